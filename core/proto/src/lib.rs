@@ -1,0 +1,7 @@
+//! What happens to a packet: one state machine per role, all with the same few verbs.
+//!
+//! No I/O, no clock, no threads, no random source: `now`, `seed` and (apart, for keys) `entropy`
+//! come in from outside, so a machine is a function of its inputs and a simulator can replay it.
+#![forbid(unsafe_code)]
+
+pub mod machine;
