@@ -5,4 +5,5 @@
 #![forbid(unsafe_code)]
 
 pub mod machine;
+pub mod timer;
 pub mod window;
