@@ -4,6 +4,7 @@
 //! come in from outside, so a machine is a function of its inputs and a simulator can replay it.
 #![forbid(unsafe_code)]
 
+pub mod log;
 pub mod machine;
 pub mod timer;
 pub mod window;
