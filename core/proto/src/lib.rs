@@ -6,5 +6,6 @@
 
 pub mod log;
 pub mod machine;
+pub mod seal;
 pub mod timer;
 pub mod window;
