@@ -13,7 +13,9 @@ HOUR_US = 3_600_000_000
 HOUR_NS = HOUR_US * 1000
 PERCENTILES = [0.0, 0.001, 25.0, 50.0, 75.0, 90.0, 99.0, 99.9, 99.99, 100.0]
 
-layouts = st.sampled_from([(1, HOUR_US, 3), (1, HOUR_NS, 3), (1000, HOUR_NS, 3), (1, 2, 1), (7, 12345, 2), (1, 10**5, 4)])
+layouts = st.sampled_from(
+    [(1, HOUR_US, 3), (1, HOUR_NS, 3), (1000, HOUR_NS, 3), (1, 2, 1), (7, 12345, 2), (1, 10**5, 4)]
+)
 values = st.lists(st.one_of(st.integers(0, 5000), st.integers(0, HOUR_NS)), max_size=200)
 
 
@@ -93,7 +95,7 @@ def test_clear_forgets_all() -> None:
 def test_wrong_shapes_types_and_bounds_are_refused() -> None:
     histogram = Histogram()
     with pytest.raises(TypeError):
-        histogram.record(np.zeros(3, dtype=np.int64))  # type: ignore[arg-type]
+        histogram.record(np.zeros(3, dtype=np.int64))
     with pytest.raises(TypeError):
         histogram.record(np.zeros((2, 2), dtype=np.uint64))
     with pytest.raises(ValueError, match="contiguous"):

@@ -1,0 +1,1 @@
+"""The null controls: what the kernel alone costs. Written against libc only, sharing no code with Muster."""
