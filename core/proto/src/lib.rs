@@ -4,6 +4,8 @@
 //! come in from outside, so a machine is a function of its inputs and a simulator can replay it.
 #![forbid(unsafe_code)]
 
+pub mod address;
+pub mod hash;
 pub mod log;
 pub mod machine;
 pub mod seal;

@@ -1,4 +1,4 @@
-//! Sealing and opening of datagrams: the secret of a connection, its key generations, nonces and the cache of expanded keys.
+//! Sealing and opening of datagrams: a connection's secret, its key generations, nonces, the cache of expanded keys.
 //!
 //! Owns: [`Secret`], [`Direction`], [`nonce`], [`KeyCache`] with its [`KeySlots`], [`accepts_generation`].
 //! Must not know: headers (they come as associated data), replay windows, handshakes, addresses, time.
@@ -85,8 +85,8 @@ pub struct KeySlots {
 /// Expanded keys of the connections that are busy. Idle ones keep only their 16-byte [`Secret`].
 ///
 /// A hit costs an index and a comparison of 24 bytes: an entry is labelled with the very secret that it was derived
-/// from, so no stale slot, however old, can ever seal with another connection's key. Only an authentic datagram (or one of
-/// our own) takes an entry: forged ones cost their sender's victim a derivation, and never evict anybody.
+/// from, so no stale slot, however old, can ever seal with another connection's key. Only an authentic datagram, or
+/// one of our own, takes an entry: a forged one costs a derivation and evicts nobody.
 pub struct KeyCache {
     max: usize,
     /// Beside the keys rather than in them, so that sweeping walks 32 B per entry and not 576.

@@ -1,0 +1,422 @@
+//! Bounded accounts of strangers: what may be sent to an address that proved nothing, and how often its network may
+//! knock.
+//!
+//! Owns: [`Unproven`], [`PrefixBuckets`], [`Bucket`]. Must not know: what the bytes are, sessions, keys, sockets.
+
+use std::hash::{BuildHasher, Hash};
+
+use crate::hash::KeyedState;
+use crate::machine::{Addr, Micros};
+
+/// Unproven addresses at once: 4,096 x 64 B = 256 KiB per process.
+pub const UNPROVEN_MAX: usize = 4_096;
+
+/// How long an account of an unproven address lives: twice what a handshake may take.
+pub const UNPROVEN_LIFE: Micros = 10_000_000;
+
+/// Bytes that may go to an unproven address for each one that came from it (RFC 9000, 8.1).
+pub const AMPLIFICATION_MAX: u64 = 3;
+
+/// Prefixes with a bucket at once: 4,096 x 32 B = 128 KiB per process.
+pub const PREFIXES_MAX: usize = 4_096;
+
+/// What came from and went to each address that has not shown that it receives what is sent to it. Handshake
+/// replies, cookies, resets and path checks all go through one table, so that they cannot be added up.
+pub struct Unproven {
+    accounts: Ways<Addr, Account>,
+}
+
+impl Unproven {
+    /// A table of at most `max` addresses, [`UNPROVEN_MAX`] by default.
+    pub fn new(max: usize, hash: KeyedState) -> Self {
+        Unproven {
+            accounts: Ways::new(max, hash),
+        }
+    }
+
+    /// Notes `n` bytes from `addr`. `false` when they found no room in the table: then no [`Unproven::may_send`] will
+    /// be granted for them.
+    pub fn received(&mut self, now: Micros, addr: Addr, n: usize) -> bool {
+        let fresh = Account {
+            opened: now,
+            received: 0,
+            sent: 0,
+        };
+        let account = self.accounts.entry(addr, |account| account.is_stale(now), fresh);
+        account
+            .map(|account| account.received = account.received.saturating_add(n as u64))
+            .is_some()
+    }
+
+    /// Whether `n` bytes may go to `addr`, and notes them if so. An address without an account gets nothing.
+    pub fn may_send(&mut self, now: Micros, addr: Addr, n: usize) -> bool {
+        let Some(account) = self.accounts.get(&addr).filter(|account| !account.is_stale(now)) else {
+            return false;
+        };
+        let sent = account.sent.saturating_add(n as u64);
+        let granted = sent <= account.received.saturating_mul(AMPLIFICATION_MAX);
+        if granted {
+            account.sent = sent;
+        }
+        granted
+    }
+
+    /// Both steps for an answer of `n` bytes sent at once upon `received` bytes. Goes on working when spoofed
+    /// addresses have filled the table: what no account holds may be spent on the spot, if the answer is no longer.
+    /// Otherwise 400 spoofed datagrams a second would be enough to keep cookies from everybody.
+    pub fn may_answer(&mut self, now: Micros, addr: Addr, received: usize, n: usize) -> bool {
+        if self.received(now, addr, received) {
+            self.may_send(now, addr, n)
+        } else {
+            n <= received
+        }
+    }
+}
+
+/// A token bucket for each network, /24 of IPv4 and /56 of IPv6, which is what one customer usually gets.
+pub struct PrefixBuckets {
+    buckets: Ways<u64, Bucket>,
+    full: Bucket,
+}
+
+impl PrefixBuckets {
+    /// A table of at most `max` prefixes, [`PREFIXES_MAX`] by default, each with `rate` tokens a second up to `burst`.
+    pub fn new(max: usize, rate: u32, burst: u32, hash: KeyedState) -> Self {
+        PrefixBuckets {
+            buckets: Ways::new(max, hash),
+            full: Bucket::new(rate, burst),
+        }
+    }
+
+    /// Takes one token of the address's network. `false` too when the table is full of networks that are still
+    /// paying off; a bucket that is full again says no more than none at all and gives its place away.
+    pub fn take(&mut self, now: Micros, addr: Addr) -> bool {
+        let bucket = self
+            .buckets
+            .entry(prefix(addr), |bucket| bucket.is_full(now), self.full);
+        bucket.is_some_and(|bucket| bucket.take(now, 1))
+    }
+}
+
+/// A token bucket in 16 bytes: `rate` tokens a second, up to `burst` saved. Starts full.
+///
+/// It stores the time at which it is full again (GCRA) rather than tokens and a time. Exact to a nanosecond per
+/// call: at a million calls a second it may give up to 0.1 % more than its rate. With a rate of nought it gives nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Bucket {
+    full_at_ns: u64,
+    rate: u32,
+    burst: u32,
+}
+
+impl Bucket {
+    pub fn new(rate: u32, burst: u32) -> Self {
+        Bucket {
+            full_at_ns: 0,
+            rate,
+            burst,
+        }
+    }
+
+    /// Takes `n` tokens, all or none. A clock that steps back makes it refuse until it has caught up.
+    pub fn take(&mut self, now: Micros, n: u32) -> bool {
+        if n == 0 {
+            return true;
+        }
+        let (Some(cost), Some(burst)) = (self.nanos(n), self.nanos(self.burst)) else {
+            return false;
+        };
+        let now_ns = now.saturating_mul(1_000);
+        let Some(full_at_ns) = self.full_at_ns.max(now_ns).checked_add(cost.max(1)) else {
+            return false;
+        };
+        let granted = n <= self.burst && full_at_ns - now_ns <= burst;
+        if granted {
+            self.full_at_ns = full_at_ns;
+        }
+        granted
+    }
+
+    /// Whether nothing is owed, so that a new bucket would serve as well.
+    pub fn is_full(&self, now: Micros) -> bool {
+        self.full_at_ns <= now.saturating_mul(1_000)
+    }
+
+    /// How long `n` tokens take to come, rounded down so that a whole burst fits however it is split.
+    fn nanos(&self, n: u32) -> Option<u64> {
+        (u64::from(n) * 1_000_000_000).checked_div(self.rate.into())
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Account {
+    opened: Micros,
+    received: u64,
+    sent: u64,
+}
+
+impl Account {
+    /// Life counts from the first datagram and not the last, so that steady noise cannot hold a place for ever.
+    fn is_stale(&self, now: Micros) -> bool {
+        now.saturating_sub(self.opened) >= UNPROVEN_LIFE
+    }
+}
+
+/// The network of an address, with its family so that no IPv4 prefix is an IPv6 one.
+fn prefix(addr: Addr) -> u64 {
+    const V4_MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+    let (family, prefix) = match addr.ip.strip_prefix(&V4_MAPPED) {
+        Some(v4) => (4, &v4[..3]),
+        None => (6, &addr.ip[..7]),
+    };
+    prefix.iter().fold(family, |sum, &byte| sum << 8 | u64::from(byte))
+}
+
+/// A table of fixed size in sets of [`WAYS`]: no look-up touches more than one set, nothing is ever moved, and
+/// a stranger who does not know the hash key cannot choose whose set to fill.
+struct Ways<K, V> {
+    entries: Vec<Option<(K, V)>>,
+    hash: KeyedState,
+}
+
+/// Wide enough that a table in random use is two thirds full before a set overflows.
+const WAYS: usize = 16;
+
+impl<K: Copy + Eq + Hash, V: Copy> Ways<K, V> {
+    fn new(max: usize, hash: KeyedState) -> Self {
+        let sets = (max / WAYS).max(1);
+        Ways {
+            entries: vec![None; sets * WAYS],
+            hash,
+        }
+    }
+
+    fn set(&mut self, key: &K) -> &mut [Option<(K, V)>] {
+        let sets = self.entries.len() / WAYS;
+        let start = (self.hash.hash_one(key) % sets as u64) as usize * WAYS;
+        &mut self.entries[start..start + WAYS]
+    }
+
+    fn get(&mut self, key: &K) -> Option<&mut V> {
+        self.set(key)
+            .iter_mut()
+            .flatten()
+            .find(|(found, _)| found == key)
+            .map(|(_, value)| value)
+    }
+
+    /// The key's value, or `fresh` in its own stale place, a free one or another's stale one; `None` if there is none.
+    fn entry(&mut self, key: K, stale: impl Fn(&V) -> bool, fresh: V) -> Option<&mut V> {
+        let set = self.set(&key);
+        let own = set
+            .iter()
+            .position(|entry| entry.is_some_and(|(found, _)| found == key));
+        let free = || {
+            set.iter()
+                .position(|entry| entry.is_none_or(|(_, value)| stale(&value)))
+        };
+        let place = &mut set[own.or_else(free)?];
+        let kept = place.filter(|(found, value)| *found == key && !stale(value));
+        Some(&mut place.insert(kept.unwrap_or((key, fresh))).1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    const HASH: (u64, u64) = (1, 2);
+    const SECOND: Micros = 1_000_000;
+
+    fn hash() -> KeyedState {
+        KeyedState::new(HASH.0, HASH.1)
+    }
+
+    fn v4(host: u32) -> Addr {
+        let mut ip = [0; 16];
+        ip[10..12].fill(0xff);
+        ip[12..].copy_from_slice(&host.to_be_bytes());
+        Addr { ip, port: 1 }
+    }
+
+    #[test]
+    fn a_stranger_gets_three_times_what_came_and_not_a_byte_more() {
+        let mut unproven = Unproven::new(UNPROVEN_MAX, hash());
+        assert!(!unproven.may_send(0, v4(1), 1), "nothing came yet");
+        assert!(unproven.received(0, v4(1), 100));
+        assert!(!unproven.may_send(0, v4(1), 301));
+        assert!(unproven.may_send(0, v4(1), 200));
+        assert!(unproven.may_send(0, v4(1), 100));
+        assert!(!unproven.may_send(0, v4(1), 1));
+        assert!(
+            !unproven.may_send(0, Addr { port: 2, ..v4(1) }, 1),
+            "another port is another address"
+        );
+        assert!(unproven.received(1, v4(1), 1));
+        assert!(unproven.may_send(1, v4(1), 3));
+    }
+
+    #[test]
+    fn an_account_ends_with_its_life_and_starts_anew() {
+        let mut unproven = Unproven::new(UNPROVEN_MAX, hash());
+        assert!(unproven.received(5, v4(1), 100));
+        assert!(unproven.may_send(4 + UNPROVEN_LIFE, v4(1), 10));
+        assert!(!unproven.may_send(5 + UNPROVEN_LIFE, v4(1), 10));
+        assert!(unproven.received(5 + UNPROVEN_LIFE, v4(1), 1));
+        assert!(!unproven.may_send(5 + UNPROVEN_LIFE, v4(1), 4));
+    }
+
+    #[test]
+    fn a_full_table_refuses_accounts_but_not_answers_shorter_than_what_they_answer() {
+        let mut unproven = Unproven::new(64, hash());
+        let taken = (0..1_000).filter(|&host| unproven.received(0, v4(host), 1_200)).count();
+        assert!((32..=64).contains(&taken), "{taken} accounts");
+        let refused = (0..1_000)
+            .map(v4)
+            .find(|&addr| !unproven.may_send(0, addr, 1))
+            .expect("most were refused");
+        assert!(unproven.may_answer(0, refused, 1_200, 60));
+        assert!(unproven.may_answer(0, refused, 1_200, 1_200));
+        assert!(!unproven.may_answer(0, refused, 1_200, 1_201));
+        assert!(unproven.received(UNPROVEN_LIFE, refused, 1), "stale accounts give way");
+    }
+
+    #[test]
+    fn a_table_in_random_use_takes_half_its_size_without_refusing() {
+        let mut unproven = Unproven::new(UNPROVEN_MAX, hash());
+        assert!((0..UNPROVEN_MAX as u32 / 2).all(|host| unproven.received(0, v4(host), 1)));
+    }
+
+    proptest! {
+        #[test]
+        fn no_order_of_events_gets_more_than_three_times_what_came(
+            max in 1usize..40,
+            steps in prop::collection::vec((0u32..60, 0u8..3, 0usize..1_500, 0u64..2 * SECOND), 1..400),
+        ) {
+            let mut unproven = Unproven::new(max, hash());
+            let places = unproven.accounts.entries.len();
+            let (mut received, mut sent) = (HashMap::new(), HashMap::new());
+            let mut now = 0;
+            for (host, action, n, wait) in steps {
+                now += wait;
+                let granted = match action {
+                    0 => {
+                        unproven.received(now, v4(host), n);
+                        *received.entry(host).or_insert(0) += n;
+                        false
+                    }
+                    1 => unproven.may_send(now, v4(host), n),
+                    _ => {
+                        *received.entry(host).or_insert(0) += n / 2;
+                        unproven.may_answer(now, v4(host), n / 2, n)
+                    }
+                };
+                if granted {
+                    *sent.entry(host).or_insert(0) += n;
+                }
+                let (received, sent) = (received.get(&host).unwrap_or(&0), sent.get(&host).unwrap_or(&0));
+                prop_assert!(*sent <= 3 * received, "{} B for {} B", sent, received);
+                prop_assert_eq!(unproven.accounts.entries.len(), places);
+            }
+        }
+
+        #[test]
+        fn a_bucket_gives_its_burst_and_its_rate_and_no_more(
+            rate in 1u32..1_000_000,
+            burst in 1u32..100_000,
+            takes in prop::collection::vec((0u64..3 * SECOND, 1u32..1_000), 1..200),
+        ) {
+            // The reference counts tokens in millionths, exactly.
+            let (rate_micro, burst_micro) = (u128::from(rate), u128::from(burst) * 1_000_000);
+            let (mut bucket, mut tokens, mut now) = (Bucket::new(rate, burst), burst_micro, 0);
+            for (wait, n) in takes {
+                now += wait;
+                tokens = burst_micro.min(tokens + u128::from(wait) * rate_micro);
+                let cost = u128::from(n) * 1_000_000;
+                // Each call may be a nanosecond off, which is `rate` thousandths of a millionth of a token.
+                let slack = 200 * (rate_micro / 1_000 + 1);
+                if bucket.take(now, n) {
+                    prop_assert!(cost <= tokens + slack, "gave {} of {} millionths", cost, tokens);
+                    tokens = tokens.saturating_sub(cost);
+                } else {
+                    prop_assert!(cost + slack > tokens, "refused {} of {} millionths", cost, tokens);
+                }
+            }
+        }
+
+        #[test]
+        fn a_bucket_takes_any_numbers_without_overflow(
+            rate: u32,
+            burst: u32,
+            takes in prop::collection::vec((any::<u64>(), any::<u32>()), 1..50),
+        ) {
+            let mut bucket = Bucket::new(rate, burst);
+            for (now, n) in takes {
+                let granted = bucket.take(now, n);
+                prop_assert!(!granted || n <= burst);
+                bucket.is_full(now);
+            }
+        }
+    }
+
+    #[test]
+    fn a_whole_burst_fits_whatever_the_rate() {
+        for rate in [1, 3, 7, 1_000, 999_983] {
+            let mut bucket = Bucket::new(rate, 10);
+            assert!((0..10).all(|_| bucket.take(0, 1)), "rate {rate}");
+            assert!(!bucket.take(0, 1));
+            assert!(bucket.take(SECOND, 1));
+        }
+    }
+
+    #[test]
+    fn a_bucket_is_16_bytes_and_without_a_rate_gives_nothing() {
+        assert_eq!(std::mem::size_of::<Bucket>(), 16);
+        assert!(!Bucket::new(0, 10).take(SECOND, 1));
+        assert!(Bucket::new(0, 10).take(SECOND, 0));
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_gives_nothing_extra() {
+        let mut bucket = Bucket::new(1, 1);
+        assert!(bucket.take(10 * SECOND, 1));
+        assert!(!bucket.take(5 * SECOND, 1));
+        assert!(!bucket.take(10 * SECOND, 1));
+        assert!(bucket.take(11 * SECOND, 1));
+    }
+
+    #[test]
+    fn hosts_of_one_network_share_a_bucket() {
+        let mut buckets = PrefixBuckets::new(PREFIXES_MAX, 1, 2, hash());
+        assert!(buckets.take(0, v4(0x0a00_0001)));
+        assert!(buckets.take(
+            0,
+            Addr {
+                port: 99,
+                ..v4(0x0a00_00ff)
+            }
+        ));
+        assert!(!buckets.take(0, v4(0x0a00_0003)));
+        assert!(buckets.take(0, v4(0x0a00_0103)), "the next /24");
+        assert!(buckets.take(SECOND, v4(0x0a00_0003)));
+
+        let v6 = |last: u8, host: u8| Addr {
+            ip: [0x20, 1, 0xd, 0xb8, 0, 0, last, host, 0, 0, 0, 0, 0, 0, 0, host],
+            port: 1,
+        };
+        assert!(buckets.take(0, v6(1, 1)) && buckets.take(0, v6(1, 2)));
+        assert!(!buckets.take(0, v6(1, 3)));
+        assert!(buckets.take(0, v6(2, 1)), "the next /56");
+    }
+
+    #[test]
+    fn prefix_table_stays_bounded_and_gives_the_places_of_full_buckets_away() {
+        let mut buckets = PrefixBuckets::new(64, 1, 1, hash());
+        let admitted = (0..10_000u32).filter(|&net| buckets.take(0, v4(net << 8))).count();
+        assert!((32..=64).contains(&admitted), "{admitted} networks");
+        assert_eq!(buckets.buckets.entries.len(), 64);
+        assert!(buckets.take(SECOND, v4(20_000 << 8)));
+    }
+}
