@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod address;
+pub mod handshake;
 pub mod hash;
 pub mod log;
 pub mod machine;
