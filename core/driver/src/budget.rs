@@ -1,0 +1,64 @@
+//! Every bound of a turn, with its reason.
+//!
+//! Owns: [`Budget`] and what is left of it within a turn.
+
+use muster_proto::machine::Micros;
+
+/// A loop that was called later than this after it should have been has stood still; what queued up is stale.
+pub const STALL_US: Micros = 500_000;
+/// The timer never sleeps longer, so that a standstill shows even while a machine waits for nothing. Four wake-ups a
+/// second cost an idle process some 0.01 % of a core.
+pub const BEAT_US: Micros = 250_000;
+/// Sealed datagrams that waited longer than this behind a full buffer are given up: real time has passed them by.
+pub const AGE_MAX_US: Micros = 250_000;
+/// How long to wait for a full device queue, of which no event tells. At 1 Gbit/s 200 KiB leave in it.
+pub const RETRY_US: Micros = 2_000;
+/// Messages that are discarded after a standstill at most, so that a flood cannot hold the loop: an 8 MiB buffer holds
+/// 10,000 small ones; this is 26 such sockets, or 0.2 s of work.
+pub const DISCARDED_MAX: usize = 262_144;
+
+/// What one turn may do. Each is checked between batches, so it may be exceeded by one batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// Datagrams taken in.
+    pub received_max: usize,
+    /// Datagrams sent. A bound on input alone starves the loop: one datagram may go to 1,000 members.
+    pub sent_max: usize,
+    pub turn_us: Micros,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Budget {
+            received_max: 1_024,
+            sent_max: 2_048,
+            turn_us: 1_000,
+        }
+    }
+}
+
+/// What a turn has used up.
+pub(crate) struct Spent {
+    pub received: usize,
+    pub sent: usize,
+    /// Whether sending met a full buffer: no use in trying again in the same turn.
+    pub stuck: bool,
+    budget: Budget,
+    until: Micros,
+}
+
+impl Spent {
+    pub fn new(budget: Budget, now: Micros) -> Self {
+        Spent {
+            received: 0,
+            sent: 0,
+            stuck: false,
+            budget,
+            until: now + budget.turn_us,
+        }
+    }
+
+    pub fn is_over(&self, clock: Micros) -> bool {
+        self.received >= self.budget.received_max || self.sent >= self.budget.sent_max || clock >= self.until
+    }
+}

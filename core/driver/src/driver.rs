@@ -1,0 +1,450 @@
+//! One machine and its sockets.
+//!
+//! Owns: [`Driver`], the order of things within a turn and what waits between turns. Knows no role.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use muster_proto::machine::{Machine, Micros, Outbox, SocketId};
+use muster_udp::{Counters, Cursor, Kernel, Poll, Receiver, Sender, Sent, Socket, Syscalls, Timer, EVENTS_MAX};
+
+use crate::budget::{Budget, Spent, AGE_MAX_US, BEAT_US, DISCARDED_MAX, RETRY_US, STALL_US};
+use crate::faults::{FaultCounters, Faults};
+
+/// Up to so many sockets are tried one by one; with more, asking which of them are ready is cheaper.
+const TRIED_SOCKETS_MAX: usize = 2;
+/// The timer's token in the inner epoll; sockets have their index.
+const TIMER_TOKEN: u64 = u64::MAX;
+
+/// How a turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// Whether the budget ran out before the work: call again as soon as others have had their turn. If not, wait
+    /// until the descriptor is readable.
+    pub more: bool,
+}
+
+/// What the driver did; what became of datagrams is in [`Counters`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DriverCounters {
+    pub turns: u64,
+    /// Turns that ended with work left.
+    pub turns_cut: u64,
+    /// Times that the loop was found to have stood still.
+    pub stalls: u64,
+    /// Datagrams received but dropped unseen after a standstill.
+    pub discarded: u64,
+    /// Longest delay of a turn behind its time.
+    pub late_us_max: u64,
+}
+
+/// Faults, and what the machine fills in the outbox's stead: never joined, so that each datagram has its own fate.
+struct Injected {
+    faults: Faults,
+    intake: Outbox,
+}
+
+/// Drives a machine. Watch [`Driver::fd`] for reading and call [`Driver::turn`]; nothing else needs a timer.
+pub struct Driver<M: Machine, S: Syscalls = Kernel> {
+    machine: M,
+    syscalls: S,
+    sockets: Vec<Socket>,
+    receiver: Receiver,
+    sender: Sender,
+    /// The slice that is being sent, how far it got, and when it was filled.
+    outbox: Outbox,
+    cursor: Cursor,
+    filled_at: Micros,
+    /// The socket whose room to send is waited for.
+    blocked: Option<SocketId>,
+    /// When to try a full device queue again.
+    retry_at: Option<Micros>,
+    poll: Poll,
+    timer: Timer,
+    armed: Option<Micros>,
+    /// When the next turn should be at the latest; unknown before the first.
+    expected: Option<Micros>,
+    more: bool,
+    budget: Budget,
+    injected: Option<Box<Injected>>,
+    counters: DriverCounters,
+    udp_counters: Counters,
+}
+
+impl<M: Machine> Driver<M> {
+    /// A driver of `machine` on the real kernel; a socket's index is its [`SocketId`].
+    pub fn new(machine: M, sockets: Vec<Socket>) -> io::Result<Self> {
+        Self::with_syscalls(machine, sockets, Kernel)
+    }
+}
+
+impl<M: Machine, S: Syscalls> Driver<M, S> {
+    pub fn with_syscalls(machine: M, sockets: Vec<Socket>, syscalls: S) -> io::Result<Self> {
+        let mut driver = Driver {
+            machine,
+            syscalls,
+            sockets: Vec::with_capacity(sockets.len()),
+            receiver: Receiver::new(sockets.iter().any(Socket::gro)),
+            sender: Sender::new(),
+            outbox: Outbox::new(true),
+            cursor: Cursor::default(),
+            filled_at: 0,
+            blocked: None,
+            retry_at: None,
+            poll: Poll::new()?,
+            timer: Timer::new()?,
+            armed: None,
+            expected: None,
+            more: false,
+            budget: Budget::default(),
+            injected: None,
+            counters: DriverCounters::default(),
+            udp_counters: Counters::default(),
+        };
+        driver.poll.add(driver.timer.as_fd(), TIMER_TOKEN)?;
+        for socket in sockets {
+            driver.add_socket(socket)?;
+        }
+        // The first turn is due now, but whoever takes long to start up has not stood still.
+        let now = driver.syscalls.now();
+        driver.arm(now);
+        Ok(driver)
+    }
+
+    /// Adds a socket and returns its id.
+    pub fn add_socket(&mut self, socket: Socket) -> io::Result<SocketId> {
+        let id = self.sockets.len() as SocketId;
+        self.poll.add(socket.as_fd(), u64::from(id))?;
+        if socket.gro() && !self.receiver.takes_joined() {
+            self.receiver = Receiver::new(true);
+        }
+        self.sockets.push(socket);
+        Ok(id)
+    }
+
+    pub fn set_budget(&mut self, budget: Budget) {
+        self.budget = budget;
+    }
+
+    /// Whether runs to one destination leave as super-packets.
+    pub fn set_coalesce(&mut self, coalesce: bool) {
+        self.outbox.set_coalesce(coalesce);
+    }
+
+    /// Injects faults from now on, or none. What the old ones hold back is dropped with them.
+    pub fn set_faults(&mut self, faults: Option<Faults>) {
+        self.injected = faults.map(|faults| {
+            Box::new(Injected {
+                faults,
+                intake: Outbox::new(false),
+            })
+        });
+    }
+
+    pub fn machine(&self) -> &M {
+        &self.machine
+    }
+
+    /// The machine, for what the control plane has to tell it. Call [`Driver::kick`] if it may now have to send.
+    pub fn machine_mut(&mut self) -> &mut M {
+        &mut self.machine
+    }
+
+    /// Moves what the machine has to tell to the end of `events`.
+    pub fn events(&mut self, events: &mut Vec<M::Event>) {
+        self.machine.drain_events(events);
+    }
+
+    pub fn sockets(&self) -> &[Socket] {
+        &self.sockets
+    }
+
+    pub fn counters(&self) -> DriverCounters {
+        self.counters
+    }
+
+    pub fn udp_counters(&self) -> &Counters {
+        &self.udp_counters
+    }
+
+    pub fn fault_counters(&self) -> Option<FaultCounters> {
+        self.injected.as_ref().map(|injected| injected.faults.counters())
+    }
+
+    /// Datagrams that the machine gave and that have neither left nor been given up.
+    pub fn pending(&self) -> usize {
+        self.cursor.remaining(&self.outbox)
+    }
+
+    /// Readable whenever a turn is due.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.poll.as_fd()
+    }
+
+    /// Makes a turn due now.
+    pub fn kick(&mut self) {
+        let now = self.syscalls.now();
+        self.arm(now);
+        self.expected = Some(self.expected.map_or(now, |expected| expected.min(now)));
+    }
+
+    /// Waits without an outer loop until a turn is due, at most `timeout`. Returns whether one is.
+    pub fn wait(&mut self, timeout: Duration) -> bool {
+        self.more || self.poll.wait(timeout) > 0
+    }
+
+    /// Receives, lets time pass and sends, within the budget.
+    pub fn turn(&mut self) -> Turn {
+        let now = self.syscalls.now();
+        self.counters.turns += 1;
+        let late = self.expected.map_or(0, |expected| now.saturating_sub(expected));
+        self.counters.late_us_max = self.counters.late_us_max.max(late);
+        if late > STALL_US {
+            self.counters.stalls += 1;
+            self.discard();
+            self.machine.stalled(now);
+        }
+        if self.armed.is_some_and(|at| at <= now) {
+            self.armed = None;
+        }
+        if self.machine.deadline().is_some_and(|at| at <= now) {
+            self.machine.expire(now);
+        }
+        self.give_up_stale(now);
+        while let Some(mut inbox) = self.injected.as_mut().and_then(|injected| injected.faults.arrive(now)) {
+            self.machine.receive(now, &mut inbox);
+        }
+
+        let mut spent = Spent::new(self.budget, now);
+        let more = if self.sockets.len() <= TRIED_SOCKETS_MAX {
+            self.serve_each(now, &mut spent)
+        } else {
+            self.serve_ready(now, &mut spent)
+        };
+        self.counters.turns_cut += u64::from(more);
+        self.finish(now, more);
+        Turn { more }
+    }
+
+    /// Tries every socket in turn until all are empty. Returns whether the budget ran out first.
+    fn serve_each(&mut self, now: Micros, spent: &mut Spent) -> bool {
+        let count = self.sockets.len();
+        let mut drained = [false; TRIED_SOCKETS_MAX];
+        // Another socket goes first in every turn, so that none waits behind a flood on its neighbour.
+        let mut index = self.counters.turns as usize;
+        loop {
+            // With no socket at all the machine may still have something to say, but to nobody.
+            let Some(skipped) = (0..count).find(|skipped| !drained[(index + skipped) % count]) else {
+                return false;
+            };
+            index += skipped;
+            let id = index % count;
+            drained[id] = self.receive(id, usize::MAX);
+            index += 1;
+            if self.serve(now, spent) {
+                return true;
+            }
+        }
+    }
+
+    /// Asks which sockets are ready and collects their datagrams into common batches. Returns whether the budget ran out.
+    fn serve_ready(&mut self, now: Micros, spent: &mut Spent) -> bool {
+        loop {
+            let ready = self.poll.wait(Duration::ZERO);
+            let share = (self.receiver.slots() / ready.max(1)).max(1);
+            let mut all_drained = ready < EVENTS_MAX;
+            for index in 0..ready {
+                let event = self.poll.ready(index);
+                if event.token == TIMER_TOKEN || !event.readable {
+                    continue;
+                }
+                if self.receiver.room() == 0 && self.serve(now, spent) {
+                    return true;
+                }
+                all_drained &= self.receive(event.token as usize, share);
+            }
+            if self.serve(now, spent) {
+                return true;
+            }
+            if all_drained {
+                return false;
+            }
+        }
+    }
+
+    /// Receives from one socket into the slab. Returns whether nothing is left there.
+    fn receive(&mut self, index: usize, slots_max: usize) -> bool {
+        let (socket, id) = (&self.sockets[index], index as SocketId);
+        let received = self
+            .receiver
+            .receive(&mut self.syscalls, socket, id, slots_max, &mut self.udp_counters);
+        received.drained
+    }
+
+    /// Lets the machine see what is in the slab and sends what it has to say. Returns whether the budget is used up.
+    fn serve(&mut self, now: Micros, spent: &mut Spent) -> bool {
+        let count = self.receiver.datagrams();
+        if count > 0 {
+            spent.received += count;
+            if let Some(injected) = &mut self.injected {
+                let (slab, arrivals) = self.receiver.parts();
+                injected.faults.filter(now, slab, arrivals);
+            }
+            self.machine.receive(now, &mut self.receiver.inbox());
+        }
+        self.receiver.clear();
+        let cut = self.transmit(now, spent);
+        cut || (count > 0 && spent.is_over(self.syscalls.now()))
+    }
+
+    /// Sends slice after slice while the machine has any, at least one. Returns whether the budget ran out first.
+    fn transmit(&mut self, now: Micros, spent: &mut Spent) -> bool {
+        if spent.stuck || !self.send(now, spent) {
+            return false;
+        }
+        loop {
+            let (given, more) = self.fill(now);
+            spent.sent += given;
+            // A machine that says "more" and gives nothing would be asked for ever.
+            if given == 0 || !self.send(now, spent) {
+                return false;
+            }
+            if !more || spent.is_over(self.syscalls.now()) {
+                return more;
+            }
+        }
+    }
+
+    /// Fills the empty outbox. Returns how many datagrams were given and whether more wait; with faults, fewer may be in
+    /// the outbox than were given.
+    fn fill(&mut self, now: Micros) -> (usize, bool) {
+        self.filled_at = now;
+        let Some(injected) = &mut self.injected else {
+            let more = self.machine.transmit(now, &mut self.outbox);
+            return (self.outbox.datagrams(), more);
+        };
+        let Injected { faults, intake } = &mut **injected;
+        faults.release(now, &mut self.outbox);
+        if !self.outbox.is_empty() {
+            return (self.outbox.datagrams(), true);
+        }
+        let more = self.machine.transmit(now, intake);
+        let given = intake.datagrams();
+        faults.pass(now, intake, &mut self.outbox);
+        intake.clear();
+        (given, more)
+    }
+
+    /// Sends the outbox. Returns whether it is empty now; if not, it is tried again when there is reason to.
+    fn send(&mut self, now: Micros, spent: &mut Spent) -> bool {
+        if self.outbox.is_empty() {
+            return true;
+        }
+        if self.retry_at.is_some_and(|at| now < at) {
+            spent.stuck = true;
+            return false;
+        }
+        self.retry_at = None;
+        let (cursor, counters) = (&mut self.cursor, &mut self.udp_counters);
+        match self
+            .sender
+            .send(&mut self.syscalls, &mut self.sockets, &self.outbox, cursor, counters)
+        {
+            Sent::All => {
+                self.empty_outbox();
+                true
+            }
+            Sent::Blocked(id) => {
+                self.watch_room(Some(id));
+                spent.stuck = true;
+                false
+            }
+            Sent::Starved => {
+                self.watch_room(None);
+                self.retry_at = Some(now + RETRY_US);
+                spent.stuck = true;
+                false
+            }
+        }
+    }
+
+    fn empty_outbox(&mut self) {
+        self.outbox.clear();
+        self.cursor = Cursor::default();
+        self.retry_at = None;
+        self.watch_room(None);
+    }
+
+    /// Has the epoll tell when the socket `id` can send again, and no other.
+    fn watch_room(&mut self, id: Option<SocketId>) {
+        if self.blocked == id {
+            return;
+        }
+        for (id, writable) in [(self.blocked, false), (id, true)] {
+            if let Some(id) = id {
+                let changed = self
+                    .poll
+                    .set_writable(self.sockets[id as usize].as_fd(), u64::from(id), writable);
+                assert!(changed.is_ok(), "a registered socket can be watched for room");
+            }
+        }
+        self.blocked = id;
+    }
+
+    /// Gives up a slice that has waited too long.
+    fn give_up_stale(&mut self, now: Micros) {
+        if !self.outbox.is_empty() && now.saturating_sub(self.filled_at) > AGE_MAX_US {
+            self.udp_counters.lost_stale += self.cursor.remaining(&self.outbox) as u64;
+            self.empty_outbox();
+        }
+    }
+
+    /// Drops what queued up in the sockets while the loop stood still.
+    fn discard(&mut self) {
+        let mut left = DISCARDED_MAX;
+        for index in 0..self.sockets.len() {
+            loop {
+                let drained = self.receive(index, usize::MAX);
+                left = left.saturating_sub(self.receiver.slots() - self.receiver.room());
+                self.counters.discarded += self.receiver.datagrams() as u64;
+                self.receiver.clear();
+                if drained || left == 0 {
+                    break;
+                }
+            }
+            if left == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Arranges for the next turn.
+    fn finish(&mut self, now: Micros, more: bool) {
+        self.more = more;
+        if more {
+            self.expected = Some(self.syscalls.now());
+            return;
+        }
+        let waiting = (!self.outbox.is_empty()).then_some(self.filled_at + AGE_MAX_US + 1);
+        let held = self
+            .injected
+            .as_ref()
+            .and_then(|injected| injected.faults.due(self.outbox.is_empty()));
+        let due = [self.machine.deadline(), self.retry_at, waiting, held]
+            .into_iter()
+            .flatten()
+            .min();
+        let at = due.map_or(now + BEAT_US, |due| due.min(now + BEAT_US));
+        self.arm(at);
+        self.expected = self.armed;
+    }
+
+    /// Sets the timer unless it fires earlier anyway.
+    fn arm(&mut self, at: Micros) {
+        if self.armed.is_none_or(|armed| at < armed) {
+            self.timer.set(at);
+            self.armed = Some(at);
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! Faults that a test or an operator injects between a machine and its sockets.
+//!
+//! Owns: [`Faults`], its rules, its seeded dice and the queue of datagrams held back. Acts on single datagrams: behind the
+//! split of super-packets on the way in, before their joining on the way out. Knows no role and no socket.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use muster_proto::machine::{Addr, Arrival, Inbox, Micros, Outbox, SocketId, OUTBOX_BYTES};
+
+/// Datagrams held back at once, both directions together: at 1,472 B each 96 MiB.
+pub const HELD_MAX: usize = 65_536;
+/// Bytes that are given to the machine at once when their time has come.
+const RELEASED_BYTES: usize = 128 << 10;
+
+/// Which way a datagram goes, seen from the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    In,
+    Out,
+}
+
+/// What happens to the datagrams that match. The first rule that matches a datagram decides alone.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rule {
+    pub direction: Direction,
+    /// `None` matches every socket.
+    pub socket: Option<SocketId>,
+    /// `None` matches every peer.
+    pub remote: Option<Addr>,
+    /// Probabilities, each tried on its own.
+    pub loss: f64,
+    pub duplicate: f64,
+    pub corrupt: f64,
+    pub reorder: f64,
+    /// How long a reordered datagram is held back beyond the others.
+    pub reorder_ms: u32,
+    pub delay_ms: u32,
+    /// Evenly spread between none and all of it, on top of the delay.
+    pub jitter_ms: u32,
+}
+
+impl Rule {
+    /// A rule for all datagrams of a direction that does nothing yet.
+    pub fn new(direction: Direction) -> Self {
+        Rule {
+            direction,
+            socket: None,
+            remote: None,
+            loss: 0.0,
+            duplicate: 0.0,
+            corrupt: 0.0,
+            reorder: 0.0,
+            reorder_ms: 0,
+            delay_ms: 0,
+            jitter_ms: 0,
+        }
+    }
+
+    fn matches(&self, direction: Direction, socket: SocketId, remote: &Addr) -> bool {
+        self.direction == direction
+            && self.socket.is_none_or(|wanted| wanted == socket)
+            && self.remote.is_none_or(|wanted| wanted == *remote)
+    }
+}
+
+/// A probability outside 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RuleError {
+    pub rule: usize,
+    pub value: f64,
+}
+
+impl std::fmt::Display for RuleError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "fault rule {}: {} is no probability", self.rule, self.value)
+    }
+}
+
+impl std::error::Error for RuleError {}
+
+/// What was done to datagrams that matched a rule. `seen` + `duplicated` = passed on + `lost` + `overflowed` + held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultCounters {
+    pub seen: u64,
+    pub lost: u64,
+    pub duplicated: u64,
+    pub corrupted: u64,
+    pub reordered: u64,
+    pub delayed: u64,
+    /// Not held back but dropped, because too many were held already.
+    pub overflowed: u64,
+}
+
+/// What becomes of one datagram.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Fate {
+    lost: bool,
+    /// The bit to turn over, modulo the length.
+    corrupt: Option<u64>,
+    hold_us: Micros,
+    /// The copy's own time.
+    duplicate_us: Option<Micros>,
+}
+
+/// A datagram that waits for its time; ordered by it, then by arrival.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Held {
+    due: Micros,
+    order: u64,
+    socket: SocketId,
+    remote: Addr,
+    bytes: Box<[u8]>,
+}
+
+/// Injected faults: the same seed, rules and datagrams give the same fates.
+pub struct Faults {
+    rules: Vec<(Rule, Dice)>,
+    arriving: BinaryHeap<Reverse<Held>>,
+    leaving: BinaryHeap<Reverse<Held>>,
+    order: u64,
+    slab: Vec<u8>,
+    arrivals: Vec<Arrival>,
+    counters: FaultCounters,
+}
+
+impl Faults {
+    pub fn new(seed: u64, rules: Vec<Rule>) -> Result<Self, RuleError> {
+        for (index, rule) in rules.iter().enumerate() {
+            for value in [rule.loss, rule.duplicate, rule.corrupt, rule.reorder] {
+                if !(0.0..=1.0).contains(&value) {
+                    return Err(RuleError { rule: index, value });
+                }
+            }
+        }
+        // Each rule has dice of its own: how the directions interleave then changes no fate.
+        let mut seeds = Dice(seed);
+        let rules = rules.into_iter().map(|rule| (rule, Dice(seeds.next()))).collect();
+        Ok(Faults {
+            rules,
+            arriving: BinaryHeap::new(),
+            leaving: BinaryHeap::new(),
+            order: 0,
+            slab: Vec::new(),
+            arrivals: Vec::new(),
+            counters: FaultCounters::default(),
+        })
+    }
+
+    pub fn counters(&self) -> FaultCounters {
+        self.counters
+    }
+
+    /// Datagrams held back.
+    pub fn held(&self) -> usize {
+        self.arriving.len() + self.leaving.len()
+    }
+
+    /// Works on a received batch: what may pass stays in `arrivals`.
+    pub(crate) fn filter(&mut self, now: Micros, slab: &mut [u8], arrivals: &mut Vec<Arrival>) {
+        arrivals.retain(|arrival| {
+            let bytes = &mut slab[arrival.start as usize..(arrival.start + arrival.len) as usize];
+            let Some(fate) = self.fate(Direction::In, arrival.socket, &arrival.from) else {
+                return true;
+            };
+            if fate.lost {
+                return false;
+            }
+            self.spoil(fate, bytes);
+            let (socket, remote) = (arrival.socket, arrival.from);
+            if let Some(extra) = fate.duplicate_us {
+                self.hold(Direction::In, now + extra, socket, remote, bytes);
+            }
+            if fate.hold_us > 0 {
+                self.hold(Direction::In, now + fate.hold_us, socket, remote, bytes);
+            }
+            fate.hold_us == 0
+        });
+    }
+
+    /// Works on a machine's slice, which must not be joined: what may pass is copied into `outbox`, which must be empty.
+    pub(crate) fn pass(&mut self, now: Micros, intake: &Outbox, outbox: &mut Outbox) {
+        for parcel in intake.parcels() {
+            let bytes = intake.bytes(parcel);
+            let Some(fate) = self.fate(Direction::Out, parcel.socket, &parcel.to) else {
+                copy(outbox, parcel.socket, parcel.to, bytes);
+                continue;
+            };
+            if fate.lost {
+                continue;
+            }
+            let mut spoilt = bytes.to_vec();
+            self.spoil(fate, &mut spoilt);
+            if let Some(extra) = fate.duplicate_us {
+                self.hold(Direction::Out, now + extra, parcel.socket, parcel.to, &spoilt);
+            }
+            if fate.hold_us > 0 {
+                self.hold(Direction::Out, now + fate.hold_us, parcel.socket, parcel.to, &spoilt);
+            } else {
+                copy(outbox, parcel.socket, parcel.to, &spoilt);
+            }
+        }
+    }
+
+    /// Fills the room in `outbox` with what is due to leave.
+    pub(crate) fn release(&mut self, now: Micros, outbox: &mut Outbox) {
+        while outbox.room() > 0 {
+            let used = outbox
+                .parcels()
+                .last()
+                .map_or(0, |parcel| (parcel.start + parcel.len) as usize);
+            let fits = |held: &Held| held.due <= now && used + held.bytes.len() <= OUTBOX_BYTES;
+            if !self.leaving.peek().is_some_and(|Reverse(held)| fits(held)) {
+                return;
+            }
+            if let Some(Reverse(held)) = self.leaving.pop() {
+                copy(outbox, held.socket, held.remote, &held.bytes);
+            }
+        }
+    }
+
+    /// The next batch of what is due to arrive, if any.
+    pub(crate) fn arrive(&mut self, now: Micros) -> Option<Inbox<'_>> {
+        self.slab.clear();
+        self.arrivals.clear();
+        while self.slab.len() < RELEASED_BYTES {
+            if self.arriving.peek().is_none_or(|Reverse(held)| held.due > now) {
+                break;
+            }
+            if let Some(Reverse(held)) = self.arriving.pop() {
+                let (start, len) = (self.slab.len() as u32, held.bytes.len() as u32);
+                self.arrivals.push(Arrival {
+                    socket: held.socket,
+                    from: held.remote,
+                    start,
+                    len,
+                });
+                self.slab.extend_from_slice(&held.bytes);
+            }
+        }
+        (!self.arrivals.is_empty()).then_some(Inbox {
+            slab: &mut self.slab,
+            arrivals: &self.arrivals,
+        })
+    }
+
+    /// When something held back is due; what cannot leave now does not count.
+    pub(crate) fn due(&self, can_leave: bool) -> Option<Micros> {
+        let arriving = self.arriving.peek().map(|Reverse(held)| held.due);
+        let leaving = self.leaving.peek().filter(|_| can_leave).map(|Reverse(held)| held.due);
+        arriving.into_iter().chain(leaving).min()
+    }
+
+    fn fate(&mut self, direction: Direction, socket: SocketId, remote: &Addr) -> Option<Fate> {
+        let (rule, dice) = self
+            .rules
+            .iter_mut()
+            .find(|(rule, _)| rule.matches(direction, socket, remote))?;
+        let counters = &mut self.counters;
+        counters.seen += 1;
+        let mut fate = Fate::default();
+        if dice.hits(rule.loss) {
+            counters.lost += 1;
+            fate.lost = true;
+            return Some(fate);
+        }
+        if dice.hits(rule.corrupt) {
+            counters.corrupted += 1;
+            fate.corrupt = Some(dice.next());
+        }
+        let transit_us = |dice: &mut Dice| {
+            let spread = (dice.fraction() * f64::from(rule.jitter_ms) * 1_000.0) as Micros;
+            Micros::from(rule.delay_ms) * 1_000 + if rule.jitter_ms > 0 { spread } else { 0 }
+        };
+        fate.hold_us = transit_us(dice);
+        counters.delayed += u64::from(fate.hold_us > 0);
+        if dice.hits(rule.duplicate) {
+            counters.duplicated += 1;
+            fate.duplicate_us = Some(transit_us(dice));
+        }
+        if dice.hits(rule.reorder) {
+            counters.reordered += 1;
+            fate.hold_us += Micros::from(rule.reorder_ms) * 1_000;
+        }
+        Some(fate)
+    }
+
+    fn spoil(&self, fate: Fate, bytes: &mut [u8]) {
+        if let (Some(bit), false) = (fate.corrupt, bytes.is_empty()) {
+            let bit = (bit % (bytes.len() as u64 * 8)) as usize;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    fn hold(&mut self, direction: Direction, due: Micros, socket: SocketId, remote: Addr, bytes: &[u8]) {
+        if self.held() >= HELD_MAX {
+            self.counters.overflowed += 1;
+            return;
+        }
+        self.order += 1;
+        let held = Reverse(Held {
+            due,
+            order: self.order,
+            socket,
+            remote,
+            bytes: bytes.into(),
+        });
+        match direction {
+            Direction::In => self.arriving.push(held),
+            Direction::Out => self.leaving.push(held),
+        }
+    }
+}
+
+fn copy(outbox: &mut Outbox, socket: SocketId, to: Addr, bytes: &[u8]) {
+    outbox.reserve(bytes.len()).copy_from_slice(bytes);
+    outbox.commit(socket, to, bytes.len());
+}
+
+/// SplitMix64: small, and good enough to throw datagrams away.
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// Evenly from [0, 1).
+    fn fraction(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    fn hits(&mut self, probability: f64) -> bool {
+        // Always thrown: switching one fault off leaves the fates of the others as they were.
+        self.fraction() < probability
+    }
+}

@@ -1,0 +1,13 @@
+//! Joins a role machine to its sockets, one bounded turn at a time.
+//!
+//! Owns: the turn, its budget, what waits to be sent, the inner epoll's wake-ups, injected faults. Must not know: any
+//! role, frame or key, nor what an errno means.
+#![forbid(unsafe_code)]
+
+mod budget;
+mod driver;
+mod faults;
+
+pub use budget::{Budget, AGE_MAX_US, BEAT_US, DISCARDED_MAX, RETRY_US, STALL_US};
+pub use driver::{Driver, DriverCounters, Turn};
+pub use faults::{Direction, FaultCounters, Faults, Rule, RuleError, HELD_MAX};

@@ -1,0 +1,22 @@
+//! Batch datagram sockets for Linux: the only crate of Muster with `unsafe`.
+//!
+//! Owns: sockets and their options, the headers that recvmmsg and sendmmsg dereference, what each errno means, the
+//! inner epoll and its timer, the clock and the kernel's entropy. Must not know: machines, turns, budgets, faults.
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod address;
+mod counters;
+mod entropy;
+mod poll;
+mod receiver;
+mod sender;
+mod socket;
+mod syscalls;
+
+pub use counters::Counters;
+pub use entropy::KernelEntropy;
+pub use poll::{Poll, Ready, Timer, EVENTS_MAX};
+pub use receiver::{Received, Receiver, GRO_SLOTS, GRO_SLOT_BYTES, PLAIN_SLOTS, PLAIN_SLOT_BYTES};
+pub use sender::{Cursor, Sender, Sent};
+pub use socket::{Buffers, Socket, SocketOptions};
+pub use syscalls::{monotonic_now, Errno, Incoming, Kernel, Outgoing, Syscalls};

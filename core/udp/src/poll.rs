@@ -1,0 +1,186 @@
+//! The inner epoll and its timer: the outer event loop watches one descriptor and schedules nothing.
+//!
+//! Owns: [`Poll`], [`Timer`]. A socket's POLLERR ends here; an outer loop such as libuv would close its handle over it
+//! and go deaf for ever.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use muster_proto::machine::Micros;
+
+/// Events that one wait takes; the rest is level-triggered and comes with the next one.
+pub const EVENTS_MAX: usize = 256;
+
+/// One descriptor that is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ready {
+    pub token: u64,
+    /// Data or a pending error: receiving is what clears either.
+    pub readable: bool,
+    pub writable: bool,
+}
+
+/// A level-triggered epoll.
+pub struct Poll {
+    epoll: OwnedFd,
+    events: Box<[libc::epoll_event; EVENTS_MAX]>,
+}
+
+impl Poll {
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: no pointers; the descriptor is checked before it is owned.
+        let epoll = unsafe { owned(libc::epoll_create1(libc::EPOLL_CLOEXEC))? };
+        Ok(Poll {
+            epoll,
+            events: Box::new([libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX]),
+        })
+    }
+
+    /// Watches `fd` for data; what is ready is told by `token`.
+    pub fn add(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd, token, false)
+    }
+
+    /// Whether `fd` is watched for room to send, too.
+    pub fn set_writable(&self, fd: BorrowedFd<'_>, token: u64, writable: bool) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, fd, token, writable)
+    }
+
+    /// Waits until something is ready, at most `timeout` (rounded up to milliseconds), and returns how many are.
+    pub fn wait(&mut self, timeout: Duration) -> usize {
+        let timeout_ms = i32::try_from(timeout.as_micros().div_ceil(1_000)).unwrap_or(i32::MAX);
+        // SAFETY: the array has EVENTS_MAX entries.
+        let count = unsafe {
+            libc::epoll_wait(
+                self.epoll.as_raw_fd(),
+                self.events.as_mut_ptr(),
+                EVENTS_MAX as i32,
+                timeout_ms,
+            )
+        };
+        // Only EINTR is left as an error: the descriptor and the array are ours.
+        usize::try_from(count).unwrap_or(0)
+    }
+
+    /// The `index`-th of what the last wait found.
+    pub fn ready(&self, index: usize) -> Ready {
+        let event = self.events[index];
+        let (bits, token) = (event.events, event.u64);
+        Ready {
+            token,
+            readable: bits & (libc::EPOLLIN | libc::EPOLLERR | libc::EPOLLHUP) as u32 != 0,
+            writable: bits & libc::EPOLLOUT as u32 != 0,
+        }
+    }
+
+    fn control(&self, operation: i32, fd: BorrowedFd<'_>, token: u64, writable: bool) -> io::Result<()> {
+        let wanted = if writable {
+            libc::EPOLLIN | libc::EPOLLOUT
+        } else {
+            libc::EPOLLIN
+        };
+        let mut event = libc::epoll_event {
+            events: wanted as u32,
+            u64: token,
+        };
+        // SAFETY: both descriptors are open and `event` outlives the call.
+        check(unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, fd.as_raw_fd(), &mut event) })
+    }
+}
+
+impl AsFd for Poll {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+/// One deadline on the clock of [`crate::monotonic_now`], as a descriptor.
+pub struct Timer {
+    timer: OwnedFd,
+}
+
+impl Timer {
+    pub fn new() -> io::Result<Self> {
+        let flags = libc::TFD_NONBLOCK | libc::TFD_CLOEXEC;
+        // SAFETY: no pointers; the descriptor is checked before it is owned.
+        let timer = unsafe { owned(libc::timerfd_create(libc::CLOCK_MONOTONIC, flags))? };
+        Ok(Timer { timer })
+    }
+
+    /// Arms the timer for `at` (at once if that is past). An expiry that was not looked at yet is forgotten, so the
+    /// timer never needs to be read.
+    pub fn set(&self, at: Micros) {
+        // All zero would disarm it.
+        let at = at.max(1);
+        let spec = libc::itimerspec {
+            it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 },
+            it_value: libc::timespec {
+                tv_sec: (at / 1_000_000) as libc::time_t,
+                tv_nsec: (at % 1_000_000 * 1_000) as libc::c_long,
+            },
+        };
+        // SAFETY: `spec` outlives the call and no old value is asked for.
+        let result = unsafe {
+            libc::timerfd_settime(
+                self.timer.as_raw_fd(),
+                libc::TFD_TIMER_ABSTIME,
+                &spec,
+                std::ptr::null_mut(),
+            )
+        };
+        assert_eq!(result, 0, "a timer of ours takes every valid time");
+    }
+}
+
+impl AsFd for Timer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.timer.as_fd()
+    }
+}
+
+/// The last error unless `result` is zero or above.
+pub(crate) fn check(result: i32) -> io::Result<()> {
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// # Safety
+/// `fd` is a new descriptor that nothing else owns, or negative.
+pub(crate) unsafe fn owned(fd: i32) -> io::Result<OwnedFd> {
+    check(fd)?;
+    // SAFETY: open, and ours by the contract above.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::monotonic_now;
+
+    #[test]
+    fn timer_makes_the_nested_epoll_readable_until_it_is_set_anew() {
+        let (mut inner, timer, mut outer) = (Poll::new().unwrap(), Timer::new().unwrap(), Poll::new().unwrap());
+        inner.add(timer.as_fd(), 7).unwrap();
+        outer.add(inner.as_fd(), 9).unwrap();
+        assert_eq!(outer.wait(Duration::ZERO), 0);
+        timer.set(monotonic_now() + 1_000);
+        assert_eq!(outer.wait(Duration::from_secs(5)), 1);
+        assert_eq!(
+            outer.ready(0),
+            Ready {
+                token: 9,
+                readable: true,
+                writable: false
+            }
+        );
+        assert_eq!(inner.wait(Duration::ZERO), 1);
+        assert_eq!(inner.ready(0).token, 7);
+        timer.set(monotonic_now() + 60_000_000);
+        assert_eq!(outer.wait(Duration::ZERO), 0);
+        timer.set(0);
+        assert_eq!(outer.wait(Duration::from_secs(5)), 1, "a past deadline fires at once");
+    }
+}

@@ -1,0 +1,138 @@
+//! The calls that a turn makes, behind a trait, so that tests can inject short counts, every errno and any time.
+//!
+//! Owns: [`Syscalls`], [`Kernel`] and the opaque views of message headers. Safe code can shorten and read a view but
+//! not build one: the kernel dereferences what is in it.
+
+use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use muster_proto::machine::{Addr, Micros};
+
+use crate::address;
+
+/// An error number of the kernel.
+pub type Errno = i32;
+
+/// Free message slots that a receive call may fill.
+pub struct Incoming<'a> {
+    pub(crate) headers: &'a mut [libc::mmsghdr],
+}
+
+impl Incoming<'_> {
+    pub fn len(&self) -> usize {
+        self.headers.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.headers.is_empty()
+    }
+
+    /// The first `count` slots only.
+    pub fn first(&mut self, count: usize) -> Incoming<'_> {
+        Incoming {
+            headers: &mut self.headers[..count],
+        }
+    }
+}
+
+/// Messages that a send call is to send.
+pub struct Outgoing<'a> {
+    pub(crate) headers: &'a mut [libc::mmsghdr],
+    /// The bytes that the headers point to.
+    pub(crate) bytes: PhantomData<&'a [u8]>,
+}
+
+impl Outgoing<'_> {
+    pub fn len(&self) -> usize {
+        self.headers.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.headers.is_empty()
+    }
+
+    /// The first `count` messages only.
+    pub fn first(&mut self, count: usize) -> Outgoing<'_> {
+        Outgoing {
+            headers: &mut self.headers[..count],
+            bytes: PhantomData,
+        }
+    }
+
+    /// Where the `index`-th message goes.
+    pub fn to(&self, index: usize) -> Addr {
+        // SAFETY: every header of a view points to a name of its own that lives as long as the view.
+        address::read(unsafe { &*self.headers[index].msg_hdr.msg_name.cast::<address::Name>() })
+    }
+
+    /// What the `index`-th message carries.
+    pub fn bytes(&self, index: usize) -> &[u8] {
+        // SAFETY: every header of a view points to one iovec into bytes that live as long as the view.
+        unsafe {
+            let iov = &*self.headers[index].msg_hdr.msg_iov;
+            std::slice::from_raw_parts(iov.iov_base.cast::<u8>(), iov.iov_len)
+        }
+    }
+
+    /// Whether the kernel is asked to cut the `index`-th message into datagrams (UDP_SEGMENT).
+    pub fn is_joined(&self, index: usize) -> bool {
+        self.headers[index].msg_hdr.msg_controllen != 0
+    }
+}
+
+/// What a turn asks of the kernel.
+pub trait Syscalls {
+    /// Monotonic microseconds.
+    fn now(&mut self) -> Micros;
+
+    /// Fills slots from the first one on without waiting; returns how many were filled.
+    fn receive(&mut self, socket: BorrowedFd<'_>, incoming: &mut Incoming<'_>) -> Result<usize, Errno>;
+
+    /// Sends messages from the first one on without waiting; returns how many left. An error is the first one's.
+    fn send(&mut self, socket: BorrowedFd<'_>, outgoing: &mut Outgoing<'_>) -> Result<usize, Errno>;
+}
+
+/// The real kernel.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Kernel;
+
+impl Syscalls for Kernel {
+    fn now(&mut self) -> Micros {
+        monotonic_now()
+    }
+
+    fn receive(&mut self, socket: BorrowedFd<'_>, incoming: &mut Incoming<'_>) -> Result<usize, Errno> {
+        let fd = socket.as_raw_fd();
+        // A single slot is the rule with thousands of sockets; recvmmsg would look for a second message in vain.
+        if let [only] = &mut *incoming.headers {
+            // SAFETY: only this crate makes headers; their pointers are valid and exclusive for the view's life.
+            let len = unsafe { libc::recvmsg(fd, &mut only.msg_hdr, libc::MSG_DONTWAIT) };
+            only.msg_len = u32::try_from(len).map_err(|_| errno())?;
+            return Ok(1);
+        }
+        let (first, count) = (incoming.headers.as_mut_ptr(), incoming.headers.len() as u32);
+        // SAFETY: as above.
+        let got = unsafe { libc::recvmmsg(fd, first, count, libc::MSG_DONTWAIT as _, std::ptr::null_mut()) };
+        usize::try_from(got).map_err(|_| errno())
+    }
+
+    fn send(&mut self, socket: BorrowedFd<'_>, outgoing: &mut Outgoing<'_>) -> Result<usize, Errno> {
+        let (first, count) = (outgoing.headers.as_mut_ptr(), outgoing.headers.len() as u32);
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: only this crate makes headers; their pointers are valid for the view's life.
+        let sent = unsafe { libc::sendmmsg(socket.as_raw_fd(), first, count, flags as _) };
+        usize::try_from(sent).map_err(|_| errno())
+    }
+}
+
+/// Microseconds of CLOCK_MONOTONIC, the clock that [`crate::Timer`] is set by.
+pub fn monotonic_now() -> Micros {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` outlives the call; this clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1_000
+}
+
+fn errno() -> Errno {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
