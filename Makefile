@@ -1,0 +1,31 @@
+# Thin names over scripts/; see README.md.
+.PHONY: setup run test lint lock clean sim soak fuzz
+
+setup:
+	@scripts/setup.sh
+
+run: setup
+	@exec .venv/bin/muster up --demo $(ARGS)
+
+test:
+	@exec scripts/test.sh $(ARGS)
+
+lint: setup
+	@exec scripts/lint.sh
+
+sim: setup
+	@exec .venv/bin/python -m tests.sim --seeds 1000 $(ARGS)
+
+soak: setup
+	@exec .venv/bin/pytest -m soak $(ARGS)
+
+fuzz: setup
+	@exec scripts/fuzz.sh $(ARGS)
+
+lock:
+	@exec scripts/lock.sh
+
+clean:
+	rm -rf .venv .tools build *.egg-info core/target
+	find core pyext bench -name '*.so' -delete
+	find pyext bench -name '*.c' -delete

@@ -1,0 +1,1 @@
+"""What decides slowly: configuration, registry, supervisor, command, administration."""

@@ -1,0 +1,6 @@
+"""The command `muster`."""
+
+
+def main() -> None:
+    """Run the command."""
+    raise SystemExit(0)

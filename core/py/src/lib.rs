@@ -1,0 +1,17 @@
+//! The binding: names and types, no logic.
+
+mod keys;
+
+use pyo3::prelude::*;
+
+/// The version of the compiled library, equal to that of the distribution `muster`.
+#[pyfunction]
+fn version() -> &'static str {
+    env!("CARGO_PKG_VERSION")
+}
+
+#[pymodule]
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(version, module)?)?;
+    module.add_function(wrap_pyfunction!(keys::public_key, module)?)
+}

@@ -1,0 +1,7 @@
+"""Muster: rooms over UDP."""
+
+from ._core import version
+
+__version__ = version()
+
+__all__ = ["__version__"]

@@ -1,0 +1,1 @@
+"""Servers on uvloop: each a thin shell around one compiled engine."""

@@ -1,0 +1,1 @@
+"""The room plane's roles: proxy, broker, router, gateway."""

@@ -1,0 +1,10 @@
+#!/bin/sh
+# Writes requirements.lock anew from pyproject.toml: every dependency and tool, for every system, by hash.
+# Without an address to download from: that is the business of the machine that installs.
+set -eu
+cd "$(dirname "$0")/.."
+scripts/setup.sh
+UV_SYSTEM_CERTS=1 UV_PYTHON_DOWNLOADS=never .tools/bin/uv pip compile --quiet --universal --generate-hashes \
+    --no-annotate --no-header --no-emit-index-url --no-emit-find-links --no-emit-package muster --python-version 3.11 \
+    --all-extras --group dev pyproject.toml -o requirements.lock
+! grep -nE 'https?://|--(index|find-links)' requirements.lock

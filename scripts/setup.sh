@@ -1,0 +1,188 @@
+#!/bin/sh
+# Brings a fresh clone to where it runs, and does nothing when that is already so.
+#
+#   scripts/setup.sh               tools, locked dependencies, the compiled parts
+#   scripts/setup.sh --services    also the servers that the whole test suite runs beside Muster
+#
+# Everything it makes lies in this folder: .tools/ (uv) and .venv/. What must come from the system is
+# installed by apt when this runs as root, and named with the one line that installs it otherwise.
+# Exit codes: 0 ok, 69 something of the system is missing, else that of the step that failed.
+set -eu
+cd "$(dirname "$0")/.."
+PATH="$PATH:/usr/sbin:/sbin"
+
+RUST_MIN=85 # 1.85, as `rust-version` in core/Cargo.toml
+UV='uv>=0.13,<0.14'
+STAMPS=.venv/.stamps
+EX_UNAVAILABLE=69
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+die() { say "$1"; exit "$EX_UNAVAILABLE"; }
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# --- what the system must have -----------------------------------------------------------------------------
+
+python_min() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+
+find_python() {
+    for name in ${PYTHON:-} python3 python3.14 python3.13 python3.12 python3.11; do
+        if have "$name" && python_min "$name"; then
+            command -v "$name"
+            return
+        fi
+    done
+}
+
+python_whole() { # also what Debian splits off: pip for a new venv, and the headers
+    "$1" -c 'import ensurepip, os, sysconfig, venv
+raise SystemExit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' 2>/dev/null
+}
+
+cargo_min() {
+    minor=$(cargo --version 2>/dev/null | sed -n 's/^cargo 1\.\([0-9]*\)\..*/\1/p')
+    [ -n "$minor" ] && [ "$minor" -ge "$RUST_MIN" ]
+}
+
+compiler_works() { printf '#include <stdlib.h>\nint main(void) { return 0; }\n' | ${CC:-cc} -x c -o /dev/null - 2>/dev/null; }
+
+rust_packages() { # Debian 12 has a current Rust beside its own 1.63
+    # shellcheck disable=SC1091
+    version=$( (. /etc/os-release && echo "${ID:-} ${VERSION_ID:-}") 2>/dev/null || true)
+    [ "$version" = 'debian 12' ] && echo rustc-web cargo-web || echo rustc cargo
+}
+
+missing_packages() { # one line of Debian packages; empty when nothing is missing
+    missing=
+    python=$(find_python)
+    [ -n "$python" ] && python_whole "$python" || missing="$missing python3 python3-venv python3-dev"
+    compiler_works || missing="$missing gcc libc6-dev"
+    cargo_min || missing="$missing $(rust_packages)"
+    echo $missing
+}
+
+missing_services() {
+    missing=
+    for name in redis-server mosquitto nats-server; do have "$name" || missing="$missing $name"; done
+    echo $missing
+}
+
+can_apt() { [ "$(id -u)" = 0 ] && have apt-get; }
+
+apt_install() { # no system service is started by it
+    say "installing by apt: $*"
+    guard=/usr/sbin/policy-rc.d
+    if [ -e "$guard" ]; then
+        guard=
+    else
+        trap 'rm -f "$guard"' EXIT INT TERM
+        printf '#!/bin/sh\nexit 101\n' >"$guard"
+        chmod 755 "$guard"
+    fi
+    {
+        apt-get -q update &&
+            DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends ca-certificates "$@"
+    } >&2 </dev/null || die "apt could not install: $*"
+    [ -z "$guard" ] || rm -f "$guard"
+    trap - EXIT INT TERM
+}
+
+need_system() {
+    packages=$(missing_packages)
+    [ -n "$packages" ] || return 0
+    # shellcheck disable=SC2086
+    if can_apt; then apt_install $packages; else
+        have apt-get && die "missing; run: apt-get install --no-install-recommends $packages"
+        die "missing: Python >= 3.11 with headers and venv, a C compiler, or cargo >= 1.$RUST_MIN (Debian's names: $packages)"
+    fi
+    packages=$(missing_packages)
+    [ -z "$packages" ] || die "still missing after apt: $packages (cargo >= 1.$RUST_MIN can also be installed with rustup)"
+}
+
+need_services() {
+    packages=$(missing_services)
+    [ -n "$packages" ] || return 0
+    # shellcheck disable=SC2086
+    if can_apt; then
+        apt_install $packages
+    elif [ "${CI:-}" = true ]; then
+        die "missing; run: apt-get install --no-install-recommends $packages"
+    else
+        say "tests that need these are skipped; to run them: apt-get install --no-install-recommends $packages"
+    fi
+}
+
+# --- what lies in this folder ------------------------------------------------------------------------------
+
+# One digest per part. A part whose digest stands in its stamp is not touched.
+digest() { LC_ALL=C sort | tr '\n' '\0' | xargs -0 sha256sum | sha256sum | cut -c1-64; }
+
+lock_digest() { printf '%s\n' requirements.lock | digest; }
+
+core_digest() {
+    find core \( -name target -o -name fuzz -o -name __pycache__ \) -prune -o -type f \
+        \( -name '*.rs' -o -name Cargo.toml -o -name Cargo.lock -o -path core/pyproject.toml \) -print | digest
+}
+
+server_digest() { # also the names of the packages: a new one must become importable
+    {
+        find . -maxdepth 2 -path './*/__init__.py'
+        find pyext bench -type f \( -name '*.pyx' -o -name '*.pxd' -o -name '*.h' \) 2>/dev/null
+        printf '%s\n' pyproject.toml setup.py
+    } | digest
+}
+
+fresh() { [ "$(cat "$STAMPS/$1" 2>/dev/null)" = "$2" ]; }
+stamp() { mkdir -p "$STAMPS" && printf '%s\n' "$2" >"$STAMPS/$1"; }
+
+uv() {
+    VIRTUAL_ENV="$PWD/.venv" UV_SYSTEM_CERTS=1 UV_PYTHON_DOWNLOADS=never .tools/bin/uv "$@"
+}
+
+need_uv() {
+    .tools/bin/uv --version >/dev/null 2>&1 && return
+    say 'installing uv into .tools/'
+    rm -rf .tools
+    "$(find_python)" -m venv .tools
+    .tools/bin/python -m pip install --quiet --disable-pip-version-check "$UV" >&2
+}
+
+install_locked() {
+    if ! .venv/bin/python -c '' 2>/dev/null; then
+        rm -rf .venv
+        uv venv --quiet --python "$(find_python)" .venv
+    fi
+    say 'installing the locked dependencies into .venv/'
+    rm -rf "$STAMPS"
+    uv pip sync --quiet --require-hashes requirements.lock
+    stamp lock "$1"
+}
+
+build_core() {
+    say 'building the library (Rust)'
+    uv pip install --quiet --no-deps --no-build-isolation --reinstall -e core
+    stamp core "$(core_digest)" # anew: cargo may have completed Cargo.lock
+}
+
+build_server() {
+    say 'building the kernels (Cython) and the command'
+    uv pip install --quiet --no-deps --no-build-isolation --reinstall -e .
+    stamp server "$1"
+}
+
+main() {
+    if [ -n "${PIP_INDEX_URL:-}" ] && [ -z "${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}" ]; then
+        export UV_DEFAULT_INDEX="$PIP_INDEX_URL" # a machine whose mirror only pip was told of
+    fi
+    lock=$(lock_digest) core=$(core_digest) server=$(server_digest)
+    .venv/bin/python -c '' 2>/dev/null || rm -rf "$STAMPS"
+    if ! { fresh lock "$lock" && fresh core "$core" && fresh server "$server"; }; then
+        need_system
+        need_uv
+        fresh lock "$lock" || install_locked "$lock"
+        fresh core "$core" || build_core
+        fresh server "$server" || build_server "$server"
+    fi
+    [ "${1:-}" != --services ] || need_services
+}
+
+main "$@"

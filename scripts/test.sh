@@ -1,0 +1,12 @@
+#!/bin/sh
+# The whole suite: what reads the code, what runs the Rust parts, what runs everything. pytest's line is the last.
+set -u
+cd "$(dirname "$0")/.."
+scripts/setup.sh --services || exit $?
+failed=0
+scripts/lint.sh || failed=1
+echo '== cargo test' >&2
+cargo test --quiet --manifest-path core/Cargo.toml --workspace || failed=1
+echo '== pytest' >&2
+.venv/bin/pytest -m 'not soak' "$@" || failed=1
+exit "$failed"
