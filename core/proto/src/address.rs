@@ -101,7 +101,7 @@ impl PrefixBuckets {
 /// A token bucket in 16 bytes: `rate` tokens a second, up to `burst` saved. Starts full.
 ///
 /// It stores the time at which it is full again (GCRA) rather than tokens and a time. Exact to a nanosecond per
-/// call: at a million calls a second it may give up to 0.1 % more than its rate. With a rate of nought it gives nothing.
+/// call: at a million calls a second it may give up to 0.1 % more than its rate. A rate of nought gives nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct Bucket {
     full_at_ns: u64,
