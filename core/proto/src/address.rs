@@ -8,7 +8,7 @@ use std::hash::{BuildHasher, Hash};
 use crate::hash::KeyedState;
 use crate::machine::{Addr, Micros};
 
-/// Unproven addresses at once: 4,096 x 64 B = 256 KiB per process.
+/// Unproven addresses at once: 4,096 x 56 B = 224 KiB per process.
 pub const UNPROVEN_MAX: usize = 4_096;
 
 /// How long an account of an unproven address lives: twice what a handshake may take.
@@ -369,6 +369,12 @@ mod tests {
             assert!(!bucket.take(0, 1));
             assert!(bucket.take(SECOND, 1));
         }
+    }
+
+    #[test]
+    fn entries_have_the_sizes_that_the_limits_reckon_with() {
+        assert_eq!(std::mem::size_of::<Option<(Addr, Account)>>(), 56);
+        assert_eq!(std::mem::size_of::<Option<(u64, Bucket)>>(), 32);
     }
 
     #[test]
