@@ -7,6 +7,7 @@
 pub mod address;
 pub mod handshake;
 pub mod hash;
+pub mod limits;
 pub mod log;
 pub mod machine;
 pub mod seal;

@@ -7,21 +7,13 @@
 //! then for each record length (2) and bytes. The receiver acknowledges cumulatively. Both sides are 24 bytes while
 //! nothing is under way: most sessions never have a control record in flight.
 
+use crate::limits::{LOG_BACKOFF_MAX, LOG_FLIGHT_BYTES_MAX, LOG_FLIGHT_RECORDS_MAX, LOG_RECORD_BYTES_MAX};
 use crate::machine::Micros;
 use std::collections::{BTreeMap, VecDeque};
 
-/// The longest record: with the header of a frame body it fits into any datagram of 1,200 B
-/// (1,200 - 28 header - 16 tag - 12 of the body leaves 1,144; the rest is for frame headers).
-pub const RECORD_BYTES_MAX: usize = 1_100;
 /// A buffer of this size always takes the next due record.
-pub const FRAME_BYTES_ENOUGH: usize = FRAME_HEADER + RECORD_HEADER + RECORD_BYTES_MAX;
-/// Record bytes that are sent and not acknowledged: 27 datagrams, so a join storm does not flood a path by itself.
-pub const FLIGHT_BYTES_MAX: usize = 32 * 1024;
-/// Records in flight; each look for what is due goes over them (24 B each, 24 KiB).
-pub const FLIGHT_RECORDS_MAX: usize = 1_024;
-/// Between repeats there is never more than this, so a healed path is found within a second.
-pub const BACKOFF_MAX: Micros = 1_000_000;
-/// What a queued record costs beside its bytes, when a bound is counted: empty records are not free either.
+pub const FRAME_BYTES_ENOUGH: usize = FRAME_HEADER + RECORD_HEADER + LOG_RECORD_BYTES_MAX;
+/// What a queued record counts beside its bytes when a bound is checked: empty records are not free either.
 pub const RECORD_COST: usize = 32;
 
 const FRAME_HEADER: usize = 10;
@@ -32,7 +24,7 @@ const RECORD_HEADER: usize = 2;
 pub enum PushError {
     /// The records not yet acknowledged already fill the bound. Ours to handle: wait, or give the connection up.
     Full,
-    /// Longer than [`RECORD_BYTES_MAX`].
+    /// Longer than [`LOG_RECORD_BYTES_MAX`].
     TooLong,
 }
 
@@ -77,7 +69,7 @@ impl LogSender {
 
     /// Takes a record and gives its log offset.
     pub fn push(&mut self, record: &[u8]) -> Result<u64, PushError> {
-        if record.len() > RECORD_BYTES_MAX {
+        if record.len() > LOG_RECORD_BYTES_MAX {
             return Err(PushError::TooLong);
         }
         let cost = record.len() + RECORD_COST;
@@ -204,7 +196,7 @@ impl Queue {
             return false;
         };
         let bytes = self.flight_bytes + usize::from(record.len) + RECORD_HEADER;
-        self.sent < FLIGHT_RECORDS_MAX && bytes <= FLIGHT_BYTES_MAX
+        self.sent < LOG_FLIGHT_RECORDS_MAX && bytes <= LOG_FLIGHT_BYTES_MAX
     }
 
     fn is_due(&self, index: usize, now: Micros, rto: Micros) -> bool {
@@ -230,7 +222,7 @@ impl Queue {
 impl Record {
     fn due(&self, rto: Micros) -> Micros {
         // 2^20 exceeds the cap for any rto of a microsecond and more; a path slower than the cap keeps its own rto.
-        let wait = rto.saturating_mul(1 << self.repeats.min(20)).min(BACKOFF_MAX.max(rto));
+        let wait = rto.saturating_mul(1 << self.repeats.min(20)).min(LOG_BACKOFF_MAX.max(rto));
         self.sent.saturating_add(wait)
     }
 }
@@ -339,7 +331,7 @@ fn validate(body: &[u8]) -> Result<(u64, u64), Malformed> {
     for _ in 0..count {
         let (len, bytes) = rest.split_first_chunk::<RECORD_HEADER>().ok_or(Malformed)?;
         let len = usize::from(u16::from_le_bytes(*len));
-        if len > RECORD_BYTES_MAX {
+        if len > LOG_RECORD_BYTES_MAX {
             return Err(Malformed);
         }
         rest = bytes.get(len..).ok_or(Malformed)?;
@@ -478,7 +470,7 @@ mod tests {
             sender.push(&record(number, 1_000)).unwrap();
         }
         let first = frames(&mut sender, 0, 1_200);
-        assert_eq!(first.len(), FLIGHT_BYTES_MAX / 1_002);
+        assert_eq!(first.len(), LOG_FLIGHT_BYTES_MAX / 1_002);
         assert_eq!(sender.deadline(RTO), Some(RTO));
         sender.acknowledge(1);
         assert!(sender.has_due(1, RTO));

@@ -6,13 +6,10 @@
 //! The order is fixed: [`Window::check`] before a datagram is opened, [`Window::commit`] only after it has been
 //! authenticated; else a forger could close the window in front of the real sender.
 
+use crate::limits::{MISSING_RANGES_MAX, STATUS_SPAN};
+
 /// Bits of one block.
 const BITS: u64 = u64::BITS as u64;
-
-/// How far below the highest number a status report looks for losses.
-pub const REPORT_SPAN: u64 = 256;
-/// Ranges that a status report carries.
-pub const REPORT_RANGES: usize = 4;
 
 /// What the window says about a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,14 +93,14 @@ impl<const BLOCKS: usize> Window<BLOCKS> {
         (block * BITS).max(1)
     }
 
-    /// The most recent runs of unseen numbers among the last [`REPORT_SPAN`] up to the highest, newest first, each as
+    /// The most recent runs of unseen numbers among the last [`STATUS_SPAN`] up to the highest, newest first, each as
     /// (first, last) inclusive; returns how many. A run that began before the span is cut at its edge.
-    pub fn missing_ranges(&self, out: &mut [(u64, u64); REPORT_RANGES]) -> usize {
-        let floor = self.highest.saturating_sub(REPORT_SPAN - 1).max(self.lowest());
+    pub fn missing_ranges(&self, out: &mut [(u64, u64); MISSING_RANGES_MAX]) -> usize {
+        let floor = self.highest.saturating_sub(STATUS_SPAN - 1).max(self.lowest());
         let mut count = 0;
         // The highest itself is seen, so the search goes down from below it: to the last hole, then to its start.
         let mut below = self.highest;
-        while below > floor && count < REPORT_RANGES {
+        while below > floor && count < MISSING_RANGES_MAX {
             let Some(last) = self.last_in_state(floor, below - 1, false) else {
                 break;
             };
