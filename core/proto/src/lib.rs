@@ -10,6 +10,7 @@ pub mod hash;
 pub mod limits;
 pub mod log;
 pub mod machine;
+pub mod name;
 pub mod seal;
 pub mod timer;
 pub mod window;
