@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod address;
+pub mod chunks;
 pub mod handshake;
 pub mod hash;
 pub mod limits;
