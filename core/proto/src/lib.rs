@@ -12,6 +12,7 @@ pub mod limits;
 pub mod log;
 pub mod machine;
 pub mod name;
+pub mod order;
 pub mod seal;
 pub mod timer;
 pub mod window;
