@@ -6,6 +6,7 @@
 
 pub mod address;
 pub mod chunks;
+pub mod counters;
 pub mod handshake;
 pub mod hash;
 pub mod limits;
