@@ -1,0 +1,88 @@
+"""What a bench asks of anything that delivers messages: Muster and its peers join the same rounds through this face."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+LATE_US_MAX = 1000.0  # the generator's p99 lateness above which a paced run says nothing
+
+
+@dataclass(frozen=True)
+class Load:
+    """One publisher, `fanout` subscribers of one room.
+
+    `saturated`: at most `window` publishes not yet delivered to all. `paced`: `rate` deliveries a second, open loop.
+    """
+
+    mode: Literal["saturated", "paced"]
+    fanout: int
+    payload_bytes: int = 200
+    window: int = 256
+    rate: float = 0.0
+    seconds: float = 1.0
+    warm_up_seconds: float = 0.3
+
+    @property
+    def name(self) -> str:
+        pace = "saturated" if self.mode == "saturated" else f"paced {self.rate:,.0f}/s"
+        return f"x{self.fanout:,} {pace}"
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Microseconds from the intended moment of sending."""
+
+    p50: float
+    p90: float
+    p99: float
+    p99_9: float
+    first_p50: float  # first, middle and last subscriber of each publish
+    middle_p50: float
+    last_p50: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one run of a load came to. Deliveries are distinct, in order and checked byte by byte."""
+
+    published: int
+    deliveries: int
+    lost: int
+    duplicated: int
+    corrupted: int
+    seconds: float  # to the last delivery
+    server_cpu_ns: int  # user and system of all server processes
+    server_rss_bytes: int
+    latency: Latency | None = None  # paced loads only
+    late_p99_us: float = 0.0
+
+    @property
+    def void(self) -> bool:
+        """The generator missed its own schedule: the run is to be repeated."""
+        return self.late_p99_us > LATE_US_MAX
+
+    @property
+    def sound(self) -> bool:
+        return self.lost == self.duplicated == self.corrupted == 0
+
+    @property
+    def per_second(self) -> float:
+        return self.deliveries / self.seconds if self.seconds else 0.0
+
+    @property
+    def cpu_ns_each(self) -> float:
+        return self.server_cpu_ns / self.deliveries if self.deliveries else 0.0
+
+
+class Target(Protocol):
+    """A system under load. `start` once, `run` many times, `stop` once, also after a failed `start`."""
+
+    name: str
+
+    def start(self) -> Sequence[int]:
+        """Brings up the server roles on the server core; returns their pids."""
+
+    def run(self, load: Load) -> Result:
+        """Warms up, then runs the load from the driver core, and waits until all has arrived or is given up."""
+
+    def stop(self) -> None: ...
