@@ -1,0 +1,248 @@
+"""Reads the configuration: defaults < `muster up` < TOML file < environment < flags, and where each value came from.
+
+Owns precedence, names and messages. The keys themselves are in `control/options.py`. Parsed once; what comes out is
+frozen and checked, and the rest of the program trusts it.
+"""
+
+import difflib
+import ipaddress
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, get_args, get_origin
+
+import msgspec
+
+from control.errors import ConfigError
+from control.options import LINKS, ROLES, Config
+
+PREFIX: Final = "MUSTER_"
+FILE_VARIABLE: Final = "MUSTER_CONFIG"
+DEFAULT: Final = "default"
+NAMESPACE: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+
+KeyPath = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A leaf of one layer: what it says and where it stands. `text`: it came as text and may be converted."""
+
+    raw: Any
+    origin: str
+    text: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The configuration and, for every key, where its value came from."""
+
+    config: Config
+    origins: Mapping[str, str]
+    file: Path | None
+
+
+def load(
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, tuple[Any, str]] | None = None,
+    profile: Mapping[str, Any] | None = None,
+) -> Loaded:
+    """Read all layers.
+
+    `flags` maps a dotted key to its value and the flag's name; `profile` is what the command itself presets
+    (`control.options.UP`). Raises `ConfigError` with one line that says what, where and how to mend.
+    """
+    environment = os.environ if environment is None else environment
+    layers: dict[KeyPath, Value] = {}
+    for name, raw in (profile or {}).items():
+        layers[tuple(name.split("."))] = Value(raw, "muster up")
+    found = find_file(file, environment)
+    if found is not None:
+        layers.update(_from_file(found))
+    layers.update(_from_environment(environment))
+    for name, (raw, flag) in (flags or {}).items():
+        layers[tuple(name.split("."))] = Value(raw, flag)
+    config = _build(layers)
+    _check(config, layers)
+    origins = {name: layers[path].origin if path in layers else DEFAULT for path, name in _leaves(config)}
+    return Loaded(config, MappingProxyType(origins), found)
+
+
+def find_file(file: Path | None, environment: Mapping[str, str]) -> Path | None:
+    """The file to read: the flag's, `$MUSTER_CONFIG`'s, `./muster.toml`, the user's own; the last two may be absent."""
+    if file is not None:
+        return file
+    if named := environment.get(FILE_VARIABLE):
+        return Path(named)
+    home = Path(environment.get("XDG_CONFIG_HOME") or Path(environment.get("HOME", "/")) / ".config")
+    return next((each for each in (Path("muster.toml"), home / "muster" / "muster.toml") if each.is_file()), None)
+
+
+def values(config: Config) -> Iterator[tuple[str, Any]]:
+    """Every key with its value, in the order of the documentation."""
+    for path, name in _leaves(config):
+        node: Any = config
+        for part in path:
+            node = node[part] if isinstance(node, Mapping) else getattr(node, part)
+        yield name, node
+
+
+def dotted(path: Iterable[str]) -> str:
+    """A key as it is written and shown: parts that are no bare TOML key are quoted."""
+    return ".".join(part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else f'"{part}"' for part in path)
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """`host:port` (an IPv6 host in brackets) as a pair. Raises `ValueError`."""
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    ipaddress.ip_address(host)
+    number = int(port)
+    if not 0 <= number <= 65535:
+        raise ValueError(text)
+    return host, number
+
+
+# --- layers ---------------------------------------------------------------------------------------------------------
+
+
+def _from_file(file: Path) -> dict[KeyPath, Value]:
+    try:
+        tree = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{file}: is not UTF-8 text") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file}: is not TOML: {error}") from None
+    return {path: Value(raw, str(file)) for path, raw in _flatten(tree, Config, (), str(file))}
+
+
+def _flatten(node: Any, kind: Any, path: KeyPath, where: str) -> Iterator[tuple[KeyPath, Any]]:
+    if not isinstance(node, dict):
+        raise ConfigError(f"{where}: {dotted(path)} is a table: write [{dotted(path)}]")
+    for name, child in node.items():
+        inner = _child(kind, (*path, name), where)
+        if _is_table(inner):
+            yield from _flatten(child, inner, (*path, name), where)
+        else:
+            yield (*path, name), child
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[KeyPath, Value]:
+    layer: dict[KeyPath, Value] = {}
+    for name in sorted(environment):
+        if not name.startswith(PREFIX) or name == FILE_VARIABLE:
+            continue
+        path = tuple(name[len(PREFIX) :].lower().split("__"))
+        if len(path) == 1:
+            close = _close(name, [_variable(key) for key, _ in _leaves(Config())])
+            raise ConfigError(f"{name}: not a variable of Muster; a key is MUSTER_SECTION__KEY{close}")
+        kind: Any = Config
+        for end in range(1, len(path) + 1):
+            if not _is_table(kind):
+                raise ConfigError(f"{name}: {dotted(path[: end - 1])} has nothing below it")
+            kind = _child(kind, path[:end], name)
+        if _is_table(kind):
+            raise ConfigError(f"{name}: {dotted(path)} is a table: name one of its keys, {_variable((*path, 'key'))}")
+        layer[path] = Value(environment[name], name, text=True)
+    return layer
+
+
+def _variable(path: KeyPath) -> str:
+    return PREFIX + "__".join(path).upper()
+
+
+# --- the shape ------------------------------------------------------------------------------------------------------
+
+
+def _is_table(kind: Any) -> bool:
+    return _is_class(get_origin(kind), Mapping) or _is_struct(kind)
+
+
+def _is_class(kind: Any, parent: type) -> bool:
+    return isinstance(kind, type) and issubclass(kind, parent)
+
+
+def _is_struct(kind: Any) -> bool:
+    return _is_class(kind, msgspec.Struct)
+
+
+def _child(kind: Any, path: KeyPath, where: str) -> Any:
+    """The type below a table, or a `ConfigError` with the nearest name."""
+    if not _is_struct(kind):
+        return get_args(kind)[1]
+    fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    if path[-1] not in fields:
+        match = difflib.get_close_matches(path[-1], fields, 1)
+        close = f"; did you mean {dotted((*path[:-1], match[0]))}?" if match else ""
+        raise ConfigError(f"{where}: unknown key {dotted(path)}{close or '; `muster config docs` lists them all'}")
+    return fields[path[-1]]
+
+
+def _close(name: str, names: Iterable[str]) -> str:
+    match = difflib.get_close_matches(name, list(names), 1)
+    return f"; did you mean {match[0]}?" if match else ""
+
+
+def _leaves(node: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
+    if isinstance(node, msgspec.Struct):
+        children = [(field.name, getattr(node, field.name)) for field in msgspec.structs.fields(node)]
+    elif isinstance(node, Mapping):
+        children = list(node.items())
+    else:
+        yield path, dotted(path)
+        return
+    for name, child in children:
+        yield from _leaves(child, (*path, name))
+
+
+def _build(layers: Mapping[KeyPath, Value]) -> Config:
+    tree: dict[str, Any] = {}
+    for path, value in layers.items():
+        kind: Any = Config
+        for end in range(1, len(path) + 1):
+            kind = _child(kind, path[:end], value.origin)
+        node = tree
+        for part in path[:-1]:
+            node = node.setdefault(part, {})
+        try:
+            node[path[-1]] = msgspec.convert(value.raw, kind, strict=not value.text)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"{value.origin}: {dotted(path)} = {value.raw!r}: {error}") from None
+    config = msgspec.convert(tree, Config)
+    msgspec.structs.force_setattr(config, "namespaces", MappingProxyType(dict(config.namespaces)))
+    msgspec.structs.force_setattr(config.faults, "links", MappingProxyType(dict(config.faults.links)))
+    return config
+
+
+def _check(config: Config, layers: Mapping[KeyPath, Value]) -> None:
+    """What one key's type cannot say."""
+
+    def fail(path: KeyPath, text: str) -> ConfigError:
+        below = (value.origin for each, value in layers.items() if each[: len(path)] == path)
+        return ConfigError(f"{next(below, DEFAULT)}: {dotted(path)}: {text}")
+
+    for role in ROLES:
+        section = config.role(role)
+        for name in ("bind", "link_bind"):
+            address = getattr(section, name, "127.0.0.1:0")
+            try:
+                split_address(address)
+            except ValueError:
+                raise fail((role, name), f"{address!r} is no IP address and port, as 127.0.0.1:7400") from None
+        if section.idle_timeout_ms < 2 * section.keepalive_ms:
+            name = "idle_timeout_ms" if (role, "idle_timeout_ms") in layers else "keepalive_ms"
+            silence, keepalive = section.idle_timeout_ms, section.keepalive_ms
+            raise fail((role, name), f"an idle timeout of {silence} ms is less than two keepalives of {keepalive} ms")
+    for name in config.namespaces:
+        if not NAMESPACE.fullmatch(name):
+            raise fail(("namespaces", name), "a namespace has 1 to 32 of a-z, 0-9, _ and -")
+    for link in config.faults.links:
+        if link not in LINKS:
+            raise fail(("faults", "links", link), f"no such link{_close(link, LINKS) or f': one of {sorted(LINKS)}'}")

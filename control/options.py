@@ -1,0 +1,235 @@
+"""Every key of the configuration: type, bounds, default, unit and why the default is what it is.
+
+Owns the shape only. It must not know files, environment or flags (`control/config.py`), nor what starts with the
+values (`control/supervisor.py`). `docs/configuration.md` is generated from here.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+ROLES: Final = ("router", "broker", "gateway", "proxy")
+Role = Literal["router", "broker", "gateway", "proxy"]
+
+# The links that exist, by who sends. Faults can be set for each direction apart.
+LINKS: Final = frozenset(
+    f"{one}->{other}"
+    for pair in (
+        ("client", "proxy"),
+        ("client", "gateway"),
+        ("proxy", "broker"),
+        ("broker", "gateway"),
+        ("gateway", "router"),
+        ("router", "broker"),
+    )
+    for one, other in (pair, pair[::-1])
+)
+
+
+def key(text: str, why: str = "", unit: str = "", **bounds: Any) -> Meta:
+    """Describe one key: what it sets, why its default is what it is, its unit, its bounds."""
+    return Meta(description=text, extra={"why": why, "unit": unit}, **bounds)
+
+
+Address = Annotated[
+    str,
+    key("UDP address, `host:port`", "port 0: a free one is chosen once and kept across restarts"),
+]
+LinkAddress = Annotated[
+    str,
+    key("UDP address for links to the other roles, `host:port`", "apart from clients: a flood there cannot fill it"),
+]
+Chance = Annotated[float, key("", "faults are off unless asked for", "fraction", ge=0.0, le=1.0)]
+ArenaMib = Annotated[
+    int,
+    key("Memory for the rings of recent messages", "what can still be repaired; taken at start", "MiB", ge=1, le=65536),
+]
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A table of the file."""
+
+
+class Instance(Section, frozen=True):
+    """Who this installation is and where it keeps its run-time files."""
+
+    name: Annotated[
+        str, key("Name in logs and `muster status`", "tells instances apart", pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")
+    ] = "muster"
+    dir: Annotated[
+        str,
+        key(
+            "Folder of keys, tokens and `instance.json`, mode 0700; clients on this machine find the instance by it",
+            "empty: `$XDG_RUNTIME_DIR/muster`, else `/tmp/muster-UID`",
+        ),
+    ] = ""
+
+
+class Cluster(Section, frozen=True):
+    """The secret that links between roles are keyed with."""
+
+    secret_file: Annotated[
+        str, key("File with the 32-byte cluster secret in hex", "empty: `cluster.secret` in `instance.dir`, made once")
+    ] = ""
+    key_id: Annotated[
+        int, key("Which secret it is; peers accept the current and the next", "rotation", ge=0, le=255)
+    ] = 1
+
+
+class RoleOptions(Section, frozen=True):
+    """What every role's process has."""
+
+    bind: Address = "127.0.0.1:0"
+    recv_buffer_bytes: Annotated[
+        int,
+        key(
+            "Socket receive buffer to ask for; 0 leaves the kernel's default",
+            "the default of Linux holds some 256 small datagrams; what was really given is in `muster status`",
+            "bytes",
+            ge=0,
+            le=1 << 30,
+        ),
+    ] = 4 << 20
+    send_buffer_bytes: Annotated[
+        int,
+        key("Socket send buffer to ask for; 0 leaves the kernel's default", "two slices", "bytes", ge=0, le=1 << 30),
+    ] = 4 << 20
+    payload_bytes: Annotated[
+        int,
+        key("Largest datagram", "passes every usual path without fragments", "bytes", ge=1200, le=1472),
+    ] = 1200
+    keepalive_ms: Annotated[
+        int, key("Silence after which a keepalive is sent", "NAT bindings live 30 s", "ms", ge=100, le=600_000)
+    ] = 15_000
+    idle_timeout_ms: Annotated[
+        int, key("Silence after which a peer counts as gone", "three lost keepalives", "ms", ge=300, le=3_600_000)
+    ] = 45_000
+
+
+class Gateway(RoleOptions, frozen=True):
+    """Carries rooms to members: clients join here."""
+
+    link_bind: LinkAddress = "127.0.0.1:0"
+    arena_mib: ArenaMib = 256
+
+
+class Proxy(RoleOptions, frozen=True):
+    """Takes what clients publish to the room's broker."""
+
+    link_bind: LinkAddress = "127.0.0.1:0"
+
+
+class Broker(RoleOptions, frozen=True):
+    """Numbers a room's messages and keeps the recent ones. `bind` is for links: no client speaks to it."""
+
+    arena_mib: ArenaMib = 256
+
+
+class Router(RoleOptions, frozen=True):
+    """Tells brokers which gateway wants which room. `bind` is for links: no client speaks to it."""
+
+
+class Namespace(Section, frozen=True):
+    """What holds for the rooms whose name begins with this namespace (`NAME:room`)."""
+
+    flow: Annotated[
+        Literal["live", "paced"],
+        key(
+            "`live`: a slow member never slows a room; `paced`: publishers wait for the slowest, up to 500 ms",
+            "a live room must not stand still for one reader; files and feeds should arrive whole",
+        ),
+    ] = "live"
+
+
+class LinkFaults(Section, frozen=True):
+    """Overrides for one link and direction; what is left out is as in `[faults]`."""
+
+    loss: Chance | None = None
+    duplicate: Chance | None = None
+    reorder: Chance | None = None
+    reorder_hold_ms: Annotated[int, key("", "", "ms", ge=0, le=10_000)] | None = None
+    delay_ms: Annotated[int, key("", "", "ms", ge=0, le=10_000)] | None = None
+    jitter_ms: Annotated[int, key("", "", "ms", ge=0, le=10_000)] | None = None
+    corrupt: Chance | None = None
+
+
+class Faults(Section, frozen=True):
+    """Faults that the drivers inject on purpose into every link, both directions. For tests: logged loudly when on."""
+
+    loss: Annotated[Chance, key("Datagrams dropped", "", "fraction")] = 0.0
+    duplicate: Annotated[Chance, key("Datagrams sent twice", "", "fraction")] = 0.0
+    reorder: Annotated[Chance, key("Datagrams held back for `reorder_hold_ms`", "", "fraction")] = 0.0
+    reorder_hold_ms: Annotated[
+        int, key("How long a reordered datagram is held", "later ones overtake it", "ms", ge=0, le=10_000)
+    ] = 2
+    delay_ms: Annotated[int, key("Delay of every datagram", "", "ms", ge=0, le=10_000)] = 0
+    jitter_ms: Annotated[int, key("Random delay on top, from 0 to this", "", "ms", ge=0, le=10_000)] = 0
+    corrupt: Annotated[Chance, key("Datagrams with one bit flipped", "", "fraction")] = 0.0
+    seed: Annotated[int, key("Seed of the choices", "0: a new one each start", ge=0, le=(1 << 63) - 1)] = 0
+    links: Mapping[str, LinkFaults] = msgspec.field(default_factory=dict[str, LinkFaults])
+
+    def active(self) -> bool:
+        """Whether anything is injected anywhere."""
+        every: list[Faults | LinkFaults] = [self, *self.links.values()]
+        chances = any(each.loss or each.duplicate or each.reorder or each.corrupt for each in every)
+        return chances or any(each.delay_ms or each.jitter_ms for each in every)
+
+
+class Admin(Section, frozen=True):
+    """HTTP for operators, one port per process: `/healthz`, `/readyz`, `/metrics`, `/api/v1/…`."""
+
+    host: Annotated[
+        Literal["127.0.0.1", "::1"], key("Address to listen on", "it has no login, so it never leaves this machine")
+    ] = "127.0.0.1"
+
+
+class Log(Section, frozen=True):
+    """Logs of the roles and the supervisor, on stderr."""
+
+    level: Annotated[Literal["debug", "info", "warning", "error"], key("Least level that is written")] = "info"
+    format: Annotated[Literal["json", "text"], key("One JSON object per line, or text for eyes")] = "json"
+
+
+class Demo(Section, frozen=True):
+    """The room `demo` of `muster up --demo`."""
+
+    members: Annotated[int, key("Sessions that join it", "enough to see fan-out", ge=1, le=10_000)] = 100
+    rate: Annotated[int, key("Messages published", "10,000 deliveries a second", "1/s", ge=1, le=100_000)] = 100
+    payload_bytes: Annotated[int, key("Size of a message", "a chat line", "bytes", ge=16, le=65_536)] = 200
+
+
+class Config(Section, frozen=True):
+    """The whole configuration, checked and frozen."""
+
+    instance: Instance = Instance()
+    cluster: Cluster = Cluster()
+    gateway: Gateway = Gateway()
+    proxy: Proxy = Proxy()
+    broker: Broker = Broker()
+    router: Router = Router()
+    namespaces: Mapping[str, Namespace] = msgspec.field(default_factory=dict[str, Namespace])
+    faults: Faults = Faults()
+    admin: Admin = Admin()
+    log: Log = Log()
+    demo: Demo = Demo()
+
+    def role(self, role: Role) -> Gateway | Proxy | Broker | Router:
+        """The section of one role."""
+        sections: dict[str, Gateway | Proxy | Broker | Router] = {
+            "gateway": self.gateway,
+            "proxy": self.proxy,
+            "broker": self.broker,
+            "router": self.router,
+        }
+        return sections[role]
+
+
+# Where `muster up` differs: everything on one machine, restarts must be noticed in a second.
+UP: Final[Mapping[str, int]] = {
+    "gateway.arena_mib": 64,
+    "broker.arena_mib": 64,
+    **{f"{role}.keepalive_ms": 1_000 for role in ROLES},
+    **{f"{role}.idle_timeout_ms": 10_000 for role in ROLES},
+}

@@ -1,0 +1,145 @@
+"""Configuration: precedence, unknown names, origins, and messages that say what, where and how to mend."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control.config import find_file, load, split_address, values
+from control.config_docs import markdown
+from control.errors import BAD_CONFIG, ConfigError
+from control.options import UP
+
+ROOT = Path(__file__).parents[2]
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "muster.toml"
+    file.write_text(text)
+    return file
+
+
+def refusal(tmp_path: Path, text: str = "", environment: Mapping[str, str] | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(write(tmp_path, text), environment or {})
+    assert caught.value.exit_code == BAD_CONFIG
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_each_layer_wins_over_the_one_before(tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        "[gateway]\narena_mib = 1\nkeepalive_ms = 900\n[demo]\nrate = 10\nmembers = 5\n[broker]\narena_mib = 9\n",
+    )
+    environment = {"MUSTER_DEMO__RATE": "20", "MUSTER_DEMO__MEMBERS": "6"}
+    loaded = load(file, environment, {"demo.members": (7, "--members")}, UP)
+    config, origins = loaded.config, loaded.origins
+    assert (config.proxy.keepalive_ms, origins["proxy.keepalive_ms"]) == (1000, "muster up")
+    assert (config.gateway.keepalive_ms, origins["gateway.keepalive_ms"]) == (900, str(file))
+    assert (config.demo.rate, origins["demo.rate"]) == (20, "MUSTER_DEMO__RATE")
+    assert (config.demo.members, origins["demo.members"]) == (7, "--members")
+    assert (config.demo.payload_bytes, origins["demo.payload_bytes"]) == (200, "default")
+
+
+def test_every_value_has_an_origin(tmp_path: Path) -> None:
+    loaded = load(
+        write(tmp_path, '[namespaces.files]\nflow = "paced"\n[faults.links."gateway->client"]\nloss = 0.5\n'), {}
+    )
+    assert {name for name, _ in values(loaded.config)} == set(loaded.origins)
+    assert loaded.origins["namespaces.files.flow"].endswith("muster.toml")
+    assert loaded.config.faults.links["gateway->client"].loss == 0.5
+    assert loaded.config.faults.active()
+
+
+def test_the_result_is_frozen(tmp_path: Path) -> None:
+    config: Any = load(write(tmp_path, '[namespaces.a]\nflow = "live"\n'), {}).config
+    with pytest.raises(AttributeError):
+        config.gateway.arena_mib = 1
+    with pytest.raises(TypeError):
+        config.namespaces["b"] = None
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[gatewy]\nx = 1", ["unknown key gatewy", "did you mean gateway?"]),
+        ("[gateway]\narena = 1", ["unknown key gateway.arena", "did you mean gateway.arena_mib?"]),
+        ("[gateway]\nzzz = 1", ["unknown key gateway.zzz", "muster config docs"]),
+        ("gateway = 1", ["write [gateway]"]),
+        ('[gateway]\narena_mib = "64"', ["gateway.arena_mib", "`int`"]),
+        ("[gateway]\narena_mib = 0", [">= 1"]),
+        ('[gateway]\nbind = "somewhere"', ["gateway.bind", "127.0.0.1:7400"]),
+        ("[gateway]\nkeepalive_ms = 60000", ["gateway.keepalive_ms", "45000"]),
+        ('[namespaces."No Name"]\nflow = "live"', ['namespaces."No Name"', "a-z"]),
+        ('[faults.links."gateway-client"]\nloss = 0.1', ["did you mean gateway->client?"]),
+        ('[admin]\nhost = "0.0.0.0"', ["admin.host"]),
+        ("[faults]\nloss = 2.0", ["faults.loss"]),
+        ("[gateway", ["not TOML"]),
+    ],
+)
+def test_a_mistake_in_the_file_is_one_line_that_names_it(tmp_path: Path, text: str, words: list[str]) -> None:
+    message = refusal(tmp_path, text)
+    assert "muster.toml" in message
+    for word in words:
+        assert word in message
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "words"),
+    [
+        ("MUSTER_GATEWAY_ARENA_MIB", "1", ["did you mean MUSTER_GATEWAY__ARENA_MIB?"]),
+        ("MUSTER_GATEWAY__ARENA", "1", ["did you mean gateway.arena_mib?"]),
+        ("MUSTER_GATEWAY__ARENA_MIB", "much", ["'much'", "`int`"]),
+        ("MUSTER_GATEWAY__BIND__X", "1", ["nothing below"]),
+        ("MUSTER_GATEWAY", "1", ["MUSTER_SECTION__KEY"]),
+        ("MUSTER_NAMESPACES__FILES", "paced", ["is a table"]),
+    ],
+)
+def test_a_mistake_in_the_environment_is_one_line_that_names_it(
+    tmp_path: Path, name: str, raw: str, words: list[str]
+) -> None:
+    message = refusal(tmp_path, environment={name: raw})
+    assert message.startswith(name)
+    for word in words:
+        assert word in message
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent\.toml: cannot be read: No such file"):
+        load(tmp_path / "absent.toml", {})
+    (tmp_path / "latin.toml").write_bytes(b"# \xe9")
+    with pytest.raises(ConfigError, match=r"latin\.toml: is not UTF-8"):
+        load(tmp_path / "latin.toml", {})
+
+
+def test_the_file_is_searched_in_the_documented_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    own = tmp_path / ".config" / "muster" / "muster.toml"
+    own.parent.mkdir(parents=True)
+    environment = {"HOME": str(tmp_path)}
+    assert find_file(None, environment) is None
+    own.touch()
+    assert find_file(None, environment) == own
+    Path("muster.toml").touch()
+    assert find_file(None, environment) == Path("muster.toml")
+    assert find_file(None, environment | {"MUSTER_CONFIG": "named.toml"}) == Path("named.toml")
+    assert find_file(Path("flag.toml"), environment | {"MUSTER_CONFIG": "named.toml"}) == Path("flag.toml")
+
+
+@pytest.mark.parametrize("text", ["", "127.0.0.1", "127.0.0.1:", "localhost:1", "127.0.0.1:65536", "127.0.0.1:-1"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        split_address(text)
+
+
+def test_an_ipv6_address_stands_in_brackets() -> None:
+    assert split_address("[::1]:7400") == ("::1", 7400)
+
+
+def test_the_documentation_is_what_the_code_says() -> None:
+    assert (ROOT / "docs" / "configuration.md").read_text() == markdown(), (
+        "run: muster config docs > docs/configuration.md"
+    )
