@@ -29,7 +29,11 @@ pub fn split(data: &[u8], chunk_max: usize) -> Result<Chunks<'_>, TooLong> {
     if data.len() > MESSAGE_BYTES_MAX {
         return Err(TooLong);
     }
-    Ok(Chunks { rest: Some(data), first: FIRST, chunk_max })
+    Ok(Chunks {
+        rest: Some(data),
+        first: FIRST,
+        chunk_max,
+    })
 }
 
 /// The chunks of one message, in order.
@@ -148,7 +152,10 @@ impl<K: Ord + Copy> Default for Assembler<K> {
 
 impl<K: Ord + Copy> Assembler<K> {
     pub fn new() -> Self {
-        Assembler { unfinished: BTreeMap::new(), bytes: 0 }
+        Assembler {
+            unfinished: BTreeMap::new(),
+            bytes: 0,
+        }
     }
 
     /// Takes the next chunk of a publisher, with repeats already sorted out by whoever knows the stream. Beside what
@@ -289,7 +296,10 @@ impl Unfinished {
     }
 
     fn abandoned(&self) -> Abandoned {
-        Abandoned { first_seq: self.first_seq, count: self.next_seq - self.first_seq }
+        Abandoned {
+            first_seq: self.first_seq,
+            count: self.next_seq - self.first_seq,
+        }
     }
 }
 
@@ -405,10 +415,19 @@ mod tests {
     #[test]
     fn who_joins_in_the_middle_starts_at_the_next_first_chunk() {
         let (mut assembler, mut budget) = (Assembler::new(), Budget::default());
-        assert_eq!(push(&mut assembler, &mut budget, 1, 4, 0, b"x"), Outcome::Dropped(Reason::NoFirst));
-        assert_eq!(push(&mut assembler, &mut budget, 1, 5, LAST, b"x"), Outcome::Dropped(Reason::NoFirst));
+        assert_eq!(
+            push(&mut assembler, &mut budget, 1, 4, 0, b"x"),
+            Outcome::Dropped(Reason::NoFirst)
+        );
+        assert_eq!(
+            push(&mut assembler, &mut budget, 1, 5, LAST, b"x"),
+            Outcome::Dropped(Reason::NoFirst)
+        );
         assert_eq!(push(&mut assembler, &mut budget, 1, 6, FIRST, b"a"), Outcome::Partial);
-        assert_eq!(push(&mut assembler, &mut budget, 1, 7, LAST, b"b"), Outcome::Complete(Cow::Borrowed(b"ab")));
+        assert_eq!(
+            push(&mut assembler, &mut budget, 1, 7, LAST, b"b"),
+            Outcome::Complete(Cow::Borrowed(b"ab"))
+        );
     }
 
     #[test]
@@ -417,14 +436,32 @@ mod tests {
         push(&mut assembler, &mut budget, 1, 6, FIRST, b"a");
         push(&mut assembler, &mut budget, 1, 7, 0, b"b");
         let lost = Some(Abandoned { first_seq: 6, count: 2 });
-        assert_eq!(assembler.push(0, 1, 9, 0, b"d", &mut budget), (Outcome::Dropped(Reason::Skipped), lost));
-        assert_eq!(push(&mut assembler, &mut budget, 1, 10, LAST, b"e"), Outcome::Dropped(Reason::NoFirst));
+        assert_eq!(
+            assembler.push(0, 1, 9, 0, b"d", &mut budget),
+            (Outcome::Dropped(Reason::Skipped), lost)
+        );
+        assert_eq!(
+            push(&mut assembler, &mut budget, 1, 10, LAST, b"e"),
+            Outcome::Dropped(Reason::NoFirst)
+        );
         push(&mut assembler, &mut budget, 1, 11, FIRST, b"a");
-        let lost = Some(Abandoned { first_seq: 11, count: 1 });
+        let lost = Some(Abandoned {
+            first_seq: 11,
+            count: 1,
+        });
         let whole = Outcome::Complete(Cow::Borrowed(&b"new"[..]));
-        assert_eq!(assembler.push(0, 1, 14, FIRST | LAST, b"new", &mut budget), (whole, lost));
+        assert_eq!(
+            assembler.push(0, 1, 14, FIRST | LAST, b"new", &mut budget),
+            (whole, lost)
+        );
         push(&mut assembler, &mut budget, 1, 15, FIRST, b"a");
-        assert_eq!(assembler.abandon(1, &mut budget), Some(Abandoned { first_seq: 15, count: 1 }));
+        assert_eq!(
+            assembler.abandon(1, &mut budget),
+            Some(Abandoned {
+                first_seq: 15,
+                count: 1
+            })
+        );
         assert_eq!(assembler.abandon(1, &mut budget), None);
     }
 
@@ -436,10 +473,15 @@ mod tests {
         let deadline = assembler.deadline().unwrap();
         assembler.expire(deadline - 1, &mut budget, |_, _| panic!("too early"));
         let mut lost = Vec::new();
-        assembler.expire(deadline, &mut budget, |publisher, abandoned| lost.push((publisher, abandoned.count)));
+        assembler.expire(deadline, &mut budget, |publisher, abandoned| {
+            lost.push((publisher, abandoned.count))
+        });
         assert_eq!(lost, [(1, 1)]);
         let (outcome, abandoned) = assembler.push(7 * SECOND, 2, 2, LAST, b"b", &mut budget);
-        assert_eq!((outcome, abandoned.unwrap().count), (Outcome::Dropped(Reason::TooOld), 1));
+        assert_eq!(
+            (outcome, abandoned.unwrap().count),
+            (Outcome::Dropped(Reason::TooOld), 1)
+        );
         assert_eq!((assembler.bytes(), budget.used()), (0, 0));
     }
 
@@ -450,7 +492,10 @@ mod tests {
         push(&mut assembler, &mut budget, 1, 1, FIRST, &[0; 60_000]);
         push(&mut assembler, &mut budget, 1, 2, 0, &[0; 5_536]);
         let (outcome, abandoned) = assembler.push(0, 1, 3, LAST, b"x", &mut budget);
-        assert_eq!((outcome, abandoned.unwrap().count), (Outcome::Dropped(Reason::TooLong), 2));
+        assert_eq!(
+            (outcome, abandoned.unwrap().count),
+            (Outcome::Dropped(Reason::TooLong), 2)
+        );
         assert_eq!(budget.used(), 0);
     }
 
@@ -461,13 +506,25 @@ mod tests {
             push(&mut assembler, &mut budget, publisher, 1, FIRST, &[0; 50_000]) == Outcome::Partial
         });
         assert_eq!(full.count(), 5);
-        assert_eq!(push(&mut assembler, &mut budget, 9, 1, FIRST, &[0; 50_000]), Outcome::Dropped(Reason::SessionFull));
+        assert_eq!(
+            push(&mut assembler, &mut budget, 9, 1, FIRST, &[0; 50_000]),
+            Outcome::Dropped(Reason::SessionFull)
+        );
         assembler.clear(&mut budget);
         assert_eq!(budget.used(), 0);
         let mut small = Budget::new(1_000);
-        assert_eq!(push(&mut assembler, &mut small, 1, 1, FIRST, &[0; 500]), Outcome::Partial);
-        assert_eq!(push(&mut assembler, &mut small, 2, 1, FIRST, &[0; 500]), Outcome::Dropped(Reason::ProcessFull));
-        assert_eq!(push(&mut assembler, &mut small, 1, 2, 0, &[0; 500]), Outcome::Dropped(Reason::ProcessFull));
+        assert_eq!(
+            push(&mut assembler, &mut small, 1, 1, FIRST, &[0; 500]),
+            Outcome::Partial
+        );
+        assert_eq!(
+            push(&mut assembler, &mut small, 2, 1, FIRST, &[0; 500]),
+            Outcome::Dropped(Reason::ProcessFull)
+        );
+        assert_eq!(
+            push(&mut assembler, &mut small, 1, 2, 0, &[0; 500]),
+            Outcome::Dropped(Reason::ProcessFull)
+        );
         assert_eq!(small.used(), 0);
     }
 }

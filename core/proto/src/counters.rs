@@ -69,7 +69,10 @@ mod tests {
         counters.each(|name, help, value| listed.push((name, help, value)));
         assert_eq!(
             listed,
-            [("received", "Datagrams taken.", 5), ("dropped", "Datagrams dropped, whatever the reason.", 2)]
+            [
+                ("received", "Datagrams taken.", 5),
+                ("dropped", "Datagrams dropped, whatever the reason.", 2)
+            ]
         );
     }
 }

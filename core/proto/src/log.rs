@@ -64,7 +64,11 @@ struct Record {
 impl LogSender {
     /// `bytes_max`: bound on what waits for its acknowledgement, each record counted with [`RECORD_COST`].
     pub fn new(bytes_max: usize) -> Self {
-        LogSender { queue: None, next: 1, bytes_max: u32::try_from(bytes_max).unwrap_or(u32::MAX) }
+        LogSender {
+            queue: None,
+            next: 1,
+            bytes_max: u32::try_from(bytes_max).unwrap_or(u32::MAX),
+        }
     }
 
     /// Takes a record and gives its log offset.
@@ -79,7 +83,12 @@ impl LogSender {
         let queue = self.queue.get_or_insert_with(|| Box::new(Queue::new()));
         let at = queue.base + queue.bytes.len() as u64;
         queue.bytes.extend_from_slice(record);
-        queue.records.push_back(Record { at, sent: 0, len: record.len() as u16, repeats: 0 });
+        queue.records.push_back(Record {
+            at,
+            sent: 0,
+            len: record.len() as u16,
+            repeats: 0,
+        });
         queue.cost += cost;
         let offset = self.next;
         self.next += 1;
@@ -166,7 +175,12 @@ impl LogSender {
         if queue.may_send_new() {
             return Some(0);
         }
-        queue.records.iter().take(queue.sent).map(|record| record.due(rto)).min()
+        queue
+            .records
+            .iter()
+            .take(queue.sent)
+            .map(|record| record.due(rto))
+            .min()
     }
 
     /// Whether [`LogSender::next_frame`] would write something into a buffer that is large enough.
@@ -181,7 +195,15 @@ impl LogSender {
 
 impl Queue {
     fn new() -> Self {
-        Queue { records: VecDeque::new(), sent: 0, flight_bytes: 0, bytes: Vec::new(), front: 0, base: 0, cost: 0 }
+        Queue {
+            records: VecDeque::new(),
+            sent: 0,
+            flight_bytes: 0,
+            bytes: Vec::new(),
+            front: 0,
+            base: 0,
+            cost: 0,
+        }
     }
 
     fn bytes_of(&self, index: usize) -> &[u8] {
@@ -222,7 +244,9 @@ impl Queue {
 impl Record {
     fn due(&self, rto: Micros) -> Micros {
         // 2^20 exceeds the cap for any rto of a microsecond and more; a path slower than the cap keeps its own rto.
-        let wait = rto.saturating_mul(1 << self.repeats.min(20)).min(LOG_BACKOFF_MAX.max(rto));
+        let wait = rto
+            .saturating_mul(1 << self.repeats.min(20))
+            .min(LOG_BACKOFF_MAX.max(rto));
         self.sent.saturating_add(wait)
     }
 }
@@ -246,7 +270,12 @@ impl LogReceiver {
     /// `bytes_max`: bound on records held out of order, each counted with [`RECORD_COST`]. What goes beyond it is
     /// dropped and comes again.
     pub fn new(bytes_max: usize) -> Self {
-        LogReceiver { held: None, next: 1, bytes_max: u32::try_from(bytes_max).unwrap_or(u32::MAX), ack_due: false }
+        LogReceiver {
+            held: None,
+            next: 1,
+            bytes_max: u32::try_from(bytes_max).unwrap_or(u32::MAX),
+            ack_due: false,
+        }
     }
 
     /// Takes a frame body and hands on every record whose turn has come. A malformed body hands on nothing.
@@ -513,7 +542,15 @@ mod tests {
         let mut past = good.clone();
         past[..8].fill(0xff);
         let mut receiver = LogReceiver::new(1_000);
-        for bad in [&good[..0], &good[..9], &good[..good.len() - 1], &long, &zero, &none, &past] {
+        for bad in [
+            &good[..0],
+            &good[..9],
+            &good[..good.len() - 1],
+            &long,
+            &zero,
+            &none,
+            &past,
+        ] {
             assert_eq!(receiver.receive(bad, |_| panic!("delivered")), Err(Malformed));
         }
         assert!(!receiver.ack_due());

@@ -90,7 +90,10 @@ impl<'a> RoomName<'a> {
         hasher.write(b":");
         hasher.write(self.room.as_bytes());
         let hash = hasher.finish128();
-        RoomKey { id: hash.h1, check: hash.h2 }
+        RoomKey {
+            id: hash.h1,
+            check: hash.h2,
+        }
     }
 }
 
@@ -108,7 +111,10 @@ impl fmt::Display for NameError {
             NameError::TooLong => write!(f, "a room name takes at most {NAME_BYTES_MAX} bytes"),
             NameError::NotUtf8 => write!(f, "a room name is UTF-8"),
             NameError::BadNamespace => {
-                write!(f, "a namespace (before the first colon) is 1 to {NAMESPACE_BYTES_MAX} of a-z, 0-9, _ and -")
+                write!(
+                    f,
+                    "a namespace (before the first colon) is 1 to {NAMESPACE_BYTES_MAX} of a-z, 0-9, _ and -"
+                )
             }
             NameError::EmptyRoom => write!(f, "a room name has something after its namespace and colon"),
             NameError::RoomTooLong => write!(f, "a room takes at most {ROOM_BYTES_MAX} bytes after its namespace"),
@@ -132,9 +138,13 @@ mod tests {
             None => ("default".into(), name.into()),
         };
         let good = (1..=32).contains(&namespace.len())
-            && namespace.chars().all(|letter| "abcdefghijklmnopqrstuvwxyz0123456789_-".contains(letter))
+            && namespace
+                .chars()
+                .all(|letter| "abcdefghijklmnopqrstuvwxyz0123456789_-".contains(letter))
             && (1..=160).contains(&room.len())
-            && !room.chars().any(|letter| (letter as u32) < 0x20 || (0x7f..0xa0).contains(&(letter as u32)));
+            && !room
+                .chars()
+                .any(|letter| (letter as u32) < 0x20 || (0x7f..0xa0).contains(&(letter as u32)));
         good.then_some((namespace, room))
     }
 
@@ -192,6 +202,12 @@ mod tests {
         // builds of a cluster must never disagree on a room.
         let key: [u8; 16] = std::array::from_fn(|at| at as u8);
         let got = RoomName::parse("default:lobby").unwrap().key(&key);
-        assert_eq!(got, RoomKey { id: 0x5400_a213_36c3_4fa9, check: 0xec42_a722_f795_766b });
+        assert_eq!(
+            got,
+            RoomKey {
+                id: 0x5400_a213_36c3_4fa9,
+                check: 0xec42_a722_f795_766b
+            }
+        );
     }
 }

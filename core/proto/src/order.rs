@@ -123,7 +123,9 @@ impl Publisher {
             return Decision::Refuse(Refusal::Zero);
         }
         if seq < self.next {
-            return Decision::Duplicate { offset: self.offset_of(seq) };
+            return Decision::Duplicate {
+                offset: self.offset_of(seq),
+            };
         }
         if seq == self.next {
             return Decision::Apply;
@@ -158,7 +160,11 @@ impl Publisher {
         if held.messages.is_empty() {
             self.held = None;
         }
-        Some(Ready { seq: self.next, flags, data })
+        Some(Ready {
+            seq: self.next,
+            flags,
+            data,
+        })
     }
 
     /// Message `seq`, whose turn it was, has been numbered `offset`.
@@ -198,7 +204,11 @@ impl Publisher {
             if end > from_seq {
                 let Some(slot) = out.get_mut(count) else { break };
                 let skipped = from_seq.saturating_sub(seq);
-                *slot = Run { seq: seq + skipped, offset: run.offset + skipped, count: run.count - skipped as u32 };
+                *slot = Run {
+                    seq: seq + skipped,
+                    offset: run.offset + skipped,
+                    count: run.count - skipped as u32,
+                };
                 count += 1;
             }
             seq = end;
@@ -213,7 +223,10 @@ impl Publisher {
 
     /// The highest sequence applied or held: nothing above it has arrived and been kept.
     pub fn highest(&self) -> u64 {
-        let held = self.held.as_ref().and_then(|held| held.messages.keys().next_back().copied());
+        let held = self
+            .held
+            .as_ref()
+            .and_then(|held| held.messages.keys().next_back().copied());
         held.unwrap_or(self.next - 1)
     }
 
@@ -295,7 +308,10 @@ mod tests {
 
     impl Model {
         fn next(&self) -> u64 {
-            self.applied.last().map_or(self.start, |(seq, _)| seq + 1).max(self.lowest)
+            self.applied
+                .last()
+                .map_or(self.start, |(seq, _)| seq + 1)
+                .max(self.lowest)
         }
 
         fn offer(&self, seq: u64, len: usize) -> Decision {
@@ -303,7 +319,9 @@ mod tests {
             if seq == 0 {
                 Decision::Refuse(Refusal::Zero)
             } else if seq < self.next() {
-                Decision::Duplicate { offset: self.offset_of(seq) }
+                Decision::Duplicate {
+                    offset: self.offset_of(seq),
+                }
             } else if seq == self.next() {
                 Decision::Apply
             } else if seq >= self.next() + 256 {
@@ -319,11 +337,16 @@ mod tests {
 
         fn remembered(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
             let from = self.applied.len().saturating_sub(256);
-            self.applied[from..].iter().copied().filter(|(seq, _)| *seq >= self.lowest)
+            self.applied[from..]
+                .iter()
+                .copied()
+                .filter(|(seq, _)| *seq >= self.lowest)
         }
 
         fn offset_of(&self, seq: u64) -> Option<u64> {
-            self.remembered().find(|(applied, _)| *applied == seq).map(|(_, offset)| offset)
+            self.remembered()
+                .find(|(applied, _)| *applied == seq)
+                .map(|(_, offset)| offset)
         }
 
         fn runs(&self, from_seq: u64) -> Vec<Run> {

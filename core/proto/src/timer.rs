@@ -56,8 +56,21 @@ impl Default for Wheel {
 
 impl Wheel {
     pub fn new() -> Self {
-        let nodes = (0..FIRST_KEY).map(|index| Node { tick: 0, prev: index, next: index }).collect();
-        Wheel { tick: 0, live: 0, nodes, ring: [0; RING_WORDS], ring_words: 0, levels: [0; LEVELS] }
+        let nodes = (0..FIRST_KEY)
+            .map(|index| Node {
+                tick: 0,
+                prev: index,
+                next: index,
+            })
+            .collect();
+        Wheel {
+            tick: 0,
+            live: 0,
+            nodes,
+            ring: [0; RING_WORDS],
+            ring_words: 0,
+            levels: [0; LEVELS],
+        }
     }
 
     /// Sets the one deadline of `key`, in place of the one it had. A time already past means the next tick: during a
@@ -67,7 +80,11 @@ impl Wheel {
         let index = FIRST_KEY + key;
         if index as usize >= self.nodes.len() {
             let from = self.nodes.len() as u32;
-            self.nodes.extend((from..=index).map(|index| Node { tick: 0, prev: index, next: index }));
+            self.nodes.extend((from..=index).map(|index| Node {
+                tick: 0,
+                prev: index,
+                next: index,
+            }));
         }
         self.unlink(index);
         // Rounded up: a deadline is met up to a tick late, never early.
@@ -177,7 +194,11 @@ impl Wheel {
 
     /// Appends the whole list of a ring slot to the due list.
     fn make_due(&mut self, slot: usize) {
-        let Node { prev: last, next: first, .. } = self.nodes[slot];
+        let Node {
+            prev: last,
+            next: first,
+            ..
+        } = self.nodes[slot];
         let end = self.nodes[DUE as usize].prev;
         self.nodes[end as usize].next = first;
         self.nodes[first as usize].prev = end;
@@ -296,8 +317,12 @@ mod tests {
         fn expire(&mut self, now: Micros) -> Vec<(u64, u32)> {
             let target = now / TICK;
             self.tick = self.tick.max(target + 1);
-            let mut due: Vec<_> =
-                self.deadlines.iter().filter(|(_, &tick)| tick <= target).map(|(&key, &tick)| (tick, key)).collect();
+            let mut due: Vec<_> = self
+                .deadlines
+                .iter()
+                .filter(|(_, &tick)| tick <= target)
+                .map(|(&key, &tick)| (tick, key))
+                .collect();
             due.sort_unstable();
             for (_, key) in &due {
                 self.deadlines.remove(key);
@@ -319,7 +344,13 @@ mod tests {
     }
 
     fn span() -> impl Strategy<Value = Micros> {
-        prop_oneof![0..3_000u64, 0..2_000_000u64, 0..200_000_000u64, 0..100_000_000_000_000u64, Just(1_024_000u64)]
+        prop_oneof![
+            0..3_000u64,
+            0..2_000_000u64,
+            0..200_000_000u64,
+            0..100_000_000_000_000u64,
+            Just(1_024_000u64)
+        ]
     }
 
     fn step() -> impl Strategy<Value = Step> {

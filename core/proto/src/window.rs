@@ -41,8 +41,14 @@ impl<const BLOCKS: usize> Default for Window<BLOCKS> {
 impl<const BLOCKS: usize> Window<BLOCKS> {
     /// A window that has seen nothing.
     pub const fn new() -> Self {
-        assert!(BLOCKS >= 2 && BLOCKS.is_power_of_two(), "a ring of blocks is indexed by masking");
-        Window { highest: 0, blocks: [0; BLOCKS] }
+        assert!(
+            BLOCKS >= 2 && BLOCKS.is_power_of_two(),
+            "a ring of blocks is indexed by masking"
+        );
+        Window {
+            highest: 0,
+            blocks: [0; BLOCKS],
+        }
     }
 
     /// What [`Window::commit`] would say of `seq` now. Changes nothing.
@@ -184,7 +190,10 @@ mod tests {
         }
 
         fn lowest(&self, blocks: u64) -> u64 {
-            (self.highest() / 64).saturating_sub(blocks - 1).saturating_mul(64).max(1)
+            (self.highest() / 64)
+                .saturating_sub(blocks - 1)
+                .saturating_mul(64)
+                .max(1)
         }
 
         fn check(&self, seq: u64, blocks: u64) -> Verdict {
