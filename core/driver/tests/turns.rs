@@ -1,0 +1,370 @@
+//! What a turn does, in which order, and where it stops.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{friend, heard, loopback, socket, told, Told, Toy};
+use muster_driver::{Budget, Driver, Turn, AGE_MAX_US, BEAT_US, RETRY_US, STALL_US};
+use muster_proto::machine::SLICE_DATAGRAMS;
+use muster_udp::{monotonic_now, Poll};
+
+const SOON: Duration = Duration::from_secs(5);
+
+/// Turns until nothing is left to do now.
+fn settle<S: muster_udp::Syscalls>(driver: &mut Driver<Toy, S>) {
+    for _ in 0..10_000 {
+        if !driver.turn().more {
+            return;
+        }
+    }
+    panic!("a bounded amount of work never ended");
+}
+
+#[test]
+fn an_answer_leaves_in_the_turn_that_received_the_question() {
+    let (mut driver, _, local) = told(Toy::default());
+    let friend = friend(local);
+    friend.send(b"ping").unwrap();
+    assert_eq!(driver.turn(), Turn { more: false });
+    assert_eq!(heard(&friend), [b"ping"]);
+    let mut events = Vec::new();
+    driver.events(&mut events);
+    assert_eq!(events, [1]);
+}
+
+#[test]
+fn a_quiet_turn_costs_one_receive_call() {
+    let (mut driver, ..) = told(Toy::default());
+    driver.turn();
+    assert_eq!(
+        (driver.udp_counters().receive_calls, driver.udp_counters().send_calls),
+        (1, 0)
+    );
+}
+
+#[test]
+fn waits_on_one_descriptor_for_data_and_deadline_alike() {
+    let toy = Toy::default().ticking(monotonic_now(), 5_000);
+    let mut driver = Driver::new(toy, vec![socket()]).unwrap();
+    let friend = friend(driver.sockets()[0].local());
+    for _ in 0..3 {
+        assert!(driver.wait(SOON));
+        driver.turn();
+    }
+    assert!(
+        !driver.machine().ticks.is_empty(),
+        "the first wake-up is the start, the others are ticks"
+    );
+    driver.machine_mut().next_tick = None;
+    settle(&mut driver);
+    friend.send(b"ping").unwrap();
+    assert!(driver.wait(SOON));
+    driver.turn();
+    assert_eq!(driver.machine().received.len(), 1);
+}
+
+#[test]
+fn a_kick_makes_a_turn_due() {
+    let mut driver = Driver::new(Toy::default(), vec![socket()]).unwrap();
+    let friend = friend(driver.sockets()[0].local());
+    // On a busy machine the beat may come in between.
+    let rests = (0..10).any(|_| driver.turn() == Turn { more: false } && !driver.wait(Duration::ZERO));
+    assert!(rests);
+    let to = friend.local_addr().unwrap().into();
+    driver.machine_mut().say(0, to, b"news");
+    driver.kick();
+    assert!(driver.wait(SOON));
+    driver.turn();
+    assert_eq!(heard(&friend), [b"news"]);
+}
+
+#[test]
+fn hears_on_after_an_icmp_error_through_the_nested_epoll() {
+    let mut driver = Driver::new(Toy::default(), vec![socket()]).unwrap();
+    let local = driver.sockets()[0].local();
+    let mut outer = Poll::new().unwrap();
+    outer.add(driver.fd(), 1).unwrap();
+    for round in 1..=5 {
+        let dead = loopback(socket().local().port);
+        driver.machine_mut().say(0, dead, b"nobody there");
+        settle(&mut driver);
+        friend(local).send(b"still there?").unwrap();
+        // The beat may wake the outer loop as well; what counts is that the datagram does.
+        for _ in 0..10 {
+            if driver.machine().received.len() == round {
+                break;
+            }
+            assert_eq!(outer.wait(SOON), 1, "round {round}");
+            driver.turn();
+        }
+        assert_eq!(driver.machine().received.len(), round);
+    }
+}
+
+#[test]
+fn a_room_of_a_thousand_under_flood_cannot_hold_the_loop() {
+    let members = (0..1_000).map(|number| loopback(20_000 + number)).collect();
+    let told = Told::new();
+    let toy = Toy::with_members(members).ticking(told.now(), 10_000);
+    let socket = socket();
+    let friend = friend(socket.local());
+    let mut driver = Driver::with_syscalls(toy, vec![socket], told.clone()).unwrap();
+    {
+        // What the notes measured: a slice takes the kernel some 180 us.
+        let mut desk = told.0.borrow_mut();
+        (desk.sends, desk.step_us) = (false, 90);
+    }
+    for _ in 0..500 {
+        friend.send(&[7; 200]).unwrap();
+    }
+    let mut turns = 0;
+    loop {
+        let (before, sent) = (told.now(), driver.udp_counters().sent);
+        let turn = driver.turn();
+        turns += 1;
+        assert!(driver.udp_counters().sent - sent <= 2_048 + SLICE_DATAGRAMS as u64);
+        assert!(
+            told.now() - before <= 2_000,
+            "turn {turns} took {} us",
+            told.now() - before
+        );
+        if !turn.more {
+            break;
+        }
+        assert!(turns < 100_000);
+    }
+    assert_eq!(
+        driver.udp_counters().sent,
+        500 * 1_000,
+        "bounded, but nothing is forgotten"
+    );
+    assert_eq!(driver.machine().received.len(), 500);
+    let ticks = &driver.machine().ticks;
+    assert!(ticks.len() > 20);
+    let late = ticks.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
+    assert!(late <= 30_000, "a tick of 10 ms came after {late} us");
+}
+
+#[test]
+fn a_turn_is_bounded_in_datagrams_even_if_the_clock_stands_still() {
+    let (mut driver, told, local) = told(Toy::with_members((0..1_000).map(|n| loopback(20_000 + n)).collect()));
+    told.0.borrow_mut().sends = false;
+    let friend = friend(local);
+    for _ in 0..8 {
+        friend.send(b"x").unwrap();
+    }
+    assert!(driver.turn().more);
+    assert_eq!(driver.udp_counters().sent, 2_048);
+    assert_eq!(driver.counters().turns_cut, 1);
+    settle(&mut driver);
+    assert_eq!(driver.udp_counters().sent, 8_000);
+}
+
+#[test]
+fn input_is_bounded_too() {
+    let (mut driver, told, local) = told(Toy::default());
+    told.0.borrow_mut().sends = false;
+    driver.set_budget(Budget {
+        received_max: 100,
+        ..Budget::default()
+    });
+    let friend = friend(local);
+    for _ in 0..300 {
+        friend.send(b"x").unwrap();
+    }
+    assert!(driver.turn().more);
+    let received = driver.machine().received.len();
+    assert!(
+        (100..100 + 16).contains(&received),
+        "one batch beyond at most: {received}"
+    );
+    settle(&mut driver);
+    assert_eq!(driver.machine().received.len(), 300);
+}
+
+#[test]
+fn each_turn_receives_although_output_alone_would_fill_it() {
+    let (mut driver, told, local) = told(Toy::default());
+    told.0.borrow_mut().sends = false;
+    for _ in 0..100_000 {
+        driver.machine_mut().say(0, loopback(20_000), b"backlog");
+    }
+    assert!(driver.turn().more);
+    friend(local).send(b"status").unwrap();
+    assert!(driver.turn().more);
+    assert_eq!(driver.machine().received.len(), 1);
+}
+
+#[test]
+fn a_flooded_socket_does_not_starve_its_neighbour() {
+    let told = Told::new();
+    let sockets = vec![socket(), socket()];
+    let locals = [sockets[0].local(), sockets[1].local()];
+    let mut driver = Driver::with_syscalls(Toy::default(), sockets, told.clone()).unwrap();
+    // Every turn is over after its first batch.
+    driver.set_budget(Budget {
+        received_max: 1,
+        ..Budget::default()
+    });
+    let (flood, quiet) = (friend(locals[0]), friend(locals[1]));
+    for _ in 0..500 {
+        flood.send(b"x").unwrap();
+    }
+    quiet.send(b"y").unwrap();
+    driver.turn();
+    driver.turn();
+    assert!(driver.machine().received.contains(&(1, b"y".to_vec())));
+}
+
+#[test]
+fn a_machine_that_promises_more_and_gives_nothing_is_not_asked_for_ever() {
+    let (mut driver, ..) = told(Toy {
+        cries_wolf: true,
+        ..Toy::default()
+    });
+    assert_eq!(driver.turn(), Turn { more: false });
+}
+
+#[test]
+fn a_blocked_send_is_resumed_when_there_is_room() {
+    let (mut driver, told, local) = told(Toy::default());
+    let friend = friend(local);
+    let to = friend.local_addr().unwrap().into();
+    driver.turn();
+    for number in 0..70u8 {
+        // Of different sizes, so that they are not joined.
+        driver.machine_mut().say(0, to, &vec![number; 1 + usize::from(number)]);
+    }
+    told.answer(&[Ok(5), Err(libc::EAGAIN)]);
+    assert_eq!(driver.turn(), Turn { more: false });
+    assert_eq!(
+        (driver.pending(), driver.udp_counters().blocked),
+        (SLICE_DATAGRAMS - 5, 1)
+    );
+    assert_eq!(
+        driver.machine().waiting(),
+        70 - SLICE_DATAGRAMS,
+        "no new slice is filled meanwhile"
+    );
+    assert!(driver.wait(SOON), "the epoll tells of the room");
+    assert_eq!(driver.turn(), Turn { more: false });
+    assert_eq!((driver.pending(), driver.machine().waiting()), (0, 0));
+    let heard: Vec<u8> = heard(&friend).iter().map(|bytes| bytes[0]).collect();
+    assert_eq!(heard, (0..70).collect::<Vec<u8>>());
+    assert!(!driver.wait(Duration::ZERO), "room is no longer watched for");
+}
+
+#[test]
+fn what_waits_too_long_behind_a_full_buffer_is_given_up_and_counted() {
+    let (mut driver, told, local) = told(Toy::default());
+    let friend = friend(local);
+    let to = friend.local_addr().unwrap().into();
+    driver.turn();
+    for number in 0..10u8 {
+        driver.machine_mut().say(0, to, &vec![number; 1 + usize::from(number)]);
+    }
+    told.answer(&[Ok(2), Err(libc::EAGAIN), Err(libc::EAGAIN)]);
+    driver.turn();
+    told.advance(AGE_MAX_US);
+    driver.turn();
+    assert_eq!(driver.pending(), 8);
+    told.advance(1);
+    driver.machine_mut().say(0, to, b"fresh");
+    driver.turn();
+    assert_eq!(
+        (
+            driver.udp_counters().lost_stale,
+            driver.udp_counters().sent,
+            driver.pending()
+        ),
+        (8, 3, 0)
+    );
+    assert_eq!(heard(&friend).last().unwrap(), b"fresh");
+}
+
+#[test]
+fn a_full_device_queue_is_tried_again_after_a_while_and_not_before() {
+    let (mut driver, told, local) = told(Toy::default());
+    let friend = friend(local);
+    driver.turn();
+    driver.machine_mut().say(0, friend.local_addr().unwrap().into(), b"one");
+    told.answer(&[Err(libc::ENOBUFS)]);
+    assert_eq!(driver.turn(), Turn { more: false });
+    told.advance(RETRY_US - 1);
+    driver.turn();
+    assert_eq!((driver.pending(), driver.udp_counters().send_calls), (1, 1));
+    told.advance(1);
+    driver.turn();
+    assert_eq!((driver.pending(), heard(&friend)), (0, vec![b"one".to_vec()]));
+}
+
+#[test]
+fn after_a_standstill_the_queue_is_discarded_and_the_machine_is_told() {
+    let (mut driver, told, local) = told(Toy::default());
+    let friend = friend(local);
+    driver.turn();
+    for _ in 0..100 {
+        friend.send(b"stale").unwrap();
+    }
+    told.advance(BEAT_US + STALL_US + 1);
+    assert_eq!(driver.turn(), Turn { more: false });
+    assert_eq!((driver.counters().stalls, driver.counters().discarded), (1, 100));
+    assert_eq!(driver.machine().stalled_at, [told.now()]);
+    assert!(driver.machine().received.is_empty());
+    friend.send(b"fresh").unwrap();
+    driver.turn();
+    assert_eq!(driver.machine().received, [(0, b"fresh".to_vec())]);
+    assert_eq!(driver.counters().stalls, 1);
+}
+
+#[test]
+fn a_loop_that_is_merely_late_or_idle_discards_nothing() {
+    let (mut driver, told, local) = told(Toy::default());
+    let friend = friend(local);
+    // A slow start before the first turn is no standstill.
+    told.advance(60_000_000);
+    driver.turn();
+    for _ in 0..4 {
+        friend.send(b"late").unwrap();
+        told.advance(BEAT_US + STALL_US);
+        driver.turn();
+    }
+    assert_eq!((driver.counters().stalls, driver.machine().received.len()), (0, 4));
+    assert_eq!(driver.counters().late_us_max, STALL_US);
+}
+
+#[test]
+fn a_loop_that_leaves_work_undone_too_long_has_stood_still() {
+    let (mut driver, told, local) = told(Toy::default());
+    told.0.borrow_mut().sends = false;
+    for _ in 0..5_000 {
+        driver.machine_mut().say(0, loopback(20_000), b"backlog");
+    }
+    assert!(driver.turn().more);
+    friend(local).send(b"stale").unwrap();
+    told.advance(STALL_US + 1);
+    driver.turn();
+    assert_eq!((driver.counters().stalls, driver.counters().discarded), (1, 1));
+}
+
+#[test]
+fn hundreds_of_sockets_are_served_by_readiness() {
+    let told = Told::new();
+    let sockets: Vec<_> = (0..300).map(|_| socket()).collect();
+    let locals: Vec<_> = sockets.iter().map(|socket| socket.local()).collect();
+    let mut driver = Driver::with_syscalls(Toy::default(), sockets, told).unwrap();
+    let friends: Vec<_> = locals.iter().map(|local| friend(*local)).collect();
+    for (number, friend) in friends.iter().enumerate() {
+        for part in 0..=number % 3 {
+            friend.send(format!("{number}.{part}").as_bytes()).unwrap();
+        }
+    }
+    settle(&mut driver);
+    for (number, friend) in friends.iter().enumerate() {
+        let wanted: Vec<_> = (0..=number % 3)
+            .map(|part| format!("{number}.{part}").into_bytes())
+            .collect();
+        assert_eq!(heard(friend), wanted);
+    }
+}
