@@ -339,3 +339,238 @@ impl Dice {
         self.fraction() < probability
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COUNT: usize = 20_000;
+
+    fn peer(port: u16) -> Addr {
+        Addr {
+            port,
+            ..Addr::default()
+        }
+    }
+
+    /// Sends `count` numbered datagrams through `faults`, a millisecond apart, and returns when each copy left.
+    fn sent_through(faults: &mut Faults, count: usize) -> Vec<(Micros, u32)> {
+        let (mut intake, mut outbox) = (Outbox::new(false), Outbox::new(true));
+        let mut left = Vec::new();
+        let mut take = |now: Micros, outbox: &mut Outbox| {
+            for parcel in outbox.parcels() {
+                for bytes in outbox.bytes(parcel).chunks(4) {
+                    left.push((now, u32::from_be_bytes(bytes.try_into().unwrap())));
+                }
+            }
+            outbox.clear();
+        };
+        for number in 0..count as u32 {
+            let now = Micros::from(number) * 1_000;
+            faults.release(now, &mut outbox);
+            take(now, &mut outbox);
+            intake.reserve(4).copy_from_slice(&number.to_be_bytes());
+            intake.commit(0, peer(9), 4);
+            faults.pass(now, &intake, &mut outbox);
+            intake.clear();
+            take(now, &mut outbox);
+        }
+        while let Some(due) = faults.leaving.peek().map(|Reverse(held)| held.due) {
+            faults.release(due, &mut outbox);
+            take(due, &mut outbox);
+        }
+        left
+    }
+
+    fn received_through(faults: &mut Faults, count: usize) -> Vec<u32> {
+        let mut left = Vec::new();
+        for number in 0..count as u32 {
+            let mut slab = number.to_be_bytes();
+            let mut arrivals = vec![Arrival {
+                socket: 0,
+                from: peer(9),
+                start: 0,
+                len: 4,
+            }];
+            faults.filter(0, &mut slab, &mut arrivals);
+            left.extend(arrivals.iter().map(|_| u32::from_be_bytes(slab)));
+        }
+        left
+    }
+
+    fn near(counted: u64, probability: f64) {
+        let wanted = COUNT as f64 * probability;
+        // Five standard deviations: the seed is fixed, but a changed generator should not fail for nothing.
+        let spread = 5.0 * (wanted * (1.0 - probability)).sqrt();
+        assert!(
+            (counted as f64 - wanted).abs() <= spread,
+            "{counted} is not {wanted} +- {spread}"
+        );
+    }
+
+    fn wild(direction: Direction) -> Rule {
+        Rule {
+            loss: 0.1,
+            duplicate: 0.05,
+            corrupt: 0.02,
+            reorder: 0.2,
+            reorder_ms: 7,
+            delay_ms: 10,
+            jitter_ms: 5,
+            ..Rule::new(direction)
+        }
+    }
+
+    #[test]
+    fn counts_match_the_probabilities() {
+        let mut faults = Faults::new(1, vec![wild(Direction::Out)]).unwrap();
+        let left = sent_through(&mut faults, COUNT);
+        let counters = faults.counters();
+        assert_eq!(counters.seen, COUNT as u64);
+        near(counters.lost, 0.1);
+        near(counters.duplicated, 0.9 * 0.05);
+        near(counters.corrupted, 0.9 * 0.02);
+        near(counters.reordered, 0.9 * 0.2);
+        assert_eq!(left.len() as u64, counters.seen + counters.duplicated - counters.lost);
+        assert_eq!((counters.overflowed, faults.held()), (0, 0));
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_fates_and_another_seed_others() {
+        let run = |seed| sent_through(&mut Faults::new(seed, vec![wild(Direction::Out)]).unwrap(), 2_000);
+        assert_eq!(run(7), run(7));
+        assert_ne!(run(7), run(8));
+    }
+
+    #[test]
+    fn fates_of_one_direction_do_not_depend_on_the_other() {
+        let rules = vec![wild(Direction::Out), wild(Direction::In)];
+        let mut alone = Faults::new(7, rules.clone()).unwrap();
+        let mut mixed = Faults::new(7, rules).unwrap();
+        received_through(&mut mixed, 777);
+        assert_eq!(sent_through(&mut alone, 2_000), sent_through(&mut mixed, 2_000));
+    }
+
+    #[test]
+    fn delay_and_jitter_keep_to_their_bounds_and_order_only_suffers_from_the_latter() {
+        let steady = Rule {
+            delay_ms: 10,
+            ..Rule::new(Direction::Out)
+        };
+        let left = sent_through(&mut Faults::new(1, vec![steady]).unwrap(), 500);
+        assert!(left
+            .iter()
+            .enumerate()
+            .all(|(index, (_, number))| *number as usize == index));
+        assert!(left
+            .iter()
+            .all(|(at, number)| *at == Micros::from(*number) * 1_000 + 10_000));
+
+        let shaky = Rule { jitter_ms: 5, ..steady };
+        let left = sent_through(&mut Faults::new(1, vec![shaky]).unwrap(), 500);
+        assert!(!left.is_sorted_by_key(|(_, number)| *number));
+        // The harness looks once a millisecond.
+        let transit = |(at, number): &(Micros, u32)| at - Micros::from(*number) * 1_000;
+        assert!(left
+            .iter()
+            .all(|datagram| (10_000..=16_000).contains(&transit(datagram))));
+    }
+
+    #[test]
+    fn a_reordered_datagram_is_overtaken() {
+        let rule = Rule {
+            reorder: 0.1,
+            reorder_ms: 3,
+            ..Rule::new(Direction::Out)
+        };
+        let mut faults = Faults::new(1, vec![rule]).unwrap();
+        let left = sent_through(&mut faults, 1_000);
+        let overtaken = left
+            .iter()
+            .filter(|(at, number)| *at > Micros::from(*number) * 1_000)
+            .count();
+        assert_eq!(overtaken as u64, faults.counters().reordered);
+        assert!(overtaken > 50 && left.len() == 1_000);
+    }
+
+    #[test]
+    fn corruption_turns_over_one_bit() {
+        let rule = Rule {
+            corrupt: 1.0,
+            ..Rule::new(Direction::In)
+        };
+        let mut faults = Faults::new(1, vec![rule]).unwrap();
+        for (number, received) in received_through(&mut faults, 1_000).into_iter().enumerate() {
+            assert_eq!((received ^ number as u32).count_ones(), 1);
+        }
+        let mut arrivals = vec![Arrival {
+            socket: 0,
+            from: peer(9),
+            start: 0,
+            len: 0,
+        }];
+        faults.filter(0, &mut [], &mut arrivals);
+        assert_eq!(arrivals.len(), 1, "an empty datagram has no bit to turn over");
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_decides_and_others_pass_untouched() {
+        let lossy = |socket, remote| Rule {
+            loss: 1.0,
+            socket,
+            remote,
+            ..Rule::new(Direction::In)
+        };
+        let spared = Rule {
+            socket: Some(1),
+            ..Rule::new(Direction::In)
+        };
+        let mut faults = Faults::new(1, vec![spared, lossy(Some(2), None), lossy(None, Some(peer(5)))]).unwrap();
+        for (socket, port, passes) in [(1, 5, true), (2, 6, false), (3, 5, false), (3, 6, true)] {
+            let mut arrivals = vec![Arrival {
+                socket,
+                from: peer(port),
+                start: 0,
+                len: 1,
+            }];
+            faults.filter(0, &mut [0], &mut arrivals);
+            assert_eq!(!arrivals.is_empty(), passes, "socket {socket}, port {port}");
+        }
+        assert_eq!(faults.counters().seen, 3);
+    }
+
+    #[test]
+    fn the_delay_queue_is_bounded_and_counts_what_it_drops() {
+        let rule = Rule {
+            delay_ms: 1_000,
+            ..Rule::new(Direction::In)
+        };
+        let mut faults = Faults::new(1, vec![rule]).unwrap();
+        assert!(received_through(&mut faults, HELD_MAX + 10).is_empty());
+        assert_eq!((faults.held(), faults.counters().overflowed), (HELD_MAX, 10));
+        assert!(faults.arrive(999_999).is_none());
+        let mut arrived = 0;
+        while let Some(mut inbox) = faults.arrive(1_000_000) {
+            for index in 0..inbox.arrivals.len() {
+                assert_eq!(inbox.datagram(index).1, (arrived as u32).to_be_bytes());
+                arrived += 1;
+            }
+        }
+        assert_eq!(arrived, HELD_MAX);
+    }
+
+    #[test]
+    fn what_is_no_probability_is_refused() {
+        for value in [-0.1, 1.1, f64::NAN] {
+            let rules = vec![
+                Rule::new(Direction::In),
+                Rule {
+                    reorder: value,
+                    ..Rule::new(Direction::In)
+                },
+            ];
+            let error = Faults::new(1, rules).err().unwrap();
+            assert_eq!(error.rule, 1);
+        }
+    }
+}
