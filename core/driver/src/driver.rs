@@ -177,6 +177,11 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         self.cursor.remaining(&self.outbox)
     }
 
+    /// When the next turn should be at the latest; unknown before the first.
+    pub fn due(&self) -> Option<Micros> {
+        self.expected
+    }
+
     /// Readable whenever a turn is due.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.poll.as_fd()

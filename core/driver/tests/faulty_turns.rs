@@ -18,6 +18,7 @@ fn a_delay_each_way_is_kept_by_the_drivers_own_timer() {
     for received in [0, 1] {
         driver.turn();
         assert_eq!(driver.machine().received.len(), received);
+        assert_eq!(driver.due(), Some(told.now() + 10_000));
         told.advance(9_999);
         driver.turn();
         assert_eq!(driver.machine().received.len(), received, "not before its time");
