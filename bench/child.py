@@ -15,7 +15,7 @@ from bench import pin
 _PR_SET_PDEATHSIG = 1
 
 
-class ChildFailed(Exception):
+class ChildFailedError(Exception):
     """A child did not come up; the message ends with what it said."""
 
 
@@ -46,7 +46,7 @@ class Child:
                 stderr=log,
                 cwd=directory,
                 env={**os.environ, **(environment or {})},
-                preexec_fn=die_with_parent,
+                preexec_fn=die_with_parent,  # noqa: PLW1509 (one prctl, nothing that takes a lock)
             )
 
     @property
@@ -54,13 +54,13 @@ class Child:
         return self.process.pid
 
     def wait_until(self, ready: Callable[[], bool], *, seconds: float = 10.0) -> None:
-        """Polls `ready`; raises ChildFailed when the child ended or the time is over."""
+        """Polls `ready`; raises ChildFailedError when the child ended or the time is over."""
         deadline = time.monotonic() + seconds
         while not ready():
             if self.process.poll() is not None:
-                raise ChildFailed(f"{self.name} ended with code {self.process.returncode}: {self.last_words()}")
+                raise ChildFailedError(f"{self.name} ended with code {self.process.returncode}: {self.last_words()}")
             if time.monotonic() > deadline:
-                raise ChildFailed(f"{self.name} was not ready after {seconds:g} s: {self.last_words()}")
+                raise ChildFailedError(f"{self.name} was not ready after {seconds:g} s: {self.last_words()}")
             time.sleep(0.01)
 
     def last_words(self) -> str:
@@ -77,6 +77,13 @@ class Child:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+def python_environment() -> dict[str, str]:
+    """The environment in which a Python child finds these packages, installed or not."""
+    root = str(Path(__file__).parents[1])
+    known = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{known}" if known else root}
 
 
 def private_directory(prefix: str) -> tempfile.TemporaryDirectory[str]:

@@ -12,7 +12,7 @@ _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 def process_ns(pid: int) -> int:
     """All threads of `pid`, those that ended too, from the kernel's scheduler clock: exact to the nanosecond.
 
-    Where a sandbox refuses that clock, utime + stime of /proc/PID/stat in ticks (10 ms). ProcessLookupError if it is gone.
+    Where a sandbox refuses that clock: ticks. ProcessLookupError if it is gone.
     """
     try:
         return time.clock_gettime_ns((~pid << 3) | _CPUCLOCK_SCHED)

@@ -13,9 +13,9 @@ def send(
     count: int | None = None,
     seconds: float = 1.0,
 ) -> tuple[int, int, int, int, int]:
-    """Sends one payload round-robin to all destinations until `count` datagrams or `seconds`, whichever is first.
+    """Sends one payload round-robin to all destinations until `count` datagrams or `seconds`.
 
-    `batch` messages per sendmmsg; `segments` > 1 makes each message a UDP_SEGMENT super-packet; `plain` loops over sendto.
+    `batch` messages per sendmmsg; `segments` > 1 makes each a UDP_SEGMENT super-packet; `plain` loops over sendto.
     Returns (datagrams, calls, errors, thread CPU ns, wall ns); a segment counts as a datagram.
     """
 
@@ -28,9 +28,9 @@ def drain(
     seconds: float = 1.0,
     wait: bool = False,
 ) -> tuple[int, int, int, int, int, int]:
-    """Reads by recvmmsg until the socket is empty, or with `wait` until `count` datagrams or `seconds`.
+    """Reads by recvmmsg until the socket is empty, with `wait` until `count` datagrams or `seconds`.
 
-    Returns (datagrams, messages, bytes, truncated, thread CPU ns, wall ns); with `gro` a message holds several datagrams.
+    Returns (datagrams, messages, bytes, truncated, thread CPU ns, wall ns); a `gro` message holds several datagrams.
     """
 
 def receive(
@@ -42,7 +42,7 @@ def receive(
     gro: bool = False,
     seconds: float = 10.0,
 ) -> tuple[int, int, int, int, int, int]:
-    """Drains all sockets in this thread; adds to `each` per socket. Ends when `stop[0]` is set and all are quiet for 5 ms.
+    """Drains all sockets in this thread; adds to `each` per socket. Ends when `stop[0]` is set and 5 ms are quiet.
 
     Returns as `drain`. No other thread is needed to hold the GIL: it is released throughout.
     """
@@ -96,5 +96,5 @@ def drive(
     """Publishes to the first relay and counts arrivals at all `fds`, in one thread.
 
     With `rate` an open loop; else at most `window` publishes not yet arrived everywhere.
-    Returns (published, deliveries, strangers, acks, wall ns to the last arrival, latencies ns and lateness ns when paced).
+    Returns (published, deliveries, strangers, acks, wall ns to the last arrival, latency ns, lateness ns (both if paced)).
     """

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from bench import pin
-from bench.child import Child, private_directory
+from bench.child import Child, private_directory, python_environment
 from bench.null import _null
 from bench.null.sockets import Clients, number_of, open_udp
 
@@ -42,13 +42,12 @@ def chain(
                 }
                 order = directory / f"relay{hop}.json"
                 order.write_text(json.dumps(job))
-                path = str(Path(__file__).parents[2])
                 child = Child(
                     f"relay{hop}",
                     [sys.executable, "-m", "bench.null.relays", str(order)],
                     core=pin.SERVER_CORE,
                     directory=directory,
-                    environment={"PYTHONPATH": path},
+                    environment=python_environment(),
                 )
                 children.append(child)
                 answer = directory / f"relay{hop}.port"

@@ -154,7 +154,7 @@ def drive(generator: Generator, load: Load, pids: Sequence[int]) -> Result:
             last=histograms["last"],
         )
 
-    total: "Total | None" = None
+    total: Total | None = None
     if load.warm_up_seconds:
         total = once(load.warm_up_seconds)
         for histogram in histograms.values():

@@ -1,0 +1,210 @@
+"""`muster bench …`: options, exit codes and output; the measuring is elsewhere."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+from rich.console import Console
+
+from bench import limits as limits_bench
+from bench import machine, netns, pin
+from bench.child import ChildFailedError, python_environment
+from bench.peers import ALL, Missing, Peer, compare
+from bench.progress import Progress, for_terminal
+from bench.report import Case, Report
+from bench.rounds import VoidRunError
+
+EXIT_FAILURE, EXIT_UNAVAILABLE, EXIT_TRY_LATER = 1, 69, 75
+QUICK_ROUNDS, FULL_ROUNDS = 3, 5
+
+app = typer.Typer(
+    name="bench",
+    help="Measure this machine, Muster and its peers: ratios of one interleaved run, never absolute figures.",
+    no_args_is_help=True,
+)
+
+
+class Loopback(StrEnum):
+    plain = "plain"
+    wire = "wire"
+    both = "both"
+    host = "host"
+
+
+Json = Annotated[bool, typer.Option("--json", help="The document {bench, machine, cases} on stdout.")]
+Check = Annotated[bool, typer.Option("--check", help="Exit with 1 if a goal does not hold.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Under a minute: median of 3, gates 10 % wider, no p99.")]
+Rounds = Annotated[int | None, typer.Option("--rounds", min=1, max=101, help="Interleaved rounds [5; 3 if quick].")]
+Size = Annotated[int, typer.Option("--size", min=17, max=1400, help="Payload bytes.")]
+NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress bar.")]
+Lo = Annotated[
+    Loopback,
+    typer.Option(
+        "--loopback",
+        help="plain or wire (mtu 1500, super-packets cut): a private network namespace; host: loopback as it is.",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Options:
+    json: bool
+    check: bool
+    quick: bool
+    rounds: int | None
+    size: int
+    loopback: Loopback
+    bars: bool
+
+    @property
+    def rounds_wanted(self) -> int:
+        return self.rounds or (QUICK_ROUNDS if self.quick else FULL_ROUNDS)
+
+    def again(self, variant: Loopback) -> list[str]:
+        """The arguments of the same run on one loopback, answered as JSON."""
+        flags = {"--quick": self.quick, "--no-progress": not self.bars}
+        chosen = [flag for flag, on in flags.items() if on]
+        return [
+            *chosen, "--json", "--loopback", variant, "--rounds", str(self.rounds_wanted), "--size", str(self.size)
+        ]  # fmt: skip
+
+
+Measure = Callable[[Options, Progress, str], tuple[Case, ...]]
+
+
+@app.command()
+def limits(
+    json: Json = False,
+    check: Check = False,
+    quick: Quick = False,
+    rounds: Rounds = None,
+    size: Size = 200,
+    loopback: Lo = Loopback.plain,
+    no_progress: NoProgress = False,
+) -> None:
+    """What the kernel asks for each datagram: sends, GSO, receive, GRO, echo, relays. libc only, no Muster."""
+
+    _run("limits", _limits, Options(json, check, quick, rounds, size, loopback, not no_progress))
+
+
+def _limits(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
+    return limits_bench.run(
+        rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
+    )
+
+
+@app.command()
+def peers(
+    json: Json = False,
+    check: Check = False,
+    quick: Quick = False,
+    rounds: Rounds = None,
+    size: Size = 200,
+    loopback: Lo = Loopback.both,
+    no_progress: NoProgress = False,
+) -> None:
+    """Redis pub/sub, NATS and Mosquitto side by side, those that are found: 1 publisher, 100 and 1,000 subscribers.
+
+    Every delivery of every peer is counted and compared byte by byte. On `wire` only the saturated loads are taken.
+    """
+
+    _run("peers", _peers, Options(json, check, quick, rounds, size, loopback, not no_progress))
+
+
+def _peers(options: Options, progress: Progress, label: str) -> tuple[Case, ...]:
+    loads = compare.loads(quick=options.quick, payload_bytes=options.size, saturated_only=label == "wire")
+    return compare.run(_found_peers(), loads, rounds=options.rounds_wanted, quick=options.quick, progress=progress)
+
+
+def _found_peers() -> list[Peer]:
+    found = []
+    for kind in ALL:
+        try:
+            kind.find()
+        except Missing as missing:
+            _say(str(missing))
+        else:
+            found.append(kind())
+    if not found:
+        raise Missing("no peer is installed: apt-get install redis-server nats-server mosquitto")
+    return found
+
+
+def _run(name: str, measure: Measure, options: Options) -> None:
+    """Enters the namespace, measures, prints, and turns what went wrong into an exit code and one line."""
+    try:
+        report = _both(name, options) if options.loopback is Loopback.both else _once(name, measure, options)
+    except VoidRunError as error:
+        _say(str(error))
+        raise typer.Exit(EXIT_TRY_LATER) from None
+    except (Missing, netns.NotPossibleError) as error:
+        _say(str(error))
+        raise typer.Exit(EXIT_UNAVAILABLE) from None
+    except (ChildFailedError, OSError) as error:
+        _say(str(error))
+        raise typer.Exit(EXIT_FAILURE) from None
+    if options.json:
+        typer.echo(report.as_json())
+    else:
+        report.show(Console())
+    if options.check and not report.holds:
+        raise typer.Exit(EXIT_FAILURE)
+
+
+def _once(name: str, measure: Measure, options: Options) -> Report:
+    label = _enter(options.loopback)
+    before = machine.Times.now()
+    cases = measure(options, for_terminal(options.bars), label)
+    run: dict[str, object] = {"loopback": label, "rounds": options.rounds_wanted, "quick": options.quick}
+    run["payload_bytes"] = options.size
+    run.update(machine.Times.now().since(before))
+    if pin.alone():
+        run["cores"] = "one: driver and servers share it"
+    return Report(name, {**machine.describe().as_dict(), "run": run}, cases)
+
+
+def _enter(loopback: Loopback) -> str:
+    """Which loopback this run is on. Where `plain` cannot be had the host's own is close to it, and said to be it."""
+    inside = netns.inside()
+    if inside:
+        return inside
+    if loopback is Loopback.host:
+        return "host"
+    try:
+        netns.enter(cast(netns.Variant, loopback.value))
+    except netns.NotPossibleError as error:
+        if loopback is Loopback.wire:
+            raise
+        _say(f"{error}; measuring on the host's loopback")
+    return "host"
+
+
+def _both(name: str, options: Options) -> Report:
+    """The same once on each loopback, as one report. `wire` is left out, and said so, where it cannot be had."""
+    parts: dict[str, Report] = {}
+    for variant in (Loopback.plain, Loopback.wire):
+        try:
+            netns.command(cast(netns.Variant, variant.value))
+        except netns.NotPossibleError as error:
+            if variant is Loopback.wire:
+                _say(f"no figures for {variant}: {error}")
+                continue
+        done = subprocess.run(
+            [sys.executable, "-m", "bench", name, *options.again(variant)],
+            stdout=subprocess.PIPE,
+            env=python_environment(),
+            check=False,
+        )
+        if done.returncode:
+            raise typer.Exit(done.returncode)
+        parts[variant.value] = Report.from_json(done.stdout.decode())
+    return Report.joined(parts)
+
+
+def _say(line: str) -> None:
+    typer.echo(f"{Path(sys.argv[0]).name}: {line}", err=True)

@@ -1,0 +1,146 @@
+"""Targets side by side: the same loads in the same rounds, each figure beside that of the first target."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from bench.progress import Progress, silent
+from bench.report import Case, Goal
+from bench.rounds import Entry, Results, Sample, interleave
+from bench.targets import Load, Result, Target
+
+FANOUTS = (100, 1000)
+RATES = (100_000.0, 1_000_000.0)  # deliveries a second
+HEADROOM = 0.8  # a pace above this share of what a target can do at all is not run against it
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A goal on one figure of `target` over that of `against`, under the load of that name."""
+
+    target: str
+    against: str
+    load: str
+    figure: str
+    goal: Goal
+
+
+def loads(*, quick: bool, payload_bytes: int = 200, saturated_only: bool = False) -> tuple[Load, ...]:
+    seconds, warm_up = (0.4, 0.1) if quick else (1.0, 0.3)
+    saturated = [
+        Load("saturated", fanout, payload_bytes, seconds=seconds, warm_up_seconds=warm_up) for fanout in FANOUTS
+    ]
+    rates = () if saturated_only else RATES[:1] if quick else RATES
+    paced = [
+        Load("paced", FANOUTS[0], payload_bytes, rate=rate, seconds=seconds, warm_up_seconds=warm_up) for rate in rates
+    ]
+    return (*saturated, *paced)
+
+
+def run(
+    targets: Sequence[Target],
+    wanted: Sequence[Load],
+    *,
+    rounds: int,
+    quick: bool = False,
+    claims: Sequence[Claim] = (),
+    progress: Progress = silent,
+) -> tuple[Case, ...]:
+    """Starts all targets, runs every load against each in interleaved rounds, stops them. The first is the reference"""
+    with ExitStack() as stack:
+        for target in targets:
+            stack.callback(target.stop)
+            target.start()
+        saturated = [load for load in wanted if load.mode == "saturated"]
+        results = interleave([_entry(t, load, quick) for load in saturated for t in targets], rounds, progress)
+        paced = [
+            _entry(target, load, quick)
+            for load in wanted
+            if load.mode == "paced"
+            for target in targets
+            if load.rate <= HEADROOM * _capacity(results, target, saturated)
+        ]
+        results.samples.update(interleave(paced, rounds, progress).samples)
+    return (*_cases(results, targets, wanted), *_claimed(results, claims, quick))
+
+
+def _name(target: str, load: str) -> str:
+    return f"{target} {load}"
+
+
+def _entry(target: Target, load: Load, quick: bool) -> Entry:
+    def once() -> Sample:
+        result = target.run(load)
+        void = f"the generator was {result.late_p99_us / 1000:.1f} ms late (p99)" if result.void else ""
+        return Sample(figures(result, quick=quick), void)
+
+    return Entry(_name(target.name, load.name), once)
+
+
+def figures(result: Result, *, quick: bool = False) -> dict[str, float]:
+    """What is printed of a result; a quick run is too short for the tail."""
+    shown = {
+        "deliveries/s": result.per_second,
+        "server CPU ns each": result.cpu_ns_each,
+        "lost": float(result.lost),
+        "duplicated": float(result.duplicated),
+        "corrupted": float(result.corrupted),
+        "server MiB": result.server_rss_bytes / (1 << 20),
+    }
+    latency = result.latency
+    if latency:
+        shown |= {"p50 µs": latency.p50, "p90 µs": latency.p90}
+        if not quick:
+            shown |= {"p99 µs": latency.p99, "p99.9 µs": latency.p99_9}
+        shown |= {
+            "first client p50 µs": latency.first_p50,
+            "middle client p50 µs": latency.middle_p50,
+            "last client p50 µs": latency.last_p50,
+        }
+    return shown
+
+
+def _capacity(results: Results, target: Target, saturated: Sequence[Load]) -> float:
+    """The most it delivered a second at any fan-out; without a saturated load anything is tried."""
+    peaks = [results.series(_name(target.name, load.name), "deliveries/s").median for load in saturated]
+    return max(peaks, default=float("inf"))
+
+
+FAULTS = ("lost", "duplicated", "corrupted")
+
+
+def _cases(results: Results, targets: Sequence[Target], wanted: Sequence[Load]) -> list[Case]:
+    cases = []
+    for load in wanted:
+        reference = _name(targets[0].name, load.name)
+        for target in targets:
+            name = _name(target.name, load.name)
+            if name not in results.samples:
+                continue
+            for figure in results.figures(name):
+                series = results.series(name, figure)
+                if figure in FAULTS or name == reference or reference not in results.samples:
+                    if figure in FAULTS[1:] and not series.max:
+                        continue  # nobody duplicates or corrupts: a line only where it happened
+                    cases.append(Case.plain(f"{name}, {figure}", series))
+                else:
+                    cases.append(Case.compared(f"{name}, {figure}", series, results.series(reference, figure)))
+    return cases
+
+
+def _claimed(results: Results, claims: Sequence[Claim], quick: bool) -> list[Case]:
+    """Claims whose both sides were measured; where a peer is not installed there is nothing to hold."""
+    cases = []
+    for claim in claims:
+        mine, theirs = _name(claim.target, claim.load), _name(claim.against, claim.load)
+        if mine in results.samples and theirs in results.samples:
+            cases.append(
+                Case.compared(
+                    f"{claim.target} over {claim.against}, {claim.load}, {claim.figure}",
+                    results.series(mine, claim.figure),
+                    results.series(theirs, claim.figure),
+                    claim.goal,
+                    quick=quick,
+                )
+            )
+    return cases

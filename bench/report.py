@@ -1,0 +1,148 @@
+"""What a bench says: one document of cases, as a table or as JSON, and whether its goals hold.
+
+A goal is a bound on a ratio of two figures of the same rounds. Figures without a goal are printed, never judged.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.rounds import Series
+
+QUICK_MARGIN = 0.10  # how much wider the gates of a quick run are
+
+
+@dataclass(frozen=True)
+class Goal:
+    """`Goal("PF-1", ">=", 0.90)`: an id of the performance goals and a bound on the ratio."""
+
+    id: str
+    sense: Literal[">=", "<=", ">", "<"]
+    bound: float
+
+    def holds(self, ratio: float, *, quick: bool = False) -> bool:
+        at_least = self.sense in {">=", ">"}
+        margin = (-QUICK_MARGIN if at_least else QUICK_MARGIN) if quick else 0.0
+        bound = self.bound * (1 + margin)
+        strict = self.sense in {">", "<"} and not quick
+        if at_least:
+            return ratio > bound if strict else ratio >= bound
+        return ratio < bound if strict else ratio <= bound
+
+    def __str__(self) -> str:
+        return f"{self.id} {self.sense} {self.bound:g}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One line. `min` and `max` are the spread of the ratio over the rounds, or of the value where nothing is compared.
+
+    `value` and `reference` are medians; `ratio` is the median of the rounds' ratios.
+    """
+
+    name: str
+    goal: str | None
+    value: float
+    reference: float | None
+    ratio: float | None
+    min: float
+    max: float
+    holds: bool | None
+
+    @classmethod
+    def plain(cls, name: str, series: Series) -> "Case":
+        return cls(name, None, series.median, None, None, series.min, series.max, None)
+
+    @classmethod
+    def compared(
+        cls, name: str, series: Series, reference: Series, goal: Goal | None = None, *, quick: bool = False
+    ) -> "Case":
+        ratios = series.over(reference)
+        return cls(
+            name,
+            str(goal) if goal else None,
+            series.median,
+            reference.median,
+            ratios.median,
+            ratios.min,
+            ratios.max,
+            goal.holds(ratios.median, quick=quick) if goal else None,
+        )
+
+    @classmethod
+    def limit(cls, name: str, series: Series, goal: Goal, *, quick: bool = False) -> "Case":
+        """A goal on the figure itself, where it is a ratio or a count already (loss, a share of the peak)."""
+        held = goal.holds(series.median, quick=quick and goal.bound != 0)
+        return cls(name, str(goal), series.median, None, None, series.min, series.max, held)
+
+
+@dataclass(frozen=True)
+class Report:
+    bench: str
+    machine: Mapping[str, object]
+    cases: tuple[Case, ...]
+
+    @property
+    def holds(self) -> bool:
+        """True if no goal was missed."""
+        return all(case.holds is not False for case in self.cases)
+
+    def as_json(self) -> str:
+        return json.dumps(
+            {"bench": self.bench, "machine": dict(self.machine), "cases": [asdict(c) for c in self.cases]}
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> "Report":
+        document: dict[str, Any] = json.loads(text)
+        return cls(document["bench"], document["machine"], tuple(Case(**case) for case in document["cases"]))
+
+    @classmethod
+    def joined(cls, parts: Mapping[str, "Report"]) -> "Report":
+        """Several reports of one bench as one; the key goes before the names of its cases."""
+        first = next(iter(parts.values()))
+        machine = {key: value for key, value in first.machine.items() if key != "run"}
+        runs = {label: part.machine.get("run") for label, part in parts.items()}
+        cases = _labelled((label, case) for label, part in parts.items() for case in part.cases)
+        return cls(first.bench, {**machine, "run": runs}, tuple(cases))
+
+    def show(self, console: Console) -> None:
+        table = Table(title=f"muster bench {self.bench}", title_justify="left", header_style="bold")
+        table.add_column("case", overflow="fold")
+        for column in ("value", "reference", "ratio", "min..max"):
+            table.add_column(column, justify="right", no_wrap=True)
+        table.add_column("goal", no_wrap=True)
+        for case in self.cases:
+            verdict = {None: "", True: "[green]holds[/]", False: "[bold red]missed[/]"}[case.holds]
+            table.add_row(
+                case.name,
+                number(case.value),
+                "" if case.reference is None else number(case.reference),
+                "" if case.ratio is None else f"{case.ratio:.3g}",
+                f"{number(case.min)}..{number(case.max)}",
+                f"{case.goal} {verdict}" if case.goal else "",
+            )
+        console.print(table)
+        console.print("; ".join(_words(self.machine)), style="dim", highlight=False)
+
+
+def _labelled(cases: Iterable[tuple[str, Case]]) -> Iterable[Case]:
+    for label, case in cases:
+        yield Case(**{**asdict(case), "name": f"{label}: {case.name}"})
+
+
+def _words(facts: Mapping[str, object]) -> Iterable[str]:
+    for key, value in facts.items():
+        if isinstance(value, Mapping):
+            yield from (f"{key}.{word}" for word in _words(value))
+        else:
+            yield f"{key} {value}"
+
+
+def number(value: float) -> str:
+    """Three digits at least, thousands grouped."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -1,0 +1,84 @@
+"""Rounds: every entry once per round, the order turned each time, so that what the machine does meets all alike."""
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bench.progress import Progress, silent
+
+REPEATS_MAX = 2
+
+
+class VoidRunError(Exception):
+    """A run was void, and void again both times it was repeated: the machine is too busy to measure on."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one run of an entry showed. `void` says why it says nothing (a late generator), empty if it does."""
+
+    figures: Mapping[str, float]
+    void: str = ""
+
+
+@dataclass(frozen=True)
+class Entry:
+    name: str
+    run: Callable[[], Sample]
+
+
+@dataclass(frozen=True)
+class Series:
+    """One figure over the rounds, in their order."""
+
+    values: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    @property
+    def min(self) -> float:
+        return min(self.values)
+
+    @property
+    def max(self) -> float:
+        return max(self.values)
+
+    def over(self, reference: "Series") -> "Series":
+        """Round by round: a ratio is taken between runs that were neighbours, never between medians."""
+        pairs = zip(self.values, reference.values, strict=True)
+        return Series(tuple(mine / theirs if theirs else float("inf") for mine, theirs in pairs))
+
+
+@dataclass
+class Results:
+    """Entry -> figure -> series."""
+
+    samples: dict[str, list[Mapping[str, float]]] = field(default_factory=dict)
+
+    def series(self, entry: str, figure: str) -> Series:
+        return Series(tuple(sample[figure] for sample in self.samples[entry]))
+
+    def figures(self, entry: str) -> Iterable[str]:
+        return self.samples[entry][0].keys()
+
+
+def interleave(entries: Sequence[Entry], rounds: int, progress: Progress = silent) -> Results:
+    """Runs all entries `rounds` times. A void run is repeated up to twice, then VoidRunError."""
+    results = Results({entry.name: [] for entry in entries})
+    with progress(len(entries) * rounds) as step:
+        for number in range(rounds):
+            turn = number % len(entries) if entries else 0
+            for entry in [*entries[turn:], *entries[:turn]]:
+                step(f"round {number + 1}/{rounds}  {entry.name}")
+                results.samples[entry.name].append(_valid(entry))
+    return results
+
+
+def _valid(entry: Entry) -> Mapping[str, float]:
+    for _ in range(1 + REPEATS_MAX):
+        sample = entry.run()
+        if not sample.void:
+            return sample.figures
+    raise VoidRunError(f"{entry.name}: {sample.void}, {1 + REPEATS_MAX} times in a row; try again on a quieter machine")

@@ -1,0 +1,160 @@
+"""Rounds, ratios, gates and the document: what decides whether a goal holds."""
+
+import json
+import math
+from collections.abc import Iterator
+from io import StringIO
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from bench.progress import bar, silent
+from bench.report import Case, Goal, Report
+from bench.rounds import Entry, Sample, Series, VoidRunError, interleave
+
+AT_LEAST = Goal("PF-1", ">=", 0.90)
+AT_MOST = Goal("PF-2", "<=", 1.35)
+
+
+def constant(name: str, value: float, log: list[str] | None = None) -> Entry:
+    def once() -> Sample:
+        if log is not None:
+            log.append(name)
+        return Sample({"ns": value})
+
+    return Entry(name, once)
+
+
+def test_entries_take_turns_and_each_round_begins_with_another() -> None:
+    log: list[str] = []
+    interleave([constant(name, 1.0, log) for name in "abc"], 3)
+    assert log == ["a", "b", "c", "b", "c", "a", "c", "a", "b"]
+
+
+def test_median_and_spread_are_those_of_the_rounds() -> None:
+    values: Iterator[float] = iter([5.0, 1.0, 3.0])
+    results = interleave([Entry("x", lambda: Sample({"ns": next(values)}))], 3)
+    series = results.series("x", "ns")
+    assert (series.median, series.min, series.max) == (3.0, 1.0, 5.0)
+    assert list(results.figures("x")) == ["ns"]
+
+
+def test_a_ratio_is_taken_round_by_round() -> None:
+    """The medians would say 2; in every single round it was 1."""
+    slow_machine = Series((1.0, 2.0, 4.0))
+    assert slow_machine.over(slow_machine).values == (1.0, 1.0, 1.0)
+    assert Series((1.0, 6.0, 4.0)).over(Series((1.0, 2.0, 4.0))).median == 1.0
+    assert math.isinf(Series((1.0,)).over(Series((0.0,))).median)
+    with pytest.raises(ValueError, match="shorter"):
+        Series((1.0, 2.0)).over(Series((1.0,)))
+
+
+def test_a_void_run_is_repeated_twice_and_then_ends_all() -> None:
+    runs: list[int] = []
+
+    def void_until(count: int) -> Entry:
+        def once() -> Sample:
+            runs.append(1)
+            return Sample({"ns": 7.0}, "3 ms late" if len(runs) < count else "")
+
+        return Entry("x", once)
+
+    assert interleave([void_until(3)], 1).series("x", "ns").values == (7.0,)
+    assert len(runs) == 3
+    runs.clear()
+    with pytest.raises(VoidRunError, match="x: 3 ms late, 3 times"):
+        interleave([void_until(4)], 1)
+    assert len(runs) == 3
+
+
+@pytest.mark.parametrize(
+    ("goal", "ratio", "quick", "holds"),
+    [
+        (AT_LEAST, 0.90, False, True),
+        (AT_LEAST, 0.89, False, False),
+        (AT_LEAST, 0.82, True, True),
+        (AT_LEAST, 0.80, True, False),
+        (AT_MOST, 1.35, False, True),
+        (AT_MOST, 1.36, False, False),
+        (AT_MOST, 1.48, True, True),
+        (AT_MOST, 1.49, True, False),
+        (Goal("PF-5", ">", 1.0), 1.0, False, False),
+        (Goal("PF-5", ">", 1.0), 1.01, False, True),
+        (Goal("PF-7", "<", 1.0), 1.0, False, False),
+        (AT_LEAST, math.nan, False, False),
+        (AT_MOST, math.nan, True, False),
+        (AT_MOST, math.inf, True, False),
+    ],
+)
+def test_a_gate_stands_where_it_says(goal: Goal, ratio: float, quick: bool, holds: bool) -> None:
+    assert goal.holds(ratio, quick=quick) is holds
+
+
+@given(st.sampled_from([">=", "<=", ">", "<"]), st.floats(0.01, 100), st.floats(0, 200))
+def test_a_quick_gate_is_never_narrower(sense: str, bound: float, ratio: float) -> None:
+    goal = Goal("PF-0", sense, bound)  # type: ignore[arg-type]
+    assert goal.holds(ratio, quick=True) >= goal.holds(ratio)
+
+
+def test_a_compared_case_carries_both_medians_and_the_spread_of_the_ratio() -> None:
+    case = Case.compared("x", Series((9.0, 10.0, 8.0)), Series((10.0, 10.0, 10.0)), AT_LEAST)
+    assert case == Case("x", "PF-1 >= 0.9", 9.0, 10.0, 0.9, 0.8, 1.0, True)
+    missed = Case.compared("x", Series((8.0,)), Series((10.0,)), AT_LEAST)
+    assert missed.holds is False
+    assert Case.compared("x", Series((8.0,)), Series((10.0,)), AT_LEAST, quick=True).holds is False
+    assert Case.compared("x", Series((8.5,)), Series((10.0,)), AT_LEAST, quick=True).holds is True
+
+
+def test_a_limit_of_nothing_is_not_widened() -> None:
+    none_lost = Goal("PF-7", "<=", 0)
+    assert Case.limit("lost", Series((0.0,)), none_lost, quick=True).holds is True
+    assert Case.limit("lost", Series((1.0,)), none_lost, quick=True).holds is False
+
+
+def report(*cases: Case) -> Report:
+    return Report("limits", {"cpu": "abacus", "run": {"rounds": 3}}, cases)
+
+
+PLAIN = Case.plain("a", Series((1.0, 2.0, 3.0)))
+GOOD = Case.compared("b", Series((10.0,)), Series((10.0,)), AT_LEAST)
+BAD = Case.compared("c", Series((5.0,)), Series((10.0,)), AT_LEAST)
+
+
+def test_one_missed_goal_is_enough_and_figures_without_a_goal_are_never_judged() -> None:
+    assert report(PLAIN).holds
+    assert report(PLAIN, GOOD).holds
+    assert not report(PLAIN, GOOD, BAD).holds
+
+
+def test_the_document_has_the_promised_shape_and_comes_back() -> None:
+    document = json.loads(report(PLAIN, GOOD).as_json())
+    assert list(document) == ["bench", "machine", "cases"]
+    assert [list(case) for case in document["cases"]] == [
+        ["name", "goal", "value", "reference", "ratio", "min", "max", "holds"]
+    ] * 2
+    assert Report.from_json(report(PLAIN, GOOD, BAD).as_json()) == report(PLAIN, GOOD, BAD)
+
+
+def test_reports_are_joined_under_their_labels() -> None:
+    joined = Report.joined({"plain": report(GOOD), "wire": report(BAD)})
+    assert [case.name for case in joined.cases] == ["plain: b", "wire: c"]
+    assert not joined.holds
+    assert joined.machine == {"cpu": "abacus", "run": {"plain": {"rounds": 3}, "wire": {"rounds": 3}}}
+
+
+def test_the_table_names_every_case_and_its_verdict() -> None:
+    console = Console(width=120, record=True, force_terminal=False, file=StringIO())
+    report(PLAIN, GOOD, BAD).show(console)
+    text = console.export_text()
+    assert "PF-1 >= 0.9 holds" in text
+    assert "PF-1 >= 0.9 missed" in text
+    assert "cpu abacus; run.rounds 3" in text
+
+
+def test_progress_counts_every_step() -> None:
+    for progress in (silent, bar):
+        with progress(2) as step:
+            step("one")
+            step("two")
