@@ -141,7 +141,7 @@ fn a_room_of_a_thousand_under_flood_cannot_hold_the_loop() {
     let friend = friend(socket.local());
     let mut driver = Driver::with_syscalls(toy, vec![socket], told.clone()).unwrap();
     {
-        // What the notes measured: a slice takes the kernel some 180 us.
+        // A slice of 64 takes the kernel some 180 us.
         let mut desk = told.0.borrow_mut();
         (desk.sends, desk.step_us) = (false, 90);
     }
@@ -413,4 +413,13 @@ fn hundreds_of_sockets_are_served_by_readiness() {
             .collect();
         assert_eq!(heard(friend), wanted);
     }
+}
+
+#[test]
+fn a_driver_may_move_to_a_thread_of_its_own() {
+    let mut driver = Driver::new(Toy::default(), vec![socket()]).unwrap();
+    let friend = friend(driver.sockets()[0].local());
+    friend.send(b"ping").unwrap();
+    std::thread::spawn(move || driver.turn()).join().unwrap();
+    assert_eq!(heard(&friend), [b"ping"]);
 }
