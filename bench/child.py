@@ -46,7 +46,7 @@ class Child:
                 stderr=log,
                 cwd=directory,
                 env={**os.environ, **(environment or {})},
-                preexec_fn=die_with_parent,  # noqa: PLW1509 (one prctl, nothing that takes a lock)
+                preexec_fn=die_with_parent,
             )
 
     @property

@@ -112,7 +112,7 @@ class Report:
 
     def show(self, console: Console) -> None:
         table = Table(title=f"muster bench {self.bench}", title_justify="left", header_style="bold")
-        table.add_column("case", overflow="fold")
+        table.add_column("case", overflow="fold", min_width=34)
         for column in ("value", "reference", "ratio", "min..max"):
             table.add_column(column, justify="right", no_wrap=True)
         table.add_column("goal", no_wrap=True)
@@ -144,5 +144,8 @@ def _words(facts: Mapping[str, object]) -> Iterable[str]:
 
 
 def number(value: float) -> str:
-    """Three digits at least, thousands grouped."""
+    """Three digits at least; from a hundred thousand up in thousands and millions."""
+    for unit, name in ((1e6, "M"), (1e3, "k")):
+        if abs(value) >= max(unit, 1e5):
+            return f"{value / unit:.3g}{name}" if abs(value) < 1000 * unit else f"{value / unit:,.0f}{name}"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -96,5 +96,5 @@ def drive(
     """Publishes to the first relay and counts arrivals at all `fds`, in one thread.
 
     With `rate` an open loop; else at most `window` publishes not yet arrived everywhere.
-    Returns (published, deliveries, strangers, acks, wall ns to the last arrival, latency ns, lateness ns (both if paced)).
+    Returns (published, deliveries, strangers, acks, wall ns to the last arrival, latency and lateness ns if paced).
     """

@@ -26,7 +26,7 @@ class Claim:
 
 
 def loads(*, quick: bool, payload_bytes: int = 200, saturated_only: bool = False) -> tuple[Load, ...]:
-    seconds, warm_up = (0.4, 0.1) if quick else (1.0, 0.3)
+    seconds, warm_up = (0.3, 0.1) if quick else (1.0, 0.3)
     saturated = [
         Load("saturated", fanout, payload_bytes, seconds=seconds, warm_up_seconds=warm_up) for fanout in FANOUTS
     ]

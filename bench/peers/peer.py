@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 ROOM = "bench"
 SECONDS_NS_MAX = 3_600_000_000_000
 ANSWER_SECONDS = 10.0
+WARM_UP_WINDOW = 16
+WINDOW_SECONDS = 0.5
 
 
 class Missing(Exception):
@@ -141,9 +143,9 @@ def drive(generator: Generator, load: Load, pids: Sequence[int]) -> Result:
     names = ("latency", "lateness", "first", "middle", "last")
     histograms = {name: Histogram(1000, SECONDS_NS_MAX, 3) for name in names}
 
-    def once(seconds: float) -> "Total":
+    def once(seconds: float, window: int) -> "Total":
         if load.mode == "saturated":
-            return generator.saturate(window=load.window, seconds=seconds)
+            return generator.saturate(window=window, seconds=seconds)
         return generator.pace(
             publishes_per_second=load.rate / load.fanout,
             seconds=seconds,
@@ -154,17 +156,17 @@ def drive(generator: Generator, load: Load, pids: Sequence[int]) -> Result:
             last=histograms["last"],
         )
 
-    total: Total | None = None
+    window, total = load.window, None
+    cpu_before = cpu.total_ns(pids)
     if load.warm_up_seconds:
-        total = once(load.warm_up_seconds)
+        total = once(load.warm_up_seconds, min(WARM_UP_WINDOW, window))
+        window = _window(load, total)
+    if total is None or _whole(total, load.fanout):  # a warm-up that lost something is the result: nothing follows it
         for histogram in histograms.values():
             histogram.clear()
-    cpu_before = cpu.total_ns(pids)
-    if total is None or _whole(total, load.fanout):  # a warm-up that lost something is the result: nothing follows it
-        total = once(load.seconds)
-        used_ns = cpu.total_ns(pids) - cpu_before
-    else:
-        used_ns = 0
+        cpu_before = cpu.total_ns(pids)
+        total = once(load.seconds, window)
+    used_ns = cpu.total_ns(pids) - cpu_before
     return Result(
         published=total["published"],
         deliveries=total["deliveries"],
@@ -177,6 +179,12 @@ def drive(generator: Generator, load: Load, pids: Sequence[int]) -> Result:
         latency=_latency(histograms) if load.mode == "paced" else None,
         late_p99_us=_us(histograms["lateness"], 99.0),
     )
+
+
+def _window(load: Load, seen: "Total") -> int:
+    """The load's window, but no more than the server works off in WINDOW_SECONDS: beyond it only the wait grows."""
+    per_second = seen["deliveries"] * 1e9 / max(seen["wall"], 1)
+    return min(load.window, max(WARM_UP_WINDOW, int(per_second * WINDOW_SECONDS / load.fanout)))
 
 
 def _whole(total: "Total", fanout: int) -> bool:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from bench.progress import bar, silent
-from bench.report import Case, Goal, Report
+from bench.report import Case, Goal, Report, number
 from bench.rounds import Entry, Sample, Series, VoidRunError, interleave
 
 AT_LEAST = Goal("PF-1", ">=", 0.90)
@@ -151,6 +151,24 @@ def test_the_table_names_every_case_and_its_verdict() -> None:
     assert "PF-1 >= 0.9 holds" in text
     assert "PF-1 >= 0.9 missed" in text
     assert "cpu abacus; run.rounds 3" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0, "0"),
+        (0.954, "0.954"),
+        (25.06, "25.1"),
+        (100, "100"),
+        (99_999, "99,999"),
+        (123_456, "123k"),
+        (999_400, "999k"),
+        (1_754_306, "1.75M"),
+        (5e9, "5,000M"),
+    ],
+)
+def test_numbers_are_short(value: float, shown: str) -> None:
+    assert number(value) == shown
 
 
 def test_progress_counts_every_step() -> None:
