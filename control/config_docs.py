@@ -1,7 +1,7 @@
 """Writes `docs/configuration.md` from the keys in `control/options.py`."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -97,11 +97,9 @@ def _type(hint: Any) -> str:
         return _type(get_args(hint)[0])
     if get_origin(hint) is Literal:
         return " or ".join(_literal(each) for each in get_args(hint))
-    if get_origin(hint) is Union or get_args(hint):
+    if get_args(hint):
         return " or ".join(_type(each) for each in get_args(hint) if each is not type(None))
-    return {"str": "text", "int": "number", "float": "fraction", "bool": "true or false"}.get(
-        hint.__name__, hint.__name__
-    )
+    return "text" if hint is str else "number" if hint is int else "fraction"
 
 
 def _literal(value: Any) -> str:

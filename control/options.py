@@ -10,8 +10,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-ROLES: Final = ("router", "broker", "gateway", "proxy")
 Role = Literal["router", "broker", "gateway", "proxy"]
+ROLES: Final[tuple[Role, ...]] = ("router", "broker", "gateway", "proxy")
 
 # The links that exist, by who sends. Faults can be set for each direction apart.
 LINKS: Final = frozenset(

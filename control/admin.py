@@ -1,0 +1,110 @@
+"""Administration over HTTP, one port per process, on loopback, in the role's own loop.
+
+`/healthz` the process lives, `/readyz` the role serves, `/metrics` for Prometheus, `/api/v1/status`, `/api/v1/rooms`,
+`/api/v1/rooms/{name}`. It has no login and so never leaves the machine (`admin.host`).
+"""
+
+import contextlib
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import parse_qs, unquote
+
+import msgspec
+import uvicorn
+
+from control import metrics
+from plane.server import Server
+
+ROOMS_PAGE: Final = 100
+ROOMS_PAGE_MAX: Final = 1000
+
+Scope = Mapping[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+Answer = tuple[int, str, bytes]
+
+
+class Admin:
+    """The ASGI application. `about` is what the process says of itself beside its engine."""
+
+    def __init__(self, server: Server, about: Mapping[str, Any]) -> None:
+        self._server = server
+        self._about = dict(about)
+        self._metrics = metrics.registry(server, str(about["role"]), str(about["version"]))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        status, kind, body = self._answer(scope)
+        headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    def _answer(self, scope: Scope) -> Answer:
+        if scope["method"] not in {"GET", "HEAD"}:
+            return _json(405, {"error": "only GET"})
+        path: str = scope["path"]
+        if path == "/healthz":
+            return _json(200, {"status": "ok"})
+        if path == "/readyz":
+            serves = self._server.ready and not self._server.draining
+            return _json(200 if serves else 503, {"ready": serves})
+        if path == "/metrics":
+            return 200, metrics.CONTENT_TYPE, metrics.text(self._metrics)
+        if path == "/api/v1/status":
+            return _json(200, {**self._about, **self._server.status()})
+        if path == "/api/v1/rooms":
+            return self._rooms(parse_qs(scope["query_string"].decode("latin-1")))
+        if path.startswith("/api/v1/rooms/"):
+            name = unquote(path.removeprefix("/api/v1/rooms/"))
+            room = self._server.engine.room(name)
+            return _json(404, {"error": f"no room {name!r} here"}) if room is None else _json(200, room)
+        return _json(404, {"error": f"nothing at {path}"})
+
+    def _rooms(self, query: Mapping[str, list[str]]) -> Answer:
+        try:
+            offset = int(query.get("offset", ["0"])[0])
+            limit = int(query.get("limit", [str(ROOMS_PAGE)])[0])
+        except ValueError:
+            return _json(400, {"error": "offset and limit are numbers"})
+        if offset < 0 or not 1 <= limit <= ROOMS_PAGE_MAX:
+            return _json(400, {"error": f"0 <= offset, 1 <= limit <= {ROOMS_PAGE_MAX}"})
+        return _json(200, {"offset": offset, "rooms": self._server.engine.rooms(offset, limit)})
+
+
+def _json(status: int, body: Any) -> Answer:
+    return status, "application/json", msgspec.json.encode(body) + b"\n"
+
+
+class _Uvicorn(uvicorn.Server):
+    """Leaves the signals to whoever owns the process."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def listen(address: tuple[str, int]) -> socket.socket:
+    """Bind the port. Raises `OSError` when it is taken."""
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    return socket.create_server(address, family=family, backlog=64)
+
+
+def http(app: Admin) -> uvicorn.Server:
+    """A server to be run with `serve(sockets=[…])` in the running loop and ended by `should_exit`."""
+    return _Uvicorn(
+        uvicorn.Config(
+            app,
+            loop="none",
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            interface="asgi3",
+            server_header=False,
+            timeout_graceful_shutdown=1,
+        )
+    )

@@ -1,0 +1,131 @@
+"""One supervised process: started, watched, started again with back-off, ended.
+
+Knows nothing of roles. The process says its state on stdout, one line of JSON each; its stdin ends with the parent.
+"""
+
+import asyncio
+import contextlib
+import random
+import signal
+import time
+from collections.abc import Callable, Sequence
+from typing import IO, Any, Final, Literal
+
+import msgspec
+import structlog
+
+BACKOFF_MIN_S: Final = 0.05
+BACKOFF_MAX_S: Final = 5.0
+HEALTHY_S: Final = 10.0
+LINE_BYTES_MAX: Final = 1 << 16
+
+State = Literal["starting", "ready", "not_ready", "failed", "ended"]
+
+
+class Backoff:
+    """How long to wait before a restart: the first one at once, then 50 ms doubling to 5 s, spread by half."""
+
+    def __init__(self, source: random.Random) -> None:
+        self._random = source
+        self._failures = 0
+
+    def delay(self, healthy_s: float) -> float:
+        """Seconds to wait, given how long the process had been ready. A long healthy life forgives what was before."""
+        if healthy_s >= HEALTHY_S:
+            self._failures = 0
+        self._failures += 1
+        if self._failures == 1:
+            return 0.0
+        longest = min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2.0 ** min(self._failures - 2, 16))
+        return self._random.uniform(longest / 2, longest)
+
+
+class Child:
+    """A process under supervision. `command` is asked anew for each start."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Callable[[], Sequence[str]],
+        changed: Callable[[], None],
+        log: structlog.typing.FilteringBoundLogger,
+        backoff: Backoff,
+        stderr: IO[bytes] | None = None,
+    ) -> None:
+        self.name = name
+        self.state: State = "starting"
+        self.error: str | None = None
+        self.restarts = 0
+        self._command, self._changed, self._stderr, self._backoff = command, changed, stderr, backoff
+        self._log = log.bind(child=name)
+        self._process: asyncio.subprocess.Process | None = None
+        self._ready_at: float | None = None
+        self._stopping = asyncio.Event()
+
+    @property
+    def pid(self) -> int:
+        """The running process, 0 between two."""
+        return self._process.pid if self._process is not None and self._process.returncode is None else 0
+
+    async def run(self) -> None:
+        """Keep the process running until `stop`."""
+        while not self._stopping.is_set():
+            code = await self._once()
+            if self._stopping.is_set():
+                break
+            healthy = 0.0 if self._ready_at is None else time.monotonic() - self._ready_at
+            delay = self._backoff.delay(healthy)
+            self._log.warning("ended by itself", code=code, error=self.error, restart_in_s=round(delay, 3))
+            if self.state != "failed":
+                self._set("starting")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), delay)
+            self.restarts += 1
+        self._set("ended")
+
+    async def stop(self, deadline_s: float) -> None:
+        """Ask the process to end, and kill it after `deadline_s`."""
+        self._stopping.set()
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(process.wait(), deadline_s)
+        except TimeoutError:
+            self._log.warning("did not end in time, killed", seconds=deadline_s)
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    async def _once(self) -> int:
+        self._ready_at = None
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            *self._command(), stdin=pipe, stdout=pipe, stderr=self._stderr, start_new_session=True, limit=LINE_BYTES_MAX
+        )
+        self._process = process
+        self._changed()
+        if self._stopping.is_set():  # asked while it was being started
+            process.terminate()
+        assert process.stdout is not None
+        async for line in process.stdout:
+            self._heard(line)
+        return await process.wait()
+
+    def _heard(self, line: bytes) -> None:
+        try:
+            said: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
+            state = msgspec.convert(said.get("state"), State)
+        except msgspec.MsgspecError:
+            self._log.warning("said what is no state", line=line[:200].decode(errors="replace"))
+            return
+        if state == "ready" and self._ready_at is None:
+            self._ready_at = time.monotonic()
+        self.error = said.get("error")
+        self._set(state)
+
+    def _set(self, state: State) -> None:
+        self.state = state
+        self._changed()

@@ -1,0 +1,26 @@
+"""Files that others read while we write them, or that nobody else may read."""
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def write_atomically(file: Path, content: bytes, mode: int = 0o600) -> None:
+    """Replace `file` as a whole: a reader sees the old content or the new, also after a crash."""
+    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            os.fchmod(stream.fileno(), mode)
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(name).replace(file)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def create_once(file: Path, content: bytes, mode: int = 0o600) -> None:
+    """Write `file` unless it is there already."""
+    if not file.exists():
+        write_atomically(file, content, mode)

@@ -1,0 +1,193 @@
+"""The folder of a running instance: keys, token, and `instance.json`, by which clients and commands find it.
+
+Owns names, modes and life of these files. What runs in the instance is the supervisor's business.
+"""
+
+import contextlib
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from control.errors import TRY_LATER, ConfigError, NotRunning, UserError
+from control.files import create_once, write_atomically
+from control.options import Config
+
+FORMAT: Final = 1
+FILE: Final = "instance.json"
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Where clients reach a gateway or a proxy. `public_key` in hex."""
+
+    node: int
+    host: str
+    port: int
+    public_key: str
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    """One role's process. `admin` is the address of its HTTP."""
+
+    role: str
+    node: int
+    pid: int
+    epoch: int
+    restarts: int
+    ready: bool
+    link: tuple[str, int]
+    admin: tuple[str, int]
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """What `instance.json` says. `pid` and `started` (clock ticks since boot) tell whether it is stale."""
+
+    format: int = FORMAT
+    name: str
+    version: str
+    pid: int
+    started: int
+    token_file: str
+    gateways: list[Endpoint]
+    proxies: list[Endpoint]
+    processes: list[Process]
+    faults: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """Paths below `instance.dir`."""
+
+    path: Path
+
+    @property
+    def record(self) -> Path:
+        """Where the record lies while the instance runs."""
+        return self.path / FILE
+
+    @property
+    def token(self) -> Path:
+        """The credential of clients on this machine: one line of text."""
+        return self.path / "token"
+
+    @property
+    def cluster_secret(self) -> Path:
+        """32 bytes in hex."""
+        return self.path / "cluster.secret"
+
+    @property
+    def name_key(self) -> Path:
+        """16 bytes in hex: keys the mapping of room names to ids."""
+        return self.path / "names.key"
+
+    @property
+    def reset_secret(self) -> Path:
+        """32 bytes in hex: kept across restarts, so that a restarted role can reset the sessions of the one before."""
+        return self.path / "reset.secret"
+
+    @property
+    def epochs(self) -> Path:
+        """The folder of the last epochs."""
+        return self.path / "epochs"
+
+    @property
+    def logs(self) -> Path:
+        """The folder of the roles' logs, where they are not on stderr."""
+        return self.path / "logs"
+
+    def server_key(self, role: str) -> Path:
+        """32 private bytes in hex."""
+        return self.path / f"{role}.key"
+
+    def spec(self, role: str) -> Path:
+        """What the role's process is started with."""
+        return self.path / f"{role}.spec.json"
+
+
+def folder(config: Config, environment: Mapping[str, str] | None = None) -> Folder:
+    """Where the instance of this configuration lies; `muster.connect()` follows the same rule."""
+    if config.instance.dir:
+        return Folder(Path(config.instance.dir).expanduser().absolute())
+    runtime = (os.environ if environment is None else environment).get("XDG_RUNTIME_DIR")
+    return Folder(Path(runtime) / "muster" if runtime else Path(f"/tmp/muster-{os.getuid()}"))
+
+
+def prepare(place: Folder) -> None:
+    """Make the folder, its secrets and its token, each once. Raises `UserError`."""
+    try:
+        place.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        info = place.path.lstat()
+        if place.path.is_symlink() or info.st_uid != os.getuid():
+            raise ConfigError(
+                f"{place.path}: belongs to somebody else or is a link; set instance.dir to a folder of yours"
+            )
+        place.path.chmod(0o700)
+        place.epochs.mkdir(mode=0o700, exist_ok=True)
+        create_once(place.cluster_secret, _hex(32))
+        create_once(place.reset_secret, _hex(32))
+        create_once(place.name_key, _hex(16))
+        create_once(place.token, secrets.token_urlsafe(32).encode() + b"\n")
+        for role in ("gateway", "proxy"):
+            create_once(place.server_key(role), _hex(32))
+    except OSError as error:
+        raise UserError(
+            f"{error.filename or place.path}: cannot be written: {error.strerror}; set instance.dir"
+        ) from None
+
+
+@contextlib.contextmanager
+def lock(place: Folder) -> Iterator[None]:
+    """Hold the instance for this process. The kernel lets go when the process ends, however it ends."""
+    with (place.path / "lock").open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _taken(place) from None
+        yield
+
+
+def _taken(place: Folder) -> UserError:
+    try:
+        running = find(place)
+    except UserError:
+        return UserError(f"already starting or ending in {place.path}; try again in a moment", TRY_LATER)
+    who = f"{running.name}, process {running.pid}, in {place.path}"
+    return UserError(f"already running: {who}; end it, or set instance.dir for a second one")
+
+
+def write(place: Folder, record: Record) -> None:
+    """Publish the record."""
+    write_atomically(place.record, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
+
+
+def find(place: Folder) -> Record:
+    """The running instance. Raises `NotRunning` if there is none, or only what a dead one left."""
+    try:
+        record = msgspec.json.decode(place.record.read_bytes(), type=Record)
+    except FileNotFoundError:
+        raise NotRunning(f"no instance runs here ({place.record} is missing); start one: muster up") from None
+    except OSError as error:
+        raise UserError(f"{place.record}: cannot be read: {error.strerror}") from None
+    except msgspec.MsgspecError as error:
+        raise UserError(f"{place.record}: not written by this version of muster: {error}") from None
+    if start_time(record.pid) != record.started:
+        raise NotRunning(f"the instance in {place.path} died (process {record.pid} is gone); start one: muster up")
+    return record
+
+
+def start_time(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot; None if it is gone. Tells it from a later one of the same id."""
+    try:
+        after_name = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if after_name[0] == "Z" else int(after_name[19])
+
+
+def _hex(length: int) -> bytes:
+    return secrets.token_hex(length).encode() + b"\n"

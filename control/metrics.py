@@ -1,0 +1,69 @@
+"""An engine's counters and gauges as Prometheus metrics, read when somebody asks.
+
+Every name begins with `muster_` and carries the role; counters end with `_total`. An engine may put labels into a
+name, as `datagrams_dropped{reason="malformed"}`.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from plane.server import Server
+
+NAME: Final = re.compile(r"(?P<name>[a-z][a-z0-9_]*)(?:\{(?P<labels>.*)\})?")
+LABEL: Final = re.compile(r'([a-z_]+)="([^"]*)"')
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class EngineCollector(Collector):
+    """Asks one server's engine. Collected in the server's own loop, so nothing is locked."""
+
+    def __init__(self, server: Server, role: str, version: str) -> None:
+        self._server, self._role, self._version = server, role, version
+
+    def collect(self) -> Iterator[Metric]:
+        """Everything the engine and its server count."""
+        server = self._server
+        build = InfoMetricFamily("muster_build", "Version of the running program")
+        build.add_metric([], {"version": self._version})
+        yield build
+        yield from self._families(CounterMetricFamily, server.engine.counters())
+        yield from self._families(GaugeMetricFamily, server.engine.gauges())
+        yield from self._families(CounterMetricFamily, [("turns", "Turns of the engine", server.turns)])
+        gauges = [
+            ("ready", "1 while the role serves", float(server.ready)),
+            ("loop_lag_seconds", "Longest delay of the event loop since the last scrape", server.take_lag()),
+        ]
+        yield from self._families(GaugeMetricFamily, gauges)
+
+    def _families(
+        self,
+        kind: type[CounterMetricFamily] | type[GaugeMetricFamily],
+        samples: Iterable[tuple[str, str, float]],
+    ) -> Iterator[Metric]:
+        families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+        for full, text, value in samples:
+            match = NAME.fullmatch(full)
+            assert match is not None, f"an engine named a metric {full!r}"
+            labels = {"role": self._role, **dict(LABEL.findall(match["labels"] or ""))}
+            name = "muster_" + match["name"].removesuffix("_total")
+            family = families.setdefault(name, kind(name, text, labels=list(labels)))
+            family.add_metric(list(labels.values()), value)
+        yield from families.values()
+
+
+def registry(server: Server, role: str, version: str) -> CollectorRegistry:
+    """The engine's metrics and those of its process."""
+    made = CollectorRegistry()
+    made.register(EngineCollector(server, role, version))
+    ProcessCollector(namespace="muster", registry=made)
+    return made
+
+
+def text(source: CollectorRegistry) -> bytes:
+    """The page that Prometheus reads."""
+    return generate_latest(source)

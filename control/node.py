@@ -1,0 +1,103 @@
+"""The process of one role: `python -m control.node --spec FILE`, started by the supervisor.
+
+Composes what `plane` serves with logs, administration and the tie to its parent. Speaks to the parent by one line of
+JSON each on stdout: `{"state": "ready"}`, `{"state": "not_ready"}`, `{"state": "failed", "error": …}`. It dies with
+its parent: by the kernel's signal, and by the end of its stdin, whichever comes first.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import structlog
+import uvloop
+
+from control import admin, logs
+from muster import __version__
+from plane import main as plane
+from plane.server import Server
+from plane.spec import Spec, SpecError, read
+
+PR_SET_PDEATHSIG: Final = 1
+
+
+def die_with(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent ends; end now if that has happened already."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        raise SystemExit(1)
+
+
+def tell(state: str, **more: Any) -> None:
+    """Say one line to the parent. A parent that is gone will be noticed elsewhere."""
+    with contextlib.suppress(OSError):
+        os.write(1, msgspec.json.encode({"state": state, **more}) + b"\n")
+
+
+def _read_parent(stop: asyncio.Event) -> None:
+    if not os.read(0, 4096):
+        asyncio.get_running_loop().remove_reader(0)
+        stop.set()
+
+
+async def serve(spec: Spec, server: Server, log: structlog.typing.FilteringBoundLogger) -> None:
+    """Run until SIGTERM or the parent's end, then drain."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.add_signal_handler(signal.SIGINT, lambda: None)  # the terminal's Ctrl-C is the supervisor's business
+    loop.add_reader(0, _read_parent, stop)
+    server.on_ready = lambda ready: tell("ready" if ready else "not_ready")
+    about = {
+        "instance": spec.instance,
+        "role": spec.role,
+        "node": spec.node,
+        "epoch": spec.epoch,
+        "pid": os.getpid(),
+        "version": __version__,
+        "addresses": server.engine.addresses(),
+        "faults": spec.faults,
+    }
+    http = admin.http(admin.Admin(server, about))
+    serving = asyncio.create_task(http.serve(sockets=[admin.listen(spec.admin)]))
+    if spec.faults:
+        log.warning("FAULTS ARE INJECTED ON PURPOSE", faults=spec.faults)
+    for asked, effective in server.engine.buffers():
+        if effective < asked:
+            log.warning("the kernel gave a smaller receive buffer", asked=asked, effective=effective)
+    log.info("started", addresses=server.engine.addresses(), admin=spec.admin, epoch=spec.epoch)
+    try:
+        await server.run(stop, spec.drain_ms / 1000)
+    finally:
+        http.should_exit = True
+        await serving
+    log.info("ended")
+
+
+def main() -> int:
+    """Run one role. Exit codes: 0 drained, 1 failed."""
+    parser = argparse.ArgumentParser(prog="control.node")
+    parser.add_argument("--spec", type=Path, required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    arguments = parser.parse_args()
+    die_with(arguments.parent)
+    try:
+        spec = read(arguments.spec)
+        log = logs.configure(spec.log_level, spec.log_format, role=spec.role, node=spec.node, instance=spec.instance)
+        server = plane.server(spec, log)
+        uvloop.run(serve(spec, server, log))
+    except (SpecError, OSError) as error:
+        tell("failed", error=str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,259 @@
+"""`muster up`: one process per role on this machine, restarted when they die, ended together.
+
+Composes the instance's folder, the chosen addresses, the registry's placement and one `Child` per role.
+"""
+
+import asyncio
+import contextlib
+import functools
+import os
+import random
+import secrets
+import sys
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import IO, Any, Final, Self
+
+import msgspec
+import structlog
+
+from control import instance
+from control.child import Backoff, Child
+from control.epoch import next_epoch
+from control.errors import UserError
+from control.files import write_atomically
+from control.instance import Endpoint, Process, Record
+from control.options import LINKS, ROLES, Config, Faults, Role
+from control.ports import Ports
+from control.registry import Node, Registry, Snapshot
+from muster import __version__, _core
+from plane.spec import Fault, Spec, secret
+
+NODE_COMMAND: Final = (sys.executable, "-m", "control.node")
+READY_S: Final = 20.0
+DRAIN_MS: Final = 1_000
+KILL_S: Final = 2.0
+NODES: Final[Mapping[Role, int]] = {"router": 1, "broker": 2, "gateway": 3, "proxy": 4}
+# Publishers are refused first, members last are told what was still numbered.
+STOP_ORDER: Final[tuple[Role, ...]] = ("proxy", "broker", "gateway", "router")
+
+
+class Supervisor:
+    """Runs an instance while the context is open."""
+
+    def __init__(
+        self,
+        config: Config,
+        log: structlog.typing.FilteringBoundLogger,
+        *,
+        command: Sequence[str] = NODE_COMMAND,
+        logs_to_files: bool = False,
+    ) -> None:
+        self.folder = instance.folder(config)
+        self._config, self._log, self._command = config, log, command
+        self._logs_to_files = logs_to_files
+        self._registry = Registry()
+        self._clients: dict[Role, tuple[str, int]] = {}
+        self._links: dict[Role, tuple[str, int]] = {}
+        self._admins: dict[Role, tuple[str, int]] = {}
+        self._epochs: dict[Role, int] = {}
+        self._public_keys: dict[Role, str] = {}
+        self._children: dict[Role, Child] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._changed = asyncio.Event()
+        self._open = contextlib.ExitStack()
+
+    async def __aenter__(self) -> Self:
+        try:
+            instance.prepare(self.folder)
+            self._open.enter_context(instance.lock(self.folder))
+            self._choose()
+            self._start()
+            await self._until_ready()
+        except BaseException:
+            await self._end()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._end()
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The placement in force."""
+        return self._registry.snapshot
+
+    def record(self) -> Record:
+        """The instance as it is now."""
+        return Record(
+            name=self._config.instance.name,
+            version=__version__,
+            pid=os.getpid(),
+            started=instance.start_time(os.getpid()) or 0,
+            token_file=str(self.folder.token),
+            gateways=[self._endpoint("gateway")],
+            proxies=[self._endpoint("proxy")],
+            processes=[self._process(role, child) for role, child in self._children.items()],
+            faults=self._config.faults.active(),
+        )
+
+    # --- start ----------------------------------------------------------------------------------------------------
+
+    def _choose(self) -> None:
+        ports, config = Ports(), self._config
+        try:
+            for role in ROLES:
+                section = config.role(role)
+                link = getattr(section, "link_bind", None)
+                if link is not None:
+                    self._clients[role] = ports.udp(f"{role}.bind", section.bind)
+                self._links[role] = ports.udp(f"{role}.link_bind" if link else f"{role}.bind", link or section.bind)
+                self._admins[role] = ports.tcp("admin.host", config.admin.host)
+        finally:
+            ports.release()
+        for role in ROLES:
+            self._registry.register(Node(NODES[role], role, *self._links[role]))
+        for role in self._clients:
+            private = secret(str(self.folder.server_key(role)), 32)
+            self._public_keys[role] = bytes(_core.public_key(private)).hex()
+
+    def _start(self) -> None:
+        for role in ROLES:
+            child = Child(
+                role,
+                functools.partial(self._prepare, role),
+                self._on_change,
+                self._log,
+                Backoff(random.Random()),
+                self._stderr(role),
+            )
+            self._children[role] = child
+            self._tasks.append(asyncio.create_task(child.run(), name=f"child {role}"))
+
+    def _stderr(self, role: Role) -> IO[bytes] | None:
+        if not self._logs_to_files:
+            return None
+        self.folder.logs.mkdir(mode=0o700, exist_ok=True)
+        return self._open.enter_context((self.folder.logs / f"{role}.log").open("wb"))
+
+    def _prepare(self, role: Role) -> list[str]:
+        """Write the spec for one start, with the epoch of that start, and say what to run."""
+        self._epochs[role] = next_epoch(self.folder.epochs, NODES[role])
+        file = self.folder.spec(role)
+        write_atomically(file, msgspec.json.encode(self.spec(role)))
+        return [*self._command, "--spec", str(file), "--parent", str(os.getpid())]
+
+    def spec(self, role: Role) -> Spec:
+        """What the role's process is told."""
+        config, section, placement = self._config, self._config.role(role), self._registry.snapshot
+        client = role in self._clients
+        arena_mib: int | None = getattr(section, "arena_mib", None)
+        return Spec(
+            instance=config.instance.name,
+            role=role,
+            node=NODES[role],
+            epoch=self._epochs[role],
+            bind=self._clients.get(role),
+            link_bind=self._links[role],
+            admin=self._admins[role],
+            placement_epoch=placement.epoch,
+            nodes=placement.entries(),
+            key_id=config.cluster.key_id,
+            cluster_secret_file=config.cluster.secret_file or str(self.folder.cluster_secret),
+            name_key_file=str(self.folder.name_key),
+            server_key_file=str(self.folder.server_key(role)) if client else None,
+            reset_secret_file=str(self.folder.reset_secret) if client else None,
+            token_file=str(self.folder.token) if client else None,
+            recv_buffer=section.recv_buffer_bytes,
+            send_buffer=section.send_buffer_bytes,
+            arena_bytes=None if arena_mib is None else arena_mib << 20,
+            payload_bytes=section.payload_bytes,
+            keepalive_ms=section.keepalive_ms,
+            idle_timeout_ms=section.idle_timeout_ms,
+            paced_namespaces=[name for name, space in config.namespaces.items() if space.flow == "paced"],
+            faults=fault_rules(role, config.faults, placement) if config.faults.active() else None,
+            seed=config.faults.seed + NODES[role] if config.faults.seed else secrets.randbits(63),
+            drain_ms=DRAIN_MS,
+            log_level=config.log.level,
+            log_format=config.log.format,
+        )
+
+    async def _until_ready(self) -> None:
+        try:
+            async with asyncio.timeout(READY_S):
+                while not all(child.state == "ready" for child in self._children.values()):
+                    for role, child in self._children.items():
+                        if child.state == "failed":
+                            raise UserError(f"{role} cannot start: {child.error}")
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            late = [f"{role} ({child.state})" for role, child in self._children.items() if child.state != "ready"]
+            raise UserError(f"not ready after {READY_S:.0f} s: {', '.join(late)}; their logs say why") from None
+
+    # --- while it runs ----------------------------------------------------------------------------------------------
+
+    def _on_change(self) -> None:
+        self._changed.set()
+        if len(self._children) == len(ROLES) and any(child.pid for child in self._children.values()):
+            instance.write(self.folder, self.record())
+
+    def _endpoint(self, role: Role) -> Endpoint:
+        host, port = self._clients[role]
+        return Endpoint(node=NODES[role], host=host, port=port, public_key=self._public_keys[role])
+
+    def _process(self, role: Role, child: Child) -> Process:
+        return Process(
+            role=role,
+            node=NODES[role],
+            pid=child.pid,
+            epoch=self._epochs.get(role, 0),
+            restarts=child.restarts,
+            ready=child.state == "ready",
+            link=self._links[role],
+            admin=self._admins[role],
+        )
+
+    # --- end ----------------------------------------------------------------------------------------------------------
+
+    async def _end(self) -> None:
+        for role in STOP_ORDER:
+            if role in self._children:
+                await self._children[role].stop(KILL_S)
+        if self._tasks:
+            await asyncio.gather(*self._tasks)
+            self.folder.record.unlink(missing_ok=True)
+        self._open.close()
+
+
+def fault_rules(role: Role, faults: Faults, placement: Snapshot) -> list[Fault]:
+    """The rules that one role injects: what it sends to its peers, and both directions of its clients' links."""
+    rules = [
+        _rule(faults, f"{role}->{node.role}", "out", (node.host, node.link_port))
+        for node in placement.nodes
+        if f"{role}->{node.role}" in LINKS
+    ]
+    clients = ((f"{role}->client", "out"), (f"client->{role}", "in"))
+    return rules + [_rule(faults, link, direction, None) for link, direction in clients if link in LINKS]
+
+
+def _rule(faults: Faults, link: str, direction: str, peer: tuple[str, int] | None) -> Fault:
+    own = faults.links.get(link)
+
+    def pick(name: str) -> Any:
+        value = getattr(own, name, None)
+        return getattr(faults, name) if value is None else value
+
+    return (
+        direction,
+        peer,
+        pick("loss"),
+        pick("duplicate"),
+        pick("corrupt"),
+        pick("reorder"),
+        pick("reorder_hold_ms"),
+        pick("delay_ms"),
+        pick("jitter_ms"),
+    )

@@ -1,0 +1,65 @@
+"""What a compiled engine is to Python: one descriptor, one call per turn, a short list of events.
+
+Owns the words only; the engines are in `muster._core`.
+"""
+
+from typing import Any, Final, Protocol
+
+MORE: Final = 1
+"""Bit of `turn`: more work waits, call again soon."""
+EVENTS: Final = 2
+"""Bit of `turn`: `events` has something."""
+
+Event = tuple[Any, ...]
+"""Name first: `("authenticate", question, credential)`, `("link_up", node, role, epoch)`, `("ready",)`, …"""
+Node = tuple[int, str, str, int]
+"""Node, role, host, link port."""
+
+
+class Engine(Protocol):
+    """One role's engine. No call blocks. Deadlines are its own: its descriptor becomes readable when one passes."""
+
+    def fd(self) -> int:
+        """Return the one descriptor to watch for reading."""
+
+    def turn(self) -> int:
+        """Receive a batch, let time pass, send; bounded in datagrams and microseconds. Returns bits."""
+
+    def events(self) -> list[Event]:
+        """Take what happened since the last call."""
+
+    def answer(self, question_id: int, user: int | None) -> None:
+        """Answer an `authenticate` question; None refuses."""
+
+    def placement(self, epoch: int, nodes: list[Node]) -> None:
+        """Put a newer placement in force; an older epoch changes nothing."""
+
+    def counters(self) -> list[tuple[str, str, int]]:
+        """Name, help and value of everything counted since the start; a name may carry `{label="value"}`."""
+
+    def gauges(self) -> list[tuple[str, str, float]]:
+        """Name, help and value of everything that goes up and down."""
+
+    def status(self) -> dict[str, Any]:
+        """Everything an operator asks first, ready for JSON."""
+
+    def rooms(self, offset: int, limit: int) -> list[dict[str, Any]]:
+        """Return a page of the rooms known here."""
+
+    def room(self, name: str) -> dict[str, Any] | None:
+        """Return one room, if known here."""
+
+    def addresses(self) -> list[tuple[str, int]]:
+        """Return the sockets as bound: that for clients first, where there is one, then that for links."""
+
+    def buffers(self) -> list[tuple[int, int]]:
+        """Per socket: receive buffer asked for and effective, in bytes."""
+
+    def drain(self) -> None:
+        """Refuse new work and finish what was taken."""
+
+    def drained(self) -> bool:
+        """Whether everything that was taken is finished."""
+
+    def close(self) -> None:
+        """Close the sockets; nothing may be called after."""

@@ -1,0 +1,39 @@
+"""What the engines of the room plane are made with, from a spec."""
+
+from typing import Any
+
+from plane.spec import Spec, SpecError, secret
+
+
+def link_options(spec: Spec) -> dict[str, Any]:
+    """What every engine is made with."""
+    return {
+        "node": spec.node,
+        "epoch": spec.epoch,
+        "link_bind": spec.link_bind,
+        "cluster_key": (spec.key_id, secret(spec.cluster_secret_file, 32)),
+        "name_key": secret(spec.name_key_file, 16),
+        "seed": spec.seed,
+        "recv_buffer": spec.recv_buffer,
+        "send_buffer": spec.send_buffer,
+        "payload_bytes": spec.payload_bytes,
+        "keepalive_ms": spec.keepalive_ms,
+        "idle_timeout_ms": spec.idle_timeout_ms,
+        "faults": spec.faults,
+    }
+
+
+def client_options(spec: Spec) -> dict[str, Any]:
+    """What the engines that clients speak to are made with besides."""
+    return {
+        "bind": spec.bind,
+        "server_key": secret(spec.server_key_file, 32),
+        "reset_secret": secret(spec.reset_secret_file, 32),
+    }
+
+
+def arena_bytes(spec: Spec) -> int:
+    """Memory for the rings, of the roles that have some. Raises `SpecError`."""
+    if spec.arena_bytes is None:
+        raise SpecError(f"a {spec.role} needs arena_bytes")
+    return spec.arena_bytes

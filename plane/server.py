@@ -1,0 +1,138 @@
+"""Runs one engine on the loop: its descriptor, its events, drain and lag. Knows no role.
+
+The engine's descriptor is an inner epoll, so that an ICMP error on a UDP socket cannot deafen the loop. One Python
+call per turn; while work waits, the next turn is queued behind what else the loop has to do.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+
+from plane.engine import EVENTS, MORE, Event
+from plane.role import Handler, Role
+
+LAG_INTERVAL_S: Final = 0.1
+LAG_WARNING_S: Final = 0.5
+"""A role that stood still longer discards what was queued (`docs/protocol.md`, stalls)."""
+DRAIN_POLL_S: Final = 0.02
+
+
+class Server:
+    """Owns the engine from the first turn to `close`. Made and used in one loop."""
+
+    def __init__(self, role: Role, log: structlog.typing.FilteringBoundLogger) -> None:
+        self.engine = role.engine
+        self.ready = False
+        self.draining = False
+        self.turns = 0
+        self.lag_s = 0.0
+        """The loop's longest delay since somebody last asked `take_lag`."""
+        self.on_ready: Callable[[bool], None] = lambda ready: None
+        self._handlers: dict[str, Handler] = {
+            "ready": self._became_ready,
+            "not_ready": self._lost_ready,
+            **role.handlers,
+        }
+        self._log = log
+        self._queued = False
+        self._watching = False
+        self._failed: asyncio.Future[None] | None = None
+
+    async def run(self, stop: asyncio.Event, drain_s: float) -> None:
+        """Turn until `stop` is set, then drain for at most `drain_s` seconds. Raises what the engine raised."""
+        loop = asyncio.get_running_loop()
+        self._failed = loop.create_future()
+        loop.add_reader(self.engine.fd(), self._turn)
+        self._watching = True
+        lag = asyncio.create_task(self._watch_lag())
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            self._turn()
+            waited: set[asyncio.Future[Any]] = {self._failed, stopped}
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if self._failed.done():
+                await self._failed
+            await self._drain(drain_s)
+        finally:
+            stopped.cancel()
+            lag.cancel()
+            if self._watching:
+                loop.remove_reader(self.engine.fd())
+            self._watching = False
+            self.engine.close()
+
+    def take_lag(self) -> float:
+        """The loop's longest delay since the last call, in seconds."""
+        lag, self.lag_s = self.lag_s, 0.0
+        return lag
+
+    def status(self) -> dict[str, Any]:
+        """The engine's answer and what the server knows besides."""
+        buffers = [{"asked": asked, "effective": effective} for asked, effective in self.engine.buffers()]
+        state = "draining" if self.draining else "ready" if self.ready else "not ready"
+        return {"state": state, "turns": self.turns, "receive_buffers": buffers, **self.engine.status()}
+
+    # One turn. An engine that raises is a defect of ours: the process ends and the supervisor starts another.
+    def _turn(self) -> None:
+        if self._queued or not self._watching or self._failed is None or self._failed.done():
+            return
+        try:
+            bits = self.engine.turn()
+            self.turns += 1
+            if bits & EVENTS:
+                for event in self.engine.events():
+                    self._dispatch(event)
+        except BaseException as error:  # a panic of the engine is no Exception
+            self._failed.set_exception(error if isinstance(error, Exception) else RuntimeError(f"engine: {error!r}"))
+            return
+        if bits & MORE:
+            self._queued = True
+            asyncio.get_running_loop().call_soon(self._turn_again)
+
+    def _turn_again(self) -> None:
+        self._queued = False
+        self._turn()
+
+    def _dispatch(self, event: Event) -> None:
+        name, *fields = event
+        handler = self._handlers.get(name)
+        if handler is not None:
+            handler(*fields)
+        elif name in {"link_up", "link_down"}:
+            node, role, detail = fields
+            self._log.info(name, peer=node, peer_role=role, detail=detail)
+        else:
+            self._log.error("unknown event", name=name)
+
+    def _became_ready(self) -> None:
+        self.ready = True
+        self._log.info("ready")
+        self.on_ready(True)
+
+    def _lost_ready(self, reason: str) -> None:
+        self.ready = False
+        self._log.warning("not ready", reason=reason)
+        self.on_ready(False)
+
+    async def _drain(self, drain_s: float) -> None:
+        self.draining = True
+        self.engine.drain()
+        deadline = time.monotonic() + drain_s
+        while not self.engine.drained():
+            if time.monotonic() >= deadline:
+                self._log.warning("not drained in time", seconds=drain_s)
+                return
+            self._turn()
+            await asyncio.sleep(DRAIN_POLL_S)
+
+    async def _watch_lag(self) -> None:
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(LAG_INTERVAL_S)
+            lag = time.monotonic() - before - LAG_INTERVAL_S
+            self.lag_s = max(self.lag_s, lag)
+            if lag > LAG_WARNING_S:
+                self._log.warning("the loop stood still", seconds=round(lag, 3))

@@ -1,0 +1,76 @@
+"""What one role's process is told at its start: a file of JSON, written anew for each start.
+
+Secrets are named by file, never written here.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+Fault = tuple[str, tuple[str, int] | None, float, float, float, float, int, int, int]
+"""Direction ("in" or "out"), peer (None: every client), loss, duplicate, corrupt, reorder (chances), then
+reorder hold, delay and jitter in ms."""
+
+
+class SpecError(Exception):
+    """The spec, or a file that it names, cannot be used. One line."""
+
+
+class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One role of one node, for one start. Addresses are (host, port)."""
+
+    instance: str
+    role: Literal["router", "broker", "gateway", "proxy"]
+    node: int
+    epoch: int
+    """Grows strictly with each start of this node (I-1)."""
+    bind: tuple[str, int] | None
+    """For clients; None where no client speaks to the role."""
+    link_bind: tuple[str, int]
+    admin: tuple[str, int]
+    placement_epoch: int
+    nodes: list[tuple[int, str, str, int]]
+    key_id: int
+    cluster_secret_file: str
+    name_key_file: str
+    server_key_file: str | None
+    reset_secret_file: str | None
+    token_file: str | None
+    recv_buffer: int
+    send_buffer: int
+    arena_bytes: int | None
+    payload_bytes: int
+    keepalive_ms: int
+    idle_timeout_ms: int
+    paced_namespaces: list[str]
+    faults: list[Fault] | None
+    seed: int
+    drain_ms: int
+    log_level: Literal["debug", "info", "warning", "error"]
+    log_format: Literal["json", "text"]
+
+
+def read(file: Path) -> Spec:
+    """Read a spec. Raises `SpecError`."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Spec)
+    except OSError as error:
+        raise SpecError(f"{file}: cannot be read: {error.strerror}") from None
+    except msgspec.MsgspecError as error:
+        raise SpecError(f"{file}: {error}") from None
+
+
+def secret(file: str | None, length: int) -> bytes:
+    """Read `length` bytes in hex from a file. Raises `SpecError`."""
+    if file is None:
+        raise SpecError("this role needs a secret that its spec does not name")
+    try:
+        raw = bytes.fromhex(Path(file).read_text(encoding="ascii").strip())
+    except OSError as error:
+        raise SpecError(f"{file}: cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise SpecError(f"{file}: is not hex") from None
+    if len(raw) != length:
+        raise SpecError(f"{file}: has {len(raw)} bytes, not {length}")
+    return raw

@@ -1,0 +1,88 @@
+"""Administration answers over real HTTP beside the running engine."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest_asyncio
+import structlog
+
+from control import admin
+from plane.role import Role
+from plane.server import Server
+from tests.fakes.engine import FakeEngine
+
+LOG = structlog.get_logger()
+
+
+class Site:
+    """A running admin port with its server."""
+
+    def __init__(self, server: Server, port: int) -> None:
+        self.server, self.port = server, port
+
+    async def get(self, path: str, method: str = "GET") -> tuple[int, str]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+        return int(head.split()[1]), body.decode()
+
+    async def json(self, path: str) -> Any:
+        return json.loads((await self.get(path))[1])
+
+
+@pytest_asyncio.fixture
+async def site() -> AsyncIterator[Site]:
+    server = Server(Role(FakeEngine(link_bind=("127.0.0.1", 0))), LOG)
+    stop = asyncio.Event()
+    running = asyncio.create_task(server.run(stop, 1.0))
+    http = admin.http(admin.Admin(server, {"role": "gateway", "node": 3, "version": "0.0.0"}))
+    listener = admin.listen(("127.0.0.1", 0))
+    serving = asyncio.create_task(http.serve(sockets=[listener]))
+    yield Site(server, listener.getsockname()[1])
+    http.should_exit = True
+    await serving
+    stop.set()
+    await running
+
+
+async def test_health_is_told_apart_from_readiness(site: Site) -> None:
+    assert await site.get("/healthz") == (200, '{"status":"ok"}\n')
+    assert (await site.get("/readyz"))[0] == 200
+    site.server.ready = False
+    assert (await site.get("/readyz"))[0] == 503
+    assert (await site.get("/healthz"))[0] == 200
+
+
+async def test_metrics_carry_the_engines_counters_by_reason(site: Site) -> None:
+    status, body = await site.get("/metrics")
+    lines = body.splitlines()
+    assert status == 200
+    assert 'muster_datagrams_received_total{role="gateway"} 7.0' in lines
+    assert 'muster_datagrams_dropped_total{reason="unknown",role="gateway"} 3.0' in lines
+    assert 'muster_rooms{role="gateway"} 2.0' in lines
+    assert any(line.startswith("muster_process_resident_memory_bytes ") for line in lines)
+    assert any(line.startswith("muster_loop_lag_seconds{") for line in lines)
+
+
+async def test_status_says_who_answers_and_what_the_engine_says(site: Site) -> None:
+    status = await site.json("/api/v1/status")
+    assert (status["role"], status["node"], status["state"]) == ("gateway", 3, "ready")
+    assert status["receive_buffers"] == [{"asked": 4 << 20, "effective": 212_992}]
+    assert status["sessions"] == 1
+
+
+async def test_rooms_come_in_pages_and_one_by_one(site: Site) -> None:
+    page = await site.json("/api/v1/rooms?offset=1&limit=1")
+    assert [room["name"] for room in page["rooms"]] == ["room-1"]
+    assert (await site.json("/api/v1/rooms/room-2"))["members"] == 2
+    assert (await site.get("/api/v1/rooms/absent"))[0] == 404
+    assert (await site.get("/api/v1/rooms?limit=many"))[0] == 400
+    assert (await site.get("/api/v1/rooms?limit=100000"))[0] == 400
+
+
+async def test_what_is_not_there_is_404_and_nothing_can_be_written(site: Site) -> None:
+    assert (await site.get("/elsewhere"))[0] == 404
+    assert (await site.get("/api/v1/status", "POST"))[0] == 405

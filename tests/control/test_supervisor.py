@@ -1,0 +1,177 @@
+"""`muster up` with role processes that hold fake engines: they start, come back, die together and end clean."""
+
+import asyncio
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import structlog
+
+from control import instance
+from control.config import load
+from control.errors import NotRunning, UserError
+from control.instance import Folder, Record, start_time
+from control.options import ROLES, Config
+from control.supervisor import Supervisor, fault_rules
+from tests.waiting import until
+
+LOG = structlog.get_logger()
+FAKE = (sys.executable, "-m", "tests.fakes.node")
+ROOT = Path(__file__).parents[2]
+RUN = """
+import asyncio, structlog, sys
+from control.config import load
+from control.supervisor import Supervisor
+async def main():
+    config = load(flags={"instance.dir": (sys.argv[1], "--dir")}).config
+    async with Supervisor(config, structlog.get_logger(), command=(sys.executable, "-m", "tests.fakes.node")):
+        print("up", flush=True)
+        await asyncio.Event().wait()
+asyncio.run(main())
+"""
+
+
+def settings(tmp_path: Path, **flags: object) -> Config:
+    values = {name.replace("__", "."): (value, "flag") for name, value in flags.items()}
+    return load(environment={}, flags={"instance.dir": (str(tmp_path / "i"), "flag"), **values}).config
+
+
+def made(config: Config) -> Supervisor:
+    return Supervisor(config, LOG, command=FAKE)
+
+
+def alive(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if start_time(pid) is not None]
+
+
+async def test_an_instance_is_found_by_its_file_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    config = settings(tmp_path)
+    place = instance.folder(config)
+    async with made(config) as supervisor:
+        record = instance.find(place)
+        assert record == supervisor.record()
+        assert {process.role for process in record.processes} == {"router", "broker", "gateway", "proxy"}
+        assert all(process.ready for process in record.processes)
+        assert len(alive([process.pid for process in record.processes])) == 4
+        assert len(bytes.fromhex(record.gateways[0].public_key)) == 32
+        assert stat.S_IMODE(place.path.stat().st_mode) == 0o700
+        secret_files = [
+            place.token,
+            place.cluster_secret,
+            place.name_key,
+            place.reset_secret,
+            place.server_key("gateway"),
+        ]
+        assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in secret_files)
+    assert alive([process.pid for process in record.processes]) == []
+    with pytest.raises(NotRunning, match="muster up"):
+        instance.find(place)
+
+
+async def test_secrets_stay_and_epochs_grow_from_start_to_start(tmp_path: Path) -> None:
+    config = settings(tmp_path)
+    async with made(config) as supervisor:
+        first = supervisor.record()
+        token = supervisor.folder.token.read_bytes()
+    async with made(config) as supervisor:
+        second = supervisor.record()
+        assert supervisor.folder.token.read_bytes() == token
+    assert first.gateways[0].public_key == second.gateways[0].public_key
+    for before, after in zip(first.processes, second.processes, strict=True):
+        assert after.epoch > before.epoch
+
+
+@pytest.mark.parametrize("role", ["router", "broker", "gateway", "proxy"])
+async def test_a_killed_role_is_back_where_it_was_with_a_greater_epoch(tmp_path: Path, role: str) -> None:
+    config = settings(tmp_path)
+    place = instance.folder(config)
+    async with made(config):
+        before = next(process for process in instance.find(place).processes if process.role == role)
+        os.kill(before.pid, signal.SIGKILL)
+        killed = time.monotonic()
+        await until(lambda: (found := _process(place, role)).ready and found.pid not in (0, before.pid))
+        assert time.monotonic() - killed < 2.0
+        after = _process(place, role)
+    assert (after.link, after.admin) == (before.link, before.admin)
+    assert after.epoch > before.epoch
+    assert after.restarts == 1
+
+
+def _process(place: Folder, role: str) -> instance.Process:
+    return next(process for process in instance.find(place).processes if process.role == role)
+
+
+async def test_a_second_instance_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    config = settings(tmp_path)
+    async with made(config):
+        with pytest.raises(UserError, match="already running") as caught:
+            async with made(config):
+                pass
+        assert caught.value.exit_code == 1
+        assert instance.find(instance.folder(config)), "the refused one takes nothing away"
+
+
+async def test_an_address_in_use_is_named(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(UserError, match=f"gateway.bind: {address} is in use"):
+            async with made(settings(tmp_path, gateway__bind=address)):
+                pass
+
+
+async def test_a_role_that_cannot_start_says_why(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("too short")
+    with pytest.raises(UserError, match=r"cannot start: .*secret: is not hex"):
+        async with made(settings(tmp_path, cluster__secret_file=str(secret))):
+            pass
+
+
+async def test_children_die_with_a_killed_supervisor_and_the_stale_file_is_seen(tmp_path: Path) -> None:
+    place = Folder(tmp_path / "i")
+    with subprocess.Popen(  # noqa: ASYNC220 - its line is read in a thread
+        [sys.executable, "-c", RUN, str(place.path)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as supervisor:
+        assert supervisor.stdout is not None
+        assert await asyncio.to_thread(supervisor.stdout.readline) == "up\n"
+        record: Record = instance.find(place)
+        supervisor.kill()
+    await until(lambda: not alive([process.pid for process in record.processes]))
+    with pytest.raises(NotRunning, match="died"):
+        instance.find(place)
+    async with made(settings(tmp_path)):
+        assert instance.find(place).pid == os.getpid()
+
+
+async def test_the_folder_of_another_user_or_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "i").symlink_to(tmp_path / "real")
+    with pytest.raises(UserError, match=r"instance\.dir"):
+        async with made(settings(tmp_path)):
+            pass
+
+
+def test_every_role_link_gets_its_rule_once_and_client_links_both_directions(tmp_path: Path) -> None:
+    file = tmp_path / "muster.toml"
+    file.write_text('[faults]\nloss = 0.1\n[faults.links."gateway->client"]\nloss = 0.5\n')
+    config = load(file, {}, {"instance.dir": (str(tmp_path / "i"), "flag")}).config
+    supervisor = made(config)
+    instance.prepare(supervisor.folder)
+    supervisor._choose()
+    rules = {
+        role: fault_rules(role, config.faults, supervisor.snapshot) for role in ("router", "broker", "gateway", "proxy")
+    }
+    peers = {role: [rule[1] for rule in each] for role, each in rules.items()}
+    assert [len(peers[role]) for role in ROLES] == [2, 3, 4, 3]
+    assert [(rule[0], rule[2]) for rule in rules["gateway"] if rule[1] is None] == [("out", 0.5), ("in", 0.1)]

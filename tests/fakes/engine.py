@@ -1,0 +1,109 @@
+"""An engine in Python: real sockets, scripted turns. Obeys what tests send to its socket for links.
+
+`die` ends the process, `raise` raises, `not_ready` says so, `authenticate TEXT` asks who TEXT is.
+"""
+
+import os
+import socket
+from typing import Any
+
+from plane.engine import EVENTS, MORE, Event, Node
+
+
+class FakeEngine:
+    """What `plane.engine.Engine` says, and a memory of what was asked."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+        self.sockets = [_bind(options[name]) for name in ("bind", "link_bind") if options.get(name)]
+        self.link = self.sockets[-1]
+        self.waiting: list[Event] = [("ready",)]
+        self.more = 0
+        self.turns = 0
+        self.answers: list[tuple[int, int | None]] = []
+        self.placements: list[tuple[int, list[Node]]] = []
+        self.draining = False
+        self.stuck = False
+        self.closed = False
+
+    def fd(self) -> int:
+        return self.link.fileno()
+
+    def turn(self) -> int:
+        self.turns += 1
+        while True:
+            try:
+                self._obey(self.link.recv(2048).decode())
+            except BlockingIOError:
+                break
+        self.more = max(0, self.more - 1)
+        return (EVENTS if self.waiting else 0) | (MORE if self.more else 0)
+
+    def events(self) -> list[Event]:
+        taken, self.waiting = self.waiting, []
+        return taken
+
+    def answer(self, question_id: int, user: int | None) -> None:
+        self.answers.append((question_id, user))
+
+    def placement(self, epoch: int, nodes: list[Node]) -> None:
+        self.placements.append((epoch, nodes))
+
+    def counters(self) -> list[tuple[str, str, int]]:
+        return [
+            ("datagrams_received_total", "Datagrams received", 7),
+            ('datagrams_dropped_total{reason="malformed"}', "Datagrams dropped", 2),
+            ('datagrams_dropped_total{reason="unknown"}', "Datagrams dropped", 3),
+        ]
+
+    def gauges(self) -> list[tuple[str, str, float]]:
+        return [("rooms", "Rooms known here", 2.0)]
+
+    def status(self) -> dict[str, Any]:
+        return {"sessions": 1, "answers": self.answers, "epoch": self.options.get("epoch")}
+
+    def rooms(self, offset: int, limit: int) -> list[dict[str, Any]]:
+        every = [{"name": f"room-{index}", "members": index} for index in range(3)]
+        return every[offset : offset + limit]
+
+    def room(self, name: str) -> dict[str, Any] | None:
+        return next((room for room in self.rooms(0, 3) if room["name"] == name), None)
+
+    def addresses(self) -> list[tuple[str, int]]:
+        return [each.getsockname()[:2] for each in self.sockets]
+
+    def buffers(self) -> list[tuple[int, int]]:
+        return [(4 << 20, 212_992) for _ in self.sockets]
+
+    def drain(self) -> None:
+        self.draining = True
+
+    def drained(self) -> bool:
+        return self.draining and not self.stuck
+
+    def close(self) -> None:
+        self.closed = True
+        for each in self.sockets:
+            each.close()
+
+    def _obey(self, order: str) -> None:
+        word, _, rest = order.partition(" ")
+        if word == "die":
+            os._exit(9)
+        if word == "raise":
+            raise RuntimeError("asked to")
+        if word == "not_ready":
+            self.waiting.append(("not_ready", rest))
+        if word == "authenticate":
+            self.waiting.append(("authenticate", len(self.answers), rest.encode()))
+
+
+def _bind(address: tuple[str, int]) -> socket.socket:
+    made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    made.setblocking(False)
+    try:
+        made.bind(address)
+    except OSError:
+        made.close()
+        raise
+    return made

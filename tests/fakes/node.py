@@ -1,0 +1,13 @@
+"""`control.node` with fake engines: the role process that supervisor tests start."""
+
+import sys
+
+from control import node
+from muster import _core
+from tests.fakes.engine import FakeEngine
+
+for name in ("Gateway", "Proxy", "Broker", "Router"):
+    setattr(_core, f"{name}Engine", FakeEngine)
+
+if __name__ == "__main__":
+    sys.exit(node.main())

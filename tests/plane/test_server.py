@@ -1,0 +1,109 @@
+"""The server turns its engine, hands out events, drains in time and never swallows a failure."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import structlog
+
+from plane.auth import TokenAuthenticator, answering
+from plane.role import Role
+from plane.server import Server
+from tests.fakes.engine import FakeEngine
+from tests.waiting import until
+
+LOG = structlog.get_logger()
+
+
+def fake() -> FakeEngine:
+    return FakeEngine(link_bind=("127.0.0.1", 0))
+
+
+def order(engine: FakeEngine, text: str) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.sendto(text.encode(), engine.addresses()[-1])
+
+
+@asynccontextmanager
+async def running(server: Server, drain_s: float = 1.0) -> AsyncIterator[asyncio.Event]:
+    stop = asyncio.Event()
+    task = asyncio.create_task(server.run(stop, drain_s))
+    try:
+        yield stop
+    finally:
+        stop.set()
+        await task
+
+
+async def test_the_first_turn_needs_no_datagram() -> None:
+    server = Server(Role(fake()), LOG)
+    heard: list[bool] = []
+    server.on_ready = heard.append
+    async with running(server):
+        await until(lambda: server.ready)
+    assert heard == [True]
+
+
+async def test_while_work_waits_turns_follow_and_others_get_their_time() -> None:
+    engine = fake()
+    engine.more = 50
+    server = Server(Role(engine), LOG)
+    others = 0
+    async with running(server):
+        while engine.turns < 50:
+            await asyncio.sleep(0)
+            others += 1
+            assert others < 500
+        assert others >= 20
+        still = engine.turns
+        await asyncio.sleep(0.05)
+        assert engine.turns == still, "an idle engine is not turned"
+
+
+async def test_a_question_is_answered_by_the_authenticator() -> None:
+    engine = fake()
+    server = Server(answering(engine, TokenAuthenticator(b"token")), LOG)
+    async with running(server):
+        order(engine, "authenticate token")
+        await until(lambda: len(engine.answers) == 1)
+        order(engine, "authenticate wrong")
+        await until(lambda: len(engine.answers) == 2)
+    assert engine.answers == [(0, 1), (1, None)]
+
+
+async def test_not_ready_is_heard() -> None:
+    engine = fake()
+    server = Server(Role(engine), LOG)
+    async with running(server):
+        await until(lambda: server.ready)
+        order(engine, "not_ready loading")
+        await until(lambda: not server.ready)
+
+
+async def test_an_engine_that_raises_ends_the_server() -> None:
+    engine = fake()
+    server = Server(Role(engine), LOG)
+    task = asyncio.create_task(server.run(asyncio.Event(), 1.0))
+    await until(lambda: server.ready)
+    order(engine, "raise")
+    with pytest.raises(RuntimeError, match="asked to"):
+        await asyncio.wait_for(task, 5)
+    assert engine.closed
+
+
+async def test_an_engine_that_never_drains_is_closed_at_the_deadline() -> None:
+    engine = fake()
+    engine.stuck = True
+    server = Server(Role(engine), LOG)
+    async with asyncio.timeout(5):
+        async with running(server, drain_s=0.05):
+            await until(lambda: server.ready)
+    assert engine.draining
+    assert engine.closed
+
+
+def test_an_empty_token_is_refused() -> None:
+    with pytest.raises(ValueError, match="everybody"):
+        TokenAuthenticator(b"")
