@@ -21,6 +21,7 @@ from bench.rounds import VoidRunError
 
 EXIT_FAILURE, EXIT_UNAVAILABLE, EXIT_TRY_LATER = 1, 69, 75
 QUICK_ROUNDS, FULL_ROUNDS = 3, 5
+PIPED_WIDTH = 120
 
 app = typer.Typer(
     name="bench",
@@ -151,7 +152,7 @@ def _run(name: str, measure: Measure, options: Options) -> None:
     if options.json:
         typer.echo(report.as_json())
     else:
-        report.show(Console())
+        report.show(Console() if sys.stdout.isatty() else Console(width=PIPED_WIDTH))
     if options.check and not report.holds:
         raise typer.Exit(EXIT_FAILURE)
 

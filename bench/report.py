@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -111,21 +112,23 @@ class Report:
         return cls(first.bench, {**machine, "run": runs}, tuple(cases))
 
     def show(self, console: Console) -> None:
-        table = Table(title=f"muster bench {self.bench}", title_justify="left", header_style="bold")
-        table.add_column("case", overflow="fold", min_width=34)
-        for column in ("value", "reference", "ratio", "min..max"):
+        judged = any(case.goal for case in self.cases)
+        table = Table(title=f"muster bench {self.bench}", title_justify="left", header_style="bold", box=SIMPLE_HEAD)
+        table.add_column("case", overflow="fold", min_width=24)
+        for column in ("value", "against", "ratio", "min..max"):
             table.add_column(column, justify="right", no_wrap=True)
-        table.add_column("goal", no_wrap=True)
+        if judged:
+            table.add_column("goal", no_wrap=True)
         for case in self.cases:
             verdict = {None: "", True: "[green]holds[/]", False: "[bold red]missed[/]"}[case.holds]
-            table.add_row(
+            cells = [
                 case.name,
                 number(case.value),
                 "" if case.reference is None else number(case.reference),
                 "" if case.ratio is None else f"{case.ratio:.3g}",
                 f"{number(case.min)}..{number(case.max)}",
-                f"{case.goal} {verdict}" if case.goal else "",
-            )
+            ]
+            table.add_row(*cells, *([f"{case.goal} {verdict}" if case.goal else ""] if judged else []))
         console.print(table)
         console.print("; ".join(_words(self.machine)), style="dim", highlight=False)
 

@@ -73,6 +73,19 @@ def test_a_super_packet_is_cut_into_its_segments(sender: socket.socket) -> None:
     assert [[len(datagram) for datagram in box] for box in boxes] == [[100] * 16] * 2
 
 
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_refused_destination_is_counted_and_the_others_get_theirs(sender: socket.socket, plain: bool) -> None:
+    """The kernel refuses broadcast in the middle of a batch: a short count, then an error, then the rest."""
+    with clients(2) as two:
+        addresses = np.array([two.addresses[0], number_of("255.255.255.255"), two.addresses[1]], dtype=np.uint32)
+        ports = np.array([two.ports[0], 9, two.ports[1]], dtype=np.uint16)
+        sent, _, errors, *_ = _null.send(sender.fileno(), addresses, ports, 64, batch=6, count=60, plain=plain)
+        boxes = received(two)
+    assert sent == sum(len(box) for box in boxes) == 60
+    assert [len(box) for box in boxes] == [30, 30]
+    assert errors in {29, 30}
+
+
 def test_sending_ends_when_the_time_is_over(sender: socket.socket) -> None:
     with clients(3, discard=True) as three:
         began = time.monotonic()
@@ -182,6 +195,8 @@ def test_a_late_answer_counts_from_the_intended_moment() -> None:
         thread.join(5.0)
     assert len(latency) == 20
     assert int(latency.max()) > 80_000_000
+    # All were answered at once, so the first had waited 19 ms longer than the last.
+    assert int(latency.max()) - int(latency.min()) > 10_000_000
 
 
 def test_unanswered_questions_are_missing_not_invented(sender: socket.socket) -> None:

@@ -14,7 +14,7 @@ HOUR_NS = HOUR_US * 1000
 PERCENTILES = [0.0, 0.001, 25.0, 50.0, 75.0, 90.0, 99.0, 99.9, 99.99, 100.0]
 
 layouts = st.sampled_from(
-    [(1, HOUR_US, 3), (1, HOUR_NS, 3), (1000, HOUR_NS, 3), (1, 2, 1), (7, 12345, 2), (1, 10**5, 4)]
+    [(1, HOUR_US, 3), (1, HOUR_NS, 3), (1000, HOUR_NS, 3), (1, 2, 1), (7, 12345, 2), (1, 10**5, 4), (1, 4096, 3)]
 )
 values = st.lists(st.one_of(st.integers(0, 5000), st.integers(0, HOUR_NS)), max_size=200)
 
