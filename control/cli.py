@@ -1,6 +1,217 @@
-"""The command `muster`."""
+"""The command `muster`: its words and options. What a word does is in `control/commands/`, imported when it is said.
+
+Manners: data on stdout, all else on stderr; a mistake is one line and an exit code (`control/errors.py`).
+"""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from control.errors import USAGE, UserError
+
+app: Final = typer.Typer(
+    name="muster",
+    help="Rooms over UDP: what a client publishes reaches every member.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+)
+rooms_app: Final = typer.Typer(help="The rooms of the running instance.", no_args_is_help=True)
+config_app: Final = typer.Typer(help="The configuration: check it, show it, document it.", no_args_is_help=True)
+app.add_typer(rooms_app, name="rooms")
+app.add_typer(config_app, name="config")
+
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="The TOML file [$MUSTER_CONFIG, ./muster.toml, …].")
+]
+Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
+Chance = Annotated[str | None, typer.Option(metavar="CHANCE", help="Inject on every link: 0.02 or 2%.")]
+Ms = Annotated[int | None, typer.Option(min=0, help="Inject on every link, in ms.")]
 
 
-def main() -> None:
-    """Run the command."""
-    raise SystemExit(0)
+@app.command()
+def up(
+    config: ConfigFile = None,
+    demo: Annotated[bool, typer.Option("--demo", help="Run the demo room and show it, a line a second.")] = False,
+    for_: Annotated[float | None, typer.Option("--for", min=0.1, metavar="SECONDS", help="End by itself.")] = None,
+    members: Annotated[int | None, typer.Option(min=1, help="Members of the demo room.")] = None,
+    rate: Annotated[int | None, typer.Option(min=1, help="Messages a second in the demo room.")] = None,
+    loss: Chance = None,
+    duplicate: Chance = None,
+    reorder: Chance = None,
+    corrupt: Chance = None,
+    delay_ms: Ms = None,
+    jitter_ms: Ms = None,
+    json: Json = False,
+) -> int:
+    """Run one proxy, broker, router and gateway on this machine, until Ctrl-C."""
+    from control.commands import common
+    from control.commands.up import up as run
+
+    wanted: dict[str, Any] = {
+        "demo.members": members,
+        "demo.rate": rate,
+        "faults.loss": chance("--loss", loss),
+        "faults.duplicate": chance("--duplicate", duplicate),
+        "faults.reorder": chance("--reorder", reorder),
+        "faults.corrupt": chance("--corrupt", corrupt),
+        "faults.delay_ms": delay_ms,
+        "faults.jitter_ms": jitter_ms,
+    }
+    flags = {
+        key: (value, "--" + key.partition(".")[2].replace("_", "-"))
+        for key, value in wanted.items()
+        if value is not None
+    }
+    return common.run(run(config, flags, demo=demo, seconds=for_, as_json=json))
+
+
+@app.command()
+def sub(
+    room: Annotated[str, typer.Argument(metavar="ROOM")],
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many messages.")] = None,
+    json: Json = False,
+    config: ConfigFile = None,
+) -> int:
+    """Print a room's messages as they come; gaps are told on stderr."""
+    from control.commands import common
+    from control.commands.sub import subscribe
+
+    return common.run(subscribe(common.place(config), room, count, json))
+
+
+@app.command()
+def pub(room: Annotated[str, typer.Argument(metavar="ROOM")], config: ConfigFile = None) -> int:
+    """Publish every line of stdin as a message, and wait until all are acknowledged."""
+    from control.commands import common
+    from control.commands.pub import publish
+
+    return common.run(publish(common.place(config), room))
+
+
+@app.command()
+def status(json: Json = False, config: ConfigFile = None) -> int:
+    """Show the running instance and its roles; exit code 1 if one does not serve."""
+    from control.commands.status import show
+
+    return show(config, json)
+
+
+@rooms_app.command("ls")
+def rooms_ls(
+    offset: Annotated[int, typer.Option(min=0, help="Rooms to pass over.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Rooms to show.")] = 100,
+    json: Json = False,
+    config: ConfigFile = None,
+) -> int:
+    """List rooms."""
+    from control.commands.rooms import ls
+
+    return ls(config, offset, limit, json)
+
+
+@rooms_app.command("show")
+def rooms_show(
+    room: Annotated[str, typer.Argument(metavar="ROOM")], json: Json = False, config: ConfigFile = None
+) -> int:
+    """Show what each role knows of one room."""
+    from control.commands.rooms import show
+
+    return show(config, room, json)
+
+
+@config_app.command("check")
+def config_check(config: ConfigFile = None) -> int:
+    """Read file and environment and say what is wrong; exit code 78 if something is."""
+    from control.commands.config import check
+
+    return check(config)
+
+
+@config_app.command("show")
+def config_show(
+    origin: Annotated[bool, typer.Option("--origin", help="Also where each value came from.")] = False,
+    json: Json = False,
+    config: ConfigFile = None,
+) -> int:
+    """Show every key as `muster up` takes it."""
+    from control.commands.config import show
+
+    return show(config, origin, json)
+
+
+@config_app.command("docs")
+def config_docs() -> int:
+    """Print the page of all keys, in Markdown."""
+    from control.commands.config import docs
+
+    return docs()
+
+
+@app.command()
+def version(json: Json = False) -> int:
+    """Print the version."""
+    from muster import __version__
+
+    print(f'{{"muster": "{__version__}"}}' if json else __version__)
+    return 0
+
+
+@app.command(
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
+    add_help_option=False,
+)
+def bench(context: typer.Context) -> int:
+    """Measure this machine, Muster and its peers."""
+    # By name: `bench` stands above `control` and is no import of it.
+    module: Any = import_module("bench.cli")
+    code = module.app(context.args, prog_name="muster bench", standalone_mode=False)
+    return code or 0
+
+
+def chance(flag: str, text: str | None) -> float | None:
+    """A probability as `0.02` or `2%`. Raises `UserError`."""
+    if text is None:
+        return None
+    try:
+        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        raise UserError(f"{flag}: {text!r} is no chance; write 0.02 or 2%", USAGE) from None
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    try:
+        code = app(arguments, prog_name="muster", standalone_mode=False)
+        sys.stdout.flush()
+        return code or 0
+    except UserError as error:
+        return fail(str(error), error.exit_code)
+    except BrokenPipeError:  # whoever read our output has enough
+        sys.stdout = None
+        return 0
+    except typer.Abort:
+        return 130
+    except Exception as error:
+        # What typer raises for a wrong word or option; it does not name the class.
+        show = getattr(error, "format_message", None)
+        if show is None:
+            raise
+        if type(error).__name__ == "NoArgsIsHelpError":
+            getattr(error, "show")()  # noqa: B009
+            return USAGE
+        where = getattr(getattr(error, "ctx", None), "command_path", "muster")
+        return fail(f"{show().rstrip('.')}; see {where} --help", USAGE)
+
+
+def fail(message: str, code: int) -> int:
+    """Say one line and pass the code on."""
+    print(f"muster: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

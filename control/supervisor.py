@@ -46,11 +46,11 @@ class Supervisor:
         config: Config,
         log: structlog.typing.FilteringBoundLogger,
         *,
-        command: Sequence[str] = NODE_COMMAND,
+        command: Sequence[str] | None = None,
         logs_to_files: bool = False,
     ) -> None:
         self.folder = instance.folder(config)
-        self._config, self._log, self._command = config, log, command
+        self.config, self._log, self._command = config, log, command or NODE_COMMAND
         self._logs_to_files = logs_to_files
         self._registry = Registry()
         self._clients: dict[Role, tuple[str, int]] = {}
@@ -88,7 +88,7 @@ class Supervisor:
     def record(self) -> Record:
         """The instance as it is now."""
         return Record(
-            name=self._config.instance.name,
+            name=self.config.instance.name,
             version=__version__,
             pid=os.getpid(),
             started=instance.start_time(os.getpid()) or 0,
@@ -96,13 +96,13 @@ class Supervisor:
             gateways=[self._endpoint("gateway")],
             proxies=[self._endpoint("proxy")],
             processes=[self._process(role, child) for role, child in self._children.items()],
-            faults=self._config.faults.active(),
+            faults=self.config.faults.active(),
         )
 
     # --- start ----------------------------------------------------------------------------------------------------
 
     def _choose(self) -> None:
-        ports, config = Ports(), self._config
+        ports, config = Ports(), self.config
         try:
             for role in ROLES:
                 section = config.role(role)
@@ -147,7 +147,7 @@ class Supervisor:
 
     def spec(self, role: Role) -> Spec:
         """What the role's process is told."""
-        config, section, placement = self._config, self._config.role(role), self._registry.snapshot
+        config, section, placement = self.config, self.config.role(role), self._registry.snapshot
         client = role in self._clients
         arena_mib: int | None = getattr(section, "arena_mib", None)
         return Spec(

@@ -1,0 +1,71 @@
+"""What several commands share: the instance they mean, its admin ports, and how a coroutine is run to its end."""
+
+import asyncio
+import http.client
+import json
+import signal
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from rich.console import Console
+
+from control import config, instance
+from control.errors import TRY_LATER, UserError
+from control.instance import Folder, Process, Record
+
+HTTP_S: Final = 2.0
+
+
+def place(config_file: Path | None) -> Folder:
+    """The folder of the instance that the configuration means."""
+    return instance.folder(config.load(config_file).config)
+
+
+def running(config_file: Path | None) -> Record:
+    """The running instance. Raises `NotRunning`."""
+    return instance.find(place(config_file))
+
+
+def get(process: Process, path: str) -> tuple[int, Any]:
+    """Ask one role's admin port. Raises `UserError` when it does not answer."""
+    host, port = process.admin
+    connection = http.client.HTTPConnection(host, port, timeout=HTTP_S)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise UserError(f"{process.role} does not answer on {host}:{port}: {error}; try again", TRY_LATER) from None
+    finally:
+        connection.close()
+
+
+def print_json(document: Any) -> None:
+    """One document on stdout."""
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
+
+
+def out() -> Console:
+    """The console for data; colours only for eyes, never with NO_COLOR."""
+    return Console(soft_wrap=True, highlight=False)
+
+
+def run(work: Coroutine[Any, Any, int]) -> int:
+    """Run to the end and return the exit code. SIGINT and SIGTERM are ends like others: 0."""
+    import uvloop
+
+    return uvloop.run(_until_signal(work))
+
+
+async def _until_signal(work: Coroutine[Any, Any, int]) -> int:
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(work)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        return 0

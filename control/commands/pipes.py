@@ -1,0 +1,89 @@
+"""stdin and stdout that may block without stopping the loop, nor the end of the program.
+
+Each has a daemon thread: a reader of ours that is stopped, or a terminal nobody types at, holds up nothing else.
+"""
+
+import asyncio
+import os
+import queue
+import threading
+from collections.abc import AsyncIterator
+from typing import Final
+
+CHUNK_BYTES: Final = 1 << 16
+AHEAD: Final = 8
+"""Chunks that are read before somebody takes them: 512 KiB."""
+
+
+async def lines(descriptor: int) -> AsyncIterator[list[bytes]]:
+    """The lines of a descriptor without their ends, as many at a time as were there. The last may lack its end."""
+    loop = asyncio.get_running_loop()
+    chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
+    free = threading.Semaphore(AHEAD)
+
+    def read() -> None:
+        chunk: bytes | OSError = b"more"
+        while chunk and isinstance(chunk, bytes):
+            free.acquire()
+            try:
+                chunk = os.read(descriptor, CHUNK_BYTES)
+            except OSError as error:
+                chunk = error
+            try:
+                loop.call_soon_threadsafe(chunks.put_nowait, chunk)
+            except RuntimeError:  # the loop is closed: nobody wants more
+                return
+
+    threading.Thread(target=read, daemon=True, name="stdin").start()
+    rest = b""
+    while chunk := await chunks.get():
+        if isinstance(chunk, OSError):
+            raise chunk
+        free.release()
+        *whole, rest = (rest + chunk).split(b"\n")
+        if whole:
+            yield whole
+    if rest:
+        yield [rest]
+
+
+class Writer:
+    """Writes to a descriptor, one piece after the other."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._loop = asyncio.get_running_loop()
+        self._pieces: queue.SimpleQueue[tuple[bytes, asyncio.Future[None]]] = queue.SimpleQueue()
+        threading.Thread(target=self._work, daemon=True, name="stdout").start()
+
+    async def write(self, piece: bytes) -> None:
+        """Return when it is written. Raises `BrokenPipeError` when nobody reads any more."""
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._pieces.put((piece, done))
+        await done
+
+    def _work(self) -> None:
+        while True:
+            piece, done = self._pieces.get()
+            error = self._put(memoryview(piece))
+            try:
+                self._loop.call_soon_threadsafe(_finish, done, error)
+            except RuntimeError:
+                return
+
+    def _put(self, piece: memoryview) -> OSError | None:
+        try:
+            while piece:
+                piece = piece[os.write(self._descriptor, piece) :]
+        except OSError as error:
+            return error
+        return None
+
+
+def _finish(done: asyncio.Future[None], error: OSError | None) -> None:
+    if done.cancelled():
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)

@@ -1,0 +1,55 @@
+"""`muster pub ROOM`: every line of stdin is a message."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from control import sdk
+from control.commands import pipes
+from control.errors import UserError
+from control.instance import Folder
+from control.sdk import Client
+
+MESSAGE_BYTES_MAX: Final = 65_536
+
+
+async def publish(place: Folder, room: str) -> int:
+    """Publish all lines and wait until the owner has numbered every one."""
+    async with sdk.connect(place) as client:
+        with progress() as step:
+            sent = await send(client, room, step)
+    print(f"published {sent} to {room}", file=sys.stderr)
+    return 0
+
+
+async def send(client: Client, room: str, step: Callable[[int], None]) -> int:
+    """Publish in order. Without credit, and for the last line, wait for the answer, which covers all before it."""
+    sent, held = 0, None
+    async for lines in pipes.lines(0):
+        for line in lines:
+            if len(line) > MESSAGE_BYTES_MAX:
+                raise UserError(f"line {sent + 1} has {len(line)} bytes; a message has at most {MESSAGE_BYTES_MAX}")
+            if held is not None and not client.publish_nowait(room, held):
+                await client.publish(room, held)
+            held = line
+            sent += 1
+        step(sent)
+    if held is not None:
+        await client.publish(room, held)
+    return sent
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Callable[[int], None]]:
+    """A counter on stderr, where someone looks at it and nobody types."""
+    if not sys.stderr.isatty() or sys.stdin.isatty():
+        yield lambda sent: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} published"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("published", total=None)
+        yield lambda sent: bar.update(task, completed=sent)

@@ -1,0 +1,45 @@
+"""`muster status`: the instance and each of its roles."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from control.commands import common
+from control.errors import UserError
+
+
+def show(config_file: Path | None, as_json: bool) -> int:
+    """Print what every role says; exit code 1 when one does not serve."""
+    record = common.running(config_file)
+    roles: list[dict[str, Any]] = []
+    for process in record.processes:
+        try:
+            _, answer = common.get(process, "/api/v1/status")
+        except UserError as error:
+            answer = {"role": process.role, "node": process.node, "state": "no answer", "error": str(error)}
+        roles.append({**answer, "restarts": process.restarts, "admin": f"http://{process.admin[0]}:{process.admin[1]}"})
+    healthy = all(role["state"] == "ready" for role in roles)
+    if as_json:
+        common.print_json({"instance": record.name, "version": record.version, "faults": record.faults, "roles": roles})
+        return 0 if healthy else 1
+    console = common.out()
+    console.print(f"[bold]{record.name}[/bold] {record.version}, process {record.pid}")
+    if record.faults:
+        console.print("[bold red]FAULTS ARE INJECTED ON PURPOSE[/bold red], as the configuration says")
+    table = Table(box=None, pad_edge=False)
+    for column in ("role", "node", "state", "restarts", "epoch", "pid", "address", "admin"):
+        table.add_column(column)
+    for role in roles:
+        addresses = ", ".join(f"{host}:{port}" for host, port in role.get("addresses", []))
+        cells = (
+            role["role"],
+            role["node"],
+            role["state"],
+            role["restarts"],
+            role.get("epoch", ""),
+            role.get("pid", ""),
+        )
+        table.add_row(*(str(cell) for cell in cells), addresses, role["admin"])
+    console.print(table)
+    return 0 if healthy else 1

@@ -1,0 +1,103 @@
+"""`muster up`: run everything on this machine until a signal, or for a while."""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from control import config, logs
+from control.demo import ROOM, DemoRoom, Figures
+from control.options import UP
+from control.supervisor import Supervisor
+
+COLUMNS: Final = ("seconds", "published", "delivered", "repaired", "lost", "p50_ms", "p99_ms")
+HEADER_EVERY: Final = 20
+
+
+async def up(
+    config_file: Path | None, flags: Mapping[str, tuple[Any, str]], *, demo: bool, seconds: float | None, as_json: bool
+) -> int:
+    """Run the instance; with `demo` the demo room too. Exit code 1 if a member of it missed a message."""
+    settings = config.load(config_file, flags=flags, profile=UP).config
+    log = logs.configure(settings.log.level, settings.log.format, role="supervisor", instance=settings.instance.name)
+    if settings.faults.active():
+        say("FAULTS ARE INJECTED ON PURPOSE: see muster config show --origin")
+    async with Supervisor(settings, log, logs_to_files=demo) as supervisor:
+        greet(supervisor, demo)
+        if not demo:
+            await asyncio.sleep(float("inf") if seconds is None else seconds)
+            return 0
+        return await run_demo(supervisor, seconds, as_json)
+
+
+async def run_demo(supervisor: Supervisor, seconds: float | None, as_json: bool) -> int:
+    """Publish and show a line a second, until the time is over or a signal cancels this; then the summary."""
+    room = DemoRoom(supervisor.config.demo)
+    async with room.opened(supervisor.folder):
+        try:
+            async with asyncio.timeout(seconds):
+                await show_lines(room, quiet=as_json)
+        except (TimeoutError, asyncio.CancelledError) as end:
+            figures = await room.finish()
+            summary(figures, as_json)
+            if isinstance(end, asyncio.CancelledError):
+                raise  # a signal is an end like others: exit code 0
+            return 0 if figures.whole else 1
+    return 0
+
+
+async def show_lines(room: DemoRoom, quiet: bool) -> None:
+    """One line a second, for ever."""
+    count = 0
+    while True:
+        await asyncio.sleep(1.0)
+        if quiet:
+            continue
+        if count % HEADER_EVERY == 0:
+            print("  ".join(f"{column:>10}" for column in COLUMNS))
+        count += 1
+        print(line(room.figures()), flush=True)
+
+
+def line(figures: Figures) -> str:
+    """The figures under `COLUMNS`."""
+    cells = (getattr(figures, column) for column in COLUMNS)
+    return "  ".join(f"{cell:>10.1f}" if isinstance(cell, float) else f"{cell:>10,}" for cell in cells)
+
+
+def summary(figures: Figures, as_json: bool) -> None:
+    """The last word, on stdout."""
+    if as_json:
+        document = {**msgspec.to_builtins(figures), "whole": figures.whole}
+        print(msgspec.json.encode(document).decode())
+        return
+    verdict = "every member got every message" if figures.whole else "MESSAGES ARE MISSING OR DOUBLE"
+    print(
+        f"{figures.members} members, {figures.published:,} published, {figures.delivered:,} delivered, "
+        f"{figures.repaired:,} repaired, {figures.lost:,} lost, {figures.repeated:,} repeated: {verdict}"
+    )
+
+
+def greet(supervisor: Supervisor, demo: bool) -> None:
+    """Where it is and what to try next, on stderr."""
+    record = supervisor.record()
+    for role, endpoints in (("gateway", record.gateways), ("proxy", record.proxies)):
+        for endpoint in endpoints:
+            say(f"{role:8} {endpoint.host}:{endpoint.port}")
+    for process in record.processes:
+        say(f"{process.role:8} http://{process.admin[0]}:{process.admin[1]}/metrics")
+    say(f"instance {supervisor.folder.path}" + (f", logs in {supervisor.folder.logs}" if demo else ""))
+    say("try, in other terminals:")
+    for command in (f"muster sub {ROOM}", f"echo hello | muster pub {ROOM}", "muster status"):
+        say(f"  {command}")
+    say("Ctrl-C ends it")
+
+
+def say(text: str) -> None:
+    """To people: stderr."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,169 @@
+"""The command by its own text and exit codes: data on stdout, one clear line on stderr for every mistake."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+class Command:
+    """Runs `muster` against an instance folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
+        self.environment |= {"MUSTER_INSTANCE__DIR": str(folder), "NO_COLOR": "1", "COLUMNS": "200"}
+
+    def __call__(self, *words: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "tests.fakes.command", *words],
+            cwd=ROOT,
+            env=self.environment | environment,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    @contextmanager
+    def up(self, *words: str) -> Iterator[subprocess.Popen[str]]:
+        with subprocess.Popen(
+            [sys.executable, "-m", "tests.fakes.command", "up", *words],
+            cwd=ROOT,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stderr is not None
+            for line in process.stderr:
+                if "Ctrl-C" in line:
+                    break
+            try:
+                yield process
+            finally:
+                process.terminate()
+                process.communicate(timeout=20)
+
+
+@pytest.fixture
+def muster(tmp_path: Path) -> Command:
+    return Command(tmp_path / "instance")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (["--nope"], 2, "No such option: --nope; see muster --help"),
+        (["upp"], 2, "upp"),
+        (["sub"], 2, "ROOM"),
+        (["sub", "room", "--count", "0"], 2, "--count"),
+        (["up", "--loss", "much"], 2, "--loss: 'much' is no chance; write 0.02 or 2%"),
+        (["up", "--loss", "2.5"], 78, "--loss: faults.loss = 2.5"),
+        (["status"], 69, "start one: muster up"),
+        (["rooms", "ls"], 69, "start one: muster up"),
+        (["rooms", "show", "demo"], 69, "start one: muster up"),
+        (["sub", "demo"], 69, "start one: muster up"),
+        (["pub", "demo"], 69, "start one: muster up"),
+        (["config", "check", "--config", "absent.toml"], 78, "absent.toml: cannot be read"),
+        (["up", "--config", "absent.toml"], 78, "absent.toml: cannot be read"),
+    ],
+)
+def test_a_mistake_is_one_line_on_stderr_and_its_exit_code(
+    muster: Command, words: list[str], code: int, text: str
+) -> None:
+    done = muster(*words)
+    assert done.returncode == code
+    assert done.stdout == ""
+    assert text in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("muster: ")
+
+
+def test_an_unknown_variable_stops_every_command_that_reads_the_configuration(muster: Command) -> None:
+    done = muster("status", MUSTER_GATEWAY_ARENA_MIB="1")
+    assert done.returncode == 78
+    assert "did you mean MUSTER_GATEWAY__ARENA_MIB?" in done.stderr
+
+
+def test_the_help_names_every_word(muster: Command) -> None:
+    done = muster("--help")
+    assert done.returncode == 0
+    for word in ("up", "sub", "pub", "status", "rooms", "config", "bench", "version"):
+        assert f" {word} " in done.stdout
+
+
+def test_the_version_is_that_of_the_library(muster: Command) -> None:
+    from muster import __version__
+
+    assert muster("version").stdout == f"{__version__}\n"
+    assert json.loads(muster("version", "--json").stdout) == {"muster": __version__}
+
+
+def test_the_configuration_shows_where_values_come_from(muster: Command) -> None:
+    done = muster("config", "show", "--json", "--origin", MUSTER_DEMO__RATE="7")
+    shown = json.loads(done.stdout)
+    assert shown["demo.rate"] == {"value": 7, "origin": "MUSTER_DEMO__RATE"}
+    assert shown["gateway.arena_mib"] == {"value": 64, "origin": "muster up"}
+    assert "demo.rate" in muster("config", "show").stdout
+    assert muster("config", "docs").stdout == (ROOT / "docs" / "configuration.md").read_text()
+    assert muster("config", "check").returncode == 0
+
+
+def test_an_instance_is_seen_from_other_terminals_and_ends_with_0(muster: Command) -> None:
+    with muster.up() as process:
+        status = muster("status")
+        assert status.returncode == 0
+        for role in ("router", "broker", "gateway", "proxy"):
+            assert role in status.stdout
+        document = json.loads(muster("status", "--json").stdout)
+        assert [role["state"] for role in document["roles"]] == ["ready"] * 4
+        assert [room["name"] for room in json.loads(muster("rooms", "ls", "--json").stdout)] == [
+            "room-0",
+            "room-1",
+            "room-2",
+        ]
+        assert "room-1" in muster("rooms", "ls", "--offset", "1").stdout
+        assert json.loads(muster("rooms", "show", "room-1", "--json").stdout)["gateway"]["members"] == 1
+        assert "members" in muster("rooms", "show", "room-1").stdout
+        absent = muster("rooms", "show", "absent")
+        assert (absent.returncode, absent.stdout) == (1, "")
+        again = muster("up")
+        assert again.returncode == 1
+        assert "already running" in again.stderr
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+    assert muster("status").returncode == 69
+
+
+def test_faults_are_shouted_about(muster: Command) -> None:
+    with muster.up("--loss", "1%"):
+        assert "FAULTS" in muster("status").stdout
+        assert json.loads(muster("status", "--json").stdout)["faults"] is True
+
+
+def test_the_demo_ends_by_itself_and_every_member_got_everything(muster: Command) -> None:
+    done = muster("up", "--demo", "--for", "1.5", "--members", "5", "--rate", "200")
+    assert done.returncode == 0, done.stderr
+    assert "every member got every message" in done.stdout
+    assert "muster sub demo" in done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == ["seconds", "published", "delivered", "repaired", "lost", "p50_ms", "p99_ms"]
+    summary = json.loads(muster("up", "--demo", "--for", "1", "--members", "3", "--json").stdout)
+    assert summary["whole"] is True
+    assert summary["delivered"] == 3 * summary["published"] > 0
+
+
+def test_a_member_that_missed_a_message_is_exit_code_1(muster: Command) -> None:
+    done = muster("up", "--demo", "--for", "1", "--members", "5", FAKE_DROP="3")
+    assert done.returncode == 1, done.stderr
+    assert "5 lost" in done.stdout

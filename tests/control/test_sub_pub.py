@@ -1,0 +1,108 @@
+"""`sub` prints bytes as they are and tells gaps apart; `pub` keeps the order and waits for the last answer."""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+
+import pytest
+
+from control.commands import pipes, pub
+from control.commands.sub import render, take
+from control.errors import UserError
+from tests.fakes.library import Client, Gap, Message
+
+ONE, TWO = Message("r", 1, 7, b"one"), Message("r", 2, 7, b"\xff\x00")
+GAP = Gap(5, 3, None, "owner_lost")
+
+
+def test_messages_are_printed_byte_for_byte_and_gaps_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    assert render([ONE, GAP, Gap(5, 3, 4, "slow"), TWO], as_json=False) == b"one\n\xff\x00\n"
+    assert capsys.readouterr().err == (
+        "gap stream=5 first=3 last=unknown reason=owner_lost\ngap stream=5 first=3 last=4 reason=slow\n"
+    )
+
+
+def test_json_keeps_order_and_bytes_that_are_no_text() -> None:
+    documents = [json.loads(line) for line in render([ONE, GAP, TWO], as_json=True).splitlines()]
+    assert documents == [
+        {"room": "r", "position": "1", "sender": 7, "data": "one"},
+        {"gap": {"stream": 5, "first": 3, "last": None, "reason": "owner_lost"}},
+        {"room": "r", "position": "2", "sender": 7, "data_base64": "/wA="},
+    ]
+
+
+def test_only_messages_count() -> None:
+    assert take([GAP, ONE, GAP, TWO], 1) == ([GAP, ONE], 0)
+    assert take([ONE, TWO], None) == ([ONE, TWO], None)
+    assert take([ONE], 3) == ([ONE], 2)
+
+
+async def read_all(descriptor: int) -> list[bytes]:
+    return [line async for batch in pipes.lines(descriptor) for line in batch]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"), [(b"", []), (b"a\nb\n", [b"a", b"b"]), (b"a\n\nb", [b"a", b"", b"b"]), (b"\n", [b""])]
+)
+async def test_lines_are_split_as_they_were(text: bytes, wanted: list[bytes]) -> None:
+    ours, theirs = os.pipe()
+    os.write(theirs, text)
+    os.close(theirs)
+    assert await read_all(ours) == wanted
+    os.close(ours)
+
+
+async def test_a_line_comes_through_before_the_pipe_ends() -> None:
+    ours, theirs = os.pipe()
+    os.write(theirs, b"now\nhal")
+    lines = pipes.lines(ours)
+    assert await asyncio.wait_for(anext(lines), 5) == [b"now"]
+    os.write(theirs, b"f\n")
+    assert await asyncio.wait_for(anext(lines), 5) == [b"half"]
+    os.close(theirs)
+    assert [batch async for batch in lines] == []
+    os.close(ours)
+
+
+async def test_a_blocked_pipe_does_not_block_the_loop_and_a_closed_one_is_told() -> None:
+    ours, theirs = os.pipe()
+    writer = pipes.Writer(theirs)
+    blocked = asyncio.create_task(writer.write(bytes(1 << 20)))
+    await asyncio.sleep(0.05)
+    assert not blocked.done()
+    os.close(ours)
+    with pytest.raises(BrokenPipeError):
+        await asyncio.wait_for(blocked, 5)
+    os.close(theirs)
+
+
+async def feed(monkeypatch: pytest.MonkeyPatch, lines: list[bytes]) -> None:
+    async def given(_descriptor: int) -> AsyncIterator[list[bytes]]:
+        for start in range(0, len(lines), 100):
+            await asyncio.sleep(0)
+            yield lines[start : start + 100]
+
+    monkeypatch.setattr(pipes, "lines", given)
+
+
+async def test_all_lines_are_published_in_order_and_the_last_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [str(number).encode() for number in range(1000)]
+    await feed(monkeypatch, lines)
+    client = Client(credit=64)
+    assert await pub.send(client, "room", lambda sent: None) == 1000
+    assert client.published == lines
+    assert client.waited >= 1000 // 65
+
+
+async def test_nothing_is_published_for_no_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    await feed(monkeypatch, [])
+    client = Client()
+    assert await pub.send(client, "room", lambda sent: None) == 0
+    assert client.published == []
+
+
+async def test_a_line_too_long_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    await feed(monkeypatch, [b"short", bytes(65_537)])
+    with pytest.raises(UserError, match="line 2 has 65537 bytes"):
+        await pub.send(Client(), "room", lambda sent: None)

@@ -1,0 +1,89 @@
+"""The client library in memory: clients of one process that share rooms. As `control.sdk` uses it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+
+@dataclass
+class Message:
+    room: str
+    position: int
+    sender: int
+    data: bytes
+
+
+@dataclass
+class Gap:
+    stream: int
+    first: int
+    last: int | None
+    reason: str
+
+
+class Room:
+    """A member's queue."""
+
+    def __init__(self) -> None:
+        self.queue: asyncio.Queue[Message | Gap] = asyncio.Queue()
+
+    async def batches(self) -> AsyncIterator[Sequence[Message | Gap]]:
+        while True:
+            batch = [await self.queue.get()]
+            while not self.queue.empty():
+                batch.append(self.queue.get_nowait())
+            yield batch
+
+
+class Client:
+    """Publishes to everybody in the process. `drop` numbers never arrive; `credit` is what nowait may use in a row."""
+
+    rooms: ClassVar[dict[str, list[Room]]] = {}
+    count: ClassVar[int] = 0
+    drop: ClassVar[frozenset[int]] = frozenset()
+
+    def __init__(self, credit: int = 256) -> None:
+        self.credit = self.left = credit
+        self.published: list[bytes] = []
+        self.waited = 0
+
+    @asynccontextmanager
+    async def join(self, room: str) -> AsyncIterator[Room]:
+        joined = Room()
+        self.rooms.setdefault(room, []).append(joined)
+        try:
+            yield joined
+        finally:
+            self.rooms[room].remove(joined)
+
+    async def publish(self, room: str, data: bytes) -> int:
+        await asyncio.sleep(0)
+        self.left = self.credit
+        self.waited += 1
+        return self._publish(room, data)
+
+    def publish_nowait(self, room: str, data: bytes) -> bool:
+        if self.left == 0:
+            return False
+        self.left -= 1
+        self._publish(room, data)
+        return True
+
+    def stats(self) -> Mapping[str, int]:
+        return {"repaired": 1}
+
+    def _publish(self, room: str, data: bytes) -> int:
+        self.published.append(data)
+        type(self).count += 1
+        if self.count not in self.drop:
+            for joined in self.rooms.get(room, []):
+                joined.queue.put_nowait(Message(room, self.count, 1, data))
+        return self.count
+
+
+@asynccontextmanager
+async def connect(**_options: Any) -> AsyncIterator[Client]:
+    """One more client of this process."""
+    yield Client()
