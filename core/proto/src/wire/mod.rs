@@ -1,0 +1,201 @@
+//! What is on the wire: the clear header, the frames inside the seal, and the records inside the control log.
+//!
+//! Owns every byte layout (`docs/protocol.md` is its table, `tests/vectors/` its golden examples). Knows no role and
+//! keeps no state: parsing gives borrowed views, writing appends to a [`crate::codec::Writer`].
+
+pub mod frame;
+pub mod header;
+pub mod publish;
+pub mod record;
+pub mod room;
+
+pub use frame::{Frame, FrameKind, Frames};
+pub use header::{DatagramKind, Header, HEADER};
+
+use crate::codec::{Reader, Writer};
+
+/// Names one numbered sequence of a room's messages: who numbered it, in which life, and which of its rooms' lives.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct StreamId {
+    pub node: u32,
+    pub epoch: u32,
+    pub generation: u32,
+}
+
+impl StreamId {
+    pub const LEN: usize = 12;
+
+    #[inline]
+    pub fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        Some(StreamId { node: reader.u32()?, epoch: reader.u32()?, generation: reader.u32()? })
+    }
+
+    #[inline]
+    pub fn write(&self, writer: &mut Writer<'_>) {
+        writer.u32(self.node).u32(self.epoch).u32(self.generation);
+    }
+}
+
+/// Who published: the authenticated user and one random number per life of the publishing client.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct PublisherId {
+    pub user: u64,
+    pub incarnation: u64,
+}
+
+/// Why offsets of a stream will not come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[repr(u8)]
+pub enum GapReason {
+    /// The member was slower than the ring keeps.
+    Slow = 1,
+    /// The owner died and its ring with it; the gap has no known end.
+    OwnerLost = 2,
+    /// A repair did not come in time.
+    Unrepaired = 3,
+    /// Older than the ring, at a join with positions.
+    Expired = 4,
+    /// The owner forgot the room (idle) and numbered it anew.
+    Restarted = 5,
+}
+
+impl GapReason {
+    pub fn from_u8(value: u8) -> Option<Self> {
+        Some(match value {
+            1 => GapReason::Slow,
+            2 => GapReason::OwnerLost,
+            3 => GapReason::Unrepaired,
+            4 => GapReason::Expired,
+            5 => GapReason::Restarted,
+            _ => return None,
+        })
+    }
+
+    /// The name that users see.
+    pub fn name(self) -> &'static str {
+        match self {
+            GapReason::Slow => "slow",
+            GapReason::OwnerLost => "owner_lost",
+            GapReason::Unrepaired => "unrepaired",
+            GapReason::Expired => "expired",
+            GapReason::Restarted => "restarted",
+        }
+    }
+}
+
+/// Offsets `first..=last` of `stream` that a member will not get; `last == u64::MAX` where nobody knows the end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StreamGap {
+    pub stream: StreamId,
+    pub first: u64,
+    pub last: u64,
+    pub reason: GapReason,
+}
+
+impl StreamGap {
+    pub const LEN: usize = StreamId::LEN + 17;
+    /// `last` of a gap whose end nobody knows.
+    pub const OPEN: u64 = u64::MAX;
+
+    pub fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        Some(StreamGap {
+            stream: StreamId::read(reader)?,
+            first: reader.u64()?,
+            last: reader.u64()?,
+            reason: GapReason::from_u8(reader.u8()?)?,
+        })
+    }
+
+    pub fn write(&self, writer: &mut Writer<'_>) {
+        self.stream.write(writer);
+        writer.u64(self.first).u64(self.last).u8(self.reason as u8);
+    }
+}
+
+/// What a refusal says: a number, a name, and whether trying again may help.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[repr(u8)]
+pub enum Code {
+    Ok = 0,
+    BadCredential = 1,
+    NotReady = 2,
+    TooManyRooms = 3,
+    RateLimited = 4,
+    BadRoomName = 5,
+    NameCollision = 6,
+    Draining = 7,
+    Busy = 8,
+    NotAllowed = 9,
+    Malformed = 10,
+    Unknown = 255,
+}
+
+impl Code {
+    pub const ALL: [Code; 12] = [
+        Code::Ok,
+        Code::BadCredential,
+        Code::NotReady,
+        Code::TooManyRooms,
+        Code::RateLimited,
+        Code::BadRoomName,
+        Code::NameCollision,
+        Code::Draining,
+        Code::Busy,
+        Code::NotAllowed,
+        Code::Malformed,
+        Code::Unknown,
+    ];
+
+    pub fn from_u8(value: u8) -> Self {
+        Code::ALL.into_iter().find(|code| *code as u8 == value).unwrap_or(Code::Unknown)
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Code::Ok => "ok",
+            Code::BadCredential => "bad_credential",
+            Code::NotReady => "not_ready",
+            Code::TooManyRooms => "too_many_rooms",
+            Code::RateLimited => "rate_limited",
+            Code::BadRoomName => "bad_room_name",
+            Code::NameCollision => "name_collision",
+            Code::Draining => "draining",
+            Code::Busy => "busy",
+            Code::NotAllowed => "not_allowed",
+            Code::Malformed => "malformed",
+            Code::Unknown => "unknown",
+        }
+    }
+
+    /// Whether the same request may succeed later.
+    pub fn retry(self) -> bool {
+        matches!(self, Code::NotReady | Code::RateLimited | Code::Draining | Code::Busy)
+    }
+}
+
+/// What a node is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub enum Role {
+    Client = 1,
+    Proxy = 2,
+    Broker = 3,
+    Router = 4,
+    Gateway = 5,
+}
+
+impl Role {
+    pub fn from_u8(value: u8) -> Option<Self> {
+        [Role::Client, Role::Proxy, Role::Broker, Role::Router, Role::Gateway].into_iter().find(|role| *role as u8 == value)
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Client => "client",
+            Role::Proxy => "proxy",
+            Role::Broker => "broker",
+            Role::Router => "router",
+            Role::Gateway => "gateway",
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Publishing: messages on their way to the room's owner, and the acknowledgements on their way back.
+
+use super::frame::{append, FrameKind, FRAME};
+use super::room::STREAMS_MAX;
+use super::{Code, PublisherId, StreamId, HEADER};
+use crate::codec::{Reader, Writer};
+
+/// Bytes of a client's publish frame in front of its messages.
+pub const PUBLISH: usize = FRAME + 4 + 8 + 8 + 1;
+/// Bytes of a proxy's publish frame in front of its messages.
+pub const LINK_PUBLISH: usize = FRAME + 8 + 16 + 8 + 4 + 8 + 8 + 1;
+/// Bytes of a published message's own header.
+pub const PUBLISHED: usize = 3;
+/// Bytes of messages that a publish frame may carry, so that a proxy can pass them on in one datagram of `payload` bytes.
+pub const fn publish_body_max(payload: usize) -> usize {
+    payload - HEADER - crate::seal::TAG - LINK_PUBLISH
+}
+/// Messages that one publish frame may carry.
+pub const PUBLISH_MESSAGES: usize = 255;
+
+/// Messages of one publisher for one room, numbered from `first`.
+#[derive(Clone, Copy, Debug)]
+pub struct Publish<'a> {
+    pub handle: u32,
+    /// The lowest sequence that the publisher has no acknowledgement for.
+    pub low: u64,
+    pub first: u64,
+    pub count: u8,
+    /// The messages as on the wire: length u16, flags u8, data.
+    pub messages: &'a [u8],
+}
+
+impl<'a> Publish<'a> {
+    pub fn read(body: &'a [u8]) -> Option<Self> {
+        let mut reader = Reader::new(body);
+        Some(Publish { handle: reader.u32()?, low: reader.u64()?, first: reader.u64()?, count: reader.u8()?, messages: reader.rest() })
+    }
+
+    /// Writes the frame with messages already in wire form.
+    pub fn write(&self, writer: &mut Writer<'_>) -> bool {
+        append(writer, FrameKind::Publish, 0, |writer| {
+            writer.u32(self.handle).u64(self.low).u64(self.first).u8(self.count).put(self.messages);
+            true
+        })
+    }
+}
+
+/// The same between proxy and broker, with who publishes stamped by the proxy and what it wants echoed.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkPublish<'a> {
+    pub room: u64,
+    pub publisher: PublisherId,
+    /// The proxy's name for the session, echoed in the acknowledgement.
+    pub session: u64,
+    /// The proxy's handle of the room in that session, echoed.
+    pub handle: u32,
+    pub low: u64,
+    pub first: u64,
+    pub count: u8,
+    pub messages: &'a [u8],
+}
+
+impl<'a> LinkPublish<'a> {
+    pub fn read(body: &'a [u8]) -> Option<Self> {
+        let mut reader = Reader::new(body);
+        Some(LinkPublish {
+            room: reader.u64()?,
+            publisher: PublisherId { user: reader.u64()?, incarnation: reader.u64()? },
+            session: reader.u64()?,
+            handle: reader.u32()?,
+            low: reader.u64()?,
+            first: reader.u64()?,
+            count: reader.u8()?,
+            messages: reader.rest(),
+        })
+    }
+
+    pub fn write(&self, writer: &mut Writer<'_>) -> bool {
+        append(writer, FrameKind::LinkPublish, 0, |writer| {
+            writer.u64(self.room).u64(self.publisher.user).u64(self.publisher.incarnation).u64(self.session);
+            writer.u32(self.handle).u64(self.low).u64(self.first).u8(self.count).put(self.messages);
+            true
+        })
+    }
+}
+
+/// Walks published messages: flags and data.
+pub fn published(messages: &[u8], count: u8) -> impl Iterator<Item = (u8, &[u8])> {
+    let mut reader = Reader::new(messages);
+    let mut left = count;
+    std::iter::from_fn(move || {
+        left = left.checked_sub(1)?;
+        let len = usize::from(reader.u16()?);
+        let flags = reader.u8()?;
+        Some((flags, reader.take(len)?))
+    })
+}
+
+/// Runs of positions that one acknowledgement can carry.
+pub const ACK_RUNS: usize = 16;
+/// Missing ranges that one acknowledgement can carry.
+pub const ACK_RANGES: usize = 4;
+
+/// What a room's owner has of a publisher's messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ack {
+    pub handle: u32,
+    pub code: Code,
+    /// Every sequence up to here is numbered.
+    pub cumulative: u64,
+    /// Messages and bytes that the publisher may have unacknowledged.
+    pub credit_messages: u16,
+    pub credit_bytes: u32,
+    pub stream: StreamId,
+    /// Sequences above `cumulative` that are missing below the highest held, inclusive.
+    pub missing: Vec<(u64, u64)>,
+    /// Which offsets the sequences got: (first sequence, first offset, count).
+    pub runs: Vec<(u64, u64, u16)>,
+}
+
+impl Ack {
+    /// Bytes of the longest acknowledgement between broker and proxy.
+    pub const LEN_MAX: usize = FRAME + 8 + 4 + 1 + 8 + 6 + StreamId::LEN + 2 + ACK_RANGES * 12 + ACK_RUNS * 18;
+
+    fn read_from(reader: &mut Reader<'_>) -> Option<Self> {
+        let mut ack = Ack {
+            handle: reader.u32()?,
+            code: Code::from_u8(reader.u8()?),
+            cumulative: reader.u64()?,
+            credit_messages: reader.u16()?,
+            credit_bytes: reader.u32()?,
+            stream: StreamId::read(reader)?,
+            missing: Vec::new(),
+            runs: Vec::new(),
+        };
+        let (ranges, runs) = (usize::from(reader.u8()?), usize::from(reader.u8()?));
+        if ranges > ACK_RANGES || runs > ACK_RUNS {
+            return None;
+        }
+        for _ in 0..ranges {
+            let first = reader.u64()?;
+            ack.missing.push((first, first.checked_add(u64::from(reader.u32()?))?));
+        }
+        for _ in 0..runs {
+            ack.runs.push((reader.u64()?, reader.u64()?, reader.u16()?));
+        }
+        reader.is_empty().then_some(ack)
+    }
+
+    fn write_to(&self, writer: &mut Writer<'_>) {
+        writer.u32(self.handle).u8(self.code as u8).u64(self.cumulative).u16(self.credit_messages).u32(self.credit_bytes);
+        self.stream.write(writer);
+        writer.u8(self.missing.len() as u8).u8(self.runs.len() as u8);
+        for (first, last) in &self.missing {
+            writer.u64(*first).u32(u32::try_from(last - first).unwrap_or(u32::MAX));
+        }
+        for (sequence, offset, count) in &self.runs {
+            writer.u64(*sequence).u64(*offset).u16(*count);
+        }
+    }
+
+    /// Reads what a proxy sent to a client.
+    pub fn read(body: &[u8]) -> Option<Self> {
+        Ack::read_from(&mut Reader::new(body))
+    }
+
+    /// Reads what a broker sent to a proxy: the session and the acknowledgement's bytes, to be passed on as they are.
+    pub fn read_link(body: &[u8]) -> Option<(u64, &[u8])> {
+        let mut reader = Reader::new(body);
+        let session = reader.u64()?;
+        let rest = reader.rest();
+        Ack::read(rest).map(|_| (session, rest))
+    }
+
+    /// Writes from broker to proxy.
+    pub fn write_link(&self, writer: &mut Writer<'_>, session: u64) -> bool {
+        debug_assert!(self.missing.len() <= ACK_RANGES && self.runs.len() <= ACK_RUNS);
+        append(writer, FrameKind::LinkAck, 0, |writer| {
+            writer.u64(session);
+            self.write_to(writer);
+            true
+        })
+    }
+
+    /// Writes from proxy to client.
+    pub fn write(&self, writer: &mut Writer<'_>) -> bool {
+        append(writer, FrameKind::Ack, 0, |writer| {
+            self.write_to(writer);
+            true
+        })
+    }
+}
+
+/// Where a member is in a room: the last offset it has of each stream it knows. Opaque to users.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Positions(pub Vec<(StreamId, u64)>);
+
+impl Positions {
+    pub fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        let count = usize::from(reader.u8()?);
+        if count > STREAMS_MAX {
+            return None;
+        }
+        let mut positions = Vec::with_capacity(count);
+        for _ in 0..count {
+            positions.push((StreamId::read(reader)?, reader.u64()?));
+        }
+        Some(Positions(positions))
+    }
+
+    pub fn write(&self, writer: &mut Writer<'_>) {
+        let kept = &self.0[self.0.len().saturating_sub(STREAMS_MAX)..];
+        writer.u8(kept.len() as u8);
+        for (stream, offset) in kept {
+            stream.write(writer);
+            writer.u64(*offset);
+        }
+    }
+
+    /// The last offset had of `stream`.
+    pub fn of(&self, stream: StreamId) -> Option<u64> {
+        self.0.iter().rev().find(|(id, _)| *id == stream).map(|(_, offset)| *offset)
+    }
+
+    /// Notes that everything of `stream` up to `offset` is had or announced as lost; forgets the oldest beyond four.
+    pub fn advance(&mut self, stream: StreamId, offset: u64) {
+        match self.0.last_mut() {
+            Some((id, last)) if *id == stream => *last = (*last).max(offset),
+            _ => match self.0.iter_mut().find(|(id, _)| *id == stream) {
+                Some((_, last)) => *last = (*last).max(offset),
+                None => {
+                    if self.0.len() == STREAMS_MAX {
+                        self.0.remove(0);
+                    }
+                    self.0.push((stream, offset));
+                }
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Frames;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn an_acknowledgement_survives_both_hops(
+            handle: u32, cumulative: u64, session: u64,
+            missing in prop::collection::vec((0u64..1 << 50, 0u64..1000), 0..=ACK_RANGES),
+            runs in prop::collection::vec((any::<u64>(), any::<u64>(), any::<u16>()), 0..=ACK_RUNS),
+        ) {
+            let missing = missing.into_iter().map(|(first, run)| (first, first + run)).collect();
+            let stream = StreamId { node: 1, epoch: 2, generation: 3 };
+            let ack = Ack { handle, code: Code::NotReady, cumulative, credit_messages: 5, credit_bytes: 6, stream, missing, runs };
+            let mut bytes = [0; Ack::LEN_MAX];
+            let mut writer = Writer::new(&mut bytes);
+            prop_assert!(ack.write_link(&mut writer, session));
+            let len = writer.len();
+            let frame = Frames::new(&bytes[..len]).next().unwrap().unwrap();
+            let (back, rest) = Ack::read_link(frame.body).unwrap();
+            prop_assert_eq!(back, session);
+            prop_assert_eq!(Ack::read(rest), Some(ack));
+        }
+
+        #[test]
+        fn any_bytes_read_as_publishing_or_none(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = (Ack::read(&bytes), Ack::read_link(&bytes), LinkPublish::read(&bytes));
+            if let Some(publish) = Publish::read(&bytes) {
+                prop_assert!(published(publish.messages, publish.count).count() <= 255);
+            }
+        }
+    }
+}
