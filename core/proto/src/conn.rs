@@ -1,0 +1,378 @@
+//! One sealed connection: keys, replay window, flow, status, control log, keepalive and tail probe.
+//!
+//! Sessions with clients and links between roles are both made of this; it knows no role, no room and no handshake.
+//! What a role puts into a datagram beside control it writes itself, between [`Conn::control`] and [`Conn::seal`].
+
+use crate::codec::{Reader, Writer};
+use crate::flow::Flow;
+use crate::log::{LogReceiver, LogSender};
+use crate::machine::{Addr, Micros, Outbox, SocketId};
+use crate::seal::{accepts_generation, Direction, KeyCache, KeySlots, Secret, TAG};
+use crate::window::{Verdict, Window};
+use crate::wire::frame::{append, Status};
+use crate::wire::header::{DatagramKind, Header, HEADER, STATUS_WANTED};
+use crate::wire::record::Record;
+use crate::wire::FrameKind;
+
+/// A status leaves after this many datagrams that want one …
+pub const STATUS_DATAGRAMS: u16 = 32;
+/// … or this long after the first of them.
+pub const STATUS_DELAY: Micros = 50_000;
+/// A status rides on data that leaves anyway once this many datagrams wait for one.
+const STATUS_RIDES: u16 = 8;
+/// When what is unacknowledged at the tail is probed, from its sending and from probe to probe.
+pub const TAIL_PROBES: [Micros; 3] = [20_000, 60_000, 180_000];
+/// Sequences below the highest that a status looks at for missing ones.
+pub const SESSION_LOG_BYTES: usize = 64 * 1024;
+
+/// What stands in the header of everything that a node sends.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stamp {
+    pub epoch: u32,
+    pub placement: u32,
+}
+
+/// Why a sealed datagram is dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reject {
+    Duplicate,
+    Old,
+    Generation,
+    Forged,
+}
+
+/// What a status told about the tail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Heard {
+    /// Some sequences that this side sent are missing at the peer, or the tail is not covered yet.
+    pub missing: bool,
+    pub status: Status,
+}
+
+/// One connection. `BLOCKS` x 64 is the replay window in datagrams.
+pub struct Conn<const BLOCKS: usize> {
+    /// Ours: the id that stands in datagrams to us.
+    pub id: u64,
+    /// Theirs: the id that we put into datagrams to them.
+    pub peer: u64,
+    pub addr: Addr,
+    pub socket: SocketId,
+    pub flow: Flow,
+    pub log: LogSender,
+    log_in: LogReceiver,
+    secret: Secret,
+    keys: KeySlots,
+    initiator: bool,
+    key_id: u8,
+    window: Window<BLOCKS>,
+    received: u32,
+    pending: u16,
+    wanted: bool,
+    want_status: bool,
+    log_ack: bool,
+    tail_step: u8,
+    /// Bytes that the peer may have in our socket buffer.
+    pub receive_window: u32,
+    highest_at: Micros,
+    pending_since: Micros,
+    pub heard_at: Micros,
+    pub sent_at: Micros,
+    tail_at: Option<Micros>,
+    tail_sequence: u64,
+}
+
+impl<const BLOCKS: usize> Conn<BLOCKS> {
+    #[allow(clippy::too_many_arguments)]
+    pub fn new(
+        id: u64,
+        peer: u64,
+        socket: SocketId,
+        addr: Addr,
+        secret: Secret,
+        initiator: bool,
+        key_id: u8,
+        log_bytes: usize,
+        now: Micros,
+    ) -> Self {
+        Conn {
+            id,
+            peer,
+            addr,
+            socket,
+            flow: Flow::new(32 * 1024),
+            log: LogSender::new(log_bytes),
+            log_in: LogReceiver::new(SESSION_LOG_BYTES),
+            secret,
+            keys: KeySlots::default(),
+            initiator,
+            key_id,
+            window: Window::default(),
+            received: 0,
+            pending: 0,
+            wanted: false,
+            want_status: false,
+            log_ack: false,
+            tail_step: 0,
+            receive_window: 64 * 1024,
+            highest_at: now,
+            pending_since: 0,
+            heard_at: now,
+            sent_at: now,
+            tail_at: None,
+            tail_sequence: 0,
+        }
+    }
+
+    fn direction(&self, ours: bool) -> Direction {
+        if self.initiator == ours {
+            Direction::Initiator
+        } else {
+            Direction::Responder
+        }
+    }
+
+    /// Touches what [`Conn::open`] will read, so that a batch's cache misses overlap.
+    #[inline]
+    pub fn touch(&self) -> u64 {
+        self.window.highest() ^ self.heard_at
+    }
+
+    /// Opens a data datagram in place. Gives the length of the frames behind the header.
+    #[inline]
+    pub fn open(&mut self, now: Micros, keys: &mut KeyCache, header: &Header, datagram: &mut [u8]) -> Result<usize, Reject> {
+        match self.window.check(header.sequence) {
+            Verdict::Fresh => {}
+            Verdict::Duplicate => return Err(Reject::Duplicate),
+            Verdict::Old => return Err(Reject::Old),
+        }
+        if !accepts_generation(self.window.highest(), header.sequence) {
+            return Err(Reject::Generation);
+        }
+        let direction = self.direction(false);
+        let (aad, sealed) = datagram.split_at_mut(HEADER);
+        let Ok(len) = keys.open(&self.secret, &mut self.keys, direction, header.sequence, aad, sealed) else {
+            return Err(Reject::Forged);
+        };
+        if header.sequence > self.window.highest() {
+            self.highest_at = now;
+        }
+        self.window.commit(header.sequence);
+        self.received = self.received.wrapping_add(1);
+        self.heard_at = now;
+        if header.flags & STATUS_WANTED != 0 {
+            self.wanted = true;
+        }
+        Ok(len)
+    }
+
+    /// Whether `sequence` is the highest that ever came: a new address is only believed from it.
+    pub fn is_newest(&self, sequence: u64) -> bool {
+        sequence == self.window.highest()
+    }
+
+    /// The last opened datagram held something that wants a status.
+    #[inline]
+    pub fn elicited(&mut self, now: Micros) {
+        if self.pending == 0 {
+            self.pending_since = now;
+        }
+        self.pending = self.pending.saturating_add(1);
+    }
+
+    /// Takes a status frame. `None`: malformed or about what was never sent.
+    pub fn status(&mut self, now: Micros, body: &[u8]) -> Option<Heard> {
+        let status = Status::read(body)?;
+        if !self.flow.status(now, &status) {
+            return None;
+        }
+        let covered = status.covers(self.tail_sequence) && status.missing_len == 0;
+        if status.highest >= self.tail_sequence {
+            self.tail_at = None;
+        }
+        Some(Heard { missing: !covered, status })
+    }
+
+    /// Takes a log frame; `each` sees every record once and in order.
+    pub fn log_frame(&mut self, body: &[u8], each: impl FnMut(&[u8])) -> bool {
+        self.log_ack = true;
+        self.log_in.receive(body, each).is_ok()
+    }
+
+    /// Takes an acknowledgement of our log. `None`: malformed.
+    pub fn log_acknowledged(&mut self, body: &[u8]) -> Option<u64> {
+        let next = Reader::new(body).u64()?;
+        self.log.acknowledge(next.checked_sub(1)?);
+        Some(self.log.acknowledged())
+    }
+
+    /// Appends a record to the control log. `None`: the log is full.
+    pub fn record(&mut self, record: &Record<'_>) -> Option<u64> {
+        record.encode(|bytes| self.log.push(bytes)).ok()
+    }
+
+    fn log_rto(&self) -> Micros {
+        (3 * self.flow.rtt()).clamp(30_000, 500_000)
+    }
+
+    /// Whether a datagram must leave for control alone.
+    pub fn control_due(&self, now: Micros) -> bool {
+        self.wanted
+            || self.log_ack
+            || self.want_status
+            || self.pending >= STATUS_DATAGRAMS
+            || (self.pending > 0 && now >= self.pending_since + STATUS_DELAY)
+            || self.log.has_due(now, self.log_rto())
+    }
+
+    /// Asks the peer for a status with the next datagram, which will leave soon.
+    pub fn ask_status(&mut self) {
+        self.want_status = true;
+    }
+
+    fn compose_status(&self, now: Micros) -> Status {
+        let mut status = Status {
+            highest: self.window.highest(),
+            received: self.received,
+            delay: u32::try_from(now.saturating_sub(self.highest_at)).unwrap_or(u32::MAX),
+            window: self.receive_window,
+            ..Status::default()
+        };
+        status.missing_len = self.window.missing_ranges(&mut status.missing) as u8;
+        status
+    }
+
+    /// Puts what control has to say in front of a datagram: status, log acknowledgement, log records, ping.
+    /// Returns whether that alone wants a status.
+    pub fn control(&mut self, now: Micros, writer: &mut Writer<'_>) -> bool {
+        let due = self.wanted || self.pending >= STATUS_RIDES || (self.pending > 0 && now >= self.pending_since + STATUS_DELAY);
+        if due && self.window.highest() > 0 && self.compose_status(now).write(writer) {
+            self.pending = 0;
+            self.wanted = false;
+        }
+        if self.log_ack {
+            let next = self.log_in.next_expected();
+            self.log_ack = !append(writer, FrameKind::LogAck, 0, |writer| {
+                writer.u64(next);
+                true
+            });
+        }
+        let mut elicits = false;
+        let rto = self.log_rto();
+        if self.log.has_due(now, rto) {
+            let log = &mut self.log;
+            elicits |= append(writer, FrameKind::Log, 0, |writer| {
+                let written = log.next_frame(now, rto, writer.spare());
+                writer.advance(written.unwrap_or(0));
+                written.is_some()
+            });
+        }
+        if self.want_status && !elicits {
+            elicits |= append(writer, FrameKind::Ping, 0, |_| true);
+        }
+        elicits
+    }
+
+    /// Closes a datagram whose frames stand in `buffer[HEADER..HEADER + len]`: pads to `pad` bytes in all if that is longer,
+    /// writes the header, seals. Returns the datagram's length.
+    #[allow(clippy::too_many_arguments)]
+    #[inline]
+    pub fn seal(
+        &mut self,
+        now: Micros,
+        keys: &mut KeyCache,
+        stamp: Stamp,
+        buffer: &mut [u8],
+        len: usize,
+        elicits: bool,
+        pad: usize,
+    ) -> usize {
+        let end = (HEADER + len).max(pad.saturating_sub(TAG));
+        buffer[HEADER + len..end].fill(0);
+        let sequence = self.flow.sent(now, end + TAG);
+        let header = Header {
+            kind: DatagramKind::Data,
+            key_id: self.key_id,
+            flags: if self.want_status { STATUS_WANTED } else { 0 },
+            connection: self.peer,
+            epoch: stamp.epoch,
+            sequence,
+            placement: stamp.placement,
+        };
+        let direction = self.direction(true);
+        let (aad, rest) = buffer.split_at_mut(HEADER);
+        header.write(aad);
+        let (frames, space) = rest.split_at_mut(end - HEADER);
+        let tag = keys.seal(&self.secret, &mut self.keys, direction, sequence, aad, frames);
+        space[..TAG].copy_from_slice(&tag);
+        self.want_status = false;
+        self.sent_at = now;
+        if elicits {
+            self.tail_sequence = sequence;
+            self.tail_step = 0;
+            self.tail_at = Some(now + TAIL_PROBES[0]);
+        }
+        end + TAG
+    }
+
+    /// Sends one datagram of control alone into the outbox.
+    pub fn send_control(&mut self, now: Micros, keys: &mut KeyCache, stamp: Stamp, outbox: &mut Outbox, payload: usize) {
+        self.send(now, keys, stamp, outbox, payload, |_, _| false);
+    }
+
+    /// Sends one datagram: control first, then what `fill` writes (it says whether that wants a status). Nothing leaves if
+    /// nothing was written.
+    pub fn send(
+        &mut self,
+        now: Micros,
+        keys: &mut KeyCache,
+        stamp: Stamp,
+        outbox: &mut Outbox,
+        payload: usize,
+        fill: impl FnOnce(&mut Writer<'_>, u64) -> bool,
+    ) -> bool {
+        let buffer = outbox.reserve(payload);
+        let mut writer = Writer::new(&mut buffer[HEADER..payload - TAG]);
+        let mut elicits = self.control(now, &mut writer);
+        elicits |= fill(&mut writer, self.flow.next());
+        let len = writer.len();
+        if len == 0 {
+            return false;
+        }
+        let total = self.seal(now, keys, stamp, buffer, len, elicits, 0);
+        outbox.commit(self.socket, self.addr, total);
+        true
+    }
+
+    /// Whether the tail is to be probed now; advances to the next step. The caller sends a probe with the heads of rooms.
+    pub fn tail_due(&mut self, now: Micros) -> bool {
+        if self.tail_at.is_none_or(|at| now < at) {
+            return false;
+        }
+        self.tail_step += 1;
+        self.tail_at = TAIL_PROBES.get(usize::from(self.tail_step)).map(|wait| now + wait);
+        self.want_status = true;
+        true
+    }
+
+    /// Restores the tail's progress after a probe was sealed as something that wants a status.
+    pub fn tail_probed(&mut self, now: Micros, step: u8) {
+        self.tail_step = step;
+        self.tail_at = TAIL_PROBES.get(usize::from(step)).map(|wait| now + wait);
+    }
+
+    pub fn tail_step(&self) -> u8 {
+        self.tail_step
+    }
+
+    /// Whether everything sent that wants a status is covered as far as is known.
+    pub fn is_quiet(&self) -> bool {
+        self.tail_at.is_none()
+    }
+
+    /// When this connection next needs time: a status, the log, the tail, giving up.
+    pub fn deadline(&self) -> Option<Micros> {
+        let status = (self.pending > 0).then(|| self.pending_since + STATUS_DELAY);
+        let log = self.log.deadline(self.log_rto());
+        [status, log, self.tail_at, self.flow.timeout_at()].into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,334 @@
+//! Recent messages of all rooms: one arena per process, appended once; a room keeps only positions into it.
+//!
+//! Owns the arena's bytes, their eviction (oldest first, whatever the room) and each room's index. Knows no session, no
+//! cursor and no frame. A position is a monotone byte count, so what has been overwritten is told by comparing numbers.
+
+use std::collections::VecDeque;
+
+use crate::machine::Micros;
+use crate::wire::{GapReason, PublisherId};
+
+/// Bytes in front of an entry's data.
+const ENTRY: usize = 48;
+/// A room may hold this share of the arena.
+pub const ROOM_SHARE: usize = 8;
+/// Arena pieces whose age is remembered.
+const AGE_PIECES: usize = 64;
+
+/// One place of a room's sequence: a message or a gap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// The owner's offset (of a gap: its first).
+    pub offset: u64,
+    pub publisher: PublisherId,
+    /// Publish sequence (of a gap: its last offset).
+    pub sequence: u64,
+    /// Chunk flags (of a gap: its reason).
+    pub flags: u8,
+    pub gap: bool,
+    /// Milliseconds of the machine's clock at which it was appended.
+    pub at_ms: u32,
+    pub data: &'a [u8],
+}
+
+impl Entry<'_> {
+    /// Why the gap is one; only meaningful where `gap`.
+    pub fn reason(&self) -> GapReason {
+        GapReason::from_u8(self.flags).unwrap_or(GapReason::Unrepaired)
+    }
+}
+
+/// The bytes of all rooms' recent entries.
+pub struct Arena {
+    bytes: Vec<u8>,
+    /// Where the next entry goes, and the oldest position that is still whole; both grow for ever.
+    head: u64,
+    tail: u64,
+    /// (position, time) of the first entry in each piece of the arena.
+    ages: VecDeque<(u64, Micros)>,
+}
+
+impl Arena {
+    /// An arena of `capacity` bytes, at least 1 MiB. The system gives the pages as they are first written.
+    pub fn new(capacity: usize) -> Self {
+        let capacity = capacity.max(1 << 20) & !7;
+        Arena { bytes: vec![0; capacity], head: 0, tail: 0, ages: VecDeque::new() }
+    }
+
+    pub fn capacity(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Bytes that one room may hold.
+    pub fn room_bytes_max(&self) -> usize {
+        self.bytes.len() / ROOM_SHARE
+    }
+
+    /// Bytes in use.
+    pub fn used(&self) -> u64 {
+        self.head - self.tail
+    }
+
+    /// Age of the oldest entry.
+    pub fn age(&self, now: Micros) -> Micros {
+        self.ages.front().map_or(0, |(_, at)| now.saturating_sub(*at))
+    }
+
+    /// Bytes that an entry with `data` bytes takes.
+    pub fn cost(data: usize) -> usize {
+        (ENTRY + data + 7) & !7
+    }
+
+    /// Appends an entry; what is oldest makes way. Returns its position.
+    pub fn push(&mut self, now: Micros, entry: &Entry<'_>) -> u64 {
+        let cost = Self::cost(entry.data.len());
+        let capacity = self.bytes.len() as u64;
+        let at = (self.head % capacity) as usize;
+        if at + cost > self.bytes.len() {
+            self.head += (self.bytes.len() - at) as u64; // an entry is never cut in two
+        }
+        let position = self.head;
+        self.head += cost as u64;
+        self.tail = self.tail.max(self.head.saturating_sub(capacity));
+        while self.ages.front().is_some_and(|(position, _)| *position < self.tail) && self.ages.len() > 1 {
+            self.ages.pop_front();
+        }
+        if self.ages.back().is_none_or(|(last, _)| position - last >= capacity / AGE_PIECES as u64) {
+            self.ages.push_back((position, now));
+        }
+        let at = (position % capacity) as usize;
+        let bytes = &mut self.bytes[at..at + ENTRY + entry.data.len()];
+        bytes[0..8].copy_from_slice(&entry.offset.to_le_bytes());
+        bytes[8..16].copy_from_slice(&entry.publisher.user.to_le_bytes());
+        bytes[16..24].copy_from_slice(&entry.publisher.incarnation.to_le_bytes());
+        bytes[24..32].copy_from_slice(&entry.sequence.to_le_bytes());
+        bytes[32..36].copy_from_slice(&((now / 1000) as u32).to_le_bytes());
+        bytes[36..40].copy_from_slice(&(entry.data.len() as u32).to_le_bytes());
+        bytes[40] = entry.flags;
+        bytes[41] = u8::from(entry.gap);
+        bytes[ENTRY..].copy_from_slice(entry.data);
+        position
+    }
+
+    #[inline]
+    pub fn holds(&self, position: u64) -> bool {
+        position >= self.tail && position < self.head
+    }
+
+    /// The entry at `position`, if it has not been overwritten.
+    #[inline]
+    pub fn get(&self, position: u64) -> Option<Entry<'_>> {
+        if !self.holds(position) {
+            return None;
+        }
+        let at = (position % self.bytes.len() as u64) as usize;
+        let head: &[u8; ENTRY] = self.bytes[at..].first_chunk()?;
+        let long = |at: usize| u64::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3], head[at + 4], head[at + 5], head[at + 6], head[at + 7]]);
+        let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let len = word(36) as usize;
+        Some(Entry {
+            offset: long(0),
+            publisher: PublisherId { user: long(8), incarnation: long(16) },
+            sequence: long(24),
+            flags: head[40],
+            gap: head[41] != 0,
+            at_ms: word(32),
+            data: &self.bytes[at + ENTRY..at + ENTRY + len],
+        })
+    }
+}
+
+/// One room's places `first..next`, dense. 56 bytes and nothing on the heap while the room is idle.
+#[derive(Default)]
+pub struct Ring {
+    first: u64,
+    positions: VecDeque<u64>,
+    bytes: usize,
+}
+
+impl Ring {
+    /// An empty ring whose first place will be `first`.
+    pub fn new(first: u64) -> Self {
+        Ring { first, positions: VecDeque::new(), bytes: 0 }
+    }
+
+    /// The oldest place still held (equals [`Ring::next`] when empty).
+    #[inline]
+    pub fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// The place that the next entry gets.
+    #[inline]
+    pub fn next(&self) -> u64 {
+        self.first + self.positions.len() as u64
+    }
+
+    pub fn len(&self) -> usize {
+        self.positions.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.positions.is_empty()
+    }
+
+    /// Bytes of the arena that this room's index accounts for.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Appends an entry and drops the room's oldest ones beyond its share. Returns its place.
+    pub fn push(&mut self, arena: &mut Arena, now: Micros, entry: &Entry<'_>) -> u64 {
+        let place = self.next();
+        let position = arena.push(now, entry);
+        self.positions.push_back(position);
+        self.bytes += Arena::cost(entry.data.len());
+        while self.bytes > arena.room_bytes_max() && self.positions.len() > 1 {
+            self.pop(arena);
+        }
+        if !self.positions.front().is_some_and(|position| arena.holds(*position)) {
+            self.trim(arena);
+        }
+        place
+    }
+
+    /// Puts an entry in front of all others. It is appended to the arena, so it outlives its younger neighbours; reading
+    /// stops at the first of them that is gone.
+    pub fn push_front(&mut self, arena: &mut Arena, now: Micros, entry: &Entry<'_>) {
+        let position = arena.push(now, entry);
+        self.first -= 1;
+        self.positions.push_front(position);
+        self.bytes += Arena::cost(entry.data.len());
+    }
+
+    fn pop(&mut self, arena: &Arena) {
+        if let Some(position) = self.positions.pop_front() {
+            self.first += 1;
+            // An overwritten entry's size is not known any more; the average stands for it.
+            let average = self.bytes / (self.positions.len() + 1);
+            let cost = arena.get(position).map_or(average, |entry| Arena::cost(entry.data.len()));
+            self.bytes = if self.positions.is_empty() { 0 } else { self.bytes.saturating_sub(cost) };
+        }
+    }
+
+    /// Forgets places whose entries the arena has overwritten, and the index's memory with the last of them.
+    pub fn trim(&mut self, arena: &Arena) {
+        while let Some(position) = self.positions.front() {
+            if arena.holds(*position) {
+                break;
+            }
+            self.pop(arena);
+        }
+        if self.positions.is_empty() {
+            self.positions = VecDeque::new();
+        }
+    }
+
+    /// Forgets every place below `place`.
+    pub fn drop_below(&mut self, arena: &Arena, place: u64) {
+        while self.first < place && !self.positions.is_empty() {
+            self.pop(arena);
+        }
+    }
+
+    /// The entry at `place`, if it is still held.
+    #[inline]
+    pub fn get<'a>(&self, arena: &'a Arena, place: u64) -> Option<Entry<'a>> {
+        let index = place.checked_sub(self.first)?;
+        arena.get(*self.positions.get(usize::try_from(index).ok()?)?)
+    }
+
+    /// The first place at or after `from` that is readable together with everything after it.
+    pub fn readable(&self, arena: &Arena, from: u64) -> u64 {
+        let from = from.max(self.first);
+        match self.positions.iter().rposition(|position| !arena.holds(*position)) {
+            Some(index) => from.max(self.first + index as u64 + 1),
+            None => from,
+        }
+    }
+
+    /// The first place whose entry's offset is at least `offset` within `places` (offsets grow there).
+    pub fn find_offset(&self, arena: &Arena, places: std::ops::Range<u64>, offset: u64) -> u64 {
+        let (mut low, mut high) = (places.start.max(self.first), places.end.min(self.next()));
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let end = self.get(arena, middle).map(|entry| if entry.gap { entry.sequence } else { entry.offset });
+            if end.is_some_and(|end| end >= offset) {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+        low
+    }
+
+    /// The first place appended at `since_ms` or later.
+    pub fn find_time(&self, arena: &Arena, since_ms: u32) -> u64 {
+        let (mut low, mut high) = (self.first, self.next());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.get(arena, middle).is_some_and(|entry| entry.at_ms >= since_ms) {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+        low
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn entry(offset: u64, data: &[u8]) -> Entry<'_> {
+        Entry { offset, publisher: PublisherId { user: 1, incarnation: 2 }, sequence: offset, flags: 3, gap: false, at_ms: 0, data }
+    }
+
+    #[test]
+    fn an_idle_room_costs_at_most_96_bytes() {
+        assert!(std::mem::size_of::<Ring>() <= 96);
+    }
+
+    #[test]
+    fn a_room_holds_at_most_its_share() {
+        let mut arena = Arena::new(1 << 20);
+        let mut ring = Ring::new(1);
+        for offset in 1..=5000 {
+            ring.push(&mut arena, 0, &entry(offset, &[0; 100]));
+        }
+        assert!(ring.bytes() <= arena.room_bytes_max());
+        assert_eq!(ring.next(), 5001);
+        assert!(ring.get(&arena, ring.first()).is_some());
+        assert!(ring.get(&arena, ring.first() - 1).is_none());
+    }
+
+    proptest! {
+        /// Every place that a ring still claims reads as what was written there; evicted rooms forget.
+        #[test]
+        fn rings_agree_with_plain_lists(writes in prop::collection::vec((0usize..4, 0usize..9000), 1..800)) {
+            let mut arena = Arena::new(1 << 20);
+            let mut rings: Vec<Ring> = (0..4).map(|_| Ring::new(1)).collect();
+            let mut model: Vec<Vec<Vec<u8>>> = vec![Vec::new(); 4];
+            for (step, (room, len)) in writes.into_iter().enumerate() {
+                let data = vec![step as u8; len];
+                let offset = model[room].len() as u64 + 1;
+                let place = rings[room].push(&mut arena, step as u64, &entry(offset, &data));
+                prop_assert_eq!(place, offset);
+                model[room].push(data);
+            }
+            for (ring, messages) in rings.iter_mut().zip(&model) {
+                ring.trim(&arena);
+                prop_assert_eq!(ring.next(), messages.len() as u64 + 1);
+                for place in ring.first()..ring.next() {
+                    let entry = ring.get(&arena, place).expect("held");
+                    prop_assert_eq!(entry.offset, place);
+                    prop_assert_eq!(entry.data, &messages[place as usize - 1][..]);
+                    prop_assert_eq!(ring.find_offset(&arena, 0..u64::MAX, place), place);
+                }
+                prop_assert!(ring.get(&arena, ring.next()).is_none());
+            }
+        }
+    }
+}
