@@ -1,0 +1,328 @@
+//! The way in: cookies, handshakes, resets, and what may be sent to who has proven nothing.
+//!
+//! One door stands before the sessions of a role and one before its links. It owns everything that happens before a
+//! connection exists and keeps nothing per stranger but bounded accounts. Knows no session, no link and no role.
+
+use std::collections::VecDeque;
+
+use crate::address::{Bucket, PrefixBuckets, Unproven, PREFIXES_MAX, UNPROVEN_MAX};
+use crate::codec::{Reader, Writer};
+use crate::handshake::{prologue, respond, ClusterKeys, CookieJar, Initiator, InitiatorKey, ResetSecret, ResponderKey, ServerKey};
+use crate::hash::KeyedState;
+use crate::machine::{Addr, Arrival, Entropy, Micros, Outbox, SocketId};
+use crate::seal::Secret;
+use crate::wire::header::{DatagramKind, Header, HEADER, VERSION};
+
+/// Handshakes answered in one turn: 4 x 180 us keeps the turn near a millisecond.
+pub const HANDSHAKES_A_TURN: usize = 4;
+/// Hellos with a valid cookie that wait for their turn.
+pub const WAITING_MAX: usize = 256;
+/// Handshakes a second from one /24 or /56, and at once.
+pub const PREFIX_RATE: u32 = 1_000;
+pub const PREFIX_BURST: u32 = 2_000;
+/// Resets a second from this process.
+pub const RESETS_A_SECOND: u32 = 1_000;
+/// A hello is at least this long: it proves the path and bounds amplification.
+pub const HELLO_MIN: usize = 1_200;
+/// Answers waiting to leave.
+const REPLIES_MAX: usize = 1_024;
+/// The longest handshake message that is looked at.
+const NOISE_MAX: usize = 320;
+const PURPOSE_CLIENT: &[u8] = b"client";
+const PURPOSE_LINK: &[u8] = b"link";
+
+/// What the door knows a responder by.
+pub enum DoorKey {
+    /// Sessions: anyone who knows our public key.
+    Server(Box<ServerKey>),
+    /// Links: who knows the cluster's secret.
+    Cluster(Box<ClusterKeys>),
+}
+
+struct Waiting {
+    socket: SocketId,
+    from: Addr,
+    initiator: u64,
+    key_id: u8,
+    noise: Vec<u8>,
+}
+
+struct Reply {
+    socket: SocketId,
+    to: Addr,
+    bytes: Vec<u8>,
+}
+
+/// A handshake that the door answered; the connection is to be made before the answer leaves.
+pub struct Accepted {
+    pub socket: SocketId,
+    pub from: Addr,
+    /// The initiator's id of the connection.
+    pub initiator: u64,
+    pub key_id: u8,
+    pub secret: Secret,
+    /// What the initiator said of itself; nobody may act on it before a sealed datagram came.
+    pub payload: Vec<u8>,
+    message: Vec<u8>,
+}
+
+crate::counters! {
+    /// What happened before a connection existed.
+    pub struct DoorCounters {
+        /// Hellos without a valid cookie, answered with one.
+        cookies_sent,
+        /// Handshakes answered.
+        handshakes_accepted,
+        /// Datagrams dropped: a hello shorter than the path must carry.
+        dropped_hello_short,
+        /// Datagrams dropped: a handshake message that is none of ours.
+        dropped_hello_malformed,
+        /// Datagrams dropped: too many hellos from one address prefix.
+        dropped_hello_rate,
+        /// Datagrams dropped: too many hellos waiting.
+        dropped_hello_busy,
+        /// Datagrams dropped: a cluster key id that nobody here has.
+        dropped_key_unknown,
+        /// Answers withheld: the address has proven nothing and its allowance is used up.
+        withheld_unproven,
+        /// Resets sent for connections of an earlier life.
+        resets_sent,
+    }
+}
+
+/// The state before any connection.
+pub struct Door {
+    key: DoorKey,
+    cookies: CookieJar,
+    reset: ResetSecret,
+    unproven: Unproven,
+    prefixes: PrefixBuckets,
+    resets: Bucket,
+    waiting: VecDeque<Waiting>,
+    replies: VecDeque<Reply>,
+    turn: Micros,
+    left: usize,
+    pub counters: DoorCounters,
+}
+
+impl Door {
+    pub fn new(key: DoorKey, reset: ResetSecret, seed: u64, entropy: &mut dyn Entropy) -> Self {
+        Door {
+            key,
+            cookies: CookieJar::new(entropy),
+            reset,
+            unproven: Unproven::new(UNPROVEN_MAX, KeyedState::new(seed, 1)),
+            prefixes: PrefixBuckets::new(PREFIXES_MAX, PREFIX_RATE, PREFIX_BURST, KeyedState::new(seed, 2)),
+            resets: Bucket::new(RESETS_A_SECOND, RESETS_A_SECOND / 10),
+            waiting: VecDeque::new(),
+            replies: VecDeque::new(),
+            turn: 0,
+            left: 0,
+            counters: DoorCounters::default(),
+        }
+    }
+
+    /// The token that proves a reset of connection `id`.
+    pub fn token(&self, id: u64) -> [u8; 16] {
+        self.reset.token(id)
+    }
+
+    fn reply(&mut self, now: Micros, socket: SocketId, to: Addr, bytes: Vec<u8>) -> bool {
+        if self.replies.len() >= REPLIES_MAX || !self.unproven.may_send(now, to, bytes.len()) {
+            self.counters.withheld_unproven += 1;
+            return false;
+        }
+        self.replies.push_back(Reply { socket, to, bytes });
+        true
+    }
+
+    /// Whether `bytes` more may go to an unproven address (a path check outside a connection's own address).
+    pub fn may_send(&mut self, now: Micros, to: Addr, received: usize, bytes: usize) -> bool {
+        self.unproven.may_answer(now, to, received, bytes)
+    }
+
+    /// Takes a hello.
+    pub fn hello(&mut self, now: Micros, arrival: Arrival, header: &Header, datagram: &[u8]) {
+        if datagram.len() < HELLO_MIN {
+            self.counters.dropped_hello_short += 1;
+            return;
+        }
+        let mut reader = Reader::new(&datagram[HEADER..]);
+        let (Some(cookie), Some(noise)) = (reader.array::<16>(), reader.bytes16()) else {
+            self.counters.dropped_hello_malformed += 1;
+            return;
+        };
+        self.unproven.received(now, arrival.from, datagram.len());
+        if !self.cookies.check(now, arrival.from, &cookie) {
+            let cookie = self.cookies.cookie(now, arrival.from);
+            let mut bytes = clear(DatagramKind::Cookie, header.connection);
+            bytes.extend_from_slice(&cookie);
+            if self.reply(now, arrival.socket, arrival.from, bytes) {
+                self.counters.cookies_sent += 1;
+            }
+            return;
+        }
+        if noise.is_empty() || noise.len() > NOISE_MAX {
+            self.counters.dropped_hello_malformed += 1;
+        } else if !self.prefixes.take(now, arrival.from) {
+            self.counters.dropped_hello_rate += 1;
+        } else if self.waiting.len() >= WAITING_MAX {
+            self.counters.dropped_hello_busy += 1;
+        } else {
+            let (socket, from) = (arrival.socket, arrival.from);
+            self.waiting.push_back(Waiting { socket, from, initiator: header.connection, key_id: header.key_id, noise: noise.to_vec() });
+        }
+    }
+
+    /// Whether a handshake could be answered now.
+    pub fn waits(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Answers the next waiting handshake, a few per turn. `payload` is what the initiator learns of us.
+    pub fn accept(&mut self, now: Micros, payload: &[u8], entropy: &mut dyn Entropy) -> Option<Accepted> {
+        if self.turn != now {
+            self.turn = now;
+            self.left = HANDSHAKES_A_TURN;
+        }
+        while self.left > 0 {
+            let hello = self.waiting.pop_front()?;
+            let (key, purpose) = match &self.key {
+                DoorKey::Server(key) => (ResponderKey::Client(key), PURPOSE_CLIENT),
+                DoorKey::Cluster(keys) => match keys.find(hello.key_id) {
+                    Some(secret) => (ResponderKey::Link(secret), PURPOSE_LINK),
+                    None => {
+                        self.counters.dropped_key_unknown += 1;
+                        continue;
+                    }
+                },
+            };
+            self.left -= 1;
+            let bound = prologue(VERSION, hello.initiator, 0, purpose);
+            match respond(key, &bound, &hello.noise, payload, entropy) {
+                Ok(done) => {
+                    self.counters.handshakes_accepted += 1;
+                    return Some(Accepted {
+                        socket: hello.socket,
+                        from: hello.from,
+                        initiator: hello.initiator,
+                        key_id: hello.key_id,
+                        secret: done.secret,
+                        payload: done.payload1,
+                        message: done.message2,
+                    });
+                }
+                Err(_) => self.counters.dropped_hello_malformed += 1,
+            }
+        }
+        None
+    }
+
+    /// Sends the answer to an accepted handshake: the connection that was made for it is `id`.
+    pub fn answer(&mut self, now: Micros, accepted: &Accepted, id: u64) {
+        let mut bytes = clear(DatagramKind::Accept, accepted.initiator);
+        bytes.extend_from_slice(&id.to_le_bytes());
+        bytes.extend_from_slice(&(accepted.message.len() as u16).to_le_bytes());
+        bytes.extend_from_slice(&accepted.message);
+        self.reply(now, accepted.socket, accepted.from, bytes);
+    }
+
+    /// Tells the sender of a datagram for an unknown connection that it is gone, if the answer is shorter than what came.
+    pub fn unknown(&mut self, now: Micros, arrival: Arrival, header: &Header) {
+        let mut bytes = clear(DatagramKind::Reset, header.connection);
+        bytes.extend_from_slice(&self.token(header.connection));
+        if (arrival.len as usize) <= bytes.len() || !self.resets.take(now, 1) {
+            return;
+        }
+        self.unproven.received(now, arrival.from, arrival.len as usize);
+        if self.reply(now, arrival.socket, arrival.from, bytes) {
+            self.counters.resets_sent += 1;
+        }
+    }
+
+    /// Whether something waits to leave.
+    pub fn has_replies(&self) -> bool {
+        !self.replies.is_empty()
+    }
+
+    /// Moves answers into the slice.
+    pub fn transmit(&mut self, outbox: &mut Outbox) {
+        while outbox.room() > 0 {
+            let Some(reply) = self.replies.pop_front() else { return };
+            outbox.reserve(reply.bytes.len()).copy_from_slice(&reply.bytes);
+            outbox.commit(reply.socket, reply.to, reply.bytes.len());
+        }
+    }
+}
+
+fn clear(kind: DatagramKind, connection: u64) -> Vec<u8> {
+    let header = Header { kind, key_id: 0, flags: 0, connection, epoch: 0, sequence: 0, placement: 0 };
+    let mut bytes = vec![0; HEADER];
+    header.write(&mut bytes);
+    bytes
+}
+
+/// The other side of the door: one attempt to open a connection.
+pub struct Knock {
+    /// Our id of the connection to be.
+    pub id: u64,
+    handshake: Initiator,
+    key_id: u8,
+    noise: Vec<u8>,
+    cookie: [u8; 16],
+}
+
+/// What came of a knock.
+pub struct Opened {
+    pub peer: u64,
+    pub secret: Secret,
+    pub payload: Vec<u8>,
+}
+
+impl Knock {
+    /// `payload` is what the responder learns of us (links only).
+    pub fn new(id: u64, key: InitiatorKey<'_>, key_id: u8, payload: &[u8], entropy: &mut dyn Entropy) -> Self {
+        let purpose = match key {
+            InitiatorKey::Link(_) => PURPOSE_LINK,
+            InitiatorKey::Client(_) => PURPOSE_CLIENT,
+        };
+        let (handshake, noise) = Initiator::new(key, &prologue(VERSION, id, 0, purpose), payload, entropy);
+        Knock { id, handshake, key_id, noise, cookie: [0; 16] }
+    }
+
+    /// Writes the hello, padded to `payload` bytes, into the slice.
+    pub fn hello(&self, socket: SocketId, to: Addr, payload: usize, outbox: &mut Outbox) {
+        let len = payload.max(HELLO_MIN);
+        let buffer = &mut outbox.reserve(len)[..len];
+        buffer.fill(0);
+        let header =
+            Header { kind: DatagramKind::Hello, key_id: self.key_id, flags: 0, connection: self.id, epoch: 0, sequence: 0, placement: 0 };
+        header.write(buffer);
+        Writer::new(&mut buffer[HEADER..]).put(&self.cookie).bytes16(&self.noise);
+        outbox.commit(socket, to, len);
+    }
+
+    /// Takes a cookie. True: say hello again at once.
+    pub fn cookie(&mut self, datagram: &[u8]) -> bool {
+        match Reader::new(&datagram[HEADER..]).array() {
+            Some(cookie) if cookie != self.cookie => {
+                self.cookie = cookie;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes an accept. A forged one changes nothing.
+    pub fn accept(&mut self, datagram: &[u8]) -> Option<Opened> {
+        let mut reader = Reader::new(&datagram[HEADER..]);
+        let (peer, noise) = (reader.u64()?, reader.bytes16()?);
+        let done = self.handshake.finish(noise).ok()?;
+        Some(Opened { peer, secret: done.secret, payload: done.payload2 })
+    }
+}
+
+/// The token in a reset.
+pub fn reset_token(datagram: &[u8]) -> Option<[u8; 16]> {
+    Reader::new(&datagram[HEADER..]).array()
+}

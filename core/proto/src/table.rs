@@ -1,0 +1,160 @@
+//! The peers of one kind that a role has: sessions with clients, or links with other roles.
+//!
+//! Owns the slots, the ids that stand in datagrams, each peer's place in the queue of those that have something to send, and
+//! one timer per peer. Knows no role; `T` is the role's.
+
+use std::collections::VecDeque;
+
+use crate::conn::Conn;
+use crate::machine::Micros;
+use crate::timer::Wheel;
+
+/// Slots are allocated in pieces, so that growing neither copies nor doubles what idle peers cost.
+const PIECE: usize = 256;
+const NEVER: Micros = Micros::MAX;
+
+/// One peer: its connection and what the role knows of it.
+pub struct Peer<const BLOCKS: usize, T> {
+    pub conn: Conn<BLOCKS>,
+    pub data: T,
+    queued: bool,
+    scheduled: Micros,
+}
+
+/// A table of peers. An id is `random << 32 | slot`, so that a datagram of an earlier life finds nobody.
+pub struct Table<const BLOCKS: usize, T> {
+    pieces: Vec<Vec<Option<Peer<BLOCKS, T>>>>,
+    free: Vec<u32>,
+    live: usize,
+    ready: VecDeque<u32>,
+    wheel: Wheel,
+}
+
+impl<const BLOCKS: usize, T> Default for Table<BLOCKS, T> {
+    fn default() -> Self {
+        Table { pieces: Vec::new(), free: Vec::new(), live: 0, ready: VecDeque::new(), wheel: Wheel::new() }
+    }
+}
+
+impl<const BLOCKS: usize, T> Table<BLOCKS, T> {
+    pub fn len(&self) -> usize {
+        self.live
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.live == 0
+    }
+
+    fn place(&self, slot: u32) -> Option<&Option<Peer<BLOCKS, T>>> {
+        self.pieces.get(slot as usize / PIECE)?.get(slot as usize % PIECE)
+    }
+
+    #[inline]
+    pub fn get(&self, slot: u32) -> Option<&Peer<BLOCKS, T>> {
+        self.place(slot)?.as_ref()
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, slot: u32) -> Option<&mut Peer<BLOCKS, T>> {
+        self.pieces.get_mut(slot as usize / PIECE)?.get_mut(slot as usize % PIECE)?.as_mut()
+    }
+
+    /// The slot that an id in a datagram names, if that very connection is still there.
+    #[inline]
+    pub fn find(&self, id: u64) -> Option<u32> {
+        let slot = id as u32;
+        (self.get(slot)?.conn.id == id).then_some(slot)
+    }
+
+    /// Adds a peer; `make` gets the id that it will have. `random` makes the id unguessable and unlike earlier ones.
+    pub fn insert(&mut self, random: u32, make: impl FnOnce(u64) -> (Conn<BLOCKS>, T)) -> u32 {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            let next = match self.pieces.last() {
+                Some(piece) if piece.len() < PIECE => (self.pieces.len() - 1) * PIECE + piece.len(),
+                _ => {
+                    self.pieces.push(Vec::with_capacity(PIECE));
+                    (self.pieces.len() - 1) * PIECE
+                }
+            };
+            self.pieces[next / PIECE].push(None);
+            next as u32
+        });
+        let (conn, data) = make(u64::from(random) << 32 | u64::from(slot));
+        self.pieces[slot as usize / PIECE][slot as usize % PIECE] = Some(Peer { conn, data, queued: false, scheduled: NEVER });
+        self.live += 1;
+        slot
+    }
+
+    pub fn remove(&mut self, slot: u32) -> Option<Peer<BLOCKS, T>> {
+        let peer = self.pieces.get_mut(slot as usize / PIECE)?.get_mut(slot as usize % PIECE)?.take()?;
+        if peer.scheduled != NEVER {
+            self.wheel.cancel(slot);
+        }
+        self.live -= 1;
+        self.free.push(slot);
+        Some(peer)
+    }
+
+    /// Slots in use.
+    pub fn slots(&self) -> impl Iterator<Item = u32> + '_ {
+        let total = self.pieces.iter().map(Vec::len).sum::<usize>() as u32;
+        (0..total).filter(|slot| self.get(*slot).is_some())
+    }
+
+    /// The peer has something to send.
+    #[inline]
+    pub fn mark(&mut self, slot: u32) {
+        if let Some(peer) = self.get_mut(slot) {
+            if !peer.queued {
+                peer.queued = true;
+                self.ready.push_back(slot);
+            }
+        }
+    }
+
+    /// The next peer that has something to send; it is taken from the queue.
+    #[inline]
+    pub fn next_ready(&mut self) -> Option<u32> {
+        while let Some(slot) = self.ready.pop_front() {
+            if let Some(peer) = self.get_mut(slot) {
+                if peer.queued {
+                    peer.queued = false;
+                    return Some(slot);
+                }
+            }
+        }
+        None
+    }
+
+    /// Peers in the queue, gone ones included.
+    pub fn ready_len(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// The peer needs time at `at` at the latest. An earlier time already noted stands.
+    #[inline]
+    pub fn schedule(&mut self, slot: u32, at: Option<Micros>) {
+        let Some(at) = at else { return };
+        let Some(peer) = self.get_mut(slot) else { return };
+        if at < peer.scheduled {
+            peer.scheduled = at;
+            self.wheel.schedule(slot, at);
+        }
+    }
+
+    /// The next peer whose time has come.
+    pub fn pop_due(&mut self, now: Micros) -> Option<u32> {
+        while let Some(slot) = self.wheel.pop(now) {
+            if let Some(peer) = self.get_mut(slot) {
+                peer.scheduled = NEVER;
+                return Some(slot);
+            }
+        }
+        None
+    }
+
+    /// When [`Table::pop_due`] has something next.
+    pub fn deadline(&self) -> Option<Micros> {
+        self.wheel.next()
+    }
+}
