@@ -12,7 +12,7 @@ use crate::window::{Verdict, Window};
 use crate::wire::frame::{append, Status};
 use crate::wire::header::{DatagramKind, Header, HEADER, STATUS_WANTED};
 use crate::wire::record::Record;
-use crate::wire::FrameKind;
+use crate::wire::{Code, Frame, FrameKind};
 
 /// A status leaves after this many datagrams that want one …
 pub const STATUS_DATAGRAMS: u16 = 32;
@@ -47,6 +47,21 @@ pub struct Heard {
     /// Some sequences that this side sent are missing at the peer, or the tail is not covered yet.
     pub missing: bool,
     pub status: Status,
+}
+
+/// What a frame was to the connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Control {
+    /// Nothing for the role in it, or only records.
+    Done,
+    Heard(Heard),
+    /// Our log is acknowledged up to this offset.
+    Acknowledged(u64),
+    Closed(Code),
+    /// The role's to understand.
+    Other,
+    /// Malformed.
+    Bad,
 }
 
 /// One connection. `BLOCKS` x 64 is the replay window in datagrams.
@@ -203,6 +218,24 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         let next = Reader::new(body).u64()?;
         self.log.acknowledge(next.checked_sub(1)?);
         Some(self.log.acknowledged())
+    }
+
+    /// Takes a frame that every connection understands. Records of the control log go to the end of `records`.
+    pub fn control_frame(&mut self, now: Micros, frame: &Frame<'_>, records: &mut Vec<Vec<u8>>) -> Control {
+        match frame.kind {
+            FrameKind::Status => self.status(now, frame.body).map_or(Control::Bad, Control::Heard),
+            FrameKind::Log => {
+                let good = self.log_frame(frame.body, |record| records.push(record.to_vec()));
+                if good { Control::Done } else { Control::Bad }
+            }
+            FrameKind::LogAck => self.log_acknowledged(frame.body).map_or(Control::Bad, Control::Acknowledged),
+            FrameKind::Ping => {
+                self.wanted = true;
+                Control::Done
+            }
+            FrameKind::Close => Control::Closed(Code::from_u8(frame.body.first().copied().unwrap_or(0))),
+            _ => Control::Other,
+        }
     }
 
     /// Appends a record to the control log. `None`: the log is full.

@@ -66,23 +66,40 @@ impl<const BLOCKS: usize, T> Table<BLOCKS, T> {
         (self.get(slot)?.conn.id == id).then_some(slot)
     }
 
-    /// Adds a peer; `make` gets the id that it will have. `random` makes the id unguessable and unlike earlier ones.
-    pub fn insert(&mut self, random: u32, make: impl FnOnce(u64) -> (Conn<BLOCKS>, T)) -> u32 {
+    /// Takes a slot without filling it: the id for a connection that is being asked for.
+    pub fn reserve(&mut self, random: u32) -> u64 {
         let slot = self.free.pop().unwrap_or_else(|| {
-            let next = match self.pieces.last() {
-                Some(piece) if piece.len() < PIECE => (self.pieces.len() - 1) * PIECE + piece.len(),
-                _ => {
-                    self.pieces.push(Vec::with_capacity(PIECE));
-                    (self.pieces.len() - 1) * PIECE
-                }
-            };
+            if self.pieces.last().is_none_or(|piece| piece.len() == PIECE) {
+                self.pieces.push(Vec::with_capacity(PIECE));
+            }
+            let next = (self.pieces.len() - 1) * PIECE + self.pieces[self.pieces.len() - 1].len();
             self.pieces[next / PIECE].push(None);
             next as u32
         });
-        let (conn, data) = make(u64::from(random) << 32 | u64::from(slot));
+        u64::from(random) << 32 | u64::from(slot)
+    }
+
+    /// Gives a reserved slot back.
+    pub fn release(&mut self, id: u64) {
+        let slot = id as u32;
+        if self.place(slot).is_some_and(Option::is_none) {
+            self.free.push(slot);
+        }
+    }
+
+    /// Fills a reserved slot.
+    pub fn fill(&mut self, id: u64, conn: Conn<BLOCKS>, data: T) -> u32 {
+        let slot = id as u32;
         self.pieces[slot as usize / PIECE][slot as usize % PIECE] = Some(Peer { conn, data, queued: false, scheduled: NEVER });
         self.live += 1;
         slot
+    }
+
+    /// Adds a peer; `make` gets the id that it will have. `random` makes the id unguessable and unlike earlier ones.
+    pub fn insert(&mut self, random: u32, make: impl FnOnce(u64) -> (Conn<BLOCKS>, T)) -> u32 {
+        let id = self.reserve(random);
+        let (conn, data) = make(id);
+        self.fill(id, conn, data)
     }
 
     pub fn remove(&mut self, slot: u32) -> Option<Peer<BLOCKS, T>> {

@@ -1,0 +1,472 @@
+//! Links with other roles: dialling, accepting, proving, keeping alive, losing.
+//!
+//! Owns the table of links, the door before them and the dials. Knows which node a link leads to, not what is said on it:
+//! frames that are not control come back to the role.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::conn::{Conn, Control, Reject};
+use crate::door::{reset_token, Accepted, Door, Knock};
+use crate::handshake::{same, ClusterKeys, InitiatorKey};
+use crate::machine::{Addr, Arrival, Micros, Outbox, SocketId};
+use crate::node::{Identity, Node};
+use crate::table::Table;
+use crate::wire::header::{DatagramKind, Header, HEADER};
+use crate::wire::record::Record;
+use crate::wire::{Frame, Role};
+
+/// Blocks of a link's replay window: 8,192 datagrams.
+pub const LINK_BLOCKS: usize = 128;
+/// A link on which nothing else leaves says so this often.
+pub const PING_EVERY: Micros = 100_000;
+/// A link on which nothing was heard for this long is dead; ten pings were lost or the peer stands still.
+pub const DEAD_AFTER: Micros = 1_000_000;
+/// Hellos of one dial follow each other after this, doubled up to the second figure.
+pub const DIAL_FIRST: Micros = 50_000;
+pub const DIAL_MAX: Micros = 500_000;
+/// Handshakes that wait for their first sealed datagram; older ones make way.
+pub const UNPROVEN_LIFE: Micros = 5_000_000;
+/// Control records that a link may have unacknowledged: a snapshot of a million rooms at 60 B.
+pub const LINK_LOG_BYTES: usize = 64 << 20;
+/// Unproven links at once.
+const UNPROVEN_MAX: usize = 256;
+
+crate::counters! {
+    /// What happened on links.
+    pub struct LinkCounters {
+        /// Datagrams taken on the link socket.
+        link_datagrams_received,
+        /// Datagrams dropped: too short, no magic, wrong version or kind.
+        link_dropped_header,
+        /// Datagrams dropped: no such link.
+        link_dropped_unknown,
+        /// Datagrams dropped: seen before.
+        link_dropped_duplicate,
+        /// Datagrams dropped: older than the replay window.
+        link_dropped_old,
+        /// Datagrams dropped: a key generation out of turn.
+        link_dropped_generation,
+        /// Datagrams dropped: the seal does not open.
+        link_dropped_forged,
+        /// Frames dropped: malformed, or not this peer's to send.
+        link_dropped_frame,
+        /// Handshakes refused: the node's epoch is lower than one seen.
+        link_refused_epoch,
+        /// Links that came up.
+        links_up,
+        /// Links that were lost.
+        links_down,
+    }
+}
+
+/// What a link leads to.
+pub struct Link {
+    pub peer: Identity,
+    /// A sealed datagram came from the peer: it is who it says, now.
+    pub proven: bool,
+    /// The tail is to be probed: the role sends heads with the next datagram.
+    pub probe: bool,
+    token: Option<[u8; 16]>,
+    made_at: Micros,
+}
+
+/// A link came or went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkChange {
+    Up { slot: u32, peer: Identity },
+    Down { slot: u32, peer: Identity, reason: &'static str },
+}
+
+struct Dial {
+    addr: Addr,
+    role: Role,
+    knock: Option<Knock>,
+    at: Micros,
+    wait: Micros,
+    due: bool,
+}
+
+/// All links of a node, over one socket.
+pub struct Links {
+    pub table: Table<LINK_BLOCKS, Link>,
+    pub door: Door,
+    pub counters: LinkCounters,
+    socket: SocketId,
+    cluster: ClusterKeys,
+    by_node: BTreeMap<u32, u32>,
+    epochs: BTreeMap<u32, u32>,
+    dials: BTreeMap<u32, Dial>,
+    changes: VecDeque<LinkChange>,
+    unproven: VecDeque<u32>,
+    /// Bytes that the link socket's receive buffer really holds.
+    pub buffer: u32,
+}
+
+impl Links {
+    pub fn new(door: Door, cluster: ClusterKeys, socket: SocketId) -> Self {
+        Links {
+            table: Table::default(),
+            door,
+            counters: LinkCounters::default(),
+            socket,
+            cluster,
+            by_node: BTreeMap::new(),
+            epochs: BTreeMap::new(),
+            dials: BTreeMap::new(),
+            changes: VecDeque::new(),
+            unproven: VecDeque::new(),
+            buffer: 212_992,
+        }
+    }
+
+    /// The proven link to `node`.
+    pub fn to(&self, node: u32) -> Option<u32> {
+        self.by_node.get(&node).copied()
+    }
+
+    /// Proven links, by node.
+    pub fn proven(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        self.by_node.iter().map(|(node, slot)| (*node, *slot))
+    }
+
+    /// The highest epoch that `node` proved.
+    pub fn epoch_of(&self, node: u32) -> Option<u32> {
+        self.epochs.get(&node).copied()
+    }
+
+    /// Keeps links to exactly these nodes open from our side.
+    pub fn dial(&mut self, now: Micros, nodes: impl Iterator<Item = (u32, Role, Addr)>) {
+        let wanted: BTreeMap<u32, (Role, Addr)> = nodes.map(|(node, role, addr)| (node, (role, addr))).collect();
+        let table = &mut self.table;
+        self.dials.retain(|node, dial| {
+            let kept = wanted.get(node).is_some_and(|(_, addr)| *addr == dial.addr);
+            if let Some(knock) = dial.knock.as_ref().filter(|_| !kept) {
+                table.release(knock.id);
+            }
+            kept
+        });
+        for (node, (role, addr)) in wanted {
+            self.dials.entry(node).or_insert(Dial { addr, role, knock: None, at: now, wait: DIAL_FIRST, due: false });
+        }
+    }
+
+    /// The next link that came or went.
+    pub fn change(&mut self) -> Option<LinkChange> {
+        self.changes.pop_front()
+    }
+
+    /// Takes a datagram of the link socket. `Some`: sealed frames of a proven link, with their length behind the header.
+    pub fn receive(&mut self, now: Micros, node: &mut Node, arrival: Arrival, datagram: &mut [u8]) -> Option<(u32, usize)> {
+        self.counters.link_datagrams_received += 1;
+        let Ok(header) = Header::read(datagram) else {
+            self.counters.link_dropped_header += 1;
+            return None;
+        };
+        match header.kind {
+            DatagramKind::Data => return self.data(now, node, arrival, &header, datagram),
+            DatagramKind::Hello => self.door.hello(now, arrival, &header, datagram),
+            DatagramKind::Cookie => {
+                if let Some(dial) = self.dial_of(header.connection, arrival.from) {
+                    dial.due |= dial.knock.as_mut().is_some_and(|knock| knock.cookie(datagram));
+                }
+            }
+            DatagramKind::Accept => self.opened(now, arrival, &header, datagram),
+            DatagramKind::Reset => self.reset(now, &header, arrival, datagram),
+        }
+        None
+    }
+
+    fn dial_of(&mut self, id: u64, from: Addr) -> Option<&mut Dial> {
+        self.dials.values_mut().find(|dial| dial.addr == from && dial.knock.as_ref().is_some_and(|knock| knock.id == id))
+    }
+
+    fn data(&mut self, now: Micros, node: &mut Node, arrival: Arrival, header: &Header, datagram: &mut [u8]) -> Option<(u32, usize)> {
+        let Some(slot) = self.table.find(header.connection) else {
+            self.counters.link_dropped_unknown += 1;
+            self.door.unknown(now, arrival, header);
+            return None;
+        };
+        let link = self.table.get_mut(slot)?;
+        let len = match link.conn.open(now, &mut node.keys, header, datagram) {
+            Ok(len) => len,
+            Err(reject) => {
+                *match reject {
+                    Reject::Duplicate => &mut self.counters.link_dropped_duplicate,
+                    Reject::Old => &mut self.counters.link_dropped_old,
+                    Reject::Generation => &mut self.counters.link_dropped_generation,
+                    Reject::Forged => &mut self.counters.link_dropped_forged,
+                } += 1;
+                return None;
+            }
+        };
+        if !link.data.proven {
+            self.prove(now, slot);
+        }
+        Some((slot, len))
+    }
+
+    /// A sealed datagram came on a link that we accepted: the peer is there and knows the secret.
+    fn prove(&mut self, now: Micros, slot: u32) {
+        let Some(link) = self.table.get_mut(slot) else { return };
+        link.data.proven = true;
+        let peer = link.data.peer;
+        if self.epochs.get(&peer.node).is_some_and(|known| *known > peer.epoch) {
+            self.counters.link_refused_epoch += 1;
+            self.table.remove(slot);
+            return;
+        }
+        self.epochs.insert(peer.node, peer.epoch);
+        if let Some(old) = self.by_node.insert(peer.node, slot) {
+            if let Some(old) = self.table.remove(old) {
+                self.counters.links_down += 1;
+                self.changes.push_back(LinkChange::Down { slot, peer: old.data.peer, reason: "replaced" });
+            }
+        }
+        self.counters.links_up += 1;
+        let window = self.buffer / (self.by_node.len() as u32).max(1);
+        let token = self.table.get(slot).map(|link| self.door.token(link.conn.id)).unwrap_or_default();
+        if let Some(link) = self.table.get_mut(slot) {
+            link.conn.receive_window = window;
+            link.conn.record(&Record::LinkReady { token });
+            link.conn.ask_status();
+        }
+        self.table.mark(slot);
+        self.reschedule(now, slot);
+        self.changes.push_back(LinkChange::Up { slot, peer });
+    }
+
+    fn opened(&mut self, now: Micros, arrival: Arrival, header: &Header, datagram: &[u8]) {
+        let key_id = self.cluster.current.0;
+        let Some(dial) = self.dial_of(header.connection, arrival.from) else { return };
+        let role = dial.role;
+        let Some(knock) = dial.knock.as_mut() else { return };
+        let Some(opened) = knock.accept(datagram) else {
+            self.counters.link_dropped_forged += 1;
+            return;
+        };
+        let Some(peer) = Identity::from_bytes(&opened.payload).filter(|peer| peer.role == role) else {
+            self.counters.link_dropped_frame += 1;
+            return;
+        };
+        dial.knock = None;
+        dial.wait = DIAL_FIRST;
+        let conn =
+            Conn::new(header.connection, opened.peer, self.socket, arrival.from, opened.secret, true, key_id, LINK_LOG_BYTES, now);
+        let slot = self.table.fill(header.connection, conn, Link { peer, proven: false, probe: false, token: None, made_at: now });
+        self.prove(now, slot);
+    }
+
+    fn reset(&mut self, now: Micros, header: &Header, arrival: Arrival, datagram: &[u8]) {
+        // The connection named is the peer's id: the one that we put into what we sent.
+        let Some(token) = reset_token(datagram) else { return };
+        let found = self.by_node.values().copied().find(|slot| {
+            self.table.get(*slot).is_some_and(|link| {
+                link.conn.peer == header.connection
+                    && link.conn.addr == arrival.from
+                    && link.data.token.is_some_and(|known| same(&known, &token))
+            })
+        });
+        if let Some(slot) = found {
+            self.lose(now, slot, "reset");
+        }
+    }
+
+    /// Notes a record that links exchange among themselves; others are the role's.
+    pub fn link_record(&mut self, slot: u32, record: &Record<'_>) -> bool {
+        if let Record::LinkReady { token } = record {
+            if let Some(link) = self.table.get_mut(slot) {
+                link.data.token = Some(*token);
+            }
+            return true;
+        }
+        false
+    }
+
+    /// Takes a frame that every link understands.
+    pub fn control(&mut self, now: Micros, slot: u32, frame: &Frame<'_>, records: &mut Vec<Vec<u8>>) -> Control {
+        let Some(link) = self.table.get_mut(slot) else { return Control::Done };
+        let control = link.conn.control_frame(now, frame, records);
+        match control {
+            Control::Closed(_) => self.lose(now, slot, "closed"),
+            Control::Bad => self.counters.link_dropped_frame += 1,
+            _ => {}
+        }
+        control
+    }
+
+    /// After the frames of one datagram: notes that they want a status, and when the link next needs time.
+    pub fn after(&mut self, now: Micros, slot: u32, elicits: bool) {
+        let Some(link) = self.table.get_mut(slot) else { return };
+        if elicits {
+            link.conn.elicited(now);
+        }
+        if link.conn.control_due(now) {
+            self.table.mark(slot);
+        }
+        self.reschedule(now, slot);
+    }
+
+    /// Gives up a link; if we dialled it, we dial again.
+    pub fn lose(&mut self, now: Micros, slot: u32, reason: &'static str) {
+        let Some(link) = self.table.remove(slot) else { return };
+        let peer = link.data.peer;
+        if self.by_node.get(&peer.node) == Some(&slot) {
+            self.by_node.remove(&peer.node);
+            self.counters.links_down += 1;
+            self.changes.push_back(LinkChange::Down { slot, peer, reason });
+        }
+        if let Some(dial) = self.dials.get_mut(&peer.node) {
+            dial.at = now;
+        }
+    }
+
+    fn make(&mut self, now: Micros, node: &mut Node, accepted: &Accepted) -> Option<u32> {
+        let peer = Identity::from_bytes(&accepted.payload)?;
+        if peer.node == node.me.node || self.epochs.get(&peer.node).is_some_and(|known| *known > peer.epoch) {
+            self.counters.link_refused_epoch += 1;
+            return None;
+        }
+        if self.unproven.len() >= UNPROVEN_MAX {
+            self.forget_unproven(now, true);
+        }
+        let random = node.secret_u32();
+        let slot = self.table.insert(random, |id| {
+            let conn = Conn::new(
+                id,
+                accepted.initiator,
+                accepted.socket,
+                accepted.from,
+                accepted.secret.clone(),
+                false,
+                accepted.key_id,
+                LINK_LOG_BYTES,
+                now,
+            );
+            (conn, Link { peer, proven: false, probe: false, token: None, made_at: now })
+        });
+        self.unproven.push_back(slot);
+        Some(slot)
+    }
+
+    fn forget_unproven(&mut self, now: Micros, one: bool) {
+        let mut forced = one;
+        while let Some(slot) = self.unproven.front().copied() {
+            match self.table.get(slot) {
+                Some(link) if !link.data.proven => {
+                    if !forced && now < link.data.made_at + UNPROVEN_LIFE {
+                        return;
+                    }
+                    forced = false;
+                    self.table.remove(slot);
+                }
+                _ => {}
+            }
+            self.unproven.pop_front();
+        }
+    }
+
+    fn reschedule(&mut self, now: Micros, slot: u32) {
+        let Some(link) = self.table.get(slot) else { return };
+        if !link.data.proven {
+            return;
+        }
+        let conn = &link.conn;
+        let at = conn.deadline().unwrap_or(Micros::MAX).min(conn.sent_at + PING_EVERY).min(conn.heard_at + DEAD_AFTER);
+        self.table.schedule(slot, Some(at.max(now)));
+    }
+
+    /// Lets pass what is due: pings, probes, losses, dials, waiting handshakes.
+    pub fn expire(&mut self, now: Micros, node: &mut Node) {
+        while let Some(slot) = self.table.pop_due(now) {
+            let Some(link) = self.table.get_mut(slot) else { continue };
+            if now >= link.conn.heard_at + DEAD_AFTER {
+                self.lose(now, slot, "silent");
+                continue;
+            }
+            let mut ready = false;
+            if link.conn.flow.timeout(now) || now >= link.conn.sent_at + PING_EVERY {
+                link.conn.ask_status();
+                ready = true;
+            }
+            if link.conn.tail_due(now) {
+                link.data.probe = true;
+                ready = true;
+            }
+            if ready || link.conn.control_due(now) {
+                self.table.mark(slot);
+            }
+            // What is due but not sent yet must not spin: look again in a millisecond.
+            self.reschedule(now + 1_000, slot);
+        }
+        self.forget_unproven(now, false);
+        let payload = node.me.to_bytes();
+        for (target, dial) in &mut self.dials {
+            if self.by_node.contains_key(target) || now < dial.at {
+                continue;
+            }
+            if dial.knock.is_none() {
+                let id = self.table.reserve(node.secret_u32());
+                let (key_id, secret) = &self.cluster.current;
+                dial.knock = Some(Knock::new(id, InitiatorKey::Link(secret), *key_id, &payload, node.entropy.as_mut()));
+            }
+            dial.due = true;
+            dial.at = now + dial.wait + node.dice.below(dial.wait / 4 + 1);
+            dial.wait = (dial.wait * 2).min(DIAL_MAX);
+        }
+        self.accept(now, node);
+    }
+
+    fn accept(&mut self, now: Micros, node: &mut Node) {
+        let payload = node.me.to_bytes();
+        while let Some(accepted) = self.door.accept(now, &payload, node.entropy.as_mut()) {
+            if let Some(slot) = self.make(now, node, &accepted) {
+                let id = self.table.get(slot).map_or(0, |link| link.conn.id);
+                self.door.answer(now, &accepted, id);
+            }
+        }
+    }
+
+    /// Fills the slice with what stands before connections: answers and hellos. True: more waits.
+    pub fn transmit(&mut self, now: Micros, node: &mut Node, outbox: &mut Outbox) -> bool {
+        self.accept(now, node);
+        self.door.transmit(outbox);
+        for dial in self.dials.values_mut().filter(|dial| dial.due) {
+            if outbox.room() == 0 {
+                return true;
+            }
+            dial.due = false;
+            if let Some(knock) = &dial.knock {
+                knock.hello(self.socket, dial.addr, node.payload, outbox);
+            }
+        }
+        self.door.has_replies() || self.door.waits()
+    }
+
+    /// Sends one datagram on a link: control, then what `fill` writes.
+    pub fn send(
+        &mut self,
+        now: Micros,
+        node: &mut Node,
+        slot: u32,
+        outbox: &mut Outbox,
+        fill: impl FnOnce(&mut crate::codec::Writer<'_>, u64) -> bool,
+    ) -> bool {
+        let Some(link) = self.table.get_mut(slot) else { return false };
+        let sent = link.conn.send(now, &mut node.keys, node.stamp, outbox, node.payload, fill);
+        self.reschedule(now, slot);
+        sent
+    }
+
+    /// When [`Links::expire`] has something next.
+    pub fn deadline(&self) -> Option<Micros> {
+        let dial = self.dials.iter().filter(|(node, _)| !self.by_node.contains_key(node)).map(|(_, dial)| dial.at).min();
+        let unproven = self.unproven.front().and_then(|slot| self.table.get(*slot)).map(|link| link.data.made_at + UNPROVEN_LIFE);
+        let waits = self.door.waits().then_some(0);
+        [self.table.deadline(), dial, unproven, waits].into_iter().flatten().min()
+    }
+}
+
+/// Bytes of frames that a datagram of `payload` bytes has room for.
+pub const fn frames_max(payload: usize) -> usize {
+    payload - HEADER - crate::seal::TAG
+}
