@@ -1,0 +1,560 @@
+//! The gateway: holds end clients, takes one copy of each room message from its owner and gives it to every member.
+//!
+//! This file orders the shared parts: sessions on one side, links on the other, rooms between them. What a room is stands in
+//! `room`, what leaves to members in `fanout`, what is said with brokers and routers in `upstream`.
+
+mod fanout;
+pub mod room;
+mod upstream;
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::address::Bucket;
+use crate::conn::Control;
+use crate::door::{Door, DoorKey};
+use crate::handshake::{ClusterKeys, ResetSecret, ServerKey};
+use crate::hash::KeyedState;
+use crate::links::{LinkChange, Links};
+use crate::machine::{Arrival, Entropy, Inbox, Machine, Micros, Outbox, SocketId};
+use crate::name::{RoomKey, RoomName};
+use crate::node::{Identity, Node};
+use crate::placement::Placement;
+use crate::ring::Arena;
+use crate::segments::Segments;
+use crate::sessions::{Question, Sessions};
+use crate::timer::Wheel;
+use crate::wire::header::HEADER;
+use crate::wire::publish::Positions;
+use crate::wire::record::Record;
+use crate::wire::{Code, FrameKind, Frames};
+use room::{Room, Start, Waiting};
+
+/// The link socket of every role, and the public one of those that have clients.
+pub const LINK_SOCKET: SocketId = 0;
+pub const PUBLIC_SOCKET: SocketId = 1;
+/// Rooms that one session may be a member of.
+pub const SESSION_ROOMS: usize = 256;
+/// Joins a second of one session, and at once (a reconnect joins all its rooms).
+pub const JOINS_A_SECOND: u32 = 5;
+/// A leave is told to the router after the room was empty for this long.
+pub const LEAVE_HOLD: Micros = 2_000_000;
+/// Rooms at once: 4 M x about 250 B is 1 GB, the most that one process should hold.
+pub const ROOMS_MAX: usize = 4 << 20;
+/// How often idle rooms forget what the arena has overwritten.
+const TRIM_EVERY: Micros = 1_000_000;
+
+/// How a gateway is set up.
+pub struct GatewayConfig {
+    pub me: Identity,
+    pub payload: usize,
+    pub arena_bytes: usize,
+    pub keepalive_ms: u32,
+    pub idle_ms: u32,
+    /// Older messages become a gap instead of being sent.
+    pub max_age_ms: u32,
+    pub name_key: [u8; 16],
+    /// Namespaces whose owner waits for the slowest member.
+    pub paced: Vec<String>,
+    /// Whether several messages may share a datagram (off only to measure).
+    pub bundle: bool,
+    pub server_key: ServerKey,
+    pub cluster: ClusterKeys,
+    pub reset_secret: [u8; 32],
+}
+
+crate::counters! {
+    /// What a gateway did for rooms.
+    pub struct GatewayCounters {
+        /// Room messages taken from owners, each once.
+        messages_received,
+        /// Room messages taken again.
+        messages_duplicate,
+        /// Messages sent to members, repairs not counted.
+        messages_sent,
+        /// Messages sent to members again because they asked.
+        messages_repaired,
+        /// Room messages dropped: no member here.
+        dropped_no_member,
+        /// Room messages dropped: of a stream that has ended.
+        dropped_stale_stream,
+        /// Room messages dropped: too much is held ahead of a hole.
+        dropped_held_full,
+        /// Gaps put into rooms because a repair did not come.
+        gaps_unrepaired,
+        /// Cursors of slow members that were moved.
+        cursors_moved,
+        /// Repair requests of members that were served.
+        repairs_served,
+        /// Repair requests dropped: beyond what the requester may have resent.
+        dropped_repair_limit,
+        /// Repair requests sent to owners.
+        repairs_asked,
+        /// Members admitted to rooms.
+        joins,
+        /// Joins refused, whatever the reason.
+        joins_refused,
+        /// Members that left.
+        leaves,
+    }
+}
+
+/// What the gateway's control plane hears of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GatewayEvent {
+    Authenticate(Question),
+    Link(LinkChange),
+}
+
+/// A session's place in one room. 32 B per joined room.
+#[derive(Clone, Copy, Debug)]
+pub struct Joined {
+    pub room: u32,
+    /// Low half of the datagram sequence that last carried this room's newest.
+    pub carrier: u32,
+    /// The next place to send.
+    pub cursor: u64,
+    /// Where the session stands in the room's member list.
+    pub seat: u32,
+    /// The room's head is to be told again.
+    pub head_due: bool,
+}
+
+/// What a gateway keeps per session.
+pub struct Client {
+    pub joined: Vec<Joined>,
+    /// Where the next datagram starts among the rooms.
+    turn: u32,
+    joins: Bucket,
+    /// Bytes that may be resent on request, and since when it grows.
+    allowance: i32,
+    allowance_at: Micros,
+    repairs: Option<Box<VecDeque<(u32, u64, u64)>>>,
+    slot: u32,
+}
+
+impl Default for Client {
+    fn default() -> Self {
+        Client {
+            joined: Vec::new(),
+            turn: 0,
+            joins: Bucket::new(JOINS_A_SECOND, SESSION_ROOMS as u32),
+            allowance: fanout::ALLOWANCE_FIRST,
+            allowance_at: 0,
+            repairs: None,
+            slot: u32::MAX,
+        }
+    }
+}
+
+/// The gateway.
+pub struct Gateway {
+    node: Node,
+    links: Links,
+    sessions: Sessions<Client>,
+    rooms: Vec<Option<Box<Room>>>,
+    free: Vec<u32>,
+    by_id: HashMap<u64, u32, KeyedState>,
+    arena: Arena,
+    segments: Segments,
+    active: VecDeque<u32>,
+    room_wheel: Wheel,
+    placement: Placement,
+    version: u64,
+    consumed: VecDeque<u32>,
+    consumed_at: Option<Micros>,
+    asks: VecDeque<(u32, Vec<(u64, u64)>)>,
+    trim_at: Micros,
+    trim_next: usize,
+    config_paced: Vec<String>,
+    name_key: [u8; 16],
+    max_age: Micros,
+    bundle: bool,
+    records: Vec<Vec<u8>>,
+    pub counters: GatewayCounters,
+    events: VecDeque<GatewayEvent>,
+}
+
+impl Gateway {
+    pub fn new(config: GatewayConfig, seed: u64, mut entropy: Box<dyn Entropy>) -> Self {
+        let reset = || ResetSecret::new(config.reset_secret);
+        let public = Door::new(DoorKey::Server(Box::new(config.server_key)), reset(), entropy.as_mut());
+        let link = Door::new(DoorKey::Cluster(Box::new(config.cluster.clone())), reset(), entropy.as_mut());
+        let mut node = Node::new(config.me, config.payload, seed, entropy);
+        let (k0, k1) = (node.secret_u64(), node.secret_u64());
+        Gateway {
+            links: Links::new(link, config.cluster, LINK_SOCKET),
+            sessions: Sessions::new(public, config.keepalive_ms, config.idle_ms),
+            rooms: Vec::new(),
+            free: Vec::new(),
+            by_id: HashMap::with_hasher(KeyedState::new(k0, k1)),
+            arena: Arena::new(config.arena_bytes),
+            segments: Segments::new(k0 ^ k1),
+            active: VecDeque::new(),
+            room_wheel: Wheel::new(),
+            placement: Placement::default(),
+            version: 0,
+            consumed: VecDeque::new(),
+            consumed_at: None,
+            asks: VecDeque::new(),
+            trim_at: 0,
+            trim_next: 0,
+            config_paced: config.paced,
+            name_key: config.name_key,
+            max_age: Micros::from(config.max_age_ms) * 1000,
+            bundle: config.bundle,
+            records: Vec::new(),
+            counters: GatewayCounters::default(),
+            events: VecDeque::new(),
+            node,
+        }
+    }
+
+    /// Takes the control plane's picture of who is where.
+    pub fn set_placement(&mut self, now: Micros, placement: Placement) {
+        use crate::wire::Role;
+        self.node.stamp.placement = placement.epoch;
+        let nodes = placement.nodes.iter().filter(|node| matches!(node.role, Role::Broker | Role::Router));
+        self.links.dial(now, nodes.map(|node| (node.node, node.role, node.addr)));
+        self.placement = placement;
+    }
+
+    /// Tells how much the sockets' receive buffers really hold: (links, public).
+    pub fn set_buffers(&mut self, link: u32, public: u32) {
+        self.links.buffer = link;
+        self.sessions.buffer = public;
+    }
+
+    /// Answers a [`GatewayEvent::Authenticate`]: the user's id, or `None` to refuse.
+    pub fn answer(&mut self, now: Micros, id: u64, user: Option<u64>) {
+        if let Some((slot, waiting)) = self.sessions.answer(now, id, user) {
+            for bytes in waiting {
+                if let Some(record) = Record::read(&bytes) {
+                    self.request(now, slot, record);
+                }
+            }
+            self.sessions.reschedule(now, slot);
+        }
+    }
+
+    /// Refuses new sessions from now on.
+    pub fn drain(&mut self) {
+        self.sessions.draining = true;
+    }
+
+    pub fn sessions(&self) -> &Sessions<Client> {
+        &self.sessions
+    }
+
+    pub fn links(&self) -> &Links {
+        &self.links
+    }
+
+    pub fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    /// Every room that has members, or had them lately.
+    pub fn rooms(&self) -> impl Iterator<Item = &Room> {
+        self.rooms.iter().flatten().map(|room| &**room)
+    }
+
+    /// A room by its name.
+    pub fn room(&self, name: &RoomName<'_>) -> Option<&Room> {
+        let slot = self.by_id.get(&name.key(&self.name_key).id)?;
+        self.rooms[*slot as usize].as_deref()
+    }
+
+    fn from_session(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
+        let Some((slot, len)) = self.sessions.receive(now, &mut self.node, arrival, datagram) else { return };
+        let mut elicits = false;
+        let mut records = std::mem::take(&mut self.records);
+        for frame in Frames::new(&datagram[HEADER..HEADER + len]) {
+            let Ok(frame) = frame else {
+                self.sessions.counters.dropped_frame += 1;
+                break;
+            };
+            elicits |= frame.kind.elicits();
+            match self.sessions.control(now, slot, arrival.from, &frame, &mut records) {
+                Control::Heard(heard) => self.heard(slot, &heard),
+                Control::Other if frame.kind == FrameKind::Repair => {
+                    if !self.repair_asked(now, slot, frame.body) {
+                        self.sessions.counters.dropped_frame += 1;
+                    }
+                }
+                Control::Other => self.sessions.counters.dropped_frame += 1,
+                Control::Closed(_) => break,
+                _ => {}
+            }
+        }
+        for bytes in records.drain(..) {
+            if let Some(record) = self.sessions.record(now, slot, &bytes) {
+                self.request(now, slot, record);
+            }
+        }
+        self.records = records;
+        self.sessions.after(now, slot, elicits);
+        self.cleanup(now);
+        while let Some(question) = self.sessions.question() {
+            self.events.push_back(GatewayEvent::Authenticate(question));
+        }
+    }
+
+    /// Cleans up after sessions that ended.
+    fn cleanup(&mut self, now: Micros) {
+        while let Some(client) = self.sessions.gone() {
+            for joined in client.joined {
+                self.unseat(now, &joined);
+            }
+        }
+    }
+
+    fn request(&mut self, now: Micros, slot: u32, record: Record<'_>) {
+        match record {
+            Record::Join { request, name, positions } => {
+                if let Err(code) = self.join(now, slot, request, name, positions) {
+                    self.counters.joins_refused += 1;
+                    self.refuse(slot, request, code);
+                }
+            }
+            Record::Leave { handle } => self.leave(now, slot, handle),
+            Record::Open { request, .. } => self.refuse(slot, request, Code::NotAllowed),
+            _ => {}
+        }
+        self.sessions.table.mark(slot);
+    }
+
+    fn refuse(&mut self, slot: u32, request: u32, code: Code) {
+        if let Some(peer) = self.sessions.table.get_mut(slot) {
+            let retry_ms = if code.retry() { 500 } else { 0 };
+            peer.conn.record(&Record::Refused { request, code, retry_ms });
+        }
+    }
+
+    fn join(&mut self, now: Micros, slot: u32, request: u32, name: &[u8], positions: Positions) -> Result<(), Code> {
+        let name = RoomName::parse_bytes(name).map_err(|_| Code::BadRoomName)?;
+        let key = name.key(&self.name_key);
+        let Some(peer) = self.sessions.table.get_mut(slot) else { return Ok(()) };
+        let session = peer.conn.id;
+        peer.data.data.slot = slot;
+        if peer.data.data.joined.len() >= SESSION_ROOMS {
+            return Err(Code::TooManyRooms);
+        }
+        if !peer.data.data.joins.take(now, 1) {
+            return Err(Code::RateLimited);
+        }
+        let at = self.open_room(now, key, &name)?;
+        let Some(room) = self.rooms[at as usize].as_deref_mut() else { return Err(Code::Busy) };
+        room.empty_since = None;
+        if room.waiting.len() >= ROOMS_MAX {
+            return Err(Code::Busy);
+        }
+        room.waiting.push(Waiting { session, request, positions });
+        self.admit_waiting(now, at, false);
+        Ok(())
+    }
+
+    fn open_room(&mut self, now: Micros, key: RoomKey, name: &RoomName<'_>) -> Result<u32, Code> {
+        if let Some(at) = self.by_id.get(&key.id).copied() {
+            let same = self.rooms[at as usize].as_ref().is_some_and(|room| room.check == key.check);
+            return if same { Ok(at) } else { Err(Code::NameCollision) };
+        }
+        if self.by_id.len() >= ROOMS_MAX {
+            return Err(Code::Busy);
+        }
+        let paced = self.config_paced.iter().any(|namespace| namespace == name.namespace());
+        let room = Box::new(Room::new(key.id, key.check, &name.canonical(), paced));
+        let at = match self.free.pop() {
+            Some(at) => {
+                self.rooms[at as usize] = Some(room);
+                at
+            }
+            None => {
+                self.rooms.push(Some(room));
+                self.rooms.len() as u32 - 1
+            }
+        };
+        self.by_id.insert(key.id, at);
+        self.tell_membership(at, true);
+        self.schedule_room(now, at);
+        Ok(at)
+    }
+
+    /// Admits whoever waits for this room and can start now. `last_try`: history that has not come will not.
+    fn admit_waiting(&mut self, now: Micros, at: u32, last_try: bool) {
+        let Some(room) = self.rooms[at as usize].as_deref_mut() else { return };
+        if !room.in_force || room.waiting.is_empty() {
+            return;
+        }
+        let mut still = Vec::new();
+        for waiting in std::mem::take(&mut room.waiting) {
+            let Some(slot) = self.sessions.table.find(waiting.session) else { continue };
+            let Some(peer) = self.sessions.table.get_mut(slot) else { continue };
+            let client = &mut peer.data.data;
+            if let Some(joined) = client.joined.iter().find(|joined| joined.room == at) {
+                // A member already: tell it where it stands.
+                peer.conn.record(&Record::Joined { request: waiting.request, handle: at, index: joined.cursor, gaps: Vec::new() });
+                self.sessions.table.mark(slot);
+                continue;
+            }
+            let (place, gaps) = match room.start(&self.arena, now, &waiting.positions, last_try) {
+                Start::At { place, gaps } => (place, gaps),
+                Start::Fetch => {
+                    still.push(waiting);
+                    continue;
+                }
+            };
+            let carrier = peer.conn.flow.next() as u32;
+            let seat = room.members.len() as u32;
+            client.joined.push(Joined { room: at, carrier, cursor: place, seat, head_due: false });
+            room.members.push(slot);
+            peer.conn.record(&Record::Joined { request: waiting.request, handle: at, index: place, gaps });
+            self.counters.joins += 1;
+            self.sessions.table.mark(slot);
+        }
+        room.waiting = still;
+        self.schedule_room(now, at);
+    }
+
+    fn leave(&mut self, now: Micros, slot: u32, handle: u32) {
+        let Some(peer) = self.sessions.table.get_mut(slot) else { return };
+        let client = &mut peer.data.data;
+        let Some(at) = client.joined.iter().position(|joined| joined.room == handle) else { return };
+        let joined = client.joined.swap_remove(at);
+        if let Some(repairs) = &mut client.repairs {
+            repairs.retain(|(room, _, _)| *room != handle);
+        }
+        self.unseat(now, &joined);
+    }
+
+    /// Takes a member out of a room's list.
+    fn unseat(&mut self, now: Micros, joined: &Joined) {
+        let Some(room) = self.rooms[joined.room as usize].as_deref_mut() else { return };
+        let seat = joined.seat as usize;
+        if seat >= room.members.len() {
+            return;
+        }
+        self.counters.leaves += 1;
+        room.members.swap_remove(seat);
+        if let Some(moved) = room.members.get(seat).copied() {
+            if let Some(peer) = self.sessions.table.get_mut(moved) {
+                if let Some(other) = peer.data.data.joined.iter_mut().find(|other| other.room == joined.room) {
+                    other.seat = joined.seat;
+                }
+            }
+        }
+        if room.members.is_empty() {
+            room.empty_since = Some(now);
+            self.schedule_room(now, joined.room);
+        }
+    }
+
+    /// Forgets a room that has been empty long enough, and tells the router.
+    fn close_room(&mut self, at: u32) {
+        self.tell_membership(at, false);
+        if let Some(room) = self.rooms[at as usize].take() {
+            self.by_id.remove(&room.id);
+            self.free.push(at);
+            self.segments.clear();
+            self.room_wheel.cancel(at);
+        }
+    }
+
+    fn schedule_room(&mut self, now: Micros, at: u32) {
+        let Some(room) = self.rooms[at as usize].as_deref() else { return };
+        let leave = room.empty_since.filter(|_| room.waiting.is_empty()).map(|since| since + LEAVE_HOLD);
+        let wants_head = room.in_force && !room.waiting.is_empty() && room.stream().is_none();
+        let head = wants_head.then_some(now + 20_000);
+        if let Some(at_time) = [room.deadline(now), leave, head].into_iter().flatten().min() {
+            if self.room_wheel.deadline(at).is_none_or(|known| at_time < known) {
+                self.room_wheel.schedule(at, at_time.max(now + 1));
+            }
+        }
+    }
+
+    fn expire_rooms(&mut self, now: Micros) {
+        let mut wanted = Vec::new();
+        while let Some(at) = self.room_wheel.pop(now) {
+            let Some(room) = self.rooms[at as usize].as_deref_mut() else { continue };
+            if room.members.is_empty() && room.waiting.is_empty() && room.empty_since.is_some_and(|since| now >= since + LEAVE_HOLD) {
+                self.close_room(at);
+                continue;
+            }
+            let fetching = room.fetching();
+            let gaps = room.ring.next();
+            if room.expire(&mut self.arena, now, 2_000, &mut wanted, crate::wire::room::REPAIR_RANGES) {
+                self.counters.gaps_unrepaired += room.ring.next() - gaps;
+                self.activate(at);
+            }
+            let Some(room) = self.rooms[at as usize].as_deref_mut() else { continue };
+            if !room.waiting.is_empty() && room.in_force {
+                if room.stream().is_none() {
+                    self.ask(at, Vec::new());
+                } else {
+                    let given_up = fetching && !room.fetching();
+                    self.admit_waiting(now, at, given_up);
+                }
+            }
+            if !wanted.is_empty() {
+                self.ask(at, std::mem::take(&mut wanted));
+            }
+            self.schedule_room(now, at);
+        }
+    }
+
+    fn trim(&mut self, now: Micros) {
+        if now < self.trim_at || self.rooms.is_empty() {
+            return;
+        }
+        self.trim_at = now + TRIM_EVERY;
+        for _ in 0..self.rooms.len().min(4_096) {
+            self.trim_next = (self.trim_next + 1) % self.rooms.len();
+            if let Some(room) = self.rooms[self.trim_next].as_deref_mut() {
+                room.ring.trim(&self.arena);
+            }
+        }
+    }
+}
+
+impl Machine for Gateway {
+    type Event = GatewayEvent;
+
+    fn receive(&mut self, now: Micros, inbox: &mut Inbox<'_>) {
+        for index in 0..inbox.arrivals.len() {
+            let (arrival, datagram) = inbox.datagram(index);
+            if arrival.socket == PUBLIC_SOCKET {
+                self.from_session(now, arrival, datagram);
+            } else {
+                self.from_link(now, arrival, datagram);
+            }
+        }
+    }
+
+    fn expire(&mut self, now: Micros) {
+        self.links.expire(now, &mut self.node);
+        self.link_changes(now);
+        self.sessions.expire(now, &mut self.node);
+        self.cleanup(now);
+        self.expire_rooms(now);
+        self.flush_consumed(now);
+        self.node.sweep(now);
+        self.trim(now);
+    }
+
+    fn transmit(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
+        let mut more = self.links.transmit(now, &mut self.node, outbox);
+        more |= self.sessions.transmit(now, &mut self.node, outbox);
+        more |= self.transmit_links(now, outbox);
+        more |= self.fan_out(now, outbox);
+        more
+    }
+
+    fn deadline(&self) -> Option<Micros> {
+        [self.links.deadline(), self.sessions.deadline(), self.room_wheel.next(), self.consumed_at].into_iter().flatten().min()
+    }
+
+    fn drain_events(&mut self, events: &mut Vec<GatewayEvent>) {
+        events.extend(self.events.drain(..));
+    }
+
+    fn stalled(&mut self, _now: Micros) {}
+}

@@ -1,0 +1,487 @@
+//! One room at a gateway: its ring of places, the streams that filled it, what the owner still owes, who is a member.
+//!
+//! A *place* is the gateway's own dense number of what members get: a message or a gap. Owners' offsets come in out of order
+//! and with holes; places are given in order only, so a member never asks for what the gateway lacks.
+
+use std::collections::BTreeMap;
+
+use crate::machine::Micros;
+use crate::ring::{Arena, Entry, Ring};
+use crate::wire::publish::Positions;
+use crate::wire::room::{Message, STREAMS_MAX};
+use crate::wire::{GapReason, PublisherId, StreamGap, StreamId};
+
+/// The first place of a room; history can be put in front of it.
+pub const FIRST_PLACE: u64 = 1 << 32;
+/// How long a hole is waited for before it becomes a gap.
+pub const HOLE_WAIT: Micros = 200_000;
+/// How long a hole may be mere reordering before it is asked for.
+pub const REORDER_WAIT: Micros = 5_000;
+/// Requests for the same hole follow each other after this at least.
+pub const ASK_EVERY: Micros = 15_000;
+/// Messages and bytes held ahead of a hole, per room.
+pub const HELD_MAX: usize = 8_192;
+pub const HELD_BYTES_MAX: usize = 8 << 20;
+/// How long a join with positions waits for history from the owner.
+pub const BACKFILL_WAIT: Micros = 1_000_000;
+/// Messages of history that a join fetches from the owner.
+pub const BACKFILL_MAX: u64 = 65_536;
+
+struct Held {
+    publisher: PublisherId,
+    sequence: u64,
+    flags: u8,
+    data: Box<[u8]>,
+}
+
+/// A stream and the place where it began.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    pub stream: StreamId,
+    pub place: u64,
+}
+
+/// History wanted from the owner.
+struct Backfill {
+    from: u64,
+    until: Micros,
+}
+
+/// A join that waits for interest to be in force, or for history.
+pub struct Waiting {
+    pub session: u64,
+    pub request: u32,
+    pub positions: Positions,
+}
+
+/// What a block did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Ingested {
+    /// Places were added.
+    pub grew: bool,
+    pub duplicates: u32,
+    pub stale: bool,
+    /// Messages dropped because too much is held already.
+    pub overflow: u32,
+}
+
+/// Where a member starts, or that history must come first.
+pub enum Start {
+    At { place: u64, gaps: Vec<StreamGap> },
+    Fetch,
+}
+
+/// One room.
+pub struct Room {
+    pub id: u64,
+    /// The other 64 bits of the name's hash: two names with one id are told apart.
+    pub check: u64,
+    pub name: Box<str>,
+    pub paced: bool,
+    pub ring: Ring,
+    pub spans: Vec<Span>,
+    pub members: Vec<u32>,
+    pub waiting: Vec<Waiting>,
+    /// Version of the last membership change told to the router, and its offset in the router link's log.
+    pub version: u64,
+    pub log_offset: Option<u64>,
+    /// Every running broker of the room knows that this gateway wants it.
+    pub in_force: bool,
+    /// Since when there has been no member.
+    pub empty_since: Option<Micros>,
+    /// Fan-out: whether the room is in the queue, and how many members this round still has to look at.
+    pub active: bool,
+    pub serve_at: usize,
+    pub serve_left: usize,
+    pub consumed_dirty: bool,
+    /// Next offset wanted, the first that the ring has, and the first that nobody has spoken of.
+    next: u64,
+    low: u64,
+    known: u64,
+    held: BTreeMap<u64, Held>,
+    held_bytes: usize,
+    hole_since: Option<Micros>,
+    ask_at: Micros,
+    backfill: Option<Backfill>,
+}
+
+impl Room {
+    pub fn new(id: u64, check: u64, name: &str, paced: bool) -> Self {
+        Room {
+            id,
+            check,
+            name: name.into(),
+            paced,
+            ring: Ring::new(FIRST_PLACE),
+            spans: Vec::new(),
+            members: Vec::new(),
+            waiting: Vec::new(),
+            version: 0,
+            log_offset: None,
+            in_force: false,
+            empty_since: None,
+            active: false,
+            serve_at: 0,
+            serve_left: 0,
+            consumed_dirty: false,
+            next: 1,
+            low: 1,
+            known: 1,
+            held: BTreeMap::new(),
+            held_bytes: 0,
+            hole_since: None,
+            ask_at: 0,
+            backfill: None,
+        }
+    }
+
+    /// The stream that fills the ring now.
+    pub fn stream(&self) -> Option<StreamId> {
+        self.spans.last().map(|span| span.stream)
+    }
+
+    /// The stream of a place, and the place after its last one.
+    pub fn span_of(&self, place: u64) -> Option<(StreamId, u64)> {
+        let at = self.spans.iter().rposition(|span| span.place <= place)?;
+        Some((self.spans[at].stream, self.spans.get(at + 1).map_or(u64::MAX, |span| span.place)))
+    }
+
+    /// The first offset of the current stream that the gateway does not have.
+    pub fn next_offset(&self) -> u64 {
+        self.next
+    }
+
+    fn append(&mut self, arena: &mut Arena, now: Micros, offset: u64, message: &Message<'_>) {
+        let entry = Entry {
+            offset,
+            publisher: message.publisher,
+            sequence: message.sequence,
+            flags: message.flags,
+            gap: false,
+            at_ms: 0,
+            data: message.data,
+        };
+        self.ring.push(arena, now, &entry);
+        self.next = offset + 1;
+        self.hole_since = None;
+        self.consumed_dirty = true;
+    }
+
+    fn append_gap(&mut self, arena: &mut Arena, now: Micros, first: u64, last: u64, reason: GapReason) {
+        let entry = Entry {
+            offset: first,
+            publisher: PublisherId::default(),
+            sequence: last,
+            flags: reason as u8,
+            gap: true,
+            at_ms: 0,
+            data: &[],
+        };
+        self.ring.push(arena, now, &entry);
+        self.hole_since = None;
+        self.consumed_dirty = true;
+    }
+
+    /// Makes `stream` the current one if it is newer. `false`: it is older, its block is stale.
+    fn open_stream(&mut self, arena: &mut Arena, now: Micros, stream: StreamId, base: u64) -> bool {
+        match self.stream() {
+            Some(current) if current == stream => return true,
+            Some(current) if current.node == stream.node && (current.epoch, current.generation) > (stream.epoch, stream.generation) => {
+                return false;
+            }
+            Some(current) => {
+                let same_life = current.node == stream.node && current.epoch == stream.epoch;
+                let reason = if same_life { GapReason::Restarted } else { GapReason::OwnerLost };
+                self.append_gap(arena, now, self.next, StreamGap::OPEN, reason);
+                // Who was a member all along wants the new stream from its beginning.
+                self.start_stream(stream, 1);
+            }
+            None => self.start_stream(stream, base.max(1)),
+        }
+        true
+    }
+
+    fn start_stream(&mut self, stream: StreamId, next: u64) {
+        if self.spans.len() == STREAMS_MAX {
+            self.spans.remove(0);
+        }
+        self.spans.push(Span { stream, place: self.ring.next() });
+        (self.next, self.low, self.known) = (next, next, next);
+        self.held.clear();
+        self.held_bytes = 0;
+        self.hole_since = None;
+        self.backfill = None;
+    }
+
+    /// Takes what the owner says of its head.
+    pub fn head(&mut self, arena: &mut Arena, now: Micros, stream: StreamId, base: u64, next: u64) -> bool {
+        if !self.open_stream(arena, now, stream, base) {
+            return false;
+        }
+        self.known = self.known.max(next);
+        true
+    }
+
+    /// Takes a block of the owner's messages.
+    pub fn ingest<'a>(
+        &mut self,
+        arena: &mut Arena,
+        now: Micros,
+        stream: StreamId,
+        base: u64,
+        offset: u64,
+        messages: impl Iterator<Item = Message<'a>>,
+    ) -> Ingested {
+        let mut done = Ingested::default();
+        if !self.open_stream(arena, now, stream, base) {
+            done.stale = true;
+            return done;
+        }
+        let before = self.ring.next();
+        for (offset, message) in (offset..).zip(messages) {
+            if offset == self.next {
+                self.append(arena, now, offset, &message);
+                if !self.held.is_empty() {
+                    self.release(arena, now);
+                }
+            } else if offset < self.next && (offset >= self.low || self.backfill.as_ref().is_none_or(|wanted| offset < wanted.from)) {
+                done.duplicates += 1;
+            } else if !self.hold(offset, &message) {
+                done.overflow += 1;
+            }
+            self.known = self.known.max(offset + 1);
+        }
+        if self.backfill.is_some() {
+            self.prepend(arena, now);
+        }
+        done.grew = self.ring.next() > before;
+        done
+    }
+
+    fn hold(&mut self, offset: u64, message: &Message<'_>) -> bool {
+        if self.held.contains_key(&offset) {
+            return true;
+        }
+        if self.held.len() >= HELD_MAX.max(if self.backfill.is_some() { BACKFILL_MAX as usize } else { 0 })
+            || self.held_bytes + message.data.len() > HELD_BYTES_MAX
+        {
+            return false;
+        }
+        self.held_bytes += message.data.len();
+        let held = Held { publisher: message.publisher, sequence: message.sequence, flags: message.flags, data: message.data.into() };
+        self.held.insert(offset, held);
+        true
+    }
+
+    fn take_held(&mut self, offset: u64) -> Option<Held> {
+        let held = self.held.remove(&offset)?;
+        self.held_bytes -= held.data.len();
+        Some(held)
+    }
+
+    /// Appends what was held directly behind the ring.
+    fn release(&mut self, arena: &mut Arena, now: Micros) {
+        while let Some(held) = self.take_held(self.next) {
+            let message = Message { publisher: held.publisher, sequence: held.sequence, flags: held.flags, data: &held.data };
+            self.append(arena, now, self.next, &message);
+        }
+    }
+
+    /// Puts history that was held directly in front of the ring into it.
+    fn prepend(&mut self, arena: &mut Arena, now: Micros) {
+        let Some(span) = self.spans.last().copied() else { return };
+        // History can only go before a stream that fills the ring from its first place.
+        if span.place < self.ring.first() {
+            return;
+        }
+        if span.place > self.ring.first() {
+            self.backfill = None;
+            return;
+        }
+        while let Some(held) = self.low.checked_sub(1).and_then(|offset| self.take_held(offset)) {
+            self.low -= 1;
+            let entry = Entry {
+                offset: self.low,
+                publisher: held.publisher,
+                sequence: held.sequence,
+                flags: held.flags,
+                gap: false,
+                at_ms: 0,
+                data: &held.data,
+            };
+            self.ring.push_front(arena, now, &entry);
+        }
+        if let Some(span) = self.spans.last_mut() {
+            span.place = self.ring.first();
+        }
+        if self.backfill.as_ref().is_some_and(|wanted| self.low <= wanted.from) {
+            self.backfill = None;
+        }
+    }
+
+    /// The owner no longer has offsets below `first` of `stream`.
+    pub fn lost(&mut self, arena: &mut Arena, now: Micros, stream: StreamId, first: u64) -> bool {
+        if self.stream() != Some(stream) {
+            return false;
+        }
+        if let Some(wanted) = &mut self.backfill {
+            wanted.from = wanted.from.max(first);
+            if self.low <= wanted.from {
+                self.backfill = None;
+            }
+        }
+        if self.next >= first {
+            return false;
+        }
+        self.give_up(arena, now, first);
+        true
+    }
+
+    /// Makes everything missing before `until` a gap, keeping what is held in between.
+    fn give_up(&mut self, arena: &mut Arena, now: Micros, until: u64) {
+        while self.next < until {
+            let end = self.held.range(self.next..until).next().map_or(until, |(offset, _)| *offset);
+            if end > self.next {
+                self.append_gap(arena, now, self.next, end - 1, GapReason::Unrepaired);
+                self.next = end;
+            }
+            self.release(arena, now);
+        }
+        self.known = self.known.max(self.next);
+    }
+
+    /// Whether offsets are missing before the known head.
+    pub fn has_hole(&self) -> bool {
+        self.next < self.known
+    }
+
+    /// Lets the wait for holes and history pass. Gives ranges to ask the owner for; `grew` tells whether places were added.
+    pub fn expire(&mut self, arena: &mut Arena, now: Micros, rtt: Micros, wanted: &mut Vec<(u64, u64)>, ranges: usize) -> bool {
+        let mut grew = false;
+        if self.has_hole() {
+            let since = *self.hole_since.get_or_insert(now);
+            if now >= since + HOLE_WAIT {
+                let end = self.held.range(self.next..).next().map_or(self.known, |(offset, _)| *offset);
+                self.give_up(arena, now, end);
+                grew = true;
+            } else if now >= since + REORDER_WAIT && now >= self.ask_at {
+                let mut from = self.next;
+                for offset in self.held.range(self.next..).map(|(offset, _)| *offset).chain([self.known]) {
+                    if offset > from {
+                        wanted.push((from, offset - 1));
+                    }
+                    from = offset + 1;
+                    if wanted.len() == ranges {
+                        break;
+                    }
+                }
+            }
+        }
+        if let Some(backfill) = &self.backfill {
+            if now >= backfill.until {
+                self.backfill = None;
+            } else if now >= self.ask_at && wanted.len() < ranges {
+                let held = self.held.range(backfill.from..self.low).map(|(offset, _)| *offset);
+                let mut from = backfill.from;
+                for offset in held.chain([self.low]) {
+                    if offset > from && wanted.len() < ranges {
+                        wanted.push((from, offset - 1));
+                    }
+                    from = offset + 1;
+                }
+            }
+        }
+        if !wanted.is_empty() {
+            self.ask_at = now + ASK_EVERY.max(2 * rtt);
+        }
+        grew
+    }
+
+    /// When [`Room::expire`] has something to do next.
+    pub fn deadline(&self, now: Micros) -> Option<Micros> {
+        let hole = self.has_hole().then(|| match self.hole_since {
+            Some(since) => (since + REORDER_WAIT).max(self.ask_at).min(since + HOLE_WAIT),
+            None => now + REORDER_WAIT,
+        });
+        let backfill = self.backfill.as_ref().map(|backfill| backfill.until.min(self.ask_at.max(now)));
+        [hole, backfill].into_iter().flatten().min()
+    }
+
+    /// Notes since when there is a hole; call after a block.
+    pub fn note_hole(&mut self, now: Micros) {
+        if self.has_hole() && self.hole_since.is_none() {
+            self.hole_since = Some(now);
+        }
+    }
+
+    /// Whether history is being fetched.
+    pub fn fetching(&self) -> bool {
+        self.backfill.is_some()
+    }
+
+    /// Where a member that joins with `positions` starts. `last_try`: what is not there now is lost to it.
+    pub fn start(&mut self, arena: &Arena, now: Micros, positions: &Positions, last_try: bool) -> Start {
+        let Some((had, offset)) = positions.0.last().copied() else {
+            return Start::At { place: self.ring.next(), gaps: Vec::new() };
+        };
+        let Some(current) = self.spans.last().copied() else { return Start::Fetch };
+        let mut gaps = Vec::new();
+        let known = self.spans.iter().position(|span| span.stream == had);
+        let (at, wanted) = match known {
+            Some(at) => (at, offset.saturating_add(1)),
+            None if had.node == current.stream.node && (had.epoch, had.generation) > (current.stream.epoch, current.stream.generation) => {
+                // The member saw a younger stream than we did: it will come here too.
+                return if last_try { Start::At { place: self.ring.next(), gaps } } else { Start::Fetch };
+            }
+            None => {
+                let same_life = had.node == current.stream.node && had.epoch == current.stream.epoch;
+                let reason = if same_life { GapReason::Restarted } else { GapReason::OwnerLost };
+                gaps.push(StreamGap { stream: had, first: offset.saturating_add(1), last: StreamGap::OPEN, reason });
+                // The stream that follows is wanted from its beginning.
+                (self.spans.len() - 1, 1)
+            }
+        };
+        let span = self.spans[at];
+        let is_current = at + 1 == self.spans.len();
+        if is_current && wanted >= self.next {
+            return Start::At { place: self.ring.next(), gaps };
+        }
+        let first_offset = if is_current && span.place >= self.ring.first() { Some(self.low) } else { None };
+        if let Some(low) = first_offset {
+            if wanted < low {
+                if !last_try {
+                    let from = wanted.max(low.saturating_sub(BACKFILL_MAX)).max(1);
+                    let until = now + BACKFILL_WAIT;
+                    match &mut self.backfill {
+                        Some(backfill) => backfill.from = backfill.from.min(from),
+                        None => {
+                            self.backfill = Some(Backfill { from, until });
+                            self.ask_at = now;
+                        }
+                    }
+                    return Start::Fetch;
+                }
+                gaps.push(StreamGap { stream: span.stream, first: wanted, last: low - 1, reason: GapReason::Expired });
+                return Start::At { place: self.ring.first(), gaps };
+            }
+        }
+        let (place, lost) = self.locate(arena, at, wanted);
+        gaps.extend(lost);
+        Start::At { place, gaps }
+    }
+
+    /// The place of offset `wanted` of the stream of span `at`, or of what still follows it, with the gap before that.
+    fn locate(&self, arena: &Arena, at: usize, wanted: u64) -> (u64, Option<StreamGap>) {
+        let span = self.spans[at];
+        let end = self.spans.get(at + 1).map_or(self.ring.next(), |span| span.place);
+        let readable = self.ring.readable(arena, self.ring.first());
+        let place = self.ring.find_offset(arena, span.place..end, wanted).max(readable);
+        let gap = |last| StreamGap { stream: span.stream, first: wanted, last, reason: GapReason::Expired };
+        match self.ring.get(arena, place).filter(|_| place < end).map(|entry| entry.offset) {
+            Some(offset) if offset > wanted => (place, Some(gap(offset - 1))),
+            Some(_) => (place, None),
+            None if at + 1 == self.spans.len() => (self.ring.next(), (wanted < self.next).then(|| gap(self.next - 1))),
+            None => (place, Some(gap(StreamGap::OPEN))),
+        }
+    }
+}

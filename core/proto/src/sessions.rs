@@ -1,0 +1,467 @@
+//! Sessions with clients: the way in, authentication, address changes, idling out.
+//!
+//! Owned by gateways and proxies alike; `T` is what the role keeps per session. Knows no room.
+
+use std::collections::VecDeque;
+
+use crate::address::Bucket;
+use crate::conn::{Conn, Control, Reject, SESSION_LOG_BYTES};
+use crate::door::{Accepted, Door};
+use crate::machine::{Addr, Arrival, Micros, Outbox};
+use crate::node::Node;
+use crate::table::Table;
+use crate::wire::frame::append;
+use crate::wire::header::{DatagramKind, Header};
+use crate::wire::record::Record;
+use crate::wire::{Code, Frame, FrameKind};
+
+/// Blocks of a session's replay window: 1,024 datagrams.
+pub const SESSION_BLOCKS: usize = 16;
+/// Sessions whose first sealed datagram has not come yet.
+pub const HALF_OPEN_MAX: usize = 4_096;
+/// How long a session may stay without its first sealed datagram, or without an answer about its credential.
+pub const HALF_OPEN_LIFE: Micros = 5_000_000;
+/// Credentials that wait for the authenticator's answer.
+pub const QUESTIONS_MAX: usize = 256;
+/// Control records a second from one session, and at once (256 joins and the credential).
+pub const CONTROL_RATE: u32 = 20;
+pub const CONTROL_BURST: u32 = 300;
+/// Records that wait for the answer about the credential.
+const WAITING_MAX: usize = 300;
+/// How long a refused session stays to tell why.
+const LINGER: Micros = 1_000_000;
+/// Path checks of one session follow each other after this.
+const PATH_EVERY: Micros = 1_000_000;
+
+crate::counters! {
+    /// What happened on sessions.
+    pub struct SessionCounters {
+        /// Datagrams taken on the public socket.
+        datagrams_received,
+        /// Datagrams dropped: too short, no magic, wrong version or kind.
+        dropped_header,
+        /// Datagrams dropped: no such session.
+        dropped_unknown,
+        /// Datagrams dropped: seen before.
+        dropped_duplicate,
+        /// Datagrams dropped: older than the replay window.
+        dropped_old,
+        /// Datagrams dropped: a key generation out of turn.
+        dropped_generation,
+        /// Datagrams dropped: the seal does not open.
+        dropped_forged,
+        /// Frames dropped: malformed, or not a client's to send.
+        dropped_frame,
+        /// Records dropped: more a second than a session may send.
+        dropped_control_rate,
+        /// Sessions that were accepted and proved themselves.
+        sessions_opened,
+        /// Sessions refused: the credential is wrong.
+        refused_credential,
+        /// Sessions refused: too many credentials wait, or this role drains.
+        refused_busy,
+        /// Sessions that ended by silence.
+        sessions_expired,
+        /// Sessions that the client closed.
+        sessions_closed,
+        /// Address changes that were checked and believed.
+        addresses_changed,
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    HalfOpen,
+    Proven,
+    Asking,
+    Open,
+    Refused,
+}
+
+struct PathCheck {
+    addr: Addr,
+    challenge: [u8; 8],
+    received: usize,
+    at: Micros,
+    due: bool,
+}
+
+/// One client's session.
+pub struct Session<T> {
+    pub user: u64,
+    pub data: T,
+    /// The tail is to be probed: the role sends heads with the next datagram.
+    pub probe: bool,
+    state: State,
+    control: Bucket,
+    since: Micros,
+    waiting: Option<Box<Vec<Vec<u8>>>>,
+    path: Option<Box<PathCheck>>,
+}
+
+impl<T> Session<T> {
+    pub fn is_open(&self) -> bool {
+        self.state == State::Open
+    }
+}
+
+/// A credential that waits for an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// The session's id; answer with it.
+    pub id: u64,
+    pub credential: Vec<u8>,
+}
+
+/// All sessions of a role, over one socket.
+pub struct Sessions<T> {
+    pub table: Table<SESSION_BLOCKS, Session<T>>,
+    pub door: Door,
+    pub counters: SessionCounters,
+    pub draining: bool,
+    keepalive_ms: u32,
+    idle: Micros,
+    half_open: VecDeque<(u64, Micros)>,
+    questions: VecDeque<Question>,
+    asking: usize,
+    gone: Vec<T>,
+    pub buffer: u32,
+}
+
+impl<T: Default> Sessions<T> {
+    pub fn new(door: Door, keepalive_ms: u32, idle_ms: u32) -> Self {
+        Sessions {
+            table: Table::default(),
+            door,
+            counters: SessionCounters::default(),
+            draining: false,
+            keepalive_ms,
+            idle: Micros::from(idle_ms) * 1000,
+            half_open: VecDeque::new(),
+            questions: VecDeque::new(),
+            asking: 0,
+            gone: Vec::new(),
+            buffer: 212_992,
+        }
+    }
+
+    /// What ended sessions leave behind, for the role to clean up.
+    pub fn gone(&mut self) -> Option<T> {
+        self.gone.pop()
+    }
+
+    /// The next credential to be judged.
+    pub fn question(&mut self) -> Option<Question> {
+        self.questions.pop_front()
+    }
+
+    /// Takes a datagram of the public socket. `Some`: sealed frames of a session, with their length behind the header.
+    #[inline]
+    pub fn receive(&mut self, now: Micros, node: &mut Node, arrival: Arrival, datagram: &mut [u8]) -> Option<(u32, usize)> {
+        self.counters.datagrams_received += 1;
+        let Ok(header) = Header::read(datagram) else {
+            self.counters.dropped_header += 1;
+            return None;
+        };
+        match header.kind {
+            DatagramKind::Data => self.data(now, node, arrival, &header, datagram),
+            DatagramKind::Hello if !self.draining => {
+                self.door.hello(now, arrival, &header, datagram);
+                None
+            }
+            _ => {
+                self.counters.dropped_header += 1;
+                None
+            }
+        }
+    }
+
+    #[inline]
+    fn data(&mut self, now: Micros, node: &mut Node, arrival: Arrival, header: &Header, datagram: &mut [u8]) -> Option<(u32, usize)> {
+        let Some(slot) = self.table.find(header.connection) else {
+            self.counters.dropped_unknown += 1;
+            self.door.unknown(now, arrival, header);
+            return None;
+        };
+        let peer = self.table.get_mut(slot)?;
+        let len = match peer.conn.open(now, &mut node.keys, header, datagram) {
+            Ok(len) => len,
+            Err(reject) => {
+                *match reject {
+                    Reject::Duplicate => &mut self.counters.dropped_duplicate,
+                    Reject::Old => &mut self.counters.dropped_old,
+                    Reject::Generation => &mut self.counters.dropped_generation,
+                    Reject::Forged => &mut self.counters.dropped_forged,
+                } += 1;
+                return None;
+            }
+        };
+        if peer.data.state == State::HalfOpen {
+            peer.data.state = State::Proven;
+            peer.data.since = now;
+            peer.conn.receive_window = (self.buffer / (self.table.len() as u32).max(1)).clamp(16 * 1024, self.buffer);
+            self.counters.sessions_opened += 1;
+        } else if arrival.from != peer.conn.addr && peer.conn.is_newest(header.sequence) {
+            self.moved(now, node, slot, arrival);
+        }
+        Some((slot, len))
+    }
+
+    /// The newest datagram came from another address: ask there before believing it.
+    fn moved(&mut self, now: Micros, node: &mut Node, slot: u32, arrival: Arrival) {
+        let challenge = node.secret_u64().to_le_bytes();
+        let Some(peer) = self.table.get_mut(slot) else { return };
+        match &mut peer.data.path {
+            Some(check) if now < check.at + PATH_EVERY => {
+                if check.addr == arrival.from {
+                    check.received += arrival.len as usize;
+                }
+                return;
+            }
+            path => {
+                *path = Some(Box::new(PathCheck { addr: arrival.from, challenge, received: arrival.len as usize, at: now, due: true }));
+            }
+        }
+        self.table.mark(slot);
+    }
+
+    /// Takes a frame that every session understands.
+    pub fn control(&mut self, now: Micros, slot: u32, from: Addr, frame: &Frame<'_>, records: &mut Vec<Vec<u8>>) -> Control {
+        let Some(peer) = self.table.get_mut(slot) else { return Control::Done };
+        if frame.kind == FrameKind::PathResponse {
+            if let Some(check) = peer.data.path.as_ref().filter(|check| check.addr == from && frame.body == check.challenge) {
+                peer.conn.addr = check.addr;
+                peer.data.path = None;
+                self.counters.addresses_changed += 1;
+            }
+            return Control::Done;
+        }
+        let control = peer.conn.control_frame(now, frame, records);
+        match control {
+            Control::Closed(_) => {
+                self.counters.sessions_closed += 1;
+                self.end(slot);
+            }
+            Control::Bad => self.counters.dropped_frame += 1,
+            _ => {}
+        }
+        control
+    }
+
+    /// Sorts a record: those of an open session come back for the role; the credential becomes a question; others wait.
+    pub fn record<'a>(&mut self, now: Micros, slot: u32, bytes: &'a [u8]) -> Option<Record<'a>> {
+        let peer = self.table.get_mut(slot)?;
+        if !peer.data.control.take(now, 1) {
+            self.counters.dropped_control_rate += 1;
+            // A record is acknowledged as soon as it is delivered, so what is dropped here must be answered.
+            if let Some(Record::Join { request, .. } | Record::Open { request, .. }) = Record::read(bytes) {
+                peer.conn.record(&Record::Refused { request, code: Code::RateLimited, retry_ms: 1_000 });
+            }
+            return None;
+        }
+        let Some(record) = Record::read(bytes) else {
+            self.counters.dropped_frame += 1;
+            return None;
+        };
+        match (peer.data.state, &record) {
+            (State::Open, Record::Join { .. } | Record::Leave { .. } | Record::Open { .. }) => return Some(record),
+            (State::Proven, Record::Authenticate { credential }) => {
+                if self.asking >= QUESTIONS_MAX || self.draining {
+                    self.refuse(now, slot, Code::Busy);
+                } else {
+                    peer.data.state = State::Asking;
+                    peer.data.since = now;
+                    self.asking += 1;
+                    let id = peer.conn.id;
+                    self.questions.push_back(Question { id, credential: credential.to_vec() });
+                }
+            }
+            (State::Proven | State::Asking, Record::Join { .. } | Record::Leave { .. } | Record::Open { .. }) => {
+                let waiting = peer.data.waiting.get_or_insert_default();
+                if waiting.len() < WAITING_MAX {
+                    waiting.push(bytes.to_vec());
+                }
+            }
+            (State::Refused, _) => {}
+            _ => self.counters.dropped_frame += 1,
+        }
+        None
+    }
+
+    /// Answers a question. Gives the session's slot and what it asked for meanwhile, if it is still there and welcome.
+    pub fn answer(&mut self, now: Micros, id: u64, user: Option<u64>) -> Option<(u32, Vec<Vec<u8>>)> {
+        let slot = self.table.find(id)?;
+        let token = self.door.token(id);
+        let keepalive_ms = self.keepalive_ms;
+        let peer = self.table.get_mut(slot)?;
+        if peer.data.state != State::Asking {
+            return None;
+        }
+        self.asking -= 1;
+        let Some(user) = user else {
+            self.refuse(now, slot, Code::BadCredential);
+            return None;
+        };
+        peer.data.user = user;
+        peer.data.state = State::Open;
+        peer.conn.record(&Record::Ready { user, token, keepalive_ms });
+        let waiting = peer.data.waiting.take();
+        self.table.mark(slot);
+        Some((slot, waiting.map(|waiting| *waiting).unwrap_or_default()))
+    }
+
+    fn refuse(&mut self, now: Micros, slot: u32, code: Code) {
+        let Some(peer) = self.table.get_mut(slot) else { return };
+        match code {
+            Code::BadCredential => self.counters.refused_credential += 1,
+            _ => self.counters.refused_busy += 1,
+        }
+        peer.data.state = State::Refused;
+        peer.data.since = now;
+        peer.data.waiting = None;
+        let retry_ms = if code.retry() { 1_000 } else { 0 };
+        peer.conn.record(&Record::Refused { request: 0, code, retry_ms });
+        self.table.mark(slot);
+        self.table.schedule(slot, Some(now + LINGER));
+    }
+
+    /// After the frames of one datagram: notes that they want a status, and when the session next needs time.
+    #[inline]
+    pub fn after(&mut self, now: Micros, slot: u32, elicits: bool) {
+        let Some(peer) = self.table.get_mut(slot) else { return };
+        if elicits {
+            peer.conn.elicited(now);
+        }
+        if peer.conn.control_due(now) {
+            self.table.mark(slot);
+        }
+        self.reschedule(now, slot);
+    }
+
+    /// Ends a session.
+    pub fn end(&mut self, slot: u32) {
+        if let Some(peer) = self.table.remove(slot) {
+            if peer.data.state == State::Asking {
+                self.asking -= 1;
+            }
+            self.gone.push(peer.data.data);
+        }
+    }
+
+    fn dies_at(&self, session: &Session<T>, heard_at: Micros) -> Micros {
+        match session.state {
+            State::HalfOpen | State::Proven | State::Asking => session.since + HALF_OPEN_LIFE,
+            State::Refused => session.since + LINGER,
+            State::Open => heard_at + self.idle,
+        }
+    }
+
+    /// Notes when the session next needs time.
+    #[inline]
+    pub fn reschedule(&mut self, now: Micros, slot: u32) {
+        let Some(peer) = self.table.get(slot) else { return };
+        let at = peer.conn.deadline().unwrap_or(Micros::MAX).min(self.dies_at(&peer.data, peer.conn.heard_at));
+        self.table.schedule(slot, Some(at.max(now)));
+    }
+
+    /// Lets pass what is due.
+    pub fn expire(&mut self, now: Micros, node: &mut Node) {
+        while let Some(slot) = self.table.pop_due(now) {
+            let Some(peer) = self.table.get(slot) else { continue };
+            if now >= self.dies_at(&peer.data, peer.conn.heard_at) {
+                if peer.data.is_open() {
+                    self.counters.sessions_expired += 1;
+                }
+                self.end(slot);
+                continue;
+            }
+            let Some(peer) = self.table.get_mut(slot) else { continue };
+            let mut ready = false;
+            if peer.conn.flow.timeout(now) {
+                peer.conn.ask_status();
+                ready = true;
+            }
+            if peer.conn.tail_due(now) {
+                peer.data.probe = true;
+                ready = true;
+            }
+            if ready || peer.conn.control_due(now) {
+                self.table.mark(slot);
+            }
+            self.reschedule(now + 1_000, slot);
+        }
+        while self.half_open.front().is_some_and(|(_, at)| now >= at + HALF_OPEN_LIFE) {
+            self.half_open.pop_front();
+        }
+        self.accept(now, node);
+    }
+
+    fn accept(&mut self, now: Micros, node: &mut Node) {
+        while let Some(accepted) = self.door.accept(now, &[], node.entropy.as_mut()) {
+            if self.half_open.len() >= HALF_OPEN_MAX {
+                if let Some((oldest, _)) = self.half_open.pop_front() {
+                    let slot = self.table.find(oldest);
+                    if let Some(slot) = slot.filter(|slot| self.table.get(*slot).is_some_and(|peer| peer.data.state == State::HalfOpen)) {
+                        self.end(slot);
+                    }
+                }
+            }
+            let id = self.make(now, node, &accepted);
+            self.half_open.push_back((id, now));
+            self.door.answer(now, &accepted, id);
+        }
+    }
+
+    fn make(&mut self, now: Micros, node: &mut Node, accepted: &Accepted) -> u64 {
+        let random = node.secret_u32();
+        let slot = self.table.insert(random, |id| {
+            let secret = accepted.secret.clone();
+            let conn = Conn::new(id, accepted.initiator, accepted.socket, accepted.from, secret, false, 0, SESSION_LOG_BYTES, now);
+            let session = Session {
+                user: 0,
+                data: T::default(),
+                probe: false,
+                state: State::HalfOpen,
+                control: Bucket::new(CONTROL_RATE, CONTROL_BURST),
+                since: now,
+                waiting: None,
+                path: None,
+            };
+            (conn, session)
+        });
+        self.reschedule(now, slot);
+        self.table.get(slot).map_or(0, |peer| peer.conn.id)
+    }
+
+    /// Fills the slice with what stands before sessions. True: more waits.
+    pub fn transmit(&mut self, now: Micros, node: &mut Node, outbox: &mut Outbox) -> bool {
+        self.accept(now, node);
+        self.door.transmit(outbox);
+        self.door.has_replies() || self.door.waits()
+    }
+
+    /// Sends a due path challenge to the new address, where the allowance of that address permits.
+    pub fn challenge(&mut self, now: Micros, node: &mut Node, slot: u32, outbox: &mut Outbox) {
+        let Some(peer) = self.table.get_mut(slot) else { return };
+        let Some(check) = peer.data.path.as_mut().filter(|check| check.due) else { return };
+        check.due = false;
+        let (addr, challenge, received) = (check.addr, check.challenge, check.received);
+        if outbox.room() == 0 || !self.door.may_send(now, addr, received, 80) {
+            return;
+        }
+        let buffer = outbox.reserve(node.payload);
+        let mut writer = crate::codec::Writer::new(&mut buffer[crate::wire::HEADER..]);
+        append(&mut writer, FrameKind::PathChallenge, 0, |writer| {
+            writer.put(&challenge);
+            true
+        });
+        let len = writer.len();
+        let total = peer.conn.seal(now, &mut node.keys, node.stamp, buffer, len, false, 0);
+        outbox.commit(peer.conn.socket, addr, total);
+    }
+
+    /// When [`Sessions::expire`] has something next.
+    pub fn deadline(&self) -> Option<Micros> {
+        [self.table.deadline(), self.door.waits().then_some(0)].into_iter().flatten().min()
+    }
+}
