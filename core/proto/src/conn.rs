@@ -91,6 +91,8 @@ pub struct Conn<const BLOCKS: usize> {
     highest_at: Micros,
     pending_since: Micros,
     pub heard_at: Micros,
+    /// How long nothing had been heard when the last datagram came.
+    pub silence: Micros,
     pub sent_at: Micros,
     tail_at: Option<Micros>,
     tail_sequence: u64,
@@ -132,6 +134,7 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
             highest_at: now,
             pending_since: 0,
             heard_at: now,
+            silence: 0,
             sent_at: now,
             tail_at: None,
             tail_sequence: 0,
@@ -173,6 +176,7 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         }
         self.window.commit(header.sequence);
         self.received = self.received.wrapping_add(1);
+        self.silence = now - self.heard_at;
         self.heard_at = now;
         if header.flags & STATUS_WANTED != 0 {
             self.wanted = true;
@@ -321,7 +325,7 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
     ) -> usize {
         let end = (HEADER + len).max(pad.saturating_sub(TAG));
         buffer[HEADER + len..end].fill(0);
-        let sequence = self.flow.sent(now, end + TAG);
+        let sequence = self.flow.sent(now, end + TAG, elicits);
         let header = Header {
             kind: DatagramKind::Data,
             key_id: self.key_id,

@@ -130,10 +130,16 @@ impl Flow {
         by_cwnd.min(by_window) as usize
     }
 
-    /// Notes that a datagram of `len` bytes leaves; returns its sequence.
+    /// Notes that a datagram of `len` bytes leaves; returns its sequence. One that no status will cover (`elicits` is
+    /// false) and that leaves alone is not in flight.
     #[inline]
-    pub fn sent(&mut self, now: Micros, len: usize) -> u64 {
+    pub fn sent(&mut self, now: Micros, len: usize, elicits: bool) -> u64 {
         let sequence = self.next;
+        if !elicits && self.in_flight() == 0 {
+            self.next += 1;
+            self.acked = sequence;
+            return sequence;
+        }
         if self.in_flight() == 0 {
             self.progress_at = now;
         }
@@ -286,7 +292,7 @@ mod tests {
     fn ten_datagrams_leave_before_the_first_status_and_twice_as_many_after_it() {
         let mut flow = Flow::new(1 << 20);
         assert_eq!(flow.available(1200), 10);
-        (0..10).for_each(|_| drop(flow.sent(0, 1200)));
+        (0..10).for_each(|_| drop(flow.sent(0, 1200, true)));
         assert_eq!(flow.available(1200), 0);
         assert!(flow.status(1000, &status(10, 10)));
         assert_eq!(flow.available(1200), 20);
@@ -304,10 +310,10 @@ mod tests {
         let mut flow = Flow::new(1 << 24);
         flow.cwnd = 100.0;
         flow.threshold = 100.0;
-        (0..100).for_each(|_| drop(flow.sent(0, 1200)));
+        (0..100).for_each(|_| drop(flow.sent(0, 1200, true)));
         flow.status(1000, &status(100, 80));
         assert_eq!(flow.cwnd as u32, 70);
-        (0..60).for_each(|_| drop(flow.sent(2000, 1200)));
+        (0..60).for_each(|_| drop(flow.sent(2000, 1200, true)));
         flow.status(40_000, &status(160, 139));
         assert!(flow.cwnd >= 70.0);
     }
@@ -315,19 +321,19 @@ mod tests {
     #[test]
     fn silence_gives_up_what_is_in_flight_with_back_off() {
         let mut flow = Flow::new(1 << 20);
-        flow.sent(0, 100);
+        flow.sent(0, 100, true);
         let at = flow.timeout_at().unwrap();
         assert!(!flow.timeout(at - 1));
         assert!(flow.timeout(at));
         assert_eq!((flow.in_flight(), flow.cwnd as u32), (0, 2));
-        flow.sent(at, 100);
+        flow.sent(at, 100, true);
         assert!(flow.timeout_at().unwrap() - at > RTO_MIN);
     }
 
     #[test]
     fn a_status_for_what_was_never_sent_is_refused() {
         let mut flow = Flow::new(1 << 20);
-        flow.sent(0, 100);
+        flow.sent(0, 100, true);
         assert!(!flow.status(1, &status(2, 2)));
     }
 }

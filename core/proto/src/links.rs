@@ -66,6 +66,8 @@ pub struct Link {
     pub proven: bool,
     /// The tail is to be probed: the role sends heads with the next datagram.
     pub probe: bool,
+    /// The highest coverage that was told on this link (routers).
+    pub told: u64,
     token: Option<[u8; 16]>,
     made_at: Micros,
 }
@@ -252,7 +254,7 @@ impl Links {
         dial.wait = DIAL_FIRST;
         let conn =
             Conn::new(header.connection, opened.peer, self.socket, arrival.from, opened.secret, true, key_id, LINK_LOG_BYTES, now);
-        let slot = self.table.fill(header.connection, conn, Link { peer, proven: false, probe: false, token: None, made_at: now });
+        let slot = self.table.fill(header.connection, conn, Link { peer, proven: false, probe: false, told: 0, token: None, made_at: now });
         self.prove(now, slot);
     }
 
@@ -342,7 +344,7 @@ impl Links {
                 LINK_LOG_BYTES,
                 now,
             );
-            (conn, Link { peer, proven: false, probe: false, token: None, made_at: now })
+            (conn, Link { peer, proven: false, probe: false, told: 0, token: None, made_at: now })
         });
         self.unproven.push_back(slot);
         Some(slot)

@@ -105,7 +105,7 @@ pub enum GatewayEvent {
     Link(LinkChange),
 }
 
-/// A session's place in one room. 32 B per joined room.
+/// A session's place in one room.
 #[derive(Clone, Copy, Debug)]
 pub struct Joined {
     pub room: u32,
@@ -115,6 +115,8 @@ pub struct Joined {
     pub cursor: u64,
     /// Where the session stands in the room's member list.
     pub seat: u32,
+    /// Everything before this place is too old to be sent.
+    pub too_old: u64,
     /// The room's head is to be told again.
     pub head_due: bool,
 }
@@ -169,6 +171,8 @@ pub struct Gateway {
     name_key: [u8; 16],
     max_age: Micros,
     bundle: bool,
+    /// The machine's clock in milliseconds as of this turn.
+    now_ms: u32,
     records: Vec<Vec<u8>>,
     pub counters: GatewayCounters,
     events: VecDeque<GatewayEvent>,
@@ -202,6 +206,7 @@ impl Gateway {
             name_key: config.name_key,
             max_age: Micros::from(config.max_age_ms) * 1000,
             bundle: config.bundle,
+            now_ms: 0,
             records: Vec::new(),
             counters: GatewayCounters::default(),
             events: VecDeque::new(),
@@ -405,7 +410,7 @@ impl Gateway {
             };
             let carrier = peer.conn.flow.next() as u32;
             let seat = room.members.len() as u32;
-            client.joined.push(Joined { room: at, carrier, cursor: place, seat, head_due: false });
+            client.joined.push(Joined { room: at, carrier, cursor: place, seat, too_old: 0, head_due: false });
             room.members.push(slot);
             peer.conn.record(&Record::Joined { request: waiting.request, handle: at, index: place, gaps });
             self.counters.joins += 1;
@@ -519,6 +524,7 @@ impl Machine for Gateway {
     type Event = GatewayEvent;
 
     fn receive(&mut self, now: Micros, inbox: &mut Inbox<'_>) {
+        self.now_ms = (now / 1000) as u32;
         for index in 0..inbox.arrivals.len() {
             let (arrival, datagram) = inbox.datagram(index);
             if arrival.socket == PUBLIC_SOCKET {

@@ -93,7 +93,9 @@ pub struct Room {
     pub active: bool,
     pub serve_at: usize,
     pub serve_left: usize,
+    /// The owner has not been told how far the room is; and whether it will be.
     pub consumed_dirty: bool,
+    pub consumed_queued: bool,
     /// Next offset wanted, the first that the ring has, and the first that nobody has spoken of.
     next: u64,
     low: u64,
@@ -124,6 +126,7 @@ impl Room {
             serve_at: 0,
             serve_left: 0,
             consumed_dirty: false,
+            consumed_queued: false,
             next: 1,
             low: 1,
             known: 1,
@@ -149,6 +152,17 @@ impl Room {
     /// The first offset of the current stream that the gateway does not have.
     pub fn next_offset(&self) -> u64 {
         self.next
+    }
+
+    /// The first offset that the places `start..end` of one stream have at or after `place`; `u64::MAX` if none follows.
+    pub fn offset_at(&self, arena: &Arena, start: u64, end: u64, place: u64) -> u64 {
+        if place >= end {
+            return u64::MAX;
+        }
+        if place >= self.ring.next() {
+            return self.next;
+        }
+        self.ring.get(arena, place.max(start)).map_or(self.next, |entry| entry.offset)
     }
 
     fn append(&mut self, arena: &mut Arena, now: Micros, offset: u64, message: &Message<'_>) {

@@ -86,7 +86,8 @@ impl FrameKind {
     /// Whether a datagram with such a frame must be covered by a status.
     #[inline]
     pub fn elicits(self) -> bool {
-        !matches!(self, FrameKind::Status | FrameKind::LogAck | FrameKind::PathChallenge | FrameKind::PathResponse | FrameKind::Close)
+        use FrameKind::{Close, Consumed, LinkRepair, LogAck, PathChallenge, PathResponse, Repair, Status};
+        !matches!(self, Status | LogAck | PathChallenge | PathResponse | Close | Repair | LinkRepair | Consumed)
     }
 }
 

@@ -1,0 +1,373 @@
+//! What leaves to gateways and proxies: room blocks by cursor, heads, repairs, acknowledgements.
+
+use super::{Broker, GatewayPeer};
+use crate::codec::Writer;
+use crate::conn::Heard;
+use crate::links::frames_max;
+use crate::machine::{Micros, Outbox};
+use crate::ring::Arena;
+use crate::segments::Built;
+use crate::wire::frame::{append, FRAME};
+use crate::wire::header::HEADER;
+use crate::wire::publish::Ack;
+use crate::wire::room::{read_link_repair, Consumed, LinkBlock, LinkHead, LinkLost, Message, LINK_BASE_AT};
+use crate::wire::{FrameKind, Role};
+
+/// Bytes that a gateway may have resent at once, at first and at most; it grows by a quarter of what is sent to it and
+/// by the second figure each second. Larger than a member's: a restarted gateway fetches its rooms' history.
+pub const ALLOWANCE_FIRST: i64 = 16 << 20;
+const ALLOWANCE_A_SECOND: u64 = 8 << 20;
+/// Repair ranges of one gateway that wait.
+const REPAIRS_MAX: usize = 4_096;
+/// Carriers that are remembered per gateway; beyond, the oldest are taken for covered.
+const RECENT_MAX: usize = 65_536;
+
+impl Broker {
+    /// A room has new messages: its gateways' queues learn of it.
+    pub(super) fn room_grew(&mut self, at: u32) {
+        let Broker { rooms, gateways, links, .. } = self;
+        let Some(room) = rooms[at as usize].as_deref_mut() else { return };
+        for cursor in room.gateways.iter_mut().filter(|cursor| !cursor.queued) {
+            let Some(gateway) = gateways.get_mut(&cursor.gateway) else { continue };
+            let Some(slot) = gateway.link else { continue };
+            cursor.queued = true;
+            gateway.pending.push_back(at);
+            links.table.mark(slot);
+        }
+    }
+
+    /// A gateway's status came: heads of rooms whose carriers were lost are told again, and a window may have opened.
+    pub(super) fn heard(&mut self, slot: u32, node: u32, heard: &Heard) {
+        let Some(gateway) = self.gateways.get_mut(&node) else { return };
+        let mut lost = Vec::new();
+        while let Some((carrier, at)) = gateway.recent.front().copied() {
+            if carrier > heard.status.highest {
+                break;
+            }
+            if !heard.status.covers(carrier) {
+                lost.push(at);
+            }
+            gateway.recent.pop_front();
+        }
+        if !gateway.pending.is_empty() || !gateway.repairs.is_empty() || !gateway.heads.is_empty() {
+            self.links.table.mark(slot);
+        }
+        lost.sort_unstable();
+        lost.dedup();
+        for at in lost {
+            self.head_due(at, node);
+        }
+    }
+
+    /// Tails that are to be probed: the heads of rooms carried by what no status covers yet.
+    pub(super) fn probe_tails(&mut self) {
+        let mut due = Vec::new();
+        for (node, gateway) in &self.gateways {
+            let Some(slot) = gateway.link else { continue };
+            if self.links.table.get(slot).is_some_and(|link| link.data.probe) {
+                let mut rooms: Vec<u32> = gateway.recent.iter().map(|(_, at)| *at).collect();
+                rooms.sort_unstable();
+                rooms.dedup();
+                due.extend(rooms.into_iter().map(|at| (at, *node)));
+            }
+        }
+        for (at, node) in due {
+            self.head_due(at, node);
+        }
+    }
+
+    /// Takes a gateway's request to have offsets again. `false`: malformed.
+    pub(super) fn repair_asked(&mut self, now: Micros, slot: u32, node: u32, body: &[u8]) -> bool {
+        let Some((id, generation, ranges)) = read_link_repair(body) else { return false };
+        let ranges: Vec<(u64, u64)> = ranges.collect();
+        let Some(at) = self.by_id.get(&id).copied() else { return true };
+        let Some(room) = self.rooms[at as usize].as_deref_mut() else { return true };
+        if generation != room.generation || ranges.is_empty() {
+            self.head_due(at, node);
+            return true;
+        }
+        let next = room.ring.next();
+        let Some(gateway) = self.gateways.get_mut(&node) else { return true };
+        let grown = now.saturating_sub(gateway.allowance_at).saturating_mul(ALLOWANCE_A_SECOND) / 1_000_000;
+        gateway.allowance_at = now;
+        gateway.allowance = gateway.allowance.saturating_add_unsigned(grown).min(ALLOWANCE_FIRST);
+        for (first, last) in ranges {
+            let last = last.min(next - 1);
+            if first == 0 || first > last {
+                continue;
+            }
+            if gateway.allowance <= 0 || gateway.repairs.len() >= REPAIRS_MAX {
+                self.counters.dropped_repair_limit += 1;
+            } else if !gateway.repairs.contains(&(at, first, last)) {
+                gateway.repairs.push_back((at, first, last));
+                self.counters.repairs_served += 1;
+            }
+        }
+        self.links.table.mark(slot);
+        true
+    }
+
+    /// Takes a gateway's progress.
+    pub(super) fn consumed(&mut self, now: Micros, node: u32, body: &[u8]) -> bool {
+        if body.len() % Consumed::LEN != 0 {
+            return false;
+        }
+        for consumed in Consumed::read_all(body) {
+            let Some(at) = self.by_id.get(&consumed.room) else { continue };
+            let Some(room) = self.rooms[*at as usize].as_deref_mut().filter(|room| room.generation == consumed.generation) else { continue };
+            let next = room.ring.next();
+            if let Some(cursor) = room.cursor(node) {
+                cursor.consumed = cursor.consumed.max(consumed.next.min(next));
+            }
+        }
+        if self.withheld_at.is_some() {
+            self.withheld_at = Some(now);
+            self.release_withheld(now);
+        }
+        true
+    }
+
+    /// Sends what links have to say.
+    pub(super) fn transmit_links(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
+        let mut turns = self.links.table.ready_len();
+        while turns > 0 && outbox.room() > 0 {
+            turns -= 1;
+            let Some(slot) = self.links.table.next_ready() else { break };
+            let Some(peer) = self.links.table.get(slot).map(|link| link.data.peer) else { continue };
+            match peer.role {
+                Role::Gateway => self.serve_gateway(now, slot, peer.node, outbox),
+                Role::Proxy => self.serve_proxy(now, slot, peer.node, outbox),
+                _ => {
+                    if let Some(link) = self.links.table.get_mut(slot) {
+                        link.data.probe = false;
+                    }
+                    if self.links.send(now, &mut self.node, slot, outbox, |_, _| false) {
+                        self.links.table.mark(slot);
+                    }
+                }
+            }
+        }
+        self.links.table.ready_len() > 0
+    }
+
+    fn serve_proxy(&mut self, now: Micros, slot: u32, proxy: u32, outbox: &mut Outbox) {
+        let limit = frames_max(self.node.payload);
+        while outbox.room() > 0 {
+            let mut waiting: Vec<(u64, Ack)> = Vec::new();
+            let mut bytes = 0;
+            // Acknowledgements are not repeated by us: the publisher asks again by repeating.
+            while bytes + Ack::LEN_MAX <= limit - 64 {
+                let Some((session, ack)) = self.next_ack(now, proxy) else { break };
+                bytes += FRAME + 47 + ack.missing.len() * 12 + ack.runs.len() * 18;
+                waiting.push((session, ack));
+            }
+            let Some(link) = self.links.table.get_mut(slot) else { return };
+            link.data.probe = false;
+            let mut left = Vec::new();
+            let sent = self.links.send(now, &mut self.node, slot, outbox, |writer, _| {
+                for (session, ack) in &waiting {
+                    if !ack.write_link(writer, *session) {
+                        left.push((*session, ack.clone()));
+                    }
+                }
+                false
+            });
+            for (session, ack) in left {
+                self.requeue_ack(proxy, &ack, session);
+            }
+            if !sent || self.acks.get(&proxy).is_none_or(|acks| acks.is_empty()) {
+                return;
+            }
+        }
+        self.links.table.mark(slot);
+    }
+
+    fn serve_gateway(&mut self, now: Micros, slot: u32, node: u32, outbox: &mut Outbox) {
+        let payload = self.node.payload;
+        let limit = frames_max(payload);
+        loop {
+            let Broker { links, gateways, rooms, arena, segments, node: me, counters, .. } = self;
+            let (Some(link), Some(gateway)) = (links.table.get_mut(slot), gateways.get_mut(&node)) else { return };
+            let probe = std::mem::take(&mut link.data.probe);
+            let conn = &mut link.conn;
+            let free = conn.flow.available(payload);
+            if free == 0 && !probe && !conn.control_due(now) {
+                break;
+            }
+            if outbox.room() == 0 {
+                link.data.probe = probe;
+                links.table.mark(slot);
+                break;
+            }
+            let step = conn.tail_step();
+            let next = conn.flow.next();
+            let spare = outbox.room() > 1 && free > 1;
+            let buffer = outbox.reserve(payload);
+            let mut writer = Writer::new(&mut buffer[HEADER..HEADER + limit]);
+            let mut elicits = conn.control(now, &mut writer);
+            let before = writer.len();
+            let mut more = false;
+            write_heads(gateway, rooms, node, next, &mut writer);
+            if free > 0 {
+                repairs(gateway, node, rooms, arena, &mut writer, counters);
+                'rooms: while let Some(at) = gateway.pending.front().copied() {
+                    let Some(room) = rooms[at as usize].as_deref_mut() else {
+                        gateway.pending.pop_front();
+                        continue;
+                    };
+                    let head = room.ring.next();
+                    let Some(place) = room.gateways.iter().position(|cursor| cursor.gateway == node) else {
+                        gateway.pending.pop_front();
+                        continue;
+                    };
+                    let mut cursor = room.gateways[place];
+                    while cursor.next < head {
+                        let readable = if cursor.next < room.ring.first() { room.ring.readable(arena, cursor.next) } else { cursor.next };
+                        if readable > cursor.next {
+                            let lost = LinkLost { room: room.id, generation: room.generation, first: readable };
+                            if !lost.write(&mut writer) {
+                                more = true;
+                                room.gateways[place] = cursor;
+                                break 'rooms;
+                            }
+                            cursor.next = readable;
+                            continue;
+                        }
+                        let first = cursor.next;
+                        let segment = segments.get(at, first, head, limit, |writer| build(room, arena, first, head, writer));
+                        let Some((bytes, after)) = segment else {
+                            cursor.next = room.ring.readable(arena, first).max(first + 1).min(head);
+                            continue;
+                        };
+                        if bytes.len() > writer.room() {
+                            more = true;
+                            room.gateways[place] = cursor;
+                            break 'rooms;
+                        }
+                        let start = writer.len();
+                        writer.put(bytes);
+                        // The frame is the same for all gateways but for where each one's interest began.
+                        writer.written()[start + LINK_BASE_AT..start + LINK_BASE_AT + 8].copy_from_slice(&cursor.base.to_le_bytes());
+                        counters.messages_sent += after - first;
+                        cursor.next = after;
+                        note_carrier(gateway, next, at);
+                    }
+                    cursor.queued = false;
+                    room.gateways[place] = cursor;
+                    gateway.pending.pop_front();
+                }
+                more |= !gateway.repairs.is_empty() && gateway.allowance > 0;
+            }
+            more |= !gateway.heads.is_empty();
+            elicits |= writer.len() > before;
+            let len = writer.len();
+            if len == 0 {
+                break;
+            }
+            let total = HEADER + len + crate::seal::TAG;
+            let pad = if more && spare && total * 4 >= payload * 3 { payload } else { 0 };
+            let total = conn.seal(now, &mut me.keys, me.stamp, buffer, len, elicits, pad);
+            if probe {
+                conn.tail_probed(now, step);
+            }
+            outbox.commit(conn.socket, conn.addr, total);
+            gateway.allowance = gateway.allowance.saturating_add(total as i64 / 4).min(ALLOWANCE_FIRST);
+            if !more {
+                break;
+            }
+        }
+        self.links.after(now, slot, false);
+    }
+}
+
+fn note_carrier(gateway: &mut GatewayPeer, carrier: u64, at: u32) {
+    if gateway.recent.back() != Some(&(carrier, at)) {
+        if gateway.recent.len() >= RECENT_MAX {
+            gateway.recent.pop_front();
+        }
+        gateway.recent.push_back((carrier, at));
+    }
+}
+
+/// Writes heads that are due, as many as fit.
+fn write_heads(gateway: &mut GatewayPeer, rooms: &mut [Option<Box<super::Room>>], node: u32, carrier: u64, writer: &mut Writer<'_>) {
+    if gateway.heads.is_empty() {
+        return;
+    }
+    append(writer, FrameKind::LinkHeads, 0, |writer| {
+        let mut written = false;
+        while writer.room() >= LinkHead::LEN {
+            let Some(at) = gateway.heads.pop_front() else { break };
+            let Some(room) = rooms[at as usize].as_deref_mut() else { continue };
+            let (id, generation) = (room.id, room.generation);
+            let Some(cursor) = room.cursor(node) else { continue };
+            cursor.head_due = false;
+            LinkHead { room: id, generation, base: cursor.base, next: cursor.next }.write(writer);
+            note_carrier(gateway, carrier, at);
+            written = true;
+        }
+        written
+    });
+}
+
+/// Serves waiting repairs into the datagram.
+fn repairs(
+    gateway: &mut GatewayPeer,
+    node: u32,
+    rooms: &[Option<Box<super::Room>>],
+    arena: &Arena,
+    writer: &mut Writer<'_>,
+    counters: &mut super::BrokerCounters,
+) {
+    while let Some((at, first, last)) = gateway.repairs.front_mut() {
+        let (at, last) = (*at, *last);
+        let Some(room) = rooms[at as usize].as_deref() else {
+            gateway.repairs.pop_front();
+            continue;
+        };
+        let readable = if room.ring.get(arena, *first).is_some() { *first } else { room.ring.readable(arena, *first) };
+        if readable > *first {
+            if !(LinkLost { room: room.id, generation: room.generation, first: readable }).write(writer) {
+                return;
+            }
+            *first = readable;
+        }
+        if *first > last {
+            gateway.repairs.pop_front();
+            continue;
+        }
+        let start = writer.len();
+        let Some(built) = build(room, arena, *first, last + 1, writer) else { return };
+        let base = room.gateways.iter().find(|cursor| cursor.gateway == node).map_or(*first, |cursor| cursor.base);
+        writer.written()[start + LINK_BASE_AT..start + LINK_BASE_AT + 8].copy_from_slice(&base.to_le_bytes());
+        counters.messages_repaired += built.next - *first;
+        gateway.allowance -= (writer.len() - start) as i64;
+        *first = built.next;
+        if *first > last {
+            gateway.repairs.pop_front();
+        }
+    }
+}
+
+/// Builds one frame of a room's messages `first..until`; `base` is filled in per gateway.
+fn build(room: &super::Room, arena: &Arena, first: u64, until: u64, writer: &mut Writer<'_>) -> Option<Built> {
+    let mut next = first;
+    let mut whole = until < room.ring.next();
+    let written = append(writer, FrameKind::LinkRoom, 0, |writer| {
+        let mut block = LinkBlock::begin(writer, room.id, room.generation, 0, first);
+        while next < until {
+            let Some(entry) = room.ring.get(arena, next) else {
+                whole = true;
+                break;
+            };
+            let message = Message { publisher: entry.publisher, sequence: entry.sequence, flags: entry.flags, data: entry.data };
+            if !block.push(writer, &message) {
+                whole = true;
+                break;
+            }
+            next += 1;
+        }
+        block.finish(writer) > 0
+    });
+    written.then_some(Built { next, whole })
+}

@@ -1,0 +1,440 @@
+//! The broker: numbers its rooms' messages, keeps them in rings, and gives each gateway that wants a room one copy.
+//!
+//! This file orders the shared parts. Publishing stands in `publish`, what leaves to gateways in `fanout`.
+
+mod fanout;
+mod publish;
+pub mod room;
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+
+use crate::conn::Control;
+use crate::door::{Door, DoorKey};
+use crate::handshake::{ClusterKeys, ResetSecret};
+use crate::hash::KeyedState;
+use crate::interest::{Change, Interest};
+use crate::links::{LinkChange, Links};
+use crate::machine::{Arrival, Entropy, Inbox, Machine, Micros, Outbox};
+use crate::node::{Identity, Node};
+use crate::placement::Placement;
+use crate::ring::Arena;
+use crate::segments::Segments;
+use crate::wire::header::HEADER;
+use crate::wire::record::Record;
+use crate::wire::{Frame, FrameKind, Frames, PublisherId, Role, StreamId};
+use publish::Publication;
+use room::{Cursor, Room};
+
+/// Rooms at once: 4 M x about 200 B is 800 MB, the most that one process should hold.
+pub const ROOMS_MAX: usize = 4 << 20;
+/// Publishers at once, each about 150 B while idle.
+pub const PUBLISHERS_MAX: usize = 1 << 20;
+/// A room that nobody wants or publishes to is forgotten after this; made again it is a new stream.
+pub const ROOM_IDLE: Micros = 60_000_000;
+/// Credit is withheld for a gateway that is behind for this long at most.
+pub const WITHHOLD_MAX: Micros = 500_000;
+/// How often withheld credit and idle state are looked at.
+const WITHHOLD_EVERY: Micros = 20_000;
+const SWEEP_EVERY: Micros = 1_000_000;
+
+/// How a broker is set up.
+pub struct BrokerConfig {
+    pub me: Identity,
+    pub payload: usize,
+    pub arena_bytes: usize,
+    pub cluster: ClusterKeys,
+    pub reset_secret: [u8; 32],
+}
+
+crate::counters! {
+    /// What a broker did for rooms.
+    pub struct BrokerCounters {
+        /// Messages numbered.
+        messages_published,
+        /// Messages that had been numbered before.
+        messages_repeated,
+        /// Messages held because an earlier one is missing.
+        messages_held,
+        /// Messages dropped: too far ahead of what is missing; the publisher repeats them.
+        dropped_ahead,
+        /// Messages dropped: malformed publish frames.
+        dropped_malformed,
+        /// Messages dropped: this broker does not know all interest yet.
+        dropped_not_ready,
+        /// Messages dropped: another broker owns the room.
+        dropped_not_owner,
+        /// Messages dropped: too many rooms or publishers.
+        dropped_full,
+        /// Messages sent to gateways, repairs not counted.
+        messages_sent,
+        /// Messages sent to gateways again because they asked.
+        messages_repaired,
+        /// Repair requests of gateways that were taken.
+        repairs_served,
+        /// Repair requests dropped: beyond what the requester may have resent.
+        dropped_repair_limit,
+        /// Times that credit was withheld because a gateway was behind.
+        credit_withheld,
+        /// Rooms made, each a new stream.
+        rooms_made,
+        /// Rooms forgotten because nobody used them.
+        rooms_forgotten,
+        /// Acknowledgements sent to proxies.
+        acknowledgements_sent,
+    }
+}
+
+/// One gateway, across its links.
+struct GatewayPeer {
+    link: Option<u32>,
+    epoch: u32,
+    /// Rooms with something to send, and what recent datagrams carried.
+    pending: VecDeque<u32>,
+    heads: VecDeque<u32>,
+    recent: VecDeque<(u64, u32)>,
+    repairs: VecDeque<(u32, u64, u64)>,
+    allowance: i64,
+    allowance_at: Micros,
+}
+
+/// The broker.
+pub struct Broker {
+    node: Node,
+    links: Links,
+    interest: Interest,
+    rooms: Vec<Option<Box<Room>>>,
+    free: Vec<u32>,
+    by_id: HashMap<u64, u32, KeyedState>,
+    publishers: HashMap<(u64, PublisherId), u32, KeyedState>,
+    publications: Vec<Option<Box<Publication>>>,
+    free_publications: Vec<u32>,
+    gateways: BTreeMap<u32, GatewayPeer>,
+    /// Acknowledgements due, per proxy node.
+    acks: BTreeMap<u32, VecDeque<u32>>,
+    arena: Arena,
+    segments: Segments,
+    placement: Placement,
+    generation: u32,
+    /// Routers that have told everything, by node. A broker that has heard one is running from then on.
+    complete: HashSet<u32>,
+    running: bool,
+    withheld: Vec<u32>,
+    withheld_at: Option<Micros>,
+    sweep_at: Micros,
+    sweep_next: usize,
+    records: Vec<Vec<u8>>,
+    pub counters: BrokerCounters,
+    events: VecDeque<LinkChange>,
+}
+
+impl Broker {
+    pub fn new(config: BrokerConfig, seed: u64, mut entropy: Box<dyn Entropy>) -> Self {
+        let door = Door::new(DoorKey::Cluster(Box::new(config.cluster.clone())), ResetSecret::new(config.reset_secret), entropy.as_mut());
+        let mut node = Node::new(config.me, config.payload, seed, entropy);
+        let hash = KeyedState::new(node.secret_u64(), node.secret_u64());
+        Broker {
+            links: Links::new(door, config.cluster, crate::gateway::LINK_SOCKET),
+            interest: Interest::new(hash.clone()),
+            rooms: Vec::new(),
+            free: Vec::new(),
+            by_id: HashMap::with_hasher(hash.clone()),
+            publishers: HashMap::with_hasher(hash),
+            publications: Vec::new(),
+            free_publications: Vec::new(),
+            gateways: BTreeMap::new(),
+            acks: BTreeMap::new(),
+            arena: Arena::new(config.arena_bytes),
+            segments: Segments::new(node.secret_u64()),
+            placement: Placement::default(),
+            generation: 0,
+            complete: HashSet::new(),
+            running: false,
+            withheld: Vec::new(),
+            withheld_at: None,
+            sweep_at: 0,
+            sweep_next: 0,
+            records: Vec::new(),
+            counters: BrokerCounters::default(),
+            events: VecDeque::new(),
+            node,
+        }
+    }
+
+    /// Takes the control plane's picture of who is where.
+    pub fn set_placement(&mut self, now: Micros, placement: Placement) {
+        self.node.stamp.placement = placement.epoch;
+        self.links.dial(now, placement.of(Role::Router).map(|node| (node.node, node.role, node.addr)));
+        self.placement = placement;
+    }
+
+    pub fn set_buffers(&mut self, link: u32) {
+        self.links.buffer = link;
+    }
+
+    /// Whether all interest is known: only then are messages numbered.
+    pub fn is_running(&self) -> bool {
+        self.running
+    }
+
+    pub fn interest(&self) -> &Interest {
+        &self.interest
+    }
+
+    pub fn links(&self) -> &Links {
+        &self.links
+    }
+
+    pub fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    pub fn rooms(&self) -> impl Iterator<Item = &Room> {
+        self.rooms.iter().flatten().map(|room| &**room)
+    }
+
+    fn stream(&self, room: &Room) -> StreamId {
+        StreamId { node: self.node.me.node, epoch: self.node.me.epoch, generation: room.generation }
+    }
+
+    /// The room's slot; made if it is new. `None`: too many.
+    fn open_room(&mut self, now: Micros, id: u64) -> Option<u32> {
+        if let Some(at) = self.by_id.get(&id) {
+            return Some(*at);
+        }
+        if self.by_id.len() >= ROOMS_MAX {
+            return None;
+        }
+        self.generation += 1;
+        let room = Some(Box::new(Room::new(id, self.generation, now)));
+        let at = match self.free.pop() {
+            Some(at) => {
+                self.rooms[at as usize] = room;
+                at
+            }
+            None => {
+                self.rooms.push(room);
+                self.rooms.len() as u32 - 1
+            }
+        };
+        self.by_id.insert(id, at);
+        self.counters.rooms_made += 1;
+        Some(at)
+    }
+
+    fn from_link(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
+        let received = self.links.receive(now, &mut self.node, arrival, datagram);
+        self.link_changes(now);
+        let Some((slot, len)) = received else { return };
+        let Some(peer) = self.links.table.get(slot).map(|link| link.data.peer) else { return };
+        let mut elicits = false;
+        let mut records = std::mem::take(&mut self.records);
+        for frame in Frames::new(&datagram[HEADER..HEADER + len]) {
+            let Ok(frame) = frame else {
+                self.links.counters.link_dropped_frame += 1;
+                break;
+            };
+            elicits |= frame.kind.elicits();
+            match self.links.control(now, slot, &frame, &mut records) {
+                Control::Heard(heard) if peer.role == Role::Gateway => self.heard(slot, peer.node, &heard),
+                Control::Other if !self.frame(now, slot, peer, &frame) => self.links.counters.link_dropped_frame += 1,
+                Control::Closed(_) => break,
+                _ => {}
+            }
+        }
+        for bytes in records.drain(..) {
+            let Some(record) = Record::read(&bytes) else {
+                self.links.counters.link_dropped_frame += 1;
+                continue;
+            };
+            if !self.links.link_record(slot, &record) && (peer.role != Role::Router || !self.membership(now, peer.node, &record)) {
+                self.links.counters.link_dropped_frame += 1;
+            }
+        }
+        self.records = records;
+        self.links.after(now, slot, elicits);
+        self.link_changes(now);
+    }
+
+    /// Takes a role's frame. `false`: malformed or not this peer's to send.
+    fn frame(&mut self, now: Micros, slot: u32, peer: Identity, frame: &Frame<'_>) -> bool {
+        match (peer.role, frame.kind) {
+            (Role::Proxy, FrameKind::LinkPublish) => self.publish(now, slot, peer.node, frame.body),
+            (Role::Gateway, FrameKind::LinkRepair) => self.repair_asked(now, slot, peer.node, frame.body),
+            (Role::Gateway, FrameKind::Consumed) => self.consumed(now, peer.node, frame.body),
+            _ => false,
+        }
+    }
+
+    /// Takes a router's record. `false`: not a router's to send.
+    fn membership(&mut self, now: Micros, router: u32, record: &Record<'_>) -> bool {
+        let mut changes = Vec::new();
+        match *record {
+            Record::GatewayBegin { node, epoch, version } => {
+                self.interest.begin(node, epoch, version, &mut changes);
+            }
+            Record::GatewayMembership { node, epoch, room, version, present } => {
+                self.interest.apply(node, epoch, room, version, present, &mut changes);
+            }
+            Record::GatewayEnd { node, epoch, version } => {
+                self.interest.end(node, epoch, version, &mut changes);
+            }
+            Record::GatewayGone { node, epoch } => self.interest.gone(node, epoch, &mut changes),
+            Record::Complete => {
+                self.complete.insert(router);
+                self.running = self.placement.of(Role::Router).all(|node| self.complete.contains(&node.node));
+            }
+            _ => return false,
+        }
+        for change in changes {
+            self.interest_changed(now, change);
+        }
+        true
+    }
+
+    fn interest_changed(&mut self, now: Micros, change: Change) {
+        let owned = self.placement.owner(change.room) == Some(self.node.me.node);
+        if !change.present {
+            if let Some(room) = self.by_id.get(&change.room).and_then(|at| self.rooms[*at as usize].as_deref_mut()) {
+                room.gateways.retain(|cursor| cursor.gateway != change.gateway);
+                room.used_at = now;
+            }
+            return;
+        }
+        if !owned {
+            return;
+        }
+        let Some(at) = self.open_room(now, change.room) else {
+            self.counters.dropped_full += 1;
+            return;
+        };
+        let Some(room) = self.rooms[at as usize].as_deref_mut() else { return };
+        if room.cursor(change.gateway).is_none() {
+            let next = room.ring.next();
+            room.gateways.push(Cursor {
+                gateway: change.gateway,
+                base: next,
+                next,
+                consumed: next,
+                queued: false,
+                head_due: false,
+                behind_since: None,
+            });
+        }
+        // The gateway learns the stream at once, so that the first message is no surprise to it.
+        self.head_due(at, change.gateway);
+    }
+
+    fn link_changes(&mut self, now: Micros) {
+        while let Some(change) = self.links.change() {
+            match change {
+                LinkChange::Up { slot, peer } if peer.role == Role::Gateway => self.gateway_up(slot, peer),
+                LinkChange::Down { slot, peer, .. } => {
+                    if let Some(gateway) = self.gateways.get_mut(&peer.node).filter(|gateway| gateway.link == Some(slot)) {
+                        gateway.link = None;
+                    }
+                }
+                LinkChange::Up { .. } => {}
+            }
+            self.events.push_back(change);
+        }
+        let _ = now;
+    }
+
+    fn gateway_up(&mut self, slot: u32, peer: Identity) {
+        let fresh = GatewayPeer {
+            link: None,
+            epoch: peer.epoch,
+            pending: VecDeque::new(),
+            heads: VecDeque::new(),
+            recent: VecDeque::new(),
+            repairs: VecDeque::new(),
+            allowance: fanout::ALLOWANCE_FIRST,
+            allowance_at: 0,
+        };
+        let gateway = self.gateways.entry(peer.node).or_insert(fresh);
+        gateway.link = Some(slot);
+        gateway.epoch = peer.epoch;
+        gateway.recent.clear();
+        gateway.repairs.clear();
+        gateway.pending.clear();
+        gateway.heads.clear();
+        // What was in flight on the link before is lost as far as anyone knows: all heads are told again.
+        for (at, room) in self.rooms.iter_mut().enumerate() {
+            let Some(cursor) = room.as_deref_mut().and_then(|room| room.cursor(peer.node)) else { continue };
+            cursor.head_due = true;
+            cursor.queued = true;
+            gateway.heads.push_back(at as u32);
+            gateway.pending.push_back(at as u32);
+        }
+        self.links.table.mark(slot);
+    }
+
+    /// A gateway is to be told a room's head.
+    fn head_due(&mut self, at: u32, node: u32) {
+        let Some(gateway) = self.gateways.get_mut(&node) else { return };
+        let Some(slot) = gateway.link else { return };
+        let Some(cursor) = self.rooms[at as usize].as_deref_mut().and_then(|room| room.cursor(node)) else { return };
+        if !cursor.head_due {
+            cursor.head_due = true;
+            gateway.heads.push_back(at);
+        }
+        self.links.table.mark(slot);
+    }
+
+    fn sweep(&mut self, now: Micros) {
+        if now < self.sweep_at {
+            return;
+        }
+        self.sweep_at = now + SWEEP_EVERY;
+        for _ in 0..self.rooms.len().min(8_192) {
+            self.sweep_next = (self.sweep_next + 1) % self.rooms.len();
+            let at = self.sweep_next;
+            let Some(room) = self.rooms[at].as_deref_mut() else { continue };
+            room.ring.trim(&self.arena);
+            if room.gateways.is_empty() && room.withheld.is_empty() && now >= room.used_at + ROOM_IDLE {
+                self.by_id.remove(&room.id);
+                self.rooms[at] = None;
+                self.free.push(at as u32);
+                self.segments.clear();
+                self.counters.rooms_forgotten += 1;
+            }
+        }
+        self.sweep_publishers(now);
+    }
+}
+
+impl Machine for Broker {
+    type Event = LinkChange;
+
+    fn receive(&mut self, now: Micros, inbox: &mut Inbox<'_>) {
+        for index in 0..inbox.arrivals.len() {
+            let (arrival, datagram) = inbox.datagram(index);
+            self.from_link(now, arrival, datagram);
+        }
+    }
+
+    fn expire(&mut self, now: Micros) {
+        self.links.expire(now, &mut self.node);
+        self.link_changes(now);
+        self.probe_tails();
+        self.release_withheld(now);
+        self.sweep(now);
+        self.node.sweep(now);
+    }
+
+    fn transmit(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
+        let more = self.links.transmit(now, &mut self.node, outbox);
+        self.transmit_links(now, outbox) || more
+    }
+
+    fn deadline(&self) -> Option<Micros> {
+        let sweep = (!self.rooms.is_empty() || !self.publishers.is_empty()).then_some(self.sweep_at);
+        [self.links.deadline(), self.withheld_at, sweep].into_iter().flatten().min()
+    }
+
+    fn drain_events(&mut self, events: &mut Vec<LinkChange>) {
+        events.extend(self.events.drain(..));
+    }
+
+    fn stalled(&mut self, _now: Micros) {}
+}

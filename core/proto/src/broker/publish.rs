@@ -1,0 +1,267 @@
+//! Publishing at the owner: order per publisher, numbering, acknowledgements and credit.
+
+use super::{Broker, PUBLISHERS_MAX, WITHHOLD_EVERY, WITHHOLD_MAX};
+use crate::limits;
+use crate::machine::Micros;
+use crate::order::{Decision, Publisher, Run};
+use crate::ring::Entry;
+use crate::wire::publish::{published, Ack, LinkPublish, ACK_RANGES, ACK_RUNS};
+use crate::wire::{Code, PublisherId, StreamId};
+
+/// Sequences from here on are nobody's: they leave room for arithmetic.
+const SEQUENCE_MAX: u64 = 1 << 62;
+
+/// One publisher in one room.
+pub struct Publication {
+    room: u64,
+    id: PublisherId,
+    order: Publisher,
+    /// Where acknowledgements go: the proxy that spoke last, and its names for session and room.
+    proxy: u32,
+    session: u64,
+    handle: u32,
+    low: u64,
+    code: Code,
+    ack_due: bool,
+    withheld: bool,
+}
+
+impl Broker {
+    /// Takes a proxy's publish frame. `false`: malformed.
+    pub(super) fn publish(&mut self, now: Micros, slot: u32, proxy: u32, body: &[u8]) -> bool {
+        let Some(frame) = LinkPublish::read(body) else { return false };
+        if frame.first.max(frame.low) > SEQUENCE_MAX || frame.first == 0 || frame.low == 0 {
+            self.counters.dropped_malformed += u64::from(frame.count);
+            return false;
+        }
+        let code = if !self.running {
+            self.counters.dropped_not_ready += u64::from(frame.count);
+            Code::NotReady
+        } else if self.placement.owner(frame.room) != Some(self.node.me.node) {
+            self.counters.dropped_not_owner += u64::from(frame.count);
+            Code::NotReady
+        } else {
+            Code::Ok
+        };
+        let Some(at) = self.publication(now, &frame) else {
+            self.counters.dropped_full += u64::from(frame.count);
+            return true;
+        };
+        if let Some(publication) = self.publications[at as usize].as_deref_mut() {
+            (publication.proxy, publication.session, publication.handle) = (proxy, frame.session, frame.handle);
+            publication.low = publication.low.max(frame.low);
+            publication.code = code;
+        }
+        let good = code != Code::Ok || self.apply(now, at, &frame);
+        self.acknowledge(at, Some(slot));
+        good
+    }
+
+    /// The publisher's state in the room; made if it is new.
+    fn publication(&mut self, now: Micros, frame: &LinkPublish<'_>) -> Option<u32> {
+        let key = (frame.room, frame.publisher);
+        if let Some(at) = self.publishers.get(&key) {
+            return Some(*at);
+        }
+        if self.publishers.len() >= PUBLISHERS_MAX {
+            return None;
+        }
+        let mut order = Publisher::new(frame.low);
+        order.offer(now, 0, 0); // notes the time
+        let publication = Some(Box::new(Publication {
+            room: frame.room,
+            id: frame.publisher,
+            order,
+            proxy: 0,
+            session: 0,
+            handle: 0,
+            low: frame.low,
+            code: Code::Ok,
+            ack_due: false,
+            withheld: false,
+        }));
+        let at = match self.free_publications.pop() {
+            Some(at) => {
+                self.publications[at as usize] = publication;
+                at
+            }
+            None => {
+                self.publications.push(publication);
+                self.publications.len() as u32 - 1
+            }
+        };
+        self.publishers.insert(key, at);
+        Some(at)
+    }
+
+    /// Numbers what is in turn, holds what is early.
+    fn apply(&mut self, now: Micros, at: u32, frame: &LinkPublish<'_>) -> bool {
+        let Some(room_at) = self.open_room(now, frame.room) else {
+            self.counters.dropped_full += u64::from(frame.count);
+            return true;
+        };
+        let Broker { rooms, publications, arena, counters, .. } = self;
+        let (Some(room), Some(publication)) = (rooms[room_at as usize].as_deref_mut(), publications[at as usize].as_deref_mut()) else {
+            return true;
+        };
+        room.used_at = now;
+        let publisher = publication.id;
+        let order = &mut publication.order;
+        let before = room.ring.next();
+        let mut number = |order: &mut Publisher, sequence: u64, flags: u8, data: &[u8]| {
+            let offset = room.ring.next();
+            let entry = Entry { offset, publisher, sequence, flags, gap: false, at_ms: 0, data };
+            room.ring.push(arena, now, &entry);
+            order.applied(sequence, offset);
+            counters.messages_published += 1;
+        };
+        order.settle(frame.low);
+        while let Some(ready) = order.pop_ready() {
+            number(order, ready.seq, ready.flags, &ready.data);
+        }
+        let mut seen = 0;
+        for (sequence, (flags, data)) in (frame.first..).zip(published(frame.messages, frame.count)) {
+            seen += 1;
+            match order.offer(now, sequence, data.len()) {
+                Decision::Apply => {
+                    number(order, sequence, flags, data);
+                    while let Some(ready) = order.pop_ready() {
+                        number(order, ready.seq, ready.flags, &ready.data);
+                    }
+                }
+                Decision::Hold => {
+                    order.hold(sequence, flags, data);
+                    self.counters.messages_held += 1;
+                }
+                Decision::Duplicate { .. } => self.counters.messages_repeated += 1,
+                Decision::Refuse(_) => self.counters.dropped_ahead += 1,
+            }
+        }
+        if frame.count == 0 {
+            order.offer(now, 0, 0);
+        }
+        if room.ring.next() > before {
+            self.room_grew(room_at);
+        }
+        seen == frame.count
+    }
+
+    /// An acknowledgement is due to the publisher; `slot` is its proxy's link if it is at hand.
+    fn acknowledge(&mut self, at: u32, slot: Option<u32>) {
+        let Some(publication) = self.publications[at as usize].as_deref_mut() else { return };
+        let slot = slot.or_else(|| self.links.to(publication.proxy));
+        if !publication.ack_due {
+            publication.ack_due = true;
+            self.acks.entry(publication.proxy).or_default().push_back(at);
+        }
+        if let Some(slot) = slot {
+            self.links.table.mark(slot);
+        }
+    }
+
+    /// The next acknowledgement for a proxy, with the session it is for.
+    pub(super) fn next_ack(&mut self, now: Micros, proxy: u32) -> Option<(u64, Ack)> {
+        loop {
+            let at = self.acks.get_mut(&proxy)?.pop_front()?;
+            let Some(publication) = self.publications[at as usize].as_deref_mut() else { continue };
+            publication.ack_due = false;
+            let (node, epoch) = (self.node.me.node, self.node.me.epoch);
+            let mut stream = StreamId { node, epoch, generation: 0 };
+            let mut withheld = false;
+            if let Some(room_at) = self.by_id.get(&publication.room).copied() {
+                if let Some(room) = self.rooms[room_at as usize].as_deref_mut() {
+                    stream.generation = room.generation;
+                    let (links, gateways) = (&self.links, &self.gateways);
+                    let live = |node: u32| gateways.get(&node).is_some_and(|gateway| gateway.link.is_some_and(|slot| links.table.get(slot).is_some()));
+                    withheld = room.withholds(&self.arena, now, live, WITHHOLD_MAX);
+                    if withheld && !publication.withheld {
+                        publication.withheld = true;
+                        if room.withheld.is_empty() {
+                            self.withheld.push(room_at);
+                        }
+                        room.withheld.push(at);
+                        self.withheld_at.get_or_insert(now + WITHHOLD_EVERY);
+                        self.counters.credit_withheld += 1;
+                    }
+                }
+            }
+            let mut ranges = [(0, 0); ACK_RANGES];
+            let missing = publication.order.missing_ranges(&mut ranges);
+            let mut runs = [Run::default(); ACK_RUNS];
+            let known = publication.order.runs(publication.low, &mut runs);
+            let ack = Ack {
+                handle: publication.handle,
+                code: publication.code,
+                cumulative: publication.order.cumulative(),
+                credit_messages: if withheld { 0 } else { limits::CREDIT_MESSAGES as u16 },
+                credit_bytes: if withheld { 0 } else { limits::CREDIT_BYTES as u32 },
+                stream,
+                missing: ranges[..missing].to_vec(),
+                runs: runs[..known].iter().map(|run| (run.seq, run.offset, run.count.min(u32::from(u16::MAX)) as u16)).collect(),
+            };
+            self.counters.acknowledgements_sent += 1;
+            return Some((publication.session, ack));
+        }
+    }
+
+    /// Puts back an acknowledgement that did not fit.
+    pub(super) fn requeue_ack(&mut self, proxy: u32, ack: &Ack, session: u64) {
+        let found = self.publications.iter().position(|publication| {
+            publication.as_deref().is_some_and(|known| known.session == session && known.handle == ack.handle && known.proxy == proxy)
+        });
+        if let Some(at) = found {
+            self.acknowledge(at as u32, None);
+        }
+    }
+
+    /// Looks again at publishers that were told to wait.
+    pub(super) fn release_withheld(&mut self, now: Micros) {
+        if self.withheld_at.is_none_or(|at| now < at) {
+            return;
+        }
+        self.withheld_at = None;
+        let mut released = Vec::new();
+        let (links, gateways) = (&self.links, &self.gateways);
+        let live = |node: u32| gateways.get(&node).is_some_and(|gateway| gateway.link.is_some_and(|slot| links.table.get(slot).is_some()));
+        let (rooms, arena) = (&mut self.rooms, &self.arena);
+        self.withheld.retain(|at| {
+            let Some(room) = rooms[*at as usize].as_deref_mut() else { return false };
+            if room.withholds(arena, now, live, WITHHOLD_MAX) {
+                return true;
+            }
+            released.append(&mut room.withheld);
+            false
+        });
+        if !self.withheld.is_empty() {
+            self.withheld_at = Some(now + WITHHOLD_EVERY);
+            // A gateway whose word of its progress was lost says it again when it hears a head.
+            for at in self.withheld.clone() {
+                let Some(room) = self.rooms[at as usize].as_deref() else { continue };
+                let behind: Vec<u32> =
+                    room.gateways.iter().filter(|cursor| cursor.behind_since.is_some()).map(|cursor| cursor.gateway).collect();
+                behind.into_iter().for_each(|node| self.head_due(at, node));
+            }
+        }
+        for at in released {
+            if let Some(publication) = self.publications[at as usize].as_deref_mut() {
+                publication.withheld = false;
+            }
+            self.acknowledge(at, None);
+        }
+    }
+
+    /// Forgets publishers that were idle for long.
+    pub(super) fn sweep_publishers(&mut self, now: Micros) {
+        let publications = &mut self.publications;
+        let free = &mut self.free_publications;
+        self.publishers.retain(|_, at| {
+            let place = &mut publications[*at as usize];
+            let kept = place.as_deref().is_some_and(|known| known.ack_due || known.withheld || now < known.order.last_seen() + limits::PUBLISHER_IDLE);
+            if !kept {
+                *place = None;
+                free.push(*at);
+            }
+            kept
+        });
+    }
+}

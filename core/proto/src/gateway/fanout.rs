@@ -1,0 +1,381 @@
+//! What leaves to members: sessions take from their rooms' rings by cursor, as far as their windows allow.
+//!
+//! No queue per member. A frame of a (room, range) is built once and copied for each member that stands there. Rooms take
+//! turns slice by slice; a session that can take more than the slice had space for goes to the ready queue.
+
+use super::room::Room;
+use super::{Gateway, Joined};
+use crate::codec::Writer;
+use crate::conn::Heard;
+use crate::links::frames_max;
+use crate::machine::{Micros, Outbox};
+use crate::ring::Arena;
+use crate::segments::Built;
+use crate::wire::frame::append;
+use crate::wire::header::HEADER;
+use crate::wire::room::{read_repair, GapPlace, Message, RoomBlock, Skip, HEAD, STREAMS_MAX};
+use crate::wire::{FrameKind, GapReason, StreamGap};
+
+/// Bytes that a member may have resent at once, at first; it grows by a quarter of what is sent to it and 64 KiB/s.
+pub const ALLOWANCE_FIRST: i32 = 256 * 1024;
+const ALLOWANCE_MAX: i32 = 4 << 20;
+const ALLOWANCE_A_SECOND: u64 = 64 * 1024;
+/// Repair ranges of one session that wait.
+const REPAIRS_MAX: usize = 64;
+/// A session that was silent for this long while something was in flight stood still.
+const STOOD_STILL: Micros = 500_000;
+/// A datagram of a run is padded to full size from here on, so that the run can leave as one super-packet.
+const PAD_FROM: (usize, usize) = (3, 4);
+
+impl Gateway {
+    /// Puts a room into the fan-out queue; every member is looked at once from now.
+    pub(super) fn activate(&mut self, at: u32) {
+        let Some(room) = self.rooms[at as usize].as_deref_mut() else { return };
+        room.serve_left = room.members.len();
+        if !room.active && room.serve_left > 0 {
+            room.active = true;
+            self.active.push_back(at);
+        }
+        if room.consumed_dirty {
+            self.note_consumed(at);
+        }
+    }
+
+    /// Fills the slice. True: more waits.
+    pub(super) fn fan_out(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
+        let mut turns = self.sessions.table.ready_len();
+        while turns > 0 && outbox.room() > 0 {
+            turns -= 1;
+            let Some(slot) = self.sessions.table.next_ready() else { break };
+            self.serve(now, slot, outbox);
+        }
+        while outbox.room() > 0 {
+            let Some(at) = self.active.front().copied() else { break };
+            let Some(room) = self.rooms[at as usize].as_deref_mut().filter(|room| room.serve_left > 0 && !room.members.is_empty()) else {
+                if let Some(room) = self.rooms[at as usize].as_deref_mut() {
+                    room.active = false;
+                }
+                self.active.pop_front();
+                continue;
+            };
+            room.serve_left -= 1;
+            room.serve_at = if room.serve_at + 1 >= room.members.len() { 0 } else { room.serve_at + 1 };
+            let slot = room.members[room.serve_at];
+            self.serve(now, slot, outbox);
+        }
+        if self.active.len() > 1 {
+            self.active.rotate_left(1);
+        }
+        !self.active.is_empty() || self.sessions.table.ready_len() > 0
+    }
+
+    /// Sends to one session what it may have now.
+    fn serve(&mut self, now: Micros, slot: u32, outbox: &mut Outbox) {
+        self.sessions.challenge(now, &mut self.node, slot, outbox);
+        let limit = frames_max(self.node.payload);
+        let payload = self.node.payload;
+        let (mut moved, mut full) = (false, false);
+        loop {
+            let Gateway { sessions, rooms, arena, segments, node, counters, .. } = self;
+            let Some(peer) = sessions.table.get_mut(slot) else { return };
+            let (conn, session) = (&mut peer.conn, &mut peer.data);
+            let probe = std::mem::take(&mut session.probe);
+            let client = &mut session.data;
+            let free = conn.flow.available(payload);
+            if free == 0 && !probe && !conn.control_due(now) {
+                break;
+            }
+            if outbox.room() == 0 {
+                session.probe = probe;
+                full = true;
+                break;
+            }
+            let step = conn.tail_step();
+            let next = conn.flow.next();
+            if probe {
+                let uncovered = conn.flow.in_flight() as u32;
+                for joined in &mut client.joined {
+                    joined.head_due |= (next as u32).wrapping_sub(joined.carrier) <= uncovered;
+                }
+            }
+            let spare = outbox.room() > 1 && free > 1;
+            let buffer = outbox.reserve(payload);
+            let mut writer = Writer::new(&mut buffer[HEADER..HEADER + limit]);
+            let mut elicits = conn.control(now, &mut writer);
+            elicits |= write_heads(&mut writer, &mut client.joined, rooms, next as u32);
+            let mut more = false;
+            if free > 0 {
+                let before = writer.len();
+                repairs(client, rooms, arena, &mut writer, now, counters);
+                let count = client.joined.len();
+                for step in 0..count {
+                    let index = (client.turn as usize + step) % count;
+                    let joined = &mut client.joined[index];
+                    let Some(room) = rooms[joined.room as usize].as_deref() else { continue };
+                    let head = room.ring.next();
+                    while joined.cursor < head {
+                        let oldest = room.ring.first().max(joined.too_old);
+                        if joined.cursor < oldest && !skip(room, arena, joined, oldest, &mut writer, counters) {
+                            more = true;
+                            break;
+                        }
+                        let place = joined.cursor;
+                        let segment = segments.get(joined.room, place, head, limit, |writer| {
+                            build(room, arena, joined.room, place, head, self.bundle, writer)
+                        });
+                        let Some((bytes, after)) = segment else {
+                            // The arena overwrote the entry under the cursor: go on behind what is gone.
+                            if !skip(room, arena, joined, place, &mut writer, counters) {
+                                more = true;
+                                break;
+                            }
+                            if joined.cursor == place {
+                                break;
+                            }
+                            continue;
+                        };
+                        if bytes.len() > writer.room() {
+                            more = true;
+                            break;
+                        }
+                        writer.put(bytes);
+                        counters.messages_sent += after - place;
+                        joined.cursor = after;
+                        joined.carrier = next as u32;
+                        moved |= room.paced;
+                        if !self.bundle {
+                            more |= after < head;
+                            break;
+                        }
+                    }
+                    if more || !self.bundle && writer.len() > before {
+                        client.turn = index as u32;
+                        break;
+                    }
+                }
+                if client.turn as usize >= count {
+                    client.turn = 0;
+                }
+                elicits |= writer.len() > before;
+                more |= client.repairs.is_some();
+            }
+            let len = writer.len();
+            if len == 0 {
+                break;
+            }
+            let total = HEADER + len + crate::seal::TAG;
+            let pad = if more && spare && total * PAD_FROM.1 >= payload * PAD_FROM.0 { payload } else { 0 };
+            let total = conn.seal(now, &mut node.keys, node.stamp, buffer, len, elicits, pad);
+            if probe {
+                conn.tail_probed(now, step);
+            }
+            outbox.commit(conn.socket, conn.addr, total);
+            client.allowance = client.allowance.saturating_add(total as i32 / 4).min(ALLOWANCE_MAX);
+            if !more {
+                break;
+            }
+        }
+        if full {
+            self.sessions.table.mark(slot);
+        }
+        if moved {
+            self.note_paced(slot);
+        }
+        self.sessions.reschedule(now, slot);
+    }
+
+    /// A paced room's slowest member may have moved.
+    fn note_paced(&mut self, slot: u32) {
+        let Some(peer) = self.sessions.table.get(slot) else { return };
+        let rooms: Vec<u32> = peer.data.data.joined.iter().map(|joined| joined.room).collect();
+        for at in rooms {
+            if self.rooms[at as usize].as_deref().is_some_and(|room| room.paced) {
+                self.note_consumed(at);
+            }
+        }
+    }
+
+    /// A session's status came: lost carriers have their heads told again, and a window may have opened.
+    pub(super) fn heard(&mut self, slot: u32, heard: &Heard) {
+        let now_ms = self.now_ms;
+        let Some(peer) = self.sessions.table.get_mut(slot) else { return };
+        let next = peer.conn.flow.next();
+        let revived = peer.conn.silence > STOOD_STILL;
+        let mut pending = peer.data.data.repairs.is_some();
+        for joined in &mut peer.data.data.joined {
+            let Some(room) = self.rooms[joined.room as usize].as_deref() else { continue };
+            if heard.missing {
+                let carrier = next - u64::from((next as u32).wrapping_sub(joined.carrier));
+                if carrier <= heard.status.highest && !heard.status.covers(carrier) && carrier + 8_192 > next {
+                    joined.head_due = true;
+                    pending = true;
+                }
+            }
+            if revived && !room.paced && joined.cursor < room.ring.next() {
+                let since = now_ms.saturating_sub((self.max_age / 1000) as u32);
+                let young = room.ring.find_time(&self.arena, since);
+                joined.too_old = joined.too_old.max(young);
+            }
+            pending |= joined.cursor < room.ring.next();
+        }
+        if pending {
+            self.sessions.table.mark(slot);
+        }
+    }
+
+    /// Takes a member's request to have places again. `false`: malformed.
+    pub(super) fn repair_asked(&mut self, now: Micros, slot: u32, body: &[u8]) -> bool {
+        let Some((handle, ranges)) = read_repair(body) else { return false };
+        let Some(peer) = self.sessions.table.get_mut(slot) else { return true };
+        let client = &mut peer.data.data;
+        let Some(joined) = client.joined.iter().find(|joined| joined.room == handle) else { return true };
+        let cursor = joined.cursor;
+        let grown = (now.saturating_sub(client.allowance_at)).saturating_mul(ALLOWANCE_A_SECOND) / 1_000_000;
+        client.allowance_at = now;
+        client.allowance = client.allowance.saturating_add(i32::try_from(grown).unwrap_or(i32::MAX)).min(ALLOWANCE_MAX);
+        for (first, last) in ranges {
+            // Places that were never sent are not repaired: they come by themselves.
+            if first >= cursor || last < first {
+                continue;
+            }
+            let last = last.min(cursor - 1);
+            let repairs = client.repairs.get_or_insert_default();
+            if client.allowance <= 0 || repairs.len() >= REPAIRS_MAX {
+                self.counters.dropped_repair_limit += 1;
+            } else if !repairs.contains(&(handle, first, last)) {
+                repairs.push_back((handle, first, last));
+                self.counters.repairs_served += 1;
+            }
+        }
+        if client.repairs.as_ref().is_some_and(|repairs| repairs.is_empty()) {
+            client.repairs = None;
+        }
+        self.sessions.table.mark(slot);
+        true
+    }
+}
+
+/// Writes the heads that are due. Returns whether any were.
+fn write_heads(writer: &mut Writer<'_>, joined: &mut [Joined], rooms: &[Option<Box<Room>>], carrier: u32) -> bool {
+    if !joined.iter().any(|joined| joined.head_due) {
+        return false;
+    }
+    append(writer, FrameKind::Heads, 0, |writer| {
+        for joined in joined.iter_mut().filter(|joined| joined.head_due) {
+            if writer.room() < HEAD {
+                break;
+            }
+            joined.head_due = false;
+            if rooms[joined.room as usize].is_some() {
+                joined.carrier = carrier;
+                writer.u32(joined.room).u64(joined.cursor);
+            }
+        }
+        true
+    })
+}
+
+/// Serves waiting repairs into the datagram, as far as it has space and the session has allowance.
+fn repairs(
+    client: &mut super::Client,
+    rooms: &[Option<Box<Room>>],
+    arena: &Arena,
+    writer: &mut Writer<'_>,
+    _now: Micros,
+    counters: &mut super::GatewayCounters,
+) {
+    let Some(queue) = client.repairs.as_mut() else { return };
+    while let Some((at, first, last)) = queue.front_mut() {
+        let (at, last) = (*at, *last);
+        let Some(room) = rooms[at as usize].as_deref() else {
+            queue.pop_front();
+            continue;
+        };
+        let readable = if room.ring.get(arena, *first).is_some() { *first } else { room.ring.readable(arena, *first) };
+        if readable > *first {
+            // Everything below is gone, for this member as for all.
+            let told = skip_frame(room, arena, at, readable, GapReason::Slow).write(writer);
+            if !told {
+                return;
+            }
+            *first = readable;
+        }
+        if *first > last {
+            queue.pop_front();
+            continue;
+        }
+        let before = writer.len();
+        match build(room, arena, at, *first, last + 1, true, writer) {
+            Some(built) => {
+                counters.messages_repaired += built.next - *first;
+                client.allowance = client.allowance.saturating_sub((writer.len() - before) as i32);
+                *first = built.next;
+                if *first > last {
+                    queue.pop_front();
+                }
+            }
+            None => return,
+        }
+    }
+    client.repairs = None;
+}
+
+/// Moves a cursor to the first readable place from `target` on and tells so. `false`: no space.
+fn skip(
+    room: &Room,
+    arena: &Arena,
+    joined: &mut Joined,
+    target: u64,
+    writer: &mut Writer<'_>,
+    counters: &mut super::GatewayCounters,
+) -> bool {
+    let target = room.ring.readable(arena, target);
+    if target > joined.cursor {
+        if !skip_frame(room, arena, joined.room, target, GapReason::Slow).write(writer) {
+            return false;
+        }
+        counters.cursors_moved += 1;
+        joined.cursor = target;
+    }
+    true
+}
+
+fn skip_frame(room: &Room, arena: &Arena, handle: u32, index: u64, reason: GapReason) -> Skip {
+    let mut resume = Vec::with_capacity(STREAMS_MAX);
+    for (at, span) in room.spans.iter().enumerate() {
+        let end = room.spans.get(at + 1).map_or(u64::MAX, |next| next.place);
+        resume.push((span.stream, room.offset_at(arena, span.place, end, index)));
+    }
+    Skip { handle, index, reason, resume }
+}
+
+/// Builds one frame from `place` on: a block of messages, or one gap.
+fn build(room: &Room, arena: &Arena, handle: u32, place: u64, until: u64, bundle: bool, writer: &mut Writer<'_>) -> Option<Built> {
+    let (stream, end) = room.span_of(place)?;
+    let entry = room.ring.get(arena, place)?;
+    if entry.gap {
+        let gap = StreamGap { stream, first: entry.offset, last: entry.sequence, reason: entry.reason() };
+        let written = GapPlace { handle, index: place, gap }.write(writer);
+        return written.then_some(Built { next: place + 1, whole: true });
+    }
+    let until = until.min(end).min(if bundle { u64::MAX } else { place + 1 });
+    let mut next = place;
+    let mut whole = until < room.ring.next();
+    let written = append(writer, FrameKind::Room, 0, |writer| {
+        let mut block = RoomBlock::begin(writer, handle, place, stream, entry.offset);
+        while next < until {
+            let Some(entry) = room.ring.get(arena, next).filter(|entry| !entry.gap) else {
+                whole = true;
+                break;
+            };
+            let message = Message { publisher: entry.publisher, sequence: entry.sequence, flags: entry.flags, data: entry.data };
+            if !block.push(writer, &message) {
+                whole = true;
+                break;
+            }
+            next += 1;
+        }
+        block.finish(writer) > 0
+    });
+    written.then_some(Built { next, whole })
+}

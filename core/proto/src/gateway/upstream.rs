@@ -1,0 +1,348 @@
+//! What a gateway says with brokers and routers: room blocks in, repair requests and progress out, membership up.
+
+use super::room::Room;
+use super::{Gateway, GatewayEvent};
+use crate::conn::Control;
+use crate::links::LinkChange;
+use crate::machine::{Arrival, Micros, Outbox};
+use crate::wire::frame::append;
+use crate::wire::header::HEADER;
+use crate::wire::record::Record;
+use crate::wire::room::{write_link_repair, Consumed, LinkBlock, LinkHead, LinkLost};
+use crate::wire::{Frame, FrameKind, Frames, Role, StreamId};
+
+/// Progress is told this long after it was made, so that one frame tells of many messages.
+const CONSUMED_WAIT: Micros = 20_000;
+/// Repair requests that wait for space.
+const ASKS_MAX: usize = 4_096;
+
+impl Gateway {
+    pub(super) fn from_link(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
+        let Some((slot, len)) = self.links.receive(now, &mut self.node, arrival, datagram) else {
+            self.link_changes(now);
+            return;
+        };
+        let Some(peer) = self.links.table.get(slot).map(|link| link.data.peer) else { return };
+        let mut elicits = false;
+        let mut records = std::mem::take(&mut self.records);
+        for frame in Frames::new(&datagram[HEADER..HEADER + len]) {
+            let Ok(frame) = frame else {
+                self.links.counters.link_dropped_frame += 1;
+                break;
+            };
+            elicits |= frame.kind.elicits();
+            match self.links.control(now, slot, &frame, &mut records) {
+                Control::Other => {
+                    let allowed = peer.role == Role::Broker;
+                    if !allowed || !self.from_broker(now, peer.node, peer.epoch, &frame) {
+                        self.links.counters.link_dropped_frame += 1;
+                    }
+                }
+                Control::Closed(_) => break,
+                _ => {}
+            }
+        }
+        for bytes in records.drain(..) {
+            let Some(record) = Record::read(&bytes) else {
+                self.links.counters.link_dropped_frame += 1;
+                continue;
+            };
+            if self.links.link_record(slot, &record) {
+                continue;
+            }
+            match record {
+                Record::Covered { offset } if peer.role == Role::Router => self.covered(now, offset),
+                _ => self.links.counters.link_dropped_frame += 1,
+            }
+        }
+        self.records = records;
+        self.links.after(now, slot, elicits);
+        self.link_changes(now);
+    }
+
+    /// Takes a broker's frame. `false`: malformed or not a broker's to send.
+    fn from_broker(&mut self, now: Micros, node: u32, epoch: u32, frame: &Frame<'_>) -> bool {
+        let stream = |generation| StreamId { node, epoch, generation };
+        match frame.kind {
+            FrameKind::LinkRoom => {
+                let Some(block) = LinkBlock::read(frame.body) else { return false };
+                let Some(at) = self.by_id.get(&block.room).copied() else {
+                    self.counters.dropped_no_member += block.messages.left() as u64;
+                    return true;
+                };
+                let Some(room) = self.rooms[at as usize].as_deref_mut() else { return true };
+                let (count, gaps) = (block.messages.left() as u64, room.ring.next());
+                let done = room.ingest(&mut self.arena, now, stream(block.generation), block.base, block.offset, block.messages);
+                room.note_hole(now);
+                let grew = room.ring.next() - gaps;
+                self.counters.messages_duplicate += u64::from(done.duplicates);
+                self.counters.dropped_held_full += u64::from(done.overflow);
+                if done.stale {
+                    self.counters.dropped_stale_stream += count;
+                    return true;
+                }
+                self.counters.messages_received += grew;
+                let room_has_hole = room.has_hole() || room.fetching();
+                let waiting = !room.waiting.is_empty();
+                if done.grew {
+                    self.activate(at);
+                }
+                if room_has_hole {
+                    self.schedule_room(now, at);
+                }
+                if waiting {
+                    self.admit_waiting(now, at, false);
+                }
+                true
+            }
+            FrameKind::LinkHeads => {
+                for head in LinkHead::read_all(frame.body) {
+                    let Some(at) = self.by_id.get(&head.room).copied() else { continue };
+                    let Some(room) = self.rooms[at as usize].as_deref_mut() else { continue };
+                    let before = room.ring.next();
+                    if !room.head(&mut self.arena, now, stream(head.generation), head.base, head.next) {
+                        self.counters.dropped_stale_stream += 1;
+                        continue;
+                    }
+                    room.note_hole(now);
+                    if room.ring.next() > before {
+                        self.activate(at);
+                    }
+                    self.admit_waiting(now, at, false);
+                    self.schedule_room(now, at);
+                    // An owner that repeats its head may not have heard how far we are.
+                    self.note_consumed(at);
+                }
+                true
+            }
+            FrameKind::LinkLost => {
+                let Some(lost) = LinkLost::read(frame.body) else { return false };
+                let Some(at) = self.by_id.get(&lost.room).copied() else { return true };
+                let Some(room) = self.rooms[at as usize].as_deref_mut() else { return true };
+                if room.lost(&mut self.arena, now, stream(lost.generation), lost.first) {
+                    self.counters.gaps_unrepaired += 1;
+                    self.activate(at);
+                }
+                self.admit_waiting(now, at, !self.rooms[at as usize].as_deref().is_some_and(|room| room.fetching()));
+                self.schedule_room(now, at);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) fn link_changes(&mut self, now: Micros) {
+        while let Some(change) = self.links.change() {
+            if let LinkChange::Up { slot, peer } = change {
+                match peer.role {
+                    Role::Router => self.tell_all(slot),
+                    Role::Broker => self.owner_up(now, peer.node),
+                    _ => {}
+                }
+            }
+            self.events.push_back(GatewayEvent::Link(change));
+        }
+    }
+
+    /// A broker's link is new: its rooms' progress is told, so that a broker that lives on knows where we are.
+    fn owner_up(&mut self, now: Micros, node: u32) {
+        let rooms: Vec<u32> = self.by_id.values().copied().collect();
+        for at in rooms {
+            let Some(room) = self.rooms[at as usize].as_deref() else { continue };
+            if self.placement.owner(room.id) == Some(node) && room.stream().is_some() {
+                self.note_consumed(at);
+            }
+        }
+        let _ = now;
+    }
+
+    /// The router that takes this gateway's membership.
+    fn router(&self) -> Option<u32> {
+        self.placement.of(Role::Router).find_map(|node| self.links.to(node.node))
+    }
+
+    /// Tells the router whether this gateway has members of a room.
+    pub(super) fn tell_membership(&mut self, at: u32, present: bool) {
+        self.version += 1;
+        let router = self.router();
+        let Some(room) = self.rooms[at as usize].as_deref_mut() else { return };
+        room.version = self.version;
+        let Some(slot) = router else { return };
+        if let Some(link) = self.links.table.get_mut(slot) {
+            room.log_offset = link.conn.record(&Record::Membership { room: room.id, version: room.version, present });
+            self.links.table.mark(slot);
+        }
+    }
+
+    /// Tells a router everything: its link is new, so nothing that was told before counts.
+    fn tell_all(&mut self, slot: u32) {
+        let Some(link) = self.links.table.get_mut(slot) else { return };
+        link.conn.record(&Record::SnapshotBegin { version: self.version });
+        let mut rooms: Vec<&mut Box<Room>> = self.rooms.iter_mut().flatten().collect();
+        for room in &mut rooms {
+            room.log_offset = link.conn.record(&Record::Membership { room: room.id, version: room.version, present: true });
+        }
+        let end = link.conn.record(&Record::SnapshotEnd { version: self.version });
+        for room in rooms.iter_mut().filter(|room| !room.in_force) {
+            room.log_offset = end;
+        }
+        self.links.table.mark(slot);
+    }
+
+    /// Every running broker has what was logged up to `offset`.
+    fn covered(&mut self, now: Micros, offset: u64) {
+        let waiting: Vec<u32> = self
+            .by_id
+            .values()
+            .copied()
+            .filter(|at| {
+                let room = self.rooms[*at as usize].as_deref();
+                room.is_some_and(|room| !room.in_force && room.log_offset.is_some_and(|logged| logged <= offset))
+            })
+            .collect();
+        for at in waiting {
+            if let Some(room) = self.rooms[at as usize].as_deref_mut() {
+                room.in_force = true;
+            }
+            self.admit_waiting(now, at, false);
+            self.schedule_room(now, at);
+        }
+    }
+
+    /// Asks a room's owner for ranges; for none: where its head is.
+    pub(super) fn ask(&mut self, at: u32, ranges: Vec<(u64, u64)>) {
+        let Some(room) = self.rooms[at as usize].as_deref() else { return };
+        let node = room.stream().map(|stream| stream.node).or_else(|| self.placement.owner(room.id));
+        let Some(slot) = node.and_then(|node| self.links.to(node)) else { return };
+        if self.asks.len() < ASKS_MAX {
+            self.asks.push_back((at, ranges));
+            self.links.table.mark(slot);
+        }
+    }
+
+    /// A room's progress is to be told to its owner soon.
+    pub(super) fn note_consumed(&mut self, at: u32) {
+        let Some(room) = self.rooms[at as usize].as_deref_mut() else { return };
+        if !room.consumed_queued {
+            room.consumed_queued = true;
+            self.consumed.push_back(at);
+            self.consumed_at.get_or_insert(Micros::from(self.now_ms) * 1000 + CONSUMED_WAIT);
+        }
+        room.consumed_dirty = false;
+    }
+
+    pub(super) fn flush_consumed(&mut self, now: Micros) {
+        if self.consumed_at.is_none_or(|at| now < at) {
+            return;
+        }
+        self.consumed_at = (!self.consumed.is_empty()).then_some(now + CONSUMED_WAIT);
+        let brokers: Vec<u32> = self.links.proven().map(|(_, slot)| slot).collect();
+        for slot in brokers {
+            if self.links.table.get(slot).is_some_and(|link| link.data.peer.role == Role::Broker) {
+                self.links.table.mark(slot);
+            }
+        }
+    }
+
+    /// How far this gateway has a room: what it has in order, and in a paced room what its slowest member was sent.
+    fn progress(&self, at: u32) -> Option<(u32, Consumed)> {
+        let room = self.rooms[at as usize].as_deref()?;
+        let stream = room.stream()?;
+        let mut next = room.next_offset();
+        if room.paced {
+            for slot in &room.members {
+                let Some(peer) = self.sessions.table.get(*slot) else { continue };
+                let Some(joined) = peer.data.data.joined.iter().find(|joined| joined.room == at) else { continue };
+                let (of, end) = room.span_of(joined.cursor).unwrap_or((stream, u64::MAX));
+                let start = room.spans.last().map_or(0, |span| span.place);
+                let offset = if of == stream { room.offset_at(&self.arena, start, end, joined.cursor) } else { 1 };
+                next = next.min(offset);
+            }
+        }
+        Some((stream.node, Consumed { room: room.id, generation: stream.generation, next }))
+    }
+
+    /// Sends what links have to say.
+    pub(super) fn transmit_links(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
+        let mut turns = self.links.table.ready_len();
+        while turns > 0 && outbox.room() > 0 {
+            turns -= 1;
+            let Some(slot) = self.links.table.next_ready() else { break };
+            self.serve_link(now, slot, outbox);
+        }
+        self.links.table.ready_len() > 0
+    }
+
+    fn serve_link(&mut self, now: Micros, slot: u32, outbox: &mut Outbox) {
+        let Some(link) = self.links.table.get_mut(slot) else { return };
+        let peer = link.data.peer;
+        let probe = std::mem::take(&mut link.data.probe);
+        let step = link.conn.tail_step();
+        let broker = peer.role == Role::Broker;
+        let mut told: Vec<Consumed> = Vec::new();
+        if broker {
+            let room = (self.node.payload / 2) / Consumed::LEN;
+            for _ in 0..self.consumed.len() {
+                if told.len() >= room {
+                    break;
+                }
+                let Some(at) = self.consumed.pop_front() else { break };
+                match self.progress(at) {
+                    Some((node, consumed)) if node == peer.node => {
+                        told.push(consumed);
+                        if let Some(room) = self.rooms[at as usize].as_deref_mut() {
+                            room.consumed_queued = false;
+                        }
+                    }
+                    Some(_) => self.consumed.push_back(at),
+                    None => {
+                        if let Some(room) = self.rooms[at as usize].as_deref_mut() {
+                            room.consumed_queued = false;
+                        }
+                    }
+                }
+            }
+            if self.consumed.is_empty() {
+                self.consumed_at = None;
+            }
+        }
+        let Gateway { links, node, asks, rooms, counters, .. } = self;
+        let mut again = false;
+        links.send(now, node, slot, outbox, |writer, _| {
+            if !told.is_empty() {
+                append(writer, FrameKind::Consumed, 0, |writer| {
+                    told.iter().for_each(|consumed| consumed.write(writer));
+                    true
+                });
+            }
+            if broker {
+                for _ in 0..asks.len() {
+                    let Some((at, ranges)) = asks.pop_front() else { break };
+                    let Some(room) = rooms[at as usize].as_deref() else { continue };
+                    let stream = room.stream();
+                    if stream.is_some_and(|stream| stream.node != peer.node) {
+                        asks.push_back((at, ranges));
+                        continue;
+                    }
+                    let generation = stream.map_or(0, |stream| stream.generation);
+                    if !write_link_repair(writer, room.id, generation, &ranges) {
+                        asks.push_front((at, ranges));
+                        again = true;
+                        break;
+                    }
+                    counters.repairs_asked += 1;
+                }
+            }
+            false
+        });
+        if probe {
+            if let Some(link) = self.links.table.get_mut(slot) {
+                link.conn.tail_probed(now, step);
+            }
+        }
+        if again {
+            self.links.table.mark(slot);
+        }
+    }
+}
+

@@ -1,0 +1,219 @@
+//! Which gateways want which rooms, as routers and brokers see it: versions per (gateway, room), never one maximum.
+//!
+//! Owns views, snapshots and tombstones. The truth is at the gateway; any order of any multiset of updates gives the same
+//! view (I-2), nothing of a lower epoch is applied (I-1). Knows no link.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use crate::hash::KeyedState;
+
+/// Tombstones kept per gateway; the oldest versions go first.
+pub const TOMBSTONES_MAX: usize = 65_536;
+
+/// One gateway's rooms.
+struct View {
+    epoch: u32,
+    rooms: HashMap<u64, (u64, bool), KeyedState>,
+    present: usize,
+    snapshot: Option<HashSet<u64, KeyedState>>,
+    loaded: bool,
+    version: u64,
+}
+
+/// A room began or ceased to be wanted by a gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Change {
+    pub gateway: u32,
+    pub room: u64,
+    pub present: bool,
+}
+
+/// All gateways' rooms.
+pub struct Interest {
+    views: BTreeMap<u32, View>,
+    hash: KeyedState,
+}
+
+impl Interest {
+    pub fn new(hash: KeyedState) -> Self {
+        Interest { views: BTreeMap::new(), hash }
+    }
+
+    fn view(&mut self, gateway: u32, epoch: u32, changes: &mut Vec<Change>) -> Option<&mut View> {
+        let hash = self.hash.clone();
+        if self.views.get(&gateway).is_some_and(|view| view.epoch > epoch) {
+            return None;
+        }
+        if self.views.get(&gateway).is_some_and(|view| view.epoch < epoch) {
+            self.drop_view(gateway, changes);
+        }
+        let fresh = || View { epoch, rooms: HashMap::with_hasher(hash), present: 0, snapshot: None, loaded: false, version: 0 };
+        Some(self.views.entry(gateway).or_insert_with(fresh))
+    }
+
+    fn drop_view(&mut self, gateway: u32, changes: &mut Vec<Change>) {
+        let Some(view) = self.views.remove(&gateway) else { return };
+        let rooms = view.rooms.iter().filter(|(_, (_, present))| *present);
+        let mut gone: Vec<_> = rooms.map(|(room, _)| Change { gateway, room: *room, present: false }).collect();
+        gone.sort_unstable();
+        changes.append(&mut gone);
+    }
+
+    /// A snapshot of a gateway's life begins; an earlier life of it ends. `false`: the life is over itself.
+    pub fn begin(&mut self, gateway: u32, epoch: u32, version: u64, changes: &mut Vec<Change>) -> bool {
+        let hash = self.hash.clone();
+        let Some(view) = self.view(gateway, epoch, changes) else { return false };
+        view.snapshot = Some(HashSet::with_hasher(hash));
+        view.version = view.version.max(version);
+        true
+    }
+
+    /// One room of a gateway, within a snapshot or after it. `false`: of an earlier life.
+    pub fn apply(&mut self, gateway: u32, epoch: u32, room: u64, version: u64, present: bool, changes: &mut Vec<Change>) -> bool {
+        let Some(view) = self.view(gateway, epoch, changes) else { return false };
+        if let Some(seen) = &mut view.snapshot {
+            seen.insert(room);
+        }
+        view.version = view.version.max(version);
+        let known = view.rooms.get(&room).copied();
+        if known.is_some_and(|(known, _)| known >= version) {
+            return true;
+        }
+        view.rooms.insert(room, (version, present));
+        if known.is_some_and(|(_, was)| was) != present {
+            view.present = if present { view.present + 1 } else { view.present - 1 };
+            changes.push(Change { gateway, room, present });
+        }
+        if view.rooms.len() - view.present > TOMBSTONES_MAX {
+            let floor = view.version.saturating_sub(TOMBSTONES_MAX as u64 / 2);
+            view.rooms.retain(|_, (version, present)| *present || *version > floor);
+        }
+        true
+    }
+
+    /// The snapshot that began is whole: rooms that it did not name and that are not newer are gone.
+    pub fn end(&mut self, gateway: u32, epoch: u32, version: u64, changes: &mut Vec<Change>) -> bool {
+        let Some(view) = self.view(gateway, epoch, changes) else { return false };
+        view.loaded = true;
+        let Some(seen) = view.snapshot.take() else { return true };
+        let mut gone = Vec::new();
+        view.rooms.retain(|room, (known, present)| {
+            let kept = seen.contains(room) || *known > version;
+            if !kept && *present {
+                gone.push(Change { gateway, room: *room, present: false });
+            }
+            kept && (*present || *known > version)
+        });
+        view.present -= gone.len();
+        gone.sort_unstable();
+        changes.append(&mut gone);
+        true
+    }
+
+    /// A gateway's life is over and no other has begun.
+    pub fn gone(&mut self, gateway: u32, epoch: u32, changes: &mut Vec<Change>) {
+        if self.views.get(&gateway).is_some_and(|view| view.epoch <= epoch) {
+            self.drop_view(gateway, changes);
+        }
+    }
+
+    /// Gateways known, each with its epoch and highest version.
+    pub fn gateways(&self) -> impl Iterator<Item = (u32, u32, u64)> + '_ {
+        self.views.iter().map(|(gateway, view)| (*gateway, view.epoch, view.version))
+    }
+
+    /// Whether a whole snapshot of the gateway's present life has come.
+    pub fn is_loaded(&self, gateway: u32) -> bool {
+        self.views.get(&gateway).is_some_and(|view| view.loaded)
+    }
+
+    /// What is known of a gateway's rooms, tombstones included: room, version, present. Sorted by room.
+    pub fn rooms_of(&self, gateway: u32) -> Vec<(u64, u64, bool)> {
+        let Some(view) = self.views.get(&gateway) else { return Vec::new() };
+        let mut rooms: Vec<_> = view.rooms.iter().map(|(room, (version, present))| (*room, *version, *present)).collect();
+        rooms.sort_unstable();
+        rooms
+    }
+
+    /// Every (gateway, room) that is wanted, sorted.
+    pub fn wanted(&self) -> Vec<(u32, u64)> {
+        let mut wanted = Vec::new();
+        for (gateway, view) in &self.views {
+            wanted.extend(view.rooms.iter().filter(|(_, (_, present))| *present).map(|(room, _)| (*gateway, *room)));
+        }
+        wanted.sort_unstable();
+        wanted
+    }
+
+    /// Rooms wanted in all, counted once per gateway.
+    pub fn len(&self) -> usize {
+        self.views.values().map(|view| view.present).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn interest() -> Interest {
+        Interest::new(KeyedState::new(1, 2))
+    }
+
+    #[test]
+    fn a_new_life_clears_the_old_one_and_an_old_one_changes_nothing() {
+        let (mut interest, mut changes) = (interest(), Vec::new());
+        interest.apply(1, 5, 10, 1, true, &mut changes);
+        assert!(interest.begin(1, 6, 0, &mut changes));
+        assert_eq!(interest.wanted(), []);
+        assert!(!interest.apply(1, 5, 11, 9, true, &mut changes));
+        assert_eq!(changes.len(), 2);
+    }
+
+    #[test]
+    fn a_snapshot_removes_what_it_does_not_name() {
+        let (mut interest, mut changes) = (interest(), Vec::new());
+        interest.apply(1, 1, 10, 1, true, &mut changes);
+        interest.apply(1, 1, 11, 2, true, &mut changes);
+        interest.begin(1, 1, 5, &mut changes);
+        interest.apply(1, 1, 11, 2, true, &mut changes);
+        interest.apply(1, 1, 12, 7, true, &mut changes);
+        interest.end(1, 1, 5, &mut changes);
+        assert_eq!(interest.wanted(), [(1, 11), (1, 12)]);
+        assert!(interest.is_loaded(1));
+    }
+
+    proptest! {
+        /// Any order of any multiset of updates gives the view of the highest versions (I-2).
+        #[test]
+        fn updates_commute(updates in prop::collection::vec((0u64..6, 1u64..40), 1..60), order in any::<u64>()) {
+            // A version says one thing: derive `present` from it.
+            let mut shuffled = updates.clone();
+            let mut dice = crate::node::Dice::new(order);
+            for index in (1..shuffled.len()).rev() {
+                shuffled.swap(index, dice.below(index as u64 + 1) as usize);
+            }
+            shuffled.extend(updates.iter().take(10));
+            let mut newest: BTreeMap<u64, u64> = BTreeMap::new();
+            for (room, version) in &updates {
+                let known = newest.entry(*room).or_default();
+                *known = (*known).max(*version);
+            }
+            let (mut interest, mut changes) = (interest(), Vec::new());
+            for (room, version) in shuffled {
+                interest.apply(1, 1, room, version, version % 2 == 0, &mut changes);
+            }
+            let expected: Vec<_> = newest.into_iter().filter(|(_, version)| version % 2 == 0).map(|(room, _)| (1, room)).collect();
+            prop_assert_eq!(interest.wanted(), expected.clone());
+            let mut replayed = HashSet::new();
+            for change in changes {
+                if change.present { prop_assert!(replayed.insert(change.room)) } else { prop_assert!(replayed.remove(&change.room)) }
+            }
+            prop_assert_eq!(replayed.len(), expected.len());
+        }
+    }
+}

@@ -1,0 +1,481 @@
+//! The proxy: takes what clients publish to the room's owner, and the owner's acknowledgements back.
+//!
+//! It numbers nothing and keeps no message: a publisher repeats what was lost on the way. It stamps who publishes, so that
+//! nobody can speak for another user. Knows no member.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use crate::address::Bucket;
+use crate::codec::Writer;
+use crate::conn::Control;
+use crate::door::{Door, DoorKey};
+use crate::gateway::{LINK_SOCKET, PUBLIC_SOCKET};
+use crate::handshake::{ClusterKeys, ResetSecret, ServerKey};
+use crate::hash::KeyedState;
+use crate::links::{LinkChange, Links};
+use crate::machine::{Arrival, Entropy, Inbox, Machine, Micros, Outbox};
+use crate::name::RoomName;
+use crate::node::{Identity, Node};
+use crate::placement::Placement;
+use crate::sessions::{Question, Sessions};
+use crate::wire::frame::append;
+use crate::wire::header::HEADER;
+use crate::wire::publish::{Ack, LinkPublish, Publish};
+use crate::wire::record::Record;
+use crate::wire::{Code, FrameKind, Frames, PublisherId, Role};
+
+/// Rooms that one session may publish to.
+pub const SESSION_ROOMS: usize = 256;
+/// Rooms a second that one session may open for publishing, and at once.
+pub const OPENS_A_SECOND: u32 = 10;
+/// Publish frames that wait for a broker's window, in bytes per broker: a burst of 2,000 full frames.
+pub const QUEUE_BYTES_MAX: usize = 2 << 20;
+/// Acknowledgements that wait for one session.
+const ACKS_MAX: usize = 512;
+
+/// How a proxy is set up.
+pub struct ProxyConfig {
+    pub me: Identity,
+    pub payload: usize,
+    pub keepalive_ms: u32,
+    pub idle_ms: u32,
+    pub name_key: [u8; 16],
+    pub server_key: ServerKey,
+    pub cluster: ClusterKeys,
+    pub reset_secret: [u8; 32],
+}
+
+crate::counters! {
+    /// What a proxy did.
+    pub struct ProxyCounters {
+        /// Messages taken from clients.
+        messages_received,
+        /// Messages passed on to brokers.
+        messages_forwarded,
+        /// Messages dropped: the room's owner is not linked; the publisher repeats them.
+        dropped_no_owner,
+        /// Messages dropped: too much waits for the owner; the publisher repeats them.
+        dropped_queue_full,
+        /// Messages dropped: a handle that the session did not open.
+        dropped_handle,
+        /// Acknowledgements passed on to clients.
+        acknowledgements_forwarded,
+        /// Acknowledgements dropped: the session is gone or does not read.
+        dropped_acknowledgement,
+        /// Rooms opened for publishing.
+        rooms_opened,
+        /// Opens refused, whatever the reason.
+        opens_refused,
+    }
+}
+
+/// What the proxy's control plane hears of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProxyEvent {
+    Authenticate(Question),
+    Link(LinkChange),
+}
+
+#[derive(Clone, Copy)]
+struct OpenRoom {
+    room: u64,
+    incarnation: u64,
+}
+
+/// What a proxy keeps per session.
+pub struct Publisher {
+    rooms: Vec<OpenRoom>,
+    opens: Bucket,
+    acks: VecDeque<Vec<u8>>,
+}
+
+impl Default for Publisher {
+    fn default() -> Self {
+        Publisher { rooms: Vec::new(), opens: Bucket::new(OPENS_A_SECOND, SESSION_ROOMS as u32), acks: VecDeque::new() }
+    }
+}
+
+#[derive(Default)]
+struct Queue {
+    frames: VecDeque<Vec<u8>>,
+    bytes: usize,
+}
+
+/// The proxy.
+pub struct Proxy {
+    node: Node,
+    links: Links,
+    sessions: Sessions<Publisher>,
+    queues: BTreeMap<u32, Queue>,
+    /// The second half of each opened room's hash, to tell two names with one id apart.
+    checks: HashMap<u64, u64, KeyedState>,
+    placement: Placement,
+    name_key: [u8; 16],
+    pub counters: ProxyCounters,
+    events: VecDeque<ProxyEvent>,
+}
+
+impl Proxy {
+    pub fn new(config: ProxyConfig, seed: u64, mut entropy: Box<dyn Entropy>) -> Self {
+        let reset = || ResetSecret::new(config.reset_secret);
+        let public = Door::new(DoorKey::Server(Box::new(config.server_key)), reset(), entropy.as_mut());
+        let link = Door::new(DoorKey::Cluster(Box::new(config.cluster.clone())), reset(), entropy.as_mut());
+        let mut node = Node::new(config.me, config.payload, seed, entropy);
+        let hash = KeyedState::new(node.secret_u64(), node.secret_u64());
+        Proxy {
+            links: Links::new(link, config.cluster, LINK_SOCKET),
+            sessions: Sessions::new(public, config.keepalive_ms, config.idle_ms),
+            queues: BTreeMap::new(),
+            checks: HashMap::with_hasher(hash),
+            placement: Placement::default(),
+            name_key: config.name_key,
+            counters: ProxyCounters::default(),
+            events: VecDeque::new(),
+            node,
+        }
+    }
+
+    /// Takes the control plane's picture of who is where.
+    pub fn set_placement(&mut self, now: Micros, placement: Placement) {
+        self.node.stamp.placement = placement.epoch;
+        self.links.dial(now, placement.of(Role::Broker).map(|node| (node.node, node.role, node.addr)));
+        self.placement = placement;
+    }
+
+    /// Tells how much the sockets' receive buffers really hold: (links, public).
+    pub fn set_buffers(&mut self, link: u32, public: u32) {
+        self.links.buffer = link;
+        self.sessions.buffer = public;
+    }
+
+    /// Answers a [`ProxyEvent::Authenticate`]: the user's id, or `None` to refuse.
+    pub fn answer(&mut self, now: Micros, id: u64, user: Option<u64>) {
+        if let Some((slot, waiting)) = self.sessions.answer(now, id, user) {
+            for bytes in waiting {
+                if let Some(record) = Record::read(&bytes) {
+                    self.request(now, slot, record);
+                }
+            }
+            self.sessions.reschedule(now, slot);
+        }
+    }
+
+    /// Refuses new sessions from now on.
+    pub fn drain(&mut self) {
+        self.sessions.draining = true;
+    }
+
+    pub fn sessions(&self) -> &Sessions<Publisher> {
+        &self.sessions
+    }
+
+    pub fn links(&self) -> &Links {
+        &self.links
+    }
+
+    fn from_session(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
+        let Some((slot, len)) = self.sessions.receive(now, &mut self.node, arrival, datagram) else { return };
+        let mut elicits = false;
+        let mut records = Vec::new();
+        for frame in Frames::new(&datagram[HEADER..HEADER + len]) {
+            let Ok(frame) = frame else {
+                self.sessions.counters.dropped_frame += 1;
+                break;
+            };
+            elicits |= frame.kind.elicits();
+            match self.sessions.control(now, slot, arrival.from, &frame, &mut records) {
+                Control::Other if frame.kind == FrameKind::Publish => self.publish(slot, frame.body),
+                Control::Other => self.sessions.counters.dropped_frame += 1,
+                Control::Closed(_) => break,
+                _ => {}
+            }
+        }
+        for bytes in records {
+            if let Some(record) = self.sessions.record(now, slot, &bytes) {
+                self.request(now, slot, record);
+            }
+        }
+        self.sessions.after(now, slot, elicits);
+        while self.sessions.gone().is_some() {}
+        while let Some(question) = self.sessions.question() {
+            self.events.push_back(ProxyEvent::Authenticate(question));
+        }
+    }
+
+    fn request(&mut self, now: Micros, slot: u32, record: Record<'_>) {
+        let answer = match record {
+            Record::Open { request, name, incarnation } => match self.open(now, slot, name, incarnation) {
+                Ok(handle) => Record::Opened { request, handle },
+                Err(code) => {
+                    self.counters.opens_refused += 1;
+                    Record::Refused { request, code, retry_ms: if code.retry() { 200 } else { 0 } }
+                }
+            },
+            Record::Join { request, .. } => Record::Refused { request, code: Code::NotAllowed, retry_ms: 0 },
+            _ => return,
+        };
+        if let Some(peer) = self.sessions.table.get_mut(slot) {
+            peer.conn.record(&answer);
+        }
+        self.sessions.table.mark(slot);
+    }
+
+    fn open(&mut self, now: Micros, slot: u32, name: &[u8], incarnation: u64) -> Result<u32, Code> {
+        let key = RoomName::from_bytes(name).map_err(|_| Code::BadRoomName)?.key(&self.name_key);
+        let Some(peer) = self.sessions.table.get_mut(slot) else { return Err(Code::Unknown) };
+        let publisher = &mut peer.data.data;
+        let opened = OpenRoom { room: key.id, incarnation };
+        if let Some(handle) = publisher.rooms.iter().position(|known| known.room == key.id && known.incarnation == incarnation) {
+            return Ok(handle as u32);
+        }
+        if publisher.rooms.len() >= SESSION_ROOMS {
+            return Err(Code::TooManyRooms);
+        }
+        if !publisher.opens.take(now, 1) {
+            return Err(Code::RateLimited);
+        }
+        if self.checks.len() >= crate::gateway::ROOMS_MAX {
+            self.checks.clear();
+        }
+        if *self.checks.entry(key.id).or_insert(key.check) != key.check {
+            return Err(Code::NameCollision);
+        }
+        publisher.rooms.push(opened);
+        self.counters.rooms_opened += 1;
+        Ok(publisher.rooms.len() as u32 - 1)
+    }
+
+    fn publish(&mut self, slot: u32, body: &[u8]) {
+        let Some(frame) = Publish::read(body) else {
+            self.sessions.counters.dropped_frame += 1;
+            return;
+        };
+        let count = u64::from(frame.count);
+        self.counters.messages_received += count;
+        let Some(peer) = self.sessions.table.get(slot).filter(|peer| peer.data.is_open()) else {
+            self.counters.dropped_handle += count;
+            return;
+        };
+        let Some(open) = peer.data.data.rooms.get(frame.handle as usize).copied() else {
+            self.counters.dropped_handle += count;
+            return;
+        };
+        let (session, user) = (peer.conn.id, peer.data.user);
+        let owner = self.placement.owner(open.room).and_then(|node| self.links.to(node).map(|slot| (node, slot)));
+        let Some((node, link)) = owner else {
+            self.counters.dropped_no_owner += count;
+            return;
+        };
+        let passed = LinkPublish {
+            room: open.room,
+            publisher: PublisherId { user, incarnation: open.incarnation },
+            session,
+            handle: frame.handle,
+            low: frame.low,
+            first: frame.first,
+            count: frame.count,
+            messages: frame.messages,
+        };
+        let mut bytes = vec![0; crate::links::frames_max(self.node.payload)];
+        let mut writer = Writer::new(&mut bytes);
+        if !passed.write(&mut writer) {
+            self.sessions.counters.dropped_frame += 1;
+            return;
+        }
+        let len = writer.len();
+        bytes.truncate(len);
+        let queue = self.queues.entry(node).or_default();
+        if queue.bytes + len > QUEUE_BYTES_MAX {
+            self.counters.dropped_queue_full += count;
+            return;
+        }
+        queue.bytes += len;
+        queue.frames.push_back(bytes);
+        self.counters.messages_forwarded += count;
+        self.links.table.mark(link);
+    }
+
+    fn from_link(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
+        let received = self.links.receive(now, &mut self.node, arrival, datagram);
+        self.link_changes();
+        let Some((slot, len)) = received else { return };
+        let Some(peer) = self.links.table.get(slot).map(|link| link.data.peer) else { return };
+        let (mut elicits, mut records) = (false, Vec::new());
+        for frame in Frames::new(&datagram[HEADER..HEADER + len]) {
+            let Ok(frame) = frame else {
+                self.links.counters.link_dropped_frame += 1;
+                break;
+            };
+            elicits |= frame.kind.elicits();
+            match self.links.control(now, slot, &frame, &mut records) {
+                Control::Other if frame.kind == FrameKind::LinkAck && peer.role == Role::Broker => match Ack::read_link(frame.body) {
+                    Some((session, ack)) => self.acknowledged(session, ack),
+                    None => self.links.counters.link_dropped_frame += 1,
+                },
+                Control::Other => self.links.counters.link_dropped_frame += 1,
+                Control::Heard(_) if self.queues.get(&peer.node).is_some_and(|queue| !queue.frames.is_empty()) => {
+                    self.links.table.mark(slot);
+                }
+                Control::Closed(_) => break,
+                _ => {}
+            }
+        }
+        for bytes in records {
+            let known = Record::read(&bytes).is_some_and(|record| self.links.link_record(slot, &record));
+            if !known {
+                self.links.counters.link_dropped_frame += 1;
+            }
+        }
+        self.links.after(now, slot, elicits);
+        self.link_changes();
+    }
+
+    fn acknowledged(&mut self, session: u64, ack: &[u8]) {
+        let slot = self.sessions.table.find(session);
+        let peer = slot.and_then(|slot| self.sessions.table.get_mut(slot)).filter(|peer| peer.data.data.acks.len() < ACKS_MAX);
+        let (Some(slot), Some(peer)) = (slot, peer) else {
+            self.counters.dropped_acknowledgement += 1;
+            return;
+        };
+        self.counters.acknowledgements_forwarded += 1;
+        peer.data.data.acks.push_back(ack.to_vec());
+        self.sessions.table.mark(slot);
+    }
+
+    fn link_changes(&mut self) {
+        while let Some(change) = self.links.change() {
+            self.events.push_back(ProxyEvent::Link(change));
+        }
+    }
+
+    fn serve_link(&mut self, now: Micros, slot: u32, outbox: &mut Outbox) {
+        let payload = self.node.payload;
+        loop {
+            let Some(link) = self.links.table.get_mut(slot) else { return };
+            let node = link.data.peer.node;
+            let probe = std::mem::take(&mut link.data.probe);
+            let step = link.conn.tail_step();
+            let free = link.conn.flow.available(payload);
+            let queue = self.queues.get_mut(&node);
+            if outbox.room() == 0 {
+                link.data.probe = probe;
+                self.links.table.mark(slot);
+                return;
+            }
+            let mut sent_any = false;
+            let mut more = false;
+            let sent = self.links.send(now, &mut self.node, slot, outbox, |writer, _| {
+                let Some(queue) = queue.filter(|_| free > 0) else { return false };
+                while let Some(frame) = queue.frames.front() {
+                    if frame.len() > writer.room() {
+                        more = true;
+                        break;
+                    }
+                    writer.put(frame);
+                    queue.bytes -= frame.len();
+                    queue.frames.pop_front();
+                    sent_any = true;
+                }
+                sent_any
+            });
+            if probe && sent {
+                if let Some(link) = self.links.table.get_mut(slot) {
+                    link.conn.tail_probed(now, step);
+                }
+            }
+            if !more || !sent {
+                return;
+            }
+        }
+    }
+
+    fn serve_session(&mut self, now: Micros, slot: u32, outbox: &mut Outbox) {
+        self.sessions.challenge(now, &mut self.node, slot, outbox);
+        loop {
+            if outbox.room() == 0 {
+                self.sessions.table.mark(slot);
+                break;
+            }
+            let Some(peer) = self.sessions.table.get_mut(slot) else { return };
+            let probe = std::mem::take(&mut peer.data.probe);
+            let step = peer.conn.tail_step();
+            let acks = &mut peer.data.data.acks;
+            let mut more = false;
+            let sent = peer.conn.send(now, &mut self.node.keys, self.node.stamp, outbox, self.node.payload, |writer, _| {
+                // Acknowledgements are not repeated by us: the publisher asks again by repeating.
+                while let Some(ack) = acks.front() {
+                    if !append(writer, FrameKind::Ack, 0, |writer| !writer.put(ack).full()) {
+                        more = true;
+                        break;
+                    }
+                    acks.pop_front();
+                }
+                false
+            });
+            if probe && sent {
+                peer.conn.tail_probed(now, step);
+            }
+            if !more || !sent {
+                break;
+            }
+        }
+        self.sessions.reschedule(now, slot);
+    }
+}
+
+impl Machine for Proxy {
+    type Event = ProxyEvent;
+
+    fn receive(&mut self, now: Micros, inbox: &mut Inbox<'_>) {
+        for index in 0..inbox.arrivals.len() {
+            let (arrival, datagram) = inbox.datagram(index);
+            if arrival.socket == PUBLIC_SOCKET {
+                self.from_session(now, arrival, datagram);
+            } else {
+                self.from_link(now, arrival, datagram);
+            }
+        }
+    }
+
+    fn expire(&mut self, now: Micros) {
+        self.links.expire(now, &mut self.node);
+        self.link_changes();
+        self.sessions.expire(now, &mut self.node);
+        while self.sessions.gone().is_some() {}
+        self.node.sweep(now);
+    }
+
+    fn transmit(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
+        let mut more = self.links.transmit(now, &mut self.node, outbox);
+        more |= self.sessions.transmit(now, &mut self.node, outbox);
+        let mut turns = self.links.table.ready_len();
+        while turns > 0 && outbox.room() > 0 {
+            turns -= 1;
+            let Some(slot) = self.links.table.next_ready() else { break };
+            self.serve_link(now, slot, outbox);
+        }
+        let mut turns = self.sessions.table.ready_len();
+        while turns > 0 && outbox.room() > 0 {
+            turns -= 1;
+            let Some(slot) = self.sessions.table.next_ready() else { break };
+            self.serve_session(now, slot, outbox);
+        }
+        more || self.links.table.ready_len() > 0 || self.sessions.table.ready_len() > 0
+    }
+
+    fn deadline(&self) -> Option<Micros> {
+        [self.links.deadline(), self.sessions.deadline()].into_iter().flatten().min()
+    }
+
+    fn drain_events(&mut self, events: &mut Vec<ProxyEvent>) {
+        events.extend(self.events.drain(..));
+    }
+
+    fn stalled(&mut self, _now: Micros) {
+        // What waited for an owner is older than the stall: the publishers repeat it.
+        for queue in self.queues.values_mut() {
+            queue.frames.clear();
+            queue.bytes = 0;
+        }
+    }
+}
