@@ -266,6 +266,11 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         self.want_status = true;
     }
 
+    /// A status leaves with the next datagram: the window has opened.
+    pub fn tell_status(&mut self) {
+        self.wanted = true;
+    }
+
     fn compose_status(&self, now: Micros) -> Status {
         let mut status = Status {
             highest: self.window.highest(),

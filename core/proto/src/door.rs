@@ -106,13 +106,19 @@ pub struct Door {
 }
 
 impl Door {
-    pub fn new(key: DoorKey, reset: ResetSecret, seed: u64, entropy: &mut dyn Entropy) -> Self {
+    pub fn new(key: DoorKey, reset: ResetSecret, entropy: &mut dyn Entropy) -> Self {
+        let mut hash = || {
+            let mut bytes = [0; 8];
+            entropy.fill(&mut bytes);
+            u64::from_le_bytes(bytes)
+        };
+        let (k0, k1) = (hash(), hash());
         Door {
             key,
             cookies: CookieJar::new(entropy),
             reset,
-            unproven: Unproven::new(UNPROVEN_MAX, KeyedState::new(seed, 1)),
-            prefixes: PrefixBuckets::new(PREFIXES_MAX, PREFIX_RATE, PREFIX_BURST, KeyedState::new(seed, 2)),
+            unproven: Unproven::new(UNPROVEN_MAX, KeyedState::new(k0, k1)),
+            prefixes: PrefixBuckets::new(PREFIXES_MAX, PREFIX_RATE, PREFIX_BURST, KeyedState::new(k1, k0)),
             resets: Bucket::new(RESETS_A_SECOND, RESETS_A_SECOND / 10),
             waiting: VecDeque::new(),
             replies: VecDeque::new(),

@@ -5,15 +5,33 @@
 #![forbid(unsafe_code)]
 
 pub mod address;
+pub mod broker;
 pub mod chunks;
+pub mod client;
+pub mod codec;
+pub mod conn;
 pub mod counters;
+pub mod door;
+pub mod flow;
+pub mod gateway;
 pub mod handshake;
 pub mod hash;
+pub mod interest;
 pub mod limits;
+pub mod links;
 pub mod log;
 pub mod machine;
 pub mod name;
+pub mod node;
 pub mod order;
+pub mod placement;
+pub mod proxy;
+pub mod ring;
+pub mod router;
 pub mod seal;
+pub mod segments;
+pub mod sessions;
+pub mod table;
 pub mod timer;
 pub mod window;
+pub mod wire;

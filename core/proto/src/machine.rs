@@ -174,6 +174,9 @@ pub trait Machine {
     /// What the control plane must hear of; few, bounded, never one per packet.
     type Event;
 
+    /// Whether datagrams that were queued while the loop stood still are to be discarded unread.
+    const DISCARDS_STALE: bool = true;
+
     /// Takes a batch of datagrams. Bad ones are counted by reason and dropped, never an error.
     fn receive(&mut self, now: Micros, inbox: &mut Inbox<'_>);
 

@@ -183,6 +183,7 @@ impl<T: Default> Sessions<T> {
             self.door.unknown(now, arrival, header);
             return None;
         };
+        let share = (self.buffer / (self.table.len() as u32).max(1)).clamp(16 * 1024, self.buffer.max(16 * 1024));
         let peer = self.table.get_mut(slot)?;
         let len = match peer.conn.open(now, &mut node.keys, header, datagram) {
             Ok(len) => len,
@@ -199,7 +200,7 @@ impl<T: Default> Sessions<T> {
         if peer.data.state == State::HalfOpen {
             peer.data.state = State::Proven;
             peer.data.since = now;
-            peer.conn.receive_window = (self.buffer / (self.table.len() as u32).max(1)).clamp(16 * 1024, self.buffer);
+            peer.conn.receive_window = share;
             self.counters.sessions_opened += 1;
         } else if arrival.from != peer.conn.addr && peer.conn.is_newest(header.sequence) {
             self.moved(now, node, slot, arrival);

@@ -21,7 +21,7 @@ use crate::ring::Arena;
 use crate::segments::Segments;
 use crate::wire::header::HEADER;
 use crate::wire::record::Record;
-use crate::wire::{Frame, FrameKind, Frames, PublisherId, Role, StreamId};
+use crate::wire::{Frame, FrameKind, Frames, PublisherId, Role};
 use publish::Publication;
 use room::{Cursor, Room};
 
@@ -190,10 +190,6 @@ impl Broker {
 
     pub fn rooms(&self) -> impl Iterator<Item = &Room> {
         self.rooms.iter().flatten().map(|room| &**room)
-    }
-
-    fn stream(&self, room: &Room) -> StreamId {
-        StreamId { node: self.node.me.node, epoch: self.node.me.epoch, generation: room.generation }
     }
 
     /// The room's slot; made if it is new. `None`: too many.

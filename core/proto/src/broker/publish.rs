@@ -119,7 +119,7 @@ impl Broker {
         while let Some(ready) = order.pop_ready() {
             number(order, ready.seq, ready.flags, &ready.data);
         }
-        let mut seen = 0;
+        let (mut seen, mut held, mut repeated, mut ahead) = (0, 0, 0, 0);
         for (sequence, (flags, data)) in (frame.first..).zip(published(frame.messages, frame.count)) {
             seen += 1;
             match order.offer(now, sequence, data.len()) {
@@ -131,12 +131,15 @@ impl Broker {
                 }
                 Decision::Hold => {
                     order.hold(sequence, flags, data);
-                    self.counters.messages_held += 1;
+                    held += 1;
                 }
-                Decision::Duplicate { .. } => self.counters.messages_repeated += 1,
-                Decision::Refuse(_) => self.counters.dropped_ahead += 1,
+                Decision::Duplicate { .. } => repeated += 1,
+                Decision::Refuse(_) => ahead += 1,
             }
         }
+        counters.messages_held += held;
+        counters.messages_repeated += repeated;
+        counters.dropped_ahead += ahead;
         if frame.count == 0 {
             order.offer(now, 0, 0);
         }

@@ -336,7 +336,7 @@ impl Gateway {
     }
 
     fn join(&mut self, now: Micros, slot: u32, request: u32, name: &[u8], positions: Positions) -> Result<(), Code> {
-        let name = RoomName::parse_bytes(name).map_err(|_| Code::BadRoomName)?;
+        let name = RoomName::from_bytes(name).map_err(|_| Code::BadRoomName)?;
         let key = name.key(&self.name_key);
         let Some(peer) = self.sessions.table.get_mut(slot) else { return Ok(()) };
         let session = peer.conn.id;
@@ -367,7 +367,7 @@ impl Gateway {
             return Err(Code::Busy);
         }
         let paced = self.config_paced.iter().any(|namespace| namespace == name.namespace());
-        let room = Box::new(Room::new(key.id, key.check, &name.canonical(), paced));
+        let room = Box::new(Room::new(key.id, key.check, &name.to_string(), paced));
         let at = match self.free.pop() {
             Some(at) => {
                 self.rooms[at as usize] = Some(room);
@@ -397,7 +397,8 @@ impl Gateway {
             let client = &mut peer.data.data;
             if let Some(joined) = client.joined.iter().find(|joined| joined.room == at) {
                 // A member already: tell it where it stands.
-                peer.conn.record(&Record::Joined { request: waiting.request, handle: at, index: joined.cursor, gaps: Vec::new() });
+                let start = room.position_at(&self.arena, joined.cursor);
+                peer.conn.record(&Record::Joined { request: waiting.request, handle: at, index: joined.cursor, start, gaps: Vec::new() });
                 self.sessions.table.mark(slot);
                 continue;
             }
@@ -412,7 +413,8 @@ impl Gateway {
             let seat = room.members.len() as u32;
             client.joined.push(Joined { room: at, carrier, cursor: place, seat, too_old: 0, head_due: false });
             room.members.push(slot);
-            peer.conn.record(&Record::Joined { request: waiting.request, handle: at, index: place, gaps });
+            let start = room.position_at(&self.arena, place);
+            peer.conn.record(&Record::Joined { request: waiting.request, handle: at, index: place, start, gaps });
             self.counters.joins += 1;
             self.sessions.table.mark(slot);
         }

@@ -165,6 +165,16 @@ impl Room {
         self.ring.get(arena, place.max(start)).map_or(self.next, |entry| entry.offset)
     }
 
+    /// What a member that starts at `place` is taken to have had, if the stream is known.
+    pub fn position_at(&self, arena: &Arena, place: u64) -> Positions {
+        let Some((stream, end)) = self.span_of(place) else { return Positions::default() };
+        let start = self.spans.iter().rfind(|span| span.place <= place).map_or(0, |span| span.place);
+        match self.offset_at(arena, start, end, place) {
+            u64::MAX => Positions::default(),
+            next => Positions(vec![(stream, next.saturating_sub(1))]),
+        }
+    }
+
     fn append(&mut self, arena: &mut Arena, now: Micros, offset: u64, message: &Message<'_>) {
         let entry = Entry {
             offset,

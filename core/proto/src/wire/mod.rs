@@ -57,6 +57,8 @@ pub enum GapReason {
     Expired = 4,
     /// The owner forgot the room (idle) and numbered it anew.
     Restarted = 5,
+    /// The program that reads was slower than its policy allows; never on the wire.
+    Reader = 6,
 }
 
 impl GapReason {
@@ -67,6 +69,7 @@ impl GapReason {
             3 => GapReason::Unrepaired,
             4 => GapReason::Expired,
             5 => GapReason::Restarted,
+            6 => GapReason::Reader,
             _ => return None,
         })
     }
@@ -79,6 +82,7 @@ impl GapReason {
             GapReason::Unrepaired => "unrepaired",
             GapReason::Expired => "expired",
             GapReason::Restarted => "restarted",
+            GapReason::Reader => "reader",
         }
     }
 }

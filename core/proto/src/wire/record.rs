@@ -64,8 +64,9 @@ pub enum Record<'a> {
     Ready { user: u64, token: [u8; 16], keepalive_ms: u32 },
     /// A request was refused; request 0 refuses the session.
     Refused { request: u32, code: Code, retry_ms: u32 },
-    /// A member from place `index` on; `gaps` is what a join with positions can no longer get.
-    Joined { request: u32, handle: u32, index: u64, gaps: Vec<StreamGap> },
+    /// A member from place `index` on, which follows `start` if the stream is known; `gaps` is what a join with positions
+    /// can no longer get.
+    Joined { request: u32, handle: u32, index: u64, start: Positions, gaps: Vec<StreamGap> },
     /// The handle to publish with.
     Opened { request: u32, handle: u32 },
     // ---- gateway to router
@@ -103,6 +104,7 @@ impl<'a> Record<'a> {
             Kind::Refused => Record::Refused { request: r.u32()?, code: Code::from_u8(r.u8()?), retry_ms: r.u32()? },
             Kind::Joined => {
                 let (request, handle, index) = (r.u32()?, r.u32()?, r.u64()?);
+                let start = Positions::read(r)?;
                 let count = usize::from(r.u8()?);
                 if count > JOIN_GAPS {
                     return None;
@@ -111,7 +113,7 @@ impl<'a> Record<'a> {
                 for _ in 0..count {
                     gaps.push(StreamGap::read(r)?);
                 }
-                Record::Joined { request, handle, index, gaps }
+                Record::Joined { request, handle, index, start, gaps }
             }
             Kind::Opened => Record::Opened { request: r.u32()?, handle: r.u32()? },
             Kind::SnapshotBegin => Record::SnapshotBegin { version: r.u64()? },
@@ -137,40 +139,61 @@ impl<'a> Record<'a> {
     /// Writes the record; false where it is longer than the space.
     pub fn write(&self, w: &mut Writer<'_>) -> bool {
         match self {
-            Record::Authenticate { credential } => w.u8(Kind::Authenticate as u8).bytes16(credential),
-            Record::Join { request, name, positions } => {
-                positions.write(w.u8(Kind::Join as u8).u32(*request).bytes16(name));
-                w
+            Record::Authenticate { credential } => {
+                w.u8(Kind::Authenticate as u8).bytes16(credential);
             }
-            Record::Leave { handle } => w.u8(Kind::Leave as u8).u32(*handle),
+            Record::Join { request, name, positions } => positions.write(w.u8(Kind::Join as u8).u32(*request).bytes16(name)),
+            Record::Leave { handle } => {
+                w.u8(Kind::Leave as u8).u32(*handle);
+            }
             Record::Open { request, name, incarnation } => {
-                w.u8(Kind::Open as u8).u32(*request).bytes16(name).u64(*incarnation)
+                w.u8(Kind::Open as u8).u32(*request).bytes16(name).u64(*incarnation);
             }
-            Record::Ready { user, token, keepalive_ms } => w.u8(Kind::Ready as u8).u64(*user).put(token).u32(*keepalive_ms),
+            Record::Ready { user, token, keepalive_ms } => {
+                w.u8(Kind::Ready as u8).u64(*user).put(token).u32(*keepalive_ms);
+            }
             Record::Refused { request, code, retry_ms } => {
-                w.u8(Kind::Refused as u8).u32(*request).u8(*code as u8).u32(*retry_ms)
+                w.u8(Kind::Refused as u8).u32(*request).u8(*code as u8).u32(*retry_ms);
             }
-            Record::Joined { request, handle, index, gaps } => {
+            Record::Joined { request, handle, index, start, gaps } => {
                 let gaps = &gaps[..gaps.len().min(JOIN_GAPS)];
-                w.u8(Kind::Joined as u8).u32(*request).u32(*handle).u64(*index).u8(gaps.len() as u8);
+                start.write(w.u8(Kind::Joined as u8).u32(*request).u32(*handle).u64(*index));
+                w.u8(gaps.len() as u8);
                 gaps.iter().for_each(|gap| gap.write(w));
-                w
             }
-            Record::Opened { request, handle } => w.u8(Kind::Opened as u8).u32(*request).u32(*handle),
-            Record::SnapshotBegin { version } => w.u8(Kind::SnapshotBegin as u8).u64(*version),
+            Record::Opened { request, handle } => {
+                w.u8(Kind::Opened as u8).u32(*request).u32(*handle);
+            }
+            Record::SnapshotBegin { version } => {
+                w.u8(Kind::SnapshotBegin as u8).u64(*version);
+            }
             Record::Membership { room, version, present } => {
-                w.u8(Kind::Membership as u8).u64(*room).u64(*version).u8(u8::from(*present))
+                w.u8(Kind::Membership as u8).u64(*room).u64(*version).u8(u8::from(*present));
             }
-            Record::SnapshotEnd { version } => w.u8(Kind::SnapshotEnd as u8).u64(*version),
-            Record::Covered { offset } => w.u8(Kind::Covered as u8).u64(*offset),
-            Record::GatewayBegin { node, epoch, version } => w.u8(Kind::GatewayBegin as u8).u32(*node).u32(*epoch).u64(*version),
+            Record::SnapshotEnd { version } => {
+                w.u8(Kind::SnapshotEnd as u8).u64(*version);
+            }
+            Record::Covered { offset } => {
+                w.u8(Kind::Covered as u8).u64(*offset);
+            }
+            Record::GatewayBegin { node, epoch, version } => {
+                w.u8(Kind::GatewayBegin as u8).u32(*node).u32(*epoch).u64(*version);
+            }
             Record::GatewayMembership { node, epoch, room, version, present } => {
-                w.u8(Kind::GatewayMembership as u8).u32(*node).u32(*epoch).u64(*room).u64(*version).u8(u8::from(*present))
+                w.u8(Kind::GatewayMembership as u8).u32(*node).u32(*epoch).u64(*room).u64(*version).u8(u8::from(*present));
             }
-            Record::GatewayEnd { node, epoch, version } => w.u8(Kind::GatewayEnd as u8).u32(*node).u32(*epoch).u64(*version),
-            Record::GatewayGone { node, epoch } => w.u8(Kind::GatewayGone as u8).u32(*node).u32(*epoch),
-            Record::Complete => w.u8(Kind::Complete as u8),
-            Record::LinkReady { token } => w.u8(Kind::LinkReady as u8).put(token),
+            Record::GatewayEnd { node, epoch, version } => {
+                w.u8(Kind::GatewayEnd as u8).u32(*node).u32(*epoch).u64(*version);
+            }
+            Record::GatewayGone { node, epoch } => {
+                w.u8(Kind::GatewayGone as u8).u32(*node).u32(*epoch);
+            }
+            Record::Complete => {
+                w.u8(Kind::Complete as u8);
+            }
+            Record::LinkReady { token } => {
+                w.u8(Kind::LinkReady as u8).put(token);
+            }
         };
         !w.full()
     }
@@ -202,7 +225,7 @@ mod tests {
             Record::Open { request: 3, name: b"c", incarnation: 4 },
             Record::Ready { user: 5, token: [6; 16], keepalive_ms: 7 },
             Record::Refused { request: 8, code: Code::RateLimited, retry_ms: 9 },
-            Record::Joined { request: 10, handle: 11, index: 12, gaps: vec![gap; JOIN_GAPS] },
+            Record::Joined { request: 10, handle: 11, index: 12, start: Positions(vec![(stream, 4)]), gaps: vec![gap; JOIN_GAPS] },
             Record::Opened { request: 13, handle: 14 },
             Record::SnapshotBegin { version: 15 },
             Record::Membership { room: 16, version: 17, present: true },

@@ -1,0 +1,476 @@
+//! One room at a member: what came, in order; what is missing, asked for; what the reader has not taken yet.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use crate::chunks::{Assembler, Budget, Outcome, Reason};
+use crate::hash::KeyedState;
+use crate::machine::Micros;
+use crate::wire::publish::Positions;
+use crate::wire::room::{GapPlace, Message, RoomBlock, Skip, REPAIR_RANGES, WHOLE};
+use crate::wire::{GapReason, PublisherId, StreamGap, StreamId};
+
+/// How long a hole may be mere reordering before it is asked for.
+pub const REORDER_WAIT: Micros = 6_000;
+/// Requests for the same hole follow each other after this at least, and at most.
+pub const ASK_EVERY: Micros = 20_000;
+pub const ASK_MAX: Micros = 500_000;
+/// Messages and bytes held ahead of a hole.
+pub const HELD_MAX: usize = 16_384;
+pub const HELD_BYTES_MAX: usize = 4 << 20;
+/// Publishers of a room whose last sequence is remembered.
+const PUBLISHERS_MAX: usize = 4_096;
+
+/// What happens when the reader is slower than the room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Policy {
+    /// The oldest unread message makes way.
+    #[default]
+    DropOldest,
+    /// The newest is not taken.
+    DropNewest,
+    /// Nothing more is taken from the gateway; a live room then drops for this member, a paced one waits.
+    Block,
+}
+
+/// One thing for the reader.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Item {
+    /// A message: `data` is the next `len` bytes of the inbox.
+    Message { stream: StreamId, offset: u64, sender: u64, len: u32 },
+    Gap(StreamGap),
+}
+
+enum Held {
+    Message { stream: StreamId, offset: u64, publisher: PublisherId, sequence: u64, flags: u8, data: Box<[u8]> },
+    Gap(StreamGap),
+}
+
+/// Counts of one room.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct MemberCounters {
+    pub delivered: u64,
+    pub delivered_bytes: u64,
+    pub gaps: u64,
+    pub lost: u64,
+    pub duplicates: u64,
+    pub repeats: u64,
+    pub asked: u64,
+    pub dropped_reader: u64,
+}
+
+/// Unread items and their bytes.
+#[derive(Default)]
+pub struct Reading {
+    pub items: VecDeque<Item>,
+    /// Bytes of the messages among `items`, one after the other.
+    pub bytes: VecDeque<u8>,
+}
+
+/// What the shared parts of a client are to a room.
+pub struct Shared<'a> {
+    pub budget: &'a mut Budget,
+    pub now: Micros,
+}
+
+/// One room of a member.
+pub struct Member {
+    pub name: Box<str>,
+    pub request: u32,
+    pub handle: Option<u32>,
+    pub wanted: bool,
+    pub policy: Policy,
+    pub inbox_bytes: usize,
+    pub positions: Positions,
+    pub reading: Reading,
+    pub counters: MemberCounters,
+    /// The reader was told that there is something to read.
+    pub told: bool,
+    /// Retry of a refused join.
+    pub retry_at: Option<Micros>,
+    next: u64,
+    known: u64,
+    held: BTreeMap<u64, Held>,
+    held_bytes: usize,
+    hole_since: Option<Micros>,
+    ask_at: Micros,
+    ask_wait: Micros,
+    last: HashMap<PublisherId, u64, KeyedState>,
+    assembler: Assembler<PublisherId>,
+    /// Offsets of the chunks of unfinished messages.
+    partial: BTreeMap<PublisherId, Vec<(StreamId, u64)>>,
+    blocked: bool,
+}
+
+impl Member {
+    pub fn new(name: &str, request: u32, positions: Positions, policy: Policy, inbox_bytes: usize, hash: KeyedState) -> Self {
+        Member {
+            name: name.into(),
+            request,
+            handle: None,
+            wanted: true,
+            policy,
+            inbox_bytes,
+            positions,
+            reading: Reading::default(),
+            counters: MemberCounters::default(),
+            told: false,
+            retry_at: None,
+            next: 0,
+            known: 0,
+            held: BTreeMap::new(),
+            held_bytes: 0,
+            hole_since: None,
+            ask_at: 0,
+            ask_wait: ASK_EVERY,
+            last: HashMap::with_hasher(hash),
+            assembler: Assembler::new(),
+            partial: BTreeMap::new(),
+            blocked: false,
+        }
+    }
+
+    /// The gateway made this a member from place `index` on.
+    pub fn joined(&mut self, handle: u32, index: u64, start: &Positions, gaps: &[StreamGap]) {
+        if self.handle == Some(handle) && self.next > 0 {
+            return; // a repeated answer
+        }
+        self.handle = Some(handle);
+        self.retry_at = None;
+        self.next = index;
+        self.known = index;
+        self.held.clear();
+        self.held_bytes = 0;
+        self.hole_since = None;
+        self.blocked = false;
+        for gap in gaps {
+            self.gap(*gap);
+        }
+        if let Some((stream, offset)) = start.0.first().copied() {
+            if self.positions.of(stream).is_none() {
+                self.positions.advance(stream, offset);
+            }
+        }
+    }
+
+    /// The session is gone; what is had so far is kept for the next join.
+    pub fn lost_session(&mut self) {
+        self.handle = None;
+        self.next = 0;
+        self.held.clear();
+        self.held_bytes = 0;
+        self.hole_since = None;
+        self.blocked = false;
+    }
+
+    pub fn block(&mut self, shared: &mut Shared<'_>, block: RoomBlock<'_>) {
+        let (stream, mut offset, mut index) = (block.stream, block.offset, block.index);
+        for message in block.messages {
+            if index == self.next && !self.full() {
+                self.next += 1;
+                self.message(shared, stream, offset, &message);
+                if !self.held.is_empty() {
+                    self.release(shared);
+                }
+            } else if index < self.next {
+                self.counters.duplicates += 1;
+            } else {
+                let held = Held::Message {
+                    stream,
+                    offset,
+                    publisher: message.publisher,
+                    sequence: message.sequence,
+                    flags: message.flags,
+                    data: message.data.into(),
+                };
+                self.hold(index, held, message.data.len());
+            }
+            index += 1;
+            offset += 1;
+        }
+        self.note_known(shared.now, index);
+    }
+
+    pub fn gap_place(&mut self, shared: &mut Shared<'_>, place: GapPlace) {
+        if place.index == self.next && !self.full() {
+            self.next += 1;
+            self.gap(place.gap);
+            self.release(shared);
+        } else if place.index >= self.next {
+            self.hold(place.index, Held::Gap(place.gap), 0);
+        }
+        self.note_known(shared.now, place.index + 1);
+    }
+
+    pub fn head(&mut self, now: Micros, index: u64) {
+        self.note_known(now, index);
+    }
+
+    /// Everything below the skip's place that is not here is lost.
+    pub fn skip(&mut self, shared: &mut Shared<'_>, skip: &Skip) {
+        if skip.index <= self.next {
+            return;
+        }
+        while let Some(entry) = self.held.first_entry().filter(|entry| *entry.key() < skip.index) {
+            let held = entry.remove();
+            if let Held::Message { stream, offset, .. } = &held {
+                self.lost_before(*stream, *offset, skip.reason);
+            }
+            self.take(shared, held);
+        }
+        for (stream, next) in &skip.resume {
+            self.lost_before(*stream, *next, skip.reason);
+        }
+        self.next = skip.index;
+        self.note_known(shared.now, skip.index);
+        self.release(shared);
+    }
+
+    /// Announces what of `stream` is missing before offset `next`.
+    fn lost_before(&mut self, stream: StreamId, next: u64, reason: GapReason) {
+        let had = self.positions.of(stream);
+        // A stream that was left behind has been accounted for when it ended.
+        let left_behind = had.is_some() && self.positions.0.last().is_some_and(|(last, _)| *last != stream);
+        let first = had.unwrap_or(0) + 1;
+        if left_behind || next <= first {
+            return;
+        }
+        let last = if next == u64::MAX { StreamGap::OPEN } else { next - 1 };
+        self.gap(StreamGap { stream, first, last, reason });
+    }
+
+    fn hold(&mut self, index: u64, held: Held, bytes: usize) {
+        if self.held.len() >= HELD_MAX || self.held_bytes + bytes > HELD_BYTES_MAX {
+            return; // it will be asked for when its turn comes
+        }
+        if self.held.insert(index, held).is_none() {
+            self.held_bytes += bytes;
+        } else {
+            self.counters.duplicates += 1;
+        }
+    }
+
+    fn release(&mut self, shared: &mut Shared<'_>) {
+        while !self.full() {
+            let Some(held) = self.held.remove(&self.next) else { break };
+            self.next += 1;
+            self.take(shared, held);
+        }
+        if self.held.is_empty() {
+            self.held_bytes = 0;
+        }
+    }
+
+    fn take(&mut self, shared: &mut Shared<'_>, held: Held) {
+        match held {
+            Held::Message { stream, offset, publisher, sequence, flags, data } => {
+                self.held_bytes = self.held_bytes.saturating_sub(data.len());
+                self.message(shared, stream, offset, &Message { publisher, sequence, flags, data: &data });
+            }
+            Held::Gap(gap) => self.gap(gap),
+        }
+    }
+
+    fn note_known(&mut self, now: Micros, index: u64) {
+        self.known = self.known.max(index);
+        if self.next >= self.known {
+            self.hole_since = None;
+            self.ask_wait = ASK_EVERY;
+        } else if self.hole_since.is_none() {
+            self.hole_since = Some(now);
+            self.ask_at = now + REORDER_WAIT;
+        }
+    }
+
+    fn full(&mut self) -> bool {
+        if self.policy == Policy::Block {
+            self.blocked = self.reading.bytes.len() + self.reading.items.len() * 64 >= self.inbox_bytes;
+        }
+        self.blocked
+    }
+
+    /// Whether the reader's policy keeps the gateway from sending.
+    pub fn is_blocked(&self) -> bool {
+        self.blocked
+    }
+
+    fn message(&mut self, shared: &mut Shared<'_>, stream: StreamId, offset: u64, message: &Message<'_>) {
+        self.positions.advance(stream, offset);
+        if self.last.get(&message.publisher).is_some_and(|last| message.sequence <= *last) {
+            self.counters.repeats += 1; // numbered again by another owner
+            return;
+        }
+        if self.last.len() >= PUBLISHERS_MAX {
+            self.last.clear();
+        }
+        let seen = self.last.insert(message.publisher, message.sequence).is_some();
+        if message.flags & WHOLE == WHOLE && !self.partial.contains_key(&message.publisher) {
+            self.deliver(stream, offset, message.publisher.user, message.data);
+            return;
+        }
+        let (outcome, abandoned) =
+            self.assembler.push(shared.now, message.publisher, message.sequence, message.flags, message.data, shared.budget);
+        if abandoned.is_some() {
+            self.abandon(message.publisher);
+        }
+        match outcome {
+            Outcome::Complete(data) => {
+                self.partial.remove(&message.publisher);
+                let data = data.into_owned();
+                self.deliver(stream, offset, message.publisher.user, &data);
+            }
+            Outcome::Partial => self.partial.entry(message.publisher).or_default().push((stream, offset)),
+            // Who joins in the middle of a message starts with the next one: nothing is lost.
+            Outcome::Dropped(Reason::NoFirst) if !seen => {}
+            Outcome::Dropped(_) => self.lost_chunks(&[(stream, offset)]),
+        }
+    }
+
+    /// The unfinished message of a publisher will never be whole: its chunks are gaps.
+    fn abandon(&mut self, publisher: PublisherId) {
+        if let Some(chunks) = self.partial.remove(&publisher) {
+            self.lost_chunks(&chunks);
+        }
+    }
+
+    fn lost_chunks(&mut self, chunks: &[(StreamId, u64)]) {
+        for (stream, offset) in chunks {
+            match self.reading.items.back_mut() {
+                Some(Item::Gap(gap)) if gap.stream == *stream && gap.last.checked_add(1) == Some(*offset) => gap.last = *offset,
+                _ => self.push_gap(StreamGap { stream: *stream, first: *offset, last: *offset, reason: GapReason::Unrepaired }),
+            }
+            self.counters.lost += 1;
+        }
+    }
+
+    fn gap(&mut self, gap: StreamGap) {
+        if gap.last == StreamGap::OPEN {
+            let had = self.positions.of(gap.stream).unwrap_or(0);
+            self.positions.advance(gap.stream, had.max(gap.first.saturating_sub(1)));
+        } else {
+            self.positions.advance(gap.stream, gap.last);
+            self.counters.lost = self.counters.lost.saturating_add(gap.last.saturating_sub(gap.first).saturating_add(1));
+        }
+        self.push_gap(gap);
+    }
+
+    fn push_gap(&mut self, gap: StreamGap) {
+        self.counters.gaps += 1;
+        self.reading.items.push_back(Item::Gap(gap));
+    }
+
+    fn deliver(&mut self, stream: StreamId, offset: u64, sender: u64, data: &[u8]) {
+        let reading = &mut self.reading;
+        let full = |reading: &Reading| reading.bytes.len() + data.len() + (reading.items.len() + 1) * 64 > self.inbox_bytes;
+        if self.policy == Policy::DropNewest && full(reading) {
+            self.dropped(stream, offset);
+            return;
+        }
+        if self.policy == Policy::DropOldest {
+            while full(&self.reading) {
+                let Some(at) = self.reading.items.iter().position(|item| matches!(item, Item::Message { .. })) else { break };
+                let Some(Item::Message { stream, offset, len, .. }) = self.reading.items.get(at).copied() else { break };
+                self.reading.bytes.drain(..len as usize);
+                self.counters.dropped_reader += 1;
+                let gap = StreamGap { stream, first: offset, last: offset, reason: GapReason::Reader };
+                // Neighbouring drops become one gap.
+                let merged = match at.checked_sub(1).and_then(|before| self.reading.items.get_mut(before)) {
+                    Some(Item::Gap(known)) if known.reason == GapReason::Reader && known.stream == stream => {
+                        known.last = offset;
+                        true
+                    }
+                    _ => false,
+                };
+                if merged {
+                    self.reading.items.remove(at);
+                } else {
+                    self.reading.items[at] = Item::Gap(gap);
+                }
+            }
+        }
+        self.counters.delivered += 1;
+        self.counters.delivered_bytes += data.len() as u64;
+        self.reading.items.push_back(Item::Message { stream, offset, sender, len: data.len() as u32 });
+        self.reading.bytes.extend(data);
+    }
+
+    fn dropped(&mut self, stream: StreamId, offset: u64) {
+        self.counters.dropped_reader += 1;
+        match self.reading.items.back_mut() {
+            Some(Item::Gap(gap)) if gap.reason == GapReason::Reader && gap.stream == stream => gap.last = offset,
+            _ => self.push_gap(StreamGap { stream, first: offset, last: offset, reason: GapReason::Reader }),
+        }
+    }
+
+    /// Takes the next unread item; a message's bytes go to the end of `data`.
+    pub fn read(&mut self, data: &mut Vec<u8>) -> Option<Item> {
+        let item = self.reading.items.pop_front()?;
+        if let Item::Message { len, .. } = item {
+            let len = len as usize;
+            let (front, back) = self.reading.bytes.as_slices();
+            if front.len() >= len {
+                data.extend_from_slice(&front[..len]);
+            } else {
+                data.extend_from_slice(front);
+                data.extend_from_slice(&back[..len - front.len()]);
+            }
+            self.reading.bytes.drain(..len);
+        }
+        Some(item)
+    }
+
+    /// After reading: goes on where the policy had stopped. True: the gateway may send again.
+    pub fn unblock(&mut self, shared: &mut Shared<'_>) -> bool {
+        if !self.blocked || self.full() {
+            return false;
+        }
+        self.release(shared);
+        if self.next < self.known {
+            self.hole_since = Some(shared.now);
+            self.ask_at = shared.now;
+        }
+        !self.blocked
+    }
+
+    /// When this room needs time next.
+    pub fn deadline(&self) -> Option<Micros> {
+        let hole = self.hole_since.filter(|_| !self.blocked && self.handle.is_some()).map(|_| self.ask_at);
+        [hole, self.assembler.deadline(), self.retry_at].into_iter().flatten().min()
+    }
+
+    /// Ranges to ask the gateway for now.
+    pub fn ask(&mut self, now: Micros, rtt: Micros) -> Vec<(u64, u64)> {
+        let mut wanted = Vec::new();
+        if self.blocked || self.handle.is_none() || self.next >= self.known || now < self.ask_at || self.hole_since.is_none() {
+            return wanted;
+        }
+        let mut from = self.next;
+        for index in self.held.range(self.next..).map(|(index, _)| *index).chain([self.known]) {
+            if index > from {
+                wanted.push((from, index - 1));
+                if wanted.len() == REPAIR_RANGES {
+                    break;
+                }
+            }
+            from = index + 1;
+        }
+        self.ask_at = now + self.ask_wait.max(2 * rtt);
+        self.ask_wait = (self.ask_wait * 5 / 4).min(ASK_MAX);
+        self.counters.asked += 1;
+        wanted
+    }
+
+    /// Gives up chunks that are too old.
+    pub fn expire(&mut self, shared: &mut Shared<'_>) {
+        if self.assembler.deadline().is_none_or(|at| shared.now < at) {
+            return;
+        }
+        let mut old = Vec::new();
+        self.assembler.expire(shared.now, shared.budget, |publisher, _| old.push(publisher));
+        old.into_iter().for_each(|publisher| self.abandon(publisher));
+    }
+
+    /// Gives back what the process shares.
+    pub fn close(&mut self, budget: &mut Budget) {
+        self.assembler.clear(budget);
+    }
+}

@@ -1,0 +1,843 @@
+//! The client: a session with a gateway to be a member of rooms, a session with a proxy to publish, both found again when lost.
+//!
+//! This file keeps the sessions; a room that is read stands in `member`, one that is written in `publication`.
+
+pub mod member;
+pub mod publication;
+
+use std::collections::VecDeque;
+
+use crate::chunks::Budget;
+use crate::codec::Writer;
+use crate::conn::{Conn, Control, SESSION_LOG_BYTES};
+use crate::door::{reset_token, Knock};
+use crate::handshake::{same, InitiatorKey};
+use crate::hash::KeyedState;
+use crate::links::frames_max;
+use crate::machine::{Addr, Arrival, Entropy, Inbox, Machine, Micros, Outbox, SocketId};
+use crate::node::{Identity, Node};
+use crate::sessions::SESSION_BLOCKS;
+use crate::wire::frame::append;
+use crate::wire::header::{DatagramKind, Header, HEADER};
+use crate::wire::publish::{publish_body_max, Ack, Positions, PUBLISHED};
+use crate::wire::record::Record;
+use crate::wire::room::{heads, write_repair, GapPlace, RoomBlock, Skip, MESSAGE, PUBLISHER, ROOM_BLOCK};
+use crate::wire::{Code, Frame, FrameKind, Frames, Role, StreamGap};
+use member::{Item, Member, Policy, Shared};
+use publication::{Publication, PublishError, Published};
+
+/// First and longest wait between attempts to open a session; each is a random part of a doubled one.
+pub const BACKOFF_FIRST: Micros = 100_000;
+pub const BACKOFF_MAX: Micros = 5_000_000;
+/// Hellos of one attempt follow each other after this.
+pub const HELLO_EVERY: Micros = 200_000;
+/// An attempt ends after this, and the next address is tried.
+pub const ATTEMPT_MAX: Micros = 2_000_000;
+/// A session that owes us an answer for this long is lost.
+pub const SILENCE_MAX: Micros = 2_000_000;
+
+/// Where a server listens, and the key that it proves itself by.
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    pub addr: Addr,
+    pub key: [u8; 32],
+}
+
+/// How a client is set up.
+pub struct ClientConfig {
+    pub gateways: Vec<Endpoint>,
+    pub proxies: Vec<Endpoint>,
+    pub credential: Vec<u8>,
+    pub payload: usize,
+    /// Unread bytes per room.
+    pub inbox_bytes: usize,
+    pub socket: SocketId,
+}
+
+/// The two kinds of session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[repr(usize)]
+pub enum Side {
+    Gateway = 0,
+    Proxy = 1,
+}
+
+const SIDES: [Side; 2] = [Side::Gateway, Side::Proxy];
+
+/// What the program hears of.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ClientEvent {
+    /// A session is authenticated.
+    Ready { side: Side, user: u64 },
+    /// A session was lost and is being opened again, or was refused for good (`retry` is false).
+    Down { side: Side, reason: &'static str, retry: bool },
+    /// A member of a room, the first time or again.
+    Joined { room: u32, gaps: Vec<StreamGap> },
+    /// A join or an open was refused for good.
+    Refused { room: u32, publication: bool, code: Code },
+    /// A room has something to read.
+    Readable { room: u32 },
+    /// A room can be published to again.
+    Writable { publication: u32 },
+    Published(Published),
+}
+
+#[derive(PartialEq, Eq, Clone, Copy, Debug)]
+enum State {
+    Idle,
+    Waiting,
+    Knocking,
+    Opening,
+    Ready,
+    Refused,
+}
+
+struct Session {
+    endpoints: Vec<Endpoint>,
+    at: usize,
+    state: State,
+    knock: Option<Knock>,
+    conn: Option<Box<Conn<SESSION_BLOCKS>>>,
+    token: Option<[u8; 16]>,
+    attempts: u32,
+    next_at: Micros,
+    attempt_until: Micros,
+    hello_due: bool,
+    keepalive: Micros,
+    asked_at: Option<Micros>,
+    ready: bool,
+    probe: bool,
+    challenge: Option<[u8; 8]>,
+    losses: u64,
+}
+
+crate::counters! {
+    /// What a client counted.
+    pub struct ClientCounters {
+        /// Datagrams taken.
+        datagrams_received,
+        /// Datagrams dropped, whatever the reason.
+        datagrams_dropped,
+        /// Datagrams sent.
+        datagrams_sent,
+        /// Sessions that were lost.
+        sessions_lost,
+        /// Frames of rooms that this client is no member of (yet).
+        frames_unknown_room,
+        /// Repair requests sent.
+        repairs_asked,
+    }
+}
+
+/// The client.
+pub struct Client {
+    node: Node,
+    credential: Vec<u8>,
+    socket: SocketId,
+    inbox_bytes: usize,
+    sessions: [Session; 2],
+    rooms: Vec<Option<Box<Member>>>,
+    /// Rooms by handle; a client has few.
+    handles: Vec<(u32, u32)>,
+    publications: Vec<Option<Box<Publication>>>,
+    repairs: VecDeque<u32>,
+    leaves: VecDeque<u32>,
+    request: u32,
+    incarnation: u64,
+    hash: KeyedState,
+    budget: Budget,
+    window: u32,
+    check_at: Option<Micros>,
+    closing: bool,
+    pub counters: ClientCounters,
+    events: VecDeque<ClientEvent>,
+}
+
+impl Client {
+    pub fn new(config: ClientConfig, seed: u64, entropy: Box<dyn Entropy>) -> Self {
+        let me = Identity { node: 0, role: Role::Client, epoch: 0 };
+        let mut node = Node::new(me, config.payload, seed, entropy);
+        let session = |endpoints: Vec<Endpoint>, node: &mut Node| Session {
+            at: node.dice.below(endpoints.len() as u64) as usize,
+            endpoints,
+            state: State::Idle,
+            knock: None,
+            conn: None,
+            token: None,
+            attempts: 0,
+            next_at: 0,
+            attempt_until: 0,
+            hello_due: false,
+            keepalive: 1_000_000,
+            asked_at: None,
+            ready: false,
+            probe: false,
+            challenge: None,
+            losses: 0,
+        };
+        let sessions = [session(config.gateways, &mut node), session(config.proxies, &mut node)];
+        let incarnation = node.secret_u64();
+        let hash = KeyedState::new(node.secret_u64(), node.secret_u64());
+        Client {
+            credential: config.credential,
+            socket: config.socket,
+            inbox_bytes: config.inbox_bytes,
+            sessions,
+            rooms: Vec::new(),
+            handles: Vec::new(),
+            publications: Vec::new(),
+            repairs: VecDeque::new(),
+            leaves: VecDeque::new(),
+            request: 0,
+            incarnation,
+            hash,
+            budget: Budget::default(),
+            window: 212_992,
+            check_at: None,
+            closing: false,
+            counters: ClientCounters::default(),
+            events: VecDeque::new(),
+            node,
+        }
+    }
+
+    /// Tells how much the socket's receive buffer really holds.
+    pub fn set_buffer(&mut self, bytes: u32) {
+        self.window = bytes;
+    }
+
+    /// Opens a session, and keeps it open.
+    pub fn open(&mut self, now: Micros, side: Side) {
+        let session = &mut self.sessions[side as usize];
+        if session.state == State::Idle && !session.endpoints.is_empty() {
+            session.state = State::Waiting;
+            session.next_at = now;
+        }
+    }
+
+    /// Whether a session is authenticated.
+    pub fn is_ready(&self, side: Side) -> bool {
+        self.sessions[side as usize].state == State::Ready
+    }
+
+    /// Smoothed round trip of a session in microseconds.
+    pub fn rtt(&self, side: Side) -> Option<Micros> {
+        self.sessions[side as usize].conn.as_ref().map(|conn| conn.flow.rtt())
+    }
+
+    /// Becomes a member of a room. The name is judged by the gateway.
+    pub fn join(&mut self, now: Micros, name: &str, positions: Positions, policy: Policy) -> u32 {
+        self.request += 1;
+        let member = Member::new(name, self.request, positions, policy, self.inbox_bytes, self.hash.clone());
+        let room = match self.rooms.iter().position(Option::is_none) {
+            Some(at) => {
+                self.rooms[at] = Some(Box::new(member));
+                at as u32
+            }
+            None => {
+                self.rooms.push(Some(Box::new(member)));
+                self.rooms.len() as u32 - 1
+            }
+        };
+        self.open(now, Side::Gateway);
+        self.ask_join(room);
+        room
+    }
+
+    fn ask_join(&mut self, room: u32) {
+        let Some(member) = self.rooms[room as usize].as_deref_mut() else { return };
+        let session = &mut self.sessions[Side::Gateway as usize];
+        if !session.ready {
+            return;
+        }
+        if let Some(conn) = &mut session.conn {
+            conn.record(&Record::Join { request: member.request, name: member.name.as_bytes(), positions: member.positions.clone() });
+        }
+    }
+
+    /// Stops being a member. What is unread is dropped.
+    pub fn leave(&mut self, room: u32) {
+        let Some(mut member) = self.rooms.get_mut(room as usize).and_then(Option::take) else { return };
+        member.close(&mut self.budget);
+        if let Some(handle) = member.handle {
+            self.handles.retain(|(known, _)| *known != handle);
+            self.leaves.push_back(handle);
+        }
+    }
+
+    /// A room that was joined.
+    pub fn room(&self, room: u32) -> Option<&Member> {
+        self.rooms.get(room as usize)?.as_deref()
+    }
+
+    /// Reads the next item of a room; a message's bytes go to the end of `data`.
+    pub fn read(&mut self, now: Micros, room: u32, data: &mut Vec<u8>) -> Option<Item> {
+        let member = self.rooms.get_mut(room as usize)?.as_deref_mut()?;
+        let item = member.read(data);
+        if item.is_none() {
+            member.told = false;
+        }
+        if member.is_blocked() && member.unblock(&mut Shared { budget: &mut self.budget, now }) {
+            self.reopen_window();
+        }
+        item
+    }
+
+    /// Opens a room for publishing.
+    pub fn publication(&mut self, now: Micros, name: &str) -> u32 {
+        let known = self.publications.iter().position(|known| known.as_deref().is_some_and(|known| &*known.name == name));
+        if let Some(at) = known {
+            return at as u32;
+        }
+        self.request += 1;
+        // A new life of this client's publishing in the room, should the room be opened a second time.
+        let incarnation = self.incarnation.wrapping_add(u64::from(self.request));
+        let publication = Publication::new(name, self.request, incarnation);
+        self.publications.push(Some(Box::new(publication)));
+        let at = self.publications.len() as u32 - 1;
+        self.open(now, Side::Proxy);
+        self.ask_open(at);
+        at
+    }
+
+    fn ask_open(&mut self, at: u32) {
+        let Some(publication) = self.publications[at as usize].as_deref() else { return };
+        let session = &mut self.sessions[Side::Proxy as usize];
+        if !session.ready {
+            return;
+        }
+        if let Some(conn) = &mut session.conn {
+            let incarnation = publication.incarnation;
+            conn.record(&Record::Open { request: publication.request, name: publication.name.as_bytes(), incarnation });
+        }
+    }
+
+    /// Publishes a message. Unless `ticket` is 0, [`ClientEvent::Published`] names it when the owner has numbered it.
+    pub fn publish(&mut self, publication: u32, data: &[u8], ticket: u64) -> Result<(), PublishError> {
+        let chunk_max = chunk_max(self.node.payload);
+        let Some(publication) = self.publications.get_mut(publication as usize).and_then(|place| place.as_deref_mut()) else {
+            return Err(PublishError::Refused(Code::Unknown));
+        };
+        publication.push(data, ticket, chunk_max)
+    }
+
+    /// A room that is published to.
+    pub fn publishing(&self, publication: u32) -> Option<&Publication> {
+        self.publications.get(publication as usize)?.as_deref()
+    }
+
+    /// Closes the sessions: the next slice says so to the servers.
+    pub fn close(&mut self) {
+        self.closing = true;
+    }
+
+    /// Whether everything that is to be said at the end was said.
+    pub fn is_closed(&self) -> bool {
+        self.closing && self.sessions.iter().all(|session| session.conn.is_none())
+    }
+
+    fn reopen_window(&mut self) {
+        let session = &mut self.sessions[Side::Gateway as usize];
+        if let Some(conn) = &mut session.conn {
+            conn.receive_window = self.window;
+            conn.tell_status();
+        }
+    }
+
+    fn find(&self, connection: u64) -> Option<Side> {
+        SIDES.into_iter().find(|side| self.sessions[*side as usize].conn.as_ref().is_some_and(|conn| conn.id == connection))
+    }
+
+    fn datagram(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
+        self.counters.datagrams_received += 1;
+        let Ok(header) = Header::read(datagram) else {
+            self.counters.datagrams_dropped += 1;
+            return;
+        };
+        match header.kind {
+            DatagramKind::Data => {
+                let opened = self.find(header.connection).and_then(|side| {
+                    let conn = self.sessions[side as usize].conn.as_mut()?;
+                    conn.open(now, &mut self.node.keys, &header, datagram).ok().map(|len| (side, len))
+                });
+                match opened {
+                    Some((side, len)) => self.frames(now, side, &datagram[HEADER..HEADER + len]),
+                    None => self.counters.datagrams_dropped += 1,
+                }
+            }
+            DatagramKind::Cookie | DatagramKind::Accept => self.handshake(now, arrival, &header, datagram),
+            DatagramKind::Reset => self.reset(now, &header, datagram),
+            DatagramKind::Hello => self.counters.datagrams_dropped += 1,
+        }
+    }
+
+    fn handshake(&mut self, now: Micros, arrival: Arrival, header: &Header, datagram: &[u8]) {
+        for side in SIDES {
+            let session = &mut self.sessions[side as usize];
+            let Some(endpoint) = session.endpoints.get(session.at) else { continue };
+            let Some(knock) = session.knock.as_mut().filter(|knock| knock.id == header.connection) else { continue };
+            if endpoint.addr != arrival.from {
+                continue;
+            }
+            if header.kind == DatagramKind::Cookie {
+                session.hello_due |= knock.cookie(datagram);
+                return;
+            }
+            let Some(opened) = knock.accept(datagram) else { break };
+            let id = knock.id;
+            let mut conn = Conn::new(id, opened.peer, self.socket, endpoint.addr, opened.secret, true, 0, SESSION_LOG_BYTES, now);
+            conn.receive_window = self.window;
+            conn.record(&Record::Authenticate { credential: &self.credential });
+            session.knock = None;
+            session.conn = Some(Box::new(conn));
+            session.state = State::Opening;
+            session.attempt_until = now + ATTEMPT_MAX * 2;
+            session.ready = true;
+            session.asked_at = None;
+            match side {
+                Side::Gateway => (0..self.rooms.len() as u32).for_each(|room| self.ask_join(room)),
+                Side::Proxy => (0..self.publications.len() as u32).for_each(|at| self.ask_open(at)),
+            }
+            return;
+        }
+        self.counters.datagrams_dropped += 1;
+    }
+
+    fn reset(&mut self, now: Micros, header: &Header, datagram: &[u8]) {
+        let Some(token) = reset_token(datagram) else { return };
+        let side = SIDES.into_iter().find(|side| {
+            let session = &self.sessions[*side as usize];
+            session.conn.as_ref().is_some_and(|conn| conn.peer == header.connection) && session.token.is_some_and(|known| same(&known, &token))
+        });
+        match side {
+            Some(side) => self.lose(now, side, "reset"),
+            None => self.counters.datagrams_dropped += 1,
+        }
+    }
+
+    /// A session is gone: open another, soon if it was good until now.
+    fn lose(&mut self, now: Micros, side: Side, reason: &'static str) {
+        let session = &mut self.sessions[side as usize];
+        let was_ready = session.state == State::Ready;
+        session.conn = None;
+        session.knock = None;
+        session.ready = false;
+        session.state = State::Waiting;
+        session.losses += 1;
+        if was_ready {
+            session.attempts = 0;
+        } else {
+            session.attempts += 1;
+            session.at = (session.at + 1) % session.endpoints.len().max(1);
+        }
+        let bound = if was_ready { BACKOFF_FIRST } else { (BACKOFF_FIRST << session.attempts.min(8)).min(BACKOFF_MAX) };
+        session.next_at = now + self.node.dice.below(bound);
+        self.counters.sessions_lost += 1;
+        match side {
+            Side::Gateway => {
+                self.handles.clear();
+                self.leaves.clear();
+                self.repairs.clear();
+                self.rooms.iter_mut().flatten().for_each(|member| member.lost_session());
+            }
+            Side::Proxy => self.publications.iter_mut().flatten().for_each(|publication| publication.lost_session()),
+        }
+        self.events.push_back(ClientEvent::Down { side, reason, retry: true });
+    }
+
+    fn frames(&mut self, now: Micros, side: Side, bytes: &[u8]) {
+        let mut elicits = false;
+        let mut records = Vec::new();
+        for frame in Frames::new(bytes) {
+            let Ok(frame) = frame else {
+                self.counters.datagrams_dropped += 1;
+                break;
+            };
+            elicits |= frame.kind.elicits();
+            let Some(conn) = self.sessions[side as usize].conn.as_mut() else { return };
+            match conn.control_frame(now, &frame, &mut records) {
+                Control::Other => self.role_frame(now, side, &frame),
+                Control::Closed(_) => {
+                    self.lose(now, side, "closed");
+                    return;
+                }
+                _ => {}
+            }
+        }
+        for bytes in records {
+            if let Some(record) = Record::read(&bytes) {
+                self.record(now, side, record);
+            }
+        }
+        if let Some(conn) = self.sessions[side as usize].conn.as_mut() {
+            if elicits {
+                conn.elicited(now);
+            }
+        }
+    }
+
+    fn role_frame(&mut self, now: Micros, side: Side, frame: &Frame<'_>) {
+        match (side, frame.kind) {
+            (_, FrameKind::PathChallenge) => {
+                self.sessions[side as usize].challenge = frame.body.try_into().ok();
+            }
+            (Side::Gateway, FrameKind::Room) => {
+                if let Some(block) = RoomBlock::read(frame.body) {
+                    let handle = block.handle;
+                    self.with_room(now, handle, |member, shared| member.block(shared, block));
+                }
+            }
+            (Side::Gateway, FrameKind::Gap) => {
+                if let Some(place) = GapPlace::read(frame.body) {
+                    self.with_room(now, place.handle, |member, shared| member.gap_place(shared, place));
+                }
+            }
+            (Side::Gateway, FrameKind::Skip) => {
+                if let Some(skip) = Skip::read(frame.body) {
+                    self.with_room(now, skip.handle, |member, shared| member.skip(shared, &skip));
+                }
+            }
+            (Side::Gateway, FrameKind::Heads) => {
+                for (handle, index) in heads(frame.body) {
+                    self.with_room(now, handle, |member, shared| member.head(shared.now, index));
+                }
+            }
+            (Side::Proxy, FrameKind::Ack) => {
+                if let Some(ack) = Ack::read(frame.body) {
+                    self.acknowledged(now, &ack);
+                }
+            }
+            _ => self.counters.datagrams_dropped += 1,
+        }
+    }
+
+    fn with_room(&mut self, now: Micros, handle: u32, act: impl FnOnce(&mut Member, &mut Shared<'_>)) {
+        let found = self.handles.iter().find(|(known, _)| *known == handle).map(|(_, room)| *room);
+        let Some(member) = found.and_then(|room| self.rooms[room as usize].as_deref_mut()) else {
+            self.counters.frames_unknown_room += 1;
+            return;
+        };
+        act(member, &mut Shared { budget: &mut self.budget, now });
+        if member.is_blocked() {
+            if let Some(conn) = &mut self.sessions[Side::Gateway as usize].conn {
+                conn.receive_window = 0;
+            }
+        }
+        if let Some(at) = member.deadline() {
+            self.check_at = Some(self.check_at.map_or(at, |known| known.min(at)));
+        }
+        if !member.told && !member.reading.items.is_empty() {
+            member.told = true;
+            self.events.push_back(ClientEvent::Readable { room: found.unwrap_or_default() });
+        }
+    }
+
+    fn acknowledged(&mut self, now: Micros, ack: &Ack) {
+        let rtt = self.sessions[Side::Proxy as usize].conn.as_ref().map_or(20_000, |conn| conn.flow.rtt());
+        let found = self.publications.iter_mut().enumerate().find(|(_, known)| known.as_deref().is_some_and(|known| known.handle == Some(ack.handle)));
+        let Some((at, Some(publication))) = found else { return };
+        let events = &mut self.events;
+        publication.acknowledged(now, rtt, ack, |published| events.push_back(ClientEvent::Published(published)));
+        if publication.take_writable() {
+            events.push_back(ClientEvent::Writable { publication: at as u32 });
+        }
+    }
+
+    fn record(&mut self, now: Micros, side: Side, record: Record<'_>) {
+        match record {
+            Record::Ready { user, token, keepalive_ms } => {
+                let session = &mut self.sessions[side as usize];
+                session.token = Some(token);
+                session.keepalive = Micros::from(keepalive_ms.clamp(50, 600_000)) * 1_000;
+                session.state = State::Ready;
+                session.attempts = 0;
+                self.events.push_back(ClientEvent::Ready { side, user });
+            }
+            Record::Refused { request: 0, code, .. } => {
+                self.lose(now, side, code.name());
+                if !code.retry() {
+                    let session = &mut self.sessions[side as usize];
+                    session.state = State::Refused;
+                    self.events.pop_back();
+                    self.events.push_back(ClientEvent::Down { side, reason: code.name(), retry: false });
+                }
+            }
+            Record::Refused { request, code, retry_ms } => self.refused(now, request, code, retry_ms),
+            Record::Joined { request, handle, index, start, gaps } => {
+                let found = self.rooms.iter().position(|room| room.as_deref().is_some_and(|room| room.request == request));
+                let Some(at) = found else {
+                    self.leaves.push_back(handle); // left before the answer came
+                    return;
+                };
+                self.handles.retain(|(known, room)| *known != handle && *room != at as u32);
+                self.handles.push((handle, at as u32));
+                if let Some(member) = self.rooms[at].as_deref_mut() {
+                    member.joined(handle, index, &start, &gaps);
+                    if !member.told && !member.reading.items.is_empty() {
+                        member.told = true;
+                        self.events.push_back(ClientEvent::Readable { room: at as u32 });
+                    }
+                }
+                self.events.push_back(ClientEvent::Joined { room: at as u32, gaps });
+            }
+            Record::Opened { request, handle } => {
+                let found = self.publications.iter_mut().flatten().find(|known| known.request == request);
+                if let Some(publication) = found {
+                    publication.handle = Some(handle);
+                    publication.retry_at = None;
+                }
+            }
+            _ => self.counters.datagrams_dropped += 1,
+        }
+    }
+
+    fn refused(&mut self, now: Micros, request: u32, code: Code, retry_ms: u32) {
+        let retry_at = now + Micros::from(retry_ms.clamp(10, 60_000)) * 1_000;
+        for (at, member) in self.rooms.iter_mut().enumerate().filter_map(|(at, room)| Some((at, room.as_deref_mut()?))) {
+            if member.request == request {
+                if code.retry() {
+                    member.retry_at = Some(retry_at);
+                    self.check_at = Some(self.check_at.map_or(retry_at, |known| known.min(retry_at)));
+                } else {
+                    self.events.push_back(ClientEvent::Refused { room: at as u32, publication: false, code });
+                }
+                return;
+            }
+        }
+        for (at, publication) in self.publications.iter_mut().enumerate().filter_map(|(at, known)| Some((at, known.as_deref_mut()?))) {
+            if publication.request == request {
+                if code.retry() {
+                    publication.retry_at = Some(retry_at);
+                } else {
+                    publication.refused = Some(code);
+                    self.events.push_back(ClientEvent::Refused { room: at as u32, publication: true, code });
+                }
+                return;
+            }
+        }
+    }
+
+    fn expire_rooms(&mut self, now: Micros) {
+        if self.check_at.is_none_or(|at| now < at) {
+            return;
+        }
+        self.check_at = None;
+        let mut joins = Vec::new();
+        for (at, room) in self.rooms.iter_mut().enumerate() {
+            let Some(member) = room.as_deref_mut() else { continue };
+            member.expire(&mut Shared { budget: &mut self.budget, now });
+            if member.retry_at.is_some_and(|at| now >= at) {
+                member.retry_at = None;
+                joins.push(at as u32);
+            }
+            if member.deadline().is_some_and(|due| now >= due) && !self.repairs.contains(&(at as u32)) {
+                self.repairs.push_back(at as u32);
+            } else if let Some(due) = member.deadline() {
+                self.check_at = Some(self.check_at.map_or(due, |known| known.min(due)));
+            }
+        }
+        joins.into_iter().for_each(|room| self.ask_join(room));
+    }
+
+    fn expire_session(&mut self, now: Micros, side: Side) {
+        let session = &mut self.sessions[side as usize];
+        match session.state {
+            State::Waiting if now >= session.next_at && !self.closing => {
+                let Some(endpoint) = session.endpoints.get(session.at).cloned() else { return };
+                let id = self.node.secret_u64();
+                let session = &mut self.sessions[side as usize];
+                session.knock = Some(Knock::new(id, InitiatorKey::Client(&endpoint.key), 0, &[], self.node.entropy.as_mut()));
+                session.state = State::Knocking;
+                session.attempt_until = now + ATTEMPT_MAX;
+                session.next_at = now + HELLO_EVERY;
+                session.hello_due = true;
+            }
+            State::Knocking | State::Opening if now >= session.attempt_until => self.lose(now, side, "unreachable"),
+            State::Knocking if now >= session.next_at => {
+                session.next_at = now + HELLO_EVERY + self.node.dice.below(HELLO_EVERY / 2);
+                session.hello_due = true;
+            }
+            State::Ready | State::Opening => {
+                let Some(conn) = session.conn.as_mut() else { return };
+                if session.asked_at.is_some_and(|at| conn.heard_at >= at) {
+                    session.asked_at = None;
+                }
+                if session.asked_at.is_some_and(|at| now >= at + SILENCE_MAX) {
+                    self.lose(now, side, "silent");
+                    return;
+                }
+                let mut ask = conn.flow.timeout(now);
+                ask |= now >= conn.heard_at.max(conn.sent_at) + session.keepalive;
+                if conn.tail_due(now) {
+                    session.probe = true;
+                    ask = true;
+                }
+                if ask {
+                    conn.ask_status();
+                    session.asked_at.get_or_insert(now);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn session_deadline(&self, side: Side) -> Option<Micros> {
+        let session = &self.sessions[side as usize];
+        match session.state {
+            State::Idle | State::Refused => None,
+            State::Waiting => Some(session.next_at),
+            State::Knocking => Some(session.next_at.min(session.attempt_until)),
+            State::Opening | State::Ready => {
+                let conn = session.conn.as_ref()?;
+                let keepalive = conn.heard_at.max(conn.sent_at) + session.keepalive;
+                let silence = session.asked_at.map(|at| at + SILENCE_MAX);
+                let attempt = (session.state == State::Opening).then_some(session.attempt_until);
+                [conn.deadline(), Some(keepalive), silence, attempt].into_iter().flatten().min()
+            }
+        }
+    }
+
+    fn serve(&mut self, now: Micros, side: Side, outbox: &mut Outbox) -> bool {
+        let Client { node, sessions, rooms, publications, repairs, leaves, counters, closing, socket, .. } = self;
+        let session = &mut sessions[side as usize];
+        if session.hello_due && outbox.room() > 0 {
+            session.hello_due = false;
+            if let (Some(knock), Some(endpoint)) = (&session.knock, session.endpoints.get(session.at)) {
+                knock.hello(*socket, endpoint.addr, node.payload, outbox);
+            }
+        }
+        let payload = node.payload;
+        loop {
+            let Some(conn) = session.conn.as_mut() else { return false };
+            if side == Side::Gateway {
+                while let Some(handle) = leaves.pop_front() {
+                    conn.record(&Record::Leave { handle });
+                }
+            }
+            let free = conn.flow.available(payload);
+            let probe = std::mem::take(&mut session.probe);
+            let due = side == Side::Proxy && session.state == State::Ready && free > 0 && publications.iter().flatten().any(|known| known.is_due(now));
+            let asks = side == Side::Gateway && !repairs.is_empty();
+            if !due && !asks && !probe && !*closing && session.challenge.is_none() && !conn.control_due(now) {
+                return false;
+            }
+            if outbox.room() == 0 {
+                session.probe = probe;
+                return true;
+            }
+            let step = conn.tail_step();
+            let rtt = conn.flow.rtt();
+            let buffer = outbox.reserve(payload);
+            let mut writer = Writer::new(&mut buffer[HEADER..HEADER + frames_max(payload)]);
+            let mut elicits = conn.control(now, &mut writer);
+            if let Some(challenge) = session.challenge.take() {
+                append(&mut writer, FrameKind::PathResponse, 0, |writer| !writer.put(&challenge).full());
+            }
+            if asks {
+                while let Some(room) = repairs.front().copied() {
+                    if let Some(member) = rooms[room as usize].as_deref_mut() {
+                        if writer.room() < 256 {
+                            break;
+                        }
+                        let wanted = member.ask(now, rtt);
+                        if let Some(handle) = member.handle.filter(|_| !wanted.is_empty()) {
+                            write_repair(&mut writer, handle, &wanted);
+                            counters.repairs_asked += 1;
+                        }
+                        if let Some(at) = member.deadline() {
+                            self.check_at = Some(self.check_at.map_or(at, |known| known.min(at)));
+                        }
+                    }
+                    repairs.pop_front();
+                }
+            }
+            if due {
+                for publication in publications.iter_mut().flatten() {
+                    while publication.write(now, publish_body_max(payload), &mut writer) {
+                        elicits = true;
+                    }
+                }
+            }
+            if *closing {
+                append(&mut writer, FrameKind::Close, 0, |writer| !writer.u8(0).full());
+            }
+            let len = writer.len();
+            if len == 0 {
+                return false;
+            }
+            let total = conn.seal(now, &mut node.keys, node.stamp, buffer, len, elicits, 0);
+            if probe {
+                conn.tail_probed(now, step);
+            }
+            outbox.commit(conn.socket, conn.addr, total);
+            counters.datagrams_sent += 1;
+            if *closing {
+                session.conn = None;
+                session.state = State::Idle;
+                return false;
+            }
+        }
+    }
+}
+
+/// Data bytes of one chunk in datagrams of `payload` bytes: what fits into a publish frame, and with its publisher into a
+/// room block.
+pub const fn chunk_max(payload: usize) -> usize {
+    let published = publish_body_max(payload) - PUBLISHED;
+    let delivered = frames_max(payload) - ROOM_BLOCK - PUBLISHER - MESSAGE;
+    if published < delivered {
+        published
+    } else {
+        delivered
+    }
+}
+
+impl Machine for Client {
+    type Event = ClientEvent;
+
+    // What waited in the socket while the program slept is what it wants to read; the gateway decides what is too old.
+    const DISCARDS_STALE: bool = false;
+
+    fn receive(&mut self, now: Micros, inbox: &mut Inbox<'_>) {
+        for index in 0..inbox.arrivals.len() {
+            let (arrival, datagram) = inbox.datagram(index);
+            self.datagram(now, arrival, datagram);
+        }
+    }
+
+    fn expire(&mut self, now: Micros) {
+        for side in SIDES {
+            self.expire_session(now, side);
+        }
+        self.expire_rooms(now);
+        let mut opens = Vec::new();
+        for (at, publication) in self.publications.iter_mut().enumerate() {
+            let Some(publication) = publication.as_deref_mut() else { continue };
+            publication.expire(now);
+            if publication.retry_at.is_some_and(|at| now >= at) {
+                publication.retry_at = None;
+                opens.push(at as u32);
+            }
+        }
+        opens.into_iter().for_each(|at| self.ask_open(at));
+    }
+
+    fn transmit(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
+        let mut more = false;
+        for side in SIDES {
+            more |= self.serve(now, side, outbox);
+        }
+        more
+    }
+
+    fn deadline(&self) -> Option<Micros> {
+        let publications = self.publications.iter().flatten().filter_map(|publication| publication.deadline()).min();
+        SIDES.into_iter().map(|side| self.session_deadline(side)).chain([self.check_at, publications]).flatten().min()
+    }
+
+    fn drain_events(&mut self, events: &mut Vec<ClientEvent>) {
+        events.extend(self.events.drain(..));
+    }
+
+    fn stalled(&mut self, _now: Micros) {}
+}

@@ -1,0 +1,260 @@
+//! One room that this client publishes to: what is unacknowledged, what credit there is, what is to be repeated.
+
+use std::collections::VecDeque;
+
+use crate::chunks::split;
+use crate::codec::Writer;
+use crate::limits;
+use crate::machine::Micros;
+use crate::wire::publish::{Ack, Publish, PUBLISH, PUBLISHED, PUBLISH_MESSAGES};
+use crate::wire::room::LAST;
+use crate::wire::{Code, StreamId};
+
+/// Repeats of an unacknowledged message follow each other after this at least, and at most.
+pub const REPEAT_MIN: Micros = 40_000;
+pub const REPEAT_MAX: Micros = 1_000_000;
+/// Without credit, the owner is asked this often.
+pub const POLL_EVERY: Micros = 100_000;
+/// An owner that is not ready is asked again after this.
+pub const NOT_READY_WAIT: Micros = 100_000;
+
+struct Unacked {
+    data: Box<[u8]>,
+    flags: u8,
+    ticket: u64,
+    sent_at: Option<Micros>,
+    due: bool,
+}
+
+/// Why a message is not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PublishError {
+    /// Out of credit: wait for the room to become writable.
+    WouldBlock,
+    TooLong,
+    /// The room was refused.
+    Refused(Code),
+}
+
+/// What became of a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Published {
+    pub ticket: u64,
+    pub stream: StreamId,
+    pub offset: u64,
+}
+
+/// One room to publish to.
+pub struct Publication {
+    pub name: Box<str>,
+    pub request: u32,
+    pub handle: Option<u32>,
+    pub incarnation: u64,
+    pub retry_at: Option<Micros>,
+    pub refused: Option<Code>,
+    /// The program was told to wait.
+    pub waiting: bool,
+    pub published: u64,
+    pub repeated: u64,
+    unacked: VecDeque<Unacked>,
+    /// Sequence of the first of `unacked`.
+    low: u64,
+    bytes: usize,
+    credit_messages: usize,
+    credit_bytes: usize,
+    /// Index of the first message that was never sent.
+    unsent: usize,
+    any_due: bool,
+    repeat_at: Micros,
+    repeat_wait: Micros,
+    poll_at: Option<Micros>,
+    hold_until: Micros,
+}
+
+impl Publication {
+    pub fn new(name: &str, request: u32, incarnation: u64) -> Self {
+        Publication {
+            name: name.into(),
+            request,
+            handle: None,
+            incarnation,
+            retry_at: None,
+            refused: None,
+            waiting: false,
+            published: 0,
+            repeated: 0,
+            unacked: VecDeque::new(),
+            low: 1,
+            bytes: 0,
+            credit_messages: limits::CREDIT_MESSAGES as usize,
+            credit_bytes: limits::CREDIT_BYTES as usize,
+            unsent: 0,
+            any_due: false,
+            repeat_at: 0,
+            repeat_wait: REPEAT_MIN,
+            poll_at: None,
+            hold_until: 0,
+        }
+    }
+
+    /// Messages (chunks counted one by one) that are not acknowledged.
+    pub fn unacknowledged(&self) -> usize {
+        self.unacked.len()
+    }
+
+    /// Takes a message if there is credit for all of it. An acknowledgement names `ticket`, unless it is 0.
+    pub fn push(&mut self, data: &[u8], ticket: u64, chunk_max: usize) -> Result<(), PublishError> {
+        if let Some(code) = self.refused {
+            return Err(PublishError::Refused(code));
+        }
+        let chunks = split(data, chunk_max).map_err(|_| PublishError::TooLong)?;
+        let fits = self.unacked.len() + chunks.len() <= self.credit_messages && self.bytes + data.len() <= self.credit_bytes;
+        if !fits {
+            self.waiting = true;
+            return Err(PublishError::WouldBlock);
+        }
+        for (flags, chunk) in chunks {
+            let ticket = if flags & LAST != 0 { ticket } else { 0 };
+            self.unacked.push_back(Unacked { data: chunk.into(), flags, ticket, sent_at: None, due: true });
+        }
+        self.bytes += data.len();
+        Ok(())
+    }
+
+    /// Takes the owner's acknowledgement; `done` hears of each message with a ticket.
+    pub fn acknowledged(&mut self, now: Micros, rtt: Micros, ack: &Ack, mut done: impl FnMut(Published)) {
+        let mut run = 0;
+        let mut progress = false;
+        while self.low <= ack.cumulative {
+            let Some(message) = self.unacked.pop_front() else { break };
+            self.unsent = self.unsent.saturating_sub(1);
+            self.bytes -= message.data.len();
+            progress = true;
+            if message.flags & LAST != 0 {
+                self.published += 1;
+            }
+            if message.ticket != 0 {
+                while ack.runs.get(run).is_some_and(|(first, _, count)| first + u64::from(*count) <= self.low) {
+                    run += 1;
+                }
+                let offset = ack.runs.get(run).filter(|(first, _, _)| *first <= self.low).map_or(0, |(first, offset, _)| offset + (self.low - first));
+                done(Published { ticket: message.ticket, stream: ack.stream, offset });
+            }
+            self.low += 1;
+        }
+        self.low = self.low.max(ack.cumulative + 1);
+        self.credit_messages = usize::from(ack.credit_messages);
+        self.credit_bytes = ack.credit_bytes as usize;
+        self.poll_at = (self.credit_messages == 0).then_some(now + POLL_EVERY);
+        if ack.code == Code::NotReady {
+            self.hold_until = now + NOT_READY_WAIT;
+            self.repeat_at = self.hold_until;
+            return;
+        }
+        self.hold_until = 0;
+        if progress {
+            self.repeat_wait = REPEAT_MIN.max(2 * rtt);
+            self.repeat_at = now + self.repeat_wait;
+        }
+        // What the owner names as missing is repeated, if it was not on its way when the owner spoke.
+        for (first, last) in &ack.missing {
+            for sequence in *first..=*last {
+                let Some(message) = sequence.checked_sub(self.low).and_then(|at| self.unacked.get_mut(at as usize)) else { break };
+                if message.sent_at.is_some_and(|at| now >= at + rtt) {
+                    message.due = true;
+                    self.any_due = true;
+                }
+            }
+        }
+    }
+
+    /// The proxy is gone: everything unacknowledged is sent again through the next one.
+    pub fn lost_session(&mut self) {
+        self.handle = None;
+        self.hold_until = 0;
+        self.any_due = true;
+        self.unacked.iter_mut().for_each(|message| message.due = true);
+    }
+
+    /// Lets the wait for acknowledgements pass.
+    pub fn expire(&mut self, now: Micros) {
+        if self.unacked.is_empty() || self.unsent == 0 || now < self.repeat_at {
+            return;
+        }
+        // The oldest alone tells whether the rest is missing; a burst of repeats would only add to what went wrong.
+        let count = if self.repeat_wait > REPEAT_MIN { 8 } else { 32 };
+        for message in self.unacked.iter_mut().take(count) {
+            if message.sent_at.is_some() {
+                message.due = true;
+                self.any_due = true;
+            }
+        }
+        self.repeat_wait = (self.repeat_wait * 2).min(REPEAT_MAX);
+        self.repeat_at = now + self.repeat_wait;
+    }
+
+    /// When this room needs time next.
+    pub fn deadline(&self) -> Option<Micros> {
+        let repeat = (self.handle.is_some() && !self.unacked.is_empty() && self.unsent > 0).then_some(self.repeat_at);
+        [repeat, self.poll_at.filter(|_| self.handle.is_some()), self.retry_at].into_iter().flatten().min()
+    }
+
+    /// Whether something is to be sent now.
+    pub fn is_due(&self, now: Micros) -> bool {
+        self.handle.is_some()
+            && now >= self.hold_until
+            && (self.unsent < self.unacked.len() || self.any_due || self.poll_at.is_some_and(|at| now >= at))
+    }
+
+    /// Writes one publish frame, if something is due and fits. Returns whether it wrote.
+    pub fn write(&mut self, now: Micros, body_max: usize, writer: &mut Writer<'_>) -> bool {
+        let Some(handle) = self.handle.filter(|_| self.is_due(now)) else { return false };
+        let mut body = [0; 1500];
+        let space = body_max.min(writer.room().saturating_sub(PUBLISH)).min(body.len());
+        let start = match self.unacked.iter().take(self.unsent).position(|message| self.any_due && message.due) {
+            Some(at) => at,
+            None => {
+                self.any_due = false;
+                self.unsent
+            }
+        };
+        let mut messages = Writer::new(&mut body[..space]);
+        let mut count = 0;
+        for message in self.unacked.range_mut(start.min(self.unacked.len())..) {
+            if count == PUBLISH_MESSAGES || !message.due || messages.room() < PUBLISHED + message.data.len() {
+                break;
+            }
+            messages.u16(message.data.len() as u16).u8(message.flags).put(&message.data);
+            if message.sent_at.is_some() {
+                self.repeated += 1;
+            }
+            message.sent_at = Some(now);
+            message.due = false;
+            count += 1;
+        }
+        let polls = self.poll_at.is_some_and(|at| now >= at);
+        if count == 0 && !polls {
+            return false;
+        }
+        if polls {
+            self.poll_at = Some(now + POLL_EVERY);
+        }
+        if self.unsent == 0 {
+            self.repeat_wait = REPEAT_MIN;
+            self.repeat_at = now + self.repeat_wait;
+        }
+        self.unsent = self.unsent.max(start + count);
+        let first = self.low + start as u64;
+        let len = messages.len();
+        Publish { handle, low: self.low, first, count: count as u8, messages: &body[..len] }.write(writer)
+    }
+
+    /// Whether the program that was told to wait can go on.
+    pub fn take_writable(&mut self) -> bool {
+        let writable = self.waiting && self.unacked.len() * 4 <= self.credit_messages * 3 && self.bytes * 4 <= self.credit_bytes * 3;
+        if writable {
+            self.waiting = false;
+        }
+        writable
+    }
+}
