@@ -73,7 +73,11 @@ pub struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     pub fn new(bytes: &'a mut [u8]) -> Self {
-        Writer { bytes, len: 0, full: false }
+        Writer {
+            bytes,
+            len: 0,
+            full: false,
+        }
     }
 
     pub fn len(&self) -> usize {

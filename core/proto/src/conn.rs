@@ -157,7 +157,13 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
 
     /// Opens a data datagram in place. Gives the length of the frames behind the header.
     #[inline]
-    pub fn open(&mut self, now: Micros, keys: &mut KeyCache, header: &Header, datagram: &mut [u8]) -> Result<usize, Reject> {
+    pub fn open(
+        &mut self,
+        now: Micros,
+        keys: &mut KeyCache,
+        header: &Header,
+        datagram: &mut [u8],
+    ) -> Result<usize, Reject> {
         match self.window.check(header.sequence) {
             Verdict::Fresh => {}
             Verdict::Duplicate => return Err(Reject::Duplicate),
@@ -208,7 +214,10 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         if status.highest >= self.tail_sequence {
             self.tail_at = None;
         }
-        Some(Heard { missing: !covered, status })
+        Some(Heard {
+            missing: !covered,
+            status,
+        })
     }
 
     /// Takes a log frame; `each` sees every record once and in order.
@@ -230,9 +239,15 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
             FrameKind::Status => self.status(now, frame.body).map_or(Control::Bad, Control::Heard),
             FrameKind::Log => {
                 let good = self.log_frame(frame.body, |record| records.push(record.to_vec()));
-                if good { Control::Done } else { Control::Bad }
+                if good {
+                    Control::Done
+                } else {
+                    Control::Bad
+                }
             }
-            FrameKind::LogAck => self.log_acknowledged(frame.body).map_or(Control::Bad, Control::Acknowledged),
+            FrameKind::LogAck => self
+                .log_acknowledged(frame.body)
+                .map_or(Control::Bad, Control::Acknowledged),
             FrameKind::Ping => {
                 self.wanted = true;
                 Control::Done
@@ -286,7 +301,9 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
     /// Puts what control has to say in front of a datagram: status, log acknowledgement, log records, ping.
     /// Returns whether that alone wants a status.
     pub fn control(&mut self, now: Micros, writer: &mut Writer<'_>) -> bool {
-        let due = self.wanted || self.pending >= STATUS_RIDES || (self.pending > 0 && now >= self.pending_since + STATUS_DELAY);
+        let due = self.wanted
+            || self.pending >= STATUS_RIDES
+            || (self.pending > 0 && now >= self.pending_since + STATUS_DELAY);
         if due && self.window.highest() > 0 && self.compose_status(now).write(writer) {
             self.pending = 0;
             self.wanted = false;
@@ -357,7 +374,14 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
     }
 
     /// Sends one datagram of control alone into the outbox.
-    pub fn send_control(&mut self, now: Micros, keys: &mut KeyCache, stamp: Stamp, outbox: &mut Outbox, payload: usize) {
+    pub fn send_control(
+        &mut self,
+        now: Micros,
+        keys: &mut KeyCache,
+        stamp: Stamp,
+        outbox: &mut Outbox,
+        payload: usize,
+    ) {
         self.send(now, keys, stamp, outbox, payload, |_, _| false);
     }
 
@@ -415,6 +439,9 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
     pub fn deadline(&self) -> Option<Micros> {
         let status = (self.pending > 0).then(|| self.pending_since + STATUS_DELAY);
         let log = self.log.deadline(self.log_rto());
-        [status, log, self.tail_at, self.flow.timeout_at()].into_iter().flatten().min()
+        [status, log, self.tail_at, self.flow.timeout_at()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }

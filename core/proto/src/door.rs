@@ -7,7 +7,9 @@ use std::collections::VecDeque;
 
 use crate::address::{Bucket, PrefixBuckets, Unproven, PREFIXES_MAX, UNPROVEN_MAX};
 use crate::codec::{Reader, Writer};
-use crate::handshake::{prologue, respond, ClusterKeys, CookieJar, Initiator, InitiatorKey, ResetSecret, ResponderKey, ServerKey};
+use crate::handshake::{
+    prologue, respond, ClusterKeys, CookieJar, Initiator, InitiatorKey, ResetSecret, ResponderKey, ServerKey,
+};
 use crate::hash::KeyedState;
 use crate::machine::{Addr, Arrival, Entropy, Micros, Outbox, SocketId};
 use crate::seal::Secret;
@@ -176,7 +178,13 @@ impl Door {
             self.counters.dropped_hello_busy += 1;
         } else {
             let (socket, from) = (arrival.socket, arrival.from);
-            self.waiting.push_back(Waiting { socket, from, initiator: header.connection, key_id: header.key_id, noise: noise.to_vec() });
+            self.waiting.push_back(Waiting {
+                socket,
+                from,
+                initiator: header.connection,
+                key_id: header.key_id,
+                noise: noise.to_vec(),
+            });
         }
     }
 
@@ -262,7 +270,15 @@ impl Door {
 }
 
 fn clear(kind: DatagramKind, connection: u64) -> Vec<u8> {
-    let header = Header { kind, key_id: 0, flags: 0, connection, epoch: 0, sequence: 0, placement: 0 };
+    let header = Header {
+        kind,
+        key_id: 0,
+        flags: 0,
+        connection,
+        epoch: 0,
+        sequence: 0,
+        placement: 0,
+    };
     let mut bytes = vec![0; HEADER];
     header.write(&mut bytes);
     bytes
@@ -293,7 +309,13 @@ impl Knock {
             InitiatorKey::Client(_) => PURPOSE_CLIENT,
         };
         let (handshake, noise) = Initiator::new(key, &prologue(VERSION, id, 0, purpose), payload, entropy);
-        Knock { id, handshake, key_id, noise, cookie: [0; 16] }
+        Knock {
+            id,
+            handshake,
+            key_id,
+            noise,
+            cookie: [0; 16],
+        }
     }
 
     /// Writes the hello, padded to `payload` bytes, into the slice.
@@ -301,10 +323,19 @@ impl Knock {
         let len = payload.max(HELLO_MIN);
         let buffer = &mut outbox.reserve(len)[..len];
         buffer.fill(0);
-        let header =
-            Header { kind: DatagramKind::Hello, key_id: self.key_id, flags: 0, connection: self.id, epoch: 0, sequence: 0, placement: 0 };
+        let header = Header {
+            kind: DatagramKind::Hello,
+            key_id: self.key_id,
+            flags: 0,
+            connection: self.id,
+            epoch: 0,
+            sequence: 0,
+            placement: 0,
+        };
         header.write(buffer);
-        Writer::new(&mut buffer[HEADER..]).put(&self.cookie).bytes16(&self.noise);
+        Writer::new(&mut buffer[HEADER..])
+            .put(&self.cookie)
+            .bytes16(&self.noise);
         outbox.commit(socket, to, len);
     }
 
@@ -324,7 +355,11 @@ impl Knock {
         let mut reader = Reader::new(&datagram[HEADER..]);
         let (peer, noise) = (reader.u64()?, reader.bytes16()?);
         let done = self.handshake.finish(noise).ok()?;
-        Some(Opened { peer, secret: done.secret, payload: done.payload2 })
+        Some(Opened {
+            peer,
+            secret: done.secret,
+            payload: done.payload2,
+        })
     }
 }
 

@@ -151,7 +151,11 @@ impl Flow {
                 mark.sequence = sequence;
                 mark.charged = self.charged;
             }
-            _ => self.marks.push_back(Mark { sequence, charged: self.charged, at: now }),
+            _ => self.marks.push_back(Mark {
+                sequence,
+                charged: self.charged,
+                at: now,
+            }),
         }
         sequence
     }
@@ -207,7 +211,11 @@ impl Flow {
 
     fn sample(&mut self, now: Micros, rtt: Micros) {
         let rtt = u32::try_from(rtt.max(1)).unwrap_or(u32::MAX);
-        self.rtt = if self.rtt == 0 { rtt } else { (u64::from(self.rtt) * 7 / 8 + u64::from(rtt) / 8) as u32 };
+        self.rtt = if self.rtt == 0 {
+            rtt
+        } else {
+            (u64::from(self.rtt) * 7 / 8 + u64::from(rtt) / 8) as u32
+        };
         if rtt <= self.rtt_min || now - self.rtt_min_at > MIN_RTT_AGE {
             self.rtt_min = rtt;
             self.rtt_min_at = now;
@@ -220,7 +228,11 @@ impl Flow {
         }
         self.limited = false;
         let newly = newly as f32;
-        self.cwnd += if self.cwnd < self.threshold { newly } else { newly / self.cwnd };
+        self.cwnd += if self.cwnd < self.threshold {
+            newly
+        } else {
+            newly / self.cwnd
+        };
         self.cwnd = self.cwnd.min(CWND_MAX);
     }
 
@@ -285,7 +297,12 @@ mod tests {
     use super::*;
 
     fn status(highest: u64, received: u32) -> Status {
-        Status { highest, received, window: 1 << 20, ..Status::default() }
+        Status {
+            highest,
+            received,
+            window: 1 << 20,
+            ..Status::default()
+        }
     }
 
     #[test]

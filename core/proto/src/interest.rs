@@ -36,7 +36,10 @@ pub struct Interest {
 
 impl Interest {
     pub fn new(hash: KeyedState) -> Self {
-        Interest { views: BTreeMap::new(), hash }
+        Interest {
+            views: BTreeMap::new(),
+            hash,
+        }
     }
 
     fn view(&mut self, gateway: u32, epoch: u32, changes: &mut Vec<Change>) -> Option<&mut View> {
@@ -47,14 +50,29 @@ impl Interest {
         if self.views.get(&gateway).is_some_and(|view| view.epoch < epoch) {
             self.drop_view(gateway, changes);
         }
-        let fresh = || View { epoch, rooms: HashMap::with_hasher(hash), present: 0, snapshot: None, loaded: false, version: 0 };
+        let fresh = || View {
+            epoch,
+            rooms: HashMap::with_hasher(hash),
+            present: 0,
+            snapshot: None,
+            loaded: false,
+            version: 0,
+        };
         Some(self.views.entry(gateway).or_insert_with(fresh))
     }
 
     fn drop_view(&mut self, gateway: u32, changes: &mut Vec<Change>) {
-        let Some(view) = self.views.remove(&gateway) else { return };
+        let Some(view) = self.views.remove(&gateway) else {
+            return;
+        };
         let rooms = view.rooms.iter().filter(|(_, (_, present))| *present);
-        let mut gone: Vec<_> = rooms.map(|(room, _)| Change { gateway, room: *room, present: false }).collect();
+        let mut gone: Vec<_> = rooms
+            .map(|(room, _)| Change {
+                gateway,
+                room: *room,
+                present: false,
+            })
+            .collect();
         gone.sort_unstable();
         changes.append(&mut gone);
     }
@@ -62,15 +80,27 @@ impl Interest {
     /// A snapshot of a gateway's life begins; an earlier life of it ends. `false`: the life is over itself.
     pub fn begin(&mut self, gateway: u32, epoch: u32, version: u64, changes: &mut Vec<Change>) -> bool {
         let hash = self.hash.clone();
-        let Some(view) = self.view(gateway, epoch, changes) else { return false };
+        let Some(view) = self.view(gateway, epoch, changes) else {
+            return false;
+        };
         view.snapshot = Some(HashSet::with_hasher(hash));
         view.version = view.version.max(version);
         true
     }
 
     /// One room of a gateway, within a snapshot or after it. `false`: of an earlier life.
-    pub fn apply(&mut self, gateway: u32, epoch: u32, room: u64, version: u64, present: bool, changes: &mut Vec<Change>) -> bool {
-        let Some(view) = self.view(gateway, epoch, changes) else { return false };
+    pub fn apply(
+        &mut self,
+        gateway: u32,
+        epoch: u32,
+        room: u64,
+        version: u64,
+        present: bool,
+        changes: &mut Vec<Change>,
+    ) -> bool {
+        let Some(view) = self.view(gateway, epoch, changes) else {
+            return false;
+        };
         if let Some(seen) = &mut view.snapshot {
             seen.insert(room);
         }
@@ -93,14 +123,20 @@ impl Interest {
 
     /// The snapshot that began is whole: rooms that it did not name and that are not newer are gone.
     pub fn end(&mut self, gateway: u32, epoch: u32, version: u64, changes: &mut Vec<Change>) -> bool {
-        let Some(view) = self.view(gateway, epoch, changes) else { return false };
+        let Some(view) = self.view(gateway, epoch, changes) else {
+            return false;
+        };
         view.loaded = true;
         let Some(seen) = view.snapshot.take() else { return true };
         let mut gone = Vec::new();
         view.rooms.retain(|room, (known, present)| {
             let kept = seen.contains(room) || *known > version;
             if !kept && *present {
-                gone.push(Change { gateway, room: *room, present: false });
+                gone.push(Change {
+                    gateway,
+                    room: *room,
+                    present: false,
+                });
             }
             kept && (*present || *known > version)
         });
@@ -119,7 +155,9 @@ impl Interest {
 
     /// Gateways known, each with its epoch and highest version.
     pub fn gateways(&self) -> impl Iterator<Item = (u32, u32, u64)> + '_ {
-        self.views.iter().map(|(gateway, view)| (*gateway, view.epoch, view.version))
+        self.views
+            .iter()
+            .map(|(gateway, view)| (*gateway, view.epoch, view.version))
     }
 
     /// Whether a whole snapshot of the gateway's present life has come.
@@ -129,8 +167,14 @@ impl Interest {
 
     /// What is known of a gateway's rooms, tombstones included: room, version, present. Sorted by room.
     pub fn rooms_of(&self, gateway: u32) -> Vec<(u64, u64, bool)> {
-        let Some(view) = self.views.get(&gateway) else { return Vec::new() };
-        let mut rooms: Vec<_> = view.rooms.iter().map(|(room, (version, present))| (*room, *version, *present)).collect();
+        let Some(view) = self.views.get(&gateway) else {
+            return Vec::new();
+        };
+        let mut rooms: Vec<_> = view
+            .rooms
+            .iter()
+            .map(|(room, (version, present))| (*room, *version, *present))
+            .collect();
         rooms.sort_unstable();
         rooms
     }
@@ -139,7 +183,12 @@ impl Interest {
     pub fn wanted(&self) -> Vec<(u32, u64)> {
         let mut wanted = Vec::new();
         for (gateway, view) in &self.views {
-            wanted.extend(view.rooms.iter().filter(|(_, (_, present))| *present).map(|(room, _)| (*gateway, *room)));
+            wanted.extend(
+                view.rooms
+                    .iter()
+                    .filter(|(_, (_, present))| *present)
+                    .map(|(room, _)| (*gateway, *room)),
+            );
         }
         wanted.sort_unstable();
         wanted

@@ -75,8 +75,15 @@ pub struct Link {
 /// A link came or went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkChange {
-    Up { slot: u32, peer: Identity },
-    Down { slot: u32, peer: Identity, reason: &'static str },
+    Up {
+        slot: u32,
+        peer: Identity,
+    },
+    Down {
+        slot: u32,
+        peer: Identity,
+        reason: &'static str,
+    },
 }
 
 struct Dial {
@@ -148,7 +155,14 @@ impl Links {
             kept
         });
         for (node, (role, addr)) in wanted {
-            self.dials.entry(node).or_insert(Dial { addr, role, knock: None, at: now, wait: DIAL_FIRST, due: false });
+            self.dials.entry(node).or_insert(Dial {
+                addr,
+                role,
+                knock: None,
+                at: now,
+                wait: DIAL_FIRST,
+                due: false,
+            });
         }
     }
 
@@ -158,7 +172,13 @@ impl Links {
     }
 
     /// Takes a datagram of the link socket. `Some`: sealed frames of a proven link, with their length behind the header.
-    pub fn receive(&mut self, now: Micros, node: &mut Node, arrival: Arrival, datagram: &mut [u8]) -> Option<(u32, usize)> {
+    pub fn receive(
+        &mut self,
+        now: Micros,
+        node: &mut Node,
+        arrival: Arrival,
+        datagram: &mut [u8],
+    ) -> Option<(u32, usize)> {
         self.counters.link_datagrams_received += 1;
         let Ok(header) = Header::read(datagram) else {
             self.counters.link_dropped_header += 1;
@@ -179,10 +199,19 @@ impl Links {
     }
 
     fn dial_of(&mut self, id: u64, from: Addr) -> Option<&mut Dial> {
-        self.dials.values_mut().find(|dial| dial.addr == from && dial.knock.as_ref().is_some_and(|knock| knock.id == id))
+        self.dials
+            .values_mut()
+            .find(|dial| dial.addr == from && dial.knock.as_ref().is_some_and(|knock| knock.id == id))
     }
 
-    fn data(&mut self, now: Micros, node: &mut Node, arrival: Arrival, header: &Header, datagram: &mut [u8]) -> Option<(u32, usize)> {
+    fn data(
+        &mut self,
+        now: Micros,
+        node: &mut Node,
+        arrival: Arrival,
+        header: &Header,
+        datagram: &mut [u8],
+    ) -> Option<(u32, usize)> {
         let Some(slot) = self.table.find(header.connection) else {
             self.counters.link_dropped_unknown += 1;
             self.door.unknown(now, arrival, header);
@@ -221,12 +250,20 @@ impl Links {
         if let Some(old) = self.by_node.insert(peer.node, slot) {
             if let Some(old) = self.table.remove(old) {
                 self.counters.links_down += 1;
-                self.changes.push_back(LinkChange::Down { slot, peer: old.data.peer, reason: "replaced" });
+                self.changes.push_back(LinkChange::Down {
+                    slot,
+                    peer: old.data.peer,
+                    reason: "replaced",
+                });
             }
         }
         self.counters.links_up += 1;
         let window = self.buffer / (self.by_node.len() as u32).max(1);
-        let token = self.table.get(slot).map(|link| self.door.token(link.conn.id)).unwrap_or_default();
+        let token = self
+            .table
+            .get(slot)
+            .map(|link| self.door.token(link.conn.id))
+            .unwrap_or_default();
         if let Some(link) = self.table.get_mut(slot) {
             link.conn.receive_window = window;
             link.conn.record(&Record::LinkReady { token });
@@ -239,7 +276,9 @@ impl Links {
 
     fn opened(&mut self, now: Micros, arrival: Arrival, header: &Header, datagram: &[u8]) {
         let key_id = self.cluster.current.0;
-        let Some(dial) = self.dial_of(header.connection, arrival.from) else { return };
+        let Some(dial) = self.dial_of(header.connection, arrival.from) else {
+            return;
+        };
         let role = dial.role;
         let Some(knock) = dial.knock.as_mut() else { return };
         let Some(opened) = knock.accept(datagram) else {
@@ -252,9 +291,29 @@ impl Links {
         };
         dial.knock = None;
         dial.wait = DIAL_FIRST;
-        let conn =
-            Conn::new(header.connection, opened.peer, self.socket, arrival.from, opened.secret, true, key_id, LINK_LOG_BYTES, now);
-        let slot = self.table.fill(header.connection, conn, Link { peer, proven: false, probe: false, told: 0, token: None, made_at: now });
+        let conn = Conn::new(
+            header.connection,
+            opened.peer,
+            self.socket,
+            arrival.from,
+            opened.secret,
+            true,
+            key_id,
+            LINK_LOG_BYTES,
+            now,
+        );
+        let slot = self.table.fill(
+            header.connection,
+            conn,
+            Link {
+                peer,
+                proven: false,
+                probe: false,
+                told: 0,
+                token: None,
+                made_at: now,
+            },
+        );
         self.prove(now, slot);
     }
 
@@ -286,7 +345,9 @@ impl Links {
 
     /// Takes a frame that every link understands.
     pub fn control(&mut self, now: Micros, slot: u32, frame: &Frame<'_>, records: &mut Vec<Vec<u8>>) -> Control {
-        let Some(link) = self.table.get_mut(slot) else { return Control::Done };
+        let Some(link) = self.table.get_mut(slot) else {
+            return Control::Done;
+        };
         let control = link.conn.control_frame(now, frame, records);
         match control {
             Control::Closed(_) => self.lose(now, slot, "closed"),
@@ -344,7 +405,17 @@ impl Links {
                 LINK_LOG_BYTES,
                 now,
             );
-            (conn, Link { peer, proven: false, probe: false, told: 0, token: None, made_at: now })
+            (
+                conn,
+                Link {
+                    peer,
+                    proven: false,
+                    probe: false,
+                    told: 0,
+                    token: None,
+                    made_at: now,
+                },
+            )
         });
         self.unproven.push_back(slot);
         Some(slot)
@@ -373,7 +444,11 @@ impl Links {
             return;
         }
         let conn = &link.conn;
-        let at = conn.deadline().unwrap_or(Micros::MAX).min(conn.sent_at + PING_EVERY).min(conn.heard_at + DEAD_AFTER);
+        let at = conn
+            .deadline()
+            .unwrap_or(Micros::MAX)
+            .min(conn.sent_at + PING_EVERY)
+            .min(conn.heard_at + DEAD_AFTER);
         self.table.schedule(slot, Some(at.max(now)));
     }
 
@@ -409,7 +484,13 @@ impl Links {
             if dial.knock.is_none() {
                 let id = self.table.reserve(node.secret_u32());
                 let (key_id, secret) = &self.cluster.current;
-                dial.knock = Some(Knock::new(id, InitiatorKey::Link(secret), *key_id, &payload, node.entropy.as_mut()));
+                dial.knock = Some(Knock::new(
+                    id,
+                    InitiatorKey::Link(secret),
+                    *key_id,
+                    &payload,
+                    node.entropy.as_mut(),
+                ));
             }
             dial.due = true;
             dial.at = now + dial.wait + node.dice.below(dial.wait / 4 + 1);
@@ -453,18 +534,34 @@ impl Links {
         outbox: &mut Outbox,
         fill: impl FnOnce(&mut crate::codec::Writer<'_>, u64) -> bool,
     ) -> bool {
-        let Some(link) = self.table.get_mut(slot) else { return false };
-        let sent = link.conn.send(now, &mut node.keys, node.stamp, outbox, node.payload, fill);
+        let Some(link) = self.table.get_mut(slot) else {
+            return false;
+        };
+        let sent = link
+            .conn
+            .send(now, &mut node.keys, node.stamp, outbox, node.payload, fill);
         self.reschedule(now, slot);
         sent
     }
 
     /// When [`Links::expire`] has something next.
     pub fn deadline(&self) -> Option<Micros> {
-        let dial = self.dials.iter().filter(|(node, _)| !self.by_node.contains_key(node)).map(|(_, dial)| dial.at).min();
-        let unproven = self.unproven.front().and_then(|slot| self.table.get(*slot)).map(|link| link.data.made_at + UNPROVEN_LIFE);
+        let dial = self
+            .dials
+            .iter()
+            .filter(|(node, _)| !self.by_node.contains_key(node))
+            .map(|(_, dial)| dial.at)
+            .min();
+        let unproven = self
+            .unproven
+            .front()
+            .and_then(|slot| self.table.get(*slot))
+            .map(|link| link.data.made_at + UNPROVEN_LIFE);
         let waits = self.door.waits().then_some(0);
-        [self.table.deadline(), dial, unproven, waits].into_iter().flatten().min()
+        [self.table.deadline(), dial, unproven, waits]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }
 

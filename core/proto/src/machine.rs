@@ -30,7 +30,10 @@ impl From<SocketAddr> for Addr {
             IpAddr::V4(v4) => v4.to_ipv6_mapped(),
             IpAddr::V6(v6) => v6,
         };
-        Addr { ip: ip.octets(), port: address.port() }
+        Addr {
+            ip: ip.octets(),
+            port: address.port(),
+        }
     }
 }
 
@@ -102,7 +105,13 @@ pub struct Outbox {
 impl Outbox {
     /// `coalesce`: whether runs to one destination may become super-packets.
     pub fn new(coalesce: bool) -> Self {
-        Outbox { slab: vec![0; OUTBOX_BYTES], used: 0, parcels: Vec::with_capacity(SLICE_DATAGRAMS), datagrams: 0, coalesce }
+        Outbox {
+            slab: vec![0; OUTBOX_BYTES],
+            used: 0,
+            parcels: Vec::with_capacity(SLICE_DATAGRAMS),
+            datagrams: 0,
+            coalesce,
+        }
     }
 
     /// Datagrams that still fit into this slice.
@@ -158,7 +167,13 @@ impl Outbox {
                 }
             }
         }
-        self.parcels.push(Parcel { socket, to, start: self.used as u32, len: len as u32, segment: len as u16 });
+        self.parcels.push(Parcel {
+            socket,
+            to,
+            start: self.used as u32,
+            len: len as u32,
+            segment: len as u16,
+        });
         self.used += len;
         self.datagrams += 1;
     }

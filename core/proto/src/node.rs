@@ -81,7 +81,10 @@ impl Node {
     pub fn new(me: Identity, payload: usize, seed: u64, entropy: Box<dyn Entropy>) -> Self {
         Node {
             me,
-            stamp: Stamp { epoch: me.epoch, placement: 0 },
+            stamp: Stamp {
+                epoch: me.epoch,
+                placement: 0,
+            },
             keys: KeyCache::default(),
             dice: Dice::new(seed),
             entropy,

@@ -29,7 +29,9 @@ impl Placement {
 
     /// The broker that owns `room`: the highest rendezvous weight, so that a change of brokers moves 1/n of the rooms.
     pub fn owner(&self, room: u64) -> Option<u32> {
-        self.of(Role::Broker).max_by_key(|node| (weight(room, node.node), node.node)).map(|node| node.node)
+        self.of(Role::Broker)
+            .max_by_key(|node| (weight(room, node.node), node.node))
+            .map(|node| node.node)
     }
 }
 
@@ -48,14 +50,22 @@ mod tests {
     use super::*;
 
     fn brokers(count: u32) -> Placement {
-        let nodes = (1..=count).map(|node| Node { node, role: Role::Broker, addr: Addr::default() }).collect();
+        let nodes = (1..=count)
+            .map(|node| Node {
+                node,
+                role: Role::Broker,
+                addr: Addr::default(),
+            })
+            .collect();
         Placement { epoch: 1, nodes }
     }
 
     #[test]
     fn a_new_broker_takes_only_its_share_of_rooms() {
         let (before, after) = (brokers(4), brokers(5));
-        let moved = (0..10_000).filter(|room| before.owner(*room) != after.owner(*room)).count();
+        let moved = (0..10_000)
+            .filter(|room| before.owner(*room) != after.owner(*room))
+            .count();
         assert!((1_700..2_300).contains(&moved), "{moved}");
         assert!((0..10_000).all(|room| before.owner(room) == after.owner(room) || after.owner(room) == Some(5)));
     }

@@ -91,7 +91,11 @@ pub struct Publisher {
 
 impl Default for Publisher {
     fn default() -> Self {
-        Publisher { rooms: Vec::new(), opens: Bucket::new(OPENS_A_SECOND, SESSION_ROOMS as u32), acks: VecDeque::new() }
+        Publisher {
+            rooms: Vec::new(),
+            opens: Bucket::new(OPENS_A_SECOND, SESSION_ROOMS as u32),
+            acks: VecDeque::new(),
+        }
     }
 }
 
@@ -119,7 +123,11 @@ impl Proxy {
     pub fn new(config: ProxyConfig, seed: u64, mut entropy: Box<dyn Entropy>) -> Self {
         let reset = || ResetSecret::new(config.reset_secret);
         let public = Door::new(DoorKey::Server(Box::new(config.server_key)), reset(), entropy.as_mut());
-        let link = Door::new(DoorKey::Cluster(Box::new(config.cluster.clone())), reset(), entropy.as_mut());
+        let link = Door::new(
+            DoorKey::Cluster(Box::new(config.cluster.clone())),
+            reset(),
+            entropy.as_mut(),
+        );
         let mut node = Node::new(config.me, config.payload, seed, entropy);
         let hash = KeyedState::new(node.secret_u64(), node.secret_u64());
         Proxy {
@@ -138,7 +146,10 @@ impl Proxy {
     /// Takes the control plane's picture of who is where.
     pub fn set_placement(&mut self, now: Micros, placement: Placement) {
         self.node.stamp.placement = placement.epoch;
-        self.links.dial(now, placement.of(Role::Broker).map(|node| (node.node, node.role, node.addr)));
+        self.links.dial(
+            now,
+            placement.of(Role::Broker).map(|node| (node.node, node.role, node.addr)),
+        );
         self.placement = placement;
     }
 
@@ -174,7 +185,9 @@ impl Proxy {
     }
 
     fn from_session(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
-        let Some((slot, len)) = self.sessions.receive(now, &mut self.node, arrival, datagram) else { return };
+        let Some((slot, len)) = self.sessions.receive(now, &mut self.node, arrival, datagram) else {
+            return;
+        };
         let mut elicits = false;
         let mut records = Vec::new();
         for frame in Frames::new(&datagram[HEADER..HEADER + len]) {
@@ -204,14 +217,26 @@ impl Proxy {
 
     fn request(&mut self, now: Micros, slot: u32, record: Record<'_>) {
         let answer = match record {
-            Record::Open { request, name, incarnation } => match self.open(now, slot, name, incarnation) {
+            Record::Open {
+                request,
+                name,
+                incarnation,
+            } => match self.open(now, slot, name, incarnation) {
                 Ok(handle) => Record::Opened { request, handle },
                 Err(code) => {
                     self.counters.opens_refused += 1;
-                    Record::Refused { request, code, retry_ms: if code.retry() { 200 } else { 0 } }
+                    Record::Refused {
+                        request,
+                        code,
+                        retry_ms: if code.retry() { 200 } else { 0 },
+                    }
                 }
             },
-            Record::Join { request, .. } => Record::Refused { request, code: Code::NotAllowed, retry_ms: 0 },
+            Record::Join { request, .. } => Record::Refused {
+                request,
+                code: Code::NotAllowed,
+                retry_ms: 0,
+            },
             _ => return,
         };
         if let Some(peer) = self.sessions.table.get_mut(slot) {
@@ -221,11 +246,22 @@ impl Proxy {
     }
 
     fn open(&mut self, now: Micros, slot: u32, name: &[u8], incarnation: u64) -> Result<u32, Code> {
-        let key = RoomName::from_bytes(name).map_err(|_| Code::BadRoomName)?.key(&self.name_key);
-        let Some(peer) = self.sessions.table.get_mut(slot) else { return Err(Code::Unknown) };
+        let key = RoomName::from_bytes(name)
+            .map_err(|_| Code::BadRoomName)?
+            .key(&self.name_key);
+        let Some(peer) = self.sessions.table.get_mut(slot) else {
+            return Err(Code::Unknown);
+        };
         let publisher = &mut peer.data.data;
-        let opened = OpenRoom { room: key.id, incarnation };
-        if let Some(handle) = publisher.rooms.iter().position(|known| known.room == key.id && known.incarnation == incarnation) {
+        let opened = OpenRoom {
+            room: key.id,
+            incarnation,
+        };
+        if let Some(handle) = publisher
+            .rooms
+            .iter()
+            .position(|known| known.room == key.id && known.incarnation == incarnation)
+        {
             return Ok(handle as u32);
         }
         if publisher.rooms.len() >= SESSION_ROOMS {
@@ -261,14 +297,20 @@ impl Proxy {
             return;
         };
         let (session, user) = (peer.conn.id, peer.data.user);
-        let owner = self.placement.owner(open.room).and_then(|node| self.links.to(node).map(|slot| (node, slot)));
+        let owner = self
+            .placement
+            .owner(open.room)
+            .and_then(|node| self.links.to(node).map(|slot| (node, slot)));
         let Some((node, link)) = owner else {
             self.counters.dropped_no_owner += count;
             return;
         };
         let passed = LinkPublish {
             room: open.room,
-            publisher: PublisherId { user, incarnation: open.incarnation },
+            publisher: PublisherId {
+                user,
+                incarnation: open.incarnation,
+            },
             session,
             handle: frame.handle,
             low: frame.low,
@@ -299,7 +341,9 @@ impl Proxy {
         let received = self.links.receive(now, &mut self.node, arrival, datagram);
         self.link_changes();
         let Some((slot, len)) = received else { return };
-        let Some(peer) = self.links.table.get(slot).map(|link| link.data.peer) else { return };
+        let Some(peer) = self.links.table.get(slot).map(|link| link.data.peer) else {
+            return;
+        };
         let (mut elicits, mut records) = (false, Vec::new());
         for frame in Frames::new(&datagram[HEADER..HEADER + len]) {
             let Ok(frame) = frame else {
@@ -308,12 +352,19 @@ impl Proxy {
             };
             elicits |= frame.kind.elicits();
             match self.links.control(now, slot, &frame, &mut records) {
-                Control::Other if frame.kind == FrameKind::LinkAck && peer.role == Role::Broker => match Ack::read_link(frame.body) {
-                    Some((session, ack)) => self.acknowledged(session, ack),
-                    None => self.links.counters.link_dropped_frame += 1,
-                },
+                Control::Other if frame.kind == FrameKind::LinkAck && peer.role == Role::Broker => {
+                    match Ack::read_link(frame.body) {
+                        Some((session, ack)) => self.acknowledged(session, ack),
+                        None => self.links.counters.link_dropped_frame += 1,
+                    }
+                }
                 Control::Other => self.links.counters.link_dropped_frame += 1,
-                Control::Heard(_) if self.queues.get(&peer.node).is_some_and(|queue| !queue.frames.is_empty()) => {
+                Control::Heard(_)
+                    if self
+                        .queues
+                        .get(&peer.node)
+                        .is_some_and(|queue| !queue.frames.is_empty()) =>
+                {
                     self.links.table.mark(slot);
                 }
                 Control::Closed(_) => break,
@@ -332,7 +383,9 @@ impl Proxy {
 
     fn acknowledged(&mut self, session: u64, ack: &[u8]) {
         let slot = self.sessions.table.find(session);
-        let peer = slot.and_then(|slot| self.sessions.table.get_mut(slot)).filter(|peer| peer.data.data.acks.len() < ACKS_MAX);
+        let peer = slot
+            .and_then(|slot| self.sessions.table.get_mut(slot))
+            .filter(|peer| peer.data.data.acks.len() < ACKS_MAX);
         let (Some(slot), Some(peer)) = (slot, peer) else {
             self.counters.dropped_acknowledgement += 1;
             return;
@@ -351,7 +404,9 @@ impl Proxy {
     fn serve_link(&mut self, now: Micros, slot: u32, outbox: &mut Outbox) {
         let payload = self.node.payload;
         loop {
-            let Some(link) = self.links.table.get_mut(slot) else { return };
+            let Some(link) = self.links.table.get_mut(slot) else {
+                return;
+            };
             let node = link.data.peer.node;
             let probe = std::mem::take(&mut link.data.probe);
             let step = link.conn.tail_step();
@@ -365,7 +420,9 @@ impl Proxy {
             let mut sent_any = false;
             let mut more = false;
             let sent = self.links.send(now, &mut self.node, slot, outbox, |writer, _| {
-                let Some(queue) = queue.filter(|_| free > 0) else { return false };
+                let Some(queue) = queue.filter(|_| free > 0) else {
+                    return false;
+                };
                 while let Some(frame) = queue.frames.front() {
                     if frame.len() > writer.room() {
                         more = true;
@@ -396,22 +453,31 @@ impl Proxy {
                 self.sessions.table.mark(slot);
                 break;
             }
-            let Some(peer) = self.sessions.table.get_mut(slot) else { return };
+            let Some(peer) = self.sessions.table.get_mut(slot) else {
+                return;
+            };
             let probe = std::mem::take(&mut peer.data.probe);
             let step = peer.conn.tail_step();
             let acks = &mut peer.data.data.acks;
             let mut more = false;
-            let sent = peer.conn.send(now, &mut self.node.keys, self.node.stamp, outbox, self.node.payload, |writer, _| {
-                // Acknowledgements are not repeated by us: the publisher asks again by repeating.
-                while let Some(ack) = acks.front() {
-                    if !append(writer, FrameKind::Ack, 0, |writer| !writer.put(ack).full()) {
-                        more = true;
-                        break;
+            let sent = peer.conn.send(
+                now,
+                &mut self.node.keys,
+                self.node.stamp,
+                outbox,
+                self.node.payload,
+                |writer, _| {
+                    // Acknowledgements are not repeated by us: the publisher asks again by repeating.
+                    while let Some(ack) = acks.front() {
+                        if !append(writer, FrameKind::Ack, 0, |writer| !writer.put(ack).full()) {
+                            more = true;
+                            break;
+                        }
+                        acks.pop_front();
                     }
-                    acks.pop_front();
-                }
-                false
-            });
+                    false
+                },
+            );
             if probe && sent {
                 peer.conn.tail_probed(now, step);
             }
@@ -451,20 +517,27 @@ impl Machine for Proxy {
         let mut turns = self.links.table.ready_len();
         while turns > 0 && outbox.room() > 0 {
             turns -= 1;
-            let Some(slot) = self.links.table.next_ready() else { break };
+            let Some(slot) = self.links.table.next_ready() else {
+                break;
+            };
             self.serve_link(now, slot, outbox);
         }
         let mut turns = self.sessions.table.ready_len();
         while turns > 0 && outbox.room() > 0 {
             turns -= 1;
-            let Some(slot) = self.sessions.table.next_ready() else { break };
+            let Some(slot) = self.sessions.table.next_ready() else {
+                break;
+            };
             self.serve_session(now, slot, outbox);
         }
         more || self.links.table.ready_len() > 0 || self.sessions.table.ready_len() > 0
     }
 
     fn deadline(&self) -> Option<Micros> {
-        [self.links.deadline(), self.sessions.deadline()].into_iter().flatten().min()
+        [self.links.deadline(), self.sessions.deadline()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn drain_events(&mut self, events: &mut Vec<ProxyEvent>) {

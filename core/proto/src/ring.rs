@@ -52,7 +52,12 @@ impl Arena {
     /// An arena of `capacity` bytes, at least 1 MiB. The system gives the pages as they are first written.
     pub fn new(capacity: usize) -> Self {
         let capacity = capacity.max(1 << 20) & !7;
-        Arena { bytes: vec![0; capacity], head: 0, tail: 0, ages: VecDeque::new() }
+        Arena {
+            bytes: vec![0; capacity],
+            head: 0,
+            tail: 0,
+            ages: VecDeque::new(),
+        }
     }
 
     pub fn capacity(&self) -> usize {
@@ -93,7 +98,11 @@ impl Arena {
         while self.ages.front().is_some_and(|(position, _)| *position < self.tail) && self.ages.len() > 1 {
             self.ages.pop_front();
         }
-        if self.ages.back().is_none_or(|(last, _)| position - last >= capacity / AGE_PIECES as u64) {
+        if self
+            .ages
+            .back()
+            .is_none_or(|(last, _)| position - last >= capacity / AGE_PIECES as u64)
+        {
             self.ages.push_back((position, now));
         }
         let at = (position % capacity) as usize;
@@ -123,12 +132,26 @@ impl Arena {
         }
         let at = (position % self.bytes.len() as u64) as usize;
         let head: &[u8; ENTRY] = self.bytes[at..].first_chunk()?;
-        let long = |at: usize| u64::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3], head[at + 4], head[at + 5], head[at + 6], head[at + 7]]);
+        let long = |at: usize| {
+            u64::from_le_bytes([
+                head[at],
+                head[at + 1],
+                head[at + 2],
+                head[at + 3],
+                head[at + 4],
+                head[at + 5],
+                head[at + 6],
+                head[at + 7],
+            ])
+        };
         let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let len = word(36) as usize;
         Some(Entry {
             offset: long(0),
-            publisher: PublisherId { user: long(8), incarnation: long(16) },
+            publisher: PublisherId {
+                user: long(8),
+                incarnation: long(16),
+            },
             sequence: long(24),
             flags: head[40],
             gap: head[41] != 0,
@@ -149,7 +172,11 @@ pub struct Ring {
 impl Ring {
     /// An empty ring whose first place will be `first`.
     pub fn new(first: u64) -> Self {
-        Ring { first, positions: VecDeque::new(), bytes: 0 }
+        Ring {
+            first,
+            positions: VecDeque::new(),
+            bytes: 0,
+        }
     }
 
     /// The oldest place still held (equals [`Ring::next`] when empty).
@@ -206,8 +233,14 @@ impl Ring {
             self.first += 1;
             // An overwritten entry's size is not known any more; the average stands for it.
             let average = self.bytes / (self.positions.len() + 1);
-            let cost = arena.get(position).map_or(average, |entry| Arena::cost(entry.data.len()));
-            self.bytes = if self.positions.is_empty() { 0 } else { self.bytes.saturating_sub(cost) };
+            let cost = arena
+                .get(position)
+                .map_or(average, |entry| Arena::cost(entry.data.len()));
+            self.bytes = if self.positions.is_empty() {
+                0
+            } else {
+                self.bytes.saturating_sub(cost)
+            };
         }
     }
 
@@ -252,7 +285,9 @@ impl Ring {
         let (mut low, mut high) = (places.start.max(self.first), places.end.min(self.next()));
         while low < high {
             let middle = low + (high - low) / 2;
-            let end = self.get(arena, middle).map(|entry| if entry.gap { entry.sequence } else { entry.offset });
+            let end = self
+                .get(arena, middle)
+                .map(|entry| if entry.gap { entry.sequence } else { entry.offset });
             if end.is_some_and(|end| end >= offset) {
                 high = middle;
             } else {
@@ -283,7 +318,18 @@ mod tests {
     use proptest::prelude::*;
 
     fn entry(offset: u64, data: &[u8]) -> Entry<'_> {
-        Entry { offset, publisher: PublisherId { user: 1, incarnation: 2 }, sequence: offset, flags: 3, gap: false, at_ms: 0, data }
+        Entry {
+            offset,
+            publisher: PublisherId {
+                user: 1,
+                incarnation: 2,
+            },
+            sequence: offset,
+            flags: 3,
+            gap: false,
+            at_ms: 0,
+            data,
+        }
     }
 
     #[test]

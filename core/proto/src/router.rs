@@ -72,7 +72,11 @@ pub struct Router {
 
 impl Router {
     pub fn new(config: RouterConfig, seed: u64, mut entropy: Box<dyn Entropy>) -> Self {
-        let door = Door::new(DoorKey::Cluster(Box::new(config.cluster.clone())), ResetSecret::new(config.reset_secret), entropy.as_mut());
+        let door = Door::new(
+            DoorKey::Cluster(Box::new(config.cluster.clone())),
+            ResetSecret::new(config.reset_secret),
+            entropy.as_mut(),
+        );
         let mut node = Node::new(config.me, config.payload, seed, entropy);
         let hash = KeyedState::new(node.secret_u64(), node.secret_u64());
         Router {
@@ -110,14 +114,20 @@ impl Router {
     /// Whether every gateway of the placement has told all its rooms, or had its time to.
     fn settled(&self, now: Micros) -> bool {
         let Some(started) = self.started else { return false };
-        now >= started + SETTLE || self.placement.of(Role::Gateway).all(|node| self.interest.is_loaded(node.node))
+        now >= started + SETTLE
+            || self
+                .placement
+                .of(Role::Gateway)
+                .all(|node| self.interest.is_loaded(node.node))
     }
 
     fn from_link(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
         let received = self.links.receive(now, &mut self.node, arrival, datagram);
         self.link_changes(now);
         let Some((slot, len)) = received else { return };
-        let Some(peer) = self.links.table.get(slot).map(|link| link.data.peer) else { return };
+        let Some(peer) = self.links.table.get(slot).map(|link| link.data.peer) else {
+            return;
+        };
         let (mut elicits, mut records, mut acknowledged) = (false, Vec::new(), false);
         for frame in Frames::new(&datagram[HEADER..HEADER + len]) {
             let Ok(frame) = frame else {
@@ -167,17 +177,42 @@ impl Router {
         let (alive, told) = match *record {
             Record::SnapshotBegin { version } => {
                 let alive = self.interest.begin(gateway, epoch, version, &mut changes);
-                (alive, Record::GatewayBegin { node: gateway, epoch, version })
+                (
+                    alive,
+                    Record::GatewayBegin {
+                        node: gateway,
+                        epoch,
+                        version,
+                    },
+                )
             }
             Record::Membership { room, version, present } => {
                 self.counters.memberships_received += 1;
-                let alive = self.interest.apply(gateway, epoch, room, version, present, &mut changes);
-                (alive, Record::GatewayMembership { node: gateway, epoch, room, version, present })
+                let alive = self
+                    .interest
+                    .apply(gateway, epoch, room, version, present, &mut changes);
+                (
+                    alive,
+                    Record::GatewayMembership {
+                        node: gateway,
+                        epoch,
+                        room,
+                        version,
+                        present,
+                    },
+                )
             }
             Record::SnapshotEnd { version } => {
                 self.counters.snapshots_received += 1;
                 let alive = self.interest.end(gateway, epoch, version, &mut changes);
-                (alive, Record::GatewayEnd { node: gateway, epoch, version })
+                (
+                    alive,
+                    Record::GatewayEnd {
+                        node: gateway,
+                        epoch,
+                        version,
+                    },
+                )
             }
             _ => return false,
         };
@@ -187,7 +222,9 @@ impl Router {
         }
         let mut offsets = Vec::with_capacity(self.brokers.len());
         for (slot, _) in self.brokers.values() {
-            let Some(link) = self.links.table.get_mut(*slot) else { continue };
+            let Some(link) = self.links.table.get_mut(*slot) else {
+                continue;
+            };
             if let Some(offset) = link.conn.record(&told) {
                 offsets.push((*slot, offset));
             }
@@ -205,12 +242,21 @@ impl Router {
         if self.brokers.is_empty() {
             return;
         }
-        let Router { links, gateways, brokers, .. } = self;
+        let Router {
+            links,
+            gateways,
+            brokers,
+            ..
+        } = self;
         let known = |slot: u32| brokers.values().any(|(broker, _)| *broker == slot);
         for gateway in gateways.values_mut() {
             while let Some((offset, waits)) = gateway.uncovered.front() {
                 let done = waits.iter().all(|(slot, offset)| {
-                    !known(*slot) || links.table.get(*slot).is_none_or(|link| link.conn.log.acknowledged() >= *offset)
+                    !known(*slot)
+                        || links
+                            .table
+                            .get(*slot)
+                            .is_none_or(|link| link.conn.log.acknowledged() >= *offset)
                 });
                 if !done {
                     break;
@@ -219,10 +265,21 @@ impl Router {
                 gateway.uncovered.pop_front();
             }
             let Some(slot) = gateway.slot else { continue };
-            if gateway.covered > 0 && gateway.uncovered.front().is_none_or(|(offset, _)| *offset > gateway.covered) {
-                if let Some(link) = links.table.get_mut(slot).filter(|link| link.data.told < gateway.covered) {
+            if gateway.covered > 0
+                && gateway
+                    .uncovered
+                    .front()
+                    .is_none_or(|(offset, _)| *offset > gateway.covered)
+            {
+                if let Some(link) = links
+                    .table
+                    .get_mut(slot)
+                    .filter(|link| link.data.told < gateway.covered)
+                {
                     link.data.told = gateway.covered;
-                    link.conn.record(&Record::Covered { offset: gateway.covered });
+                    link.conn.record(&Record::Covered {
+                        offset: gateway.covered,
+                    });
                     links.table.mark(slot);
                 }
             }
@@ -233,12 +290,22 @@ impl Router {
         while let Some(change) = self.links.change() {
             match change {
                 LinkChange::Up { slot, peer } if peer.role == Role::Gateway => {
-                    let gateway = GatewayLink { slot: Some(slot), away_since: now, uncovered: VecDeque::new(), logged: 0, covered: 0 };
+                    let gateway = GatewayLink {
+                        slot: Some(slot),
+                        away_since: now,
+                        uncovered: VecDeque::new(),
+                        logged: 0,
+                        covered: 0,
+                    };
                     self.gateways.insert(peer.node, gateway);
                 }
                 LinkChange::Up { slot, peer } if peer.role == Role::Broker => self.subscribe(now, slot, peer.node),
                 LinkChange::Down { slot, peer, .. } => {
-                    if let Some(gateway) = self.gateways.get_mut(&peer.node).filter(|gateway| gateway.slot == Some(slot)) {
+                    if let Some(gateway) = self
+                        .gateways
+                        .get_mut(&peer.node)
+                        .filter(|gateway| gateway.slot == Some(slot))
+                    {
                         gateway.slot = None;
                         gateway.away_since = now;
                     }
@@ -263,7 +330,13 @@ impl Router {
                 }
                 link.conn.record(&Record::GatewayBegin { node, epoch, version });
                 for (room, version, present) in self.interest.rooms_of(node) {
-                    link.conn.record(&Record::GatewayMembership { node, epoch, room, version, present });
+                    link.conn.record(&Record::GatewayMembership {
+                        node,
+                        epoch,
+                        room,
+                        version,
+                        present,
+                    });
                     self.counters.memberships_sent += 1;
                 }
                 if let Some(end) = link.conn.record(&Record::GatewayEnd { node, epoch, version }) {
@@ -297,10 +370,17 @@ impl Router {
 
     fn expire_gateways(&mut self, now: Micros) {
         let expired = |gateway: &GatewayLink| gateway.slot.is_none() && now >= gateway.away_since + GATEWAY_LEASE;
-        let gone: Vec<u32> = self.gateways.iter().filter(|(_, gateway)| expired(gateway)).map(|(node, _)| *node).collect();
+        let gone: Vec<u32> = self
+            .gateways
+            .iter()
+            .filter(|(_, gateway)| expired(gateway))
+            .map(|(node, _)| *node)
+            .collect();
         for node in gone {
             self.gateways.remove(&node);
-            let Some((_, epoch, _)) = self.interest.gateways().find(|(gateway, _, _)| *gateway == node) else { continue };
+            let Some((_, epoch, _)) = self.interest.gateways().find(|(gateway, _, _)| *gateway == node) else {
+                continue;
+            };
             self.counters.gateways_expired += 1;
             self.interest.gone(node, epoch, &mut Vec::new());
             for (slot, _) in self.brokers.values() {
@@ -336,8 +416,12 @@ impl Machine for Router {
         let mut turns = self.links.table.ready_len();
         while turns > 0 && outbox.room() > 0 {
             turns -= 1;
-            let Some(slot) = self.links.table.next_ready() else { break };
-            let Some(link) = self.links.table.get_mut(slot) else { continue };
+            let Some(slot) = self.links.table.next_ready() else {
+                break;
+            };
+            let Some(link) = self.links.table.get_mut(slot) else {
+                continue;
+            };
             link.data.probe = false;
             let step = link.conn.tail_step();
             if self.links.send(now, &mut self.node, slot, outbox, |_, _| false) {
@@ -352,8 +436,16 @@ impl Machine for Router {
     }
 
     fn deadline(&self) -> Option<Micros> {
-        let complete = self.started.filter(|_| self.brokers.values().any(|(_, complete)| !complete)).map(|at| at + SETTLE);
-        let away = self.gateways.values().filter(|gateway| gateway.slot.is_none()).map(|gateway| gateway.away_since + GATEWAY_LEASE).min();
+        let complete = self
+            .started
+            .filter(|_| self.brokers.values().any(|(_, complete)| !complete))
+            .map(|at| at + SETTLE);
+        let away = self
+            .gateways
+            .values()
+            .filter(|gateway| gateway.slot.is_none())
+            .map(|gateway| gateway.away_since + GATEWAY_LEASE)
+            .min();
         [self.links.deadline(), complete, away].into_iter().flatten().min()
     }
 

@@ -36,12 +36,23 @@ pub struct Built {
 
 impl Segments {
     pub fn new(seed: u64) -> Self {
-        Segments { bytes: Vec::with_capacity(BYTES), index: HashMap::with_hasher(KeyedState::new(seed, !seed)), last: None }
+        Segments {
+            bytes: Vec::with_capacity(BYTES),
+            index: HashMap::with_hasher(KeyedState::new(seed, !seed)),
+            last: None,
+        }
     }
 
     /// The frame that starts at `place` of `room`, and the place after it; built of at most `limit` bytes if need be.
     #[inline]
-    pub fn get(&mut self, room: u32, place: u64, head: u64, limit: usize, build: impl FnOnce(&mut Writer<'_>) -> Option<Built>) -> Option<(&[u8], u64)> {
+    pub fn get(
+        &mut self,
+        room: u32,
+        place: u64,
+        head: u64,
+        limit: usize,
+        build: impl FnOnce(&mut Writer<'_>) -> Option<Built>,
+    ) -> Option<(&[u8], u64)> {
         let key = (room, place);
         let known = match self.last {
             Some((last, segment)) if last == key => Some(segment),
@@ -56,7 +67,12 @@ impl Segments {
         Some((&self.bytes[start..start + usize::from(segment.len)], segment.next))
     }
 
-    fn build(&mut self, key: (u32, u64), limit: usize, build: impl FnOnce(&mut Writer<'_>) -> Option<Built>) -> Option<Segment> {
+    fn build(
+        &mut self,
+        key: (u32, u64),
+        limit: usize,
+        build: impl FnOnce(&mut Writer<'_>) -> Option<Built>,
+    ) -> Option<Segment> {
         if self.bytes.len() + limit > BYTES {
             self.clear();
         }
@@ -67,7 +83,12 @@ impl Segments {
         let len = writer.len();
         self.bytes.truncate(start + len);
         let built = built?;
-        let segment = Segment { start: start as u32, len: len as u16, next: built.next, whole: built.whole };
+        let segment = Segment {
+            start: start as u32,
+            len: len as u16,
+            next: built.next,
+            whole: built.whole,
+        };
         self.index.insert(key, segment);
         Some(segment)
     }

@@ -157,7 +157,13 @@ impl<T: Default> Sessions<T> {
 
     /// Takes a datagram of the public socket. `Some`: sealed frames of a session, with their length behind the header.
     #[inline]
-    pub fn receive(&mut self, now: Micros, node: &mut Node, arrival: Arrival, datagram: &mut [u8]) -> Option<(u32, usize)> {
+    pub fn receive(
+        &mut self,
+        now: Micros,
+        node: &mut Node,
+        arrival: Arrival,
+        datagram: &mut [u8],
+    ) -> Option<(u32, usize)> {
         self.counters.datagrams_received += 1;
         let Ok(header) = Header::read(datagram) else {
             self.counters.dropped_header += 1;
@@ -177,7 +183,14 @@ impl<T: Default> Sessions<T> {
     }
 
     #[inline]
-    fn data(&mut self, now: Micros, node: &mut Node, arrival: Arrival, header: &Header, datagram: &mut [u8]) -> Option<(u32, usize)> {
+    fn data(
+        &mut self,
+        now: Micros,
+        node: &mut Node,
+        arrival: Arrival,
+        header: &Header,
+        datagram: &mut [u8],
+    ) -> Option<(u32, usize)> {
         let Some(slot) = self.table.find(header.connection) else {
             self.counters.dropped_unknown += 1;
             self.door.unknown(now, arrival, header);
@@ -220,17 +233,37 @@ impl<T: Default> Sessions<T> {
                 return;
             }
             path => {
-                *path = Some(Box::new(PathCheck { addr: arrival.from, challenge, received: arrival.len as usize, at: now, due: true }));
+                *path = Some(Box::new(PathCheck {
+                    addr: arrival.from,
+                    challenge,
+                    received: arrival.len as usize,
+                    at: now,
+                    due: true,
+                }));
             }
         }
         self.table.mark(slot);
     }
 
     /// Takes a frame that every session understands.
-    pub fn control(&mut self, now: Micros, slot: u32, from: Addr, frame: &Frame<'_>, records: &mut Vec<Vec<u8>>) -> Control {
-        let Some(peer) = self.table.get_mut(slot) else { return Control::Done };
+    pub fn control(
+        &mut self,
+        now: Micros,
+        slot: u32,
+        from: Addr,
+        frame: &Frame<'_>,
+        records: &mut Vec<Vec<u8>>,
+    ) -> Control {
+        let Some(peer) = self.table.get_mut(slot) else {
+            return Control::Done;
+        };
         if frame.kind == FrameKind::PathResponse {
-            if let Some(check) = peer.data.path.as_ref().filter(|check| check.addr == from && frame.body == check.challenge) {
+            if let Some(check) = peer
+                .data
+                .path
+                .as_ref()
+                .filter(|check| check.addr == from && frame.body == check.challenge)
+            {
                 peer.conn.addr = check.addr;
                 peer.data.path = None;
                 self.counters.addresses_changed += 1;
@@ -256,7 +289,11 @@ impl<T: Default> Sessions<T> {
             self.counters.dropped_control_rate += 1;
             // A record is acknowledged as soon as it is delivered, so what is dropped here must be answered.
             if let Some(Record::Join { request, .. } | Record::Open { request, .. }) = Record::read(bytes) {
-                peer.conn.record(&Record::Refused { request, code: Code::RateLimited, retry_ms: 1_000 });
+                peer.conn.record(&Record::Refused {
+                    request,
+                    code: Code::RateLimited,
+                    retry_ms: 1_000,
+                });
             }
             return None;
         }
@@ -274,7 +311,10 @@ impl<T: Default> Sessions<T> {
                     peer.data.since = now;
                     self.asking += 1;
                     let id = peer.conn.id;
-                    self.questions.push_back(Question { id, credential: credential.to_vec() });
+                    self.questions.push_back(Question {
+                        id,
+                        credential: credential.to_vec(),
+                    });
                 }
             }
             (State::Proven | State::Asking, Record::Join { .. } | Record::Leave { .. } | Record::Open { .. }) => {
@@ -305,7 +345,11 @@ impl<T: Default> Sessions<T> {
         };
         peer.data.user = user;
         peer.data.state = State::Open;
-        peer.conn.record(&Record::Ready { user, token, keepalive_ms });
+        peer.conn.record(&Record::Ready {
+            user,
+            token,
+            keepalive_ms,
+        });
         let waiting = peer.data.waiting.take();
         self.table.mark(slot);
         Some((slot, waiting.map(|waiting| *waiting).unwrap_or_default()))
@@ -321,7 +365,11 @@ impl<T: Default> Sessions<T> {
         peer.data.since = now;
         peer.data.waiting = None;
         let retry_ms = if code.retry() { 1_000 } else { 0 };
-        peer.conn.record(&Record::Refused { request: 0, code, retry_ms });
+        peer.conn.record(&Record::Refused {
+            request: 0,
+            code,
+            retry_ms,
+        });
         self.table.mark(slot);
         self.table.schedule(slot, Some(now + LINGER));
     }
@@ -361,7 +409,11 @@ impl<T: Default> Sessions<T> {
     #[inline]
     pub fn reschedule(&mut self, now: Micros, slot: u32) {
         let Some(peer) = self.table.get(slot) else { return };
-        let at = peer.conn.deadline().unwrap_or(Micros::MAX).min(self.dies_at(&peer.data, peer.conn.heard_at));
+        let at = peer
+            .conn
+            .deadline()
+            .unwrap_or(Micros::MAX)
+            .min(self.dies_at(&peer.data, peer.conn.heard_at));
         self.table.schedule(slot, Some(at.max(now)));
     }
 
@@ -402,7 +454,11 @@ impl<T: Default> Sessions<T> {
             if self.half_open.len() >= HALF_OPEN_MAX {
                 if let Some((oldest, _)) = self.half_open.pop_front() {
                     let slot = self.table.find(oldest);
-                    if let Some(slot) = slot.filter(|slot| self.table.get(*slot).is_some_and(|peer| peer.data.state == State::HalfOpen)) {
+                    if let Some(slot) = slot.filter(|slot| {
+                        self.table
+                            .get(*slot)
+                            .is_some_and(|peer| peer.data.state == State::HalfOpen)
+                    }) {
                         self.end(slot);
                     }
                 }
@@ -417,7 +473,17 @@ impl<T: Default> Sessions<T> {
         let random = node.secret_u32();
         let slot = self.table.insert(random, |id| {
             let secret = accepted.secret.clone();
-            let conn = Conn::new(id, accepted.initiator, accepted.socket, accepted.from, secret, false, 0, SESSION_LOG_BYTES, now);
+            let conn = Conn::new(
+                id,
+                accepted.initiator,
+                accepted.socket,
+                accepted.from,
+                secret,
+                false,
+                0,
+                SESSION_LOG_BYTES,
+                now,
+            );
             let session = Session {
                 user: 0,
                 data: T::default(),
@@ -444,7 +510,9 @@ impl<T: Default> Sessions<T> {
     /// Sends a due path challenge to the new address, where the allowance of that address permits.
     pub fn challenge(&mut self, now: Micros, node: &mut Node, slot: u32, outbox: &mut Outbox) {
         let Some(peer) = self.table.get_mut(slot) else { return };
-        let Some(check) = peer.data.path.as_mut().filter(|check| check.due) else { return };
+        let Some(check) = peer.data.path.as_mut().filter(|check| check.due) else {
+            return;
+        };
         check.due = false;
         let (addr, challenge, received) = (check.addr, check.challenge, check.received);
         if outbox.room() == 0 || !self.door.may_send(now, addr, received, 80) {
@@ -463,6 +531,9 @@ impl<T: Default> Sessions<T> {
 
     /// When [`Sessions::expire`] has something next.
     pub fn deadline(&self) -> Option<Micros> {
-        [self.table.deadline(), self.door.waits().then_some(0)].into_iter().flatten().min()
+        [self.table.deadline(), self.door.waits().then_some(0)]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }

@@ -32,7 +32,13 @@ pub struct Table<const BLOCKS: usize, T> {
 
 impl<const BLOCKS: usize, T> Default for Table<BLOCKS, T> {
     fn default() -> Self {
-        Table { pieces: Vec::new(), free: Vec::new(), live: 0, ready: VecDeque::new(), wheel: Wheel::new() }
+        Table {
+            pieces: Vec::new(),
+            free: Vec::new(),
+            live: 0,
+            ready: VecDeque::new(),
+            wheel: Wheel::new(),
+        }
     }
 }
 
@@ -56,7 +62,10 @@ impl<const BLOCKS: usize, T> Table<BLOCKS, T> {
 
     #[inline]
     pub fn get_mut(&mut self, slot: u32) -> Option<&mut Peer<BLOCKS, T>> {
-        self.pieces.get_mut(slot as usize / PIECE)?.get_mut(slot as usize % PIECE)?.as_mut()
+        self.pieces
+            .get_mut(slot as usize / PIECE)?
+            .get_mut(slot as usize % PIECE)?
+            .as_mut()
     }
 
     /// The slot that an id in a datagram names, if that very connection is still there.
@@ -90,7 +99,12 @@ impl<const BLOCKS: usize, T> Table<BLOCKS, T> {
     /// Fills a reserved slot.
     pub fn fill(&mut self, id: u64, conn: Conn<BLOCKS>, data: T) -> u32 {
         let slot = id as u32;
-        self.pieces[slot as usize / PIECE][slot as usize % PIECE] = Some(Peer { conn, data, queued: false, scheduled: NEVER });
+        self.pieces[slot as usize / PIECE][slot as usize % PIECE] = Some(Peer {
+            conn,
+            data,
+            queued: false,
+            scheduled: NEVER,
+        });
         self.live += 1;
         slot
     }
@@ -103,7 +117,11 @@ impl<const BLOCKS: usize, T> Table<BLOCKS, T> {
     }
 
     pub fn remove(&mut self, slot: u32) -> Option<Peer<BLOCKS, T>> {
-        let peer = self.pieces.get_mut(slot as usize / PIECE)?.get_mut(slot as usize % PIECE)?.take()?;
+        let peer = self
+            .pieces
+            .get_mut(slot as usize / PIECE)?
+            .get_mut(slot as usize % PIECE)?
+            .take()?;
         if peer.scheduled != NEVER {
             self.wheel.cancel(slot);
         }

@@ -45,8 +45,19 @@ fn step<M: Machine>(now: Micros, machine: &mut M, sockets: &[Addr], net: &mut Ve
             kept.push_back(datagram);
             continue;
         };
-        let arrival = Arrival { socket: socket as SocketId, from: datagram.from, start: 0, len: datagram.bytes.len() as u32 };
-        machine.receive(now, &mut Inbox { slab: &mut datagram.bytes, arrivals: &[arrival] });
+        let arrival = Arrival {
+            socket: socket as SocketId,
+            from: datagram.from,
+            start: 0,
+            len: datagram.bytes.len() as u32,
+        };
+        machine.receive(
+            now,
+            &mut Inbox {
+                slab: &mut datagram.bytes,
+                arrivals: &[arrival],
+            },
+        );
         moved += 1;
     }
     *net = kept;
@@ -59,7 +70,11 @@ fn step<M: Machine>(now: Micros, machine: &mut M, sockets: &[Addr], net: &mut Ve
         let more = machine.transmit(now, &mut outbox);
         for parcel in outbox.parcels() {
             for bytes in outbox.bytes(parcel).chunks(parcel.segment as usize) {
-                net.push_back(Datagram { from: sockets[parcel.socket as usize], to: parcel.to, bytes: bytes.to_vec() });
+                net.push_back(Datagram {
+                    from: sockets[parcel.socket as usize],
+                    to: parcel.to,
+                    bytes: bytes.to_vec(),
+                });
                 moved += 1;
             }
         }
@@ -72,13 +87,37 @@ fn step<M: Machine>(now: Micros, machine: &mut M, sockets: &[Addr], net: &mut Ve
 
 #[test]
 fn a_message_walks_through_all_five_machines() {
-    let cluster = ClusterKeys { current: (1, [7; 32]), next: None };
+    let cluster = ClusterKeys {
+        current: (1, [7; 32]),
+        next: None,
+    };
     let (gateway_key, proxy_key) = (ServerKey::from_private([1; 32]), ServerKey::from_private([2; 32]));
-    let nodes = [(1, Role::Gateway, 101), (2, Role::Proxy, 201), (3, Role::Broker, 301), (4, Role::Router, 401)];
-    let nodes = nodes.map(|(node, role, port)| Node { node, role, addr: addr(port) });
-    let placement = Placement { epoch: 1, nodes: nodes.to_vec() };
-    let me = |node, role| Identity { node, role, epoch: 1000 };
-    let endpoints = |port, key: &ServerKey| vec![Endpoint { addr: addr(port), key: key.public() }];
+    let nodes = [
+        (1, Role::Gateway, 101),
+        (2, Role::Proxy, 201),
+        (3, Role::Broker, 301),
+        (4, Role::Router, 401),
+    ];
+    let nodes = nodes.map(|(node, role, port)| Node {
+        node,
+        role,
+        addr: addr(port),
+    });
+    let placement = Placement {
+        epoch: 1,
+        nodes: nodes.to_vec(),
+    };
+    let me = |node, role| Identity {
+        node,
+        role,
+        epoch: 1000,
+    };
+    let endpoints = |port, key: &ServerKey| {
+        vec![Endpoint {
+            addr: addr(port),
+            key: key.public(),
+        }]
+    };
     let client_config = ClientConfig {
         gateways: endpoints(102, &gateway_key),
         proxies: endpoints(202, &proxy_key),
@@ -119,10 +158,24 @@ fn a_message_walks_through_all_five_machines() {
         2,
         entropy(2),
     );
-    let broker_config =
-        BrokerConfig { me: me(3, Role::Broker), payload: 1200, arena_bytes: 1 << 20, cluster: cluster.clone(), reset_secret: [5; 32] };
+    let broker_config = BrokerConfig {
+        me: me(3, Role::Broker),
+        payload: 1200,
+        arena_bytes: 1 << 20,
+        cluster: cluster.clone(),
+        reset_secret: [5; 32],
+    };
     let mut broker = Broker::new(broker_config, 3, entropy(3));
-    let mut router = Router::new(RouterConfig { me: me(4, Role::Router), payload: 1200, cluster, reset_secret: [6; 32] }, 4, entropy(4));
+    let mut router = Router::new(
+        RouterConfig {
+            me: me(4, Role::Router),
+            payload: 1200,
+            cluster,
+            reset_secret: [6; 32],
+        },
+        4,
+        entropy(4),
+    );
     let mut client = Client::new(client_config, 5, entropy(5));
     gateway.set_placement(0, placement.clone());
     proxy.set_placement(0, placement.clone());
@@ -168,7 +221,11 @@ fn a_message_walks_through_all_five_machines() {
                 }
             }
             if joined && client.is_ready(Side::Proxy) && sent < 1000 {
-                while sent < 1000 && client.publish(publication, format!("message {sent}").as_bytes(), sent + 1).is_ok() {
+                while sent < 1000
+                    && client
+                        .publish(publication, format!("message {sent}").as_bytes(), sent + 1)
+                        .is_ok()
+                {
                     sent += 1;
                 }
             }
@@ -188,9 +245,21 @@ fn a_message_walks_through_all_five_machines() {
         }
         now += 1_000;
     }
-    assert!(joined, "joined; broker running: {}, interest {:?}", broker.is_running(), broker.interest().wanted());
-    assert_eq!(received, (0..1000).map(|n| format!("message {n}")).collect::<Vec<_>>(), "after {now} us, {sent} sent");
+    assert!(
+        joined,
+        "joined; broker running: {}, interest {:?}",
+        broker.is_running(),
+        broker.interest().wanted()
+    );
+    assert_eq!(
+        received,
+        (0..1000).map(|n| format!("message {n}")).collect::<Vec<_>>(),
+        "after {now} us, {sent} sent"
+    );
     assert_eq!(published.len(), 1000);
-    assert!(published.iter().zip(1..).all(|(done, n)| done.ticket == n && done.offset == n));
+    assert!(published
+        .iter()
+        .zip(1..)
+        .all(|(done, n)| done.ticket == n && done.offset == n));
     assert!(now < 1_000_000, "took {now} us");
 }

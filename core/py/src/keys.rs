@@ -9,9 +9,14 @@ use snow::resolvers::{CryptoResolver, DefaultResolver};
 #[pyfunction]
 pub fn public_key(private: &[u8]) -> PyResult<Vec<u8>> {
     if private.len() != 32 {
-        return Err(PyValueError::new_err(format!("a private key has 32 bytes, not {}", private.len())));
+        return Err(PyValueError::new_err(format!(
+            "a private key has 32 bytes, not {}",
+            private.len()
+        )));
     }
-    let mut pair = DefaultResolver.resolve_dh(&DHChoice::Curve25519).expect("snow is built with Curve25519");
+    let mut pair = DefaultResolver
+        .resolve_dh(&DHChoice::Curve25519)
+        .expect("snow is built with Curve25519");
     pair.set(private);
     Ok(pair.pubkey().to_vec())
 }

@@ -25,10 +25,16 @@ const RECENT_MAX: usize = 65_536;
 impl Broker {
     /// A room has new messages: its gateways' queues learn of it.
     pub(super) fn room_grew(&mut self, at: u32) {
-        let Broker { rooms, gateways, links, .. } = self;
-        let Some(room) = rooms[at as usize].as_deref_mut() else { return };
+        let Broker {
+            rooms, gateways, links, ..
+        } = self;
+        let Some(room) = rooms[at as usize].as_deref_mut() else {
+            return;
+        };
         for cursor in room.gateways.iter_mut().filter(|cursor| !cursor.queued) {
-            let Some(gateway) = gateways.get_mut(&cursor.gateway) else { continue };
+            let Some(gateway) = gateways.get_mut(&cursor.gateway) else {
+                continue;
+            };
             let Some(slot) = gateway.link else { continue };
             cursor.queued = true;
             gateway.pending.push_back(at);
@@ -38,7 +44,9 @@ impl Broker {
 
     /// A gateway's status came: heads of rooms whose carriers were lost are told again, and a window may have opened.
     pub(super) fn heard(&mut self, slot: u32, node: u32, heard: &Heard) {
-        let Some(gateway) = self.gateways.get_mut(&node) else { return };
+        let Some(gateway) = self.gateways.get_mut(&node) else {
+            return;
+        };
         let mut lost = Vec::new();
         while let Some((carrier, at)) = gateway.recent.front().copied() {
             if carrier > heard.status.highest {
@@ -78,17 +86,28 @@ impl Broker {
 
     /// Takes a gateway's request to have offsets again. `false`: malformed.
     pub(super) fn repair_asked(&mut self, now: Micros, slot: u32, node: u32, body: &[u8]) -> bool {
-        let Some((id, generation, ranges)) = read_link_repair(body) else { return false };
+        let Some((id, generation, ranges)) = read_link_repair(body) else {
+            return false;
+        };
         let ranges: Vec<(u64, u64)> = ranges.collect();
-        let Some(at) = self.by_id.get(&id).copied() else { return true };
-        let Some(room) = self.rooms[at as usize].as_deref_mut() else { return true };
+        let Some(at) = self.by_id.get(&id).copied() else {
+            return true;
+        };
+        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+            return true;
+        };
         if generation != room.generation || ranges.is_empty() {
             self.head_due(at, node);
             return true;
         }
         let next = room.ring.next();
-        let Some(gateway) = self.gateways.get_mut(&node) else { return true };
-        let grown = now.saturating_sub(gateway.allowance_at).saturating_mul(ALLOWANCE_A_SECOND) / 1_000_000;
+        let Some(gateway) = self.gateways.get_mut(&node) else {
+            return true;
+        };
+        let grown = now
+            .saturating_sub(gateway.allowance_at)
+            .saturating_mul(ALLOWANCE_A_SECOND)
+            / 1_000_000;
         gateway.allowance_at = now;
         gateway.allowance = gateway.allowance.saturating_add_unsigned(grown).min(ALLOWANCE_FIRST);
         for (first, last) in ranges {
@@ -113,8 +132,15 @@ impl Broker {
             return false;
         }
         for consumed in Consumed::read_all(body) {
-            let Some(at) = self.by_id.get(&consumed.room) else { continue };
-            let Some(room) = self.rooms[*at as usize].as_deref_mut().filter(|room| room.generation == consumed.generation) else { continue };
+            let Some(at) = self.by_id.get(&consumed.room) else {
+                continue;
+            };
+            let Some(room) = self.rooms[*at as usize]
+                .as_deref_mut()
+                .filter(|room| room.generation == consumed.generation)
+            else {
+                continue;
+            };
             let next = room.ring.next();
             if let Some(cursor) = room.cursor(node) {
                 cursor.consumed = cursor.consumed.max(consumed.next.min(next));
@@ -132,8 +158,12 @@ impl Broker {
         let mut turns = self.links.table.ready_len();
         while turns > 0 && outbox.room() > 0 {
             turns -= 1;
-            let Some(slot) = self.links.table.next_ready() else { break };
-            let Some(peer) = self.links.table.get(slot).map(|link| link.data.peer) else { continue };
+            let Some(slot) = self.links.table.next_ready() else {
+                break;
+            };
+            let Some(peer) = self.links.table.get(slot).map(|link| link.data.peer) else {
+                continue;
+            };
             match peer.role {
                 Role::Gateway => self.serve_gateway(now, slot, peer.node, outbox),
                 Role::Proxy => self.serve_proxy(now, slot, peer.node, outbox),
@@ -157,11 +187,15 @@ impl Broker {
             let mut bytes = 0;
             // Acknowledgements are not repeated by us: the publisher asks again by repeating.
             while bytes + Ack::LEN_MAX <= limit - 64 {
-                let Some((session, ack)) = self.next_ack(now, proxy) else { break };
+                let Some((session, ack)) = self.next_ack(now, proxy) else {
+                    break;
+                };
                 bytes += FRAME + 47 + ack.missing.len() * 12 + ack.runs.len() * 18;
                 waiting.push((session, ack));
             }
-            let Some(link) = self.links.table.get_mut(slot) else { return };
+            let Some(link) = self.links.table.get_mut(slot) else {
+                return;
+            };
             link.data.probe = false;
             let mut left = Vec::new();
             let sent = self.links.send(now, &mut self.node, slot, outbox, |writer, _| {
@@ -186,8 +220,19 @@ impl Broker {
         let payload = self.node.payload;
         let limit = frames_max(payload);
         loop {
-            let Broker { links, gateways, rooms, arena, segments, node: me, counters, .. } = self;
-            let (Some(link), Some(gateway)) = (links.table.get_mut(slot), gateways.get_mut(&node)) else { return };
+            let Broker {
+                links,
+                gateways,
+                rooms,
+                arena,
+                segments,
+                node: me,
+                counters,
+                ..
+            } = self;
+            let (Some(link), Some(gateway)) = (links.table.get_mut(slot), gateways.get_mut(&node)) else {
+                return;
+            };
             let probe = std::mem::take(&mut link.data.probe);
             let conn = &mut link.conn;
             let free = conn.flow.available(payload);
@@ -222,9 +267,17 @@ impl Broker {
                     };
                     let mut cursor = room.gateways[place];
                     while cursor.next < head {
-                        let readable = if cursor.next < room.ring.first() { room.ring.readable(arena, cursor.next) } else { cursor.next };
+                        let readable = if cursor.next < room.ring.first() {
+                            room.ring.readable(arena, cursor.next)
+                        } else {
+                            cursor.next
+                        };
                         if readable > cursor.next {
-                            let lost = LinkLost { room: room.id, generation: room.generation, first: readable };
+                            let lost = LinkLost {
+                                room: room.id,
+                                generation: room.generation,
+                                first: readable,
+                            };
                             if !lost.write(&mut writer) {
                                 more = true;
                                 room.gateways[place] = cursor;
@@ -234,7 +287,8 @@ impl Broker {
                             continue;
                         }
                         let first = cursor.next;
-                        let segment = segments.get(at, first, head, limit, |writer| build(room, arena, first, head, writer));
+                        let segment =
+                            segments.get(at, first, head, limit, |writer| build(room, arena, first, head, writer));
                         let Some((bytes, after)) = segment else {
                             cursor.next = room.ring.readable(arena, first).max(first + 1).min(head);
                             continue;
@@ -247,7 +301,8 @@ impl Broker {
                         let start = writer.len();
                         writer.put(bytes);
                         // The frame is the same for all gateways but for where each one's interest began.
-                        writer.written()[start + LINK_BASE_AT..start + LINK_BASE_AT + 8].copy_from_slice(&cursor.base.to_le_bytes());
+                        writer.written()[start + LINK_BASE_AT..start + LINK_BASE_AT + 8]
+                            .copy_from_slice(&cursor.base.to_le_bytes());
                         counters.messages_sent += after - first;
                         cursor.next = after;
                         note_carrier(gateway, next, at);
@@ -265,7 +320,11 @@ impl Broker {
                 break;
             }
             let total = HEADER + len + crate::seal::TAG;
-            let pad = if more && spare && total * 4 >= payload * 3 { payload } else { 0 };
+            let pad = if more && spare && total * 4 >= payload * 3 {
+                payload
+            } else {
+                0
+            };
             let total = conn.seal(now, &mut me.keys, me.stamp, buffer, len, elicits, pad);
             if probe {
                 conn.tail_probed(now, step);
@@ -290,7 +349,13 @@ fn note_carrier(gateway: &mut GatewayPeer, carrier: u64, at: u32) {
 }
 
 /// Writes heads that are due, as many as fit.
-fn write_heads(gateway: &mut GatewayPeer, rooms: &mut [Option<Box<super::Room>>], node: u32, carrier: u64, writer: &mut Writer<'_>) {
+fn write_heads(
+    gateway: &mut GatewayPeer,
+    rooms: &mut [Option<Box<super::Room>>],
+    node: u32,
+    carrier: u64,
+    writer: &mut Writer<'_>,
+) {
     if gateway.heads.is_empty() {
         return;
     }
@@ -298,11 +363,19 @@ fn write_heads(gateway: &mut GatewayPeer, rooms: &mut [Option<Box<super::Room>>]
         let mut written = false;
         while writer.room() >= LinkHead::LEN {
             let Some(at) = gateway.heads.pop_front() else { break };
-            let Some(room) = rooms[at as usize].as_deref_mut() else { continue };
+            let Some(room) = rooms[at as usize].as_deref_mut() else {
+                continue;
+            };
             let (id, generation) = (room.id, room.generation);
             let Some(cursor) = room.cursor(node) else { continue };
             cursor.head_due = false;
-            LinkHead { room: id, generation, base: cursor.base, next: cursor.next }.write(writer);
+            LinkHead {
+                room: id,
+                generation,
+                base: cursor.base,
+                next: cursor.next,
+            }
+            .write(writer);
             note_carrier(gateway, carrier, at);
             written = true;
         }
@@ -325,9 +398,19 @@ fn repairs(
             gateway.repairs.pop_front();
             continue;
         };
-        let readable = if room.ring.get(arena, *first).is_some() { *first } else { room.ring.readable(arena, *first) };
+        let readable = if room.ring.get(arena, *first).is_some() {
+            *first
+        } else {
+            room.ring.readable(arena, *first)
+        };
         if readable > *first {
-            if !(LinkLost { room: room.id, generation: room.generation, first: readable }).write(writer) {
+            if !(LinkLost {
+                room: room.id,
+                generation: room.generation,
+                first: readable,
+            })
+            .write(writer)
+            {
                 return;
             }
             *first = readable;
@@ -337,8 +420,14 @@ fn repairs(
             continue;
         }
         let start = writer.len();
-        let Some(built) = build(room, arena, *first, last + 1, writer) else { return };
-        let base = room.gateways.iter().find(|cursor| cursor.gateway == node).map_or(*first, |cursor| cursor.base);
+        let Some(built) = build(room, arena, *first, last + 1, writer) else {
+            return;
+        };
+        let base = room
+            .gateways
+            .iter()
+            .find(|cursor| cursor.gateway == node)
+            .map_or(*first, |cursor| cursor.base);
         writer.written()[start + LINK_BASE_AT..start + LINK_BASE_AT + 8].copy_from_slice(&base.to_le_bytes());
         counters.messages_repaired += built.next - *first;
         gateway.allowance -= (writer.len() - start) as i64;
@@ -360,7 +449,12 @@ fn build(room: &super::Room, arena: &Arena, first: u64, until: u64, writer: &mut
                 whole = true;
                 break;
             };
-            let message = Message { publisher: entry.publisher, sequence: entry.sequence, flags: entry.flags, data: entry.data };
+            let message = Message {
+                publisher: entry.publisher,
+                sequence: entry.sequence,
+                flags: entry.flags,
+                data: entry.data,
+            };
             if !block.push(writer, &message) {
                 whole = true;
                 break;

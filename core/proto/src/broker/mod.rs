@@ -129,7 +129,11 @@ pub struct Broker {
 
 impl Broker {
     pub fn new(config: BrokerConfig, seed: u64, mut entropy: Box<dyn Entropy>) -> Self {
-        let door = Door::new(DoorKey::Cluster(Box::new(config.cluster.clone())), ResetSecret::new(config.reset_secret), entropy.as_mut());
+        let door = Door::new(
+            DoorKey::Cluster(Box::new(config.cluster.clone())),
+            ResetSecret::new(config.reset_secret),
+            entropy.as_mut(),
+        );
         let mut node = Node::new(config.me, config.payload, seed, entropy);
         let hash = KeyedState::new(node.secret_u64(), node.secret_u64());
         Broker {
@@ -163,7 +167,10 @@ impl Broker {
     /// Takes the control plane's picture of who is where.
     pub fn set_placement(&mut self, now: Micros, placement: Placement) {
         self.node.stamp.placement = placement.epoch;
-        self.links.dial(now, placement.of(Role::Router).map(|node| (node.node, node.role, node.addr)));
+        self.links.dial(
+            now,
+            placement.of(Role::Router).map(|node| (node.node, node.role, node.addr)),
+        );
         self.placement = placement;
     }
 
@@ -221,7 +228,9 @@ impl Broker {
         let received = self.links.receive(now, &mut self.node, arrival, datagram);
         self.link_changes(now);
         let Some((slot, len)) = received else { return };
-        let Some(peer) = self.links.table.get(slot).map(|link| link.data.peer) else { return };
+        let Some(peer) = self.links.table.get(slot).map(|link| link.data.peer) else {
+            return;
+        };
         let mut elicits = false;
         let mut records = std::mem::take(&mut self.records);
         for frame in Frames::new(&datagram[HEADER..HEADER + len]) {
@@ -242,7 +251,9 @@ impl Broker {
                 self.links.counters.link_dropped_frame += 1;
                 continue;
             };
-            if !self.links.link_record(slot, &record) && (peer.role != Role::Router || !self.membership(now, peer.node, &record)) {
+            if !self.links.link_record(slot, &record)
+                && (peer.role != Role::Router || !self.membership(now, peer.node, &record))
+            {
                 self.links.counters.link_dropped_frame += 1;
             }
         }
@@ -268,7 +279,13 @@ impl Broker {
             Record::GatewayBegin { node, epoch, version } => {
                 self.interest.begin(node, epoch, version, &mut changes);
             }
-            Record::GatewayMembership { node, epoch, room, version, present } => {
+            Record::GatewayMembership {
+                node,
+                epoch,
+                room,
+                version,
+                present,
+            } => {
                 self.interest.apply(node, epoch, room, version, present, &mut changes);
             }
             Record::GatewayEnd { node, epoch, version } => {
@@ -277,7 +294,10 @@ impl Broker {
             Record::GatewayGone { node, epoch } => self.interest.gone(node, epoch, &mut changes),
             Record::Complete => {
                 self.complete.insert(router);
-                self.running = self.placement.of(Role::Router).all(|node| self.complete.contains(&node.node));
+                self.running = self
+                    .placement
+                    .of(Role::Router)
+                    .all(|node| self.complete.contains(&node.node));
             }
             _ => return false,
         }
@@ -290,7 +310,11 @@ impl Broker {
     fn interest_changed(&mut self, now: Micros, change: Change) {
         let owned = self.placement.owner(change.room) == Some(self.node.me.node);
         if !change.present {
-            if let Some(room) = self.by_id.get(&change.room).and_then(|at| self.rooms[*at as usize].as_deref_mut()) {
+            if let Some(room) = self
+                .by_id
+                .get(&change.room)
+                .and_then(|at| self.rooms[*at as usize].as_deref_mut())
+            {
                 room.gateways.retain(|cursor| cursor.gateway != change.gateway);
                 room.used_at = now;
             }
@@ -303,7 +327,9 @@ impl Broker {
             self.counters.dropped_full += 1;
             return;
         };
-        let Some(room) = self.rooms[at as usize].as_deref_mut() else { return };
+        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+            return;
+        };
         if room.cursor(change.gateway).is_none() {
             let next = room.ring.next();
             room.gateways.push(Cursor {
@@ -325,7 +351,11 @@ impl Broker {
             match change {
                 LinkChange::Up { slot, peer } if peer.role == Role::Gateway => self.gateway_up(slot, peer),
                 LinkChange::Down { slot, peer, .. } => {
-                    if let Some(gateway) = self.gateways.get_mut(&peer.node).filter(|gateway| gateway.link == Some(slot)) {
+                    if let Some(gateway) = self
+                        .gateways
+                        .get_mut(&peer.node)
+                        .filter(|gateway| gateway.link == Some(slot))
+                    {
                         gateway.link = None;
                     }
                 }
@@ -356,7 +386,9 @@ impl Broker {
         gateway.heads.clear();
         // What was in flight on the link before is lost as far as anyone knows: all heads are told again.
         for (at, room) in self.rooms.iter_mut().enumerate() {
-            let Some(cursor) = room.as_deref_mut().and_then(|room| room.cursor(peer.node)) else { continue };
+            let Some(cursor) = room.as_deref_mut().and_then(|room| room.cursor(peer.node)) else {
+                continue;
+            };
             cursor.head_due = true;
             cursor.queued = true;
             gateway.heads.push_back(at as u32);
@@ -367,9 +399,16 @@ impl Broker {
 
     /// A gateway is to be told a room's head.
     fn head_due(&mut self, at: u32, node: u32) {
-        let Some(gateway) = self.gateways.get_mut(&node) else { return };
+        let Some(gateway) = self.gateways.get_mut(&node) else {
+            return;
+        };
         let Some(slot) = gateway.link else { return };
-        let Some(cursor) = self.rooms[at as usize].as_deref_mut().and_then(|room| room.cursor(node)) else { return };
+        let Some(cursor) = self.rooms[at as usize]
+            .as_deref_mut()
+            .and_then(|room| room.cursor(node))
+        else {
+            return;
+        };
         if !cursor.head_due {
             cursor.head_due = true;
             gateway.heads.push_back(at);
@@ -385,7 +424,9 @@ impl Broker {
         for _ in 0..self.rooms.len().min(8_192) {
             self.sweep_next = (self.sweep_next + 1) % self.rooms.len();
             let at = self.sweep_next;
-            let Some(room) = self.rooms[at].as_deref_mut() else { continue };
+            let Some(room) = self.rooms[at].as_deref_mut() else {
+                continue;
+            };
             room.ring.trim(&self.arena);
             if room.gateways.is_empty() && room.withheld.is_empty() && now >= room.used_at + ROOM_IDLE {
                 self.by_id.remove(&room.id);
@@ -425,7 +466,10 @@ impl Machine for Broker {
 
     fn deadline(&self) -> Option<Micros> {
         let sweep = (!self.rooms.is_empty() || !self.publishers.is_empty()).then_some(self.sweep_at);
-        [self.links.deadline(), self.withheld_at, sweep].into_iter().flatten().min()
+        [self.links.deadline(), self.withheld_at, sweep]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn drain_events(&mut self, events: &mut Vec<LinkChange>) {

@@ -29,7 +29,9 @@ pub struct Publication {
 impl Broker {
     /// Takes a proxy's publish frame. `false`: malformed.
     pub(super) fn publish(&mut self, now: Micros, slot: u32, proxy: u32, body: &[u8]) -> bool {
-        let Some(frame) = LinkPublish::read(body) else { return false };
+        let Some(frame) = LinkPublish::read(body) else {
+            return false;
+        };
         if frame.first.max(frame.low) > SEQUENCE_MAX || frame.first == 0 || frame.low == 0 {
             self.counters.dropped_malformed += u64::from(frame.count);
             return false;
@@ -100,8 +102,17 @@ impl Broker {
             self.counters.dropped_full += u64::from(frame.count);
             return true;
         };
-        let Broker { rooms, publications, arena, counters, .. } = self;
-        let (Some(room), Some(publication)) = (rooms[room_at as usize].as_deref_mut(), publications[at as usize].as_deref_mut()) else {
+        let Broker {
+            rooms,
+            publications,
+            arena,
+            counters,
+            ..
+        } = self;
+        let (Some(room), Some(publication)) = (
+            rooms[room_at as usize].as_deref_mut(),
+            publications[at as usize].as_deref_mut(),
+        ) else {
             return true;
         };
         room.used_at = now;
@@ -110,7 +121,15 @@ impl Broker {
         let before = room.ring.next();
         let mut number = |order: &mut Publisher, sequence: u64, flags: u8, data: &[u8]| {
             let offset = room.ring.next();
-            let entry = Entry { offset, publisher, sequence, flags, gap: false, at_ms: 0, data };
+            let entry = Entry {
+                offset,
+                publisher,
+                sequence,
+                flags,
+                gap: false,
+                at_ms: 0,
+                data,
+            };
             room.ring.push(arena, now, &entry);
             order.applied(sequence, offset);
             counters.messages_published += 1;
@@ -151,7 +170,9 @@ impl Broker {
 
     /// An acknowledgement is due to the publisher; `slot` is its proxy's link if it is at hand.
     fn acknowledge(&mut self, at: u32, slot: Option<u32>) {
-        let Some(publication) = self.publications[at as usize].as_deref_mut() else { return };
+        let Some(publication) = self.publications[at as usize].as_deref_mut() else {
+            return;
+        };
         let slot = slot.or_else(|| self.links.to(publication.proxy));
         if !publication.ack_due {
             publication.ack_due = true;
@@ -166,16 +187,26 @@ impl Broker {
     pub(super) fn next_ack(&mut self, now: Micros, proxy: u32) -> Option<(u64, Ack)> {
         loop {
             let at = self.acks.get_mut(&proxy)?.pop_front()?;
-            let Some(publication) = self.publications[at as usize].as_deref_mut() else { continue };
+            let Some(publication) = self.publications[at as usize].as_deref_mut() else {
+                continue;
+            };
             publication.ack_due = false;
             let (node, epoch) = (self.node.me.node, self.node.me.epoch);
-            let mut stream = StreamId { node, epoch, generation: 0 };
+            let mut stream = StreamId {
+                node,
+                epoch,
+                generation: 0,
+            };
             let mut withheld = false;
             if let Some(room_at) = self.by_id.get(&publication.room).copied() {
                 if let Some(room) = self.rooms[room_at as usize].as_deref_mut() {
                     stream.generation = room.generation;
                     let (links, gateways) = (&self.links, &self.gateways);
-                    let live = |node: u32| gateways.get(&node).is_some_and(|gateway| gateway.link.is_some_and(|slot| links.table.get(slot).is_some()));
+                    let live = |node: u32| {
+                        gateways
+                            .get(&node)
+                            .is_some_and(|gateway| gateway.link.is_some_and(|slot| links.table.get(slot).is_some()))
+                    };
                     withheld = room.withholds(&self.arena, now, live, WITHHOLD_MAX);
                     if withheld && !publication.withheld {
                         publication.withheld = true;
@@ -200,7 +231,10 @@ impl Broker {
                 credit_bytes: if withheld { 0 } else { limits::CREDIT_BYTES as u32 },
                 stream,
                 missing: ranges[..missing].to_vec(),
-                runs: runs[..known].iter().map(|run| (run.seq, run.offset, run.count.min(u32::from(u16::MAX)) as u16)).collect(),
+                runs: runs[..known]
+                    .iter()
+                    .map(|run| (run.seq, run.offset, run.count.min(u32::from(u16::MAX)) as u16))
+                    .collect(),
             };
             self.counters.acknowledgements_sent += 1;
             return Some((publication.session, ack));
@@ -210,7 +244,9 @@ impl Broker {
     /// Puts back an acknowledgement that did not fit.
     pub(super) fn requeue_ack(&mut self, proxy: u32, ack: &Ack, session: u64) {
         let found = self.publications.iter().position(|publication| {
-            publication.as_deref().is_some_and(|known| known.session == session && known.handle == ack.handle && known.proxy == proxy)
+            publication
+                .as_deref()
+                .is_some_and(|known| known.session == session && known.handle == ack.handle && known.proxy == proxy)
         });
         if let Some(at) = found {
             self.acknowledge(at as u32, None);
@@ -225,10 +261,16 @@ impl Broker {
         self.withheld_at = None;
         let mut released = Vec::new();
         let (links, gateways) = (&self.links, &self.gateways);
-        let live = |node: u32| gateways.get(&node).is_some_and(|gateway| gateway.link.is_some_and(|slot| links.table.get(slot).is_some()));
+        let live = |node: u32| {
+            gateways
+                .get(&node)
+                .is_some_and(|gateway| gateway.link.is_some_and(|slot| links.table.get(slot).is_some()))
+        };
         let (rooms, arena) = (&mut self.rooms, &self.arena);
         self.withheld.retain(|at| {
-            let Some(room) = rooms[*at as usize].as_deref_mut() else { return false };
+            let Some(room) = rooms[*at as usize].as_deref_mut() else {
+                return false;
+            };
             if room.withholds(arena, now, live, WITHHOLD_MAX) {
                 return true;
             }
@@ -239,9 +281,15 @@ impl Broker {
             self.withheld_at = Some(now + WITHHOLD_EVERY);
             // A gateway whose word of its progress was lost says it again when it hears a head.
             for at in self.withheld.clone() {
-                let Some(room) = self.rooms[at as usize].as_deref() else { continue };
-                let behind: Vec<u32> =
-                    room.gateways.iter().filter(|cursor| cursor.behind_since.is_some()).map(|cursor| cursor.gateway).collect();
+                let Some(room) = self.rooms[at as usize].as_deref() else {
+                    continue;
+                };
+                let behind: Vec<u32> = room
+                    .gateways
+                    .iter()
+                    .filter(|cursor| cursor.behind_since.is_some())
+                    .map(|cursor| cursor.gateway)
+                    .collect();
                 behind.into_iter().for_each(|node| self.head_due(at, node));
             }
         }
@@ -259,7 +307,9 @@ impl Broker {
         let free = &mut self.free_publications;
         self.publishers.retain(|_, at| {
             let place = &mut publications[*at as usize];
-            let kept = place.as_deref().is_some_and(|known| known.ack_due || known.withheld || now < known.order.last_seen() + limits::PUBLISHER_IDLE);
+            let kept = place.as_deref().is_some_and(|known| {
+                known.ack_due || known.withheld || now < known.order.last_seen() + limits::PUBLISHER_IDLE
+            });
             if !kept {
                 *place = None;
                 free.push(*at);

@@ -33,7 +33,14 @@ pub struct Room {
 
 impl Room {
     pub fn new(id: u64, generation: u32, now: Micros) -> Self {
-        Room { id, generation, ring: Ring::new(1), gateways: Vec::new(), withheld: Vec::new(), used_at: now }
+        Room {
+            id,
+            generation,
+            ring: Ring::new(1),
+            gateways: Vec::new(),
+            withheld: Vec::new(),
+            used_at: now,
+        }
     }
 
     pub fn cursor(&mut self, gateway: u32) -> Option<&mut Cursor> {

@@ -36,12 +36,24 @@ pub enum Policy {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Item {
     /// A message: `data` is the next `len` bytes of the inbox.
-    Message { stream: StreamId, offset: u64, sender: u64, len: u32 },
+    Message {
+        stream: StreamId,
+        offset: u64,
+        sender: u64,
+        len: u32,
+    },
     Gap(StreamGap),
 }
 
 enum Held {
-    Message { stream: StreamId, offset: u64, publisher: PublisherId, sequence: u64, flags: u8, data: Box<[u8]> },
+    Message {
+        stream: StreamId,
+        offset: u64,
+        publisher: PublisherId,
+        sequence: u64,
+        flags: u8,
+        data: Box<[u8]>,
+    },
     Gap(StreamGap),
 }
 
@@ -102,7 +114,14 @@ pub struct Member {
 }
 
 impl Member {
-    pub fn new(name: &str, request: u32, positions: Positions, policy: Policy, inbox_bytes: usize, hash: KeyedState) -> Self {
+    pub fn new(
+        name: &str,
+        request: u32,
+        positions: Positions,
+        policy: Policy,
+        inbox_bytes: usize,
+        hash: KeyedState,
+    ) -> Self {
         Member {
             name: name.into(),
             request,
@@ -235,7 +254,12 @@ impl Member {
             return;
         }
         let last = if next == u64::MAX { StreamGap::OPEN } else { next - 1 };
-        self.gap(StreamGap { stream, first, last, reason });
+        self.gap(StreamGap {
+            stream,
+            first,
+            last,
+            reason,
+        });
     }
 
     fn hold(&mut self, index: u64, held: Held, bytes: usize) {
@@ -251,7 +275,9 @@ impl Member {
 
     fn release(&mut self, shared: &mut Shared<'_>) {
         while !self.full() {
-            let Some(held) = self.held.remove(&self.next) else { break };
+            let Some(held) = self.held.remove(&self.next) else {
+                break;
+            };
             self.next += 1;
             self.take(shared, held);
         }
@@ -262,9 +288,26 @@ impl Member {
 
     fn take(&mut self, shared: &mut Shared<'_>, held: Held) {
         match held {
-            Held::Message { stream, offset, publisher, sequence, flags, data } => {
+            Held::Message {
+                stream,
+                offset,
+                publisher,
+                sequence,
+                flags,
+                data,
+            } => {
                 self.held_bytes = self.held_bytes.saturating_sub(data.len());
-                self.message(shared, stream, offset, &Message { publisher, sequence, flags, data: &data });
+                self.message(
+                    shared,
+                    stream,
+                    offset,
+                    &Message {
+                        publisher,
+                        sequence,
+                        flags,
+                        data: &data,
+                    },
+                );
             }
             Held::Gap(gap) => self.gap(gap),
         }
@@ -295,7 +338,11 @@ impl Member {
 
     fn message(&mut self, shared: &mut Shared<'_>, stream: StreamId, offset: u64, message: &Message<'_>) {
         self.positions.advance(stream, offset);
-        if self.last.get(&message.publisher).is_some_and(|last| message.sequence <= *last) {
+        if self
+            .last
+            .get(&message.publisher)
+            .is_some_and(|last| message.sequence <= *last)
+        {
             self.counters.repeats += 1; // numbered again by another owner
             return;
         }
@@ -307,8 +354,14 @@ impl Member {
             self.deliver(stream, offset, message.publisher.user, message.data);
             return;
         }
-        let (outcome, abandoned) =
-            self.assembler.push(shared.now, message.publisher, message.sequence, message.flags, message.data, shared.budget);
+        let (outcome, abandoned) = self.assembler.push(
+            shared.now,
+            message.publisher,
+            message.sequence,
+            message.flags,
+            message.data,
+            shared.budget,
+        );
         if abandoned.is_some() {
             self.abandon(message.publisher);
         }
@@ -318,7 +371,11 @@ impl Member {
                 let data = data.into_owned();
                 self.deliver(stream, offset, message.publisher.user, &data);
             }
-            Outcome::Partial => self.partial.entry(message.publisher).or_default().push((stream, offset)),
+            Outcome::Partial => self
+                .partial
+                .entry(message.publisher)
+                .or_default()
+                .push((stream, offset)),
             // Who joins in the middle of a message starts with the next one: nothing is lost.
             Outcome::Dropped(Reason::NoFirst) if !seen => {}
             Outcome::Dropped(_) => self.lost_chunks(&[(stream, offset)]),
@@ -335,8 +392,15 @@ impl Member {
     fn lost_chunks(&mut self, chunks: &[(StreamId, u64)]) {
         for (stream, offset) in chunks {
             match self.reading.items.back_mut() {
-                Some(Item::Gap(gap)) if gap.stream == *stream && gap.last.checked_add(1) == Some(*offset) => gap.last = *offset,
-                _ => self.push_gap(StreamGap { stream: *stream, first: *offset, last: *offset, reason: GapReason::Unrepaired }),
+                Some(Item::Gap(gap)) if gap.stream == *stream && gap.last.checked_add(1) == Some(*offset) => {
+                    gap.last = *offset
+                }
+                _ => self.push_gap(StreamGap {
+                    stream: *stream,
+                    first: *offset,
+                    last: *offset,
+                    reason: GapReason::Unrepaired,
+                }),
             }
             self.counters.lost += 1;
         }
@@ -348,7 +412,10 @@ impl Member {
             self.positions.advance(gap.stream, had.max(gap.first.saturating_sub(1)));
         } else {
             self.positions.advance(gap.stream, gap.last);
-            self.counters.lost = self.counters.lost.saturating_add(gap.last.saturating_sub(gap.first).saturating_add(1));
+            self.counters.lost = self
+                .counters
+                .lost
+                .saturating_add(gap.last.saturating_sub(gap.first).saturating_add(1));
         }
         self.push_gap(gap);
     }
@@ -360,18 +427,36 @@ impl Member {
 
     fn deliver(&mut self, stream: StreamId, offset: u64, sender: u64, data: &[u8]) {
         let reading = &mut self.reading;
-        let full = |reading: &Reading| reading.bytes.len() + data.len() + (reading.items.len() + 1) * 64 > self.inbox_bytes;
+        let full =
+            |reading: &Reading| reading.bytes.len() + data.len() + (reading.items.len() + 1) * 64 > self.inbox_bytes;
         if self.policy == Policy::DropNewest && full(reading) {
             self.dropped(stream, offset);
             return;
         }
         if self.policy == Policy::DropOldest {
             while full(&self.reading) {
-                let Some(at) = self.reading.items.iter().position(|item| matches!(item, Item::Message { .. })) else { break };
-                let Some(Item::Message { stream, offset, len, .. }) = self.reading.items.get(at).copied() else { break };
+                let Some(at) = self
+                    .reading
+                    .items
+                    .iter()
+                    .position(|item| matches!(item, Item::Message { .. }))
+                else {
+                    break;
+                };
+                let Some(Item::Message {
+                    stream, offset, len, ..
+                }) = self.reading.items.get(at).copied()
+                else {
+                    break;
+                };
                 self.reading.bytes.drain(..len as usize);
                 self.counters.dropped_reader += 1;
-                let gap = StreamGap { stream, first: offset, last: offset, reason: GapReason::Reader };
+                let gap = StreamGap {
+                    stream,
+                    first: offset,
+                    last: offset,
+                    reason: GapReason::Reader,
+                };
                 // Neighbouring drops become one gap.
                 let merged = match at.checked_sub(1).and_then(|before| self.reading.items.get_mut(before)) {
                     Some(Item::Gap(known)) if known.reason == GapReason::Reader && known.stream == stream => {
@@ -389,7 +474,12 @@ impl Member {
         }
         self.counters.delivered += 1;
         self.counters.delivered_bytes += data.len() as u64;
-        self.reading.items.push_back(Item::Message { stream, offset, sender, len: data.len() as u32 });
+        self.reading.items.push_back(Item::Message {
+            stream,
+            offset,
+            sender,
+            len: data.len() as u32,
+        });
         self.reading.bytes.extend(data);
     }
 
@@ -397,7 +487,12 @@ impl Member {
         self.counters.dropped_reader += 1;
         match self.reading.items.back_mut() {
             Some(Item::Gap(gap)) if gap.reason == GapReason::Reader && gap.stream == stream => gap.last = offset,
-            _ => self.push_gap(StreamGap { stream, first: offset, last: offset, reason: GapReason::Reader }),
+            _ => self.push_gap(StreamGap {
+                stream,
+                first: offset,
+                last: offset,
+                reason: GapReason::Reader,
+            }),
         }
     }
 
@@ -433,18 +528,34 @@ impl Member {
 
     /// When this room needs time next.
     pub fn deadline(&self) -> Option<Micros> {
-        let hole = self.hole_since.filter(|_| !self.blocked && self.handle.is_some()).map(|_| self.ask_at);
-        [hole, self.assembler.deadline(), self.retry_at].into_iter().flatten().min()
+        let hole = self
+            .hole_since
+            .filter(|_| !self.blocked && self.handle.is_some())
+            .map(|_| self.ask_at);
+        [hole, self.assembler.deadline(), self.retry_at]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Ranges to ask the gateway for now.
     pub fn ask(&mut self, now: Micros, rtt: Micros) -> Vec<(u64, u64)> {
         let mut wanted = Vec::new();
-        if self.blocked || self.handle.is_none() || self.next >= self.known || now < self.ask_at || self.hole_since.is_none() {
+        if self.blocked
+            || self.handle.is_none()
+            || self.next >= self.known
+            || now < self.ask_at
+            || self.hole_since.is_none()
+        {
             return wanted;
         }
         let mut from = self.next;
-        for index in self.held.range(self.next..).map(|(index, _)| *index).chain([self.known]) {
+        for index in self
+            .held
+            .range(self.next..)
+            .map(|(index, _)| *index)
+            .chain([self.known])
+        {
             if index > from {
                 wanted.push((from, index - 1));
                 if wanted.len() == REPAIR_RANGES {
@@ -465,7 +576,8 @@ impl Member {
             return;
         }
         let mut old = Vec::new();
-        self.assembler.expire(shared.now, shared.budget, |publisher, _| old.push(publisher));
+        self.assembler
+            .expire(shared.now, shared.budget, |publisher, _| old.push(publisher));
         old.into_iter().for_each(|publisher| self.abandon(publisher));
     }
 

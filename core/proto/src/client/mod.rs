@@ -68,17 +68,35 @@ const SIDES: [Side; 2] = [Side::Gateway, Side::Proxy];
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClientEvent {
     /// A session is authenticated.
-    Ready { side: Side, user: u64 },
+    Ready {
+        side: Side,
+        user: u64,
+    },
     /// A session was lost and is being opened again, or was refused for good (`retry` is false).
-    Down { side: Side, reason: &'static str, retry: bool },
+    Down {
+        side: Side,
+        reason: &'static str,
+        retry: bool,
+    },
     /// A member of a room, the first time or again.
-    Joined { room: u32, gaps: Vec<StreamGap> },
+    Joined {
+        room: u32,
+        gaps: Vec<StreamGap>,
+    },
     /// A join or an open was refused for good.
-    Refused { room: u32, publication: bool, code: Code },
+    Refused {
+        room: u32,
+        publication: bool,
+        code: Code,
+    },
     /// A room has something to read.
-    Readable { room: u32 },
+    Readable {
+        room: u32,
+    },
     /// A room can be published to again.
-    Writable { publication: u32 },
+    Writable {
+        publication: u32,
+    },
     Published(Published),
 }
 
@@ -155,7 +173,11 @@ pub struct Client {
 
 impl Client {
     pub fn new(config: ClientConfig, seed: u64, entropy: Box<dyn Entropy>) -> Self {
-        let me = Identity { node: 0, role: Role::Client, epoch: 0 };
+        let me = Identity {
+            node: 0,
+            role: Role::Client,
+            epoch: 0,
+        };
         let mut node = Node::new(me, config.payload, seed, entropy);
         let session = |endpoints: Vec<Endpoint>, node: &mut Node| Session {
             at: node.dice.below(endpoints.len() as u64) as usize,
@@ -228,7 +250,14 @@ impl Client {
     /// Becomes a member of a room. The name is judged by the gateway.
     pub fn join(&mut self, now: Micros, name: &str, positions: Positions, policy: Policy) -> u32 {
         self.request += 1;
-        let member = Member::new(name, self.request, positions, policy, self.inbox_bytes, self.hash.clone());
+        let member = Member::new(
+            name,
+            self.request,
+            positions,
+            policy,
+            self.inbox_bytes,
+            self.hash.clone(),
+        );
         let room = match self.rooms.iter().position(Option::is_none) {
             Some(at) => {
                 self.rooms[at] = Some(Box::new(member));
@@ -245,19 +274,27 @@ impl Client {
     }
 
     fn ask_join(&mut self, room: u32) {
-        let Some(member) = self.rooms[room as usize].as_deref_mut() else { return };
+        let Some(member) = self.rooms[room as usize].as_deref_mut() else {
+            return;
+        };
         let session = &mut self.sessions[Side::Gateway as usize];
         if !session.ready {
             return;
         }
         if let Some(conn) = &mut session.conn {
-            conn.record(&Record::Join { request: member.request, name: member.name.as_bytes(), positions: member.positions.clone() });
+            conn.record(&Record::Join {
+                request: member.request,
+                name: member.name.as_bytes(),
+                positions: member.positions.clone(),
+            });
         }
     }
 
     /// Stops being a member. What is unread is dropped.
     pub fn leave(&mut self, room: u32) {
-        let Some(mut member) = self.rooms.get_mut(room as usize).and_then(Option::take) else { return };
+        let Some(mut member) = self.rooms.get_mut(room as usize).and_then(Option::take) else {
+            return;
+        };
         member.close(&mut self.budget);
         if let Some(handle) = member.handle {
             self.handles.retain(|(known, _)| *known != handle);
@@ -277,7 +314,12 @@ impl Client {
         if item.is_none() {
             member.told = false;
         }
-        if member.is_blocked() && member.unblock(&mut Shared { budget: &mut self.budget, now }) {
+        if member.is_blocked()
+            && member.unblock(&mut Shared {
+                budget: &mut self.budget,
+                now,
+            })
+        {
             self.reopen_window();
         }
         item
@@ -285,7 +327,10 @@ impl Client {
 
     /// Opens a room for publishing.
     pub fn publication(&mut self, now: Micros, name: &str) -> u32 {
-        let known = self.publications.iter().position(|known| known.as_deref().is_some_and(|known| &*known.name == name));
+        let known = self
+            .publications
+            .iter()
+            .position(|known| known.as_deref().is_some_and(|known| &*known.name == name));
         if let Some(at) = known {
             return at as u32;
         }
@@ -301,21 +346,31 @@ impl Client {
     }
 
     fn ask_open(&mut self, at: u32) {
-        let Some(publication) = self.publications[at as usize].as_deref() else { return };
+        let Some(publication) = self.publications[at as usize].as_deref() else {
+            return;
+        };
         let session = &mut self.sessions[Side::Proxy as usize];
         if !session.ready {
             return;
         }
         if let Some(conn) = &mut session.conn {
             let incarnation = publication.incarnation;
-            conn.record(&Record::Open { request: publication.request, name: publication.name.as_bytes(), incarnation });
+            conn.record(&Record::Open {
+                request: publication.request,
+                name: publication.name.as_bytes(),
+                incarnation,
+            });
         }
     }
 
     /// Publishes a message. Unless `ticket` is 0, [`ClientEvent::Published`] names it when the owner has numbered it.
     pub fn publish(&mut self, publication: u32, data: &[u8], ticket: u64) -> Result<(), PublishError> {
         let chunk_max = chunk_max(self.node.payload);
-        let Some(publication) = self.publications.get_mut(publication as usize).and_then(|place| place.as_deref_mut()) else {
+        let Some(publication) = self
+            .publications
+            .get_mut(publication as usize)
+            .and_then(|place| place.as_deref_mut())
+        else {
             return Err(PublishError::Refused(Code::Unknown));
         };
         publication.push(data, ticket, chunk_max)
@@ -345,7 +400,12 @@ impl Client {
     }
 
     fn find(&self, connection: u64) -> Option<Side> {
-        SIDES.into_iter().find(|side| self.sessions[*side as usize].conn.as_ref().is_some_and(|conn| conn.id == connection))
+        SIDES.into_iter().find(|side| {
+            self.sessions[*side as usize]
+                .conn
+                .as_ref()
+                .is_some_and(|conn| conn.id == connection)
+        })
     }
 
     fn datagram(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
@@ -358,7 +418,9 @@ impl Client {
             DatagramKind::Data => {
                 let opened = self.find(header.connection).and_then(|side| {
                     let conn = self.sessions[side as usize].conn.as_mut()?;
-                    conn.open(now, &mut self.node.keys, &header, datagram).ok().map(|len| (side, len))
+                    conn.open(now, &mut self.node.keys, &header, datagram)
+                        .ok()
+                        .map(|len| (side, len))
                 });
                 match opened {
                     Some((side, len)) => self.frames(now, side, &datagram[HEADER..HEADER + len]),
@@ -374,8 +436,12 @@ impl Client {
     fn handshake(&mut self, now: Micros, arrival: Arrival, header: &Header, datagram: &[u8]) {
         for side in SIDES {
             let session = &mut self.sessions[side as usize];
-            let Some(endpoint) = session.endpoints.get(session.at) else { continue };
-            let Some(knock) = session.knock.as_mut().filter(|knock| knock.id == header.connection) else { continue };
+            let Some(endpoint) = session.endpoints.get(session.at) else {
+                continue;
+            };
+            let Some(knock) = session.knock.as_mut().filter(|knock| knock.id == header.connection) else {
+                continue;
+            };
             if endpoint.addr != arrival.from {
                 continue;
             }
@@ -385,9 +451,21 @@ impl Client {
             }
             let Some(opened) = knock.accept(datagram) else { break };
             let id = knock.id;
-            let mut conn = Conn::new(id, opened.peer, self.socket, endpoint.addr, opened.secret, true, 0, SESSION_LOG_BYTES, now);
+            let mut conn = Conn::new(
+                id,
+                opened.peer,
+                self.socket,
+                endpoint.addr,
+                opened.secret,
+                true,
+                0,
+                SESSION_LOG_BYTES,
+                now,
+            );
             conn.receive_window = self.window;
-            conn.record(&Record::Authenticate { credential: &self.credential });
+            conn.record(&Record::Authenticate {
+                credential: &self.credential,
+            });
             session.knock = None;
             session.conn = Some(Box::new(conn));
             session.state = State::Opening;
@@ -407,7 +485,8 @@ impl Client {
         let Some(token) = reset_token(datagram) else { return };
         let side = SIDES.into_iter().find(|side| {
             let session = &self.sessions[*side as usize];
-            session.conn.as_ref().is_some_and(|conn| conn.peer == header.connection) && session.token.is_some_and(|known| same(&known, &token))
+            session.conn.as_ref().is_some_and(|conn| conn.peer == header.connection)
+                && session.token.is_some_and(|known| same(&known, &token))
         });
         match side {
             Some(side) => self.lose(now, side, "reset"),
@@ -430,7 +509,11 @@ impl Client {
             session.attempts += 1;
             session.at = (session.at + 1) % session.endpoints.len().max(1);
         }
-        let bound = if was_ready { BACKOFF_FIRST } else { (BACKOFF_FIRST << session.attempts.min(8)).min(BACKOFF_MAX) };
+        let bound = if was_ready {
+            BACKOFF_FIRST
+        } else {
+            (BACKOFF_FIRST << session.attempts.min(8)).min(BACKOFF_MAX)
+        };
         session.next_at = now + self.node.dice.below(bound);
         self.counters.sessions_lost += 1;
         match side {
@@ -440,9 +523,17 @@ impl Client {
                 self.repairs.clear();
                 self.rooms.iter_mut().flatten().for_each(|member| member.lost_session());
             }
-            Side::Proxy => self.publications.iter_mut().flatten().for_each(|publication| publication.lost_session()),
+            Side::Proxy => self
+                .publications
+                .iter_mut()
+                .flatten()
+                .for_each(|publication| publication.lost_session()),
         }
-        self.events.push_back(ClientEvent::Down { side, reason, retry: true });
+        self.events.push_back(ClientEvent::Down {
+            side,
+            reason,
+            retry: true,
+        });
     }
 
     fn frames(&mut self, now: Micros, side: Side, bytes: &[u8]) {
@@ -454,7 +545,9 @@ impl Client {
                 break;
             };
             elicits |= frame.kind.elicits();
-            let Some(conn) = self.sessions[side as usize].conn.as_mut() else { return };
+            let Some(conn) = self.sessions[side as usize].conn.as_mut() else {
+                return;
+            };
             match conn.control_frame(now, &frame, &mut records) {
                 Control::Other => self.role_frame(now, side, &frame),
                 Control::Closed(_) => {
@@ -512,12 +605,22 @@ impl Client {
     }
 
     fn with_room(&mut self, now: Micros, handle: u32, act: impl FnOnce(&mut Member, &mut Shared<'_>)) {
-        let found = self.handles.iter().find(|(known, _)| *known == handle).map(|(_, room)| *room);
+        let found = self
+            .handles
+            .iter()
+            .find(|(known, _)| *known == handle)
+            .map(|(_, room)| *room);
         let Some(member) = found.and_then(|room| self.rooms[room as usize].as_deref_mut()) else {
             self.counters.frames_unknown_room += 1;
             return;
         };
-        act(member, &mut Shared { budget: &mut self.budget, now });
+        act(
+            member,
+            &mut Shared {
+                budget: &mut self.budget,
+                now,
+            },
+        );
         if member.is_blocked() {
             if let Some(conn) = &mut self.sessions[Side::Gateway as usize].conn {
                 conn.receive_window = 0;
@@ -528,16 +631,27 @@ impl Client {
         }
         if !member.told && !member.reading.items.is_empty() {
             member.told = true;
-            self.events.push_back(ClientEvent::Readable { room: found.unwrap_or_default() });
+            self.events.push_back(ClientEvent::Readable {
+                room: found.unwrap_or_default(),
+            });
         }
     }
 
     fn acknowledged(&mut self, now: Micros, ack: &Ack) {
-        let rtt = self.sessions[Side::Proxy as usize].conn.as_ref().map_or(20_000, |conn| conn.flow.rtt());
-        let found = self.publications.iter_mut().enumerate().find(|(_, known)| known.as_deref().is_some_and(|known| known.handle == Some(ack.handle)));
+        let rtt = self.sessions[Side::Proxy as usize]
+            .conn
+            .as_ref()
+            .map_or(20_000, |conn| conn.flow.rtt());
+        let found = self
+            .publications
+            .iter_mut()
+            .enumerate()
+            .find(|(_, known)| known.as_deref().is_some_and(|known| known.handle == Some(ack.handle)));
         let Some((at, Some(publication))) = found else { return };
         let events = &mut self.events;
-        publication.acknowledged(now, rtt, ack, |published| events.push_back(ClientEvent::Published(published)));
+        publication.acknowledged(now, rtt, ack, |published| {
+            events.push_back(ClientEvent::Published(published))
+        });
         if publication.take_writable() {
             events.push_back(ClientEvent::Writable { publication: at as u32 });
         }
@@ -545,7 +659,11 @@ impl Client {
 
     fn record(&mut self, now: Micros, side: Side, record: Record<'_>) {
         match record {
-            Record::Ready { user, token, keepalive_ms } => {
+            Record::Ready {
+                user,
+                token,
+                keepalive_ms,
+            } => {
                 let session = &mut self.sessions[side as usize];
                 session.token = Some(token);
                 session.keepalive = Micros::from(keepalive_ms.clamp(50, 600_000)) * 1_000;
@@ -559,17 +677,35 @@ impl Client {
                     let session = &mut self.sessions[side as usize];
                     session.state = State::Refused;
                     self.events.pop_back();
-                    self.events.push_back(ClientEvent::Down { side, reason: code.name(), retry: false });
+                    self.events.push_back(ClientEvent::Down {
+                        side,
+                        reason: code.name(),
+                        retry: false,
+                    });
                 }
             }
-            Record::Refused { request, code, retry_ms } => self.refused(now, request, code, retry_ms),
-            Record::Joined { request, handle, index, start, gaps } => {
-                let found = self.rooms.iter().position(|room| room.as_deref().is_some_and(|room| room.request == request));
+            Record::Refused {
+                request,
+                code,
+                retry_ms,
+            } => self.refused(now, request, code, retry_ms),
+            Record::Joined {
+                request,
+                handle,
+                index,
+                start,
+                gaps,
+            } => {
+                let found = self
+                    .rooms
+                    .iter()
+                    .position(|room| room.as_deref().is_some_and(|room| room.request == request));
                 let Some(at) = found else {
                     self.leaves.push_back(handle); // left before the answer came
                     return;
                 };
-                self.handles.retain(|(known, room)| *known != handle && *room != at as u32);
+                self.handles
+                    .retain(|(known, room)| *known != handle && *room != at as u32);
                 self.handles.push((handle, at as u32));
                 if let Some(member) = self.rooms[at].as_deref_mut() {
                     member.joined(handle, index, &start, &gaps);
@@ -581,7 +717,11 @@ impl Client {
                 self.events.push_back(ClientEvent::Joined { room: at as u32, gaps });
             }
             Record::Opened { request, handle } => {
-                let found = self.publications.iter_mut().flatten().find(|known| known.request == request);
+                let found = self
+                    .publications
+                    .iter_mut()
+                    .flatten()
+                    .find(|known| known.request == request);
                 if let Some(publication) = found {
                     publication.handle = Some(handle);
                     publication.retry_at = None;
@@ -593,24 +733,42 @@ impl Client {
 
     fn refused(&mut self, now: Micros, request: u32, code: Code, retry_ms: u32) {
         let retry_at = now + Micros::from(retry_ms.clamp(10, 60_000)) * 1_000;
-        for (at, member) in self.rooms.iter_mut().enumerate().filter_map(|(at, room)| Some((at, room.as_deref_mut()?))) {
+        for (at, member) in self
+            .rooms
+            .iter_mut()
+            .enumerate()
+            .filter_map(|(at, room)| Some((at, room.as_deref_mut()?)))
+        {
             if member.request == request {
                 if code.retry() {
                     member.retry_at = Some(retry_at);
                     self.check_at = Some(self.check_at.map_or(retry_at, |known| known.min(retry_at)));
                 } else {
-                    self.events.push_back(ClientEvent::Refused { room: at as u32, publication: false, code });
+                    self.events.push_back(ClientEvent::Refused {
+                        room: at as u32,
+                        publication: false,
+                        code,
+                    });
                 }
                 return;
             }
         }
-        for (at, publication) in self.publications.iter_mut().enumerate().filter_map(|(at, known)| Some((at, known.as_deref_mut()?))) {
+        for (at, publication) in self
+            .publications
+            .iter_mut()
+            .enumerate()
+            .filter_map(|(at, known)| Some((at, known.as_deref_mut()?)))
+        {
             if publication.request == request {
                 if code.retry() {
                     publication.retry_at = Some(retry_at);
                 } else {
                     publication.refused = Some(code);
-                    self.events.push_back(ClientEvent::Refused { room: at as u32, publication: true, code });
+                    self.events.push_back(ClientEvent::Refused {
+                        room: at as u32,
+                        publication: true,
+                        code,
+                    });
                 }
                 return;
             }
@@ -625,7 +783,10 @@ impl Client {
         let mut joins = Vec::new();
         for (at, room) in self.rooms.iter_mut().enumerate() {
             let Some(member) = room.as_deref_mut() else { continue };
-            member.expire(&mut Shared { budget: &mut self.budget, now });
+            member.expire(&mut Shared {
+                budget: &mut self.budget,
+                now,
+            });
             if member.retry_at.is_some_and(|at| now >= at) {
                 member.retry_at = None;
                 joins.push(at as u32);
@@ -643,10 +804,18 @@ impl Client {
         let session = &mut self.sessions[side as usize];
         match session.state {
             State::Waiting if now >= session.next_at && !self.closing => {
-                let Some(endpoint) = session.endpoints.get(session.at).cloned() else { return };
+                let Some(endpoint) = session.endpoints.get(session.at).cloned() else {
+                    return;
+                };
                 let id = self.node.secret_u64();
                 let session = &mut self.sessions[side as usize];
-                session.knock = Some(Knock::new(id, InitiatorKey::Client(&endpoint.key), 0, &[], self.node.entropy.as_mut()));
+                session.knock = Some(Knock::new(
+                    id,
+                    InitiatorKey::Client(&endpoint.key),
+                    0,
+                    &[],
+                    self.node.entropy.as_mut(),
+                ));
                 session.state = State::Knocking;
                 session.attempt_until = now + ATTEMPT_MAX;
                 session.next_at = now + HELLO_EVERY;
@@ -692,13 +861,27 @@ impl Client {
                 let keepalive = conn.heard_at.max(conn.sent_at) + session.keepalive;
                 let silence = session.asked_at.map(|at| at + SILENCE_MAX);
                 let attempt = (session.state == State::Opening).then_some(session.attempt_until);
-                [conn.deadline(), Some(keepalive), silence, attempt].into_iter().flatten().min()
+                [conn.deadline(), Some(keepalive), silence, attempt]
+                    .into_iter()
+                    .flatten()
+                    .min()
             }
         }
     }
 
     fn serve(&mut self, now: Micros, side: Side, outbox: &mut Outbox) -> bool {
-        let Client { node, sessions, rooms, publications, repairs, leaves, counters, closing, socket, .. } = self;
+        let Client {
+            node,
+            sessions,
+            rooms,
+            publications,
+            repairs,
+            leaves,
+            counters,
+            closing,
+            socket,
+            ..
+        } = self;
         let session = &mut sessions[side as usize];
         if session.hello_due && outbox.room() > 0 {
             session.hello_due = false;
@@ -708,7 +891,9 @@ impl Client {
         }
         let payload = node.payload;
         loop {
-            let Some(conn) = session.conn.as_mut() else { return false };
+            let Some(conn) = session.conn.as_mut() else {
+                return false;
+            };
             if side == Side::Gateway {
                 while let Some(handle) = leaves.pop_front() {
                     conn.record(&Record::Leave { handle });
@@ -716,7 +901,10 @@ impl Client {
             }
             let free = conn.flow.available(payload);
             let probe = std::mem::take(&mut session.probe);
-            let due = side == Side::Proxy && session.state == State::Ready && free > 0 && publications.iter().flatten().any(|known| known.is_due(now));
+            let due = side == Side::Proxy
+                && session.state == State::Ready
+                && free > 0
+                && publications.iter().flatten().any(|known| known.is_due(now));
             let asks = side == Side::Gateway && !repairs.is_empty();
             if !due && !asks && !probe && !*closing && session.challenge.is_none() && !conn.control_due(now) {
                 return false;
@@ -731,7 +919,9 @@ impl Client {
             let mut writer = Writer::new(&mut buffer[HEADER..HEADER + frames_max(payload)]);
             let mut elicits = conn.control(now, &mut writer);
             if let Some(challenge) = session.challenge.take() {
-                append(&mut writer, FrameKind::PathResponse, 0, |writer| !writer.put(&challenge).full());
+                append(&mut writer, FrameKind::PathResponse, 0, |writer| {
+                    !writer.put(&challenge).full()
+                });
             }
             if asks {
                 while let Some(room) = repairs.front().copied() {
@@ -812,7 +1002,9 @@ impl Machine for Client {
         self.expire_rooms(now);
         let mut opens = Vec::new();
         for (at, publication) in self.publications.iter_mut().enumerate() {
-            let Some(publication) = publication.as_deref_mut() else { continue };
+            let Some(publication) = publication.as_deref_mut() else {
+                continue;
+            };
             publication.expire(now);
             if publication.retry_at.is_some_and(|at| now >= at) {
                 publication.retry_at = None;
@@ -831,8 +1023,18 @@ impl Machine for Client {
     }
 
     fn deadline(&self) -> Option<Micros> {
-        let publications = self.publications.iter().flatten().filter_map(|publication| publication.deadline()).min();
-        SIDES.into_iter().map(|side| self.session_deadline(side)).chain([self.check_at, publications]).flatten().min()
+        let publications = self
+            .publications
+            .iter()
+            .flatten()
+            .filter_map(|publication| publication.deadline())
+            .min();
+        SIDES
+            .into_iter()
+            .map(|side| self.session_deadline(side))
+            .chain([self.check_at, publications])
+            .flatten()
+            .min()
     }
 
     fn drain_events(&mut self, events: &mut Vec<ClientEvent>) {

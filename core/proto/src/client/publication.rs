@@ -108,14 +108,21 @@ impl Publication {
             return Err(PublishError::Refused(code));
         }
         let chunks = split(data, chunk_max).map_err(|_| PublishError::TooLong)?;
-        let fits = self.unacked.len() + chunks.len() <= self.credit_messages && self.bytes + data.len() <= self.credit_bytes;
+        let fits =
+            self.unacked.len() + chunks.len() <= self.credit_messages && self.bytes + data.len() <= self.credit_bytes;
         if !fits {
             self.waiting = true;
             return Err(PublishError::WouldBlock);
         }
         for (flags, chunk) in chunks {
             let ticket = if flags & LAST != 0 { ticket } else { 0 };
-            self.unacked.push_back(Unacked { data: chunk.into(), flags, ticket, sent_at: None, due: true });
+            self.unacked.push_back(Unacked {
+                data: chunk.into(),
+                flags,
+                ticket,
+                sent_at: None,
+                due: true,
+            });
         }
         self.bytes += data.len();
         Ok(())
@@ -134,11 +141,23 @@ impl Publication {
                 self.published += 1;
             }
             if message.ticket != 0 {
-                while ack.runs.get(run).is_some_and(|(first, _, count)| first + u64::from(*count) <= self.low) {
+                while ack
+                    .runs
+                    .get(run)
+                    .is_some_and(|(first, _, count)| first + u64::from(*count) <= self.low)
+                {
                     run += 1;
                 }
-                let offset = ack.runs.get(run).filter(|(first, _, _)| *first <= self.low).map_or(0, |(first, offset, _)| offset + (self.low - first));
-                done(Published { ticket: message.ticket, stream: ack.stream, offset });
+                let offset = ack
+                    .runs
+                    .get(run)
+                    .filter(|(first, _, _)| *first <= self.low)
+                    .map_or(0, |(first, offset, _)| offset + (self.low - first));
+                done(Published {
+                    ticket: message.ticket,
+                    stream: ack.stream,
+                    offset,
+                });
             }
             self.low += 1;
         }
@@ -159,7 +178,12 @@ impl Publication {
         // What the owner names as missing is repeated, if it was not on its way when the owner spoke.
         for (first, last) in &ack.missing {
             for sequence in *first..=*last {
-                let Some(message) = sequence.checked_sub(self.low).and_then(|at| self.unacked.get_mut(at as usize)) else { break };
+                let Some(message) = sequence
+                    .checked_sub(self.low)
+                    .and_then(|at| self.unacked.get_mut(at as usize))
+                else {
+                    break;
+                };
                 if message.sent_at.is_some_and(|at| now >= at + rtt) {
                     message.due = true;
                     self.any_due = true;
@@ -196,7 +220,10 @@ impl Publication {
     /// When this room needs time next.
     pub fn deadline(&self) -> Option<Micros> {
         let repeat = (self.handle.is_some() && !self.unacked.is_empty() && self.unsent > 0).then_some(self.repeat_at);
-        [repeat, self.poll_at.filter(|_| self.handle.is_some()), self.retry_at].into_iter().flatten().min()
+        [repeat, self.poll_at.filter(|_| self.handle.is_some()), self.retry_at]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Whether something is to be sent now.
@@ -208,10 +235,17 @@ impl Publication {
 
     /// Writes one publish frame, if something is due and fits. Returns whether it wrote.
     pub fn write(&mut self, now: Micros, body_max: usize, writer: &mut Writer<'_>) -> bool {
-        let Some(handle) = self.handle.filter(|_| self.is_due(now)) else { return false };
+        let Some(handle) = self.handle.filter(|_| self.is_due(now)) else {
+            return false;
+        };
         let mut body = [0; 1500];
         let space = body_max.min(writer.room().saturating_sub(PUBLISH)).min(body.len());
-        let start = match self.unacked.iter().take(self.unsent).position(|message| self.any_due && message.due) {
+        let start = match self
+            .unacked
+            .iter()
+            .take(self.unsent)
+            .position(|message| self.any_due && message.due)
+        {
             Some(at) => at,
             None => {
                 self.any_due = false;
@@ -224,7 +258,10 @@ impl Publication {
             if count == PUBLISH_MESSAGES || !message.due || messages.room() < PUBLISHED + message.data.len() {
                 break;
             }
-            messages.u16(message.data.len() as u16).u8(message.flags).put(&message.data);
+            messages
+                .u16(message.data.len() as u16)
+                .u8(message.flags)
+                .put(&message.data);
             if message.sent_at.is_some() {
                 self.repeated += 1;
             }
@@ -246,12 +283,21 @@ impl Publication {
         self.unsent = self.unsent.max(start + count);
         let first = self.low + start as u64;
         let len = messages.len();
-        Publish { handle, low: self.low, first, count: count as u8, messages: &body[..len] }.write(writer)
+        Publish {
+            handle,
+            low: self.low,
+            first,
+            count: count as u8,
+            messages: &body[..len],
+        }
+        .write(writer)
     }
 
     /// Whether the program that was told to wait can go on.
     pub fn take_writable(&mut self) -> bool {
-        let writable = self.waiting && self.unacked.len() * 4 <= self.credit_messages * 3 && self.bytes * 4 <= self.credit_bytes * 3;
+        let writable = self.waiting
+            && self.unacked.len() * 4 <= self.credit_messages * 3
+            && self.bytes * 4 <= self.credit_bytes * 3;
         if writable {
             self.waiting = false;
         }

@@ -30,7 +30,9 @@ const PAD_FROM: (usize, usize) = (3, 4);
 impl Gateway {
     /// Puts a room into the fan-out queue; every member is looked at once from now.
     pub(super) fn activate(&mut self, at: u32) {
-        let Some(room) = self.rooms[at as usize].as_deref_mut() else { return };
+        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+            return;
+        };
         room.serve_left = room.members.len();
         if !room.active && room.serve_left > 0 {
             room.active = true;
@@ -46,12 +48,17 @@ impl Gateway {
         let mut turns = self.sessions.table.ready_len();
         while turns > 0 && outbox.room() > 0 {
             turns -= 1;
-            let Some(slot) = self.sessions.table.next_ready() else { break };
+            let Some(slot) = self.sessions.table.next_ready() else {
+                break;
+            };
             self.serve(now, slot, outbox);
         }
         while outbox.room() > 0 {
             let Some(at) = self.active.front().copied() else { break };
-            let Some(room) = self.rooms[at as usize].as_deref_mut().filter(|room| room.serve_left > 0 && !room.members.is_empty()) else {
+            let Some(room) = self.rooms[at as usize]
+                .as_deref_mut()
+                .filter(|room| room.serve_left > 0 && !room.members.is_empty())
+            else {
                 if let Some(room) = self.rooms[at as usize].as_deref_mut() {
                     room.active = false;
                 }
@@ -59,7 +66,11 @@ impl Gateway {
                 continue;
             };
             room.serve_left -= 1;
-            room.serve_at = if room.serve_at + 1 >= room.members.len() { 0 } else { room.serve_at + 1 };
+            room.serve_at = if room.serve_at + 1 >= room.members.len() {
+                0
+            } else {
+                room.serve_at + 1
+            };
             let slot = room.members[room.serve_at];
             self.serve(now, slot, outbox);
         }
@@ -76,8 +87,18 @@ impl Gateway {
         let payload = self.node.payload;
         let (mut moved, mut full) = (false, false);
         loop {
-            let Gateway { sessions, rooms, arena, segments, node, counters, .. } = self;
-            let Some(peer) = sessions.table.get_mut(slot) else { return };
+            let Gateway {
+                sessions,
+                rooms,
+                arena,
+                segments,
+                node,
+                counters,
+                ..
+            } = self;
+            let Some(peer) = sessions.table.get_mut(slot) else {
+                return;
+            };
             let (conn, session) = (&mut peer.conn, &mut peer.data);
             let probe = std::mem::take(&mut session.probe);
             let client = &mut session.data;
@@ -111,7 +132,9 @@ impl Gateway {
                 for step in 0..count {
                     let index = (client.turn as usize + step) % count;
                     let joined = &mut client.joined[index];
-                    let Some(room) = rooms[joined.room as usize].as_deref() else { continue };
+                    let Some(room) = rooms[joined.room as usize].as_deref() else {
+                        continue;
+                    };
                     let head = room.ring.next();
                     while joined.cursor < head {
                         let oldest = room.ring.first().max(joined.too_old);
@@ -164,7 +187,11 @@ impl Gateway {
                 break;
             }
             let total = HEADER + len + crate::seal::TAG;
-            let pad = if more && spare && total * PAD_FROM.1 >= payload * PAD_FROM.0 { payload } else { 0 };
+            let pad = if more && spare && total * PAD_FROM.1 >= payload * PAD_FROM.0 {
+                payload
+            } else {
+                0
+            };
             let total = conn.seal(now, &mut node.keys, node.stamp, buffer, len, elicits, pad);
             if probe {
                 conn.tail_probed(now, step);
@@ -186,7 +213,9 @@ impl Gateway {
 
     /// A paced room's slowest member may have moved.
     fn note_paced(&mut self, slot: u32) {
-        let Some(peer) = self.sessions.table.get(slot) else { return };
+        let Some(peer) = self.sessions.table.get(slot) else {
+            return;
+        };
         let rooms: Vec<u32> = peer.data.data.joined.iter().map(|joined| joined.room).collect();
         for at in rooms {
             if self.rooms[at as usize].as_deref().is_some_and(|room| room.paced) {
@@ -198,12 +227,16 @@ impl Gateway {
     /// A session's status came: lost carriers have their heads told again, and a window may have opened.
     pub(super) fn heard(&mut self, slot: u32, heard: &Heard) {
         let now_ms = self.now_ms;
-        let Some(peer) = self.sessions.table.get_mut(slot) else { return };
+        let Some(peer) = self.sessions.table.get_mut(slot) else {
+            return;
+        };
         let next = peer.conn.flow.next();
         let revived = peer.conn.silence > STOOD_STILL;
         let mut pending = peer.data.data.repairs.is_some();
         for joined in &mut peer.data.data.joined {
-            let Some(room) = self.rooms[joined.room as usize].as_deref() else { continue };
+            let Some(room) = self.rooms[joined.room as usize].as_deref() else {
+                continue;
+            };
             if heard.missing {
                 let carrier = next - u64::from((next as u32).wrapping_sub(joined.carrier));
                 if carrier <= heard.status.highest && !heard.status.covers(carrier) && carrier + 8_192 > next {
@@ -225,14 +258,23 @@ impl Gateway {
 
     /// Takes a member's request to have places again. `false`: malformed.
     pub(super) fn repair_asked(&mut self, now: Micros, slot: u32, body: &[u8]) -> bool {
-        let Some((handle, ranges)) = read_repair(body) else { return false };
-        let Some(peer) = self.sessions.table.get_mut(slot) else { return true };
+        let Some((handle, ranges)) = read_repair(body) else {
+            return false;
+        };
+        let Some(peer) = self.sessions.table.get_mut(slot) else {
+            return true;
+        };
         let client = &mut peer.data.data;
-        let Some(joined) = client.joined.iter().find(|joined| joined.room == handle) else { return true };
+        let Some(joined) = client.joined.iter().find(|joined| joined.room == handle) else {
+            return true;
+        };
         let cursor = joined.cursor;
         let grown = (now.saturating_sub(client.allowance_at)).saturating_mul(ALLOWANCE_A_SECOND) / 1_000_000;
         client.allowance_at = now;
-        client.allowance = client.allowance.saturating_add(i32::try_from(grown).unwrap_or(i32::MAX)).min(ALLOWANCE_MAX);
+        client.allowance = client
+            .allowance
+            .saturating_add(i32::try_from(grown).unwrap_or(i32::MAX))
+            .min(ALLOWANCE_MAX);
         for (first, last) in ranges {
             // Places that were never sent are not repaired: they come by themselves.
             if first >= cursor || last < first {
@@ -291,7 +333,11 @@ fn repairs(
             queue.pop_front();
             continue;
         };
-        let readable = if room.ring.get(arena, *first).is_some() { *first } else { room.ring.readable(arena, *first) };
+        let readable = if room.ring.get(arena, *first).is_some() {
+            *first
+        } else {
+            room.ring.readable(arena, *first)
+        };
         if readable > *first {
             // Everything below is gone, for this member as for all.
             let told = skip_frame(room, arena, at, readable, GapReason::Slow).write(writer);
@@ -346,17 +392,43 @@ fn skip_frame(room: &Room, arena: &Arena, handle: u32, index: u64, reason: GapRe
         let end = room.spans.get(at + 1).map_or(u64::MAX, |next| next.place);
         resume.push((span.stream, room.offset_at(arena, span.place, end, index)));
     }
-    Skip { handle, index, reason, resume }
+    Skip {
+        handle,
+        index,
+        reason,
+        resume,
+    }
 }
 
 /// Builds one frame from `place` on: a block of messages, or one gap.
-fn build(room: &Room, arena: &Arena, handle: u32, place: u64, until: u64, bundle: bool, writer: &mut Writer<'_>) -> Option<Built> {
+fn build(
+    room: &Room,
+    arena: &Arena,
+    handle: u32,
+    place: u64,
+    until: u64,
+    bundle: bool,
+    writer: &mut Writer<'_>,
+) -> Option<Built> {
     let (stream, end) = room.span_of(place)?;
     let entry = room.ring.get(arena, place)?;
     if entry.gap {
-        let gap = StreamGap { stream, first: entry.offset, last: entry.sequence, reason: entry.reason() };
-        let written = GapPlace { handle, index: place, gap }.write(writer);
-        return written.then_some(Built { next: place + 1, whole: true });
+        let gap = StreamGap {
+            stream,
+            first: entry.offset,
+            last: entry.sequence,
+            reason: entry.reason(),
+        };
+        let written = GapPlace {
+            handle,
+            index: place,
+            gap,
+        }
+        .write(writer);
+        return written.then_some(Built {
+            next: place + 1,
+            whole: true,
+        });
     }
     let until = until.min(end).min(if bundle { u64::MAX } else { place + 1 });
     let mut next = place;
@@ -368,7 +440,12 @@ fn build(room: &Room, arena: &Arena, handle: u32, place: u64, until: u64, bundle
                 whole = true;
                 break;
             };
-            let message = Message { publisher: entry.publisher, sequence: entry.sequence, flags: entry.flags, data: entry.data };
+            let message = Message {
+                publisher: entry.publisher,
+                sequence: entry.sequence,
+                flags: entry.flags,
+                data: entry.data,
+            };
             if !block.push(writer, &message) {
                 whole = true;
                 break;

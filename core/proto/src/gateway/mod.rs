@@ -182,7 +182,11 @@ impl Gateway {
     pub fn new(config: GatewayConfig, seed: u64, mut entropy: Box<dyn Entropy>) -> Self {
         let reset = || ResetSecret::new(config.reset_secret);
         let public = Door::new(DoorKey::Server(Box::new(config.server_key)), reset(), entropy.as_mut());
-        let link = Door::new(DoorKey::Cluster(Box::new(config.cluster.clone())), reset(), entropy.as_mut());
+        let link = Door::new(
+            DoorKey::Cluster(Box::new(config.cluster.clone())),
+            reset(),
+            entropy.as_mut(),
+        );
         let mut node = Node::new(config.me, config.payload, seed, entropy);
         let (k0, k1) = (node.secret_u64(), node.secret_u64());
         Gateway {
@@ -218,8 +222,12 @@ impl Gateway {
     pub fn set_placement(&mut self, now: Micros, placement: Placement) {
         use crate::wire::Role;
         self.node.stamp.placement = placement.epoch;
-        let nodes = placement.nodes.iter().filter(|node| matches!(node.role, Role::Broker | Role::Router));
-        self.links.dial(now, nodes.map(|node| (node.node, node.role, node.addr)));
+        let nodes = placement
+            .nodes
+            .iter()
+            .filter(|node| matches!(node.role, Role::Broker | Role::Router));
+        self.links
+            .dial(now, nodes.map(|node| (node.node, node.role, node.addr)));
         self.placement = placement;
     }
 
@@ -270,7 +278,9 @@ impl Gateway {
     }
 
     fn from_session(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
-        let Some((slot, len)) = self.sessions.receive(now, &mut self.node, arrival, datagram) else { return };
+        let Some((slot, len)) = self.sessions.receive(now, &mut self.node, arrival, datagram) else {
+            return;
+        };
         let mut elicits = false;
         let mut records = std::mem::take(&mut self.records);
         for frame in Frames::new(&datagram[HEADER..HEADER + len]) {
@@ -315,7 +325,11 @@ impl Gateway {
 
     fn request(&mut self, now: Micros, slot: u32, record: Record<'_>) {
         match record {
-            Record::Join { request, name, positions } => {
+            Record::Join {
+                request,
+                name,
+                positions,
+            } => {
                 if let Err(code) = self.join(now, slot, request, name, positions) {
                     self.counters.joins_refused += 1;
                     self.refuse(slot, request, code);
@@ -331,14 +345,20 @@ impl Gateway {
     fn refuse(&mut self, slot: u32, request: u32, code: Code) {
         if let Some(peer) = self.sessions.table.get_mut(slot) {
             let retry_ms = if code.retry() { 500 } else { 0 };
-            peer.conn.record(&Record::Refused { request, code, retry_ms });
+            peer.conn.record(&Record::Refused {
+                request,
+                code,
+                retry_ms,
+            });
         }
     }
 
     fn join(&mut self, now: Micros, slot: u32, request: u32, name: &[u8], positions: Positions) -> Result<(), Code> {
         let name = RoomName::from_bytes(name).map_err(|_| Code::BadRoomName)?;
         let key = name.key(&self.name_key);
-        let Some(peer) = self.sessions.table.get_mut(slot) else { return Ok(()) };
+        let Some(peer) = self.sessions.table.get_mut(slot) else {
+            return Ok(());
+        };
         let session = peer.conn.id;
         peer.data.data.slot = slot;
         if peer.data.data.joined.len() >= SESSION_ROOMS {
@@ -348,19 +368,27 @@ impl Gateway {
             return Err(Code::RateLimited);
         }
         let at = self.open_room(now, key, &name)?;
-        let Some(room) = self.rooms[at as usize].as_deref_mut() else { return Err(Code::Busy) };
+        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+            return Err(Code::Busy);
+        };
         room.empty_since = None;
         if room.waiting.len() >= ROOMS_MAX {
             return Err(Code::Busy);
         }
-        room.waiting.push(Waiting { session, request, positions });
+        room.waiting.push(Waiting {
+            session,
+            request,
+            positions,
+        });
         self.admit_waiting(now, at, false);
         Ok(())
     }
 
     fn open_room(&mut self, now: Micros, key: RoomKey, name: &RoomName<'_>) -> Result<u32, Code> {
         if let Some(at) = self.by_id.get(&key.id).copied() {
-            let same = self.rooms[at as usize].as_ref().is_some_and(|room| room.check == key.check);
+            let same = self.rooms[at as usize]
+                .as_ref()
+                .is_some_and(|room| room.check == key.check);
             return if same { Ok(at) } else { Err(Code::NameCollision) };
         }
         if self.by_id.len() >= ROOMS_MAX {
@@ -386,19 +414,31 @@ impl Gateway {
 
     /// Admits whoever waits for this room and can start now. `last_try`: history that has not come will not.
     fn admit_waiting(&mut self, now: Micros, at: u32, last_try: bool) {
-        let Some(room) = self.rooms[at as usize].as_deref_mut() else { return };
+        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+            return;
+        };
         if !room.in_force || room.waiting.is_empty() {
             return;
         }
         let mut still = Vec::new();
         for waiting in std::mem::take(&mut room.waiting) {
-            let Some(slot) = self.sessions.table.find(waiting.session) else { continue };
-            let Some(peer) = self.sessions.table.get_mut(slot) else { continue };
+            let Some(slot) = self.sessions.table.find(waiting.session) else {
+                continue;
+            };
+            let Some(peer) = self.sessions.table.get_mut(slot) else {
+                continue;
+            };
             let client = &mut peer.data.data;
             if let Some(joined) = client.joined.iter().find(|joined| joined.room == at) {
                 // A member already: tell it where it stands.
                 let start = room.position_at(&self.arena, joined.cursor);
-                peer.conn.record(&Record::Joined { request: waiting.request, handle: at, index: joined.cursor, start, gaps: Vec::new() });
+                peer.conn.record(&Record::Joined {
+                    request: waiting.request,
+                    handle: at,
+                    index: joined.cursor,
+                    start,
+                    gaps: Vec::new(),
+                });
                 self.sessions.table.mark(slot);
                 continue;
             }
@@ -411,10 +451,23 @@ impl Gateway {
             };
             let carrier = peer.conn.flow.next() as u32;
             let seat = room.members.len() as u32;
-            client.joined.push(Joined { room: at, carrier, cursor: place, seat, too_old: 0, head_due: false });
+            client.joined.push(Joined {
+                room: at,
+                carrier,
+                cursor: place,
+                seat,
+                too_old: 0,
+                head_due: false,
+            });
             room.members.push(slot);
             let start = room.position_at(&self.arena, place);
-            peer.conn.record(&Record::Joined { request: waiting.request, handle: at, index: place, start, gaps });
+            peer.conn.record(&Record::Joined {
+                request: waiting.request,
+                handle: at,
+                index: place,
+                start,
+                gaps,
+            });
             self.counters.joins += 1;
             self.sessions.table.mark(slot);
         }
@@ -423,9 +476,13 @@ impl Gateway {
     }
 
     fn leave(&mut self, now: Micros, slot: u32, handle: u32) {
-        let Some(peer) = self.sessions.table.get_mut(slot) else { return };
+        let Some(peer) = self.sessions.table.get_mut(slot) else {
+            return;
+        };
         let client = &mut peer.data.data;
-        let Some(at) = client.joined.iter().position(|joined| joined.room == handle) else { return };
+        let Some(at) = client.joined.iter().position(|joined| joined.room == handle) else {
+            return;
+        };
         let joined = client.joined.swap_remove(at);
         if let Some(repairs) = &mut client.repairs {
             repairs.retain(|(room, _, _)| *room != handle);
@@ -435,7 +492,9 @@ impl Gateway {
 
     /// Takes a member out of a room's list.
     fn unseat(&mut self, now: Micros, joined: &Joined) {
-        let Some(room) = self.rooms[joined.room as usize].as_deref_mut() else { return };
+        let Some(room) = self.rooms[joined.room as usize].as_deref_mut() else {
+            return;
+        };
         let seat = joined.seat as usize;
         if seat >= room.members.len() {
             return;
@@ -467,8 +526,13 @@ impl Gateway {
     }
 
     fn schedule_room(&mut self, now: Micros, at: u32) {
-        let Some(room) = self.rooms[at as usize].as_deref() else { return };
-        let leave = room.empty_since.filter(|_| room.waiting.is_empty()).map(|since| since + LEAVE_HOLD);
+        let Some(room) = self.rooms[at as usize].as_deref() else {
+            return;
+        };
+        let leave = room
+            .empty_since
+            .filter(|_| room.waiting.is_empty())
+            .map(|since| since + LEAVE_HOLD);
         let wants_head = room.in_force && !room.waiting.is_empty() && room.stream().is_none();
         let head = wants_head.then_some(now + 20_000);
         if let Some(at_time) = [room.deadline(now), leave, head].into_iter().flatten().min() {
@@ -481,18 +545,31 @@ impl Gateway {
     fn expire_rooms(&mut self, now: Micros) {
         let mut wanted = Vec::new();
         while let Some(at) = self.room_wheel.pop(now) {
-            let Some(room) = self.rooms[at as usize].as_deref_mut() else { continue };
-            if room.members.is_empty() && room.waiting.is_empty() && room.empty_since.is_some_and(|since| now >= since + LEAVE_HOLD) {
+            let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+                continue;
+            };
+            if room.members.is_empty()
+                && room.waiting.is_empty()
+                && room.empty_since.is_some_and(|since| now >= since + LEAVE_HOLD)
+            {
                 self.close_room(at);
                 continue;
             }
             let fetching = room.fetching();
             let gaps = room.ring.next();
-            if room.expire(&mut self.arena, now, 2_000, &mut wanted, crate::wire::room::REPAIR_RANGES) {
+            if room.expire(
+                &mut self.arena,
+                now,
+                2_000,
+                &mut wanted,
+                crate::wire::room::REPAIR_RANGES,
+            ) {
                 self.counters.gaps_unrepaired += room.ring.next() - gaps;
                 self.activate(at);
             }
-            let Some(room) = self.rooms[at as usize].as_deref_mut() else { continue };
+            let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+                continue;
+            };
             if !room.waiting.is_empty() && room.in_force {
                 if room.stream().is_none() {
                     self.ask(at, Vec::new());
@@ -557,7 +634,15 @@ impl Machine for Gateway {
     }
 
     fn deadline(&self) -> Option<Micros> {
-        [self.links.deadline(), self.sessions.deadline(), self.room_wheel.next(), self.consumed_at].into_iter().flatten().min()
+        [
+            self.links.deadline(),
+            self.sessions.deadline(),
+            self.room_wheel.next(),
+            self.consumed_at,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     fn drain_events(&mut self, events: &mut Vec<GatewayEvent>) {

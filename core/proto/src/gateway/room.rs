@@ -146,7 +146,10 @@ impl Room {
     /// The stream of a place, and the place after its last one.
     pub fn span_of(&self, place: u64) -> Option<(StreamId, u64)> {
         let at = self.spans.iter().rposition(|span| span.place <= place)?;
-        Some((self.spans[at].stream, self.spans.get(at + 1).map_or(u64::MAX, |span| span.place)))
+        Some((
+            self.spans[at].stream,
+            self.spans.get(at + 1).map_or(u64::MAX, |span| span.place),
+        ))
     }
 
     /// The first offset of the current stream that the gateway does not have.
@@ -162,13 +165,21 @@ impl Room {
         if place >= self.ring.next() {
             return self.next;
         }
-        self.ring.get(arena, place.max(start)).map_or(self.next, |entry| entry.offset)
+        self.ring
+            .get(arena, place.max(start))
+            .map_or(self.next, |entry| entry.offset)
     }
 
     /// What a member that starts at `place` is taken to have had, if the stream is known.
     pub fn position_at(&self, arena: &Arena, place: u64) -> Positions {
-        let Some((stream, end)) = self.span_of(place) else { return Positions::default() };
-        let start = self.spans.iter().rfind(|span| span.place <= place).map_or(0, |span| span.place);
+        let Some((stream, end)) = self.span_of(place) else {
+            return Positions::default();
+        };
+        let start = self
+            .spans
+            .iter()
+            .rfind(|span| span.place <= place)
+            .map_or(0, |span| span.place);
         match self.offset_at(arena, start, end, place) {
             u64::MAX => Positions::default(),
             next => Positions(vec![(stream, next.saturating_sub(1))]),
@@ -210,12 +221,19 @@ impl Room {
     fn open_stream(&mut self, arena: &mut Arena, now: Micros, stream: StreamId, base: u64) -> bool {
         match self.stream() {
             Some(current) if current == stream => return true,
-            Some(current) if current.node == stream.node && (current.epoch, current.generation) > (stream.epoch, stream.generation) => {
+            Some(current)
+                if current.node == stream.node
+                    && (current.epoch, current.generation) > (stream.epoch, stream.generation) =>
+            {
                 return false;
             }
             Some(current) => {
                 let same_life = current.node == stream.node && current.epoch == stream.epoch;
-                let reason = if same_life { GapReason::Restarted } else { GapReason::OwnerLost };
+                let reason = if same_life {
+                    GapReason::Restarted
+                } else {
+                    GapReason::OwnerLost
+                };
                 self.append_gap(arena, now, self.next, StreamGap::OPEN, reason);
                 // Who was a member all along wants the new stream from its beginning.
                 self.start_stream(stream, 1);
@@ -229,7 +247,10 @@ impl Room {
         if self.spans.len() == STREAMS_MAX {
             self.spans.remove(0);
         }
-        self.spans.push(Span { stream, place: self.ring.next() });
+        self.spans.push(Span {
+            stream,
+            place: self.ring.next(),
+        });
         (self.next, self.low, self.known) = (next, next, next);
         self.held.clear();
         self.held_bytes = 0;
@@ -268,7 +289,9 @@ impl Room {
                 if !self.held.is_empty() {
                     self.release(arena, now);
                 }
-            } else if offset < self.next && (offset >= self.low || self.backfill.as_ref().is_none_or(|wanted| offset < wanted.from)) {
+            } else if offset < self.next
+                && (offset >= self.low || self.backfill.as_ref().is_none_or(|wanted| offset < wanted.from))
+            {
                 done.duplicates += 1;
             } else if !self.hold(offset, &message) {
                 done.overflow += 1;
@@ -286,13 +309,23 @@ impl Room {
         if self.held.contains_key(&offset) {
             return true;
         }
-        if self.held.len() >= HELD_MAX.max(if self.backfill.is_some() { BACKFILL_MAX as usize } else { 0 })
+        if self.held.len()
+            >= HELD_MAX.max(if self.backfill.is_some() {
+                BACKFILL_MAX as usize
+            } else {
+                0
+            })
             || self.held_bytes + message.data.len() > HELD_BYTES_MAX
         {
             return false;
         }
         self.held_bytes += message.data.len();
-        let held = Held { publisher: message.publisher, sequence: message.sequence, flags: message.flags, data: message.data.into() };
+        let held = Held {
+            publisher: message.publisher,
+            sequence: message.sequence,
+            flags: message.flags,
+            data: message.data.into(),
+        };
         self.held.insert(offset, held);
         true
     }
@@ -306,7 +339,12 @@ impl Room {
     /// Appends what was held directly behind the ring.
     fn release(&mut self, arena: &mut Arena, now: Micros) {
         while let Some(held) = self.take_held(self.next) {
-            let message = Message { publisher: held.publisher, sequence: held.sequence, flags: held.flags, data: &held.data };
+            let message = Message {
+                publisher: held.publisher,
+                sequence: held.sequence,
+                flags: held.flags,
+                data: &held.data,
+            };
             self.append(arena, now, self.next, &message);
         }
     }
@@ -364,7 +402,11 @@ impl Room {
     /// Makes everything missing before `until` a gap, keeping what is held in between.
     fn give_up(&mut self, arena: &mut Arena, now: Micros, until: u64) {
         while self.next < until {
-            let end = self.held.range(self.next..until).next().map_or(until, |(offset, _)| *offset);
+            let end = self
+                .held
+                .range(self.next..until)
+                .next()
+                .map_or(until, |(offset, _)| *offset);
             if end > self.next {
                 self.append_gap(arena, now, self.next, end - 1, GapReason::Unrepaired);
                 self.next = end;
@@ -380,17 +422,33 @@ impl Room {
     }
 
     /// Lets the wait for holes and history pass. Gives ranges to ask the owner for; `grew` tells whether places were added.
-    pub fn expire(&mut self, arena: &mut Arena, now: Micros, rtt: Micros, wanted: &mut Vec<(u64, u64)>, ranges: usize) -> bool {
+    pub fn expire(
+        &mut self,
+        arena: &mut Arena,
+        now: Micros,
+        rtt: Micros,
+        wanted: &mut Vec<(u64, u64)>,
+        ranges: usize,
+    ) -> bool {
         let mut grew = false;
         if self.has_hole() {
             let since = *self.hole_since.get_or_insert(now);
             if now >= since + HOLE_WAIT {
-                let end = self.held.range(self.next..).next().map_or(self.known, |(offset, _)| *offset);
+                let end = self
+                    .held
+                    .range(self.next..)
+                    .next()
+                    .map_or(self.known, |(offset, _)| *offset);
                 self.give_up(arena, now, end);
                 grew = true;
             } else if now >= since + REORDER_WAIT && now >= self.ask_at {
                 let mut from = self.next;
-                for offset in self.held.range(self.next..).map(|(offset, _)| *offset).chain([self.known]) {
+                for offset in self
+                    .held
+                    .range(self.next..)
+                    .map(|(offset, _)| *offset)
+                    .chain([self.known])
+                {
                     if offset > from {
                         wanted.push((from, offset - 1));
                     }
@@ -427,7 +485,10 @@ impl Room {
             Some(since) => (since + REORDER_WAIT).max(self.ask_at).min(since + HOLE_WAIT),
             None => now + REORDER_WAIT,
         });
-        let backfill = self.backfill.as_ref().map(|backfill| backfill.until.min(self.ask_at.max(now)));
+        let backfill = self
+            .backfill
+            .as_ref()
+            .map(|backfill| backfill.until.min(self.ask_at.max(now)));
         [hole, backfill].into_iter().flatten().min()
     }
 
@@ -446,21 +507,44 @@ impl Room {
     /// Where a member that joins with `positions` starts. `last_try`: what is not there now is lost to it.
     pub fn start(&mut self, arena: &Arena, now: Micros, positions: &Positions, last_try: bool) -> Start {
         let Some((had, offset)) = positions.0.last().copied() else {
-            return Start::At { place: self.ring.next(), gaps: Vec::new() };
+            return Start::At {
+                place: self.ring.next(),
+                gaps: Vec::new(),
+            };
         };
-        let Some(current) = self.spans.last().copied() else { return Start::Fetch };
+        let Some(current) = self.spans.last().copied() else {
+            return Start::Fetch;
+        };
         let mut gaps = Vec::new();
         let known = self.spans.iter().position(|span| span.stream == had);
         let (at, wanted) = match known {
             Some(at) => (at, offset.saturating_add(1)),
-            None if had.node == current.stream.node && (had.epoch, had.generation) > (current.stream.epoch, current.stream.generation) => {
+            None if had.node == current.stream.node
+                && (had.epoch, had.generation) > (current.stream.epoch, current.stream.generation) =>
+            {
                 // The member saw a younger stream than we did: it will come here too.
-                return if last_try { Start::At { place: self.ring.next(), gaps } } else { Start::Fetch };
+                return if last_try {
+                    Start::At {
+                        place: self.ring.next(),
+                        gaps,
+                    }
+                } else {
+                    Start::Fetch
+                };
             }
             None => {
                 let same_life = had.node == current.stream.node && had.epoch == current.stream.epoch;
-                let reason = if same_life { GapReason::Restarted } else { GapReason::OwnerLost };
-                gaps.push(StreamGap { stream: had, first: offset.saturating_add(1), last: StreamGap::OPEN, reason });
+                let reason = if same_life {
+                    GapReason::Restarted
+                } else {
+                    GapReason::OwnerLost
+                };
+                gaps.push(StreamGap {
+                    stream: had,
+                    first: offset.saturating_add(1),
+                    last: StreamGap::OPEN,
+                    reason,
+                });
                 // The stream that follows is wanted from its beginning.
                 (self.spans.len() - 1, 1)
             }
@@ -468,9 +552,16 @@ impl Room {
         let span = self.spans[at];
         let is_current = at + 1 == self.spans.len();
         if is_current && wanted >= self.next {
-            return Start::At { place: self.ring.next(), gaps };
+            return Start::At {
+                place: self.ring.next(),
+                gaps,
+            };
         }
-        let first_offset = if is_current && span.place >= self.ring.first() { Some(self.low) } else { None };
+        let first_offset = if is_current && span.place >= self.ring.first() {
+            Some(self.low)
+        } else {
+            None
+        };
         if let Some(low) = first_offset {
             if wanted < low {
                 if !last_try {
@@ -485,8 +576,16 @@ impl Room {
                     }
                     return Start::Fetch;
                 }
-                gaps.push(StreamGap { stream: span.stream, first: wanted, last: low - 1, reason: GapReason::Expired });
-                return Start::At { place: self.ring.first(), gaps };
+                gaps.push(StreamGap {
+                    stream: span.stream,
+                    first: wanted,
+                    last: low - 1,
+                    reason: GapReason::Expired,
+                });
+                return Start::At {
+                    place: self.ring.first(),
+                    gaps,
+                };
             }
         }
         let (place, lost) = self.locate(arena, at, wanted);
@@ -500,8 +599,18 @@ impl Room {
         let end = self.spans.get(at + 1).map_or(self.ring.next(), |span| span.place);
         let readable = self.ring.readable(arena, self.ring.first());
         let place = self.ring.find_offset(arena, span.place..end, wanted).max(readable);
-        let gap = |last| StreamGap { stream: span.stream, first: wanted, last, reason: GapReason::Expired };
-        match self.ring.get(arena, place).filter(|_| place < end).map(|entry| entry.offset) {
+        let gap = |last| StreamGap {
+            stream: span.stream,
+            first: wanted,
+            last,
+            reason: GapReason::Expired,
+        };
+        match self
+            .ring
+            .get(arena, place)
+            .filter(|_| place < end)
+            .map(|entry| entry.offset)
+        {
             Some(offset) if offset > wanted => (place, Some(gap(offset - 1))),
             Some(_) => (place, None),
             None if at + 1 == self.spans.len() => (self.ring.next(), (wanted < self.next).then(|| gap(self.next - 1))),

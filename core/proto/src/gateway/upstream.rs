@@ -22,7 +22,9 @@ impl Gateway {
             self.link_changes(now);
             return;
         };
-        let Some(peer) = self.links.table.get(slot).map(|link| link.data.peer) else { return };
+        let Some(peer) = self.links.table.get(slot).map(|link| link.data.peer) else {
+            return;
+        };
         let mut elicits = false;
         let mut records = std::mem::take(&mut self.records);
         for frame in Frames::new(&datagram[HEADER..HEADER + len]) {
@@ -62,17 +64,32 @@ impl Gateway {
 
     /// Takes a broker's frame. `false`: malformed or not a broker's to send.
     fn from_broker(&mut self, now: Micros, node: u32, epoch: u32, frame: &Frame<'_>) -> bool {
-        let stream = |generation| StreamId { node, epoch, generation };
+        let stream = |generation| StreamId {
+            node,
+            epoch,
+            generation,
+        };
         match frame.kind {
             FrameKind::LinkRoom => {
-                let Some(block) = LinkBlock::read(frame.body) else { return false };
+                let Some(block) = LinkBlock::read(frame.body) else {
+                    return false;
+                };
                 let Some(at) = self.by_id.get(&block.room).copied() else {
                     self.counters.dropped_no_member += block.messages.left() as u64;
                     return true;
                 };
-                let Some(room) = self.rooms[at as usize].as_deref_mut() else { return true };
+                let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+                    return true;
+                };
                 let (count, gaps) = (block.messages.left() as u64, room.ring.next());
-                let done = room.ingest(&mut self.arena, now, stream(block.generation), block.base, block.offset, block.messages);
+                let done = room.ingest(
+                    &mut self.arena,
+                    now,
+                    stream(block.generation),
+                    block.base,
+                    block.offset,
+                    block.messages,
+                );
                 room.note_hole(now);
                 let grew = room.ring.next() - gaps;
                 self.counters.messages_duplicate += u64::from(done.duplicates);
@@ -97,8 +114,12 @@ impl Gateway {
             }
             FrameKind::LinkHeads => {
                 for head in LinkHead::read_all(frame.body) {
-                    let Some(at) = self.by_id.get(&head.room).copied() else { continue };
-                    let Some(room) = self.rooms[at as usize].as_deref_mut() else { continue };
+                    let Some(at) = self.by_id.get(&head.room).copied() else {
+                        continue;
+                    };
+                    let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+                        continue;
+                    };
                     let before = room.ring.next();
                     if !room.head(&mut self.arena, now, stream(head.generation), head.base, head.next) {
                         self.counters.dropped_stale_stream += 1;
@@ -116,14 +137,24 @@ impl Gateway {
                 true
             }
             FrameKind::LinkLost => {
-                let Some(lost) = LinkLost::read(frame.body) else { return false };
-                let Some(at) = self.by_id.get(&lost.room).copied() else { return true };
-                let Some(room) = self.rooms[at as usize].as_deref_mut() else { return true };
+                let Some(lost) = LinkLost::read(frame.body) else {
+                    return false;
+                };
+                let Some(at) = self.by_id.get(&lost.room).copied() else {
+                    return true;
+                };
+                let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+                    return true;
+                };
                 if room.lost(&mut self.arena, now, stream(lost.generation), lost.first) {
                     self.counters.gaps_unrepaired += 1;
                     self.activate(at);
                 }
-                self.admit_waiting(now, at, !self.rooms[at as usize].as_deref().is_some_and(|room| room.fetching()));
+                self.admit_waiting(
+                    now,
+                    at,
+                    !self.rooms[at as usize].as_deref().is_some_and(|room| room.fetching()),
+                );
                 self.schedule_room(now, at);
                 true
             }
@@ -148,7 +179,9 @@ impl Gateway {
     fn owner_up(&mut self, now: Micros, node: u32) {
         let rooms: Vec<u32> = self.by_id.values().copied().collect();
         for at in rooms {
-            let Some(room) = self.rooms[at as usize].as_deref() else { continue };
+            let Some(room) = self.rooms[at as usize].as_deref() else {
+                continue;
+            };
             if self.placement.owner(room.id) == Some(node) && room.stream().is_some() {
                 self.note_consumed(at);
             }
@@ -158,29 +191,43 @@ impl Gateway {
 
     /// The router that takes this gateway's membership.
     fn router(&self) -> Option<u32> {
-        self.placement.of(Role::Router).find_map(|node| self.links.to(node.node))
+        self.placement
+            .of(Role::Router)
+            .find_map(|node| self.links.to(node.node))
     }
 
     /// Tells the router whether this gateway has members of a room.
     pub(super) fn tell_membership(&mut self, at: u32, present: bool) {
         self.version += 1;
         let router = self.router();
-        let Some(room) = self.rooms[at as usize].as_deref_mut() else { return };
+        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+            return;
+        };
         room.version = self.version;
         let Some(slot) = router else { return };
         if let Some(link) = self.links.table.get_mut(slot) {
-            room.log_offset = link.conn.record(&Record::Membership { room: room.id, version: room.version, present });
+            room.log_offset = link.conn.record(&Record::Membership {
+                room: room.id,
+                version: room.version,
+                present,
+            });
             self.links.table.mark(slot);
         }
     }
 
     /// Tells a router everything: its link is new, so nothing that was told before counts.
     fn tell_all(&mut self, slot: u32) {
-        let Some(link) = self.links.table.get_mut(slot) else { return };
+        let Some(link) = self.links.table.get_mut(slot) else {
+            return;
+        };
         link.conn.record(&Record::SnapshotBegin { version: self.version });
         let mut rooms: Vec<&mut Box<Room>> = self.rooms.iter_mut().flatten().collect();
         for room in &mut rooms {
-            room.log_offset = link.conn.record(&Record::Membership { room: room.id, version: room.version, present: true });
+            room.log_offset = link.conn.record(&Record::Membership {
+                room: room.id,
+                version: room.version,
+                present: true,
+            });
         }
         let end = link.conn.record(&Record::SnapshotEnd { version: self.version });
         for room in rooms.iter_mut().filter(|room| !room.in_force) {
@@ -211,9 +258,16 @@ impl Gateway {
 
     /// Asks a room's owner for ranges; for none: where its head is.
     pub(super) fn ask(&mut self, at: u32, ranges: Vec<(u64, u64)>) {
-        let Some(room) = self.rooms[at as usize].as_deref() else { return };
-        let node = room.stream().map(|stream| stream.node).or_else(|| self.placement.owner(room.id));
-        let Some(slot) = node.and_then(|node| self.links.to(node)) else { return };
+        let Some(room) = self.rooms[at as usize].as_deref() else {
+            return;
+        };
+        let node = room
+            .stream()
+            .map(|stream| stream.node)
+            .or_else(|| self.placement.owner(room.id));
+        let Some(slot) = node.and_then(|node| self.links.to(node)) else {
+            return;
+        };
         if self.asks.len() < ASKS_MAX {
             self.asks.push_back((at, ranges));
             self.links.table.mark(slot);
@@ -222,11 +276,14 @@ impl Gateway {
 
     /// A room's progress is to be told to its owner soon.
     pub(super) fn note_consumed(&mut self, at: u32) {
-        let Some(room) = self.rooms[at as usize].as_deref_mut() else { return };
+        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+            return;
+        };
         if !room.consumed_queued {
             room.consumed_queued = true;
             self.consumed.push_back(at);
-            self.consumed_at.get_or_insert(Micros::from(self.now_ms) * 1000 + CONSUMED_WAIT);
+            self.consumed_at
+                .get_or_insert(Micros::from(self.now_ms) * 1000 + CONSUMED_WAIT);
         }
         room.consumed_dirty = false;
     }
@@ -238,7 +295,12 @@ impl Gateway {
         self.consumed_at = (!self.consumed.is_empty()).then_some(now + CONSUMED_WAIT);
         let brokers: Vec<u32> = self.links.proven().map(|(_, slot)| slot).collect();
         for slot in brokers {
-            if self.links.table.get(slot).is_some_and(|link| link.data.peer.role == Role::Broker) {
+            if self
+                .links
+                .table
+                .get(slot)
+                .is_some_and(|link| link.data.peer.role == Role::Broker)
+            {
                 self.links.table.mark(slot);
             }
         }
@@ -251,15 +313,30 @@ impl Gateway {
         let mut next = room.next_offset();
         if room.paced {
             for slot in &room.members {
-                let Some(peer) = self.sessions.table.get(*slot) else { continue };
-                let Some(joined) = peer.data.data.joined.iter().find(|joined| joined.room == at) else { continue };
+                let Some(peer) = self.sessions.table.get(*slot) else {
+                    continue;
+                };
+                let Some(joined) = peer.data.data.joined.iter().find(|joined| joined.room == at) else {
+                    continue;
+                };
                 let (of, end) = room.span_of(joined.cursor).unwrap_or((stream, u64::MAX));
                 let start = room.spans.last().map_or(0, |span| span.place);
-                let offset = if of == stream { room.offset_at(&self.arena, start, end, joined.cursor) } else { 1 };
+                let offset = if of == stream {
+                    room.offset_at(&self.arena, start, end, joined.cursor)
+                } else {
+                    1
+                };
                 next = next.min(offset);
             }
         }
-        Some((stream.node, Consumed { room: room.id, generation: stream.generation, next }))
+        Some((
+            stream.node,
+            Consumed {
+                room: room.id,
+                generation: stream.generation,
+                next,
+            },
+        ))
     }
 
     /// Sends what links have to say.
@@ -267,14 +344,18 @@ impl Gateway {
         let mut turns = self.links.table.ready_len();
         while turns > 0 && outbox.room() > 0 {
             turns -= 1;
-            let Some(slot) = self.links.table.next_ready() else { break };
+            let Some(slot) = self.links.table.next_ready() else {
+                break;
+            };
             self.serve_link(now, slot, outbox);
         }
         self.links.table.ready_len() > 0
     }
 
     fn serve_link(&mut self, now: Micros, slot: u32, outbox: &mut Outbox) {
-        let Some(link) = self.links.table.get_mut(slot) else { return };
+        let Some(link) = self.links.table.get_mut(slot) else {
+            return;
+        };
         let peer = link.data.peer;
         let probe = std::mem::take(&mut link.data.probe);
         let step = link.conn.tail_step();
@@ -306,7 +387,14 @@ impl Gateway {
                 self.consumed_at = None;
             }
         }
-        let Gateway { links, node, asks, rooms, counters, .. } = self;
+        let Gateway {
+            links,
+            node,
+            asks,
+            rooms,
+            counters,
+            ..
+        } = self;
         let mut again = false;
         links.send(now, node, slot, outbox, |writer, _| {
             if !told.is_empty() {
@@ -318,7 +406,9 @@ impl Gateway {
             if broker {
                 for _ in 0..asks.len() {
                     let Some((at, ranges)) = asks.pop_front() else { break };
-                    let Some(room) = rooms[at as usize].as_deref() else { continue };
+                    let Some(room) = rooms[at as usize].as_deref() else {
+                        continue;
+                    };
                     let stream = room.stream();
                     if stream.is_some_and(|stream| stream.node != peer.node) {
                         asks.push_back((at, ranges));
@@ -345,4 +435,3 @@ impl Gateway {
         }
     }
 }
-

@@ -87,7 +87,10 @@ impl FrameKind {
     #[inline]
     pub fn elicits(self) -> bool {
         use FrameKind::{Close, Consumed, LinkRepair, LogAck, PathChallenge, PathResponse, Repair, Status};
-        !matches!(self, Status | LogAck | PathChallenge | PathResponse | Close | Repair | LinkRepair | Consumed)
+        !matches!(
+            self,
+            Status | LogAck | PathChallenge | PathResponse | Close | Repair | LinkRepair | Consumed
+        )
     }
 }
 
@@ -110,7 +113,9 @@ pub struct Frames<'a> {
 
 impl<'a> Frames<'a> {
     pub fn new(bytes: &'a [u8]) -> Self {
-        Frames { reader: Reader::new(bytes) }
+        Frames {
+            reader: Reader::new(bytes),
+        }
     }
 }
 
@@ -127,7 +132,11 @@ impl<'a> Iterator for Frames<'a> {
         let parsed = (|| {
             let flags = self.reader.u8()?;
             let body = self.reader.bytes16()?;
-            Some(Frame { kind: FrameKind::from_u8(kind)?, flags, body })
+            Some(Frame {
+                kind: FrameKind::from_u8(kind)?,
+                flags,
+                body,
+            })
         })();
         if parsed.is_none() {
             self.reader = Reader::new(&[]);
@@ -138,7 +147,12 @@ impl<'a> Iterator for Frames<'a> {
 
 /// Appends one frame whose body `write` fills. Nothing is left behind where it did not fit or `write` says no.
 #[inline]
-pub fn append(writer: &mut Writer<'_>, kind: FrameKind, flags: u8, write: impl FnOnce(&mut Writer<'_>) -> bool) -> bool {
+pub fn append(
+    writer: &mut Writer<'_>,
+    kind: FrameKind,
+    flags: u8,
+    write: impl FnOnce(&mut Writer<'_>) -> bool,
+) -> bool {
     let start = writer.len();
     if writer.room() < FRAME {
         return false;
@@ -200,7 +214,12 @@ impl Status {
 
     pub fn write(&self, writer: &mut Writer<'_>) -> bool {
         append(writer, FrameKind::Status, 0, |writer| {
-            writer.u64(self.highest).u32(self.received).u32(self.delay).u32(self.window).u8(self.missing_len);
+            writer
+                .u64(self.highest)
+                .u32(self.received)
+                .u32(self.delay)
+                .u32(self.window)
+                .u8(self.missing_len);
             for (first, last) in &self.missing[..usize::from(self.missing_len)] {
                 let (Ok(below), Ok(run)) = (u16::try_from(self.highest - last), u16::try_from(last - first)) else {
                     return false;
@@ -218,7 +237,11 @@ impl Status {
 
     /// Whether `sequence` is known to have arrived (or to be older than this status tells).
     pub fn covers(&self, sequence: u64) -> bool {
-        sequence <= self.highest && !self.missing().iter().any(|(first, last)| (*first..=*last).contains(&sequence))
+        sequence <= self.highest
+            && !self
+                .missing()
+                .iter()
+                .any(|(first, last)| (*first..=*last).contains(&sequence))
     }
 }
 

@@ -60,7 +60,9 @@ pub enum HeaderError {
 impl Header {
     #[inline]
     pub fn read(bytes: &[u8]) -> Result<Self, HeaderError> {
-        let Some(bytes) = bytes.first_chunk::<HEADER>() else { return Err(HeaderError::Short) };
+        let Some(bytes) = bytes.first_chunk::<HEADER>() else {
+            return Err(HeaderError::Short);
+        };
         if bytes[0] != MAGIC {
             return Err(HeaderError::Magic);
         }

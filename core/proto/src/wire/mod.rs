@@ -27,7 +27,11 @@ impl StreamId {
 
     #[inline]
     pub fn read(reader: &mut Reader<'_>) -> Option<Self> {
-        Some(StreamId { node: reader.u32()?, epoch: reader.u32()?, generation: reader.u32()? })
+        Some(StreamId {
+            node: reader.u32()?,
+            epoch: reader.u32()?,
+            generation: reader.u32()?,
+        })
     }
 
     #[inline]
@@ -151,7 +155,10 @@ impl Code {
     ];
 
     pub fn from_u8(value: u8) -> Self {
-        Code::ALL.into_iter().find(|code| *code as u8 == value).unwrap_or(Code::Unknown)
+        Code::ALL
+            .into_iter()
+            .find(|code| *code as u8 == value)
+            .unwrap_or(Code::Unknown)
     }
 
     pub fn name(self) -> &'static str {
@@ -190,7 +197,9 @@ pub enum Role {
 
 impl Role {
     pub fn from_u8(value: u8) -> Option<Self> {
-        [Role::Client, Role::Proxy, Role::Broker, Role::Router, Role::Gateway].into_iter().find(|role| *role as u8 == value)
+        [Role::Client, Role::Proxy, Role::Broker, Role::Router, Role::Gateway]
+            .into_iter()
+            .find(|role| *role as u8 == value)
     }
 
     pub fn name(self) -> &'static str {

@@ -33,13 +33,24 @@ pub struct Publish<'a> {
 impl<'a> Publish<'a> {
     pub fn read(body: &'a [u8]) -> Option<Self> {
         let mut reader = Reader::new(body);
-        Some(Publish { handle: reader.u32()?, low: reader.u64()?, first: reader.u64()?, count: reader.u8()?, messages: reader.rest() })
+        Some(Publish {
+            handle: reader.u32()?,
+            low: reader.u64()?,
+            first: reader.u64()?,
+            count: reader.u8()?,
+            messages: reader.rest(),
+        })
     }
 
     /// Writes the frame with messages already in wire form.
     pub fn write(&self, writer: &mut Writer<'_>) -> bool {
         append(writer, FrameKind::Publish, 0, |writer| {
-            writer.u32(self.handle).u64(self.low).u64(self.first).u8(self.count).put(self.messages);
+            writer
+                .u32(self.handle)
+                .u64(self.low)
+                .u64(self.first)
+                .u8(self.count)
+                .put(self.messages);
             true
         })
     }
@@ -65,7 +76,10 @@ impl<'a> LinkPublish<'a> {
         let mut reader = Reader::new(body);
         Some(LinkPublish {
             room: reader.u64()?,
-            publisher: PublisherId { user: reader.u64()?, incarnation: reader.u64()? },
+            publisher: PublisherId {
+                user: reader.u64()?,
+                incarnation: reader.u64()?,
+            },
             session: reader.u64()?,
             handle: reader.u32()?,
             low: reader.u64()?,
@@ -77,8 +91,17 @@ impl<'a> LinkPublish<'a> {
 
     pub fn write(&self, writer: &mut Writer<'_>) -> bool {
         append(writer, FrameKind::LinkPublish, 0, |writer| {
-            writer.u64(self.room).u64(self.publisher.user).u64(self.publisher.incarnation).u64(self.session);
-            writer.u32(self.handle).u64(self.low).u64(self.first).u8(self.count).put(self.messages);
+            writer
+                .u64(self.room)
+                .u64(self.publisher.user)
+                .u64(self.publisher.incarnation)
+                .u64(self.session);
+            writer
+                .u32(self.handle)
+                .u64(self.low)
+                .u64(self.first)
+                .u8(self.count)
+                .put(self.messages);
             true
         })
     }
@@ -148,7 +171,12 @@ impl Ack {
     }
 
     fn write_to(&self, writer: &mut Writer<'_>) {
-        writer.u32(self.handle).u8(self.code as u8).u64(self.cumulative).u16(self.credit_messages).u32(self.credit_bytes);
+        writer
+            .u32(self.handle)
+            .u8(self.code as u8)
+            .u64(self.cumulative)
+            .u16(self.credit_messages)
+            .u32(self.credit_bytes);
         self.stream.write(writer);
         writer.u8(self.missing.len() as u8).u8(self.runs.len() as u8);
         for (first, last) in &self.missing {
@@ -219,7 +247,11 @@ impl Positions {
 
     /// The last offset had of `stream`.
     pub fn of(&self, stream: StreamId) -> Option<u64> {
-        self.0.iter().rev().find(|(id, _)| *id == stream).map(|(_, offset)| *offset)
+        self.0
+            .iter()
+            .rev()
+            .find(|(id, _)| *id == stream)
+            .map(|(_, offset)| *offset)
     }
 
     /// Notes that everything of `stream` up to `offset` is had or announced as lost; forgets the oldest beyond four.

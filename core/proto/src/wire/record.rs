@@ -52,43 +52,101 @@ kinds! {
 pub enum Record<'a> {
     // ---- client to gateway or proxy
     /// The credential, opaque to everything but the `Authenticator`.
-    Authenticate { credential: &'a [u8] },
+    Authenticate {
+        credential: &'a [u8],
+    },
     /// Become a member of a room, with what is already had.
-    Join { request: u32, name: &'a [u8], positions: Positions },
+    Join {
+        request: u32,
+        name: &'a [u8],
+        positions: Positions,
+    },
     /// Stop being a member.
-    Leave { handle: u32 },
+    Leave {
+        handle: u32,
+    },
     /// Be about to publish to a room under this incarnation.
-    Open { request: u32, name: &'a [u8], incarnation: u64 },
+    Open {
+        request: u32,
+        name: &'a [u8],
+        incarnation: u64,
+    },
     // ---- gateway or proxy to client
     /// Authenticated as `user`. `token` proves a later reset of this session.
-    Ready { user: u64, token: [u8; 16], keepalive_ms: u32 },
+    Ready {
+        user: u64,
+        token: [u8; 16],
+        keepalive_ms: u32,
+    },
     /// A request was refused; request 0 refuses the session.
-    Refused { request: u32, code: Code, retry_ms: u32 },
+    Refused {
+        request: u32,
+        code: Code,
+        retry_ms: u32,
+    },
     /// A member from place `index` on, which follows `start` if the stream is known; `gaps` is what a join with positions
     /// can no longer get.
-    Joined { request: u32, handle: u32, index: u64, start: Positions, gaps: Vec<StreamGap> },
+    Joined {
+        request: u32,
+        handle: u32,
+        index: u64,
+        start: Positions,
+        gaps: Vec<StreamGap>,
+    },
     /// The handle to publish with.
-    Opened { request: u32, handle: u32 },
+    Opened {
+        request: u32,
+        handle: u32,
+    },
     // ---- gateway to router
     /// All rooms of this gateway as of `version` follow.
-    SnapshotBegin { version: u64 },
+    SnapshotBegin {
+        version: u64,
+    },
     /// Whether this gateway has members in `room`, as of `version`.
-    Membership { room: u64, version: u64, present: bool },
-    SnapshotEnd { version: u64 },
+    Membership {
+        room: u64,
+        version: u64,
+        present: bool,
+    },
+    SnapshotEnd {
+        version: u64,
+    },
     // ---- router to gateway
     /// Every running broker has what this gateway logged up to this log offset.
-    Covered { offset: u64 },
+    Covered {
+        offset: u64,
+    },
     // ---- router to broker
-    GatewayBegin { node: u32, epoch: u32, version: u64 },
-    GatewayMembership { node: u32, epoch: u32, room: u64, version: u64, present: bool },
-    GatewayEnd { node: u32, epoch: u32, version: u64 },
+    GatewayBegin {
+        node: u32,
+        epoch: u32,
+        version: u64,
+    },
+    GatewayMembership {
+        node: u32,
+        epoch: u32,
+        room: u64,
+        version: u64,
+        present: bool,
+    },
+    GatewayEnd {
+        node: u32,
+        epoch: u32,
+        version: u64,
+    },
     /// Nothing of this gateway's life is left.
-    GatewayGone { node: u32, epoch: u32 },
+    GatewayGone {
+        node: u32,
+        epoch: u32,
+    },
     /// What the router knows of all gateways has been told.
     Complete,
     // ---- both ends of a link
     /// `token` proves a later reset of this link by the sender.
-    LinkReady { token: [u8; 16] },
+    LinkReady {
+        token: [u8; 16],
+    },
 }
 
 impl<'a> Record<'a> {
@@ -96,12 +154,30 @@ impl<'a> Record<'a> {
         let mut reader = Reader::new(bytes);
         let r = &mut reader;
         let record = match Kind::from_u8(r.u8()?)? {
-            Kind::Authenticate => Record::Authenticate { credential: r.bytes16()? },
-            Kind::Join => Record::Join { request: r.u32()?, name: r.bytes16()?, positions: Positions::read(r)? },
+            Kind::Authenticate => Record::Authenticate {
+                credential: r.bytes16()?,
+            },
+            Kind::Join => Record::Join {
+                request: r.u32()?,
+                name: r.bytes16()?,
+                positions: Positions::read(r)?,
+            },
             Kind::Leave => Record::Leave { handle: r.u32()? },
-            Kind::Open => Record::Open { request: r.u32()?, name: r.bytes16()?, incarnation: r.u64()? },
-            Kind::Ready => Record::Ready { user: r.u64()?, token: r.array()?, keepalive_ms: r.u32()? },
-            Kind::Refused => Record::Refused { request: r.u32()?, code: Code::from_u8(r.u8()?), retry_ms: r.u32()? },
+            Kind::Open => Record::Open {
+                request: r.u32()?,
+                name: r.bytes16()?,
+                incarnation: r.u64()?,
+            },
+            Kind::Ready => Record::Ready {
+                user: r.u64()?,
+                token: r.array()?,
+                keepalive_ms: r.u32()?,
+            },
+            Kind::Refused => Record::Refused {
+                request: r.u32()?,
+                code: Code::from_u8(r.u8()?),
+                retry_ms: r.u32()?,
+            },
             Kind::Joined => {
                 let (request, handle, index) = (r.u32()?, r.u32()?, r.u64()?);
                 let start = Positions::read(r)?;
@@ -113,14 +189,31 @@ impl<'a> Record<'a> {
                 for _ in 0..count {
                     gaps.push(StreamGap::read(r)?);
                 }
-                Record::Joined { request, handle, index, start, gaps }
+                Record::Joined {
+                    request,
+                    handle,
+                    index,
+                    start,
+                    gaps,
+                }
             }
-            Kind::Opened => Record::Opened { request: r.u32()?, handle: r.u32()? },
+            Kind::Opened => Record::Opened {
+                request: r.u32()?,
+                handle: r.u32()?,
+            },
             Kind::SnapshotBegin => Record::SnapshotBegin { version: r.u64()? },
-            Kind::Membership => Record::Membership { room: r.u64()?, version: r.u64()?, present: r.u8()? != 0 },
+            Kind::Membership => Record::Membership {
+                room: r.u64()?,
+                version: r.u64()?,
+                present: r.u8()? != 0,
+            },
             Kind::SnapshotEnd => Record::SnapshotEnd { version: r.u64()? },
             Kind::Covered => Record::Covered { offset: r.u64()? },
-            Kind::GatewayBegin => Record::GatewayBegin { node: r.u32()?, epoch: r.u32()?, version: r.u64()? },
+            Kind::GatewayBegin => Record::GatewayBegin {
+                node: r.u32()?,
+                epoch: r.u32()?,
+                version: r.u64()?,
+            },
             Kind::GatewayMembership => Record::GatewayMembership {
                 node: r.u32()?,
                 epoch: r.u32()?,
@@ -128,8 +221,15 @@ impl<'a> Record<'a> {
                 version: r.u64()?,
                 present: r.u8()? != 0,
             },
-            Kind::GatewayEnd => Record::GatewayEnd { node: r.u32()?, epoch: r.u32()?, version: r.u64()? },
-            Kind::GatewayGone => Record::GatewayGone { node: r.u32()?, epoch: r.u32()? },
+            Kind::GatewayEnd => Record::GatewayEnd {
+                node: r.u32()?,
+                epoch: r.u32()?,
+                version: r.u64()?,
+            },
+            Kind::GatewayGone => Record::GatewayGone {
+                node: r.u32()?,
+                epoch: r.u32()?,
+            },
             Kind::Complete => Record::Complete,
             Kind::LinkReady => Record::LinkReady { token: r.array()? },
         };
@@ -142,20 +242,42 @@ impl<'a> Record<'a> {
             Record::Authenticate { credential } => {
                 w.u8(Kind::Authenticate as u8).bytes16(credential);
             }
-            Record::Join { request, name, positions } => positions.write(w.u8(Kind::Join as u8).u32(*request).bytes16(name)),
+            Record::Join {
+                request,
+                name,
+                positions,
+            } => positions.write(w.u8(Kind::Join as u8).u32(*request).bytes16(name)),
             Record::Leave { handle } => {
                 w.u8(Kind::Leave as u8).u32(*handle);
             }
-            Record::Open { request, name, incarnation } => {
+            Record::Open {
+                request,
+                name,
+                incarnation,
+            } => {
                 w.u8(Kind::Open as u8).u32(*request).bytes16(name).u64(*incarnation);
             }
-            Record::Ready { user, token, keepalive_ms } => {
+            Record::Ready {
+                user,
+                token,
+                keepalive_ms,
+            } => {
                 w.u8(Kind::Ready as u8).u64(*user).put(token).u32(*keepalive_ms);
             }
-            Record::Refused { request, code, retry_ms } => {
+            Record::Refused {
+                request,
+                code,
+                retry_ms,
+            } => {
                 w.u8(Kind::Refused as u8).u32(*request).u8(*code as u8).u32(*retry_ms);
             }
-            Record::Joined { request, handle, index, start, gaps } => {
+            Record::Joined {
+                request,
+                handle,
+                index,
+                start,
+                gaps,
+            } => {
                 let gaps = &gaps[..gaps.len().min(JOIN_GAPS)];
                 start.write(w.u8(Kind::Joined as u8).u32(*request).u32(*handle).u64(*index));
                 w.u8(gaps.len() as u8);
@@ -168,7 +290,10 @@ impl<'a> Record<'a> {
                 w.u8(Kind::SnapshotBegin as u8).u64(*version);
             }
             Record::Membership { room, version, present } => {
-                w.u8(Kind::Membership as u8).u64(*room).u64(*version).u8(u8::from(*present));
+                w.u8(Kind::Membership as u8)
+                    .u64(*room)
+                    .u64(*version)
+                    .u8(u8::from(*present));
             }
             Record::SnapshotEnd { version } => {
                 w.u8(Kind::SnapshotEnd as u8).u64(*version);
@@ -179,8 +304,19 @@ impl<'a> Record<'a> {
             Record::GatewayBegin { node, epoch, version } => {
                 w.u8(Kind::GatewayBegin as u8).u32(*node).u32(*epoch).u64(*version);
             }
-            Record::GatewayMembership { node, epoch, room, version, present } => {
-                w.u8(Kind::GatewayMembership as u8).u32(*node).u32(*epoch).u64(*room).u64(*version).u8(u8::from(*present));
+            Record::GatewayMembership {
+                node,
+                epoch,
+                room,
+                version,
+                present,
+            } => {
+                w.u8(Kind::GatewayMembership as u8)
+                    .u32(*node)
+                    .u32(*epoch)
+                    .u64(*room)
+                    .u64(*version)
+                    .u8(u8::from(*present));
             }
             Record::GatewayEnd { node, epoch, version } => {
                 w.u8(Kind::GatewayEnd as u8).u32(*node).u32(*epoch).u64(*version);
@@ -216,24 +352,76 @@ mod tests {
 
     #[test]
     fn every_record_survives_the_wire() {
-        let stream = StreamId { node: 1, epoch: 2, generation: 3 };
-        let gap = StreamGap { stream, first: 1, last: StreamGap::OPEN, reason: GapReason::OwnerLost };
+        let stream = StreamId {
+            node: 1,
+            epoch: 2,
+            generation: 3,
+        };
+        let gap = StreamGap {
+            stream,
+            first: 1,
+            last: StreamGap::OPEN,
+            reason: GapReason::OwnerLost,
+        };
         let records = [
             Record::Authenticate { credential: b"secret" },
-            Record::Join { request: 1, name: b"a:b", positions: Positions(vec![(stream, 9)]) },
+            Record::Join {
+                request: 1,
+                name: b"a:b",
+                positions: Positions(vec![(stream, 9)]),
+            },
             Record::Leave { handle: 2 },
-            Record::Open { request: 3, name: b"c", incarnation: 4 },
-            Record::Ready { user: 5, token: [6; 16], keepalive_ms: 7 },
-            Record::Refused { request: 8, code: Code::RateLimited, retry_ms: 9 },
-            Record::Joined { request: 10, handle: 11, index: 12, start: Positions(vec![(stream, 4)]), gaps: vec![gap; JOIN_GAPS] },
-            Record::Opened { request: 13, handle: 14 },
+            Record::Open {
+                request: 3,
+                name: b"c",
+                incarnation: 4,
+            },
+            Record::Ready {
+                user: 5,
+                token: [6; 16],
+                keepalive_ms: 7,
+            },
+            Record::Refused {
+                request: 8,
+                code: Code::RateLimited,
+                retry_ms: 9,
+            },
+            Record::Joined {
+                request: 10,
+                handle: 11,
+                index: 12,
+                start: Positions(vec![(stream, 4)]),
+                gaps: vec![gap; JOIN_GAPS],
+            },
+            Record::Opened {
+                request: 13,
+                handle: 14,
+            },
             Record::SnapshotBegin { version: 15 },
-            Record::Membership { room: 16, version: 17, present: true },
+            Record::Membership {
+                room: 16,
+                version: 17,
+                present: true,
+            },
             Record::SnapshotEnd { version: 18 },
             Record::Covered { offset: 19 },
-            Record::GatewayBegin { node: 20, epoch: 21, version: 22 },
-            Record::GatewayMembership { node: 23, epoch: 24, room: 25, version: 26, present: false },
-            Record::GatewayEnd { node: 27, epoch: 28, version: 29 },
+            Record::GatewayBegin {
+                node: 20,
+                epoch: 21,
+                version: 22,
+            },
+            Record::GatewayMembership {
+                node: 23,
+                epoch: 24,
+                room: 25,
+                version: 26,
+                present: false,
+            },
+            Record::GatewayEnd {
+                node: 27,
+                epoch: 28,
+                version: 29,
+            },
             Record::GatewayGone { node: 30, epoch: 31 },
             Record::Complete,
             Record::LinkReady { token: [32; 16] },

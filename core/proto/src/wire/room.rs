@@ -51,7 +51,12 @@ impl BlockWriter {
     pub fn begin(writer: &mut Writer<'_>) -> Self {
         let count_at = writer.len();
         writer.u8(0);
-        BlockWriter { publishers: Default::default(), named: 0, count: 0, count_at }
+        BlockWriter {
+            publishers: Default::default(),
+            named: 0,
+            count: 0,
+            count_at,
+        }
     }
 
     /// Appends one message, or says that this block is full.
@@ -59,11 +64,12 @@ impl BlockWriter {
         if self.count == BLOCK_MESSAGES {
             return false;
         }
-        let known = self.publishers[..self.named]
-            .iter()
-            .position(|(id, base)| *id == message.publisher && message.sequence.wrapping_sub(*base) <= u64::from(u16::MAX));
+        let known = self.publishers[..self.named].iter().position(|(id, base)| {
+            *id == message.publisher && message.sequence.wrapping_sub(*base) <= u64::from(u16::MAX)
+        });
         let inline = if known.is_none() { PUBLISHER } else { 0 };
-        if writer.room() < MESSAGE + inline + message.data.len() || (known.is_none() && self.named == BLOCK_PUBLISHERS) {
+        if writer.room() < MESSAGE + inline + message.data.len() || (known.is_none() && self.named == BLOCK_PUBLISHERS)
+        {
             return false;
         }
         let index = known.unwrap_or(self.named);
@@ -72,9 +78,16 @@ impl BlockWriter {
             self.named += 1;
         }
         let delta = (message.sequence - self.publishers[index].1) as u16;
-        writer.u16(message.data.len() as u16).u8(message.flags).u8(index as u8).u16(delta);
+        writer
+            .u16(message.data.len() as u16)
+            .u8(message.flags)
+            .u8(index as u8)
+            .u16(delta);
         if known.is_none() {
-            writer.u64(message.publisher.user).u64(message.publisher.incarnation).u64(message.sequence);
+            writer
+                .u64(message.publisher.user)
+                .u64(message.publisher.incarnation)
+                .u64(message.sequence);
         }
         writer.put(message.data);
         self.count += 1;
@@ -99,7 +112,12 @@ pub struct BlockMessages<'a> {
 impl<'a> BlockMessages<'a> {
     fn new(mut reader: Reader<'a>) -> Option<Self> {
         let left = usize::from(reader.u8()?);
-        Some(BlockMessages { reader, publishers: Default::default(), named: 0, left })
+        Some(BlockMessages {
+            reader,
+            publishers: Default::default(),
+            named: 0,
+            left,
+        })
     }
 
     /// Messages that the block claims and has not given yet; bounded by [`BLOCK_MESSAGES`].
@@ -121,14 +139,22 @@ impl<'a> Iterator for BlockMessages<'a> {
             let index = usize::from(self.reader.u8()?);
             let delta = u64::from(self.reader.u16()?);
             if index == self.named && index < BLOCK_PUBLISHERS {
-                let id = PublisherId { user: self.reader.u64()?, incarnation: self.reader.u64()? };
+                let id = PublisherId {
+                    user: self.reader.u64()?,
+                    incarnation: self.reader.u64()?,
+                };
                 self.publishers[index] = (id, self.reader.u64()?);
                 self.named += 1;
             } else if index >= self.named {
                 return None;
             }
             let (publisher, base) = self.publishers[index];
-            Some(Message { publisher, sequence: base.checked_add(delta)?, flags, data: self.reader.take(len)? })
+            Some(Message {
+                publisher,
+                sequence: base.checked_add(delta)?,
+                flags,
+                data: self.reader.take(len)?,
+            })
         };
         let message = parse();
         if message.is_none() {
@@ -212,7 +238,11 @@ pub struct GapPlace {
 impl GapPlace {
     pub fn read(body: &[u8]) -> Option<Self> {
         let mut reader = Reader::new(body);
-        Some(GapPlace { handle: reader.u32()?, index: reader.u64()?, gap: StreamGap::read(&mut reader)? })
+        Some(GapPlace {
+            handle: reader.u32()?,
+            index: reader.u64()?,
+            gap: StreamGap::read(&mut reader)?,
+        })
     }
 
     pub fn write(&self, writer: &mut Writer<'_>) -> bool {
@@ -249,12 +279,21 @@ impl Skip {
         for _ in 0..count {
             resume.push((StreamId::read(&mut reader)?, reader.u64()?));
         }
-        Some(Skip { handle, index, reason, resume })
+        Some(Skip {
+            handle,
+            index,
+            reason,
+            resume,
+        })
     }
 
     pub fn write(&self, writer: &mut Writer<'_>) -> bool {
         append(writer, FrameKind::Skip, 0, |writer| {
-            writer.u32(self.handle).u64(self.index).u8(self.reason as u8).u8(self.resume.len() as u8);
+            writer
+                .u32(self.handle)
+                .u64(self.index)
+                .u8(self.reason as u8)
+                .u8(self.resume.len() as u8);
             for (stream, next) in &self.resume {
                 stream.write(writer);
                 writer.u64(*next);
@@ -295,7 +334,12 @@ impl LinkHead {
     pub fn read_all(body: &[u8]) -> impl Iterator<Item = LinkHead> + '_ {
         body.chunks_exact(Self::LEN).filter_map(|entry| {
             let mut reader = Reader::new(entry);
-            Some(LinkHead { room: reader.u64()?, generation: reader.u32()?, base: reader.u64()?, next: reader.u64()? })
+            Some(LinkHead {
+                room: reader.u64()?,
+                generation: reader.u32()?,
+                base: reader.u64()?,
+                next: reader.u64()?,
+            })
         })
     }
 }
@@ -319,7 +363,11 @@ impl Consumed {
     pub fn read_all(body: &[u8]) -> impl Iterator<Item = Consumed> + '_ {
         body.chunks_exact(Self::LEN).filter_map(|entry| {
             let mut reader = Reader::new(entry);
-            Some(Consumed { room: reader.u64()?, generation: reader.u32()?, next: reader.u64()? })
+            Some(Consumed {
+                room: reader.u64()?,
+                generation: reader.u32()?,
+                next: reader.u64()?,
+            })
         })
     }
 }
@@ -391,7 +439,11 @@ pub struct LinkLost {
 impl LinkLost {
     pub fn read(body: &[u8]) -> Option<Self> {
         let mut reader = Reader::new(body);
-        Some(LinkLost { room: reader.u64()?, generation: reader.u32()?, first: reader.u64()? })
+        Some(LinkLost {
+            room: reader.u64()?,
+            generation: reader.u32()?,
+            first: reader.u64()?,
+        })
     }
 
     pub fn write(&self, writer: &mut Writer<'_>) -> bool {
@@ -412,12 +464,27 @@ mod tests {
     fn five_messages_of_200_bytes_fit_into_one_datagram() {
         let mut bytes = vec![0; 1200 - crate::wire::HEADER - 16];
         let mut writer = Writer::new(&mut bytes);
-        let publisher = PublisherId { user: 7, incarnation: 9 };
-        let stream = StreamId { node: 1, epoch: 2, generation: 3 };
+        let publisher = PublisherId {
+            user: 7,
+            incarnation: 9,
+        };
+        let stream = StreamId {
+            node: 1,
+            epoch: 2,
+            generation: 3,
+        };
         assert!(append(&mut writer, FrameKind::Room, 0, |writer| {
             let mut block = RoomBlock::begin(writer, 1, 1, stream, 1);
             for sequence in 1..=5 {
-                assert!(block.push(writer, &Message { publisher, sequence, flags: WHOLE, data: &[b'x'; 200] }));
+                assert!(block.push(
+                    writer,
+                    &Message {
+                        publisher,
+                        sequence,
+                        flags: WHOLE,
+                        data: &[b'x'; 200]
+                    }
+                ));
             }
             block.finish(writer) == 5
         }));
