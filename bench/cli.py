@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, cast
 
 import typer
@@ -208,4 +207,4 @@ def _both(name: str, options: Options) -> Report:
 
 
 def _say(line: str) -> None:
-    typer.echo(f"{Path(sys.argv[0]).name}: {line}", err=True)
+    typer.echo(f"muster bench: {line}", err=True)
