@@ -22,6 +22,8 @@ from control.options import LINKS, ROLES, Config
 
 PREFIX: Final = "MUSTER_"
 FILE_VARIABLE: Final = "MUSTER_CONFIG"
+NOT_KEYS: Final = frozenset({FILE_VARIABLE, "MUSTER_BENCH_LOOPBACK"})
+"""Variables with the prefix that are no keys: ours, and that by which `muster bench` finds itself in its namespace."""
 DEFAULT: Final = "default"
 NAMESPACE: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 
@@ -137,7 +139,7 @@ def _flatten(node: Any, kind: Any, path: KeyPath, where: str) -> Iterator[tuple[
 def _from_environment(environment: Mapping[str, str]) -> dict[KeyPath, Value]:
     layer: dict[KeyPath, Value] = {}
     for name in sorted(environment):
-        if not name.startswith(PREFIX) or name == FILE_VARIABLE:
+        if not name.startswith(PREFIX) or name in NOT_KEYS:
             continue
         path = tuple(name[len(PREFIX) :].lower().split("__"))
         if len(path) == 1:
