@@ -31,6 +31,7 @@ from plane.spec import Fault, Spec, secret
 
 NODE_COMMAND: Final = (sys.executable, "-m", "control.node")
 READY_S: Final = 20.0
+STARTS_MAX: Final = 3
 DRAIN_MS: Final = 1_000
 KILL_S: Final = 2.0
 NODES: Final[Mapping[Role, int]] = {"router": 1, "broker": 2, "gateway": 3, "proxy": 4}
@@ -187,6 +188,8 @@ class Supervisor:
                     for role, child in self._children.items():
                         if child.state == "failed":
                             raise UserError(f"{role} cannot start: {child.error}")
+                        if child.restarts >= STARTS_MAX:
+                            raise UserError(f"{role} died {child.restarts} times before it was ready; its log says why")
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:

@@ -79,9 +79,9 @@ apt_install() { # no system service is started by it
         chmod 755 "$guard"
     fi
     {
-        apt-get -q update &&
-            DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends ca-certificates "$@"
-    } >&2 </dev/null || die "apt could not install: $*"
+        apt-get -qq update &&
+            DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 install -y --no-install-recommends ca-certificates "$@"
+    } >/dev/null </dev/null || die "apt could not install: $*"
     [ -z "$guard" ] || rm -f "$guard"
     trap - EXIT INT TERM
 }

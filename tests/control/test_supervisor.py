@@ -134,6 +134,15 @@ async def test_a_role_that_cannot_start_says_why(tmp_path: Path) -> None:
             pass
 
 
+async def test_a_role_that_only_dies_ends_the_start_soon(tmp_path: Path) -> None:
+    supervisor = Supervisor(settings(tmp_path), LOG, command=(sys.executable, "-c", "raise SystemExit(3)"))
+    async with asyncio.timeout(10):
+        with pytest.raises(UserError, match="died 3 times before it was ready"):
+            async with supervisor:
+                pass
+    assert not supervisor.folder.record.exists()
+
+
 async def test_children_die_with_a_killed_supervisor_and_the_stale_file_is_seen(tmp_path: Path) -> None:
     place = Folder(tmp_path / "i")
     with subprocess.Popen(  # noqa: ASYNC220 - its line is read in a thread
