@@ -12,13 +12,10 @@ def link_options(spec: Spec) -> dict[str, Any]:
         "epoch": spec.epoch,
         "link_bind": spec.link_bind,
         "cluster_key": (spec.key_id, secret(spec.cluster_secret_file, 32)),
-        "name_key": secret(spec.name_key_file, 16),
         "seed": spec.seed,
         "recv_buffer": spec.recv_buffer,
         "send_buffer": spec.send_buffer,
         "payload_bytes": spec.payload_bytes,
-        "keepalive_ms": spec.keepalive_ms,
-        "idle_timeout_ms": spec.idle_timeout_ms,
         "faults": spec.faults,
     }
 
@@ -27,9 +24,17 @@ def client_options(spec: Spec) -> dict[str, Any]:
     """What the engines that clients speak to are made with besides."""
     return {
         "bind": spec.bind,
+        "name_key": name_key(spec),
+        "keepalive_ms": spec.keepalive_ms,
+        "idle_timeout_ms": spec.idle_timeout_ms,
         "server_key": secret(spec.server_key_file, 32),
         "reset_secret": secret(spec.reset_secret_file, 32),
     }
+
+
+def name_key(spec: Spec) -> bytes:
+    """The key of the hash that maps room names to ids. Raises `SpecError`."""
+    return secret(spec.name_key_file, 16)
 
 
 def arena_bytes(spec: Spec) -> int:

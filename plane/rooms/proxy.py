@@ -12,5 +12,5 @@ from plane.spec import Spec
 
 def build(spec: Spec) -> Role:
     """Make the engine, which binds its sockets. Raises `SpecError`, and `OSError` when an address is taken."""
-    engine = _core.ProxyEngine(**link_options(spec), **client_options(spec), paced_namespaces=spec.paced_namespaces)
+    engine = _core.ProxyEngine(**link_options(spec), **client_options(spec))
     return answering(engine, embedded(spec))

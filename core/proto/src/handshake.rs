@@ -250,6 +250,13 @@ impl ResetSecret {
         ResetSecret(bytes)
     }
 
+    /// The secret of a node that has no file of its own: the same in every life, known only where the cluster's secret is.
+    pub fn of_node(cluster: &[u8; 32], node: u32) -> [u8; 32] {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, cluster);
+        let tag = hmac::sign(&key, &[b"muster node reset".as_slice(), &node.to_be_bytes()].concat());
+        tag.as_ref().try_into().expect("HMAC-SHA256 has 32 bytes")
+    }
+
     /// The client gets it sealed at join, and in the clear when the session is unknown.
     pub fn token(&self, session_id: u64) -> [u8; 16] {
         let key = hmac::Key::new(hmac::HMAC_SHA256, &self.0);

@@ -176,12 +176,26 @@ impl Proxy {
         self.sessions.draining = true;
     }
 
+    /// Why the proxy cannot serve yet, if it cannot.
+    pub fn not_ready(&self) -> Option<&'static str> {
+        let linked = self
+            .placement
+            .of(Role::Broker)
+            .any(|node| self.links.to(node.node).is_some());
+        (!linked).then_some("no broker is linked")
+    }
+
     pub fn sessions(&self) -> &Sessions<Publisher> {
         &self.sessions
     }
 
     pub fn links(&self) -> &Links {
         &self.links
+    }
+
+    /// Whether nothing waits for a broker.
+    pub fn is_idle(&self) -> bool {
+        self.queues.values().all(|queue| queue.frames.is_empty())
     }
 
     fn from_session(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {

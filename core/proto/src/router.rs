@@ -103,6 +103,11 @@ impl Router {
         self.links.buffer = link;
     }
 
+    /// Why the router cannot serve yet, if it cannot.
+    pub fn not_ready(&self) -> Option<&'static str> {
+        self.started.is_none().then_some("there is no placement yet")
+    }
+
     pub fn interest(&self) -> &Interest {
         &self.interest
     }

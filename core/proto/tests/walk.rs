@@ -162,6 +162,7 @@ fn a_message_walks_through_all_five_machines() {
         me: me(3, Role::Broker),
         payload: 1200,
         arena_bytes: 1 << 20,
+        name_key: [9; 16],
         cluster: cluster.clone(),
         reset_secret: [5; 32],
     };

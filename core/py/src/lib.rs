@@ -1,6 +1,9 @@
 //! The binding: names and types, no logic.
 
+mod client;
+mod convert;
 mod keys;
+mod server;
 
 use pyo3::prelude::*;
 
@@ -13,5 +16,10 @@ fn version() -> &'static str {
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(version, module)?)?;
-    module.add_function(wrap_pyfunction!(keys::public_key, module)?)
+    module.add_function(wrap_pyfunction!(keys::public_key, module)?)?;
+    module.add_class::<client::ClientEngine>()?;
+    module.add_class::<server::GatewayEngine>()?;
+    module.add_class::<server::ProxyEngine>()?;
+    module.add_class::<server::BrokerEngine>()?;
+    module.add_class::<server::RouterEngine>()
 }

@@ -1,9 +1,13 @@
 from typing import Any, type_check_only
 
-__all__ = ["BrokerEngine", "GatewayEngine", "ProxyEngine", "RouterEngine", "public_key", "version"]
+__all__ = ["BrokerEngine", "ClientEngine", "GatewayEngine", "ProxyEngine", "RouterEngine", "public_key", "version"]
 
 def version() -> str: ...
 def public_key(private: bytes) -> bytes: ...
+
+_Stream = tuple[int, int, int]
+# Direction, peer (None: every client), loss, duplicate, corrupt, reorder, then hold, delay and jitter in ms.
+_Fault = tuple[str, tuple[str, int] | None, float, float, float, float, int, int, int]
 
 # What every role's engine has. One turn takes a batch, lets time pass and sends; it never blocks.
 @type_check_only
@@ -11,13 +15,10 @@ class _Engine:
     def fd(self) -> int: ...
     def turn(self) -> int: ...  # bit 0: more work waits, call again soon; bit 1: events wait
     def events(self) -> list[tuple[Any, ...]]: ...
-    def answer(self, question_id: int, user: int | None) -> None: ...  # None refuses
     def placement(self, epoch: int, nodes: list[tuple[int, str, str, int]]) -> None: ...  # node, role, host, link port
     def counters(self) -> list[tuple[str, str, int]]: ...  # name, help, value
     def gauges(self) -> list[tuple[str, str, float]]: ...
     def status(self) -> dict[str, Any]: ...
-    def rooms(self, offset: int, limit: int) -> list[dict[str, Any]]: ...
-    def room(self, name: str) -> dict[str, Any] | None: ...
     def addresses(self) -> list[tuple[str, int]]: ...  # as bound: the public socket first, where there is one
     def buffers(self) -> list[tuple[int, int]]: ...  # per socket: receive buffer asked for, effective
     def drain(self) -> None: ...  # refuse new work, finish what was taken
@@ -38,14 +39,19 @@ class GatewayEngine(_Engine):
         payload_bytes: int,
         keepalive_ms: int,
         idle_timeout_ms: int,
-        faults: list[tuple[Any, ...]] | None,
+        faults: list[_Fault] | None,
         name_key: bytes,
         bind: tuple[str, int],
         server_key: bytes,
         reset_secret: bytes,
         arena_bytes: int,
         paced_namespaces: list[str],
+        max_age_ms: int = 5000,
+        bundle: bool = True,
     ) -> GatewayEngine: ...
+    def answer(self, question_id: int, user: int | None) -> None: ...  # None refuses
+    def rooms(self, offset: int, limit: int) -> list[dict[str, Any]]: ...
+    def room(self, name: str) -> dict[str, Any] | None: ...
 
 class ProxyEngine(_Engine):
     def __new__(
@@ -61,13 +67,15 @@ class ProxyEngine(_Engine):
         payload_bytes: int,
         keepalive_ms: int,
         idle_timeout_ms: int,
-        faults: list[tuple[Any, ...]] | None,
+        faults: list[_Fault] | None,
         name_key: bytes,
         bind: tuple[str, int],
         server_key: bytes,
         reset_secret: bytes,
-        paced_namespaces: list[str],
     ) -> ProxyEngine: ...
+    def answer(self, question_id: int, user: int | None) -> None: ...  # None refuses
+    def rooms(self, _offset: int, _limit: int) -> list[dict[str, Any]]: ...
+    def room(self, _name: str) -> None: ...
 
 class BrokerEngine(_Engine):
     def __new__(
@@ -81,13 +89,13 @@ class BrokerEngine(_Engine):
         recv_buffer: int,
         send_buffer: int,
         payload_bytes: int,
-        keepalive_ms: int,
-        idle_timeout_ms: int,
-        faults: list[tuple[Any, ...]] | None,
+        faults: list[_Fault] | None,
         name_key: bytes,
         arena_bytes: int,
-        paced_namespaces: list[str],
     ) -> BrokerEngine: ...
+    def answer(self, _question_id: int, _user: int | None) -> None: ...
+    def rooms(self, offset: int, limit: int) -> list[dict[str, Any]]: ...
+    def room(self, name: str) -> dict[str, Any] | None: ...
 
 class RouterEngine(_Engine):
     def __new__(
@@ -101,8 +109,48 @@ class RouterEngine(_Engine):
         recv_buffer: int,
         send_buffer: int,
         payload_bytes: int,
-        keepalive_ms: int,
-        idle_timeout_ms: int,
-        faults: list[tuple[Any, ...]] | None,
-        name_key: bytes,
+        faults: list[_Fault] | None,
     ) -> RouterEngine: ...
+    def answer(self, _question_id: int, _user: int | None) -> None: ...
+    def interest(self) -> list[tuple[int, int]]: ...  # gateway, room id
+    def rooms(self, _offset: int, _limit: int) -> list[dict[str, Any]]: ...
+    def room(self, _name: str) -> None: ...
+
+class ClientEngine:
+    def __new__(
+        cls,
+        *,
+        gateways: list[tuple[str, int, bytes]],
+        proxies: list[tuple[str, int, bytes]],
+        credential: bytes,
+        seed: int,
+        bind: tuple[str, int] = ("0.0.0.0", 0),
+        recv_buffer: int = 0,
+        send_buffer: int = 0,
+        payload_bytes: int = 1200,
+        inbox_bytes: int = 8388608,
+        faults: list[_Fault] | None = None,
+    ) -> ClientEngine: ...
+    def fd(self) -> int: ...
+    def turn(self) -> int: ...  # bit 0: more work waits, call again soon; bit 1: events wait
+    # ("ready", side, user) ("down", side, reason, retry) ("joined", room, gaps) ("refused", room, is_publication, code)
+    # ("readable", room) ("writable", publication) ("published", ticket, stream, offset)
+    def events(self) -> list[tuple[Any, ...]]: ...
+    def open(self, side: int) -> None: ...  # 0 gateway, 1 proxy
+    def is_ready(self, side: int) -> bool: ...
+    def join(self, name: str, positions: bytes | None = None, policy: int = 0) -> int: ...
+    def leave(self, room: int) -> None: ...
+    def read(
+        self, room: int, limit: int
+    ) -> list[tuple[_Stream, int, int, bytes] | tuple[_Stream, int, int | None, str]]: ...
+    def positions(self, room: int) -> bytes | None: ...
+    def publication(self, name: str) -> int: ...
+    def publish(self, publication: int, data: bytes, ticket: int) -> int: ...  # 0 taken, 1 no credit, 2 too long, 3 refused
+    def unacknowledged(self, publication: int) -> int: ...
+    def counters(self) -> list[tuple[str, str, int]]: ...
+    def room_stats(self, room: int) -> dict[str, int] | None: ...
+    def publication_stats(self, publication: int) -> tuple[int, int] | None: ...  # acknowledged, frames repeated
+    def rtt_us(self, side: int) -> int | None: ...
+    def address(self) -> tuple[str, int]: ...
+    def buffer(self) -> tuple[int, int]: ...  # asked for, effective
+    def close(self) -> None: ...

@@ -15,6 +15,7 @@ use crate::hash::KeyedState;
 use crate::interest::{Change, Interest};
 use crate::links::{LinkChange, Links};
 use crate::machine::{Arrival, Entropy, Inbox, Machine, Micros, Outbox};
+use crate::name::RoomName;
 use crate::node::{Identity, Node};
 use crate::placement::Placement;
 use crate::ring::Arena;
@@ -42,6 +43,8 @@ pub struct BrokerConfig {
     pub me: Identity,
     pub payload: usize,
     pub arena_bytes: usize,
+    /// For `room` by name; a broker otherwise knows rooms by id.
+    pub name_key: [u8; 16],
     pub cluster: ClusterKeys,
     pub reset_secret: [u8; 32],
 }
@@ -114,6 +117,7 @@ pub struct Broker {
     arena: Arena,
     segments: Segments,
     placement: Placement,
+    name_key: [u8; 16],
     generation: u32,
     /// Routers that have told everything, by node. A broker that has heard one is running from then on.
     complete: HashSet<u32>,
@@ -150,6 +154,7 @@ impl Broker {
             arena: Arena::new(config.arena_bytes),
             segments: Segments::new(node.secret_u64()),
             placement: Placement::default(),
+            name_key: config.name_key,
             generation: 0,
             complete: HashSet::new(),
             running: false,
@@ -178,6 +183,11 @@ impl Broker {
         self.links.buffer = link;
     }
 
+    /// Why the broker cannot serve yet, if it cannot.
+    pub fn not_ready(&self) -> Option<&'static str> {
+        (!self.running).then_some("the interest of gateways is not known yet")
+    }
+
     /// Whether all interest is known: only then are messages numbered.
     pub fn is_running(&self) -> bool {
         self.running
@@ -193,6 +203,12 @@ impl Broker {
 
     pub fn arena(&self) -> &Arena {
         &self.arena
+    }
+
+    /// A room by its name.
+    pub fn room(&self, name: &RoomName<'_>) -> Option<&Room> {
+        let at = self.by_id.get(&name.key(&self.name_key).id)?;
+        self.rooms[*at as usize].as_deref()
     }
 
     pub fn rooms(&self) -> impl Iterator<Item = &Room> {

@@ -254,6 +254,17 @@ impl Gateway {
         self.sessions.draining = true;
     }
 
+    /// Why the gateway cannot serve yet, if it cannot.
+    pub fn not_ready(&self) -> Option<&'static str> {
+        use crate::wire::Role;
+        let linked = |role| self.placement.of(role).any(|node| self.links.to(node.node).is_some());
+        match (linked(Role::Router), linked(Role::Broker)) {
+            (false, _) => Some("no router is linked"),
+            (_, false) => Some("no broker is linked"),
+            _ => None,
+        }
+    }
+
     pub fn sessions(&self) -> &Sessions<Client> {
         &self.sessions
     }

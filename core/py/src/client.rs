@@ -1,0 +1,327 @@
+//! The client's engine: one member and publisher, over one socket.
+
+use std::os::fd::AsRawFd;
+
+use muster_driver::Driver;
+use muster_proto::client::member::{Item, Policy};
+use muster_proto::client::publication::PublishError;
+use muster_proto::client::{Client, ClientConfig, ClientEvent, Endpoint, Side};
+use muster_proto::codec::{Reader, Writer};
+use muster_proto::wire::publish::Positions;
+use muster_proto::wire::{StreamGap, StreamId};
+use muster_udp::{monotonic_now, KernelEntropy, Socket};
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+
+use crate::convert::{self, array, FaultRule};
+
+/// Bytes of the longest encoded positions.
+const POSITIONS_MAX: usize = 1 + 4 * 20;
+/// What `publish` says.
+const TAKEN: u8 = 0;
+const WOULD_BLOCK: u8 = 1;
+const TOO_LONG: u8 = 2;
+const REFUSED: u8 = 3;
+
+/// Sessions with a gateway and a proxy, the rooms that are read and those that are written.
+#[pyclass(unsendable, module = "muster._core")]
+pub struct ClientEngine {
+    driver: Option<Driver<Client>>,
+    events: Vec<ClientEvent>,
+    data: Vec<u8>,
+}
+
+fn closed() -> PyErr {
+    PyRuntimeError::new_err("the client is closed")
+}
+
+fn endpoints(list: Vec<(String, u16, Vec<u8>)>) -> PyResult<Vec<Endpoint>> {
+    list.into_iter()
+        .map(|(host, port, key)| {
+            Ok(Endpoint {
+                addr: convert::addr(&host, port)?,
+                key: array(&key, "a public key")?,
+            })
+        })
+        .collect()
+}
+
+fn stream_tuple(stream: StreamId) -> (u32, u32, u32) {
+    (stream.node, stream.epoch, stream.generation)
+}
+
+type GapTuple = ((u32, u32, u32), u64, Option<u64>, &'static str);
+
+fn gap_tuple(gap: &StreamGap) -> GapTuple {
+    let last = (gap.last != StreamGap::OPEN).then_some(gap.last);
+    (stream_tuple(gap.stream), gap.first, last, gap.reason.name())
+}
+
+impl ClientEngine {
+    fn get(&self) -> PyResult<&Driver<Client>> {
+        self.driver.as_ref().ok_or_else(closed)
+    }
+
+    fn get_mut(&mut self) -> PyResult<&mut Driver<Client>> {
+        self.driver.as_mut().ok_or_else(closed)
+    }
+}
+
+#[pymethods]
+impl ClientEngine {
+    #[new]
+    #[pyo3(signature = (*, gateways, proxies, credential, seed, bind = ("0.0.0.0".to_string(), 0), recv_buffer = 0, send_buffer = 0,
+        payload_bytes = 1200, inbox_bytes = 8 << 20, faults = None))]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        gateways: Vec<(String, u16, Vec<u8>)>,
+        proxies: Vec<(String, u16, Vec<u8>)>,
+        credential: Vec<u8>,
+        seed: u64,
+        bind: (String, u16),
+        recv_buffer: usize,
+        send_buffer: usize,
+        payload_bytes: usize,
+        inbox_bytes: usize,
+        faults: Option<Vec<FaultRule>>,
+    ) -> PyResult<Self> {
+        if credential.len() > 1_000 {
+            return Err(PyValueError::new_err("a credential has at most 1,000 bytes"));
+        }
+        let config = ClientConfig {
+            gateways: endpoints(gateways)?,
+            proxies: endpoints(proxies)?,
+            credential,
+            payload: payload_bytes,
+            inbox_bytes,
+            socket: 0,
+        };
+        let socket = Socket::bind(
+            convert::addr(&bind.0, bind.1)?,
+            &convert::socket_options(recv_buffer, send_buffer),
+        )?;
+        let machine = Client::new(config, seed, Box::new(KernelEntropy));
+        let mut driver = Driver::new(machine, vec![socket])?;
+        let buffer = driver.sockets()[0].buffers().receive_bytes;
+        driver
+            .machine_mut()
+            .set_buffer(u32::try_from(buffer).unwrap_or(u32::MAX));
+        driver.set_faults(convert::faults(seed, faults, None)?);
+        Ok(ClientEngine {
+            driver: Some(driver),
+            events: Vec::new(),
+            data: Vec::new(),
+        })
+    }
+
+    fn fd(&self) -> PyResult<i32> {
+        Ok(self.get()?.fd().as_raw_fd())
+    }
+
+    /// Receives a batch, lets time pass, sends. Bit 0: more waits; bit 1: events wait.
+    fn turn(&mut self) -> PyResult<u8> {
+        let driver = self.driver.as_mut().ok_or_else(closed)?;
+        let turn = driver.turn();
+        driver.events(&mut self.events);
+        Ok(u8::from(turn.more) | u8::from(!self.events.is_empty()) << 1)
+    }
+
+    fn events<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let list = PyList::empty(py);
+        for event in self.events.drain(..) {
+            let event: Bound<'py, PyTuple> = match event {
+                ClientEvent::Ready { side, user } => ("ready", side as usize, user).into_pyobject(py)?,
+                ClientEvent::Down { side, reason, retry } => {
+                    ("down", side as usize, reason, retry).into_pyobject(py)?
+                }
+                ClientEvent::Joined { room, gaps } => {
+                    ("joined", room, gaps.iter().map(gap_tuple).collect::<Vec<_>>()).into_pyobject(py)?
+                }
+                ClientEvent::Refused {
+                    room,
+                    publication,
+                    code,
+                } => ("refused", room, publication, code.name()).into_pyobject(py)?,
+                ClientEvent::Readable { room } => ("readable", room).into_pyobject(py)?,
+                ClientEvent::Writable { publication } => ("writable", publication).into_pyobject(py)?,
+                ClientEvent::Published(done) => {
+                    ("published", done.ticket, stream_tuple(done.stream), done.offset).into_pyobject(py)?
+                }
+            };
+            list.append(event)?;
+        }
+        Ok(list)
+    }
+
+    /// Opens a session and keeps it open: 0 with a gateway, 1 with a proxy.
+    fn open(&mut self, side: usize) -> PyResult<()> {
+        let side = if side == 0 { Side::Gateway } else { Side::Proxy };
+        let driver = self.get_mut()?;
+        driver.machine_mut().open(monotonic_now(), side);
+        driver.kick();
+        Ok(())
+    }
+
+    fn is_ready(&self, side: usize) -> PyResult<bool> {
+        Ok(self
+            .get()?
+            .machine()
+            .is_ready(if side == 0 { Side::Gateway } else { Side::Proxy }))
+    }
+
+    /// Becomes a member of a room; the policy is 0 drop_oldest, 1 drop_newest, 2 block. Returns the room's number here.
+    #[pyo3(signature = (name, positions = None, policy = 0))]
+    fn join(&mut self, name: &str, positions: Option<&[u8]>, policy: u8) -> PyResult<u32> {
+        let positions = match positions {
+            Some(bytes) => Positions::read(&mut Reader::new(bytes))
+                .ok_or_else(|| PyValueError::new_err("these are no positions"))?,
+            None => Positions::default(),
+        };
+        let policy = match policy {
+            0 => Policy::DropOldest,
+            1 => Policy::DropNewest,
+            2 => Policy::Block,
+            _ => return Err(PyValueError::new_err("a policy is 0, 1 or 2")),
+        };
+        let driver = self.get_mut()?;
+        let room = driver.machine_mut().join(monotonic_now(), name, positions, policy);
+        driver.kick();
+        Ok(room)
+    }
+
+    fn leave(&mut self, room: u32) -> PyResult<()> {
+        let driver = self.get_mut()?;
+        driver.machine_mut().leave(room);
+        driver.kick();
+        Ok(())
+    }
+
+    /// At most `limit` unread items of a room. A message is (stream, offset, sender, data), a gap (stream, first, last, reason).
+    fn read<'py>(&mut self, py: Python<'py>, room: u32, limit: usize) -> PyResult<Bound<'py, PyList>> {
+        let now = monotonic_now();
+        let list = PyList::empty(py);
+        let ClientEngine { driver, data, .. } = self;
+        let driver = driver.as_mut().ok_or_else(closed)?;
+        for _ in 0..limit {
+            data.clear();
+            match driver.machine_mut().read(now, room, data) {
+                Some(Item::Message {
+                    stream, offset, sender, ..
+                }) => {
+                    list.append((stream_tuple(stream), offset, sender, PyBytes::new(py, data)))?;
+                }
+                Some(Item::Gap(gap)) => list.append(gap_tuple(&gap))?,
+                None => break,
+            }
+        }
+        driver.kick();
+        Ok(list)
+    }
+
+    /// Where the member is in a room, for a later join: opaque bytes.
+    fn positions<'py>(&self, py: Python<'py>, room: u32) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let Some(member) = self.get()?.machine().room(room) else {
+            return Ok(None);
+        };
+        let mut bytes = [0; POSITIONS_MAX];
+        let mut writer = Writer::new(&mut bytes);
+        member.positions.write(&mut writer);
+        Ok(Some(PyBytes::new(py, writer.written())))
+    }
+
+    /// Opens a room for publishing. Returns its number here.
+    fn publication(&mut self, name: &str) -> PyResult<u32> {
+        let driver = self.get_mut()?;
+        let publication = driver.machine_mut().publication(monotonic_now(), name);
+        driver.kick();
+        Ok(publication)
+    }
+
+    /// Takes a message: 0 taken, 1 no credit, 2 too long, 3 the room was refused. An event names `ticket` unless it is 0.
+    fn publish(&mut self, publication: u32, data: &[u8], ticket: u64) -> PyResult<u8> {
+        let driver = self.get_mut()?;
+        let taken = driver.machine_mut().publish(publication, data, ticket);
+        driver.kick();
+        Ok(match taken {
+            Ok(()) => TAKEN,
+            Err(PublishError::WouldBlock) => WOULD_BLOCK,
+            Err(PublishError::TooLong) => TOO_LONG,
+            Err(PublishError::Refused(_)) => REFUSED,
+        })
+    }
+
+    /// Messages (chunks counted one by one) that the owner has not acknowledged.
+    fn unacknowledged(&self, publication: u32) -> PyResult<usize> {
+        Ok(self
+            .get()?
+            .machine()
+            .publishing(publication)
+            .map_or(0, |known| known.unacknowledged()))
+    }
+
+    fn counters(&self) -> PyResult<Vec<(String, String, u64)>> {
+        let driver = self.get()?;
+        let mut list = Vec::new();
+        driver
+            .machine()
+            .counters
+            .each(|name, help, value| list.push((name.to_string(), help.to_string(), value)));
+        Ok(list)
+    }
+
+    /// What a room counted.
+    fn room_stats<'py>(&self, py: Python<'py>, room: u32) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let Some(member) = self.get()?.machine().room(room) else {
+            return Ok(None);
+        };
+        let counters = member.counters;
+        let stats = PyDict::new(py);
+        stats.set_item("delivered", counters.delivered)?;
+        stats.set_item("delivered_bytes", counters.delivered_bytes)?;
+        stats.set_item("gaps", counters.gaps)?;
+        stats.set_item("lost", counters.lost)?;
+        stats.set_item("duplicates", counters.duplicates)?;
+        stats.set_item("repeats", counters.repeats)?;
+        stats.set_item("repairs_asked", counters.asked)?;
+        stats.set_item("dropped_reader", counters.dropped_reader)?;
+        Ok(Some(stats))
+    }
+
+    /// What a room that is written counted: messages acknowledged, frames repeated.
+    fn publication_stats(&self, publication: u32) -> PyResult<Option<(u64, u64)>> {
+        Ok(self
+            .get()?
+            .machine()
+            .publishing(publication)
+            .map(|known| (known.published, known.repeated)))
+    }
+
+    /// Smoothed round trip in microseconds: 0 to the gateway, 1 to the proxy.
+    fn rtt_us(&self, side: usize) -> PyResult<Option<u64>> {
+        Ok(self
+            .get()?
+            .machine()
+            .rtt(if side == 0 { Side::Gateway } else { Side::Proxy }))
+    }
+
+    fn address(&self) -> PyResult<(String, u16)> {
+        Ok(convert::host_port(self.get()?.sockets()[0].local()))
+    }
+
+    /// Receive buffer asked for and effective, in bytes.
+    fn buffer(&self) -> PyResult<(usize, usize)> {
+        let buffers = self.get()?.sockets()[0].buffers();
+        Ok((buffers.receive_asked.unwrap_or(0), buffers.receive_bytes))
+    }
+
+    /// Says goodbye to the servers and closes the socket.
+    fn close(&mut self) {
+        if let Some(driver) = self.driver.as_mut() {
+            driver.machine_mut().close();
+            driver.kick();
+            driver.turn();
+        }
+        self.driver = None;
+    }
+}

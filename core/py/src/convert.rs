@@ -1,0 +1,125 @@
+//! Python values as the engines take them, and back.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+
+use muster_driver::{Direction, Faults, Rule};
+use muster_proto::links::{LinkChange, Links};
+use muster_proto::machine::{Addr, SocketId};
+use muster_proto::placement::{Node, Placement};
+use muster_proto::wire::Role;
+use muster_udp::SocketOptions;
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyTuple};
+
+/// Direction, peer (`None`: every client), loss, duplicate, corrupt, reorder, then hold, delay and jitter in ms.
+pub type FaultRule = (String, Option<(String, u16)>, f64, f64, f64, f64, u32, u32, u32);
+
+/// Exactly `N` bytes.
+pub fn array<const N: usize>(bytes: &[u8], what: &str) -> PyResult<[u8; N]> {
+    bytes
+        .try_into()
+        .map_err(|_| PyValueError::new_err(format!("{what} has {N} bytes, not {}", bytes.len())))
+}
+
+/// An address as (host, port). A name is resolved once.
+pub fn addr(host: &str, port: u16) -> PyResult<Addr> {
+    let mut found = (host, port)
+        .to_socket_addrs()
+        .map_err(|error| PyOSError::new_err(format!("{host}:{port}: {error}")))?;
+    found
+        .next()
+        .map(Addr::from)
+        .ok_or_else(|| PyOSError::new_err(format!("{host}:{port}: no address")))
+}
+
+/// An address as Python gets it.
+pub fn host_port(addr: Addr) -> (String, u16) {
+    let address = SocketAddr::from(addr);
+    (address.ip().to_string(), address.port())
+}
+
+pub fn role(name: &str) -> PyResult<Role> {
+    [Role::Proxy, Role::Broker, Role::Router, Role::Gateway]
+        .into_iter()
+        .find(|role| role.name() == name)
+        .ok_or_else(|| PyValueError::new_err(format!("no such role: {name}")))
+}
+
+pub fn placement(epoch: u32, nodes: Vec<(u32, String, String, u16)>) -> PyResult<Placement> {
+    let nodes = nodes.into_iter().map(|(node, name, host, port)| {
+        Ok(Node {
+            node,
+            role: role(&name)?,
+            addr: addr(&host, port)?,
+        })
+    });
+    Ok(Placement {
+        epoch,
+        nodes: nodes.collect::<PyResult<_>>()?,
+    })
+}
+
+pub fn socket_options(recv_buffer: usize, send_buffer: usize) -> SocketOptions {
+    let asked = |bytes: usize| (bytes > 0).then_some(bytes);
+    SocketOptions {
+        receive_bytes: asked(recv_buffer),
+        send_bytes: asked(send_buffer),
+        gro: true,
+    }
+}
+
+/// The rules of injected faults; `public` is the socket that clients speak to, if there is one.
+pub fn faults(seed: u64, rules: Option<Vec<FaultRule>>, public: Option<SocketId>) -> PyResult<Option<Faults>> {
+    let Some(rules) = rules.filter(|rules| !rules.is_empty()) else {
+        return Ok(None);
+    };
+    let mut made = Vec::new();
+    for (direction, peer, loss, duplicate, corrupt, reorder, reorder_ms, delay_ms, jitter_ms) in rules {
+        let mut rule = Rule::new(match direction.as_str() {
+            "in" => Direction::In,
+            "out" => Direction::Out,
+            other => {
+                return Err(PyValueError::new_err(format!(
+                    "a fault's direction is in or out, not {other}"
+                )))
+            }
+        });
+        match peer {
+            Some((host, port)) => rule.remote = Some(addr(&host, port)?),
+            None => rule.socket = public,
+        }
+        (rule.loss, rule.duplicate, rule.corrupt, rule.reorder) = (loss, duplicate, corrupt, reorder);
+        (rule.reorder_ms, rule.delay_ms, rule.jitter_ms) = (reorder_ms, delay_ms, jitter_ms);
+        made.push(rule);
+    }
+    Faults::new(seed, made)
+        .map(Some)
+        .map_err(|error| PyValueError::new_err(format!("{error:?}")))
+}
+
+/// A link's coming or going as an event.
+pub fn link_event<'py>(py: Python<'py>, change: &LinkChange) -> PyResult<Bound<'py, PyTuple>> {
+    match change {
+        LinkChange::Up { peer, .. } => ("link_up", peer.node, peer.role.name(), peer.epoch).into_pyobject(py),
+        LinkChange::Down { peer, reason, .. } => ("link_down", peer.node, peer.role.name(), *reason).into_pyobject(py),
+    }
+}
+
+/// The links of a role, for its status.
+pub fn links<'py>(py: Python<'py>, links: &Links) -> PyResult<Bound<'py, PyList>> {
+    let list = PyList::empty(py);
+    for (node, slot) in links.proven() {
+        let Some(link) = links.table.get(slot) else { continue };
+        let entry = PyDict::new(py);
+        entry.set_item("node", node)?;
+        entry.set_item("role", link.data.peer.role.name())?;
+        entry.set_item("epoch", link.data.peer.epoch)?;
+        entry.set_item("address", format!("{:?}", link.conn.addr))?;
+        entry.set_item("rtt_us", link.conn.flow.rtt())?;
+        entry.set_item("cwnd", link.conn.flow.cwnd())?;
+        entry.set_item("in_flight", link.conn.flow.in_flight())?;
+        list.append(entry)?;
+    }
+    Ok(list)
+}

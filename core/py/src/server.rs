@@ -1,0 +1,789 @@
+//! The engines of the four server roles: a machine, its sockets, and what Python asks of them.
+
+use std::os::fd::AsRawFd;
+
+use muster_driver::Driver;
+use muster_proto::broker::{Broker, BrokerConfig};
+use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent};
+use muster_proto::handshake::{ClusterKeys, ResetSecret, ServerKey};
+use muster_proto::links::LinkChange;
+use muster_proto::machine::Machine;
+use muster_proto::name::RoomName;
+use muster_proto::node::Identity;
+use muster_proto::proxy::{Proxy, ProxyConfig, ProxyEvent};
+use muster_proto::router::{Router, RouterConfig};
+use muster_proto::wire::Role;
+use muster_udp::{monotonic_now, KernelEntropy, Socket};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+
+use crate::convert::{self, array, FaultRule};
+
+/// A role's machine as the binding needs it.
+pub trait RoleMachine: Machine {
+    fn not_ready(&self) -> Option<&'static str>;
+    fn set_buffers(&mut self, bytes: &[u32]);
+    fn event<'py>(py: Python<'py>, event: Self::Event) -> PyResult<Bound<'py, PyTuple>>;
+    fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64));
+    fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64));
+    fn links(&self) -> &muster_proto::links::Links;
+    fn drain(&mut self) {}
+    fn drained(&self) -> bool {
+        true
+    }
+}
+
+impl RoleMachine for Gateway {
+    fn not_ready(&self) -> Option<&'static str> {
+        Gateway::not_ready(self)
+    }
+
+    fn set_buffers(&mut self, bytes: &[u32]) {
+        Gateway::set_buffers(self, bytes[0], bytes[1]);
+    }
+
+    fn event<'py>(py: Python<'py>, event: GatewayEvent) -> PyResult<Bound<'py, PyTuple>> {
+        match event {
+            GatewayEvent::Authenticate(question) => {
+                ("authenticate", question.id, PyBytes::new(py, &question.credential)).into_pyobject(py)
+            }
+            GatewayEvent::Link(change) => convert::link_event(py, &change),
+        }
+    }
+
+    fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64)) {
+        self.counters.each(&mut *each);
+        self.sessions().counters.each(&mut *each);
+        self.sessions().door.counters.each(&mut *each);
+        self.links().counters.each(&mut *each);
+    }
+
+    fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64)) {
+        each(
+            "sessions",
+            "Sessions, half-open ones included",
+            self.sessions().table.len() as f64,
+        );
+        each("rooms", "Rooms with members here", self.rooms().count() as f64);
+        each(
+            "members",
+            "Members of rooms here",
+            self.rooms().map(|room| room.members.len()).sum::<usize>() as f64,
+        );
+        each(
+            "arena_bytes",
+            "Bytes of recent messages held",
+            self.arena().used() as f64,
+        );
+        each(
+            "arena_age_seconds",
+            "Age of the oldest message held",
+            self.arena().age(monotonic_now()) as f64 / 1e6,
+        );
+    }
+
+    fn links(&self) -> &muster_proto::links::Links {
+        Gateway::links(self)
+    }
+
+    fn drain(&mut self) {
+        Gateway::drain(self);
+    }
+}
+
+impl RoleMachine for Proxy {
+    fn not_ready(&self) -> Option<&'static str> {
+        Proxy::not_ready(self)
+    }
+
+    fn set_buffers(&mut self, bytes: &[u32]) {
+        Proxy::set_buffers(self, bytes[0], bytes[1]);
+    }
+
+    fn event<'py>(py: Python<'py>, event: ProxyEvent) -> PyResult<Bound<'py, PyTuple>> {
+        match event {
+            ProxyEvent::Authenticate(question) => {
+                ("authenticate", question.id, PyBytes::new(py, &question.credential)).into_pyobject(py)
+            }
+            ProxyEvent::Link(change) => convert::link_event(py, &change),
+        }
+    }
+
+    fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64)) {
+        self.counters.each(&mut *each);
+        self.sessions().counters.each(&mut *each);
+        self.sessions().door.counters.each(&mut *each);
+        self.links().counters.each(&mut *each);
+    }
+
+    fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64)) {
+        each(
+            "sessions",
+            "Sessions, half-open ones included",
+            self.sessions().table.len() as f64,
+        );
+    }
+
+    fn links(&self) -> &muster_proto::links::Links {
+        Proxy::links(self)
+    }
+
+    fn drain(&mut self) {
+        Proxy::drain(self);
+    }
+
+    fn drained(&self) -> bool {
+        self.is_idle()
+    }
+}
+
+impl RoleMachine for Broker {
+    fn not_ready(&self) -> Option<&'static str> {
+        Broker::not_ready(self)
+    }
+
+    fn set_buffers(&mut self, bytes: &[u32]) {
+        Broker::set_buffers(self, bytes[0]);
+    }
+
+    fn event<'py>(py: Python<'py>, event: LinkChange) -> PyResult<Bound<'py, PyTuple>> {
+        convert::link_event(py, &event)
+    }
+
+    fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64)) {
+        self.counters.each(&mut *each);
+        self.links().counters.each(&mut *each);
+        self.links().door.counters.each(&mut *each);
+    }
+
+    fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64)) {
+        each("rooms", "Rooms known here", self.rooms().count() as f64);
+        each(
+            "interest",
+            "Rooms wanted, once per gateway",
+            self.interest().len() as f64,
+        );
+        each(
+            "arena_bytes",
+            "Bytes of recent messages held",
+            self.arena().used() as f64,
+        );
+        each(
+            "arena_age_seconds",
+            "Age of the oldest message held",
+            self.arena().age(monotonic_now()) as f64 / 1e6,
+        );
+    }
+
+    fn links(&self) -> &muster_proto::links::Links {
+        Broker::links(self)
+    }
+}
+
+impl RoleMachine for Router {
+    fn not_ready(&self) -> Option<&'static str> {
+        Router::not_ready(self)
+    }
+
+    fn set_buffers(&mut self, bytes: &[u32]) {
+        Router::set_buffers(self, bytes[0]);
+    }
+
+    fn event<'py>(py: Python<'py>, event: LinkChange) -> PyResult<Bound<'py, PyTuple>> {
+        convert::link_event(py, &event)
+    }
+
+    fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64)) {
+        self.counters.each(&mut *each);
+        self.links().counters.each(&mut *each);
+        self.links().door.counters.each(&mut *each);
+    }
+
+    fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64)) {
+        each(
+            "interest",
+            "Rooms wanted, once per gateway",
+            self.interest().len() as f64,
+        );
+    }
+
+    fn links(&self) -> &muster_proto::links::Links {
+        Router::links(self)
+    }
+}
+
+/// A driver and what was noticed since the last look.
+struct Running<M: RoleMachine> {
+    driver: Driver<M>,
+    events: Vec<M::Event>,
+    ready: Option<bool>,
+    ready_changed: bool,
+}
+
+impl<M: RoleMachine> Running<M> {
+    fn new(machine: M, sockets: Vec<Socket>, faults: Option<muster_driver::Faults>) -> PyResult<Self> {
+        let mut driver = Driver::new(machine, sockets)?;
+        let bytes: Vec<u32> = driver
+            .sockets()
+            .iter()
+            .map(|socket| u32::try_from(socket.buffers().receive_bytes).unwrap_or(u32::MAX))
+            .collect();
+        driver.machine_mut().set_buffers(&bytes);
+        driver.set_faults(faults);
+        Ok(Running {
+            driver,
+            events: Vec::new(),
+            ready: None,
+            ready_changed: false,
+        })
+    }
+
+    fn turn(&mut self) -> u8 {
+        let turn = self.driver.turn();
+        self.driver.events(&mut self.events);
+        let ready = self.driver.machine().not_ready().is_none();
+        if self.ready != Some(ready) {
+            self.ready = Some(ready);
+            self.ready_changed = true;
+        }
+        u8::from(turn.more) | u8::from(!self.events.is_empty() || self.ready_changed) << 1
+    }
+
+    fn events<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let list = PyList::empty(py);
+        for event in self.events.drain(..) {
+            list.append(M::event(py, event)?)?;
+        }
+        if std::mem::take(&mut self.ready_changed) {
+            match self.driver.machine().not_ready() {
+                None => list.append(("ready",))?,
+                Some(reason) => list.append(("not_ready", reason))?,
+            }
+        }
+        Ok(list)
+    }
+
+    fn counters(&self) -> Vec<(String, String, u64)> {
+        let mut list = Vec::new();
+        self.driver
+            .machine()
+            .each_counter(&mut |name, help, value| list.push((name.into(), help.into(), value)));
+        for (name, value) in self.driver.udp_counters().each() {
+            list.push((
+                format!("udp_{name}"),
+                "Counted at the sockets; docs/metrics.md".into(),
+                value,
+            ));
+        }
+        let counters = self.driver.counters();
+        list.push((
+            "stalls".into(),
+            "Times that the loop stood still for more than 500 ms".into(),
+            counters.stalls,
+        ));
+        list.push((
+            "dropped_stalled".into(),
+            "Datagrams discarded after the loop stood still".into(),
+            counters.discarded,
+        ));
+        if let Some(faults) = self.driver.fault_counters() {
+            list.push((
+                "faults_lost".into(),
+                "Datagrams that injected faults lost".into(),
+                faults.lost,
+            ));
+            list.push((
+                "faults_duplicated".into(),
+                "Datagrams that injected faults doubled".into(),
+                faults.duplicated,
+            ));
+            list.push((
+                "faults_corrupted".into(),
+                "Datagrams that injected faults damaged".into(),
+                faults.corrupted,
+            ));
+            list.push((
+                "faults_reordered".into(),
+                "Datagrams that injected faults held back".into(),
+                faults.reordered,
+            ));
+        }
+        list
+    }
+
+    fn gauges(&self) -> Vec<(String, String, f64)> {
+        let mut list = Vec::new();
+        self.driver
+            .machine()
+            .each_gauge(&mut |name, help, value| list.push((name.into(), help.into(), value)));
+        list
+    }
+
+    fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let status = PyDict::new(py);
+        status.set_item("not_ready", self.driver.machine().not_ready())?;
+        status.set_item("faults_injected", self.driver.fault_counters().is_some())?;
+        status.set_item("links", convert::links(py, self.driver.machine().links())?)?;
+        let gauges = PyDict::new(py);
+        for (name, _, value) in self.gauges() {
+            gauges.set_item(name, value)?;
+        }
+        status.set_item("gauges", gauges)?;
+        let counters = PyDict::new(py);
+        for (name, _, value) in self.counters() {
+            counters.set_item(name, value)?;
+        }
+        status.set_item("counters", counters)?;
+        Ok(status)
+    }
+
+    /// Sockets as Python counts them: that for clients first.
+    fn sockets(&self) -> impl Iterator<Item = &Socket> {
+        self.driver.sockets().iter().rev()
+    }
+}
+
+fn closed() -> PyErr {
+    PyRuntimeError::new_err("the engine is closed")
+}
+
+/// The cluster's secret, and the reset secret of a node without a file for it.
+fn cluster(node: u32, key: &(u8, Vec<u8>)) -> PyResult<(ClusterKeys, [u8; 32])> {
+    let secret = array(&key.1, "a cluster secret")?;
+    Ok((
+        ClusterKeys {
+            current: (key.0, secret),
+            next: None,
+        },
+        ResetSecret::of_node(&secret, node),
+    ))
+}
+
+macro_rules! engine {
+    ($(#[$doc:meta])* $name:ident, $machine:ident, $extra:tt) => {
+        $(#[$doc])*
+        #[pyclass(unsendable, module = "muster._core")]
+        pub struct $name {
+            running: Option<Running<$machine>>,
+        }
+
+        impl $name {
+            fn get(&self) -> PyResult<&Running<$machine>> {
+                self.running.as_ref().ok_or_else(closed)
+            }
+
+            fn get_mut(&mut self) -> PyResult<&mut Running<$machine>> {
+                self.running.as_mut().ok_or_else(closed)
+            }
+        }
+
+        #[pymethods]
+        impl $name {
+            fn fd(&self) -> PyResult<i32> {
+                Ok(self.get()?.driver.fd().as_raw_fd())
+            }
+
+            fn turn(&mut self) -> PyResult<u8> {
+                Ok(self.get_mut()?.turn())
+            }
+
+            fn events<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+                self.get_mut()?.events(py)
+            }
+
+            fn placement(&mut self, epoch: u32, nodes: Vec<(u32, String, String, u16)>) -> PyResult<()> {
+                let placement = convert::placement(epoch, nodes)?;
+                let running = self.get_mut()?;
+                running.driver.machine_mut().set_placement(monotonic_now(), placement);
+                running.driver.kick();
+                Ok(())
+            }
+
+            fn counters(&self) -> PyResult<Vec<(String, String, u64)>> {
+                Ok(self.get()?.counters())
+            }
+
+            fn gauges(&self) -> PyResult<Vec<(String, String, f64)>> {
+                Ok(self.get()?.gauges())
+            }
+
+            fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+                self.get()?.status(py)
+            }
+
+            fn addresses(&self) -> PyResult<Vec<(String, u16)>> {
+                Ok(self.get()?.sockets().map(|socket| convert::host_port(socket.local())).collect())
+            }
+
+            fn buffers(&self) -> PyResult<Vec<(usize, usize)>> {
+                let buffers = self.get()?.sockets().map(|socket| socket.buffers());
+                Ok(buffers.map(|buffers| (buffers.receive_asked.unwrap_or(0), buffers.receive_bytes)).collect())
+            }
+
+            fn drain(&mut self) -> PyResult<()> {
+                let running = self.get_mut()?;
+                running.driver.machine_mut().drain();
+                running.driver.kick();
+                Ok(())
+            }
+
+            fn drained(&self) -> PyResult<bool> {
+                let running = self.get()?;
+                Ok(running.driver.pending() == 0 && running.driver.machine().drained())
+            }
+
+            fn close(&mut self) {
+                self.running = None;
+            }
+        }
+
+        engine!(@ $name, $machine, $extra);
+    };
+    (@ $name:ident, $machine:ident, answers) => {
+        #[pymethods]
+        impl $name {
+            fn answer(&mut self, question_id: u64, user: Option<u64>) -> PyResult<()> {
+                let running = self.get_mut()?;
+                running.driver.machine_mut().answer(monotonic_now(), question_id, user);
+                running.driver.kick();
+                Ok(())
+            }
+        }
+    };
+    (@ $name:ident, $machine:ident, silent) => {
+        #[pymethods]
+        impl $name {
+            /// This role asks nothing.
+            fn answer(&mut self, _question_id: u64, _user: Option<u64>) {}
+        }
+    };
+}
+
+engine!(
+    /// Holds end clients and gives each member of a room its messages.
+    GatewayEngine, Gateway, answers
+);
+engine!(
+    /// Takes what clients publish to the rooms' owners.
+    ProxyEngine, Proxy, answers
+);
+engine!(
+    /// Numbers rooms' messages and gives each gateway one copy.
+    BrokerEngine, Broker, silent
+);
+engine!(
+    /// Gives every broker the gateways' membership.
+    RouterEngine, Router, silent
+);
+
+type HostPort = (String, u16);
+
+fn sockets(addresses: &[&HostPort], recv_buffer: usize, send_buffer: usize) -> PyResult<Vec<Socket>> {
+    let options = convert::socket_options(recv_buffer, send_buffer);
+    let mut sockets = Vec::new();
+    for (host, port) in addresses {
+        let socket = Socket::bind(convert::addr(host, *port)?, &options);
+        sockets.push(socket.map_err(|error| {
+            let code = error.raw_os_error();
+            let text = format!("{host}:{port}");
+            match code {
+                Some(code) => pyo3::exceptions::PyOSError::new_err((code, error.to_string(), text)),
+                None => pyo3::exceptions::PyOSError::new_err(format!("{text}: {error}")),
+            }
+        })?);
+    }
+    Ok(sockets)
+}
+
+#[pymethods]
+impl GatewayEngine {
+    #[new]
+    #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, keepalive_ms,
+        idle_timeout_ms, faults, name_key, bind, server_key, reset_secret, arena_bytes, paced_namespaces, max_age_ms = 5_000, bundle = true))]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        node: u32,
+        epoch: u32,
+        link_bind: HostPort,
+        cluster_key: (u8, Vec<u8>),
+        seed: u64,
+        recv_buffer: usize,
+        send_buffer: usize,
+        payload_bytes: usize,
+        keepalive_ms: u32,
+        idle_timeout_ms: u32,
+        faults: Option<Vec<FaultRule>>,
+        name_key: &[u8],
+        bind: HostPort,
+        server_key: &[u8],
+        reset_secret: &[u8],
+        arena_bytes: usize,
+        paced_namespaces: Vec<String>,
+        max_age_ms: u32,
+        bundle: bool,
+    ) -> PyResult<Self> {
+        let (cluster, _) = cluster(node, &cluster_key)?;
+        let config = GatewayConfig {
+            me: Identity {
+                node,
+                role: Role::Gateway,
+                epoch,
+            },
+            payload: payload_bytes,
+            arena_bytes,
+            keepalive_ms,
+            idle_ms: idle_timeout_ms,
+            max_age_ms,
+            name_key: array(name_key, "a name key")?,
+            paced: paced_namespaces,
+            bundle,
+            server_key: ServerKey::from_private(array(server_key, "a server key")?),
+            cluster,
+            reset_secret: array(reset_secret, "a reset secret")?,
+        };
+        let sockets = sockets(&[&link_bind, &bind], recv_buffer, send_buffer)?;
+        let machine = Gateway::new(config, seed, Box::new(KernelEntropy));
+        let mut running = Running::new(
+            machine,
+            sockets,
+            convert::faults(seed, faults, Some(muster_proto::gateway::PUBLIC_SOCKET))?,
+        )?;
+        if !bundle {
+            running.driver.set_coalesce(false);
+        }
+        Ok(GatewayEngine { running: Some(running) })
+    }
+
+    /// A page of the rooms that have members here.
+    fn rooms<'py>(&self, py: Python<'py>, offset: usize, limit: usize) -> PyResult<Bound<'py, PyList>> {
+        let machine = self.get()?.driver.machine();
+        let mut rooms: Vec<_> = machine.rooms().collect();
+        rooms.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let list = PyList::empty(py);
+        for room in rooms.into_iter().skip(offset).take(limit) {
+            list.append(room_dict(py, room)?)?;
+        }
+        Ok(list)
+    }
+
+    /// One room, if it has members here.
+    fn room<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let Ok(name) = RoomName::parse(name) else {
+            return Ok(None);
+        };
+        self.get()?
+            .driver
+            .machine()
+            .room(&name)
+            .map(|room| room_dict(py, room))
+            .transpose()
+    }
+}
+
+fn room_dict<'py>(py: Python<'py>, room: &muster_proto::gateway::room::Room) -> PyResult<Bound<'py, PyDict>> {
+    let entry = PyDict::new(py);
+    entry.set_item("name", &*room.name)?;
+    entry.set_item("members", room.members.len())?;
+    entry.set_item("joining", room.waiting.len())?;
+    entry.set_item("flow", if room.paced { "paced" } else { "live" })?;
+    entry.set_item("in_force", room.in_force)?;
+    entry.set_item("held", room.ring.len())?;
+    entry.set_item("held_bytes", room.ring.bytes())?;
+    entry.set_item("next_offset", room.next_offset())?;
+    entry.set_item(
+        "stream",
+        room.stream()
+            .map(|stream| (stream.node, stream.epoch, stream.generation)),
+    )?;
+    Ok(entry)
+}
+
+#[pymethods]
+impl ProxyEngine {
+    #[new]
+    #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, keepalive_ms,
+        idle_timeout_ms, faults, name_key, bind, server_key, reset_secret))]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        node: u32,
+        epoch: u32,
+        link_bind: HostPort,
+        cluster_key: (u8, Vec<u8>),
+        seed: u64,
+        recv_buffer: usize,
+        send_buffer: usize,
+        payload_bytes: usize,
+        keepalive_ms: u32,
+        idle_timeout_ms: u32,
+        faults: Option<Vec<FaultRule>>,
+        name_key: &[u8],
+        bind: HostPort,
+        server_key: &[u8],
+        reset_secret: &[u8],
+    ) -> PyResult<Self> {
+        let (cluster, _) = cluster(node, &cluster_key)?;
+        let config = ProxyConfig {
+            me: Identity {
+                node,
+                role: Role::Proxy,
+                epoch,
+            },
+            payload: payload_bytes,
+            keepalive_ms,
+            idle_ms: idle_timeout_ms,
+            name_key: array(name_key, "a name key")?,
+            server_key: ServerKey::from_private(array(server_key, "a server key")?),
+            cluster,
+            reset_secret: array(reset_secret, "a reset secret")?,
+        };
+        let sockets = sockets(&[&link_bind, &bind], recv_buffer, send_buffer)?;
+        let machine = Proxy::new(config, seed, Box::new(KernelEntropy));
+        let faults = convert::faults(seed, faults, Some(muster_proto::gateway::PUBLIC_SOCKET))?;
+        Ok(ProxyEngine {
+            running: Some(Running::new(machine, sockets, faults)?),
+        })
+    }
+
+    /// A proxy keeps no room.
+    fn rooms<'py>(&self, py: Python<'py>, _offset: usize, _limit: usize) -> Bound<'py, PyList> {
+        PyList::empty(py)
+    }
+
+    /// A proxy keeps no room.
+    fn room(&self, _name: &str) -> Option<u8> {
+        None
+    }
+}
+
+#[pymethods]
+impl BrokerEngine {
+    #[new]
+    #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, faults, name_key, arena_bytes))]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        node: u32,
+        epoch: u32,
+        link_bind: HostPort,
+        cluster_key: (u8, Vec<u8>),
+        seed: u64,
+        recv_buffer: usize,
+        send_buffer: usize,
+        payload_bytes: usize,
+        faults: Option<Vec<FaultRule>>,
+        name_key: &[u8],
+        arena_bytes: usize,
+    ) -> PyResult<Self> {
+        let (cluster, reset_secret) = cluster(node, &cluster_key)?;
+        let name_key = array(name_key, "a name key")?;
+        let me = Identity {
+            node,
+            role: Role::Broker,
+            epoch,
+        };
+        let config = BrokerConfig {
+            me,
+            payload: payload_bytes,
+            arena_bytes,
+            name_key,
+            cluster,
+            reset_secret,
+        };
+        let sockets = sockets(&[&link_bind], recv_buffer, send_buffer)?;
+        let machine = Broker::new(config, seed, Box::new(KernelEntropy));
+        Ok(BrokerEngine {
+            running: Some(Running::new(machine, sockets, convert::faults(seed, faults, None)?)?),
+        })
+    }
+
+    /// A page of the rooms known here, by id: a broker does not know names.
+    fn rooms<'py>(&self, py: Python<'py>, offset: usize, limit: usize) -> PyResult<Bound<'py, PyList>> {
+        let machine = self.get()?.driver.machine();
+        let mut rooms: Vec<_> = machine.rooms().collect();
+        rooms.sort_unstable_by_key(|room| room.id);
+        let list = PyList::empty(py);
+        for room in rooms.into_iter().skip(offset).take(limit) {
+            list.append(owned_dict(py, room)?)?;
+        }
+        Ok(list)
+    }
+
+    /// One room, if it is known here.
+    fn room<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let Ok(name) = RoomName::parse(name) else {
+            return Ok(None);
+        };
+        self.get()?
+            .driver
+            .machine()
+            .room(&name)
+            .map(|room| owned_dict(py, room))
+            .transpose()
+    }
+}
+
+fn owned_dict<'py>(py: Python<'py>, room: &muster_proto::broker::room::Room) -> PyResult<Bound<'py, PyDict>> {
+    let entry = PyDict::new(py);
+    entry.set_item("id", format!("{:016x}", room.id))?;
+    entry.set_item("generation", room.generation)?;
+    entry.set_item("next_offset", room.ring.next())?;
+    entry.set_item("held", room.ring.len())?;
+    entry.set_item("held_bytes", room.ring.bytes())?;
+    let gateways: Vec<(u32, u64, u64)> = room
+        .gateways
+        .iter()
+        .map(|cursor| (cursor.gateway, cursor.next, cursor.consumed))
+        .collect();
+    entry.set_item("gateways", gateways)?;
+    Ok(entry)
+}
+
+#[pymethods]
+impl RouterEngine {
+    #[new]
+    #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, faults))]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        node: u32,
+        epoch: u32,
+        link_bind: HostPort,
+        cluster_key: (u8, Vec<u8>),
+        seed: u64,
+        recv_buffer: usize,
+        send_buffer: usize,
+        payload_bytes: usize,
+        faults: Option<Vec<FaultRule>>,
+    ) -> PyResult<Self> {
+        let (cluster, reset_secret) = cluster(node, &cluster_key)?;
+        let config = RouterConfig {
+            me: Identity {
+                node,
+                role: Role::Router,
+                epoch,
+            },
+            payload: payload_bytes,
+            cluster,
+            reset_secret,
+        };
+        let sockets = sockets(&[&link_bind], recv_buffer, send_buffer)?;
+        let machine = Router::new(config, seed, Box::new(KernelEntropy));
+        Ok(RouterEngine {
+            running: Some(Running::new(machine, sockets, convert::faults(seed, faults, None)?)?),
+        })
+    }
+
+    /// Every (gateway, room id) that is wanted.
+    fn interest(&self) -> PyResult<Vec<(u32, u64)>> {
+        Ok(self.get()?.driver.machine().interest().wanted())
+    }
+
+    /// A router keeps no room.
+    fn rooms<'py>(&self, py: Python<'py>, _offset: usize, _limit: usize) -> Bound<'py, PyList> {
+        PyList::empty(py)
+    }
+
+    /// A router keeps no room.
+    fn room(&self, _name: &str) -> Option<u8> {
+        None
+    }
+}
