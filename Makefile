@@ -14,12 +14,12 @@ lint: setup
 	@exec scripts/lint.sh
 
 sim: setup
-	@exec .venv/bin/python -m tests.sim --seeds 1000 $(ARGS)
+	@exec cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --seeds 1000 $(ARGS)
 
 soak: setup
 	@exec .venv/bin/pytest -m soak $(ARGS)
 
-fuzz: setup
+fuzz:
 	@exec scripts/fuzz.sh $(ARGS)
 
 lock:

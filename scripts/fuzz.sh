@@ -1,0 +1,11 @@
+#!/bin/sh
+# Runs every fuzz target of core/fuzz for a while (SECONDS_EACH, 60), with cargo-fuzz on a nightly toolchain.
+set -eu
+cd "$(dirname "$0")/../core/fuzz"
+cargo +nightly fuzz --version >/dev/null 2>&1 || {
+    echo 'fuzz: missing; run: rustup toolchain install nightly && cargo install cargo-fuzz' >&2
+    exit 69
+}
+for target in $(cargo +nightly fuzz list); do
+    cargo +nightly fuzz run "$target" -- -max_total_time="${SECONDS_EACH:-60}" "$@"
+done

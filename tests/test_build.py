@@ -1,0 +1,53 @@
+"""What an installation rests on: the lock is whole, knows every dependency by hash and names no place to get it from."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LOCK = (ROOT / "requirements.lock").read_text()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+CORE = tomllib.loads((ROOT / "core" / "pyproject.toml").read_text())
+CARGO = tomllib.loads((ROOT / "core" / "Cargo.toml").read_text())
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {re.split(r"[^A-Za-z0-9._-]", each)[0].lower() for each in requirements}
+
+
+def test_the_lock_names_no_address() -> None:
+    assert "://" not in LOCK
+    assert "--index" not in LOCK
+    assert "--find-links" not in LOCK
+
+
+def test_every_locked_package_has_a_hash() -> None:
+    for entry in re.split(r"\n(?=\S)", LOCK.strip()):
+        assert "--hash=sha256:" in entry, entry.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [PROJECT["project"]["dependencies"], PROJECT["dependency-groups"]["dev"], PROJECT["build-system"]["requires"]],
+    ids=["dependencies", "dev", "build"],
+)
+def test_every_dependency_is_locked(wanted: list[str]) -> None:
+    locked = set(re.findall(r"^([a-z0-9.-]+)==", LOCK, re.MULTILINE))
+    assert names(wanted) - locked - {"muster"} == set(), "run: make lock"
+
+
+def test_there_is_one_version() -> None:
+    versions = {PROJECT["project"]["version"], CORE["project"]["version"], CARGO["workspace"]["package"]["version"]}
+    assert len(versions) == 1
+    assert f"muster=={versions.pop()}" in PROJECT["project"]["dependencies"]
+
+
+def test_the_library_depends_on_nothing() -> None:
+    assert "dependencies" not in CORE["project"]
+
+
+def test_the_oldest_rust_is_said_once_and_meant_everywhere() -> None:
+    setup = (ROOT / "scripts" / "setup.sh").read_text()
+    assert f"RUST_MIN={CARGO['workspace']['package']['rust-version'].partition('.')[2]}" in setup
