@@ -207,13 +207,16 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         self.counters.late_us_max = self.counters.late_us_max.max(late);
         if late > STALL_US {
             self.counters.stalls += 1;
-            self.discard();
+            if M::DISCARDS_STALE {
+                self.discard();
+            }
             self.machine.stalled(now);
         }
         if self.armed.is_some_and(|at| at <= now) {
             self.armed = None;
         }
-        if self.machine.deadline().is_some_and(|at| at <= now) {
+        // After a standstill what already lies in the sockets is heard first: silence was ours, not the peers'.
+        if late <= STALL_US && self.machine.deadline().is_some_and(|at| at <= now) {
             self.machine.expire(now);
         }
         self.give_up_stale(now);
