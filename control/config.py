@@ -18,7 +18,7 @@ from typing import Any, Final, get_args, get_origin
 import msgspec
 
 from control.errors import ConfigError
-from control.options import LINKS, ROLES, Config
+from control.options import LINKS, ROLES, ClientOptions, Config
 
 PREFIX: Final = "MUSTER_"
 FILE_VARIABLE: Final = "MUSTER_CONFIG"
@@ -238,7 +238,7 @@ def _check(config: Config, layers: Mapping[KeyPath, Value]) -> None:
                 split_address(address)
             except ValueError:
                 raise fail((role, name), f"{address!r} is no IP address and port, as 127.0.0.1:7400") from None
-        if section.idle_timeout_ms < 2 * section.keepalive_ms:
+        if isinstance(section, ClientOptions) and section.idle_timeout_ms < 2 * section.keepalive_ms:
             name = "idle_timeout_ms" if (role, "idle_timeout_ms") in layers else "keepalive_ms"
             silence, keepalive = section.idle_timeout_ms, section.keepalive_ms
             raise fail((role, name), f"an idle timeout of {silence} ms is less than two keepalives of {keepalive} ms")

@@ -100,6 +100,12 @@ class RoleOptions(Section, frozen=True):
         int,
         key("Largest datagram", "passes every usual path without fragments", "bytes", ge=1200, le=1472),
     ] = 1200
+
+
+class ClientOptions(RoleOptions, frozen=True):
+    """What the roles have that clients speak to."""
+
+    link_bind: LinkAddress = "127.0.0.1:0"
     keepalive_ms: Annotated[
         int, key("Silence after which a keepalive is sent", "NAT bindings live 30 s", "ms", ge=100, le=600_000)
     ] = 15_000
@@ -108,17 +114,14 @@ class RoleOptions(Section, frozen=True):
     ] = 45_000
 
 
-class Gateway(RoleOptions, frozen=True):
+class Gateway(ClientOptions, frozen=True):
     """Carries rooms to members: clients join here."""
 
-    link_bind: LinkAddress = "127.0.0.1:0"
     arena_mib: ArenaMib = 256
 
 
-class Proxy(RoleOptions, frozen=True):
+class Proxy(ClientOptions, frozen=True):
     """Takes what clients publish to the room's broker."""
-
-    link_bind: LinkAddress = "127.0.0.1:0"
 
 
 class Broker(RoleOptions, frozen=True):
@@ -230,6 +233,6 @@ class Config(Section, frozen=True):
 UP: Final[Mapping[str, int]] = {
     "gateway.arena_mib": 64,
     "broker.arena_mib": 64,
-    **{f"{role}.keepalive_ms": 1_000 for role in ROLES},
-    **{f"{role}.idle_timeout_ms": 10_000 for role in ROLES},
+    **{f"{role}.keepalive_ms": 1_000 for role in ("gateway", "proxy")},
+    **{f"{role}.idle_timeout_ms": 10_000 for role in ("gateway", "proxy")},
 }

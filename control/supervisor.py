@@ -23,7 +23,7 @@ from control.epoch import next_epoch
 from control.errors import UserError
 from control.files import write_atomically
 from control.instance import Endpoint, Process, Record
-from control.options import LINKS, ROLES, Config, Faults, Role
+from control.options import LINKS, ROLES, ClientOptions, Config, Faults, Role
 from control.ports import Ports
 from control.registry import Node, Registry, Snapshot
 from muster import __version__, _core
@@ -107,10 +107,11 @@ class Supervisor:
         try:
             for role in ROLES:
                 section = config.role(role)
-                link = getattr(section, "link_bind", None)
-                if link is not None:
+                if isinstance(section, ClientOptions):
                     self._clients[role] = ports.udp(f"{role}.bind", section.bind)
-                self._links[role] = ports.udp(f"{role}.link_bind" if link else f"{role}.bind", link or section.bind)
+                    self._links[role] = ports.udp(f"{role}.link_bind", section.link_bind)
+                else:
+                    self._links[role] = ports.udp(f"{role}.bind", section.bind)
                 self._admins[role] = ports.tcp("admin.host", config.admin.host)
         finally:
             ports.release()
@@ -171,8 +172,8 @@ class Supervisor:
             send_buffer=section.send_buffer_bytes,
             arena_bytes=None if arena_mib is None else arena_mib << 20,
             payload_bytes=section.payload_bytes,
-            keepalive_ms=section.keepalive_ms,
-            idle_timeout_ms=section.idle_timeout_ms,
+            keepalive_ms=section.keepalive_ms if isinstance(section, ClientOptions) else None,
+            idle_timeout_ms=section.idle_timeout_ms if isinstance(section, ClientOptions) else None,
             paced_namespaces=[name for name, space in config.namespaces.items() if space.flow == "paced"],
             faults=fault_rules(role, config.faults, placement) if config.faults.active() else None,
             seed=config.faults.seed + NODES[role] if config.faults.seed else secrets.randbits(63),

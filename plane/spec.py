@@ -41,8 +41,8 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     send_buffer: int
     arena_bytes: int | None
     payload_bytes: int
-    keepalive_ms: int
-    idle_timeout_ms: int
+    keepalive_ms: int | None
+    idle_timeout_ms: int | None
     paced_namespaces: list[str]
     faults: list[Fault] | None
     seed: int

@@ -11,7 +11,7 @@ check .venv/bin/ruff check .
 check .venv/bin/ruff format --check .
 check .venv/bin/mypy
 check .venv/bin/lint-imports
-check .venv/bin/stubtest --allowlist scripts/stubtest-allowlist.txt muster._core
+check .venv/bin/stubtest muster._core
 if cargo clippy --version >/dev/null 2>&1; then
     check cargo clippy --quiet --manifest-path core/Cargo.toml --workspace --all-targets -- -D warnings
 elif [ "${CI:-}" = true ]; then

@@ -11,7 +11,5 @@ from plane.spec import Spec
 
 def build(spec: Spec) -> Role:
     """Make the engine, which binds its sockets. Raises `SpecError`, and `OSError` when an address is taken."""
-    engine = _core.BrokerEngine(
-        **link_options(spec), name_key=name_key(spec), arena_bytes=arena_bytes(spec)
-    )
+    engine = _core.BrokerEngine(**link_options(spec), name_key=name_key(spec), arena_bytes=arena_bytes(spec))
     return Role(engine)

@@ -1,4 +1,4 @@
-from typing import Any, type_check_only
+from typing import Any, final, type_check_only
 
 __all__ = ["BrokerEngine", "ClientEngine", "GatewayEngine", "ProxyEngine", "RouterEngine", "public_key", "version"]
 
@@ -25,6 +25,7 @@ class _Engine:
     def drained(self) -> bool: ...
     def close(self) -> None: ...
 
+@final
 class GatewayEngine(_Engine):
     def __new__(
         cls,
@@ -53,6 +54,7 @@ class GatewayEngine(_Engine):
     def rooms(self, offset: int, limit: int) -> list[dict[str, Any]]: ...
     def room(self, name: str) -> dict[str, Any] | None: ...
 
+@final
 class ProxyEngine(_Engine):
     def __new__(
         cls,
@@ -77,6 +79,7 @@ class ProxyEngine(_Engine):
     def rooms(self, _offset: int, _limit: int) -> list[dict[str, Any]]: ...
     def room(self, _name: str) -> None: ...
 
+@final
 class BrokerEngine(_Engine):
     def __new__(
         cls,
@@ -97,6 +100,7 @@ class BrokerEngine(_Engine):
     def rooms(self, offset: int, limit: int) -> list[dict[str, Any]]: ...
     def room(self, name: str) -> dict[str, Any] | None: ...
 
+@final
 class RouterEngine(_Engine):
     def __new__(
         cls,
@@ -116,6 +120,7 @@ class RouterEngine(_Engine):
     def rooms(self, _offset: int, _limit: int) -> list[dict[str, Any]]: ...
     def room(self, _name: str) -> None: ...
 
+@final
 class ClientEngine:
     def __new__(
         cls,
@@ -124,11 +129,11 @@ class ClientEngine:
         proxies: list[tuple[str, int, bytes]],
         credential: bytes,
         seed: int,
-        bind: tuple[str, int] = ("0.0.0.0", 0),
+        bind: tuple[str, int] = ...,
         recv_buffer: int = 0,
         send_buffer: int = 0,
         payload_bytes: int = 1200,
-        inbox_bytes: int = 8388608,
+        inbox_bytes: int = ...,
         faults: list[_Fault] | None = None,
     ) -> ClientEngine: ...
     def fd(self) -> int: ...
@@ -145,7 +150,9 @@ class ClientEngine:
     ) -> list[tuple[_Stream, int, int, bytes] | tuple[_Stream, int, int | None, str]]: ...
     def positions(self, room: int) -> bytes | None: ...
     def publication(self, name: str) -> int: ...
-    def publish(self, publication: int, data: bytes, ticket: int) -> int: ...  # 0 taken, 1 no credit, 2 too long, 3 refused
+    def publish(
+        self, publication: int, data: bytes, ticket: int
+    ) -> int: ...  # 0 taken, 1 no credit, 2 too long, 3 refused
     def unacknowledged(self, publication: int) -> int: ...
     def counters(self) -> list[tuple[str, str, int]]: ...
     def room_stats(self, room: int) -> dict[str, int] | None: ...
