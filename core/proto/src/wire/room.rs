@@ -94,9 +94,11 @@ impl BlockWriter {
         true
     }
 
-    /// Writes the count. Returns how many messages the block holds.
+    /// Writes the count. Returns how many messages the block holds; none where not even the block's header fitted.
     pub fn finish(self, writer: &mut Writer<'_>) -> usize {
-        writer.written()[self.count_at] = self.count as u8;
+        if let Some(place) = writer.written().get_mut(self.count_at) {
+            *place = self.count as u8;
+        }
         self.count
     }
 }

@@ -1,0 +1,130 @@
+//! The network between processes: what is lost, late, twice, out of order or spoiled.
+//!
+//! Owns the fate of each datagram and the directions that are cut. Knows addresses as process numbers only, no role.
+
+use muster_proto::machine::Micros;
+use muster_proto::node::Dice;
+
+use crate::plan::Weather;
+
+const MILLION: u64 = 1_000_000;
+
+#[derive(Clone, Copy, Default)]
+struct Path {
+    bad: bool,
+    last_at: Micros,
+    cuts: u32,
+}
+
+/// The paths between all pairs of processes, per direction.
+pub struct Net {
+    dice: Dice,
+    count: usize,
+    servers: usize,
+    paths: Vec<Path>,
+    links: Weather,
+    sessions: Weather,
+    pub sent: u64,
+    pub lost: u64,
+}
+
+/// What becomes of one datagram: it arrives at each of these times, spoiled or not.
+pub struct Fate {
+    pub arrivals: [Option<Micros>; 2],
+    pub spoiled: bool,
+}
+
+impl Net {
+    pub fn new(seed: u64, servers: usize, count: usize, links: Weather, sessions: Weather) -> Self {
+        Net {
+            dice: Dice::new(seed ^ 0x0e7),
+            count,
+            servers,
+            paths: vec![Path::default(); count * count],
+            links,
+            sessions,
+            sent: 0,
+            lost: 0,
+        }
+    }
+
+    pub fn cut(&mut self, from: usize, to: usize) {
+        self.paths[from * self.count + to].cuts += 1;
+    }
+
+    pub fn mend(&mut self, from: usize, to: usize) {
+        let path = &mut self.paths[from * self.count + to];
+        path.cuts = path.cuts.saturating_sub(1);
+    }
+
+    /// From now on nothing is lost, late or spoiled any more.
+    pub fn heal(&mut self) {
+        let calm = |weather: Weather| Weather {
+            latency: weather.latency,
+            ..Weather::default()
+        };
+        self.links = calm(self.links);
+        self.sessions = calm(self.sessions);
+        self.paths.iter_mut().for_each(|path| path.cuts = 0);
+    }
+
+    fn chance(&mut self, of_million: u64) -> bool {
+        of_million > 0 && self.dice.below(MILLION) < of_million
+    }
+
+    pub fn fate(&mut self, now: Micros, from: usize, to: usize) -> Fate {
+        self.sent += 1;
+        let weather = if from < self.servers && to < self.servers {
+            self.links
+        } else {
+            self.sessions
+        };
+        let at = from * self.count + to;
+        let mut fate = Fate {
+            arrivals: [None; 2],
+            spoiled: false,
+        };
+        let mut lost = self.paths[at].cuts > 0 || self.chance(weather.loss);
+        if weather.burst_in > 0 {
+            let bad = self.paths[at].bad;
+            if self.chance(if bad { weather.burst_out } else { weather.burst_in }) {
+                self.paths[at].bad = !bad;
+            }
+            lost |= self.paths[at].bad && self.chance(500_000);
+        }
+        if lost {
+            self.lost += 1;
+            return fate;
+        }
+        let mut arrival = now + weather.latency + self.dice.below(weather.jitter + 1);
+        if self.chance(weather.reorder) {
+            arrival += self.dice.below(4 * (weather.latency + weather.jitter) + 1_000);
+        } else {
+            // A path keeps order, but for those that it lets be overtaken.
+            arrival = arrival.max(self.paths[at].last_at);
+            self.paths[at].last_at = arrival;
+        }
+        fate.arrivals[0] = Some(arrival);
+        if self.chance(weather.duplicate) {
+            fate.arrivals[1] = Some(arrival + self.dice.below(weather.jitter + 2_000));
+        }
+        fate.spoiled = self.chance(weather.corrupt);
+        fate
+    }
+
+    /// Spoils a datagram: a bit or a piece of it, or its length.
+    pub fn spoil(&mut self, bytes: &mut Vec<u8>) {
+        match self.dice.below(4) {
+            0 => bytes.truncate(self.dice.below(bytes.len() as u64) as usize),
+            1 => {
+                let at = self.dice.below(bytes.len() as u64) as usize;
+                let end = (at + 16).min(bytes.len());
+                bytes[at..end].iter_mut().for_each(|byte| *byte ^= 0x5a);
+            }
+            _ => {
+                let bit = self.dice.below(bytes.len() as u64 * 8) as usize;
+                bytes[bit / 8] ^= 1 << (bit % 8);
+            }
+        }
+    }
+}

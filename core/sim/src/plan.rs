@@ -1,0 +1,344 @@
+//! What happens in one run: topology, load, network and faults, all drawn from the seed.
+//!
+//! Owns the draw and nothing else. Each kind of fault is there or not, and weak or strong, independently (swarm testing), so
+//! that a run is not always the average of everything.
+
+use muster_proto::client::member::Policy;
+use muster_proto::machine::Micros;
+use muster_proto::node::Dice;
+
+pub const MS: Micros = 1_000;
+pub const SECOND: Micros = 1_000_000;
+/// How long after the last fault everything must be as if nothing had happened: sessions idle out (3 s), a leave is held
+/// (2 s), a client's longest wait between attempts (5 s), and three repair intervals.
+pub const SETTLE: Micros = 13 * SECOND;
+
+/// Probabilities per million, and times, of one direction of a path.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Weather {
+    pub latency: Micros,
+    pub jitter: Micros,
+    pub loss: u64,
+    /// Gilbert-Elliott: chance to enter and to leave the bad state, per datagram; in it half is lost.
+    pub burst_in: u64,
+    pub burst_out: u64,
+    pub duplicate: u64,
+    pub reorder: u64,
+    pub corrupt: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    Gateway,
+    Proxy,
+    Broker,
+    Router,
+    Client,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Fault {
+    /// The process dies and starts again with a higher epoch and nothing but its keys.
+    Kill { process: usize, down: Micros },
+    /// The process stands still.
+    Pause { process: usize, pause: Micros },
+    /// Nothing gets from one to the other; the way back stays open.
+    Cut { from: usize, to: usize, pause: Micros },
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Publishing {
+    pub room: usize,
+    pub every: Micros,
+    pub burst: usize,
+    pub bytes: (usize, usize),
+}
+
+#[derive(Clone, Debug)]
+pub struct ClientPlan {
+    pub rooms: Vec<usize>,
+    pub publishing: Vec<Publishing>,
+    pub policy: Policy,
+    pub inbox_bytes: usize,
+    /// A slow reader: takes one item this often.
+    pub read_every: Option<Micros>,
+    /// Leaves a room and comes back, this often.
+    pub toggle_every: Option<Micros>,
+    /// Comes back with the positions it had.
+    pub resumes: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub gateways: usize,
+    pub proxies: usize,
+    pub brokers: usize,
+    pub rooms: Vec<String>,
+    pub clients: Vec<ClientPlan>,
+    pub links: Weather,
+    pub sessions: Weather,
+    pub faults: Vec<(Micros, Fault)>,
+    /// When publishing and faults end.
+    pub heal: Micros,
+    pub arena_bytes: usize,
+    pub auth_delay: Micros,
+    pub turn: Micros,
+    pub bundle: bool,
+    /// Everyone leaves and is silent for longer than a room is kept, then comes back.
+    pub evicts: bool,
+}
+
+/// The draw.
+struct Draw(Dice);
+
+impl Draw {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0.below(bound)
+    }
+
+    fn within(&mut self, low: u64, high: u64) -> u64 {
+        low + self.0.below(high - low + 1)
+    }
+
+    fn chance(&mut self, percent: u64) -> bool {
+        self.0.below(100) < percent
+    }
+
+    /// Mostly small numbers, seldom large ones up to `high`.
+    fn skewed(&mut self, high: u64) -> u64 {
+        let shift = self.below(6);
+        self.below((high >> shift).max(1))
+    }
+
+    fn weather(&mut self, near: bool) -> Weather {
+        let mut weather = Weather {
+            latency: if near {
+                self.within(20, 2_000)
+            } else {
+                self.within(50, 40_000)
+            },
+            ..Weather::default()
+        };
+        if self.chance(60) {
+            weather.jitter = self.skewed(if near { 3_000 } else { 20_000 });
+        }
+        if self.chance(60) {
+            weather.loss = self.skewed(100_000);
+        }
+        if self.chance(20) {
+            weather.burst_in = self.skewed(10_000);
+            weather.burst_out = self.within(30_000, 300_000);
+        }
+        if self.chance(40) {
+            weather.duplicate = self.skewed(60_000);
+        }
+        if self.chance(40) {
+            weather.reorder = self.skewed(60_000);
+        }
+        if self.chance(25) {
+            weather.corrupt = self.skewed(20_000);
+        }
+        weather
+    }
+}
+
+impl Plan {
+    pub fn draw(seed: u64) -> Plan {
+        let mut draw = Draw(Dice::new(seed ^ 0x5eed));
+        let gateways = if draw.chance(50) { 1 } else { 2 };
+        let proxies = if draw.chance(60) { 1 } else { 2 };
+        let brokers = if draw.chance(80) { 1 } else { 2 };
+        let crowd = draw.chance(15);
+        let rooms: usize = if draw.chance(12) {
+            draw.within(20, 60) as usize
+        } else {
+            draw.within(1, 6) as usize
+        };
+        let rooms: Vec<String> = (0..rooms)
+            .map(|at| {
+                let namespace = if draw.chance(20) { "paced" } else { "live" };
+                format!("{namespace}:room-{at}")
+            })
+            .collect();
+        let slow_readers = draw.chance(30);
+        let toggles = draw.chance(40);
+        let chunks = draw.chance(40);
+        let hot = draw.chance(30);
+        let heal = draw.within(3 * SECOND, 7 * SECOND);
+        let process_faults = draw.chance(55);
+        let cuts = draw.chance(35);
+        let calm = draw.chance(15);
+        let count = if crowd { draw.within(15, 24) } else { draw.within(4, 10) };
+        let mut clients = Vec::new();
+        for at in 0..count {
+            let publishes = at == 0 || draw.chance(40);
+            let reads = at != 0 && (!publishes || draw.chance(50));
+            let mut client = ClientPlan {
+                rooms: Vec::new(),
+                publishing: Vec::new(),
+                policy: Policy::DropOldest,
+                inbox_bytes: 4 << 20,
+                read_every: None,
+                toggle_every: None,
+                resumes: draw.chance(50),
+            };
+            if reads {
+                let many = rooms.len() > 10 && draw.chance(50);
+                for room in 0..rooms.len() {
+                    if draw.chance(if many { 90 } else { 50 }) || room == at as usize % rooms.len() {
+                        client.rooms.push(room);
+                    }
+                }
+                if slow_readers && draw.chance(40) {
+                    client.read_every = Some(draw.within(2 * MS, 200 * MS));
+                    client.inbox_bytes = draw.within(2_000, 200_000) as usize;
+                    client.policy = match draw.below(3) {
+                        0 => Policy::DropOldest,
+                        1 => Policy::DropNewest,
+                        _ => Policy::Block,
+                    };
+                }
+                if toggles && draw.chance(50) {
+                    client.toggle_every = Some(draw.within(20 * MS, 3 * SECOND));
+                }
+            }
+            if publishes {
+                let few = 1 + draw.below(3) as usize;
+                for _ in 0..few {
+                    let room = draw.below(rooms.len() as u64) as usize;
+                    if client.publishing.iter().any(|known| known.room == room) {
+                        continue;
+                    }
+                    let low = if draw.chance(20) {
+                        2
+                    } else {
+                        8 + draw.below(100) as usize
+                    };
+                    let high = low + draw.skewed(900) as usize;
+                    let bytes = if chunks && draw.chance(50) {
+                        (low, 1_000 + draw.skewed(64 * 1024 - 1_000) as usize)
+                    } else {
+                        (low, high)
+                    };
+                    let mut every = draw.within(2 * MS, 300 * MS);
+                    if hot && draw.chance(40) {
+                        every = draw.within(200, 2 * MS);
+                    }
+                    if bytes.1 > 4_000 {
+                        every = every.max(20 * MS);
+                    }
+                    let burst = if draw.chance(30) {
+                        1 + draw.below(40) as usize
+                    } else {
+                        1
+                    };
+                    if burst > 5 {
+                        every = every.max(30 * MS);
+                    }
+                    client.publishing.push(Publishing {
+                        room,
+                        every,
+                        burst,
+                        bytes,
+                    });
+                }
+            }
+            clients.push(client);
+        }
+        let (mut links, mut sessions) = (draw.weather(true), draw.weather(false));
+        if calm {
+            let quiet = |weather: Weather| Weather {
+                latency: weather.latency,
+                ..Weather::default()
+            };
+            (links, sessions) = (quiet(links), quiet(sessions));
+        }
+        let servers = gateways + proxies + brokers + 1;
+        let all = servers + clients.len();
+        let mut faults = Vec::new();
+        if process_faults && !calm {
+            for _ in 0..draw.within(1, 4) {
+                let at = draw.within(300 * MS, heal - 500 * MS);
+                let process = draw.below(servers as u64) as usize;
+                let fault = if draw.chance(60) {
+                    Fault::Kill {
+                        process,
+                        down: draw.within(5 * MS, 2 * SECOND),
+                    }
+                } else {
+                    let process = draw.below(all as u64) as usize;
+                    Fault::Pause {
+                        process,
+                        pause: draw.within(50 * MS, 5 * SECOND),
+                    }
+                };
+                faults.push((at, fault));
+            }
+        }
+        if cuts && !calm {
+            for _ in 0..draw.within(1, 4) {
+                let at = draw.within(100 * MS, heal - 200 * MS);
+                let (from, to) = if draw.chance(60) {
+                    (draw.below(servers as u64), draw.below(servers as u64))
+                } else {
+                    (draw.below(all as u64), draw.below(all as u64))
+                };
+                let (from, to) = (from as usize, to as usize);
+                let pause = draw.within(20 * MS, 3 * SECOND);
+                faults.push((at, Fault::Cut { from, to, pause }));
+                if draw.chance(40) {
+                    faults.push((
+                        at,
+                        Fault::Cut {
+                            from: to,
+                            to: from,
+                            pause,
+                        },
+                    ));
+                }
+            }
+        }
+        Plan {
+            gateways,
+            proxies,
+            brokers,
+            rooms,
+            clients,
+            links,
+            sessions,
+            faults,
+            heal,
+            arena_bytes: if draw.chance(30) { 1 << 20 } else { 16 << 20 },
+            auth_delay: if draw.chance(50) { 0 } else { draw.below(30 * MS) },
+            turn: draw.within(0, 200),
+            bundle: !draw.chance(5),
+            evicts: draw.chance(4),
+        }
+    }
+
+    pub fn servers(&self) -> usize {
+        self.gateways + self.proxies + self.brokers + 1
+    }
+
+    /// What stands at a process's index: gateways first, then proxies, brokers, the router, clients.
+    pub fn kind(&self, process: usize) -> Kind {
+        let bounds = [self.gateways, self.proxies, self.brokers, 1];
+        let kinds = [Kind::Gateway, Kind::Proxy, Kind::Broker, Kind::Router];
+        let mut left = process;
+        for (bound, kind) in bounds.into_iter().zip(kinds) {
+            if left < bound {
+                return kind;
+            }
+            left -= bound;
+        }
+        Kind::Client
+    }
+
+    /// Whether repairs must be able to mend all that the network does, so that no gap is allowed to anyone who reads.
+    pub fn repairable(&self) -> bool {
+        let mild = |weather: &Weather| {
+            weather.loss + weather.corrupt <= 50_000 && weather.burst_in == 0 && weather.latency <= 20 * MS
+        };
+        self.faults.is_empty() && mild(&self.links) && mild(&self.sessions) && self.arena_bytes > 1 << 20
+    }
+}

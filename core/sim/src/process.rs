@@ -1,0 +1,224 @@
+//! One process: a role machine behind its sockets, turned as the driver turns it.
+//!
+//! Owns the queue in front of the machine (a socket buffer with its bound), the machine's next turn, and the watch that its
+//! deadlines do not spin. Knows no network and no oracle.
+
+use std::collections::VecDeque;
+
+use muster_proto::broker::Broker;
+use muster_proto::client::Client;
+use muster_proto::flow::charge;
+use muster_proto::gateway::Gateway;
+use muster_proto::machine::{Addr, Arrival, Inbox, Machine, Micros, Outbox, SocketId};
+use muster_proto::proxy::Proxy;
+use muster_proto::router::Router;
+
+/// A socket's receive buffer, as Linux gives it by default.
+pub const BUFFER_BYTES: u64 = 212_992;
+/// A turn that comes this late has stood still (`muster-driver`).
+const STALL: Micros = 500_000;
+/// Datagrams that a turn takes in one batch.
+const BATCH: usize = 64;
+/// Slices that a turn sends.
+const SLICES: usize = 8;
+/// Turns in a row that neither took nor gave anything while the machine's deadline stood in the past.
+const SPIN_MAX: u32 = 50;
+/// Turns of one second that neither took nor gave anything.
+const IDLE_TURNS_MAX: u32 = 2_500;
+
+pub enum Role {
+    Gateway(Box<Gateway>),
+    Proxy(Box<Proxy>),
+    Broker(Box<Broker>),
+    Router(Box<Router>),
+    Client(Box<Client>),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    Up,
+    Paused,
+    Down,
+}
+
+pub struct Queued {
+    pub socket: SocketId,
+    pub from: Addr,
+    pub bytes: Vec<u8>,
+}
+
+/// A datagram on its way out.
+pub struct Sent {
+    pub socket: SocketId,
+    pub to: Addr,
+    pub bytes: Vec<u8>,
+}
+
+pub struct Process {
+    pub role: Role,
+    pub state: State,
+    pub epoch: u32,
+    pub addrs: Vec<Addr>,
+    pub turn_at: Option<Micros>,
+    queue: VecDeque<Queued>,
+    queued: u64,
+    pub overflowed: u64,
+    expected: Option<Micros>,
+    spins: u32,
+    idle_turns: u32,
+    idle_since: Micros,
+    pub datagrams_in: u64,
+}
+
+impl Process {
+    pub fn new(role: Role, epoch: u32, addrs: Vec<Addr>) -> Self {
+        Process {
+            role,
+            state: State::Up,
+            epoch,
+            addrs,
+            turn_at: None,
+            queue: VecDeque::new(),
+            queued: 0,
+            overflowed: 0,
+            expected: None,
+            spins: 0,
+            idle_turns: 0,
+            idle_since: 0,
+            datagrams_in: 0,
+        }
+    }
+
+    /// Puts a datagram into the socket's buffer, if there is one and it has space.
+    pub fn deliver(&mut self, datagram: Queued) {
+        let cost = charge(datagram.bytes.len());
+        if self.state == State::Down {
+            return;
+        }
+        if self.queued + cost > BUFFER_BYTES {
+            self.overflowed += 1;
+            return;
+        }
+        self.queued += cost;
+        self.queue.push_back(datagram);
+    }
+
+    pub fn die(&mut self) {
+        self.state = State::Down;
+        self.queue.clear();
+        self.queued = 0;
+        self.turn_at = None;
+    }
+
+    /// One turn. What it sends goes to the end of `sent`; the result is when the next turn is due.
+    pub fn turn(&mut self, now: Micros, outbox: &mut Outbox, sent: &mut Vec<Sent>) -> Result<Option<Micros>, String> {
+        let late = self.expected.map_or(0, |at| now.saturating_sub(at));
+        let before = (self.queue.len(), sent.len());
+        let mut turn = Turn {
+            now,
+            stalled: late > STALL,
+            queue: &mut self.queue,
+            outbox,
+            sent,
+        };
+        let (more, deadline) = match &mut self.role {
+            Role::Gateway(machine) => turn.of(machine.as_mut()),
+            Role::Proxy(machine) => turn.of(machine.as_mut()),
+            Role::Broker(machine) => turn.of(machine.as_mut()),
+            Role::Router(machine) => turn.of(machine.as_mut()),
+            Role::Client(machine) => turn.of(machine.as_mut()),
+        };
+        self.queued = 0;
+        self.datagrams_in += before.0 as u64;
+        let idle = before.0 == 0 && sent.len() == before.1;
+        self.spins = if idle && deadline.is_some_and(|at| at <= now) {
+            self.spins + 1
+        } else {
+            0
+        };
+        if self.spins > SPIN_MAX {
+            return Err(format!("spins: its deadline {deadline:?} stays in the past at {now}"));
+        }
+        if now >= self.idle_since + 1_000_000 {
+            (self.idle_turns, self.idle_since) = (0, now);
+        }
+        self.idle_turns += u32::from(idle);
+        if self.idle_turns > IDLE_TURNS_MAX {
+            return Err(format!("turns {} times within a second for nothing", self.idle_turns));
+        }
+        let next = if more {
+            Some(now + 100)
+        } else {
+            deadline.map(|at| at.max(now + 1))
+        };
+        self.expected = next;
+        Ok(next)
+    }
+}
+
+struct Turn<'a> {
+    now: Micros,
+    stalled: bool,
+    queue: &'a mut VecDeque<Queued>,
+    outbox: &'a mut Outbox,
+    sent: &'a mut Vec<Sent>,
+}
+
+impl Turn<'_> {
+    fn of<M: Machine>(&mut self, machine: &mut M) -> (bool, Option<Micros>) {
+        if self.stalled {
+            if M::DISCARDS_STALE {
+                self.queue.clear();
+            }
+            machine.stalled(self.now);
+        }
+        if machine.deadline().is_some_and(|at| at <= self.now) {
+            machine.expire(self.now);
+        }
+        let mut more = self.transmit(machine);
+        while !self.queue.is_empty() {
+            let count = self.queue.len().min(BATCH);
+            let (mut slab, mut arrivals) = (Vec::new(), Vec::new());
+            for datagram in self.queue.drain(..count) {
+                arrivals.push(Arrival {
+                    socket: datagram.socket,
+                    from: datagram.from,
+                    start: slab.len() as u32,
+                    len: datagram.bytes.len() as u32,
+                });
+                slab.extend_from_slice(&datagram.bytes);
+            }
+            machine.receive(
+                self.now,
+                &mut Inbox {
+                    slab: &mut slab,
+                    arrivals: &arrivals,
+                },
+            );
+            more = self.transmit(machine);
+        }
+        (more, machine.deadline())
+    }
+
+    fn transmit<M: Machine>(&mut self, machine: &mut M) -> bool {
+        for _ in 0..SLICES {
+            self.outbox.clear();
+            let more = machine.transmit(self.now, self.outbox);
+            for parcel in self.outbox.parcels() {
+                for bytes in self.outbox.bytes(parcel).chunks(usize::from(parcel.segment)) {
+                    let bytes = bytes.to_vec();
+                    self.sent.push(Sent {
+                        socket: parcel.socket,
+                        to: parcel.to,
+                        bytes,
+                    });
+                }
+            }
+            // A machine that says "more" and gives nothing would be asked for ever.
+            if !more || self.outbox.is_empty() {
+                return false;
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,1032 @@
+//! One run: processes, network, what the programs of the clients do, and the clock that goes from event to event.
+//!
+//! Owns the order of events. What is drawn stands in `plan`, what must hold in `oracle`.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use muster_proto::broker::{Broker, BrokerConfig};
+use muster_proto::client::{Client, ClientConfig, ClientEvent, Endpoint};
+use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent};
+use muster_proto::handshake::{ClusterKeys, ServerKey};
+use muster_proto::machine::{Addr, Entropy, Machine, Micros, Outbox};
+use muster_proto::name::RoomName;
+use muster_proto::node::{Dice, Identity};
+use muster_proto::placement::{Node, Placement};
+use muster_proto::proxy::{Proxy, ProxyConfig, ProxyEvent};
+use muster_proto::router::{Router, RouterConfig};
+use muster_proto::wire::publish::Positions;
+use muster_proto::wire::Role as NodeRole;
+
+use crate::net::Net;
+use crate::oracle::{content, Oracle};
+use crate::plan::{Fault, Kind, Plan, MS, SECOND, SETTLE};
+use crate::process::{Process, Queued, Role, Sent, State};
+
+const NAME_KEY: [u8; 16] = [9; 16];
+/// When after healing everyone publishes once more; this must reach every member.
+const LAST_WORD: Micros = 9 * SECOND;
+/// Datagrams that a process may exchange in the last second, when nothing happens any more: pings of ten a second on each
+/// link, their answers, and keepalives.
+const IDLE_LINK_DATAGRAMS: u64 = 60;
+const IDLE_SESSION_DATAGRAMS: u64 = 8;
+
+struct Seeded(Dice);
+
+impl Entropy for Seeded {
+    fn fill(&mut self, bytes: &mut [u8]) {
+        for piece in bytes.chunks_mut(8) {
+            let random = self.0.roll().to_le_bytes();
+            piece.copy_from_slice(&random[..piece.len()]);
+        }
+    }
+}
+
+enum Event {
+    Arrive {
+        to: u32,
+        socket: u32,
+        from: Addr,
+        bytes: Vec<u8>,
+    },
+    Turn {
+        process: usize,
+    },
+    Answer {
+        process: usize,
+        epoch: u32,
+        id: u64,
+        user: Option<u64>,
+    },
+    Publish {
+        client: usize,
+        at: usize,
+    },
+    Read {
+        client: usize,
+    },
+    Toggle {
+        client: usize,
+    },
+    Fault {
+        at: usize,
+    },
+    Restart {
+        process: usize,
+    },
+    Resume {
+        process: usize,
+    },
+    Mend {
+        from: usize,
+        to: usize,
+    },
+    Heal,
+    LastWord,
+}
+
+struct Timed {
+    at: Micros,
+    number: u64,
+    event: Event,
+}
+
+impl PartialEq for Timed {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.number) == (other.at, other.number)
+    }
+}
+impl Eq for Timed {}
+impl PartialOrd for Timed {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Timed {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+/// What a client's program knows.
+#[derive(Default)]
+struct Program {
+    /// By place in the plan's rooms: the client's number of the room, and the membership.
+    joined: Vec<Option<(u32, usize)>>,
+    positions: Vec<Option<(Positions, Micros)>>,
+    publications: Vec<u32>,
+}
+
+/// What one run was like.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    pub trace: u64,
+    pub published: u64,
+    pub delivered: u64,
+    pub gaps: u64,
+    pub datagrams: u64,
+    pub lost: u64,
+    pub overflowed: u64,
+    pub virtual_us: Micros,
+    pub minimum: u64,
+    pub reasons: BTreeMap<String, u64>,
+}
+
+pub struct World {
+    plan: Plan,
+    seed: u64,
+    dice: Dice,
+    now: Micros,
+    events: BinaryHeap<Reverse<Timed>>,
+    number: u64,
+    processes: Vec<Process>,
+    ports: Vec<Option<(usize, u32)>>,
+    net: Net,
+    outbox: Outbox,
+    oracle: Oracle,
+    programs: Vec<Program>,
+    healed: bool,
+    trace: u64,
+    verbose: bool,
+    sent_before_last_second: u64,
+    accounts: BTreeMap<&'static str, u64>,
+}
+
+fn addr(port: u16) -> Addr {
+    std::net::SocketAddr::from(([127, 0, 0, 1], port)).into()
+}
+
+fn link_addr(process: usize) -> Addr {
+    addr(100 + 2 * process as u16)
+}
+
+fn public_addr(process: usize) -> Addr {
+    addr(101 + 2 * process as u16)
+}
+
+/// Node numbers start with 1.
+fn node_of(process: usize) -> u32 {
+    process as u32 + 1
+}
+
+fn server_key(process: usize) -> ServerKey {
+    ServerKey::from_private([process as u8 + 1; 32])
+}
+
+impl World {
+    pub fn new(seed: u64, plan: Plan, verbose: bool) -> Self {
+        let count = plan.servers() + plan.clients.len();
+        let mut world = World {
+            seed,
+            dice: Dice::new(seed ^ 0x3017d),
+            now: 0,
+            events: BinaryHeap::new(),
+            number: 0,
+            processes: Vec::new(),
+            ports: vec![None; 100 + 2 * count],
+            net: Net::new(seed, plan.servers(), count, plan.links, plan.sessions),
+            outbox: Outbox::new(seed % 2 == 0),
+            oracle: Oracle::default(),
+            programs: Vec::new(),
+            healed: false,
+            trace: seed,
+            verbose,
+            sent_before_last_second: 0,
+            accounts: BTreeMap::new(),
+            plan,
+        };
+        for process in 0..count {
+            let epoch = 1_000;
+            let role = world.start(process, epoch);
+            let addrs = match world.plan.kind(process) {
+                Kind::Client => vec![link_addr(process)],
+                _ => vec![link_addr(process), public_addr(process)],
+            };
+            for (socket, addr) in addrs.iter().enumerate() {
+                world.ports[addr.port as usize] = Some((process, socket as u32));
+            }
+            world.processes.push(Process::new(role, epoch, addrs));
+            // Processes start one after the other, as a supervisor starts them.
+            let after = world.dice.below(50 * MS);
+            world.turn_at(process, after);
+        }
+        for client in 0..world.plan.clients.len() {
+            world.begin(client);
+        }
+        for at in 0..world.plan.faults.len() {
+            world.push(world.plan.faults[at].0, Event::Fault { at });
+        }
+        world.push(world.plan.heal, Event::Heal);
+        world.push(world.plan.heal + LAST_WORD, Event::LastWord);
+        world
+    }
+
+    fn placement(&self) -> Placement {
+        let nodes = (0..self.plan.servers()).map(|process| Node {
+            node: node_of(process),
+            role: role_of(self.plan.kind(process)),
+            addr: link_addr(process),
+        });
+        Placement {
+            epoch: 1,
+            nodes: nodes.collect(),
+        }
+    }
+
+    fn endpoints(&self, kind: Kind) -> Vec<Endpoint> {
+        let of_kind = (0..self.plan.servers()).filter(|process| self.plan.kind(*process) == kind);
+        of_kind
+            .map(|process| Endpoint {
+                addr: public_addr(process),
+                key: server_key(process).public(),
+            })
+            .collect()
+    }
+
+    /// The machine of a process at the start of one of its lives.
+    fn start(&mut self, process: usize, epoch: u32) -> Role {
+        let seed = self.seed ^ (process as u64) << 32 ^ u64::from(epoch) << 48;
+        let entropy: Box<dyn Entropy> = Box::new(Seeded(Dice::new(seed ^ 0xe17)));
+        let cluster = ClusterKeys {
+            current: (1, [7; 32]),
+            next: None,
+        };
+        let kind = self.plan.kind(process);
+        let me = Identity {
+            node: node_of(process),
+            role: role_of(kind),
+            epoch,
+        };
+        let placement = self.placement();
+        let (payload, keepalive_ms, idle_ms) = (1_200, 1_000, 3_000);
+        let reset_secret = [process as u8 + 50; 32];
+        let now = self.now;
+        match kind {
+            Kind::Gateway => {
+                let config = GatewayConfig {
+                    me,
+                    payload,
+                    arena_bytes: self.plan.arena_bytes,
+                    keepalive_ms,
+                    idle_ms,
+                    max_age_ms: 5_000,
+                    name_key: NAME_KEY,
+                    paced: vec!["paced".into()],
+                    bundle: self.plan.bundle,
+                    server_key: server_key(process),
+                    cluster,
+                    reset_secret,
+                };
+                let mut machine = Gateway::new(config, seed, entropy);
+                machine.set_placement(now, placement);
+                Role::Gateway(Box::new(machine))
+            }
+            Kind::Proxy => {
+                let name_key = NAME_KEY;
+                let server_key = server_key(process);
+                let config = ProxyConfig {
+                    me,
+                    payload,
+                    keepalive_ms,
+                    idle_ms,
+                    name_key,
+                    server_key,
+                    cluster,
+                    reset_secret,
+                };
+                let mut machine = Proxy::new(config, seed, entropy);
+                machine.set_placement(now, placement);
+                Role::Proxy(Box::new(machine))
+            }
+            Kind::Broker => {
+                let arena_bytes = self.plan.arena_bytes;
+                let config = BrokerConfig {
+                    me,
+                    payload,
+                    arena_bytes,
+                    cluster,
+                    reset_secret,
+                };
+                let mut machine = Broker::new(config, seed, entropy);
+                machine.set_placement(now, placement);
+                Role::Broker(Box::new(machine))
+            }
+            Kind::Router => {
+                let mut machine = Router::new(
+                    RouterConfig {
+                        me,
+                        payload,
+                        cluster,
+                        reset_secret,
+                    },
+                    seed,
+                    entropy,
+                );
+                machine.set_placement(now, placement);
+                Role::Router(Box::new(machine))
+            }
+            Kind::Client => {
+                let client = process - self.plan.servers();
+                let config = ClientConfig {
+                    gateways: self.endpoints(Kind::Gateway),
+                    proxies: self.endpoints(Kind::Proxy),
+                    credential: (client as u64).to_le_bytes().to_vec(),
+                    payload,
+                    inbox_bytes: self.plan.clients[client].inbox_bytes,
+                    socket: 0,
+                };
+                Role::Client(Box::new(Client::new(config, seed, entropy)))
+            }
+        }
+    }
+
+    fn push(&mut self, at: Micros, event: Event) {
+        self.number += 1;
+        self.events.push(Reverse(Timed {
+            at,
+            number: self.number,
+            event,
+        }));
+    }
+
+    fn turn_at(&mut self, process: usize, at: Micros) {
+        let known = &mut self.processes[process].turn_at;
+        if known.is_none_or(|known| at < known) {
+            *known = Some(at);
+            self.push(at, Event::Turn { process });
+        }
+    }
+
+    fn process_of(&self, client: usize) -> usize {
+        self.plan.servers() + client
+    }
+
+    fn machine(&mut self, client: usize) -> &mut Client {
+        let process = self.process_of(client);
+        match &mut self.processes[process].role {
+            Role::Client(machine) => machine,
+            _ => unreachable!("clients stand behind servers"),
+        }
+    }
+
+    fn is_up(&self, client: usize) -> bool {
+        self.processes[self.process_of(client)].state == State::Up
+    }
+
+    /// A client's program starts: it joins its rooms, opens its publications, and its timers run.
+    fn begin(&mut self, client: usize) {
+        let plan = self.plan.clients[client].clone();
+        self.programs.push(Program {
+            joined: vec![None; plan.rooms.len()],
+            positions: vec![None; plan.rooms.len()],
+            publications: Vec::new(),
+        });
+        for place in 0..plan.rooms.len() {
+            self.join(client, place);
+        }
+        for (at, publishing) in plan.publishing.iter().enumerate() {
+            let name = self.plan.rooms[publishing.room].clone();
+            let publication = self.machine(client).publication(0, &name);
+            self.programs[client].publications.push(publication);
+            let first = 100 * MS + self.dice.below(publishing.every.max(500 * MS));
+            self.push(first, Event::Publish { client, at });
+        }
+        if let Some(every) = plan.read_every {
+            self.push(every, Event::Read { client });
+        }
+        if let Some(every) = plan.toggle_every {
+            self.push(200 * MS + every, Event::Toggle { client });
+        }
+    }
+
+    fn join(&mut self, client: usize, place: usize) {
+        let plan = &self.plan.clients[client];
+        let (room, policy) = (plan.rooms[place], plan.policy);
+        let name = self.plan.rooms[room].clone();
+        let resumed = self.programs[client].positions[place].take().filter(|_| plan.resumes);
+        // Who comes back with positions is owed what was published since it left.
+        let owed_from = resumed
+            .as_ref()
+            .filter(|(positions, _)| !positions.0.is_empty())
+            .map(|(_, at)| *at);
+        let positions = resumed.map(|(positions, _)| positions).unwrap_or_default();
+        let now = self.now;
+        let number = self.machine(client).join(now, &name, positions, policy);
+        let membership = self.oracle.join(client, room, owed_from);
+        self.programs[client].joined[place] = Some((number, membership));
+        let process = self.process_of(client);
+        self.turn_at(process, now);
+    }
+
+    /// Runs to the end and judges.
+    pub fn run(mut self) -> (Summary, Result<(), String>) {
+        let end = self.plan.heal + SETTLE;
+        let mut result = Ok(());
+        let mut noted = false;
+        while let Some(Reverse(timed)) = self.events.pop() {
+            if !noted && timed.at >= end - SECOND {
+                noted = true;
+                self.sent_before_last_second = self.net.sent;
+            }
+            if timed.at > end {
+                break;
+            }
+            self.now = timed.at;
+            result = self.handle(timed.event);
+            if result.is_err() {
+                break;
+            }
+        }
+        let result = result.and_then(|()| self.judge());
+        let summary = Summary {
+            trace: self.trace,
+            published: self.oracle.messages.len() as u64,
+            delivered: self.oracle.delivered,
+            gaps: self.oracle.gaps,
+            datagrams: self.net.sent,
+            lost: self.net.lost,
+            overflowed: self.processes.iter().map(|process| process.overflowed).sum(),
+            virtual_us: self.now,
+            minimum: self.minimum(),
+            reasons: self.oracle.gap_reasons(),
+        };
+        (summary, result)
+    }
+
+    fn say(&self, what: impl FnOnce() -> String) {
+        if self.verbose {
+            println!("{:>10.6}  {}", self.now as f64 / 1e6, what());
+        }
+    }
+
+    fn handle(&mut self, event: Event) -> Result<(), String> {
+        match event {
+            Event::Arrive {
+                to,
+                socket,
+                from,
+                bytes,
+            } => {
+                let process = &mut self.processes[to as usize];
+                let tail = bytes.last_chunk::<8>().map_or(0, |tail| u64::from_le_bytes(*tail));
+                for word in [self.now, u64::from(to), u64::from(from.port), bytes.len() as u64, tail] {
+                    self.trace = (self.trace.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                }
+                process.deliver(Queued { socket, from, bytes });
+                if process.state == State::Up {
+                    let at = self.now + self.plan.turn;
+                    self.turn_at(to as usize, at);
+                }
+            }
+            Event::Turn { process } => {
+                let known = &mut self.processes[process];
+                if known.turn_at == Some(self.now) && known.state == State::Up {
+                    known.turn_at = None;
+                    return self.turn(process);
+                }
+            }
+            Event::Answer {
+                process,
+                epoch,
+                id,
+                user,
+            } => {
+                let known = &mut self.processes[process];
+                if known.epoch == epoch && known.state != State::Down {
+                    match &mut known.role {
+                        Role::Gateway(machine) => machine.answer(self.now, id, user),
+                        Role::Proxy(machine) => machine.answer(self.now, id, user),
+                        _ => {}
+                    }
+                    if known.state == State::Up {
+                        self.turn_at(process, self.now);
+                    }
+                }
+            }
+            Event::Publish { client, at } => {
+                let publishing = self.plan.clients[client].publishing[at];
+                if !self.healed {
+                    self.publish(client, at, publishing.burst)?;
+                    let jitter = self.dice.below(publishing.every / 2 + 1);
+                    self.push(self.now + publishing.every + jitter, Event::Publish { client, at });
+                }
+            }
+            Event::Read { client } => {
+                let every = self.plan.clients[client].read_every.filter(|_| !self.healed);
+                if self.is_up(client) {
+                    self.read(client, if every.is_some() { 1 } else { usize::MAX })?;
+                }
+                self.push(self.now + every.unwrap_or(20 * MS), Event::Read { client });
+            }
+            Event::Toggle { client } => {
+                if !self.healed {
+                    if self.is_up(client) {
+                        self.toggle(client)?;
+                    }
+                    let every = self.plan.clients[client].toggle_every.unwrap_or(SECOND);
+                    let wait = 1 + self.dice.below(2 * every);
+                    self.push(self.now + wait, Event::Toggle { client });
+                }
+            }
+            Event::Fault { at } => self.fault(self.plan.faults[at].1),
+            Event::Restart { process } => self.restart(process),
+            Event::Resume { process } => self.resume(process),
+            Event::Mend { from, to } => self.net.mend(from, to),
+            Event::Heal => self.heal(),
+            Event::LastWord => {
+                for client in 0..self.plan.clients.len() {
+                    for at in 0..self.plan.clients[client].publishing.len() {
+                        self.publish(client, at, 1)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self, process: usize) -> Result<(), String> {
+        let mut sent: Vec<Sent> = Vec::new();
+        let next = self.processes[process]
+            .turn(self.now, &mut self.outbox, &mut sent)
+            .map_err(|why| format!("{:?} (process {process}) {why}", self.plan.kind(process)))?;
+        for datagram in sent {
+            self.send(process, datagram);
+        }
+        self.drain(process)?;
+        if let Some(at) = next {
+            self.turn_at(process, at);
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, process: usize, datagram: Sent) {
+        let from = self.processes[process].addrs[datagram.socket as usize];
+        let Some(Some((to, socket))) = self.ports.get(datagram.to.port as usize).copied() else {
+            return;
+        };
+        let fate = self.net.fate(self.now, process, to);
+        for at in fate.arrivals.into_iter().flatten() {
+            let mut bytes = datagram.bytes.clone();
+            if fate.spoiled {
+                self.net.spoil(&mut bytes);
+            }
+            self.push(
+                at,
+                Event::Arrive {
+                    to: to as u32,
+                    socket,
+                    from,
+                    bytes,
+                },
+            );
+        }
+    }
+
+    /// What the control plane and the clients' programs do with what they hear.
+    fn drain(&mut self, process: usize) -> Result<(), String> {
+        let epoch = self.processes[process].epoch;
+        let (now, delay) = (self.now, self.plan.auth_delay);
+        let mut questions = Vec::new();
+        match &mut self.processes[process].role {
+            Role::Gateway(machine) => {
+                let mut events = Vec::new();
+                machine.drain_events(&mut events);
+                for event in events {
+                    match event {
+                        GatewayEvent::Authenticate(question) => questions.push(question),
+                        GatewayEvent::Link(change) => self.say(|| format!("gateway {process}: {change:?}")),
+                    }
+                }
+            }
+            Role::Proxy(machine) => {
+                let mut events = Vec::new();
+                machine.drain_events(&mut events);
+                for event in events {
+                    match event {
+                        ProxyEvent::Authenticate(question) => questions.push(question),
+                        ProxyEvent::Link(change) => self.say(|| format!("proxy {process}: {change:?}")),
+                    }
+                }
+            }
+            Role::Broker(machine) => {
+                let mut events = Vec::new();
+                machine.drain_events(&mut events);
+                events
+                    .into_iter()
+                    .for_each(|change| self.say(|| format!("broker {process}: {change:?}")));
+            }
+            Role::Router(machine) => {
+                let mut events = Vec::new();
+                machine.drain_events(&mut events);
+                events
+                    .into_iter()
+                    .for_each(|change| self.say(|| format!("router {process}: {change:?}")));
+            }
+            Role::Client(machine) => {
+                let mut events = Vec::new();
+                machine.drain_events(&mut events);
+                return self.hear(process - self.plan.servers(), events);
+            }
+        }
+        for question in questions {
+            let user = question
+                .credential
+                .first_chunk::<8>()
+                .map(|bytes| u64::from_le_bytes(*bytes) + 1);
+            self.push(
+                now + delay,
+                Event::Answer {
+                    process,
+                    epoch,
+                    id: question.id,
+                    user,
+                },
+            );
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, client: usize, events: Vec<ClientEvent>) -> Result<(), String> {
+        let mut readable = false;
+        for event in events {
+            match event {
+                ClientEvent::Joined { room, ref gaps } => {
+                    self.say(|| format!("client {client}: joined {room}, gaps {gaps:?}"));
+                    let found = self.programs[client]
+                        .joined
+                        .iter()
+                        .flatten()
+                        .find(|(number, _)| *number == room);
+                    if let Some((_, membership)) = found.copied() {
+                        self.oracle.joined(self.now, membership);
+                    }
+                }
+                ClientEvent::Published(done) => self.oracle.note_acked(done.ticket, done.stream, done.offset)?,
+                ClientEvent::Readable { .. } => readable = true,
+                ClientEvent::Refused {
+                    room,
+                    publication,
+                    code,
+                } => {
+                    return Err(format!(
+                        "client {client}: refused: {code:?} ({room}, publication: {publication})"
+                    ));
+                }
+                ClientEvent::Down {
+                    retry: false, reason, ..
+                } => {
+                    return Err(format!("client {client}: refused for good: {reason}"));
+                }
+                other => self.say(|| format!("client {client}: {other:?}")),
+            }
+        }
+        if readable && (self.healed || self.plan.clients[client].read_every.is_none()) {
+            self.read(client, usize::MAX)?;
+        }
+        Ok(())
+    }
+
+    fn publish(&mut self, client: usize, at: usize, count: usize) -> Result<(), String> {
+        if !self.is_up(client) {
+            return Ok(());
+        }
+        let publishing = self.plan.clients[client].publishing[at];
+        let (sender, publication) = (client as u64 + 1, self.programs[client].publications[at]);
+        let mut bytes = Vec::new();
+        for _ in 0..count {
+            let (low, high) = publishing.bytes;
+            let len = low + self.dice.below((high - low) as u64 + 1) as usize;
+            let number = self.oracle.next_number(sender, publishing.room);
+            content(sender, publishing.room, number, len, &mut bytes);
+            let ticket = self.oracle.messages.len() as u64 + 1;
+            if self.machine(client).publish(publication, &bytes, ticket).is_err() {
+                break;
+            }
+            self.oracle.note_published(self.now, sender, publishing.room, len);
+        }
+        let process = self.process_of(client);
+        self.turn_at(process, self.now);
+        Ok(())
+    }
+
+    /// A client's program reads at most `count` items of each room.
+    fn read(&mut self, client: usize, count: usize) -> Result<(), String> {
+        let now = self.now;
+        let mut data = Vec::new();
+        for place in 0..self.programs[client].joined.len() {
+            let Some((room, membership)) = self.programs[client].joined[place] else {
+                continue;
+            };
+            for _ in 0..count {
+                data.clear();
+                let Some(item) = self.machine(client).read(now, room, &mut data) else {
+                    break;
+                };
+                self.oracle.item(membership, &item, &data)?;
+            }
+        }
+        let process = self.process_of(client);
+        self.turn_at(process, now);
+        Ok(())
+    }
+
+    /// A client's program leaves one of its rooms, or comes back to one that it left.
+    fn toggle(&mut self, client: usize) -> Result<(), String> {
+        let count = self.programs[client].joined.len() as u64;
+        if count == 0 {
+            return Ok(());
+        }
+        let place = self.dice.below(count) as usize;
+        let Some((room, membership)) = self.programs[client].joined[place] else {
+            self.say(|| format!("client {client}: joins place {place} again"));
+            self.join(client, place);
+            return Ok(());
+        };
+        self.read(client, usize::MAX)?;
+        let positions = self
+            .machine(client)
+            .room(room)
+            .map(|room| room.positions.clone())
+            .unwrap_or_default();
+        self.say(|| format!("client {client}: leaves {room}"));
+        self.machine(client).leave(room);
+        self.oracle.memberships[membership].left = true;
+        self.programs[client].joined[place] = None;
+        self.programs[client].positions[place] = Some((positions, self.now));
+        if self.dice.below(3) == 0 {
+            self.join(client, place);
+        }
+        let process = self.process_of(client);
+        self.turn_at(process, self.now);
+        Ok(())
+    }
+
+    fn fault(&mut self, fault: Fault) {
+        self.say(|| format!("fault: {fault:?}"));
+        match fault {
+            Fault::Kill { process, down } if self.processes[process].state == State::Up => {
+                self.count(process);
+                self.processes[process].die();
+                self.push(self.now + down, Event::Restart { process });
+            }
+            Fault::Pause { process, pause } if self.processes[process].state == State::Up => {
+                self.processes[process].state = State::Paused;
+                self.push(self.now + pause, Event::Resume { process });
+            }
+            Fault::Cut { from, to, pause } if from != to => {
+                self.net.cut(from, to);
+                self.push(self.now + pause, Event::Mend { from, to });
+            }
+            _ => {}
+        }
+    }
+
+    fn restart(&mut self, process: usize) {
+        if self.processes[process].state != State::Down {
+            return;
+        }
+        self.say(|| format!("process {process} is back"));
+        let (epoch, addrs) = (self.processes[process].epoch + 1, self.processes[process].addrs.clone());
+        let role = self.start(process, epoch);
+        self.processes[process] = Process::new(role, epoch, addrs);
+        self.turn_at(process, self.now);
+    }
+
+    fn resume(&mut self, process: usize) {
+        if self.processes[process].state != State::Paused {
+            return;
+        }
+        self.say(|| format!("process {process} goes on"));
+        self.processes[process].state = State::Up;
+        self.processes[process].turn_at = None;
+        self.turn_at(process, self.now);
+    }
+
+    fn heal(&mut self) {
+        self.say(|| "everything is well from here on".into());
+        self.healed = true;
+        self.net.heal();
+        for process in 0..self.processes.len() {
+            self.restart(process);
+            self.resume(process);
+        }
+        for client in 0..self.plan.clients.len() {
+            for place in 0..self.programs[client].joined.len() {
+                if self.programs[client].joined[place].is_none() {
+                    self.join(client, place);
+                }
+            }
+        }
+    }
+
+    /// Datagrams without which what was delivered cannot have been: each message once per hop.
+    fn minimum(&self) -> u64 {
+        3 * self
+            .oracle
+            .messages
+            .iter()
+            .map(|message| 1 + message.len as u64 / 1_100)
+            .sum::<u64>()
+            + self.oracle.delivered_datagrams
+    }
+
+    fn judge(&mut self) -> Result<(), String> {
+        let end = self.now;
+        for client in 0..self.plan.clients.len() {
+            for at in 0..self.programs[client].publications.len() {
+                let publication = self.programs[client].publications[at];
+                let left = self
+                    .machine(client)
+                    .publishing(publication)
+                    .map_or(0, |known| known.unacknowledged());
+                if left > 0 {
+                    return Err(format!(
+                        "client {client}: {left} messages of publication {at} stay unacknowledged"
+                    ));
+                }
+                if self
+                    .machine(client)
+                    .publishing(publication)
+                    .is_some_and(|known| known.waiting)
+                {
+                    return Err(format!("client {client}: publication {at} never became writable again"));
+                }
+            }
+        }
+        if self.oracle.unacknowledged() > 0 {
+            return Err(format!(
+                "{} messages were never acknowledged",
+                self.oracle.unacknowledged()
+            ));
+        }
+        let repairable = self.plan.repairable();
+        let clients = &self.plan.clients;
+        self.oracle.complete(|membership| {
+            let client = &clients[membership.client];
+            !repairable || client.read_every.is_some() || client.toggle_every.is_some()
+        })?;
+        self.last_word()?;
+        self.interest()?;
+        self.bounds(end)?;
+        for process in 0..self.processes.len() {
+            self.count(process);
+        }
+        self.accounts()
+    }
+
+    /// What was published when all was well again must have come, whatever was before.
+    fn last_word(&self) -> Result<(), String> {
+        let from = self.plan.heal + LAST_WORD;
+        let published = |room| {
+            self.oracle
+                .messages
+                .iter()
+                .filter(move |m| m.room == room && m.called_at >= from)
+                .count()
+        };
+        for membership in self.oracle.memberships.iter().filter(|membership| !membership.left) {
+            let had = self.oracle.had_since(membership, from);
+            if had != published(membership.room) {
+                return Err(format!(
+                    "client {} in room {}: {had} of {} messages came that were published when all was well",
+                    membership.client,
+                    membership.room,
+                    published(membership.room)
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Brokers know exactly the rooms that gateways have members of, and gateways have exactly the members that joined.
+    fn interest(&self) -> Result<(), String> {
+        let mut members: BTreeMap<u64, usize> = BTreeMap::new();
+        for membership in self.oracle.memberships.iter().filter(|membership| !membership.left) {
+            *members.entry(self.room_id(membership.room)).or_default() += 1;
+        }
+        let (mut held, mut wanted) = (BTreeMap::new(), Vec::new());
+        for (process, known) in self.processes.iter().enumerate() {
+            let Role::Gateway(gateway) = &known.role else { continue };
+            for room in gateway.rooms() {
+                *held.entry(room.id).or_default() += room.members.len();
+                wanted.push((node_of(process), room.id));
+            }
+        }
+        if held != members {
+            return Err(format!(
+                "gateways have members {held:?} where clients are in {members:?}"
+            ));
+        }
+        wanted.sort_unstable();
+        for (process, known) in self.processes.iter().enumerate() {
+            let (who, known) = match &known.role {
+                Role::Broker(broker) => ("broker", broker.interest().wanted()),
+                Role::Router(router) => ("router", router.interest().wanted()),
+                _ => continue,
+            };
+            if known != wanted {
+                return Err(format!(
+                    "{who} {process} believes that {known:?} is wanted where {wanted:?} is"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn room_id(&self, room: usize) -> u64 {
+        let name = RoomName::parse(&self.plan.rooms[room]).expect("rooms have good names");
+        name.key(&NAME_KEY).id
+    }
+
+    /// Nothing storms when nothing happens, and nothing grew beyond its bound.
+    fn bounds(&self, _end: Micros) -> Result<(), String> {
+        let sessions: u64 = self
+            .processes
+            .iter()
+            .map(|process| match &process.role {
+                Role::Gateway(machine) => machine.sessions().table.len() as u64,
+                Role::Proxy(machine) => machine.sessions().table.len() as u64,
+                _ => 0,
+            })
+            .sum();
+        if sessions > 2 * self.plan.clients.len() as u64 {
+            return Err(format!(
+                "{sessions} sessions are open for {} clients",
+                self.plan.clients.len()
+            ));
+        }
+        let links = (self.plan.gateways * (self.plan.brokers + 1)
+            + self.plan.proxies * self.plan.brokers
+            + self.plan.brokers) as u64;
+        let idle = self.net.sent - self.sent_before_last_second;
+        let idle_max = links * IDLE_LINK_DATAGRAMS + sessions * IDLE_SESSION_DATAGRAMS;
+        if idle > idle_max {
+            return Err(format!(
+                "{idle} datagrams in the last second, in which nothing happened; {idle_max} are allowed"
+            ));
+        }
+        let seconds = self.now / SECOND + 1;
+        let bound = 8 * self.minimum() + seconds * 4 * idle_max;
+        if self.net.sent > bound {
+            return Err(format!(
+                "{} datagrams for what takes {}; {bound} are allowed",
+                self.net.sent,
+                self.minimum()
+            ));
+        }
+        for process in &self.processes {
+            let arena = match &process.role {
+                Role::Gateway(machine) => machine.arena(),
+                Role::Broker(machine) => machine.arena(),
+                _ => continue,
+            };
+            if arena.used() > arena.capacity() as u64 {
+                return Err(format!("an arena of {} B holds {}", arena.capacity(), arena.used()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a process's counters to the accounts, at the end of its life or of the run.
+    fn count(&mut self, process: usize) {
+        let accounts = &mut self.accounts;
+        let mut add = |name, value| *accounts.entry(name).or_default() += value;
+        match &self.processes[process].role {
+            Role::Proxy(machine) => {
+                let counters = &machine.counters;
+                add("proxy received", counters.messages_received);
+                add(
+                    "proxy accounted",
+                    counters.messages_forwarded
+                        + counters.dropped_no_owner
+                        + counters.dropped_queue_full
+                        + counters.dropped_handle,
+                );
+            }
+            Role::Gateway(machine) => {
+                add("members joined", machine.counters.joins);
+                add("members left", machine.counters.leaves);
+            }
+            _ => {}
+        }
+    }
+
+    /// Accepted = passed on + dropped by reason (I-8).
+    fn accounts(&self) -> Result<(), String> {
+        let of = |name| self.accounts.get(name).copied().unwrap_or(0);
+        if of("proxy received") != of("proxy accounted") {
+            return Err(format!("proxies lose count: {:?}", self.accounts));
+        }
+        Ok(())
+    }
+}
+
+fn role_of(kind: Kind) -> NodeRole {
+    match kind {
+        Kind::Gateway => NodeRole::Gateway,
+        Kind::Proxy => NodeRole::Proxy,
+        Kind::Broker => NodeRole::Broker,
+        Kind::Router => NodeRole::Router,
+        Kind::Client => NodeRole::Client,
+    }
+}
