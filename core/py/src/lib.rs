@@ -3,6 +3,7 @@
 mod client;
 mod convert;
 mod keys;
+mod load;
 mod server;
 
 use pyo3::prelude::*;
@@ -18,6 +19,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(version, module)?)?;
     module.add_function(wrap_pyfunction!(keys::public_key, module)?)?;
     module.add_class::<client::ClientEngine>()?;
+    module.add_class::<load::LoadEngine>()?;
     module.add_class::<server::GatewayEngine>()?;
     module.add_class::<server::ProxyEngine>()?;
     module.add_class::<server::BrokerEngine>()?;

@@ -1,0 +1,307 @@
+//! Many clients as one machine: who has something to do, and the check of every delivery.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use muster_proto::client::member::{Item, Policy};
+use muster_proto::client::{Client, ClientEvent};
+use muster_proto::machine::{Inbox, Machine, Micros, Outbox};
+use muster_proto::wire::publish::Positions;
+
+/// Bytes of a payload that are not pattern: sequence u64, intended time u64, room u32.
+pub const HEAD: usize = 20;
+
+/// What was received, over all members.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub delivered: u64,
+    pub bytes: u64,
+    /// Not the message that was due: one is missing, doubled or out of turn.
+    pub out_of_turn: u64,
+    pub corrupted: u64,
+    pub gaps: u64,
+    pub lost: u64,
+}
+
+/// A payload with its pattern; the head is stamped before each use.
+pub fn body(size: usize) -> Vec<u8> {
+    (0..size.max(HEAD)).map(|at| (at * 7 + 13) as u8).collect()
+}
+
+pub fn stamp(body: &mut [u8], sequence: u64, intended: Micros, room: usize) {
+    body[..8].copy_from_slice(&sequence.to_le_bytes());
+    body[8..16].copy_from_slice(&intended.to_le_bytes());
+    body[16..20].copy_from_slice(&(room as u32).to_le_bytes());
+}
+
+struct Seat {
+    client: Client,
+    room: usize,
+    number: u32,
+    joined: bool,
+    next: u64,
+    dirty: bool,
+    scheduled: Micros,
+}
+
+/// Many clients over as many sockets. The last one publishes.
+pub struct Swarm {
+    seats: Vec<Seat>,
+    dirty: Vec<u32>,
+    deadlines: BinaryHeap<Reverse<(Micros, u32)>>,
+    joined: usize,
+    pattern: Vec<u8>,
+    scratch: Vec<u8>,
+    tally: Tally,
+    latencies: Vec<u32>,
+    latencies_max: usize,
+    last_at: Micros,
+    events: Vec<ClientEvent>,
+    lost: u64,
+}
+
+impl Swarm {
+    pub fn new(clients: Vec<Client>, _rooms: usize) -> Self {
+        let seat = |client| Seat {
+            client,
+            room: 0,
+            number: 0,
+            joined: false,
+            next: 0,
+            dirty: false,
+            scheduled: Micros::MAX,
+        };
+        Swarm {
+            seats: clients.into_iter().map(seat).collect(),
+            dirty: Vec::new(),
+            deadlines: BinaryHeap::new(),
+            joined: 0,
+            pattern: Vec::new(),
+            scratch: Vec::new(),
+            tally: Tally::default(),
+            latencies: Vec::new(),
+            latencies_max: 0,
+            last_at: 0,
+            events: Vec::new(),
+            lost: 0,
+        }
+    }
+
+    pub fn members(&self) -> usize {
+        self.seats.len() - 1
+    }
+
+    pub fn joined(&self) -> usize {
+        self.joined
+    }
+
+    pub fn sessions_lost(&self) -> u64 {
+        self.lost
+    }
+
+    pub fn client(&mut self, index: usize) -> &mut Client {
+        &mut self.seats[index].client
+    }
+
+    pub fn publisher(&self) -> &Client {
+        &self.seats[self.seats.len() - 1].client
+    }
+
+    pub fn join(&mut self, now: Micros, index: usize, name: &str, room: usize) {
+        let seat = &mut self.seats[index];
+        seat.room = room;
+        seat.number = seat.client.join(now, name, Positions::default(), Policy::Block);
+        self.touch(index);
+    }
+
+    /// The client has something to do.
+    pub fn touch(&mut self, index: usize) {
+        if !self.seats[index].dirty {
+            self.seats[index].dirty = true;
+            self.dirty.push(index as u32);
+        }
+    }
+
+    /// A run begins: messages of `size` bytes, the rooms' next sequences being `starts`.
+    pub fn begin(&mut self, size: usize, latencies: usize, starts: &[u64]) {
+        self.pattern = body(size);
+        self.tally = Tally::default();
+        self.latencies = Vec::with_capacity(latencies);
+        self.latencies_max = latencies;
+        let members = self.members();
+        for seat in &mut self.seats[..members] {
+            seat.next = starts[seat.room];
+        }
+    }
+
+    pub fn has_all(&self, target: &[u64]) -> bool {
+        self.seats[..self.members()]
+            .iter()
+            .all(|seat| seat.next >= target[seat.room])
+    }
+
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    pub fn take_latencies(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.latencies)
+    }
+
+    pub fn last_at(&self) -> Micros {
+        self.last_at
+    }
+
+    fn read(&mut self, now: Micros, index: usize) {
+        let Swarm {
+            seats,
+            scratch,
+            pattern,
+            tally,
+            latencies,
+            latencies_max,
+            ..
+        } = self;
+        let seat = &mut seats[index];
+        loop {
+            scratch.clear();
+            match seat.client.read(now, seat.number, scratch) {
+                Some(Item::Message { .. }) => {
+                    tally.delivered += 1;
+                    tally.bytes += scratch.len() as u64;
+                    let (Some(sequence), Some(intended)) = (long(scratch, 0), long(scratch, 8)) else {
+                        tally.corrupted += 1;
+                        continue;
+                    };
+                    if sequence != seat.next {
+                        tally.out_of_turn += 1;
+                    }
+                    seat.next = sequence + 1;
+                    if scratch.len() != pattern.len()
+                        || scratch[HEAD..] != pattern[HEAD..]
+                        || scratch[16..20] != (seat.room as u32).to_le_bytes()
+                    {
+                        tally.corrupted += 1;
+                    }
+                    if latencies.len() < *latencies_max {
+                        latencies.push(u32::try_from(now.saturating_sub(intended)).unwrap_or(u32::MAX));
+                    }
+                    self.last_at = now;
+                }
+                Some(Item::Gap(gap)) => {
+                    tally.gaps += 1;
+                    tally.lost = tally
+                        .lost
+                        .saturating_add(gap.last.saturating_sub(gap.first).saturating_add(1));
+                }
+                None => break,
+            }
+        }
+    }
+
+    fn drain(&mut self, index: usize) {
+        let mut events = std::mem::take(&mut self.events);
+        self.seats[index].client.drain_events(&mut events);
+        for event in events.drain(..) {
+            match event {
+                ClientEvent::Joined { .. } => {
+                    if !std::mem::replace(&mut self.seats[index].joined, true) {
+                        self.joined += 1;
+                    }
+                }
+                ClientEvent::Down { .. } => {
+                    self.lost += 1;
+                    if std::mem::replace(&mut self.seats[index].joined, false) {
+                        self.joined -= 1;
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.events = events;
+    }
+
+    fn schedule(&mut self, index: usize) {
+        let seat = &mut self.seats[index];
+        if let Some(at) = seat.client.deadline().filter(|at| *at < seat.scheduled) {
+            seat.scheduled = at;
+            self.deadlines.push(Reverse((at, index as u32)));
+        }
+    }
+}
+
+fn long(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes
+        .get(at..at + 8)
+        .and_then(|bytes| bytes.try_into().ok())
+        .map(u64::from_le_bytes)
+}
+
+impl Machine for Swarm {
+    type Event = ();
+
+    const DISCARDS_STALE: bool = false;
+
+    fn receive(&mut self, now: Micros, inbox: &mut Inbox<'_>) {
+        // Runs of one socket's datagrams go to their client together.
+        let arrivals = inbox.arrivals;
+        let mut at = 0;
+        while at < arrivals.len() {
+            let socket = arrivals[at].socket;
+            let run = arrivals[at..]
+                .iter()
+                .take_while(|arrival| arrival.socket == socket)
+                .count();
+            let index = socket as usize;
+            self.seats[index].client.receive(
+                now,
+                &mut Inbox {
+                    slab: inbox.slab,
+                    arrivals: &arrivals[at..at + run],
+                },
+            );
+            self.read(now, index);
+            self.touch(index);
+            at += run;
+        }
+    }
+
+    fn expire(&mut self, now: Micros) {
+        while let Some(Reverse((at, index))) = self.deadlines.peek().copied() {
+            if at > now {
+                break;
+            }
+            self.deadlines.pop();
+            let seat = &mut self.seats[index as usize];
+            if seat.scheduled == at {
+                seat.scheduled = Micros::MAX;
+            }
+            if seat.client.deadline().is_some_and(|at| at <= now) {
+                seat.client.expire(now);
+            }
+            self.touch(index as usize);
+        }
+    }
+
+    fn transmit(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
+        while let Some(index) = self.dirty.last().copied() {
+            let index = index as usize;
+            if self.seats[index].client.transmit(now, outbox) {
+                return true;
+            }
+            self.dirty.pop();
+            self.seats[index].dirty = false;
+            self.drain(index);
+            self.schedule(index);
+        }
+        false
+    }
+
+    fn deadline(&self) -> Option<Micros> {
+        self.deadlines.peek().map(|Reverse((at, _))| *at)
+    }
+
+    fn drain_events(&mut self, _events: &mut Vec<()>) {}
+
+    fn stalled(&mut self, _now: Micros) {}
+}

@@ -1,0 +1,131 @@
+//! The load generator's engine.
+
+use muster_load::{Load, LoadConfig, Outcome};
+use muster_proto::client::Endpoint;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+use crate::convert::{self, array, FaultRule};
+
+/// Thousands of members and one publisher in this thread, checking every byte.
+#[pyclass(unsendable, module = "muster._core")]
+pub struct LoadEngine {
+    load: Load,
+}
+
+fn micros(seconds: f64) -> u64 {
+    (seconds.max(0.0) * 1e6) as u64
+}
+
+fn endpoints(list: Vec<(String, u16, Vec<u8>)>) -> PyResult<Vec<Endpoint>> {
+    list.into_iter()
+        .map(|(host, port, key)| {
+            Ok(Endpoint {
+                addr: convert::addr(&host, port)?,
+                key: array(&key, "a public key")?,
+            })
+        })
+        .collect()
+}
+
+fn outcome<'py>(py: Python<'py>, outcome: &Outcome) -> PyResult<Bound<'py, PyDict>> {
+    let result = PyDict::new(py);
+    result.set_item("published", outcome.published)?;
+    result.set_item("acknowledged", outcome.acknowledged)?;
+    result.set_item("delivered", outcome.tally.delivered)?;
+    result.set_item("delivered_bytes", outcome.tally.bytes)?;
+    result.set_item("out_of_turn", outcome.tally.out_of_turn)?;
+    result.set_item("corrupted", outcome.tally.corrupted)?;
+    result.set_item("gaps", outcome.tally.gaps)?;
+    result.set_item("lost", outcome.tally.lost)?;
+    result.set_item("wall_us", outcome.wall)?;
+    result.set_item("late_p99_us", outcome.late_p99)?;
+    result.set_item("late_max_us", outcome.late_max)?;
+    result.set_item("complete", outcome.complete)?;
+    let bytes: Vec<u8> = outcome
+        .latencies
+        .iter()
+        .flat_map(|latency| latency.to_le_bytes())
+        .collect();
+    result.set_item("latencies_us", PyBytes::new(py, &bytes))?;
+    Ok(result)
+}
+
+#[pymethods]
+impl LoadEngine {
+    #[new]
+    #[pyo3(signature = (*, gateways, proxies, credential, members, rooms, seed, recv_buffer = 0, gro = true, faults = None))]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        gateways: Vec<(String, u16, Vec<u8>)>,
+        proxies: Vec<(String, u16, Vec<u8>)>,
+        credential: Vec<u8>,
+        members: usize,
+        rooms: Vec<String>,
+        seed: u64,
+        recv_buffer: usize,
+        gro: bool,
+        faults: Option<Vec<FaultRule>>,
+    ) -> PyResult<Self> {
+        let config = LoadConfig {
+            gateways: endpoints(gateways)?,
+            proxies: endpoints(proxies)?,
+            credential,
+            members,
+            rooms,
+            seed,
+            receive_bytes: (recv_buffer > 0).then_some(recv_buffer),
+            gro,
+            faults: convert::faults(seed, faults, None)?,
+        };
+        Ok(LoadEngine {
+            load: Load::new(config)?,
+        })
+    }
+
+    /// Waits until all have joined; gives how many have.
+    fn connect(&mut self, timeout: f64) -> usize {
+        self.load.connect(micros(timeout))
+    }
+
+    /// Publishes as fast as credit allows.
+    #[pyo3(signature = (size, seconds, patience = 10.0))]
+    fn saturate<'py>(
+        &mut self,
+        py: Python<'py>,
+        size: usize,
+        seconds: f64,
+        patience: f64,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let done = self.load.saturate(size, micros(seconds), micros(patience));
+        outcome(py, &done)
+    }
+
+    /// Publishes on a fixed schedule.
+    #[pyo3(signature = (size, rate, seconds, patience = 10.0))]
+    fn pace<'py>(
+        &mut self,
+        py: Python<'py>,
+        size: usize,
+        rate: f64,
+        seconds: f64,
+        patience: f64,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let done = self.load.pace(size, rate, micros(seconds), micros(patience));
+        outcome(py, &done)
+    }
+
+    /// Lets time pass.
+    fn idle(&mut self, seconds: f64) {
+        self.load.idle(micros(seconds));
+    }
+
+    fn sessions_lost(&self) -> u64 {
+        self.load.sessions_lost()
+    }
+
+    /// Receive buffer that each socket really has.
+    fn buffer(&self) -> usize {
+        self.load.buffer()
+    }
+}
