@@ -215,8 +215,9 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         if self.armed.is_some_and(|at| at <= now) {
             self.armed = None;
         }
-        // After a standstill what already lies in the sockets is heard first: silence was ours, not the peers'.
-        if late <= STALL_US && self.machine.deadline().is_some_and(|at| at <= now) {
+        // What lies in the sockets after a standstill, and is not discarded, is heard first: the silence was ours.
+        let hears_first = late > STALL_US && !M::DISCARDS_STALE;
+        if !hears_first && self.machine.deadline().is_some_and(|at| at <= now) {
             self.machine.expire(now);
         }
         self.give_up_stale(now);
@@ -445,7 +446,8 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
             .min();
         let at = due.map_or(now + BEAT_US, |due| due.min(now + BEAT_US));
         self.arm(at);
-        self.expected = self.armed;
+        // A deadline in the past asks for a turn at once; it does not make that turn late.
+        self.expected = self.armed.map(|at| at.max(now));
     }
 
     /// Sets the timer unless it fires earlier anyway.
