@@ -205,15 +205,13 @@ impl Swarm {
         for event in events.drain(..) {
             match event {
                 ClientEvent::Joined { .. } => {
-                    if !std::mem::replace(&mut self.seats[index].joined, true) {
-                        self.joined += 1;
-                    }
+                    self.joined += usize::from(!self.seats[index].joined);
+                    self.seats[index].joined = true;
                 }
                 ClientEvent::Down { .. } => {
                     self.lost += 1;
-                    if std::mem::replace(&mut self.seats[index].joined, false) {
-                        self.joined -= 1;
-                    }
+                    self.joined -= usize::from(self.seats[index].joined);
+                    self.seats[index].joined = false;
                 }
                 _ => {}
             }

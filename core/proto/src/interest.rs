@@ -43,7 +43,7 @@ impl Interest {
     }
 
     fn view(&mut self, gateway: u32, epoch: u32, changes: &mut Vec<Change>) -> Option<&mut View> {
-        let hash = self.hash.clone();
+        let hash = self.hash;
         if self.views.get(&gateway).is_some_and(|view| view.epoch > epoch) {
             return None;
         }
@@ -79,7 +79,7 @@ impl Interest {
 
     /// A snapshot of a gateway's life begins; an earlier life of it ends. `false`: the life is over itself.
     pub fn begin(&mut self, gateway: u32, epoch: u32, version: u64, changes: &mut Vec<Change>) -> bool {
-        let hash = self.hash.clone();
+        let hash = self.hash;
         let Some(view) = self.view(gateway, epoch, changes) else {
             return false;
         };

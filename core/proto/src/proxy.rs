@@ -198,7 +198,7 @@ impl Proxy {
         self.queues.values().all(|queue| queue.frames.is_empty())
     }
 
-    fn from_session(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
+    fn take_session(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
         let Some((slot, len)) = self.sessions.receive(now, &mut self.node, arrival, datagram) else {
             return;
         };
@@ -351,7 +351,7 @@ impl Proxy {
         self.links.table.mark(link);
     }
 
-    fn from_link(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
+    fn take_link(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
         let received = self.links.receive(now, &mut self.node, arrival, datagram);
         self.link_changes();
         let Some((slot, len)) = received else { return };
@@ -510,9 +510,9 @@ impl Machine for Proxy {
         for index in 0..inbox.arrivals.len() {
             let (arrival, datagram) = inbox.datagram(index);
             if arrival.socket == PUBLIC_SOCKET {
-                self.from_session(now, arrival, datagram);
+                self.take_session(now, arrival, datagram);
             } else {
-                self.from_link(now, arrival, datagram);
+                self.take_link(now, arrival, datagram);
             }
         }
     }

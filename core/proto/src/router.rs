@@ -126,7 +126,7 @@ impl Router {
                 .all(|node| self.interest.is_loaded(node.node))
     }
 
-    fn from_link(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
+    fn take_link(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
         let received = self.links.receive(now, &mut self.node, arrival, datagram);
         self.link_changes(now);
         let Some((slot, len)) = received else { return };
@@ -404,7 +404,7 @@ impl Machine for Router {
     fn receive(&mut self, now: Micros, inbox: &mut Inbox<'_>) {
         for index in 0..inbox.arrivals.len() {
             let (arrival, datagram) = inbox.datagram(index);
-            self.from_link(now, arrival, datagram);
+            self.take_link(now, arrival, datagram);
         }
     }
 

@@ -95,7 +95,7 @@ pub struct Session<T> {
     state: State,
     control: Bucket,
     since: Micros,
-    waiting: Option<Box<Vec<Vec<u8>>>>,
+    waiting: Vec<Vec<u8>>,
     path: Option<Box<PathCheck>>,
 }
 
@@ -318,7 +318,7 @@ impl<T: Default> Sessions<T> {
                 }
             }
             (State::Proven | State::Asking, Record::Join { .. } | Record::Leave { .. } | Record::Open { .. }) => {
-                let waiting = peer.data.waiting.get_or_insert_default();
+                let waiting = &mut peer.data.waiting;
                 if waiting.len() < WAITING_MAX {
                     waiting.push(bytes.to_vec());
                 }
@@ -350,9 +350,9 @@ impl<T: Default> Sessions<T> {
             token,
             keepalive_ms,
         });
-        let waiting = peer.data.waiting.take();
+        let waiting = std::mem::take(&mut peer.data.waiting);
         self.table.mark(slot);
-        Some((slot, waiting.map(|waiting| *waiting).unwrap_or_default()))
+        Some((slot, waiting))
     }
 
     fn refuse(&mut self, now: Micros, slot: u32, code: Code) {
@@ -363,7 +363,7 @@ impl<T: Default> Sessions<T> {
         }
         peer.data.state = State::Refused;
         peer.data.since = now;
-        peer.data.waiting = None;
+        peer.data.waiting = Vec::new();
         let retry_ms = if code.retry() { 1_000 } else { 0 };
         peer.conn.record(&Record::Refused {
             request: 0,
@@ -491,7 +491,7 @@ impl<T: Default> Sessions<T> {
                 state: State::HalfOpen,
                 control: Bucket::new(CONTROL_RATE, CONTROL_BURST),
                 since: now,
-                waiting: None,
+                waiting: Vec::new(),
                 path: None,
             };
             (conn, session)

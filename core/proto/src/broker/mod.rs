@@ -142,10 +142,10 @@ impl Broker {
         let hash = KeyedState::new(node.secret_u64(), node.secret_u64());
         Broker {
             links: Links::new(door, config.cluster, crate::gateway::LINK_SOCKET),
-            interest: Interest::new(hash.clone()),
+            interest: Interest::new(hash),
             rooms: Vec::new(),
             free: Vec::new(),
-            by_id: HashMap::with_hasher(hash.clone()),
+            by_id: HashMap::with_hasher(hash),
             publishers: HashMap::with_hasher(hash),
             publications: Vec::new(),
             free_publications: Vec::new(),
@@ -240,7 +240,7 @@ impl Broker {
         Some(at)
     }
 
-    fn from_link(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
+    fn take_link(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
         let received = self.links.receive(now, &mut self.node, arrival, datagram);
         self.link_changes(now);
         let Some((slot, len)) = received else { return };
@@ -462,7 +462,7 @@ impl Machine for Broker {
     fn receive(&mut self, now: Micros, inbox: &mut Inbox<'_>) {
         for index in 0..inbox.arrivals.len() {
             let (arrival, datagram) = inbox.datagram(index);
-            self.from_link(now, arrival, datagram);
+            self.take_link(now, arrival, datagram);
         }
     }
 

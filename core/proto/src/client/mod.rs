@@ -250,14 +250,7 @@ impl Client {
     /// Becomes a member of a room. The name is judged by the gateway.
     pub fn join(&mut self, now: Micros, name: &str, positions: Positions, policy: Policy) -> u32 {
         self.request += 1;
-        let member = Member::new(
-            name,
-            self.request,
-            positions,
-            policy,
-            self.inbox_bytes,
-            self.hash.clone(),
-        );
+        let member = Member::new(name, self.request, positions, policy, self.inbox_bytes, self.hash);
         let room = match self.rooms.iter().position(Option::is_none) {
             Some(at) => {
                 self.rooms[at] = Some(Box::new(member));

@@ -87,7 +87,7 @@ impl Publication {
             low: 1,
             bytes: 0,
             credit_messages: limits::CREDIT_MESSAGES as usize,
-            credit_bytes: limits::CREDIT_BYTES as usize,
+            credit_bytes: limits::CREDIT_BYTES,
             unsent: 0,
             any_due: false,
             repeat_at: 0,

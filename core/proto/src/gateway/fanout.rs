@@ -3,6 +3,8 @@
 //! No queue per member. A frame of a (room, range) is built once and copied for each member that stands there. Rooms take
 //! turns slice by slice; a session that can take more than the slice had space for goes to the ready queue.
 
+use std::collections::VecDeque;
+
 use super::room::Room;
 use super::{Gateway, Joined};
 use crate::codec::Writer;
@@ -180,7 +182,7 @@ impl Gateway {
                     client.turn = 0;
                 }
                 elicits |= writer.len() > before;
-                more |= client.repairs.is_some();
+                more |= !client.repairs.is_empty();
             }
             let len = writer.len();
             if len == 0 {
@@ -232,7 +234,7 @@ impl Gateway {
         };
         let next = peer.conn.flow.next();
         let revived = peer.conn.silence > STOOD_STILL;
-        let mut pending = peer.data.data.repairs.is_some();
+        let mut pending = !peer.data.data.repairs.is_empty();
         for joined in &mut peer.data.data.joined {
             let Some(room) = self.rooms[joined.room as usize].as_deref() else {
                 continue;
@@ -281,16 +283,13 @@ impl Gateway {
                 continue;
             }
             let last = last.min(cursor - 1);
-            let repairs = client.repairs.get_or_insert_default();
+            let repairs = &mut client.repairs;
             if client.allowance <= 0 || repairs.len() >= REPAIRS_MAX {
                 self.counters.dropped_repair_limit += 1;
             } else if !repairs.contains(&(handle, first, last)) {
                 repairs.push_back((handle, first, last));
                 self.counters.repairs_served += 1;
             }
-        }
-        if client.repairs.as_ref().is_some_and(|repairs| repairs.is_empty()) {
-            client.repairs = None;
         }
         self.sessions.table.mark(slot);
         true
@@ -326,7 +325,10 @@ fn repairs(
     _now: Micros,
     counters: &mut super::GatewayCounters,
 ) {
-    let Some(queue) = client.repairs.as_mut() else { return };
+    let queue = &mut client.repairs;
+    if queue.is_empty() {
+        return;
+    }
     while let Some((at, first, last)) = queue.front_mut() {
         let (at, last) = (*at, *last);
         let Some(room) = rooms[at as usize].as_deref() else {
@@ -363,7 +365,7 @@ fn repairs(
             None => return,
         }
     }
-    client.repairs = None;
+    *queue = VecDeque::new();
 }
 
 /// Moves a cursor to the first readable place from `target` on and tells so. `false`: no space.

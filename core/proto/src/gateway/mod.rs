@@ -130,7 +130,7 @@ pub struct Client {
     /// Bytes that may be resent on request, and since when it grows.
     allowance: i32,
     allowance_at: Micros,
-    repairs: Option<Box<VecDeque<(u32, u64, u64)>>>,
+    repairs: VecDeque<(u32, u64, u64)>,
     slot: u32,
 }
 
@@ -142,7 +142,7 @@ impl Default for Client {
             joins: Bucket::new(JOINS_A_SECOND, SESSION_ROOMS as u32),
             allowance: fanout::ALLOWANCE_FIRST,
             allowance_at: 0,
-            repairs: None,
+            repairs: VecDeque::new(),
             slot: u32::MAX,
         }
     }
@@ -288,7 +288,7 @@ impl Gateway {
         self.rooms[*slot as usize].as_deref()
     }
 
-    fn from_session(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
+    fn take_session(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
         let Some((slot, len)) = self.sessions.receive(now, &mut self.node, arrival, datagram) else {
             return;
         };
@@ -302,11 +302,7 @@ impl Gateway {
             elicits |= frame.kind.elicits();
             match self.sessions.control(now, slot, arrival.from, &frame, &mut records) {
                 Control::Heard(heard) => self.heard(slot, &heard),
-                Control::Other if frame.kind == FrameKind::Repair => {
-                    if !self.repair_asked(now, slot, frame.body) {
-                        self.sessions.counters.dropped_frame += 1;
-                    }
-                }
+                Control::Other if frame.kind == FrameKind::Repair && self.repair_asked(now, slot, frame.body) => {}
                 Control::Other => self.sessions.counters.dropped_frame += 1,
                 Control::Closed(_) => break,
                 _ => {}
@@ -495,9 +491,7 @@ impl Gateway {
             return;
         };
         let joined = client.joined.swap_remove(at);
-        if let Some(repairs) = &mut client.repairs {
-            repairs.retain(|(room, _, _)| *room != handle);
-        }
+        client.repairs.retain(|(room, _, _)| *room != handle);
         self.unseat(now, &joined);
     }
 
@@ -618,9 +612,9 @@ impl Machine for Gateway {
         for index in 0..inbox.arrivals.len() {
             let (arrival, datagram) = inbox.datagram(index);
             if arrival.socket == PUBLIC_SOCKET {
-                self.from_session(now, arrival, datagram);
+                self.take_session(now, arrival, datagram);
             } else {
-                self.from_link(now, arrival, datagram);
+                self.take_link(now, arrival, datagram);
             }
         }
     }

@@ -17,7 +17,7 @@ const CONSUMED_WAIT: Micros = 20_000;
 const ASKS_MAX: usize = 4_096;
 
 impl Gateway {
-    pub(super) fn from_link(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
+    pub(super) fn take_link(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
         let Some((slot, len)) = self.links.receive(now, &mut self.node, arrival, datagram) else {
             self.link_changes(now);
             return;
@@ -36,7 +36,7 @@ impl Gateway {
             match self.links.control(now, slot, &frame, &mut records) {
                 Control::Other => {
                     let allowed = peer.role == Role::Broker;
-                    if !allowed || !self.from_broker(now, peer.node, peer.epoch, &frame) {
+                    if !allowed || !self.take_broker(now, peer.node, peer.epoch, &frame) {
                         self.links.counters.link_dropped_frame += 1;
                     }
                 }
@@ -63,7 +63,7 @@ impl Gateway {
     }
 
     /// Takes a broker's frame. `false`: malformed or not a broker's to send.
-    fn from_broker(&mut self, now: Micros, node: u32, epoch: u32, frame: &Frame<'_>) -> bool {
+    fn take_broker(&mut self, now: Micros, node: u32, epoch: u32, frame: &Frame<'_>) -> bool {
         let stream = |generation| StreamId {
             node,
             epoch,
