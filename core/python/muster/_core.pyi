@@ -1,6 +1,15 @@
 from typing import Any, final, type_check_only
 
-__all__ = ["BrokerEngine", "ClientEngine", "GatewayEngine", "LoadEngine", "ProxyEngine", "RouterEngine", "public_key", "version"]
+__all__ = [
+    "BrokerEngine",
+    "ClientEngine",
+    "GatewayEngine",
+    "LoadEngine",
+    "ProxyEngine",
+    "RouterEngine",
+    "public_key",
+    "version",
+]
 
 def version() -> str: ...
 def public_key(private: bytes) -> bytes: ...
@@ -164,6 +173,7 @@ class ClientEngine:
 
 # Members and one publisher in the calling thread; every delivery is checked. Results are counts, and latencies as
 # little-endian u32 microseconds.
+@final
 class LoadEngine:
     def __new__(
         cls,
