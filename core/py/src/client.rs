@@ -219,14 +219,14 @@ impl ClientEngine {
         Ok(list)
     }
 
-    /// Where the member is in a room, for a later join: opaque bytes.
+    /// After what was read of a room, for a later join: opaque bytes.
     fn positions<'py>(&self, py: Python<'py>, room: u32) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let Some(member) = self.get()?.machine().room(room) else {
             return Ok(None);
         };
         let mut bytes = [0; POSITIONS_MAX];
         let mut writer = Writer::new(&mut bytes);
-        member.positions.write(&mut writer);
+        member.resume_from().write(&mut writer);
         Ok(Some(PyBytes::new(py, writer.written())))
     }
 
@@ -284,6 +284,7 @@ impl ClientEngine {
         stats.set_item("duplicates", counters.duplicates)?;
         stats.set_item("repeats", counters.repeats)?;
         stats.set_item("repairs_asked", counters.asked)?;
+        stats.set_item("repaired", counters.repaired)?;
         stats.set_item("dropped_reader", counters.dropped_reader)?;
         Ok(Some(stats))
     }

@@ -1,7 +1,32 @@
 """Muster: rooms over UDP."""
 
 from ._core import version
+from .client import Client, connect
+from .errors import BadRoomName, Closed, Invalid, MusterError, Refused, TimedOut, TooLong, Unavailable
+from .instance import Address
+from .items import Gap, Item, Message, Position, Stream
+from .room import Policy, Room
 
 __version__ = version()
 
-__all__ = ["__version__"]
+__all__ = [
+    "Address",
+    "BadRoomName",
+    "Client",
+    "Closed",
+    "Gap",
+    "Invalid",
+    "Item",
+    "Message",
+    "MusterError",
+    "Policy",
+    "Position",
+    "Refused",
+    "Room",
+    "Stream",
+    "TimedOut",
+    "TooLong",
+    "Unavailable",
+    "__version__",
+    "connect",
+]

@@ -8,11 +8,13 @@ __all__ = [
     "ProxyEngine",
     "RouterEngine",
     "public_key",
+    "room_name_error",
     "version",
 ]
 
 def version() -> str: ...
 def public_key(private: bytes) -> bytes: ...
+def room_name_error(name: str) -> str | None: ...  # None: it is a name
 
 _Stream = tuple[int, int, int]
 # Direction, peer (None: every client), loss, duplicate, corrupt, reorder, then hold, delay and jitter in ms.

@@ -67,6 +67,8 @@ pub struct MemberCounters {
     pub duplicates: u64,
     pub repeats: u64,
     pub asked: u64,
+    /// Messages that came after they had been asked for.
+    pub repaired: u64,
     pub dropped_reader: u64,
 }
 
@@ -93,6 +95,10 @@ pub struct Member {
     pub policy: Policy,
     pub inbox_bytes: usize,
     pub positions: Positions,
+    /// Where the reader is: behind `positions` by what is unread.
+    read: Positions,
+    /// Joined with positions, by the program: a message that begins before them is lost, not new.
+    resumed: bool,
     pub reading: Reading,
     pub counters: MemberCounters,
     /// The reader was told that there is something to read.
@@ -106,6 +112,8 @@ pub struct Member {
     hole_since: Option<Micros>,
     ask_at: Micros,
     ask_wait: Micros,
+    /// Places below this have been asked for once.
+    asked_below: u64,
     last: HashMap<PublisherId, u64, KeyedState>,
     assembler: Assembler<PublisherId>,
     /// Offsets of the chunks of unfinished messages.
@@ -129,6 +137,8 @@ impl Member {
             wanted: true,
             policy,
             inbox_bytes,
+            read: positions.clone(),
+            resumed: !positions.0.is_empty(),
             positions,
             reading: Reading::default(),
             counters: MemberCounters::default(),
@@ -141,6 +151,7 @@ impl Member {
             hole_since: None,
             ask_at: 0,
             ask_wait: ASK_EVERY,
+            asked_below: 0,
             last: HashMap::with_hasher(hash),
             assembler: Assembler::new(),
             partial: BTreeMap::new(),
@@ -157,6 +168,7 @@ impl Member {
         self.retry_at = None;
         self.next = index;
         self.known = index;
+        self.asked_below = index;
         self.held.clear();
         self.held_bytes = 0;
         self.hole_since = None;
@@ -166,8 +178,20 @@ impl Member {
         }
         if let Some((stream, offset)) = start.0.first().copied() {
             if self.positions.of(stream).is_none() {
+                if self.reading.items.is_empty() {
+                    self.read.advance(stream, offset);
+                }
                 self.positions.advance(stream, offset);
             }
+        }
+    }
+
+    /// What a later join goes on from: after all that was read, before what is unread or unfinished.
+    pub fn resume_from(&self) -> &Positions {
+        if self.reading.items.is_empty() && self.partial.is_empty() {
+            &self.positions
+        } else {
+            &self.read
         }
     }
 
@@ -184,6 +208,9 @@ impl Member {
     pub fn block(&mut self, shared: &mut Shared<'_>, block: RoomBlock<'_>) {
         let (stream, mut offset, mut index) = (block.stream, block.offset, block.index);
         for message in block.messages {
+            if index >= self.next && index < self.asked_below && !self.held.contains_key(&index) {
+                self.counters.repaired += 1;
+            }
             if index == self.next && !self.full() {
                 self.next += 1;
                 self.message(shared, stream, offset, &message);
@@ -377,7 +404,7 @@ impl Member {
                 .or_default()
                 .push((stream, offset)),
             // Who joins in the middle of a message starts with the next one: nothing is lost.
-            Outcome::Dropped(Reason::NoFirst) if !seen => {}
+            Outcome::Dropped(Reason::NoFirst) if !seen && !self.resumed => {}
             Outcome::Dropped(_) => self.lost_chunks(&[(stream, offset)]),
         }
     }
@@ -407,11 +434,8 @@ impl Member {
     }
 
     fn gap(&mut self, gap: StreamGap) {
-        if gap.last == StreamGap::OPEN {
-            let had = self.positions.of(gap.stream).unwrap_or(0);
-            self.positions.advance(gap.stream, had.max(gap.first.saturating_sub(1)));
-        } else {
-            self.positions.advance(gap.stream, gap.last);
+        advance_past(&mut self.positions, &gap);
+        if gap.last != StreamGap::OPEN {
             self.counters.lost = self
                 .counters
                 .lost
@@ -499,6 +523,10 @@ impl Member {
     /// Takes the next unread item; a message's bytes go to the end of `data`.
     pub fn read(&mut self, data: &mut Vec<u8>) -> Option<Item> {
         let item = self.reading.items.pop_front()?;
+        match item {
+            Item::Message { stream, offset, .. } => self.read.advance(stream, offset),
+            Item::Gap(gap) => advance_past(&mut self.read, &gap),
+        }
         if let Item::Message { len, .. } = item {
             let len = len as usize;
             let (front, back) = self.reading.bytes.as_slices();
@@ -564,6 +592,9 @@ impl Member {
             }
             from = index + 1;
         }
+        if let Some((_, last)) = wanted.last() {
+            self.asked_below = self.asked_below.max(last + 1);
+        }
         self.ask_at = now + self.ask_wait.max(2 * rtt);
         self.ask_wait = (self.ask_wait * 5 / 4).min(ASK_MAX);
         self.counters.asked += 1;
@@ -585,4 +616,14 @@ impl Member {
     pub fn close(&mut self, budget: &mut Budget) {
         self.assembler.clear(budget);
     }
+}
+
+/// A gap is behind; of one without an end, only what lies before it.
+fn advance_past(positions: &mut Positions, gap: &StreamGap) {
+    let last = if gap.last == StreamGap::OPEN {
+        gap.first.saturating_sub(1)
+    } else {
+        gap.last
+    };
+    positions.advance(gap.stream, last);
 }

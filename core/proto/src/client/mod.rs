@@ -15,6 +15,7 @@ use crate::handshake::{same, InitiatorKey};
 use crate::hash::KeyedState;
 use crate::links::frames_max;
 use crate::machine::{Addr, Arrival, Entropy, Inbox, Machine, Micros, Outbox, SocketId};
+use crate::name::RoomName;
 use crate::node::{Identity, Node};
 use crate::sessions::SESSION_BLOCKS;
 use crate::wire::frame::append;
@@ -159,7 +160,8 @@ pub struct Client {
     handles: Vec<(u32, u32)>,
     publications: Vec<Option<Box<Publication>>>,
     repairs: VecDeque<u32>,
-    leaves: VecDeque<u32>,
+    /// Joins that were taken back before they were answered.
+    orphans: Vec<(u32, Box<str>)>,
     request: u32,
     incarnation: u64,
     hash: KeyedState,
@@ -209,7 +211,7 @@ impl Client {
             handles: Vec::new(),
             publications: Vec::new(),
             repairs: VecDeque::new(),
-            leaves: VecDeque::new(),
+            orphans: Vec::new(),
             request: 0,
             incarnation,
             hash,
@@ -289,9 +291,20 @@ impl Client {
             return;
         };
         member.close(&mut self.budget);
-        if let Some(handle) = member.handle {
-            self.handles.retain(|(known, _)| *known != handle);
-            self.leaves.push_back(handle);
+        match member.handle {
+            // At once, so that it comes before a join that follows: the room keeps its handle.
+            Some(handle) => {
+                self.handles.retain(|(known, _)| *known != handle);
+                self.tell_leave(handle);
+            }
+            None if self.sessions[Side::Gateway as usize].ready => self.orphans.push((member.request, member.name)),
+            None => {}
+        }
+    }
+
+    fn tell_leave(&mut self, handle: u32) {
+        if let Some(conn) = &mut self.sessions[Side::Gateway as usize].conn {
+            conn.record(&Record::Leave { handle });
         }
     }
 
@@ -512,7 +525,7 @@ impl Client {
         match side {
             Side::Gateway => {
                 self.handles.clear();
-                self.leaves.clear();
+                self.orphans.clear();
                 self.repairs.clear();
                 self.rooms.iter_mut().flatten().for_each(|member| member.lost_session());
             }
@@ -694,7 +707,7 @@ impl Client {
                     .iter()
                     .position(|room| room.as_deref().is_some_and(|room| room.request == request));
                 let Some(at) = found else {
-                    self.leaves.push_back(handle); // left before the answer came
+                    self.orphan_joined(request, handle);
                     return;
                 };
                 self.handles
@@ -724,8 +737,22 @@ impl Client {
         }
     }
 
+    /// A join was answered that nobody waits for any more: leave, unless the room has been joined once more since, for
+    /// then the gateway holds one membership for both.
+    fn orphan_joined(&mut self, request: u32, handle: u32) {
+        let Some(at) = self.orphans.iter().position(|(known, _)| *known == request) else {
+            return;
+        };
+        let (_, name) = self.orphans.swap_remove(at);
+        let again = self.rooms.iter().flatten().any(|member| same_room(&member.name, &name));
+        if !again {
+            self.tell_leave(handle);
+        }
+    }
+
     fn refused(&mut self, now: Micros, request: u32, code: Code, retry_ms: u32) {
         let retry_at = now + Micros::from(retry_ms.clamp(10, 60_000)) * 1_000;
+        self.orphans.retain(|(known, _)| *known != request);
         for (at, member) in self
             .rooms
             .iter_mut()
@@ -869,7 +896,6 @@ impl Client {
             rooms,
             publications,
             repairs,
-            leaves,
             counters,
             closing,
             socket,
@@ -887,11 +913,6 @@ impl Client {
             let Some(conn) = session.conn.as_mut() else {
                 return false;
             };
-            if side == Side::Gateway {
-                while let Some(handle) = leaves.pop_front() {
-                    conn.record(&Record::Leave { handle });
-                }
-            }
             let free = conn.flow.available(payload);
             let probe = std::mem::take(&mut session.probe);
             let due = side == Side::Proxy
@@ -960,6 +981,14 @@ impl Client {
                 return false;
             }
         }
+    }
+}
+
+/// Whether two names mean one room.
+fn same_room(one: &str, other: &str) -> bool {
+    match (RoomName::parse(one), RoomName::parse(other)) {
+        (Ok(one), Ok(other)) => one == other,
+        _ => one == other,
     }
 }
 

@@ -1,0 +1,493 @@
+"""The client: two sessions in one compiled engine, the rooms that are read, and what waits for an answer."""
+
+import asyncio
+import os
+import secrets
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Final, TypeVar, final
+
+from ._core import ClientEngine, room_name_error
+from .errors import SESSIONS, BadRoomName, Closed, Invalid, MusterError, Refused, TimedOut, TooLong, Unavailable
+from .instance import Address, Endpoint, find
+from .items import Position
+from .room import POLICIES, Policy, Room
+from .turns import Event, Turns
+
+MESSAGE_BYTES_MAX: Final = 65_536
+TIMEOUT_S: Final = 10.0
+UNREAD_BYTES: Final = 8 << 20
+RECEIVE_BUFFER_BYTES: Final = 4 << 20
+DEFAULT_NAMESPACE: Final = "default"
+
+_TAKEN, _NO_CREDIT, _TOO_LONG = range(3)
+
+Fault = tuple[str, tuple[str, int] | None, float, float, float, float, int, int, int]
+"""Direction ("in" or "out"), peer (None: all), loss, duplicate, corrupt, reorder (chances), then reorder hold, delay and
+jitter in ms. For tests."""
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A message that waits for credit."""
+
+    data: bytes
+    ticket: int
+    done: "asyncio.Future[Position | None]"
+
+
+@dataclass(slots=True)
+class _Publication:
+    """A room that is published to. Who waits for credit goes first, in order."""
+
+    name: str
+    number: int
+    waiting: deque[_Waiting] = field(default_factory=deque)
+    writable: "asyncio.Future[None] | None" = None
+    refused: MusterError | None = None
+    told: bool = False
+    """Whether somebody heard of the refusal."""
+
+
+@final
+class Client:
+    """Made by `connect`. Belongs to the loop and the thread in which it was opened."""
+
+    def __init__(
+        self,
+        instance: str | os.PathLike[str] | Address | None,
+        gateways: Sequence[Endpoint] | None,
+        proxies: Sequence[Endpoint] | None,
+        token: bytes | str | None,
+        timeout: float,
+        buffer_bytes: int,
+        receive_buffer_bytes: int,
+        faults: Sequence[Fault] | None,
+    ) -> None:
+        self._instance, self._gateways, self._proxies, self._token = instance, gateways, proxies, token
+        self._timeout, self._buffer_bytes, self._faults = timeout, buffer_bytes, faults
+        self._receive_buffer_bytes = receive_buffer_bytes
+        self._state = "new"
+        self._sides: list[int] = []
+        self._failed: MusterError | None = None
+        self._down = ["does not answer", "does not answer"]
+        self._opened: dict[int, asyncio.Future[None]] = {}
+        self._rooms: dict[int, Room] = {}
+        self._names: set[str] = set()
+        self._publications: dict[str, _Publication] = {}
+        self._by_number: dict[int, _Publication] = {}
+        self._tickets: dict[int, tuple[_Publication, asyncio.Future[Position | None]]] = {}
+        self._ticket = 0
+        self._flushed: asyncio.Future[None] | None = None
+        self._handlers: dict[str, Callable[..., None]] = {
+            "ready": self._on_ready,
+            "down": self._on_down,
+            "joined": self._on_joined,
+            "refused": self._on_refused,
+            "readable": self._on_readable,
+            "writable": self._on_writable,
+            "published": self._on_published,
+        }
+
+    def __await__(self) -> Generator[Any, None, "Client"]:
+        return self.__aenter__().__await__()
+
+    # --- life -------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> "Client":
+        if self._state != "new":
+            raise Invalid("a client is opened once; call muster.connect again")
+        address = self._address()
+        self.loop = asyncio.get_running_loop()
+        try:
+            self.engine = ClientEngine(
+                gateways=[_endpoint(each) for each in address.gateways],
+                proxies=[_endpoint(each) for each in address.proxies],
+                credential=address.token,
+                seed=secrets.randbits(63),
+                inbox_bytes=self._buffer_bytes,
+                recv_buffer=self._receive_buffer_bytes,
+                faults=list(self._faults) if self._faults else None,
+            )
+        except (ValueError, OverflowError) as error:
+            raise Invalid(str(error)) from None
+        except OSError as error:
+            raise Unavailable(f"no socket: {error}") from None
+        self._turns = Turns(self.engine, self._on_events, self._on_panic)
+        self._state = "open"
+        try:
+            self._sides = [side for side, known in enumerate((address.gateways, address.proxies)) if known]
+            for side in self._sides:
+                self._opened[side] = self.loop.create_future()
+                self.engine.open(side)
+            deadline = self.loop.time() + self._timeout
+            for side in self._sides:
+                await self.wait(self._opened[side], max(0.0, deadline - self.loop.time()), "connect", side)
+        except BaseException:
+            self._close(Closed("the client could not be opened"))
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None and not self.closed:
+                await self.flush()
+        finally:
+            self._close(Closed("the client is closed"))
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Wait until everything published is acknowledged, then say goodbye. Raises `TimedOut`, and is closed anyway."""
+        try:
+            if not self.closed:
+                await self.flush(timeout)
+        finally:
+            self._close(Closed("the client is closed"))
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more can be asked of this client."""
+        return self._state != "open"
+
+    # --- rooms ------------------------------------------------------------------------------------------------
+
+    def join(
+        self,
+        name: str,
+        *,
+        positions: bytes | None = None,
+        policy: Policy = "drop_oldest",
+        timeout: float | None = None,
+    ) -> Room:
+        """Become a member for as long as the block lasts: `async with client.join("sports:final") as room`.
+
+        `positions`: go on after what `room.positions` said, even in another process; what cannot be had any more comes
+        as gaps. `policy`: what happens when more than `buffer_bytes` are unread. `drop_oldest` and `drop_newest` put a
+        gap with the reason `reader` in the place of what they drop; `block` takes nothing more from the gateway.
+        """
+        _check_name(name)
+        if policy not in POLICIES:
+            raise Invalid(f"policy is one of {', '.join(POLICIES)}, not {policy!r}")
+        return Room(self, name, positions, policy, self._timeout if timeout is None else timeout)
+
+    async def publish(self, room: str, data: bytes, *, timeout: float | None = None) -> Position | None:
+        """Return when the room's owner has numbered the message, and with it everything this client published before.
+
+        The position is None in the rare case that the message was numbered but the answer that said where was lost.
+        When the wait ends early (`TimedOut`, cancellation), the message may be published all the same.
+        """
+        publication = self._publication(room)
+        self._ticket += 1
+        ticket = self._ticket
+        done: asyncio.Future[Position | None] = self.loop.create_future()
+        self._tickets[ticket] = publication, done
+        try:
+            if publication.waiting or not self._push(publication, data, ticket):
+                publication.waiting.append(_Waiting(data, ticket, done))
+            return await self.wait(done, self._timeout if timeout is None else timeout, f"publish to {room}", 1)
+        finally:
+            self._tickets.pop(ticket, None)
+
+    def publish_nowait(self, room: str, data: bytes) -> bool:
+        """Publish if there is credit; False says there is none, and nothing was taken.
+
+        What was taken is repeated until the owner has it, through other proxies if need be; `flush` waits for that.
+        """
+        publication = self._publications.get(room)
+        if publication is None or publication.refused is not None or self._state != "open":
+            publication = self._publication(room)
+        return not publication.waiting and self._push(publication, data, 0)
+
+    async def writable(self, room: str, *, timeout: float | None = None) -> None:
+        """Return when `publish_nowait` is worth trying again after it said False."""
+        publication = self._publication(room)
+        if publication.writable is None:
+            publication.writable = self.loop.create_future()
+        seconds = self._timeout if timeout is None else timeout
+        await self.wait(asyncio.shield(publication.writable), seconds, f"wait for {room} to take messages", 1)
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Return when every message of this client is acknowledged. Raises `Refused` if a room refused some."""
+        self._check_open()
+        seconds = self._timeout if timeout is None else timeout
+        count = self._unacknowledged()
+        if count:
+            if self._flushed is None:
+                self._flushed = self.loop.create_future()
+                self._turns.after = self._check_flushed
+            await self.wait(asyncio.shield(self._flushed), seconds, f"{count} messages are not acknowledged", 1)
+        for publication in self._by_number.values():
+            if publication.refused is not None and not publication.told:
+                publication.told = True
+                raise publication.refused
+
+    # --- what it counted --------------------------------------------------------------------------------------
+
+    def stats(self) -> dict[str, int]:
+        """Counts of this client, those of its rooms summed up; `docs/sdk.md` says what each is."""
+        self._check_open()
+        stats = {name: value for name, _, value in self.engine.counters()}
+        for number in self._rooms:
+            for name, value in (self.engine.room_stats(number) or {}).items():
+                stats[name] = stats.get(name, 0) + value
+        for number in self._by_number:
+            published, repeated = self.engine.publication_stats(number) or (0, 0)
+            stats["published"] = stats.get("published", 0) + published
+            stats["publish_repeated"] = stats.get("publish_repeated", 0) + repeated
+        stats["unacknowledged"] = self._unacknowledged()
+        for side, name in enumerate(SESSIONS):
+            rtt = self.engine.rtt_us(side)
+            if rtt is not None:
+                stats[f"{name}_rtt_us"] = rtt
+        stats["receive_buffer_bytes"] = self.engine.buffer()[1]
+        return stats
+
+    # --- for rooms --------------------------------------------------------------------------------------------
+
+    def enter(self, room: Room, positions: bytes | None, policy: int) -> int:
+        """Ask the engine for a membership; returns the room's number in the engine."""
+        self._check_open()
+        if 0 not in self._sides:
+            raise Unavailable("this client has no gateway; give connect(gateways=…)")
+        full = _full_name(room.name)
+        if full in self._names:
+            raise Invalid(f"{room.name}: this client is in that room already")
+        try:
+            number = self.engine.join(room.name, positions, policy)
+        except ValueError as error:
+            raise Invalid(f"{room.name}: {error}") from None
+        self._names.add(full)
+        self._rooms[number] = room
+        return number
+
+    def leave(self, room: Room, number: int) -> None:
+        """Give a membership back."""
+        self._rooms.pop(number, None)
+        self._names.discard(_full_name(room.name))
+        self.engine.leave(number)
+
+    async def wait(self, answer: Awaitable[_Result], seconds: float, what: str, side: int = 0) -> _Result:
+        """Wait for an answer of the engine; a time-out says what the session with that side lacked."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await answer
+        except TimeoutError as error:
+            if isinstance(error, MusterError):
+                raise
+            why = "" if self.closed or self.engine.is_ready(side) else f"; the {SESSIONS[side]} {self._down[side]}"
+            raise TimedOut(f"{what}: no answer in {seconds:g} s{why}") from None
+
+    # --- publishing -------------------------------------------------------------------------------------------
+
+    def _publication(self, room: str) -> _Publication:
+        self._check_open()
+        publication = self._publications.get(room)
+        if publication is None:
+            _check_name(room)
+            if 1 not in self._sides:
+                raise Unavailable("this client has no proxy; give connect(proxies=…)")
+            number = self.engine.publication(room)
+            publication = self._publications[room] = self._by_number[number] = _Publication(room, number)
+        if publication.refused is not None:
+            publication.told = True
+            raise publication.refused
+        return publication
+
+    def _push(self, publication: _Publication, data: bytes, ticket: int) -> bool:
+        try:
+            said = self.engine.publish(publication.number, data, ticket)
+        except TypeError:
+            raise Invalid(f"a message is bytes, not {type(data).__name__}") from None
+        if said == _TAKEN:
+            return True
+        if said == _NO_CREDIT:
+            return False
+        if said == _TOO_LONG:
+            raise TooLong(f"a message has at most {MESSAGE_BYTES_MAX} bytes, not {len(data)}; nothing was sent")
+        raise publication.refused or Refused(f"publish to {publication.name}", "unknown")
+
+    def _unacknowledged(self) -> int:
+        waited = [each for each in self._by_number.values() if each.refused is None]
+        return sum(len(each.waiting) + self.engine.unacknowledged(each.number) for each in waited)
+
+    def _check_flushed(self) -> None:
+        if self._flushed is not None and not self._unacknowledged():
+            self._turns.after = None
+            self._flushed.set_result(None)
+            self._flushed = None
+
+    # --- events -----------------------------------------------------------------------------------------------
+
+    def _on_events(self, events: list[Event]) -> None:
+        for name, *fields in events:
+            self._handlers[name](*fields)
+
+    def _on_ready(self, side: int, _user: int) -> None:
+        self._down[side] = "does not answer"
+        if not self._opened[side].done():
+            self._opened[side].set_result(None)
+
+    def _on_down(self, side: int, reason: str, retry: bool) -> None:
+        self._down[side] = f"does not answer ({reason})" if reason in {"unreachable", "silent"} else f"said {reason}"
+        if not retry:
+            self._fail(side, Refused(f"session with the {SESSIONS[side]}", reason))
+
+    def _fail(self, side: int, error: MusterError) -> None:
+        if not self._opened[side].done():
+            _fail(self._opened[side], error)
+        if side == 0:
+            for room in self._rooms.values():
+                room.on_error(error)
+        else:
+            for publication in self._by_number.values():
+                self._refuse(publication, error)
+
+    def _on_joined(self, number: int, _gaps: list[Any]) -> None:
+        self._rooms[number].on_joined()
+
+    def _on_readable(self, number: int) -> None:
+        room = self._rooms.get(number)
+        if room is not None:
+            room.on_readable()
+
+    def _on_refused(self, number: int, is_publication: bool, code: str) -> None:
+        if is_publication:
+            publication = self._by_number[number]
+            self._refuse(publication, Refused(f"publish to {publication.name}", code))
+        else:
+            room = self._rooms[number]
+            room.on_error(Refused(f"join {room.name}", code))
+
+    def _refuse(self, publication: _Publication, error: MusterError) -> None:
+        publication.refused = error
+        publication.waiting.clear()
+        for known, done in self._tickets.values():
+            if known is publication and not done.done():
+                publication.told = True
+                done.set_exception(error)
+        if publication.writable is not None and not publication.writable.done():
+            publication.told = True
+            _fail(publication.writable, error)
+        publication.writable = None
+        self._check_flushed()
+
+    def _on_writable(self, number: int) -> None:
+        publication = self._by_number[number]
+        while publication.waiting:
+            first = publication.waiting[0]
+            if not first.done.done() and not self._push(publication, first.data, first.ticket):
+                return
+            publication.waiting.popleft()
+        if publication.writable is not None and not publication.writable.done():
+            publication.writable.set_result(None)
+        publication.writable = None
+
+    def _on_published(self, ticket: int, stream: tuple[int, int, int], offset: int) -> None:
+        _, done = self._tickets.get(ticket, (None, None))
+        if done is not None and not done.done():
+            done.set_result(Position(stream, offset) if offset else None)
+
+    # --- end --------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._state == "open":
+            return
+        if self._failed is not None:
+            raise self._failed
+        if self._state == "new":
+            raise Invalid("the client is not open; use `async with muster.connect() as client`")
+        raise Closed("the client is closed")
+
+    def _on_panic(self, error: BaseException) -> None:
+        self._failed = MusterError(f"a defect of the client's engine: {error!r}; please report it")
+        self._close(self._failed)
+
+    def _close(self, error: MusterError) -> None:
+        if self.closed:
+            return
+        self._state = "closed"
+        for publication in self._by_number.values():
+            self._refuse(publication, error)
+        for opened in self._opened.values():
+            if not opened.done():
+                _fail(opened, error)
+        if self._flushed is not None:
+            _fail(self._flushed, error)
+            self._flushed = None
+        for room in self._rooms.values():
+            room.on_error(error)
+        self._rooms.clear()
+        self._turns.close()
+
+    # --- start ------------------------------------------------------------------------------------------------
+
+    def _address(self) -> Address:
+        gateways, proxies, token = self._gateways, self._proxies, self._token
+        explicit = self._instance is None and (gateways or proxies)
+        if isinstance(self._instance, Address):
+            known = self._instance
+        elif explicit or (gateways is not None and proxies is not None and token is not None):
+            known = Address((), (), b"")
+        else:
+            known = find(self._instance)
+        gateways = known.gateways if gateways is None else tuple(gateways)
+        proxies = known.proxies if proxies is None else tuple(proxies)
+        if not gateways and not proxies:
+            raise Invalid("no address: give at least one of gateways and proxies")
+        token = known.token if token is None else token
+        return Address(gateways, proxies, token.encode() if isinstance(token, str) else token)
+
+
+def connect(
+    instance: str | os.PathLike[str] | Address | None = None,
+    *,
+    gateways: Sequence[Endpoint] | None = None,
+    proxies: Sequence[Endpoint] | None = None,
+    token: bytes | str | None = None,
+    timeout: float = TIMEOUT_S,
+    buffer_bytes: int = UNREAD_BYTES,
+    receive_buffer_bytes: int = RECEIVE_BUFFER_BYTES,
+    faults: Sequence[Fault] | None = None,
+) -> Client:
+    """Open a client: `async with muster.connect() as client`, or `client = await muster.connect()` and `client.close()`.
+
+    `instance`: the folder of a running instance; without it `$MUSTER_INSTANCE__DIR`, else where `muster up` starts one.
+    `gateways` and `proxies`, (host, port, public key in hex) each, stand in the place of the instance's; an empty list
+    opens no session of that kind, as for a client that only publishes, or only reads. `timeout` in seconds holds for
+    this and for every call that names none. `buffer_bytes`: unread bytes per room, then the room's policy decides.
+    Sessions that are lost are opened again for ever, with jitter, and rooms are joined again where they stood.
+
+    Raises `Unavailable` (no instance here), `Refused` (`bad_credential`), `TimedOut`, `Invalid`.
+    """
+    return Client(instance, gateways, proxies, token, timeout, buffer_bytes, receive_buffer_bytes, faults)
+
+
+def _endpoint(known: Endpoint) -> tuple[str, int, bytes]:
+    host, port, key = known
+    try:
+        return host, port, bytes.fromhex(key)
+    except (ValueError, TypeError):
+        raise Invalid(f"{host}:{port}: the public key is no hex") from None
+
+
+def _check_name(name: str) -> None:
+    try:
+        wrong = room_name_error(name)
+    except (TypeError, UnicodeError):
+        wrong = "a room name is text"
+    if wrong is not None:
+        raise BadRoomName(f"{name!r:.80}: {wrong}")
+
+
+def _full_name(name: str) -> str:
+    return name if ":" in name else f"{DEFAULT_NAMESPACE}:{name}"
+
+
+def _fail(future: "asyncio.Future[Any]", error: MusterError) -> None:
+    future.set_exception(error)
+    future.exception()  # nobody need be waiting

@@ -1,0 +1,74 @@
+"""What goes wrong, by who can mend it. Every error has a code, and says whether the same call may succeed later.
+
+The codes that servers refuse with (`bad_credential`, `bad_room_name`, …) are those of the wire; the table is in
+`docs/errors.md`.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar, Final
+
+
+class MusterError(Exception):
+    """Base of all errors of this library. `code` is stable, the text is for people."""
+
+    code: str = "error"
+    retry: bool = False
+
+
+class Unavailable(MusterError):
+    """No instance runs where one was looked for, or it gave no address for what was asked."""
+
+    code = "unavailable"
+    retry = True
+
+
+class TimedOut(MusterError, TimeoutError):
+    """Nothing was refused, but the answer did not come in time. A message may still have been published."""
+
+    code = "timeout"
+    retry = True
+
+
+class Refused(MusterError):
+    """A server answered no. `code` is its reason."""
+
+    WORDS: ClassVar[Mapping[str, str]] = {
+        "bad_credential": "the token is wrong",
+        "too_many_rooms": "one client cannot be in more rooms",
+        "bad_room_name": "that is no room name",
+        "name_collision": "another room has this name's number; choose another name",
+        "not_allowed": "that is not allowed to this client",
+    }
+
+    def __init__(self, what: str, code: str) -> None:
+        words = self.WORDS.get(code)
+        super().__init__(f"{what}: {code}" if words is None else f"{what}: {words} ({code})")
+        self.code = code
+
+
+class TooLong(MusterError, ValueError):
+    """A message is longer than 65,536 bytes. Nothing was sent."""
+
+    code = "too_long"
+
+
+class Invalid(MusterError, ValueError):
+    """An argument, or the moment of a call, is wrong. Nothing was sent."""
+
+    code = "invalid"
+
+
+class BadRoomName(Invalid):
+    """The name is none; the text says which rule it breaks."""
+
+    code = "bad_room_name"
+
+
+class Closed(MusterError):
+    """The client is closed, or was closed while this call waited."""
+
+    code = "closed"
+
+
+SESSIONS: Final = ("gateway", "proxy")
+"""The servers that a client has a session with, as the engine numbers them."""

@@ -1,0 +1,200 @@
+"""A joined room: what its reader takes, and how it waits."""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Generator, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, final
+
+from .errors import Invalid, MusterError
+from .items import Gap, Item, Message, Stream
+
+if TYPE_CHECKING:
+    from .client import Client
+
+BATCH: Final = 1_024
+"""Items that one call into the engine takes at most."""
+
+STREAMS_MAX: Final = 4
+_ENTRY: Final = struct.Struct("<IIIQ")
+
+Taken = tuple[tuple[int, int, int], int, int, bytes] | tuple[tuple[int, int, int], int, int | None, str]
+"""One item as the engine gives it: stream, offset, sender, data; or stream, first, last, reason."""
+Policy = Literal["drop_oldest", "drop_newest", "block"]
+POLICIES: Final[tuple[Policy, ...]] = ("drop_oldest", "drop_newest", "block")
+"""As the engine numbers them."""
+
+
+@final
+class Room:
+    """A membership while its block lasts; one task at a time reads it.
+
+    Iterating ends when the room is left, and raises when the client is closed or refused for good. Nothing is lost when
+    a read is cancelled: it takes what is there or waits, never both.
+    """
+
+    def __init__(self, client: "Client", name: str, positions: bytes | None, policy: Policy, timeout: float) -> None:
+        self.name = name
+        self._client, self._given, self._policy, self._timeout = client, positions, policy, timeout
+        self._number: int | None = None
+        self._joined: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._batch: list[Item] = []
+        self._at = 0
+        self._before = positions or b""
+        self._readable = self._full = False
+        self._left = False
+        self._error: MusterError | None = None
+
+    async def __aenter__(self) -> "Room":
+        if self._joined is not None:
+            raise Invalid(f"{self.name}: a room object is joined once; call client.join again")
+        client = self._client
+        self._joined = client.loop.create_future()
+        self._number = client.enter(self, self._given, POLICIES.index(self._policy))
+        try:
+            await client.wait(self._joined, self._timeout, f"join {self.name}")
+        except BaseException:
+            self.leave()
+            raise
+        return self
+
+    def __await__(self) -> Generator[Any, None, "Room"]:
+        return self.__aenter__().__await__()
+
+    def leave(self) -> None:
+        """Stop being a member. Iterating ends; what is unread is dropped. A second time does nothing."""
+        if self._number is not None and not self._client.closed:
+            self._before = self.positions
+            self._client.leave(self, self._number)
+        self._number, self._left = None, True
+        self._wake()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
+
+    def __aiter__(self) -> "Room":
+        return self
+
+    async def __anext__(self) -> Item:
+        at = self._at
+        if at == len(self._batch):
+            self._batch, self._at = [], 0
+            self._batch, at = await self._next(), 0
+        self._at = at + 1
+        return self._batch[at]
+
+    def batches(self) -> AsyncIterator[list[Item]]:
+        """What came since the last batch, in order: at least one item, at most 1,024."""
+        return _Batches(self)
+
+    @property
+    def positions(self) -> bytes:
+        """What `join(positions=…)` resumes with: after everything that was read so far. Opaque, at most 81 bytes."""
+        if self._at < len(self._batch):
+            return _advance(self._before, self._batch[: self._at])
+        if self._number is None:
+            return self._before
+        return self._client.engine.positions(self._number) or b""
+
+    def stats(self) -> dict[str, int]:
+        """Counts of this membership; `docs/sdk.md` says what each is."""
+        if self._number is None:
+            return {}
+        return self._client.engine.room_stats(self._number) or {}
+
+    async def _batch_next(self) -> list[Item]:
+        rest = self._batch[self._at :]
+        self._batch, self._at = [], 0
+        return rest or await self._next()
+
+    async def _next(self) -> list[Item]:
+        if self._full:  # a long queue is no reason to keep others from the loop
+            await asyncio.sleep(0)
+        while True:
+            if self._left:
+                raise StopAsyncIteration
+            if self._number is None:
+                raise Invalid(f"{self.name}: not joined; use `async with client.join(…) as room`")
+            if self._readable and not self._client.closed:
+                engine = self._client.engine
+                self._before = engine.positions(self._number) or b""
+                taken = engine.read(self._number, BATCH)
+                self._full = self._readable = len(taken) == BATCH
+                if taken:
+                    return self._items(taken)
+            if self._error is not None:
+                raise self._error
+            await self._wait()
+
+    async def _wait(self) -> None:
+        if self._waiter is not None:
+            raise Invalid(f"{self.name}: another task reads this room")
+        self._waiter = self._client.loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _items(self, taken: list[Taken]) -> list[Item]:
+        name = self.name
+        return [
+            Message(name, *item)
+            if type(item[3]) is bytes
+            else Gap(Stream._make(item[0]), item[1], item[2], item[3])  # type: ignore[arg-type]
+            for item in taken
+        ]
+
+    # --- what the client tells --------------------------------------------------------------------------------
+
+    def on_joined(self) -> None:
+        """The gateway made this a member, for the first time or again."""
+        if self._joined is not None and not self._joined.done():
+            self._joined.set_result(None)
+
+    def on_readable(self) -> None:
+        """There is something to read."""
+        self._readable = True
+        self._wake()
+
+    def on_error(self, error: MusterError) -> None:
+        """Nothing more will come. What is unread can still be read, unless the client is closed."""
+        self._error = self._error or error
+        if self._joined is not None and not self._joined.done():
+            self._joined.set_exception(error)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class _Batches:
+    """Iterates a room by batches."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+
+    def __aiter__(self) -> "_Batches":
+        return self
+
+    async def __anext__(self) -> list[Item]:
+        return await self._room._batch_next()
+
+
+def _advance(positions: bytes, items: Iterable[Item]) -> bytes:
+    """Positions after `items` as well: the last offset of each stream, the newest stream last."""
+    known: dict[tuple[int, int, int], int] = {}
+    for at in range(1, len(positions), _ENTRY.size):
+        node, epoch, generation, offset = _ENTRY.unpack_from(positions, at)
+        known[node, epoch, generation] = offset
+    for item in items:
+        if isinstance(item, Message):
+            stream, last = item.position.stream, item.position.offset
+        else:
+            stream, last = item.stream, item.first - 1 if item.last is None else item.last
+        known[stream] = max(known.get(stream, 0), last)
+    newest = list(known.items())[-STREAMS_MAX:]
+    return bytes([len(newest)]) + b"".join(_ENTRY.pack(*stream, offset) for stream, offset in newest)

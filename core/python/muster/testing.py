@@ -1,0 +1,154 @@
+"""A whole instance inside a test: `async with muster.testing.instance() as address:`, then `muster.connect(address)`.
+
+Proxy, broker, router and gateway run on the test's own loop, over UDP on loopback ports that the kernel chooses. Real
+engines, nothing mocked, nothing left behind; a role can be stopped and started again to see a program through it.
+"""
+
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Final, Literal, Protocol
+
+from ._core import BrokerEngine, GatewayEngine, ProxyEngine, RouterEngine, public_key
+from .client import Fault
+from .instance import Address, Endpoint
+from .turns import Engine, Event, Turns
+
+Role = Literal["router", "broker", "gateway", "proxy"]
+ROLES: Final[tuple[Role, ...]] = ("router", "broker", "gateway", "proxy")
+NODES: Final[Mapping[Role, int]] = {role: node for node, role in enumerate(ROLES, 1)}
+HOST: Final = "127.0.0.1"
+USER: Final = 1
+BUFFER_BYTES: Final = 1 << 20
+ARENA_BYTES: Final = 8 << 20
+PAYLOAD_BYTES: Final = 1_200
+KEEPALIVE_MS: Final = 200
+IDLE_TIMEOUT_MS: Final = 5_000
+
+
+class _Server(Engine, Protocol):
+    def addresses(self) -> list[tuple[str, int]]:
+        """As bound, that for clients first."""
+
+    def placement(self, epoch: int, nodes: list[tuple[int, str, str, int]]) -> None:
+        """Who is where."""
+
+
+class Instance(Address):
+    """The address of an instance in this process, and the roles behind it."""
+
+    def __init__(
+        self, tokens: Mapping[bytes, int], paced_namespaces: Sequence[str], faults: Sequence[Fault] | None
+    ) -> None:
+        self._tokens, self._paced, self._faults = dict(tokens), list(paced_namespaces), faults
+        self._secrets = {name: secrets.token_bytes(32) for name in ("cluster", "reset", "gateway", "proxy")}
+        self._name_key = secrets.token_bytes(16)
+        self._epochs: dict[Role, int] = {}
+        self._running: dict[Role, Turns] = {}
+        self._engines: dict[Role, Any] = {}
+        self._ports: dict[Role, list[int]] = {}
+        self._errors: list[BaseException] = []
+        for role in ROLES:
+            self._make(role)
+        self._nodes: list[tuple[int, str, str, int]] = [
+            (NODES[role], role, HOST, self._ports[role][-1]) for role in ROLES
+        ]
+        for role in ROLES:
+            self._run(role)
+        super().__init__((self._endpoint("gateway"),), (self._endpoint("proxy"),), next(iter(self._tokens)))
+
+    def stop(self, role: Role) -> None:
+        """End one role as a crash does: nobody is told."""
+        self._running.pop(role).close()
+        del self._engines[role]
+
+    def start(self, role: Role) -> None:
+        """Start a stopped role again, at the same address, with nothing of what it knew."""
+        self._make(role)
+        self._run(role)
+
+    def restart(self, role: Role) -> None:
+        """Stop and start."""
+        self.stop(role)
+        self.start(role)
+
+    def status(self, role: Role) -> dict[str, Any]:
+        """What the role's engine says of itself."""
+        status: dict[str, Any] = self._engines[role].status()
+        return status
+
+    def close(self) -> None:
+        """End all roles. Raises what an engine raised while it ran."""
+        for role in list(self._running):
+            self.stop(role)
+        if self._errors:
+            raise self._errors[0]
+
+    def _endpoint(self, role: Role) -> Endpoint:
+        return HOST, self._ports[role][0], bytes(public_key(self._secrets[role])).hex()
+
+    def _make(self, role: Role) -> None:
+        self._epochs[role] = self._epochs.get(role, 0) + 1
+        ports = self._ports.get(role, [0, 0])
+        link: dict[str, Any] = {
+            "node": NODES[role],
+            "epoch": self._epochs[role],
+            "link_bind": (HOST, ports[-1]),
+            "cluster_key": (1, self._secrets["cluster"]),
+            "seed": secrets.randbits(63),
+            "recv_buffer": BUFFER_BYTES,
+            "send_buffer": BUFFER_BYTES,
+            "payload_bytes": PAYLOAD_BYTES,
+            "faults": list(self._faults) if self._faults else None,
+        }
+        engine: _Server
+        if role == "router":
+            engine = RouterEngine(**link)
+        elif role == "broker":
+            engine = BrokerEngine(**link, name_key=self._name_key, arena_bytes=ARENA_BYTES)
+        else:
+            public: dict[str, Any] = {
+                "bind": (HOST, ports[0]),
+                "name_key": self._name_key,
+                "server_key": self._secrets[role],
+                "reset_secret": self._secrets["reset"],
+                "keepalive_ms": KEEPALIVE_MS,
+                "idle_timeout_ms": IDLE_TIMEOUT_MS,
+            }
+            if role == "proxy":
+                engine = ProxyEngine(**link, **public)
+            else:
+                engine = GatewayEngine(**link, **public, arena_bytes=ARENA_BYTES, paced_namespaces=self._paced)
+        self._engines[role] = engine
+        self._ports[role] = [port for _, port in engine.addresses()]
+
+    def _run(self, role: Role) -> None:
+        engine = self._engines[role]
+        engine.placement(1, self._nodes)
+
+        def on_events(events: list[Event]) -> None:
+            for name, *fields in events:
+                if name == "authenticate":
+                    question, credential = fields
+                    engine.answer(question, self._tokens.get(credential))
+
+        self._running[role] = Turns(engine, on_events, self._errors.append)
+
+
+@contextlib.asynccontextmanager
+async def instance(
+    *,
+    tokens: Mapping[bytes, int] | None = None,
+    paced_namespaces: Sequence[str] = (),
+    faults: Sequence[Fault] | None = None,
+) -> AsyncIterator[Instance]:
+    """Run an instance while the block lasts; what it gives is what `muster.connect` takes.
+
+    `tokens`: credentials and the users they stand for; the first one is the address's own. Without them there is one
+    random token for the user 1. `faults`: injected into everything that every role sends or receives.
+    """
+    running = Instance(tokens or {secrets.token_urlsafe(16).encode(): USER}, paced_namespaces, faults)
+    try:
+        yield running
+    finally:
+        running.close()

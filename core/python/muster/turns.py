@@ -1,0 +1,75 @@
+"""Runs one compiled engine on the loop. Knows no role.
+
+An engine has one descriptor, which is readable whenever a turn is due; what Python asks of an engine makes one due, so
+everything that is asked within one tick of the loop leaves in one turn. No thread, no timer, no task.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+MORE: Final = 1
+EVENTS: Final = 2
+
+Event = tuple[Any, ...]
+
+
+class Engine(Protocol):
+    """What this needs of an engine."""
+
+    def fd(self) -> int:
+        """Return the descriptor to watch for reading."""
+
+    def turn(self) -> int:
+        """Receive, let time pass, send; bounded. Returns bits."""
+
+    def events(self) -> list[Event]:
+        """Take what happened since the last call."""
+
+    def close(self) -> None:
+        """Close the sockets."""
+
+
+class Turns:
+    """Owns an engine's turns from now until `close`. `failed` hears once of an engine that raised: a defect of ours."""
+
+    def __init__(
+        self, engine: Engine, events: Callable[[list[Event]], None], failed: Callable[[BaseException], None]
+    ) -> None:
+        self._engine, self._events, self._failed = engine, events, failed
+        self._loop = asyncio.get_running_loop()
+        self._fd = engine.fd()
+        self._queued = self._closed = False
+        self.after: Callable[[], None] | None = None
+        """Called after each turn, while set."""
+        self._loop.add_reader(self._fd, self._turn)
+
+    def close(self) -> None:
+        """Stop, and close the engine. A second time does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._loop.remove_reader(self._fd)
+            self._engine.close()
+
+    def _turn(self) -> None:
+        if self._queued or self._closed:
+            return
+        try:
+            bits = self._engine.turn()
+            if bits & EVENTS:
+                self._events(self._engine.events())
+            if self.after is not None:
+                self.after()
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a panic of the engine is no Exception
+            self.close()
+            self._failed(error)
+            return
+        if bits & MORE and not self._closed:
+            self._queued = True
+            self._loop.call_soon(self._turn_again)
+
+    def _turn_again(self) -> None:
+        self._queued = False
+        self._turn()
