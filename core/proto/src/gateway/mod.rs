@@ -458,6 +458,8 @@ impl Gateway {
             };
             let carrier = peer.conn.flow.next() as u32;
             let seat = room.members.len() as u32;
+            // Most sessions are members of one room: no spare places.
+            client.joined.reserve_exact(1);
             client.joined.push(Joined {
                 room: at,
                 carrier,
