@@ -285,7 +285,9 @@ impl<T: Default> Sessions<T> {
     /// Sorts a record: those of an open session come back for the role; the credential becomes a question; others wait.
     pub fn record<'a>(&mut self, now: Micros, slot: u32, bytes: &'a [u8]) -> Option<Record<'a>> {
         let peer = self.table.get_mut(slot)?;
-        if !peer.data.control.take(now, 1) {
+        // A leave is not counted: it undoes a join that was, and one that is dropped would leave a member behind for good.
+        let leave = matches!(Record::read(bytes), Some(Record::Leave { .. }));
+        if !leave && !peer.data.control.take(now, 1) {
             self.counters.dropped_control_rate += 1;
             // A record is acknowledged as soon as it is delivered, so what is dropped here must be answered.
             if let Some(Record::Join { request, .. } | Record::Open { request, .. }) = Record::read(bytes) {

@@ -172,7 +172,8 @@ impl Turn<'_> {
             }
             machine.stalled(self.now);
         }
-        if machine.deadline().is_some_and(|at| at <= self.now) {
+        // After a standstill what already lies in the sockets is heard first, as the driver does.
+        if !self.stalled && machine.deadline().is_some_and(|at| at <= self.now) {
             machine.expire(self.now);
         }
         let mut more = self.transmit(machine);

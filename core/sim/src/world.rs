@@ -305,6 +305,7 @@ impl World {
                     me,
                     payload,
                     arena_bytes,
+                    name_key: NAME_KEY,
                     cluster,
                     reset_secret,
                 };

@@ -403,8 +403,8 @@ impl Member {
                 .entry(message.publisher)
                 .or_default()
                 .push((stream, offset)),
-            // Who joins in the middle of a message starts with the next one: nothing is lost.
-            Outcome::Dropped(Reason::NoFirst) if !seen && !self.resumed => {}
+            // Who joins in the middle of a message starts with the next one: nothing is lost, unless something was.
+            Outcome::Dropped(Reason::NoFirst) if !seen && !self.resumed && self.counters.gaps == 0 => {}
             Outcome::Dropped(_) => self.lost_chunks(&[(stream, offset)]),
         }
     }
@@ -547,9 +547,10 @@ impl Member {
             return false;
         }
         self.release(shared);
-        if self.next < self.known {
-            self.hole_since = Some(shared.now);
-            self.ask_at = shared.now;
+        self.hole_since = None;
+        self.note_known(shared.now, self.known);
+        if self.hole_since.is_some() {
+            self.ask_at = shared.now; // it was passed over while blocked, so it is no mere reordering
         }
         !self.blocked
     }

@@ -325,7 +325,7 @@ impl Gateway {
     fn cleanup(&mut self, now: Micros) {
         while let Some(client) = self.sessions.gone() {
             for joined in client.joined {
-                self.unseat(now, &joined);
+                self.unseat(now, client.slot, &joined);
             }
         }
     }
@@ -436,19 +436,6 @@ impl Gateway {
                 continue;
             };
             let client = &mut peer.data.data;
-            if let Some(joined) = client.joined.iter().find(|joined| joined.room == at) {
-                // A member already: tell it where it stands.
-                let start = room.position_at(&self.arena, joined.cursor);
-                peer.conn.record(&Record::Joined {
-                    request: waiting.request,
-                    handle: at,
-                    index: joined.cursor,
-                    start,
-                    gaps: Vec::new(),
-                });
-                self.sessions.table.mark(slot);
-                continue;
-            }
             let (place, gaps) = match room.start(&self.arena, now, &waiting.positions, last_try) {
                 Start::At { place, gaps } => (place, gaps),
                 Start::Fetch => {
@@ -457,18 +444,23 @@ impl Gateway {
                 }
             };
             let carrier = peer.conn.flow.next() as u32;
-            let seat = room.members.len() as u32;
-            // Most sessions are members of one room: no spare places.
-            client.joined.reserve_exact(1);
-            client.joined.push(Joined {
-                room: at,
-                carrier,
-                cursor: place,
-                seat,
-                too_old: 0,
-                head_due: false,
-            });
-            room.members.push(slot);
+            match client.joined.iter_mut().find(|joined| joined.room == at) {
+                // A member already: it left and came back before it was told that it was one.
+                Some(joined) => (joined.cursor, joined.carrier, joined.too_old) = (place, carrier, 0),
+                None => {
+                    // Most sessions are members of one room: no spare places.
+                    client.joined.reserve_exact(1);
+                    client.joined.push(Joined {
+                        room: at,
+                        carrier,
+                        cursor: place,
+                        seat: room.members.len() as u32,
+                        too_old: 0,
+                        head_due: false,
+                    });
+                    room.members.push(slot);
+                }
+            }
             let start = room.position_at(&self.arena, place);
             peer.conn.record(&Record::Joined {
                 request: waiting.request,
@@ -494,26 +486,30 @@ impl Gateway {
         };
         let joined = client.joined.swap_remove(at);
         client.repairs.retain(|(room, _, _)| *room != handle);
-        self.unseat(now, &joined);
+        self.unseat(now, slot, &joined);
     }
 
     /// Takes a member out of a room's list.
-    fn unseat(&mut self, now: Micros, joined: &Joined) {
+    fn unseat(&mut self, now: Micros, slot: u32, joined: &Joined) {
         let Some(room) = self.rooms[joined.room as usize].as_deref_mut() else {
             return;
         };
         let seat = joined.seat as usize;
-        if seat >= room.members.len() {
-            return;
+        if room.members.get(seat) != Some(&slot) {
+            return; // taken out with another one, below
         }
         self.counters.leaves += 1;
         room.members.swap_remove(seat);
-        if let Some(moved) = room.members.get(seat).copied() {
+        while let Some(moved) = room.members.get(seat).copied() {
             if let Some(peer) = self.sessions.table.get_mut(moved) {
                 if let Some(other) = peer.data.data.joined.iter_mut().find(|other| other.room == joined.room) {
                     other.seat = joined.seat;
                 }
+                break;
             }
+            // Who took the seat ended in the same turn and can't be told where it sits now.
+            self.counters.leaves += 1;
+            room.members.swap_remove(seat);
         }
         if room.members.is_empty() {
             room.empty_since = Some(now);

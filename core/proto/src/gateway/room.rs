@@ -588,33 +588,36 @@ impl Room {
                 };
             }
         }
-        let (place, lost) = self.locate(arena, at, wanted);
-        gaps.extend(lost);
+        let place = self.locate(arena, at, wanted);
+        self.gaps_before(arena, at, wanted, place, &mut gaps);
         Start::At { place, gaps }
     }
 
-    /// The place of offset `wanted` of the stream of span `at`, or of what still follows it, with the gap before that.
-    fn locate(&self, arena: &Arena, at: usize, wanted: u64) -> (u64, Option<StreamGap>) {
-        let span = self.spans[at];
+    /// The first readable place at or after offset `wanted` of the stream of span `at`.
+    fn locate(&self, arena: &Arena, at: usize, wanted: u64) -> u64 {
         let end = self.spans.get(at + 1).map_or(self.ring.next(), |span| span.place);
         let readable = self.ring.readable(arena, self.ring.first());
-        let place = self.ring.find_offset(arena, span.place..end, wanted).max(readable);
-        let gap = |last| StreamGap {
-            stream: span.stream,
-            first: wanted,
-            last,
-            reason: GapReason::Expired,
-        };
-        match self
-            .ring
-            .get(arena, place)
-            .filter(|_| place < end)
-            .map(|entry| entry.offset)
-        {
-            Some(offset) if offset > wanted => (place, Some(gap(offset - 1))),
-            Some(_) => (place, None),
-            None if at + 1 == self.spans.len() => (self.ring.next(), (wanted < self.next).then(|| gap(self.next - 1))),
-            None => (place, Some(gap(StreamGap::OPEN))),
+        self.ring.find_offset(arena, self.spans[at].place..end, wanted).max(readable)
+    }
+
+    /// What lies between offset `wanted` of the stream of span `at` and `place`: the rest of that stream and of those after it.
+    fn gaps_before(&self, arena: &Arena, at: usize, wanted: u64, place: u64, gaps: &mut Vec<StreamGap>) {
+        let mut first = wanted;
+        for (index, span) in self.spans.iter().enumerate().skip(at) {
+            let end = self.spans.get(index + 1).map_or(u64::MAX, |next| next.place);
+            let next = self.offset_at(arena, span.place, end, place);
+            if next > first {
+                gaps.push(StreamGap {
+                    stream: span.stream,
+                    first,
+                    last: if next == u64::MAX { StreamGap::OPEN } else { next - 1 },
+                    reason: GapReason::Expired,
+                });
+            }
+            if next != u64::MAX {
+                return;
+            }
+            first = 1;
         }
     }
 }
