@@ -281,9 +281,10 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         self.want_status = true;
     }
 
-    /// A status leaves with the next datagram: the window has opened.
+    /// The window has opened: a status says so, and an answer to it is asked for, since the peer may wait for nothing else.
     pub fn tell_status(&mut self) {
         self.wanted = true;
+        self.want_status = true;
     }
 
     fn compose_status(&self, now: Micros) -> Status {
@@ -301,7 +302,9 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
     /// Puts what control has to say in front of a datagram: status, log acknowledgement, log records, ping.
     /// Returns whether that alone wants a status.
     pub fn control(&mut self, now: Micros, writer: &mut Writer<'_>) -> bool {
+        // Who asks also tells: where the peer may not send for want of a window, this is how it hears of a new one.
         let due = self.wanted
+            || self.want_status
             || self.pending >= STATUS_RIDES
             || (self.pending > 0 && now >= self.pending_since + STATUS_DELAY);
         if due && self.window.highest() > 0 && self.compose_status(now).write(writer) {

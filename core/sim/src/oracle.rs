@@ -18,12 +18,14 @@ pub struct Published {
 }
 
 /// A gap as a member heard of it, and the stream of the same owner that followed it.
+#[derive(Debug)]
 struct Announced {
     gap: StreamGap,
     followed_by: Option<StreamId>,
 }
 
 /// One membership, from join to leave.
+#[derive(Debug)]
 pub struct Membership {
     pub client: usize,
     pub room: usize,

@@ -142,7 +142,8 @@ impl Process {
         if now >= self.idle_since + 1_000_000 {
             (self.idle_turns, self.idle_since) = (0, now);
         }
-        self.idle_turns += u32::from(idle);
+        let woke = self.expected.is_some_and(|at| at <= now);
+        self.idle_turns += u32::from(idle && woke);
         if self.idle_turns > IDLE_TURNS_MAX {
             return Err(format!("turns {} times within a second for nothing", self.idle_turns));
         }

@@ -267,8 +267,8 @@ impl Member {
             self.lost_before(*stream, *next, skip.reason);
         }
         self.next = skip.index;
-        self.note_known(shared.now, skip.index);
         self.release(shared);
+        self.note_known(shared.now, skip.index);
     }
 
     /// Announces what of `stream` is missing before offset `next`.

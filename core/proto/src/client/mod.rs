@@ -918,7 +918,7 @@ impl Client {
             let due = side == Side::Proxy
                 && session.state == State::Ready
                 && free > 0
-                && publications.iter().flatten().any(|known| known.is_due(now));
+                && publications.iter().flatten().any(|known| known.is_due());
             let asks = side == Side::Gateway && !repairs.is_empty();
             if !due && !asks && !probe && !*closing && session.challenge.is_none() && !conn.control_due(now) {
                 return false;

@@ -68,7 +68,9 @@ pub struct Publication {
     repeat_at: Micros,
     repeat_wait: Micros,
     poll_at: Option<Micros>,
-    hold_until: Micros,
+    poll_due: bool,
+    /// The owner is not ready: nothing is sent before.
+    hold_until: Option<Micros>,
 }
 
 impl Publication {
@@ -93,7 +95,8 @@ impl Publication {
             repeat_at: 0,
             repeat_wait: REPEAT_MIN,
             poll_at: None,
-            hold_until: 0,
+            poll_due: false,
+            hold_until: None,
         }
     }
 
@@ -166,11 +169,11 @@ impl Publication {
         self.credit_bytes = ack.credit_bytes as usize;
         self.poll_at = (self.credit_messages == 0).then_some(now + POLL_EVERY);
         if ack.code == Code::NotReady {
-            self.hold_until = now + NOT_READY_WAIT;
-            self.repeat_at = self.hold_until;
+            self.hold_until = Some(now + NOT_READY_WAIT);
+            self.repeat_at = now + NOT_READY_WAIT;
             return;
         }
-        self.hold_until = 0;
+        self.hold_until = None;
         if progress {
             self.repeat_wait = REPEAT_MIN.max(2 * rtt);
             self.repeat_at = now + self.repeat_wait;
@@ -195,13 +198,20 @@ impl Publication {
     /// The proxy is gone: everything unacknowledged is sent again through the next one.
     pub fn lost_session(&mut self) {
         self.handle = None;
-        self.hold_until = 0;
+        self.hold_until = None;
         self.any_due = true;
         self.unacked.iter_mut().for_each(|message| message.due = true);
     }
 
-    /// Lets the wait for acknowledgements pass.
+    /// Lets the waits for the owner, for credit and for acknowledgements pass.
     pub fn expire(&mut self, now: Micros) {
+        if self.hold_until.is_some_and(|at| now >= at) {
+            self.hold_until = None;
+        }
+        if self.poll_at.is_some_and(|at| now >= at) {
+            self.poll_at = Some(now + POLL_EVERY);
+            self.poll_due = true;
+        }
         if self.unacked.is_empty() || self.unsent == 0 || now < self.repeat_at {
             return;
         }
@@ -220,22 +230,22 @@ impl Publication {
     /// When this room needs time next.
     pub fn deadline(&self) -> Option<Micros> {
         let repeat = (self.handle.is_some() && !self.unacked.is_empty() && self.unsent > 0).then_some(self.repeat_at);
-        [repeat, self.poll_at.filter(|_| self.handle.is_some()), self.retry_at]
+        [repeat, self.poll_at, self.hold_until, self.retry_at]
             .into_iter()
             .flatten()
             .min()
     }
 
     /// Whether something is to be sent now.
-    pub fn is_due(&self, now: Micros) -> bool {
+    pub fn is_due(&self) -> bool {
         self.handle.is_some()
-            && now >= self.hold_until
-            && (self.unsent < self.unacked.len() || self.any_due || self.poll_at.is_some_and(|at| now >= at))
+            && self.hold_until.is_none()
+            && (self.unsent < self.unacked.len() || self.any_due || self.poll_due)
     }
 
     /// Writes one publish frame, if something is due and fits. Returns whether it wrote.
     pub fn write(&mut self, now: Micros, body_max: usize, writer: &mut Writer<'_>) -> bool {
-        let Some(handle) = self.handle.filter(|_| self.is_due(now)) else {
+        let Some(handle) = self.handle.filter(|_| self.is_due()) else {
             return false;
         };
         let mut body = [0; 1500];
@@ -269,13 +279,10 @@ impl Publication {
             message.due = false;
             count += 1;
         }
-        let polls = self.poll_at.is_some_and(|at| now >= at);
-        if count == 0 && !polls {
+        if count == 0 && !self.poll_due {
             return false;
         }
-        if polls {
-            self.poll_at = Some(now + POLL_EVERY);
-        }
+        self.poll_due = false;
         if self.unsent == 0 {
             self.repeat_wait = REPEAT_MIN;
             self.repeat_at = now + self.repeat_wait;

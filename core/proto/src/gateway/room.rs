@@ -597,7 +597,9 @@ impl Room {
     fn locate(&self, arena: &Arena, at: usize, wanted: u64) -> u64 {
         let end = self.spans.get(at + 1).map_or(self.ring.next(), |span| span.place);
         let readable = self.ring.readable(arena, self.ring.first());
-        self.ring.find_offset(arena, self.spans[at].place..end, wanted).max(readable)
+        self.ring
+            .find_offset(arena, self.spans[at].place..end, wanted)
+            .max(readable)
     }
 
     /// What lies between offset `wanted` of the stream of span `at` and `place`: the rest of that stream and of those after it.
