@@ -302,7 +302,6 @@ impl World {
             Kind::Broker => {
                 let arena_bytes = self.plan.arena_bytes;
                 let config = BrokerConfig {
-                    name_key: NAME_KEY,
                     me,
                     payload,
                     arena_bytes,
