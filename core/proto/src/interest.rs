@@ -28,6 +28,9 @@ pub struct Change {
     pub present: bool,
 }
 
+/// Rooms of one gateway: room, version, present.
+pub type Rooms = Vec<(u64, u64, bool)>;
+
 /// All gateways' rooms.
 pub struct Interest {
     views: BTreeMap<u32, View>,
@@ -165,10 +168,16 @@ impl Interest {
         self.views.get(&gateway).is_some_and(|view| view.loaded)
     }
 
-    /// What is known of a gateway's rooms, tombstones included: room, version, present. Sorted by room.
-    pub fn rooms_of(&self, gateway: u32) -> Vec<(u64, u64, bool)> {
+    /// Whether a snapshot of the gateway has begun and not ended.
+    pub fn is_open(&self, gateway: u32) -> bool {
+        self.views.get(&gateway).is_some_and(|view| view.snapshot.is_some())
+    }
+
+    /// What is known of a gateway's rooms, tombstones included: room, version, present. Sorted by room. What an open snapshot
+    /// has not named yet comes apart.
+    pub fn rooms_of(&self, gateway: u32) -> (Rooms, Rooms) {
         let Some(view) = self.views.get(&gateway) else {
-            return Vec::new();
+            return Default::default();
         };
         let mut rooms: Vec<_> = view
             .rooms
@@ -177,6 +186,8 @@ impl Interest {
             .collect();
         rooms.sort_unstable();
         rooms
+            .into_iter()
+            .partition(|(room, _, _)| view.snapshot.as_ref().is_none_or(|seen| seen.contains(room)))
     }
 
     /// Every (gateway, room) that is wanted, sorted.

@@ -5,12 +5,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::conn::Control;
+use crate::conn::{Conn, Control};
 use crate::door::{Door, DoorKey};
 use crate::handshake::{ClusterKeys, ResetSecret};
 use crate::hash::KeyedState;
 use crate::interest::Interest;
-use crate::links::{LinkChange, Links};
+use crate::links::{LinkChange, Links, LINK_BLOCKS};
 use crate::machine::{Arrival, Entropy, Inbox, Machine, Micros, Outbox};
 use crate::node::{Identity, Node};
 use crate::placement::Placement;
@@ -247,21 +247,14 @@ impl Router {
         if self.brokers.is_empty() {
             return;
         }
-        let Router {
-            links,
-            gateways,
-            brokers,
-            ..
-        } = self;
-        let known = |slot: u32| brokers.values().any(|(broker, _)| *broker == slot);
+        let Router { links, gateways, .. } = self;
         for gateway in gateways.values_mut() {
             while let Some((offset, waits)) = gateway.uncovered.front() {
                 let done = waits.iter().all(|(slot, offset)| {
-                    !known(*slot)
-                        || links
-                            .table
-                            .get(*slot)
-                            .is_none_or(|link| link.conn.log.acknowledged() >= *offset)
+                    links
+                        .table
+                        .get(*slot)
+                        .is_none_or(|link| link.conn.log.acknowledged() >= *offset)
                 });
                 if !done {
                     break;
@@ -316,6 +309,10 @@ impl Router {
                     }
                     if self.brokers.get(&peer.node).is_some_and(|(broker, _)| *broker == slot) {
                         self.brokers.remove(&peer.node);
+                        // The slot will be another link's, whose log begins anew.
+                        for (_, waits) in self.gateways.values_mut().flat_map(|gateway| &mut gateway.uncovered) {
+                            waits.retain(|(waited, _)| *waited != slot);
+                        }
                         self.cover();
                     }
                 }
@@ -330,30 +327,38 @@ impl Router {
         let mut ends = BTreeMap::new();
         if let Some(link) = self.links.table.get_mut(slot) {
             for (node, epoch, version) in self.interest.gateways() {
-                if !self.interest.is_loaded(node) {
-                    continue; // its own snapshot is on its way and will be passed on
-                }
+                let whole = self.interest.is_loaded(node) && !self.interest.is_open(node);
+                let (seen, unseen) = self.interest.rooms_of(node);
+                let tell = |link: &mut Conn<LINK_BLOCKS>, rooms: Vec<(u64, u64, bool)>| {
+                    for (room, version, present) in rooms {
+                        link.record(&Record::GatewayMembership {
+                            node,
+                            epoch,
+                            room,
+                            version,
+                            present,
+                        });
+                    }
+                };
+                self.counters.memberships_sent += (seen.len() + unseen.len()) as u64;
+                // What a snapshot that is on its way has not named stands until its end, which will be passed on.
+                tell(&mut link.conn, unseen);
                 link.conn.record(&Record::GatewayBegin { node, epoch, version });
-                for (room, version, present) in self.interest.rooms_of(node) {
-                    link.conn.record(&Record::GatewayMembership {
-                        node,
-                        epoch,
-                        room,
-                        version,
-                        present,
-                    });
-                    self.counters.memberships_sent += 1;
+                tell(&mut link.conn, seen);
+                if whole {
+                    link.conn.record(&Record::GatewayEnd { node, epoch, version });
                 }
-                if let Some(end) = link.conn.record(&Record::GatewayEnd { node, epoch, version }) {
-                    ends.insert(node, end);
-                }
+                ends.insert(node, link.conn.log.last());
             }
         }
         self.brokers.insert(broker, (slot, false));
-        // What gateways said before is in force once this broker has it as well.
+        // What gateways said and no broker had in time is in force once this broker has it.
         for (node, end) in ends {
             if let Some(gateway) = self.gateways.get_mut(&node) {
-                gateway.uncovered.push_back((gateway.logged, vec![(slot, end)]));
+                gateway
+                    .uncovered
+                    .iter_mut()
+                    .for_each(|(_, waits)| waits.push((slot, end)));
             }
         }
         self.complete(now);
