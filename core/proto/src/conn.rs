@@ -89,6 +89,9 @@ pub struct Conn<const BLOCKS: usize> {
     /// Bytes that the peer may have in our socket buffer.
     pub receive_window: u32,
     highest_at: Micros,
+    /// The datagram that was opened last, and the one that the status in force came with.
+    opened: u64,
+    status_from: u64,
     pending_since: Micros,
     pub heard_at: Micros,
     /// How long nothing had been heard when the last datagram came.
@@ -132,6 +135,8 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
             tail_step: 0,
             receive_window: 64 * 1024,
             highest_at: now,
+            opened: 0,
+            status_from: 0,
             pending_since: 0,
             heard_at: now,
             silence: 0,
@@ -181,6 +186,7 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
             self.highest_at = now;
         }
         self.window.commit(header.sequence);
+        self.opened = header.sequence;
         self.received = self.received.wrapping_add(1);
         self.silence = now - self.heard_at;
         self.heard_at = now;
@@ -207,6 +213,14 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
     /// Takes a status frame. `None`: malformed or about what was never sent.
     pub fn status(&mut self, now: Micros, body: &[u8]) -> Option<Heard> {
         let status = Status::read(body)?;
+        if self.opened < self.status_from {
+            // Overtaken on the way: its window may be one that has opened or closed since.
+            return Some(Heard {
+                missing: false,
+                status: Status::default(),
+            });
+        }
+        self.status_from = self.opened;
         if !self.flow.status(now, &status) {
             return None;
         }
@@ -279,6 +293,11 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
     /// Asks the peer for a status with the next datagram, which will leave soon.
     pub fn ask_status(&mut self) {
         self.want_status = true;
+    }
+
+    /// A status rides on the next datagram.
+    pub fn offer_status(&mut self) {
+        self.wanted = true;
     }
 
     /// The window has opened: a status says so, and an answer to it is asked for, since the peer may wait for nothing else.

@@ -253,6 +253,12 @@ impl Oracle {
                     }
                     let announced = membership.gaps.iter().any(|gap| gap.covers(stream, offset));
                     let unknown = offset == 0 && !membership.gaps.is_empty();
+                    // The reader's policy dropped the copy that an earlier owner had numbered, and the later one is a repeat.
+                    let unknown = unknown
+                        || membership
+                            .gaps
+                            .iter()
+                            .any(|known| known.gap.reason == GapReason::Reader && key(known.gap.stream) < key(stream));
                     if !announced && !unknown {
                         return Err(format!(
                             "{who}: number {} of {sender}, {} B, published at {}, acknowledged as {stream:?} offset {offset}, neither came nor was announced as lost; gaps {:?}, offsets {:?}, joined at {:?}",

@@ -861,6 +861,9 @@ impl World {
                 self.oracle.unacknowledged()
             ));
         }
+        if self.verbose {
+            self.describe();
+        }
         let repairable = self.plan.repairable();
         let clients = &self.plan.clients;
         self.oracle.complete(|membership| {
@@ -874,6 +877,28 @@ impl World {
             self.count(process);
         }
         self.accounts()
+    }
+
+    fn describe(&mut self) {
+        for client in 0..self.plan.clients.len() {
+            for place in 0..self.programs[client].joined.len() {
+                let Some((room, _)) = self.programs[client].joined[place] else {
+                    continue;
+                };
+                let name = self.plan.rooms[self.plan.clients[client].rooms[place]].clone();
+                let member = self.machine(client).room(room);
+                let state = member.map(|m| {
+                    (
+                        m.handle,
+                        m.is_blocked(),
+                        m.positions.clone(),
+                        m.counters,
+                        m.reading.items.len(),
+                    )
+                });
+                self.say(|| format!("client {client}, {name}: {state:?}"));
+            }
+        }
     }
 
     /// What was published when all was well again must have come, whatever was before.

@@ -1,12 +1,12 @@
 //! One room at a member: what came, in order; what is missing, asked for; what the reader has not taken yet.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use crate::chunks::{Assembler, Budget, Outcome, Reason};
 use crate::hash::KeyedState;
 use crate::machine::Micros;
 use crate::wire::publish::Positions;
-use crate::wire::room::{GapPlace, Message, RoomBlock, Skip, REPAIR_RANGES, WHOLE};
+use crate::wire::room::{GapPlace, Message, RoomBlock, Skip, FIRST, REPAIR_RANGES, WHOLE};
 use crate::wire::{GapReason, PublisherId, StreamGap, StreamId};
 
 /// How long a hole may be mere reordering before it is asked for.
@@ -116,6 +116,8 @@ pub struct Member {
     asked_below: u64,
     last: HashMap<PublisherId, u64, KeyedState>,
     assembler: Assembler<PublisherId>,
+    /// Publishers in the middle of whose message this membership began.
+    middle: BTreeSet<PublisherId>,
     /// Offsets of the chunks of unfinished messages.
     partial: BTreeMap<PublisherId, Vec<(StreamId, u64)>>,
     blocked: bool,
@@ -154,6 +156,7 @@ impl Member {
             asked_below: 0,
             last: HashMap::with_hasher(hash),
             assembler: Assembler::new(),
+            middle: BTreeSet::new(),
             partial: BTreeMap::new(),
             blocked: false,
         }
@@ -375,8 +378,12 @@ impl Member {
         }
         if self.last.len() >= PUBLISHERS_MAX {
             self.last.clear();
+            self.middle.clear();
         }
         let seen = self.last.insert(message.publisher, message.sequence).is_some();
+        if message.flags & FIRST != 0 && !self.middle.is_empty() {
+            self.middle.remove(&message.publisher);
+        }
         if message.flags & WHOLE == WHOLE && !self.partial.contains_key(&message.publisher) {
             self.deliver(stream, offset, message.publisher.user, message.data);
             return;
@@ -404,7 +411,10 @@ impl Member {
                 .or_default()
                 .push((stream, offset)),
             // Who joins in the middle of a message starts with the next one: nothing is lost, unless something was.
-            Outcome::Dropped(Reason::NoFirst) if !seen && !self.resumed && self.counters.gaps == 0 => {}
+            Outcome::Dropped(Reason::NoFirst) if !seen && !self.resumed && self.counters.gaps == 0 => {
+                self.middle.insert(message.publisher);
+            }
+            Outcome::Dropped(Reason::NoFirst) if self.middle.contains(&message.publisher) => {}
             Outcome::Dropped(_) => self.lost_chunks(&[(stream, offset)]),
         }
     }

@@ -929,6 +929,9 @@ impl Client {
             }
             let step = conn.tail_step();
             let rtt = conn.flow.rtt();
+            if asks {
+                conn.offer_status(); // who repairs must know our window
+            }
             let buffer = outbox.reserve(payload);
             let mut writer = Writer::new(&mut buffer[HEADER..HEADER + frames_max(payload)]);
             let mut elicits = conn.control(now, &mut writer);
