@@ -190,7 +190,7 @@ impl Broker {
                 let Some((session, ack)) = self.next_ack(now, proxy) else {
                     break;
                 };
-                bytes += FRAME + 47 + ack.missing.len() * 12 + ack.runs.len() * 18;
+                bytes += FRAME + 55 + ack.missing.len() * 12 + ack.runs.len() * 18;
                 waiting.push((session, ack));
             }
             let Some(link) = self.links.table.get_mut(slot) else {

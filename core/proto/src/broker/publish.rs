@@ -227,6 +227,7 @@ impl Broker {
                 handle: publication.handle,
                 code: publication.code,
                 cumulative: publication.order.cumulative(),
+                highest: publication.order.highest(),
                 credit_messages: if withheld { 0 } else { limits::CREDIT_MESSAGES as u16 },
                 credit_bytes: if withheld { 0 } else { limits::CREDIT_BYTES as u32 },
                 stream,

@@ -13,6 +13,8 @@ use crate::wire::{Code, StreamId};
 /// Repeats of an unacknowledged message follow each other after this at least, and at most.
 pub const REPEAT_MIN: Micros = 40_000;
 pub const REPEAT_MAX: Micros = 1_000_000;
+/// What an acknowledgement does not cover may have been this much slower than the one before it.
+const BEYOND_SLACK: Micros = 1_000;
 /// Without credit, the owner is asked this often.
 pub const POLL_EVERY: Micros = 100_000;
 /// An owner that is not ready is asked again after this.
@@ -23,6 +25,7 @@ struct Unacked {
     flags: u8,
     ticket: u64,
     sent_at: Option<Micros>,
+    repeated: bool,
     due: bool,
 }
 
@@ -64,6 +67,8 @@ pub struct Publication {
     credit_bytes: usize,
     /// Index of the first message that was never sent.
     unsent: usize,
+    /// From sending a message to hearing that the owner has it, smoothed.
+    ack_rtt: Micros,
     any_due: bool,
     repeat_at: Micros,
     repeat_wait: Micros,
@@ -91,6 +96,7 @@ impl Publication {
             credit_messages: limits::CREDIT_MESSAGES as usize,
             credit_bytes: limits::CREDIT_BYTES,
             unsent: 0,
+            ack_rtt: 0,
             any_due: false,
             repeat_at: 0,
             repeat_wait: REPEAT_MIN,
@@ -124,6 +130,7 @@ impl Publication {
                 flags,
                 ticket,
                 sent_at: None,
+                repeated: false,
                 due: true,
             });
         }
@@ -135,6 +142,19 @@ impl Publication {
     pub fn acknowledged(&mut self, now: Micros, rtt: Micros, ack: &Ack, mut done: impl FnMut(Published)) {
         let mut run = 0;
         let mut progress = false;
+        let newest = ack.highest.max(ack.cumulative).checked_sub(self.low);
+        let fresh = newest
+            .and_then(|at| self.unacked.get(usize::try_from(at).ok()?))
+            .filter(|message| !message.repeated);
+        if let Some(at) = fresh.and_then(|message| message.sent_at) {
+            let sample = now.saturating_sub(at).max(1);
+            self.ack_rtt = if self.ack_rtt == 0 {
+                sample
+            } else {
+                (self.ack_rtt * 7 + sample) / 8
+            };
+        }
+        let rtt = self.ack_rtt.max(rtt);
         while self.low <= ack.cumulative {
             let Some(message) = self.unacked.pop_front() else { break };
             self.unsent = self.unsent.saturating_sub(1);
@@ -191,6 +211,19 @@ impl Publication {
                     message.due = true;
                     self.any_due = true;
                 }
+            }
+        }
+        // So is what lies beyond all that the owner kept and had time to get there: lost, or dropped as too far ahead.
+        let beyond = usize::try_from(ack.highest.saturating_add(1).saturating_sub(self.low))
+            .unwrap_or(usize::MAX)
+            .min(self.unsent);
+        for message in self.unacked.range_mut(beyond..self.unsent) {
+            if message
+                .sent_at
+                .is_some_and(|at| now >= at + rtt + rtt / 4 + BEYOND_SLACK)
+            {
+                message.due = true;
+                self.any_due = true;
             }
         }
     }
@@ -274,6 +307,7 @@ impl Publication {
                 .put(&message.data);
             if message.sent_at.is_some() {
                 self.repeated += 1;
+                message.repeated = true;
             }
             message.sent_at = Some(now);
             message.due = false;

@@ -131,6 +131,8 @@ pub struct Ack {
     pub code: Code,
     /// Every sequence up to here is numbered.
     pub cumulative: u64,
+    /// The highest sequence numbered or held: nothing above it has come and been kept.
+    pub highest: u64,
     /// Messages and bytes that the publisher may have unacknowledged.
     pub credit_messages: u16,
     pub credit_bytes: u32,
@@ -143,13 +145,14 @@ pub struct Ack {
 
 impl Ack {
     /// Bytes of the longest acknowledgement between broker and proxy.
-    pub const LEN_MAX: usize = FRAME + 8 + 4 + 1 + 8 + 6 + StreamId::LEN + 2 + ACK_RANGES * 12 + ACK_RUNS * 18;
+    pub const LEN_MAX: usize = FRAME + 8 + 4 + 1 + 16 + 6 + StreamId::LEN + 2 + ACK_RANGES * 12 + ACK_RUNS * 18;
 
     fn read_from(reader: &mut Reader<'_>) -> Option<Self> {
         let mut ack = Ack {
             handle: reader.u32()?,
             code: Code::from_u8(reader.u8()?),
             cumulative: reader.u64()?,
+            highest: reader.u64()?,
             credit_messages: reader.u16()?,
             credit_bytes: reader.u32()?,
             stream: StreamId::read(reader)?,
@@ -175,6 +178,7 @@ impl Ack {
             .u32(self.handle)
             .u8(self.code as u8)
             .u64(self.cumulative)
+            .u64(self.highest)
             .u16(self.credit_messages)
             .u32(self.credit_bytes);
         self.stream.write(writer);
@@ -286,7 +290,7 @@ mod tests {
         ) {
             let missing = missing.into_iter().map(|(first, run)| (first, first + run)).collect();
             let stream = StreamId { node: 1, epoch: 2, generation: 3 };
-            let ack = Ack { handle, code: Code::NotReady, cumulative, credit_messages: 5, credit_bytes: 6, stream, missing, runs };
+            let ack = Ack { handle, code: Code::NotReady, cumulative, highest: cumulative, credit_messages: 5, credit_bytes: 6, stream, missing, runs };
             let mut bytes = [0; Ack::LEN_MAX];
             let mut writer = Writer::new(&mut bytes);
             prop_assert!(ack.write_link(&mut writer, session));
