@@ -1,7 +1,7 @@
 """Administration over HTTP, one port per process, on loopback, in the role's own loop.
 
 `/healthz` the process lives, `/readyz` the role serves, `/metrics` for Prometheus, `/api/v1/status`, `/api/v1/rooms`,
-`/api/v1/rooms/{name}`. It has no login and so never leaves the machine (`admin.host`).
+`/api/v1/rooms/{name}`, `/api/v1/interest`. It has no login and so never leaves the machine (`admin.host`).
 """
 
 import contextlib
@@ -57,6 +57,10 @@ class Admin:
             return _json(200, {**self._about, **self._server.status()})
         if path == "/api/v1/rooms":
             return self._rooms(parse_qs(scope["query_string"].decode("latin-1")))
+        if path == "/api/v1/interest":
+            # Ids in hex: they use all 64 bits, and a number of JSON has 53.
+            wanted = [[gateway, f"{room:016x}"] for gateway, room in self._server.engine.interest()]
+            return _json(200, {"interest": wanted})
         if path.startswith("/api/v1/rooms/"):
             name = unquote(path.removeprefix("/api/v1/rooms/"))
             room = self._server.engine.room(name)

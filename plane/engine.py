@@ -49,6 +49,9 @@ class Engine(Protocol):
     def room(self, name: str) -> dict[str, Any] | None:
         """Return one room, if known here."""
 
+    def interest(self) -> list[tuple[int, int]]:
+        """Return every (gateway, room id) that is wanted, as far as is known here."""
+
     def addresses(self) -> list[tuple[str, int]]:
         """Return the sockets as bound: that for clients first, where there is one, then that for links."""
 

@@ -83,6 +83,10 @@ async def test_rooms_come_in_pages_and_one_by_one(site: Site) -> None:
     assert (await site.get("/api/v1/rooms?limit=100000"))[0] == 400
 
 
+async def test_interest_is_gateways_with_room_ids_in_hex(site: Site) -> None:
+    assert await site.json("/api/v1/interest") == {"interest": [[3, "000000000000feed"]]}
+
+
 async def test_what_is_not_there_is_404_and_nothing_can_be_written(site: Site) -> None:
     assert (await site.get("/elsewhere"))[0] == 404
     assert (await site.get("/api/v1/status", "POST"))[0] == 405

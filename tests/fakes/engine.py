@@ -69,6 +69,9 @@ class FakeEngine:
     def room(self, name: str) -> dict[str, Any] | None:
         return next((room for room in self.rooms(0, 3) if room["name"] == name), None)
 
+    def interest(self) -> list[tuple[int, int]]:
+        return [(3, 0xFEED)]
+
     def addresses(self) -> list[tuple[str, int]]:
         return [each.getsockname()[:2] for each in self.sockets]
 

@@ -567,6 +567,11 @@ impl GatewayEngine {
         Ok(list)
     }
 
+    /// Every (gateway, room id) that this gateway wants: what routers and brokers should have of it.
+    fn interest(&self) -> PyResult<Vec<(u32, u64)>> {
+        Ok(self.get()?.driver.machine().wanted())
+    }
+
     /// One room, if it has members here.
     fn room<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyDict>>> {
         let Ok(name) = RoomName::parse(name) else {
@@ -650,6 +655,11 @@ impl ProxyEngine {
         PyList::empty(py)
     }
 
+    /// A proxy knows of no interest.
+    fn interest(&self) -> Vec<(u32, u64)> {
+        Vec::new()
+    }
+
     /// A proxy keeps no room.
     fn room(&self, _name: &str) -> Option<u8> {
         None
@@ -706,6 +716,11 @@ impl BrokerEngine {
             list.append(owned_dict(py, room)?)?;
         }
         Ok(list)
+    }
+
+    /// Every (gateway, room id) that is wanted, as far as this broker knows.
+    fn interest(&self) -> PyResult<Vec<(u32, u64)>> {
+        Ok(self.get()?.driver.machine().interest().wanted())
     }
 
     /// One room, if it is known here.

@@ -282,6 +282,13 @@ impl Gateway {
         self.rooms.iter().flatten().map(|room| &**room)
     }
 
+    /// This gateway's truth of what it wants: (gateway, room id), sorted, as routers and brokers should have it.
+    pub fn wanted(&self) -> Vec<(u32, u64)> {
+        let mut wanted: Vec<_> = self.rooms().map(|room| (self.node.me.node, room.id)).collect();
+        wanted.sort_unstable();
+        wanted
+    }
+
     /// A room by its name.
     pub fn room(&self, name: &RoomName<'_>) -> Option<&Room> {
         let slot = self.by_id.get(&name.key(&self.name_key).id)?;
