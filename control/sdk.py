@@ -12,7 +12,12 @@ from control import instance
 from control.errors import FAILURE, TRY_LATER, UNAVAILABLE, USAGE, UserError
 from control.instance import Folder
 
-EXIT_CODES: Final[Mapping[str, int]] = {"unavailable": UNAVAILABLE, "timeout": TRY_LATER, "invalid": USAGE}
+EXIT_CODES: Final[Mapping[str, int]] = {
+    "unavailable": UNAVAILABLE,
+    "timeout": TRY_LATER,
+    "invalid": USAGE,
+    "bad_room_name": USAGE,
+}
 """The library's error codes that are no plain failure."""
 
 
