@@ -1,0 +1,39 @@
+"""Instances for one test each, and where figures go."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.instance import Instance, configuration
+
+Make = Callable[..., Instance]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """Make an instance with this configuration, by section; it is started by `running()`."""
+
+    def made(**sections: dict[str, Any]) -> Instance:
+        return Instance(tmp_path, configuration(**sections))
+
+    return made
+
+
+@pytest.fixture
+def figures(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Callable[..., None]:
+    """Keep figures with the test's result, and add them to the file that `MUSTERTEST_FIGURES` names."""
+
+    def keep(**values: object) -> None:
+        for name, value in values.items():
+            record_property(name, value)
+        line = json.dumps({"test": request.node.name, **values}, default=str)
+        print(line)
+        if file := os.environ.get("MUSTERTEST_FIGURES"):
+            with Path(file).open("a") as stream:
+                stream.write(line + "\n")
+
+    return keep

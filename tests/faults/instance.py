@@ -1,0 +1,236 @@
+"""A real `muster up` in a folder of its own: its roles by pid, what they say of themselves, signals to each.
+
+Owns the processes that it started and ends them by their ids. Knows nothing of rooms.
+"""
+
+import asyncio
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+
+from control.errors import UserError
+from control.instance import Folder, Process, Record, find
+from tests.waiting import until
+
+ROOT: Final = Path(__file__).parents[2]
+MUSTER: Final = (sys.executable, "-m", "control.cli")
+ROLES: Final = ("router", "broker", "gateway", "proxy")
+START_S: Final = 30.0
+END_S: Final = 20.0
+BACK_S: Final = 15.0
+"""The longest back-off of the supervisor, and a start."""
+SAMPLE: Final = re.compile(r"(?P<name>[a-z_]+)\{(?P<labels>[^}]*)\} (?P<value>\S+)")
+
+
+@dataclass(slots=True)
+class Peak:
+    """The most memory that a role had, in bytes, over all its processes."""
+
+    rss: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ROLES, 0))
+
+    def see(self, role: str, rss: int) -> None:
+        """Take one sample."""
+        self.rss[role] = max(self.rss[role], rss)
+
+    def mib(self) -> dict[str, int]:
+        """For people."""
+        return {role: rss >> 20 for role, rss in self.rss.items()}
+
+
+class Instance:
+    """One running instance."""
+
+    def __init__(self, path: Path, configuration: str) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        self.folder = Folder(path / "instance")
+        self.config = path / "muster.toml"
+        self.config.write_text(configuration)
+        self.log = path / "up.log"
+        self.peak = Peak()
+        self._up: subprocess.Popen[bytes] | None = None
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def running(self, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+        """`muster up` with these words, from ready to its end."""
+        with self.log.open("ab") as log:
+            self._up = subprocess.Popen(
+                [*MUSTER, "up", *words], cwd=ROOT, env=self.environment, stdout=subprocess.PIPE, stderr=log
+            )
+        try:
+            self._until_ready()
+            yield self._up
+        finally:
+            self.end()
+
+    def _until_ready(self) -> None:
+        assert self._up is not None
+        deadline = time.monotonic() + START_S
+        while not self.is_ready():
+            assert self._up.poll() is None, f"muster up ended with {self._up.returncode}:\n{self.tail()}"
+            assert time.monotonic() < deadline, f"not ready after {START_S} s:\n{self.tail()}"
+            time.sleep(0.02)
+
+    def is_ready(self) -> bool:
+        """Whether all roles serve."""
+        try:
+            record = self.record()
+        except UserError:
+            return False
+        return len(record.processes) == len(ROLES) and all(process.ready for process in record.processes)
+
+    def end(self) -> int:
+        """End the instance as Ctrl-C does. Gives its exit code."""
+        assert self._up is not None
+        if self._up.poll() is None:
+            for pid in self.pids().values():  # whoever is stopped cannot drain
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+            self._up.send_signal(signal.SIGINT)
+        try:
+            self._up.communicate(timeout=END_S)
+        except subprocess.TimeoutExpired:
+            self._up.kill()
+            self._up.communicate()
+            raise
+        return self._up.returncode
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """For commands that mean this instance."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
+        mine = {"MUSTER_CONFIG": str(self.config), "MUSTER_INSTANCE__DIR": str(self.folder.path)}
+        return kept | mine | {"NO_COLOR": "1", "COLUMNS": "200"}
+
+    def command(self, *words: str, **options: Any) -> subprocess.Popen[bytes]:
+        """Start a command against this instance."""
+        return subprocess.Popen([*MUSTER, *words], cwd=ROOT, env=self.environment, **options)
+
+    def tail(self) -> str:
+        """The end of what the instance logged."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-40:])
+
+    # --- who is there ---------------------------------------------------------------------------------------------
+
+    def record(self) -> Record:
+        """What `instance.json` says now. Raises `UserError`."""
+        return find(self.folder)
+
+    def process(self, role: str) -> Process:
+        """One role's entry."""
+        return next(process for process in self.record().processes if process.role == role)
+
+    def pids(self) -> dict[str, int]:
+        """The roles that run, by name."""
+        try:
+            return {process.role: process.pid for process in self.record().processes if process.pid}
+        except UserError:
+            return {}
+
+    def kill(self, role: str) -> int:
+        """kill -9. Gives the pid that is gone."""
+        pid = self.process(role).pid
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    async def back(self, role: str, dead: int) -> float:
+        """Wait until another process of the role serves. Gives when, on the monotonic clock."""
+
+        def serves() -> bool:
+            process = self.process(role)
+            return process.ready and process.pid not in {0, dead}
+
+        await until(serves, BACK_S)
+        return time.monotonic()
+
+    @contextlib.asynccontextmanager
+    async def stopped(self, role: str) -> AsyncIterator[None]:
+        """SIGSTOP while the block lasts."""
+        pid = self.process(role).pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    # --- what they say --------------------------------------------------------------------------------------------
+
+    def get(self, role: str, path: str) -> str:
+        """Ask a role's admin port."""
+        host, port = self.process(role).admin
+        connection = http.client.HTTPConnection(host, port, timeout=5)
+        try:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            body = response.read().decode()
+            assert response.status == 200, f"{role}{path}: {response.status} {body}"
+            return body
+        finally:
+            connection.close()
+
+    def status(self, role: str) -> dict[str, Any]:
+        """`/api/v1/status`."""
+        answer: dict[str, Any] = json.loads(self.get(role, "/api/v1/status"))
+        return answer
+
+    def metrics(self, role: str) -> Mapping[str, float]:
+        """`/metrics` without the prefix `muster_` and the suffix `_total`; labels other than the role are kept."""
+        found: dict[str, float] = {}
+        for line in self.get(role, "/metrics").splitlines():
+            if match := SAMPLE.fullmatch(line):
+                name = match["name"].removeprefix("muster_").removesuffix("_total")
+                labels = [label for label in match["labels"].split(",") if not label.startswith("role=")]
+                found[name + ("{" + ",".join(labels) + "}" if labels else "")] = float(match["value"])
+        return found
+
+    def room(self, role: str, name: str) -> dict[str, Any]:
+        """What a role knows of one room."""
+        answer: dict[str, Any] = json.loads(self.get(role, f"/api/v1/rooms/{quote(name, safe='')}"))
+        return answer
+
+    def interest(self, role: str) -> list[tuple[int, str]]:
+        """What a role knows of who wants which room, sorted."""
+        answer = json.loads(self.get(role, "/api/v1/interest"))["interest"]
+        return sorted((gateway, room) for gateway, room in answer)
+
+    def interest_agrees(self) -> bool:
+        """Whether router and broker know exactly what the gateway wants."""
+        truth = self.interest("gateway")
+        return truth == self.interest("router") == self.interest("broker")
+
+    async def watch_memory(self, every_s: float = 0.1) -> None:
+        """Sample every role's memory until cancelled."""
+        while True:
+            self.sample_memory()
+            await asyncio.sleep(every_s)
+
+    def sample_memory(self) -> None:
+        """Look once."""
+        for role, pid in self.pids().items():
+            with contextlib.suppress(OSError, StopIteration):
+                lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+                line = next(line for line in lines if line.startswith("VmRSS"))
+                self.peak.see(role, int(line.split()[1]) << 10)
+
+
+def configuration(**sections: Mapping[str, Any]) -> str:
+    """TOML of one level of tables, a dot in a name being `__`."""
+    lines: list[str] = []
+    for name, keys in sections.items():
+        lines.append(f"[{name.replace('__', '.')}]")
+        lines += [f"{key} = {msgspec.json.encode(value).decode()}" for key, value in keys.items()]
+    return "\n".join(lines) + "\n"

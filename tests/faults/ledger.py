@@ -1,0 +1,267 @@
+"""The whole account of some rooms: what was acknowledged where, what each member received, which gaps it was told.
+
+Owns members and publishers, through the public library only, and the rules that hold for them, written as plain sets.
+Every payload is unique: number of the publisher, its own number, when it was published, and padding made of both.
+"""
+
+import asyncio
+import contextlib
+import struct
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import muster
+
+HEAD: Final = struct.Struct("<IQQ")
+SETTLE_S: Final = 20.0
+
+Stream = muster.Stream
+Key = tuple[int, int]
+"""Publisher and its number: names a content."""
+
+
+def content(publisher: int, number: int, size: int) -> bytes:
+    """A payload that nobody else sends."""
+    head = HEAD.pack(publisher, number, time.monotonic_ns())
+    return head + bytes((publisher + number + at) & 0xFF for at in range(max(0, size - HEAD.size)))
+
+
+def read(data: bytes) -> tuple[Key, int]:
+    """Who sent it and when (monotonic ns). Raises `AssertionError` when a byte is not as it was sent."""
+    publisher, number, sent = HEAD.unpack_from(data)
+    padding = data[HEAD.size :]
+    first = (publisher + number) & 0xFF
+    assert padding == PADDING[first : first + len(padding)], f"{publisher}/{number} is not what was sent"
+    return (publisher, number), sent
+
+
+PADDING: Final = bytes(range(256)) * 4
+
+
+@dataclass(slots=True)
+class Seat:
+    """One member in one room."""
+
+    name: str
+    room: str
+    items: list[tuple[Stream, int, Key]] = field(default_factory=list)
+    received_ns: list[int] = field(default_factory=list)
+    gaps: list[tuple[Stream, int, int | None, str]] = field(default_factory=list)
+    newest_ns: int = 0
+    """When the newest message that was received had been published."""
+    newest_at: float = 0.0
+    late_ns: int = 0
+    """The longest that a message took."""
+    firsts: dict[int, float] = field(default_factory=dict)
+    """Per mark (a time in ns): when the first message published after it was received."""
+    marks: list[int] = field(default_factory=list)
+
+    def take(self, batch: Sequence[muster.Item]) -> None:
+        """Account for what was read."""
+        now = time.monotonic()
+        for item in batch:
+            if isinstance(item, muster.Gap):
+                self.gaps.append((item.stream, item.first, item.last, item.reason))
+                continue
+            key, sent = read(item.data)
+            position = item.position
+            self.items.append((position.stream, position.offset, key))
+            self.received_ns.append(int(now * 1e9))
+            self.late_ns = max(self.late_ns, int(now * 1e9) - sent)
+            if sent > self.newest_ns:
+                self.newest_ns, self.newest_at = sent, now
+            while self.marks and sent > self.marks[0]:
+                self.firsts[self.marks.pop(0)] = now
+
+    def covered(self) -> dict[Stream, list[tuple[int, float]]]:
+        """The gaps by stream."""
+        found: dict[Stream, list[tuple[int, float]]] = {}
+        for stream, first, last, _ in self.gaps:
+            found.setdefault(stream, []).append((first, float("inf") if last is None else last))
+        return found
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Rooms, their members, their publishers, and everything that happened."""
+
+    rooms: Sequence[str]
+    seats: list[Seat] = field(default_factory=list)
+    acknowledged: dict[str, dict[Key, tuple[Stream, int] | None]] = field(default_factory=dict)
+    """Per room what was acknowledged, and where; None where the answer that said so was lost."""
+    answered_ns: dict[Key, int] = field(default_factory=dict)
+    """When the acknowledgement came: the message had been numbered before."""
+    sent: dict[str, set[Key]] = field(default_factory=dict)
+    errors: list[BaseException] = field(default_factory=list)
+    clients: list[muster.Client] = field(default_factory=list)
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    rate: float = 0.0
+
+    # --- running ----------------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def members(self, instance: Any, count: int, **options: Any) -> AsyncIterator[None]:
+        """`count` members, each in every room, while the block lasts."""
+        async with contextlib.AsyncExitStack() as stack:
+            tasks: list[asyncio.Task[None]] = []
+            for number in range(count):
+                client = await stack.enter_async_context(muster.connect(instance, proxies=[], timeout=20.0))
+                self.clients.append(client)
+                for name in self.rooms:
+                    room = await stack.enter_async_context(client.join(name, **options))
+                    seat = Seat(f"member {number}", name)
+                    self.seats.append(seat)
+                    tasks.append(asyncio.create_task(self._read(room, seat)))
+            try:
+                yield
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read(self, room: muster.Room, seat: Seat) -> None:
+        try:
+            async for batch in room.batches():
+                seat.take(batch)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self.errors.append(error)
+
+    async def publish_all(self, client: muster.Client, publisher: int, per_room: int, size: int) -> None:
+        """Publish to every room as fast as credit allows; wait until all is acknowledged, positions unasked."""
+        for room in self.rooms:
+            self.sent.setdefault(room, set())
+
+        async def one(room: str) -> None:
+            sent = self.sent[room]
+            for number in range(per_room):
+                data = content(publisher, number, size)
+                while not client.publish_nowait(room, data):
+                    await client.writable(room)
+                sent.add((publisher, number))
+
+        await asyncio.gather(*(one(room) for room in self.rooms))
+        await client.flush(60)
+
+    async def publish_steadily(self, client: muster.Client, publisher: int, size: int) -> None:
+        """`rate` messages a second over all rooms until `stop`, each asked for its position."""
+        pending: set[asyncio.Task[None]] = set()
+        began, number = time.monotonic(), 0
+
+        async def one(room: str, key: Key, data: bytes) -> None:
+            try:
+                position = await client.publish(room, data, timeout=60)
+                where = None if position is None else (position.stream, position.offset)
+                self.acknowledged.setdefault(room, {})[key] = where
+                self.answered_ns[key] = time.monotonic_ns()
+            except BaseException as error:
+                self.errors.append(error)
+
+        while not self.stop.is_set():
+            due = int((time.monotonic() - began) * self.rate)
+            while number < due:
+                room, key = self.rooms[number % len(self.rooms)], (publisher, number)
+                self.sent.setdefault(room, set()).add(key)
+                task = asyncio.create_task(one(room, key, content(publisher, number, size)))
+                pending.add(task)
+                task.add_done_callback(pending.discard)
+                number += 1
+                if len(pending) > 20_000:
+                    raise AssertionError("20,000 messages wait for an answer")
+            await asyncio.sleep(0.005)
+        await asyncio.gather(*pending)
+
+    def mark(self) -> int:
+        """From now on: note when each member receives the first message that is published later."""
+        now = time.monotonic_ns()
+        for seat in self.seats:
+            seat.marks.append(now)
+        return now
+
+    def reached(self, mark: int) -> bool:
+        """Whether every member has received a message published after the mark."""
+        return all(mark in seat.firsts for seat in self.seats)
+
+    def first_after(self, mark: int) -> list[float]:
+        """When that was, per member and room, on the monotonic clock."""
+        return [seat.firsts[mark] for seat in self.seats]
+
+    def age_s(self, seat: Seat) -> float:
+        """The longest that a message took from its acknowledgement to this member, in seconds."""
+        answered = self.answered_ns
+        ages = (at - answered.get(key, at) for at, (_, _, key) in zip(seat.received_ns, seat.items, strict=True))
+        return max(ages, default=0) / 1e9
+
+    def gaps(self) -> Counter[str]:
+        """Gaps that members were told of, by reason."""
+        return Counter(reason for seat in self.seats for _, _, _, reason in seat.gaps)
+
+    async def settle(self) -> None:
+        """Wait until every member has received, or been told that it will not, all that was acknowledged."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S):
+                while any(True for _ in self.missing()):  # noqa: ASYNC110 - it happens in the servers
+                    await asyncio.sleep(0.1)
+
+    # --- the rules --------------------------------------------------------------------------------------------------
+
+    def missing(self) -> Iterator[str]:
+        """Acknowledged, neither received nor announced as missing."""
+        for seat in self.seats:
+            got = {key for _, _, key in seat.items}
+            gaps = seat.covered()
+            for key, where in self.acknowledged.get(seat.room, {}).items():
+                if key in got:
+                    continue
+                if where is None:
+                    # Nobody knows where it is: only a member that was told of no gap at all must have it.
+                    if not seat.gaps:
+                        yield f"{seat.name} in {seat.room}: {key} (place unknown) never came, and no gap was announced"
+                    continue
+                stream, offset = where
+                if not any(first <= offset <= last for first, last in gaps.get(stream, [])):
+                    yield f"{seat.name} in {seat.room}: {key} at {stream}:{offset} neither came nor was announced"
+
+    def violations(self) -> Iterator[str]:
+        """Everything that breaks a promise of the protocol, but for what is missing."""
+        for error in self.errors:
+            yield f"a call failed: {error!r}"
+        for seat in self.seats:
+            where = f"{seat.name} in {seat.room}"
+            known, sent = self.acknowledged.get(seat.room, {}), self.sent.get(seat.room, set())
+            gaps, highest = seat.covered(), dict[Stream, int]()
+            for stream, offset, key in seat.items:
+                if offset <= highest.get(stream, 0):
+                    yield f"{where}: {stream}:{offset} after {highest[stream]}: twice or out of order"
+                highest[stream] = offset
+                if key not in sent:
+                    yield f"{where}: {key} was never sent to this room"
+                position = known.get(key)
+                if position is not None and position[0] == stream and position[1] != offset:
+                    yield f"{where}: {key} came at {stream}:{offset}, acknowledged at {position}"
+                if any(first <= offset <= last for first, last in gaps.get(stream, [])):
+                    yield f"{where}: {stream}:{offset} came and was announced as a gap"
+            twice = {key: count for key, count in Counter(key for _, _, key in seat.items).items() if count > 1}
+            if twice:
+                yield f"{where}: {len(twice)} contents came more than once, as {next(iter(twice.items()))}"
+            for publisher in {key[0] for _, _, key in seat.items}:
+                numbers = [key[1] for _, _, key in seat.items if key[0] == publisher]
+                if numbers != sorted(numbers):
+                    yield f"{where}: publisher {publisher} came out of order"
+
+    def check(self) -> None:
+        """Raise `AssertionError` with the first few of what is wrong."""
+        wrong = [*self.violations(), *self.missing()]
+        assert not wrong, f"{len(wrong)} violations:\n" + "\n".join(wrong[:10])
+
+    def check_whole(self, per_room: int) -> None:
+        """Every member has everything exactly once and in order: no gap, nothing missing, nothing double."""
+        self.check()
+        for seat in self.seats:
+            assert not seat.gaps, f"{seat.name} in {seat.room} was told of gaps: {seat.gaps[:3]}"
+            numbers = [key[1] for _, _, key in seat.items]
+            assert numbers == list(range(per_room)), f"{seat.name} in {seat.room}: {len(numbers)} of {per_room}"

@@ -1,0 +1,119 @@
+"""`muster up --demo` by its exit code and summary, and what the roles' metrics say of the same messages (I-8)."""
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from control.demo import DemoRoom, Figures
+from control.options import Demo
+from tests.faults.conftest import Make
+from tests.faults.instance import MUSTER, ROOT, Instance
+
+LOSSES = [0.0, 0.01]
+
+
+def run(instance: Instance, *words: str) -> subprocess.CompletedProcess[str]:
+    """`muster up` to its end."""
+    command, environment = [*MUSTER, "up", *words], instance.environment
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("loss", "seconds"),
+    [
+        (0.01, 3),
+        pytest.param(0.0, 10, marks=pytest.mark.soak),
+        pytest.param(0.01, 10, marks=pytest.mark.soak),
+    ],
+)
+def test_the_demo_loses_nothing_and_a_second_one_starts_at_once(
+    make: Make, figures: Callable[..., None], loss: float, seconds: int
+) -> None:
+    instance = make(faults={"loss": loss})
+    began = time.monotonic()
+    first = run(instance, "--demo", "--for", str(seconds), "--json")
+    took = time.monotonic() - began
+    summary = json.loads(first.stdout)
+    figures(loss=loss, seconds=took, summary=summary)
+    assert first.returncode == 0, first.stderr[-2000:]
+    assert summary["lost"] == summary["repeated"] == 0
+    assert summary["delivered"] == summary["published"] * summary["members"]
+    assert summary["published"] >= 90 * seconds
+    assert ("FAULTS" in first.stderr) == bool(loss)
+    began = time.monotonic()
+    second = run(instance, "--demo", "--for", "1", "--members", "5")
+    assert second.returncode == 0, second.stderr[-2000:]
+    assert "every member got every message" in second.stdout
+    assert time.monotonic() - began < 8
+
+
+def dropped(metrics: Mapping[str, float], *reasons: str) -> float:
+    return sum(metrics[reason] for reason in reasons)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+async def test_the_summary_agrees_with_the_metrics_of_every_role(
+    make: Make, figures: Callable[..., None], loss: float
+) -> None:
+    instance = make(faults={"loss": loss})
+    room = DemoRoom(Demo(members=50, rate=400))
+    with instance.running():
+        async with room.opened(instance.folder):
+            await asyncio.sleep(3)
+            summary = await room.finish()
+            await asyncio.sleep(0.5)  # the last acknowledgements of members
+            proxy, broker, gateway = [instance.metrics(role) for role in ROLES]
+    figures(loss=loss, summary=str(summary))
+    assert summary.whole, summary
+    check_proxy(proxy, broker)
+    check_broker(broker, gateway, summary)
+    check_gateway(gateway, summary)
+    if loss:
+        assert min(role["faults_lost"] for role in (proxy, broker, gateway)) > 0
+        assert gateway["messages_repaired"] > 0
+
+
+ROLES = ("proxy", "broker", "gateway")
+
+
+def check_proxy(proxy: Mapping[str, float], broker: Mapping[str, float]) -> None:
+    """What clients sent was passed on or dropped for a reason; more is nowhere, as all is acknowledged."""
+    reasons = dropped(proxy, "dropped_no_owner", "dropped_queue_full", "dropped_handle")
+    assert proxy["messages_received"] == proxy["messages_forwarded"] + reasons
+    taken = broker["messages_published"] + broker["messages_repeated"]
+    reasons = dropped(broker, "dropped_ahead", "dropped_not_ready", "dropped_not_owner", "dropped_full")
+    # What the link lost is the difference; the broker takes no more than it was sent.
+    assert taken + reasons <= proxy["messages_forwarded"]
+
+
+def check_broker(broker: Mapping[str, float], gateway: Mapping[str, float], summary: Figures) -> None:
+    """What was numbered is what was published, and each went to the one gateway once, repairs apart."""
+    assert broker["messages_published"] == summary.published
+    assert broker["messages_sent"] == summary.published
+    assert gateway["messages_received"] == summary.published
+    lost_of_them = broker["messages_sent"] + broker["messages_repaired"]
+    assert gateway["messages_received"] + gateway["messages_duplicate"] <= lost_of_them
+
+
+def check_gateway(gateway: Mapping[str, float], summary: Figures) -> None:
+    """Accepted for members = delivered + dropped by reason + pending, the latter two being none."""
+    accepted = gateway["messages_received"] * summary.members
+    assert gateway["messages_sent"] == accepted == summary.delivered
+    assert dropped(gateway, "dropped_no_member", "dropped_stale_stream", "dropped_held_full") == 0
+    assert gateway["cursors_moved"] == gateway["gaps_unrepaired"] == 0
+
+
+def test_ctrl_c_ends_the_demo_with_0_and_leaves_no_process(make: Make) -> None:
+    instance = make()
+    with instance.running("--demo", "--members", "10"):
+        pids = instance.pids()
+        assert len(pids) == 4
+        assert instance.end() == 0
+    assert not [pid for pid in pids.values() if os.path.exists(f"/proc/{pid}")]
+    assert re.search(r"FAULTS", instance.log.read_text()) is None

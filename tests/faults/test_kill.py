@@ -1,0 +1,114 @@
+"""kill -9 of each role under load: the others go on, and nothing is missing in silence."""
+
+import asyncio
+import functools
+import itertools
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+import muster
+from tests.faults.conftest import Make
+from tests.faults.instance import ROLES, Instance
+from tests.faults.ledger import Ledger
+from tests.waiting import until
+
+ROOMS = [f"room-{number}" for number in range(6)]
+MEMBERS = 4
+RATE = 600.0
+BACK_S_MAX = 2.0
+INTEREST_S_MAX = 3.0
+BETWEEN_S = 0.5
+
+
+async def come_and_go(instance: Instance, stop: asyncio.Event) -> None:
+    """A client that joins and leaves other rooms all the time: interest that changes while roles die."""
+    async with muster.connect(instance.folder.path, proxies=[], timeout=30) as client:
+        for number in itertools.count():
+            if stop.is_set():
+                return
+            async with client.join(f"passing-{number % 7}"):
+                await asyncio.sleep(0.3)
+
+
+@pytest.mark.timeout(7_200)
+@pytest.mark.parametrize(
+    ("rounds", "loss"),
+    [
+        (3, 0.05),
+        pytest.param(100, 0.0, marks=pytest.mark.soak),
+        pytest.param(100, 0.05, marks=pytest.mark.soak),
+    ],
+)
+async def test_a_role_that_is_killed_comes_back_and_nothing_is_missing_in_silence(
+    make: Make, figures: Callable[..., None], rounds: int, loss: float
+) -> None:
+    instance, ledger = make(faults={"loss": loss}), Ledger(ROOMS, rate=RATE)
+    since_back: dict[str, list[float]] = {role: [] for role in ROLES}
+    since_kill: dict[str, list[float]] = {role: [] for role in ROLES}
+    agreed: dict[str, list[float]] = {role: [] for role in ROLES}
+    gaps: dict[str, Counter[str]] = {role: Counter() for role in ROLES}
+    late: list[str] = []
+    with instance.running():
+        async with (
+            ledger.members(instance.folder.path, MEMBERS),
+            muster.connect(instance.folder.path, gateways=[], timeout=60) as client,
+            asyncio.TaskGroup() as tasks,
+        ):
+            publishing = tasks.create_task(ledger.publish_steadily(client, 1, 100))
+            tasks.create_task(come_and_go(instance, ledger.stop))
+            memory = tasks.create_task(instance.watch_memory(0.5))
+            await asyncio.sleep(BETWEEN_S)
+            for turn, role in itertools.product(range(rounds), ROLES):
+                others = {name: pid for name, pid in instance.pids().items() if name != role}
+                told = ledger.gaps()
+                killed, dead = time.monotonic(), instance.kill(role)
+                back = await instance.back(role, dead)
+                mark = ledger.mark()
+                what = f"{role}, round {turn}"
+                try:
+                    await until(functools.partial(ledger.reached, mark), 30)
+                except TimeoutError:
+                    silent = sum(mark not in seat.firsts for seat in ledger.seats)
+                    late.append(f"{what}: {silent} of {len(ledger.seats)} members received nothing for 30 s")
+                    break
+                first = max(ledger.first_after(mark))
+                since_back[role].append(first - back)
+                since_kill[role].append(first - killed)
+                if first - back > BACK_S_MAX:
+                    late.append(f"{what}: {first - back:.2f} s until all members received again")
+                began = time.monotonic()
+                try:
+                    await until(instance.interest_agrees, INTEREST_S_MAX)
+                except TimeoutError:
+                    known = {name: instance.interest(name) for name in ("gateway", "router", "broker")}
+                    late.append(f"{what}: interest differs: {known}")
+                agreed[role].append(time.monotonic() - began)
+                gaps[role] += ledger.gaps() - told
+                still = instance.pids()
+                assert {name: still[name] for name in others} == others, f"{what}: another role died with it"
+                await asyncio.sleep(BETWEEN_S)
+            ledger.stop.set()
+            await publishing
+            await ledger.settle()
+            memory.cancel()
+
+        def spread(times: list[float]) -> tuple[float, float] | None:
+            return (round(statistics.median(times), 3), round(max(times), 3)) if times else None
+
+        figures(
+            since_back_p50_max={role: spread(times) for role, times in since_back.items()},
+            since_kill_p50_max={role: spread(times) for role, times in since_kill.items()},
+            interest_p50_max={role: spread(times) for role, times in agreed.items()},
+            acknowledged=sum(len(room) for room in ledger.acknowledged.values()),
+            received=sum(len(seat.items) for seat in ledger.seats),
+            gaps={role: dict(count) for role, count in gaps.items()},
+            rss_mib=instance.peak.mib(),
+        )
+    ledger.check()
+    assert not gaps["router"], f"nothing goes through a router, and yet members lost something: {gaps}"
+    assert not gaps["proxy"], f"what a proxy had is repeated through the next: {gaps}"
+    assert not late, "\n".join(late)

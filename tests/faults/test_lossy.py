@@ -1,0 +1,44 @@
+"""Loss, duplicates, reordering and jitter on every link, both directions: exactly once, in order, by content."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+
+import muster
+from tests.faults.conftest import Make
+from tests.faults.ledger import Ledger
+
+FAULTS = {"loss": 0.02, "duplicate": 0.01, "reorder": 0.02, "jitter_ms": 5}
+ROOMS = [f"room-{number}" for number in range(10)]
+MEMBERS = 20
+DELIVERIES_PER_S = 20_000
+RSS_MIB_MAX = 200
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("messages", [20_000, pytest.param(200_000, marks=pytest.mark.soak)])
+async def test_every_member_gets_every_message_once_and_in_order(
+    make: Make, figures: Callable[..., None], messages: int
+) -> None:
+    instance, ledger, per_room = make(faults=FAULTS), Ledger(ROOMS), messages // len(ROOMS)
+    with instance.running():
+        memory = asyncio.create_task(instance.watch_memory())
+        async with ledger.members(instance.folder.path, MEMBERS, policy="block"):
+            began = time.monotonic()
+            async with muster.connect(instance.folder.path, gateways=[], timeout=60) as client:
+                await ledger.publish_all(client, 1, per_room, 200)
+                acknowledged = time.monotonic() - began
+                async with asyncio.timeout(120):
+                    while any(len(seat.items) < per_room for seat in ledger.seats):  # noqa: ASYNC110
+                        await asyncio.sleep(0.05)
+            took = time.monotonic() - began
+        memory.cancel()
+        ledger.check_whole(per_room)
+        rate = messages * MEMBERS / took
+        figures(seconds=took, acknowledged_s=acknowledged, deliveries_per_s=rate, rss_mib=instance.peak.mib())
+        injected = {role: instance.metrics(role)["faults_lost"] for role in ("router", "broker", "gateway", "proxy")}
+        assert all(injected.values()), f"a role lost nothing on purpose: {injected}"
+    assert rate >= DELIVERIES_PER_S
+    assert max(instance.peak.mib().values()) < RSS_MIB_MAX

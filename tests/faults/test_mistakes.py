@@ -1,0 +1,179 @@
+"""A user's mistakes against a real instance: one clear line and the right exit code, never a traceback."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.conftest import Make
+from tests.faults.instance import MUSTER, ROOT, Instance, configuration
+
+
+def run(instance: Instance, *words: str, stdin: bytes = b"", **environment: str) -> tuple[int, str]:
+    """One command to its end: exit code, and stderr, which must be the only thing it says."""
+    done = subprocess.run(
+        [*MUSTER, *words],
+        cwd=ROOT,
+        env=instance.environment | environment,
+        input=stdin,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == b"", done.stdout
+    return done.returncode, done.stderr.decode()
+
+
+def check_line(said: str, *wanted: str) -> None:
+    """It is one line, and it says these."""
+    lines = said.splitlines()
+    assert len(lines) == 1, said
+    assert lines[0].startswith("muster: ")
+    for text in wanted:
+        assert text in lines[0]
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
+    """One instance for all mistakes that leave it as it is."""
+    instance = Instance(tmp_path_factory.mktemp("mistakes"), configuration(log={"level": "warning"}))
+    with instance.running():
+        yield instance
+
+
+@pytest.mark.parametrize("word", ["sub", "pub"])
+@pytest.mark.parametrize("name", ["", "two\nlines", "x" * 300, ":room", "NAMESPACE?:room"])
+def test_a_bad_room_name(running: Instance, word: str, name: str) -> None:
+    code, said = run(running, word, name, stdin=b"line\n")
+    check_line(said, "name")
+    assert code == 2
+
+
+def test_a_line_that_is_too_long_is_named(running: Instance) -> None:
+    code, said = run(running, "pub", "room", stdin=b"short\n" + b"x" * 65_537 + b"\nnever\n")
+    check_line(said, "line 2", "65537", "65536")
+    assert code == 1
+
+
+def test_the_longest_line_is_taken(running: Instance) -> None:
+    code, said = run(running, "pub", "room", stdin=b"x" * 65_536 + b"\n")
+    assert (code, said) == (0, "published 1 to room\n")
+
+
+@pytest.mark.parametrize("word", ["sub", "pub"])
+def test_a_wrong_token(running: Instance, word: str) -> None:
+    token = running.folder.token
+    right = token.read_bytes()
+    token.write_bytes(b"not the token\n")
+    try:
+        code, said = run(running, word, "room", stdin=b"line\n")
+    finally:
+        token.write_bytes(right)
+    check_line(said, "token is wrong")
+    assert code == 1
+
+
+def test_a_second_instance_in_the_same_folder(running: Instance) -> None:
+    code, said = run(running, "up")
+    check_line(said, "already running", str(running.folder.path))
+    assert code == 1
+
+
+def test_a_room_that_nobody_is_in(running: Instance) -> None:
+    code, said = run(running, "rooms", "show", "nobody")
+    check_line(said, "no room 'nobody'", "muster rooms ls")
+    assert code == 1
+
+
+def test_an_unreadable_token(running: Instance) -> None:
+    token = running.folder.token
+    right = token.read_bytes()
+    token.unlink()
+    try:
+        code, said = run(running, "sub", "room")
+    finally:
+        token.write_bytes(right)
+    check_line(said, str(token), "cannot be read")
+    assert code == 69
+
+
+@pytest.mark.parametrize("key", ["gateway.bind", "gateway.link_bind", "proxy.bind", "broker.bind", "router.bind"])
+def test_an_address_in_use(make: Make, key: str) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        role, _, name = key.partition(".")
+        code, said = run(make(**{role: {name: address}}), "up")
+    check_line(said, key, address, "in use")
+    assert code == 1
+
+
+def test_an_address_of_another_machine(make: Make) -> None:
+    code, said = run(make(gateway={"bind": "192.0.2.1:7400"}), "up")
+    check_line(said, "gateway.bind", "192.0.2.1:7400")
+    assert code == 1
+
+
+def test_an_unknown_key(make: Make) -> None:
+    instance = make(gateway={"arena_mb": 3})
+    for words in (["up"], ["status"], ["sub", "room"], ["config", "check"]):
+        code, said = run(instance, *words)
+        check_line(said, str(instance.config), "gateway.arena_mb", "did you mean gateway.arena_mib?")
+        assert code == 78
+
+
+def test_a_file_that_is_none(make: Make, tmp_path: Path) -> None:
+    code, said = run(make(), "up", "--config", str(tmp_path))
+    check_line(said, str(tmp_path), "cannot be read")
+    assert code == 78
+
+
+def test_a_cluster_secret_that_is_none(make: Make, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("not hex")
+    code, said = run(make(cluster={"secret_file": str(secret)}), "up", MUSTER_LOG__LEVEL="error")
+    assert "Traceback" not in said
+    check_line(said, str(secret), "is not hex")
+    assert code in {1, 78}
+
+
+def test_no_instance(make: Make) -> None:
+    for words in (["sub", "room"], ["pub", "room"], ["status"], ["rooms", "ls"]):
+        code, said = run(make(), *words, stdin=b"line\n")
+        check_line(said, "no instance runs here", "muster up")
+        assert code == 69
+
+
+def test_an_instance_that_was_killed(make: Make) -> None:
+    instance = make()
+    with instance.running() as up:
+        pids = instance.pids()
+        up.send_signal(signal.SIGKILL)
+        up.wait(10)
+        deadline = time.monotonic() + 5
+        while any(os.path.exists(f"/proc/{pid}") for pid in pids.values()):
+            assert time.monotonic() < deadline, "a role outlived its parent"
+            time.sleep(0.02)
+        for words in (["sub", "room"], ["pub", "room"], ["status"]):
+            code, said = run(instance, *words, stdin=b"line\n")
+            check_line(said, "died", "muster up")
+            assert code == 69
+    with instance.running():  # what the dead one left is in nobody's way
+        assert run(instance, "pub", "room", stdin=b"line\n") == (0, "published 1 to room\n")
+
+
+@pytest.mark.soak
+def test_a_standing_gateway_is_a_time_out_and_not_a_hang(make: Make) -> None:
+    instance = make()
+    with instance.running():
+        os.kill(instance.process("gateway").pid, signal.SIGSTOP)
+        began = time.monotonic()
+        code, said = run(instance, "sub", "room")
+        assert time.monotonic() - began < 20
+        check_line(said, "gateway")
+        assert code == 75

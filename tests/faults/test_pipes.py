@@ -1,0 +1,225 @@
+"""`muster pub` and `muster sub` on a lossy network: byte for byte, within 15 s, in little memory."""
+
+import asyncio
+import itertools
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.conftest import Make
+from tests.faults.instance import Instance
+
+SECONDS_MAX = 15.0
+RSS_MIB_MAX = 200
+STOPPED_S = 3.0
+GAP = re.compile(rb"gap stream=(\S+) first=(\d+) last=(\d+|unknown) reason=(\w+)")
+BUFFERS: dict[str, dict[str, Any]] = {
+    role: {"recv_buffer_bytes": 0, "send_buffer_bytes": 0} for role in ("gateway", "proxy", "broker", "router")
+}
+PACED: dict[str, dict[str, Any]] = {"namespaces__paced": {"flow": "paced"}}
+
+NUMBERS = [b"%d" % number for number in range(1, 100_001)]
+KILOBYTES = [b"%07d " % number + b"k" * 1_016 for number in range(1, 20_001)]
+THIRTY_KILOBYTES = [b"%07d " % number + b"t" * 30_712 for number in range(1, 2_001)]
+
+CASES: dict[str, tuple[str, list[bytes], dict[str, dict[str, Any]]]] = {
+    "numbers": ("nums", NUMBERS, {}),
+    "numbers_paced": ("paced:nums", NUMBERS, PACED),
+    "numbers_default_buffers": ("nums", NUMBERS, BUFFERS),
+    "kilobytes": ("kilo", KILOBYTES, {}),
+    "kilobytes_paced": ("paced:kilo", KILOBYTES, PACED),
+    "kilobytes_paced_default_buffers": ("paced:kilo", KILOBYTES, PACED | BUFFERS),
+    "thirty_kilobytes_paced": ("paced:thirty", THIRTY_KILOBYTES, PACED),
+    "thirty_kilobytes_paced_default_buffers": ("paced:thirty", THIRTY_KILOBYTES, PACED | BUFFERS),
+}
+
+
+class Subscriber:
+    """A `muster sub` with its output in files."""
+
+    def __init__(self, instance: Instance, folder: Path, name: str, room: str, *words: str) -> None:
+        self.output, self.errors = folder / f"{name}.out", folder / f"{name}.err"
+        with self.output.open("wb") as output, self.errors.open("wb") as errors:
+            self.process = instance.command("sub", room, *words, stdout=output, stderr=errors)
+        deadline = time.monotonic() + 15
+        while b"joined" not in self.errors.read_bytes():
+            assert time.monotonic() < deadline, f"not joined: {self.errors.read_text()}"
+            time.sleep(0.02)
+
+    def gaps(self) -> list[tuple[bytes, int, int | None, bytes]]:
+        """What was announced."""
+        found = GAP.findall(self.errors.read_bytes())
+        return [
+            (stream, int(first), None if last == b"unknown" else int(last), why) for stream, first, last, why in found
+        ]
+
+    def end(self) -> int:
+        """End it as Ctrl-C does."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.send_signal(signal.SIGINT)
+        return self.process.wait(15)
+
+
+@contextmanager
+def ended(*subscribers: Subscriber) -> Iterator[None]:
+    """Leave none behind."""
+    try:
+        yield
+    finally:
+        for subscriber in subscribers:
+            subscriber.end()
+
+
+def publish(instance: Instance, room: str, source: Path) -> subprocess.Popen[bytes]:
+    """`muster pub ROOM < source`."""
+    with source.open("rb") as stream:
+        return instance.command("pub", room, stdin=stream, stderr=subprocess.DEVNULL)
+
+
+async def wait_for(condition: Callable[[], object], deadline: float) -> bool:
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(0.05)
+    return True
+
+
+def tells_all(subscriber: Subscriber, lines: list[bytes], offset_of: Callable[[int], tuple[int, int]]) -> bool:
+    """Whether printed and announced lines reach the last one."""
+    last_offset = offset_of(len(lines) - 1)[1]
+    if any(last is None or last >= last_offset for _, _, last, _ in subscriber.gaps()):
+        return True
+    size = subscriber.output.stat().st_size
+    if size < len(lines[-1]) + 1:
+        return False
+    with subscriber.output.open("rb") as stream:
+        stream.seek(size - len(lines[-1]) - 1)
+        return stream.read() == lines[-1] + b"\n"
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(
+    "case",
+    [
+        "numbers",
+        "kilobytes_paced",
+        "thirty_kilobytes_paced_default_buffers",
+        *(pytest.param(name, marks=pytest.mark.soak) for name in CASES),
+    ],
+)
+async def test_what_goes_into_pub_comes_out_of_sub(
+    make: Make, figures: Callable[..., None], tmp_path: Path, case: str
+) -> None:
+    room, lines, sections = CASES[case]
+    instance = make(faults={"loss": 0.02}, **sections)
+    source = tmp_path / "lines"
+    source.write_bytes(b"\n".join(lines) + b"\n")
+    with instance.running():
+        memory = asyncio.create_task(instance.watch_memory())
+        whole = Subscriber(instance, tmp_path, "whole", room, "--count", str(len(lines)))
+        with ended(whole):
+            began = time.monotonic()
+            publisher = publish(instance, room, source)
+            finished = await wait_for(lambda: whole.process.poll() is not None, began + 60)
+            took = time.monotonic() - began
+            publisher.wait(20)
+            acknowledged = time.monotonic() - began
+        memory.cancel()
+        figures(
+            case=case,
+            seconds=took,
+            acknowledged_s=acknowledged,
+            lines_per_s=len(lines) / took,
+            rss_mib=instance.peak.mib(),
+        )
+        count = whole.output.read_bytes().count(b"\n")
+        assert finished, f"{count} of {len(lines)} lines after {took:.1f} s; gaps {whole.gaps()[:5]}"
+        assert whole.output.read_bytes() == source.read_bytes()
+        assert publisher.returncode == 0
+        assert whole.process.returncode == 0
+        assert not whole.gaps()
+    assert took < SECONDS_MAX
+    assert max(instance.peak.mib().values()) < RSS_MIB_MAX
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(
+    "case", ["numbers", "kilobytes_paced", *(pytest.param(name, marks=pytest.mark.soak) for name in CASES)]
+)
+async def test_beside_it_one_that_is_stopped_has_the_whole_in_lines_and_gaps(
+    make: Make, figures: Callable[..., None], tmp_path: Path, case: str
+) -> None:
+    room, lines, sections = CASES[case]
+    instance = make(faults={"loss": 0.02}, **sections)
+    source = tmp_path / "lines"
+    source.write_bytes(b"\n".join(lines) + b"\n")
+    with instance.running():
+        memory = asyncio.create_task(instance.watch_memory())
+        whole = Subscriber(instance, tmp_path, "whole", room, "--count", str(len(lines)))
+        stopped = Subscriber(instance, tmp_path, "stopped", room)
+        with ended(whole, stopped):
+            began = time.monotonic()
+            publisher = publish(instance, room, source)
+            await wait_for(lambda: stopped.output.stat().st_size > 0, began + 10)
+            os.kill(stopped.process.pid, signal.SIGSTOP)
+            await asyncio.sleep(STOPPED_S)
+            os.kill(stopped.process.pid, signal.SIGCONT)
+            finished = await wait_for(lambda: whole.process.poll() is not None, began + 60)
+            took = time.monotonic() - began
+            publisher.wait(20)
+            owner: dict[str, Any] = await asyncio.to_thread(lambda: instance.room("broker", room))
+            chunks, rest = divmod(owner["next_offset"] - 1, len(lines))
+            assert rest == 0, f"{owner} for {len(lines)} lines"
+
+            def offsets(index: int) -> tuple[int, int]:
+                return index * chunks + 1, (index + 1) * chunks
+
+            told = await wait_for(lambda: tells_all(stopped, lines, offsets), time.monotonic() + 15)
+        memory.cancel()
+        gaps = stopped.gaps()
+        printed = stopped.output.read_bytes().splitlines()
+        figures(
+            case=case, seconds=took, printed=len(printed), gaps=len(gaps), why=sorted({gap[3].decode() for gap in gaps})
+        )
+        assert finished, f"{whole.output.read_bytes().count(10)} of {len(lines)} lines; gaps {whole.gaps()[:5]}"
+        assert whole.output.read_bytes() == source.read_bytes(), "the stopped one took something from the other"
+        assert told, f"the last line is neither printed nor announced: {printed[-1][:20]!r}, {gaps[-3:]}"
+        account(lines, printed, gaps, offsets)
+    assert took < SECONDS_MAX
+    assert max(instance.peak.mib().values()) < RSS_MIB_MAX
+
+
+def account(
+    lines: list[bytes],
+    printed: list[bytes],
+    gaps: list[tuple[bytes, int, int | None, bytes]],
+    offsets: Callable[[int], tuple[int, int]],
+) -> None:
+    """Printed lines and announced gaps are disjoint, in order, and together the whole."""
+    index_of = {line: index for index, line in enumerate(lines)}
+    indices = [index_of[line] for line in printed]
+    assert all(one < other for one, other in itertools.pairwise(indices)), "printed out of order or twice"
+    announced: set[int] = set()
+    for _, first, last, _ in gaps:
+        announced.update(range(first, (offsets(len(lines) - 1)[1] if last is None else last) + 1))
+    missing = [
+        index
+        for index in sorted(set(range(len(lines))) - set(indices))
+        if not announced & set(range(*_span(offsets(index))))
+    ]
+    assert not missing, f"{len(missing)} lines neither printed nor announced, as {missing[:5]}; gaps {gaps[:5]}"
+    both = [index for index in indices if announced.issuperset(range(*_span(offsets(index))))]
+    assert not both, f"{len(both)} lines printed and announced as missing, as {both[:5]}"
+
+
+def _span(offsets: tuple[int, int]) -> tuple[int, int]:
+    return offsets[0], offsets[1] + 1
