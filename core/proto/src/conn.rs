@@ -7,6 +7,7 @@ use crate::codec::{Reader, Writer};
 use crate::flow::Flow;
 use crate::log::{LogReceiver, LogSender};
 use crate::machine::{Addr, Micros, Outbox, SocketId};
+use crate::planted::{self, Bug};
 use crate::seal::{accepts_generation, Direction, KeyCache, KeySlots, Secret, TAG};
 use crate::window::{Verdict, Window};
 use crate::wire::frame::{append, Status};
@@ -147,7 +148,7 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
     }
 
     fn direction(&self, ours: bool) -> Direction {
-        if self.initiator == ours {
+        if self.initiator == ours || planted::is(Bug::DirectionMissing) {
             Direction::Initiator
         } else {
             Direction::Responder
@@ -178,6 +179,9 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
             return Err(Reject::Generation);
         }
         let direction = self.direction(false);
+        if planted::is(Bug::WindowBeforeOpen) {
+            self.window.commit(header.sequence);
+        }
         let (aad, sealed) = datagram.split_at_mut(HEADER);
         let Ok(len) = keys.open(&self.secret, &mut self.keys, direction, header.sequence, aad, sealed) else {
             return Err(Reject::Forged);
@@ -438,6 +442,9 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         }
         self.tail_step += 1;
         self.tail_at = TAIL_PROBES.get(usize::from(self.tail_step)).map(|wait| now + wait);
+        if planted::is(Bug::TailProbeStopsEarly) {
+            self.tail_at = None;
+        }
         self.want_status = true;
         true
     }

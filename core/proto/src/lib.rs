@@ -25,6 +25,7 @@ pub mod name;
 pub mod node;
 pub mod order;
 pub mod placement;
+pub mod planted;
 pub mod proxy;
 pub mod ring;
 pub mod router;

@@ -9,12 +9,15 @@ use muster_proto::machine::Micros;
 use muster_proto::wire::{GapReason, StreamGap, StreamId};
 
 pub struct Published {
+    pub sender: u64,
     pub room: usize,
     pub number: u64,
     pub len: usize,
     pub called_at: Micros,
     /// Where its owner says that it stands; offset 0 where the owner did not remember.
     pub acked: Option<(StreamId, u64)>,
+    /// Its sender died before it was acknowledged.
+    pub forgotten: bool,
 }
 
 /// A gap as a member heard of it, and the stream of the same owner that followed it.
@@ -33,12 +36,15 @@ pub struct Membership {
     /// From when on every acknowledged message must be had or announced as lost.
     pub owed_from: Option<Micros>,
     pub left: bool,
-    /// Last number had of each sender.
-    last: BTreeMap<u64, u64>,
+    /// Last number had of each life of each sender: what an earlier life sent may still be on its way.
+    last: BTreeMap<(u64, u64), u64>,
     had: BTreeSet<(u64, u64)>,
     offsets: BTreeMap<StreamKey, u64>,
     gaps: Vec<Announced>,
 }
+
+/// Numbers below this are those of a sender's first life.
+const LIFE_BITS: u32 = 20;
 
 type StreamKey = (u32, u32, u32);
 
@@ -62,8 +68,8 @@ impl Announced {
 
 #[derive(Default)]
 pub struct Oracle {
-    /// By sender and room: messages in the order of their numbers, which start with 1.
-    published: BTreeMap<(u64, usize), Vec<usize>>,
+    /// By sender and room: messages by their numbers.
+    published: BTreeMap<(u64, usize), BTreeMap<u64, usize>>,
     pub messages: Vec<Published>,
     pub memberships: Vec<Membership>,
     pub delivered: u64,
@@ -90,26 +96,34 @@ pub fn content(sender: u64, room: usize, number: u64, len: usize, into: &mut Vec
 }
 
 impl Oracle {
-    /// The number that the next message of `sender` in `room` has.
-    pub fn next_number(&self, sender: u64, room: usize) -> u64 {
-        self.published.get(&(sender, room)).map_or(0, Vec::len) as u64 + 1
+    /// The number that the next message of `sender` in `room` has. Each life of a sender counts anew, above the one before.
+    pub fn next_number(&self, sender: u64, room: usize, life: u64) -> u64 {
+        let last = self.published.get(&(sender, room)).and_then(|all| all.last_key_value());
+        last.map_or(0, |(number, _)| *number).max(life << LIFE_BITS) + 1
     }
 
     /// Notes a message that was taken for publishing; its place in `messages`, plus one, is its ticket.
-    pub fn note_published(&mut self, now: Micros, sender: u64, room: usize, len: usize) {
-        let number = self.next_number(sender, room);
-        self.published
-            .entry((sender, room))
-            .or_default()
-            .push(self.messages.len());
-        let acked = None;
+    pub fn note_published(&mut self, now: Micros, sender: u64, room: usize, number: u64, len: usize) {
+        let all = self.published.entry((sender, room)).or_default();
+        all.insert(number, self.messages.len());
         self.messages.push(Published {
+            sender,
             room,
             number,
             len,
             called_at: now,
-            acked,
+            acked: None,
+            forgotten: false,
         });
+    }
+
+    /// The sender died: nobody waits for its acknowledgements any more.
+    pub fn forget(&mut self, sender: u64) {
+        let lost = self
+            .messages
+            .iter_mut()
+            .filter(|message| message.sender == sender && message.acked.is_none());
+        lost.for_each(|message| message.forgotten = true);
     }
 
     pub fn note_acked(&mut self, ticket: u64, stream: StreamId, offset: u64) -> Result<(), String> {
@@ -188,7 +202,6 @@ impl Oracle {
                 gap.gap
             ));
         }
-        let last = membership.last.entry(sender).or_default();
         let number = if data.len() >= 8 {
             data[..8]
                 .iter()
@@ -197,16 +210,17 @@ impl Oracle {
         } else {
             let span = 1u64 << (8 * data.len());
             let low = data.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
-            let ahead = (low + span - (*last + 1) % span) % span;
-            *last + 1 + ahead
+            let last = membership.last.get(&(sender, 0)).copied().unwrap_or(0);
+            last + 1 + (low + span - (last + 1) % span) % span
         };
+        let last = membership.last.entry((sender, number >> LIFE_BITS)).or_default();
         if number <= *last {
             return Err(format!("{who}: number {number} of {sender} after {last}"));
         }
         let known = self
             .published
             .get(&(sender, membership.room))
-            .and_then(|all| all.get(number as usize - 1));
+            .and_then(|all| all.get(&number));
         let Some(known) = known else {
             return Err(format!("{who}: number {number} of {sender} was never published"));
         };
@@ -244,7 +258,7 @@ impl Oracle {
                 if *room != membership.room {
                     continue;
                 }
-                for message in all.iter().map(|at| &self.messages[*at]) {
+                for message in all.values().map(|at| &self.messages[*at]) {
                     let Some((stream, offset)) = message.acked else {
                         continue;
                     };
@@ -280,7 +294,7 @@ impl Oracle {
     pub fn had_since(&self, membership: &Membership, from: Micros) -> usize {
         let of_room = self.published.iter().filter(|((_, room), _)| *room == membership.room);
         of_room
-            .flat_map(|((sender, _), all)| all.iter().map(|at| (*sender, &self.messages[*at])))
+            .flat_map(|((sender, _), all)| all.values().map(|at| (*sender, &self.messages[*at])))
             .filter(|(sender, message)| {
                 message.called_at >= from && membership.had.contains(&(*sender, message.number))
             })
@@ -288,7 +302,10 @@ impl Oracle {
     }
 
     pub fn unacknowledged(&self) -> usize {
-        self.messages.iter().filter(|message| message.acked.is_none()).count()
+        self.messages
+            .iter()
+            .filter(|message| message.acked.is_none() && !message.forgotten)
+            .count()
     }
 
     /// Gaps by their reason, over all memberships.

@@ -259,14 +259,15 @@ impl Plan {
         if process_faults && !calm {
             for _ in 0..draw.within(1, 4) {
                 let at = draw.within(300 * MS, heal - 500 * MS);
-                let process = draw.below(servers as u64) as usize;
+                // Clients die too: what they had not been told is theirs to lose.
+                let among = if draw.chance(70) { servers } else { all };
+                let process = draw.below(among as u64) as usize;
                 let fault = if draw.chance(60) {
                     Fault::Kill {
                         process,
                         down: draw.within(5 * MS, 2 * SECOND),
                     }
                 } else {
-                    let process = draw.below(all as u64) as usize;
                     Fault::Pause {
                         process,
                         pause: draw.within(50 * MS, 5 * SECOND),
@@ -295,6 +296,21 @@ impl Plan {
                             pause,
                         },
                     ));
+                }
+            }
+        }
+        for (_, fault) in &faults {
+            if let Fault::Kill { process, .. } = fault {
+                if let Some(client) = process.checked_sub(servers) {
+                    // Its messages must tell its lives apart.
+                    clients[client]
+                        .publishing
+                        .iter_mut()
+                        .for_each(|p| p.bytes.0 = p.bytes.0.max(8));
+                    clients[client]
+                        .publishing
+                        .iter_mut()
+                        .for_each(|p| p.bytes.1 = p.bytes.1.max(8));
                 }
             }
         }

@@ -27,6 +27,9 @@ use crate::process::{Process, Queued, Role, Sent, State};
 const NAME_KEY: [u8; 16] = [9; 16];
 /// When after healing everyone publishes once more; this must reach every member.
 const LAST_WORD: Micros = 9 * SECOND;
+/// How long everyone is away so that rooms are forgotten (60 s, after a held leave), and what happens then takes.
+const AWAY: Micros = 66 * SECOND;
+const EVICTION: Micros = AWAY + 6 * SECOND;
 /// Datagrams that a process may exchange in the last second, when nothing happens any more: pings of ten a second on each
 /// link, their answers, and keepalives.
 const IDLE_LINK_DATAGRAMS: u64 = 60;
@@ -84,6 +87,10 @@ enum Event {
     },
     Heal,
     LastWord,
+    Everyone {
+        leaves: bool,
+    },
+    Broadcast,
 }
 
 struct Timed {
@@ -116,6 +123,8 @@ struct Program {
     joined: Vec<Option<(u32, usize)>>,
     positions: Vec<Option<(Positions, Micros)>>,
     publications: Vec<u32>,
+    /// How often its process was started again.
+    life: u64,
 }
 
 /// What one run was like.
@@ -147,6 +156,7 @@ pub struct World {
     oracle: Oracle,
     programs: Vec<Program>,
     healed: bool,
+    last_word_at: Micros,
     trace: u64,
     verbose: bool,
     sent_before_last_second: u64,
@@ -190,6 +200,7 @@ impl World {
             oracle: Oracle::default(),
             programs: Vec::new(),
             healed: false,
+            last_word_at: 0,
             trace: seed,
             verbose,
             sent_before_last_second: 0,
@@ -219,6 +230,13 @@ impl World {
         }
         world.push(world.plan.heal, Event::Heal);
         world.push(world.plan.heal + LAST_WORD, Event::LastWord);
+        if world.plan.evicts {
+            let away = world.plan.heal + SETTLE;
+            world.push(away, Event::Everyone { leaves: true });
+            world.push(away + AWAY, Event::Broadcast);
+            world.push(away + AWAY + SECOND, Event::Everyone { leaves: false });
+            world.push(away + AWAY + 2 * SECOND, Event::LastWord);
+        }
         world
     }
 
@@ -379,17 +397,11 @@ impl World {
     fn begin(&mut self, client: usize) {
         let plan = self.plan.clients[client].clone();
         self.programs.push(Program {
-            joined: vec![None; plan.rooms.len()],
             positions: vec![None; plan.rooms.len()],
-            publications: Vec::new(),
+            ..Program::default()
         });
-        for place in 0..plan.rooms.len() {
-            self.join(client, place);
-        }
+        self.open(client);
         for (at, publishing) in plan.publishing.iter().enumerate() {
-            let name = self.plan.rooms[publishing.room].clone();
-            let publication = self.machine(client).publication(0, &name);
-            self.programs[client].publications.push(publication);
             let first = 100 * MS + self.dice.below(publishing.every.max(500 * MS));
             self.push(first, Event::Publish { client, at });
         }
@@ -399,6 +411,21 @@ impl World {
         if let Some(every) = plan.toggle_every {
             self.push(200 * MS + every, Event::Toggle { client });
         }
+    }
+
+    /// What a client's program does first in each of its lives.
+    fn open(&mut self, client: usize) {
+        let plan = self.plan.clients[client].clone();
+        self.programs[client].joined = vec![None; plan.rooms.len()];
+        for place in 0..plan.rooms.len() {
+            self.join(client, place);
+        }
+        let (now, mut publications) = (self.now, Vec::new());
+        for publishing in &plan.publishing {
+            let name = self.plan.rooms[publishing.room].clone();
+            publications.push(self.machine(client).publication(now, &name));
+        }
+        self.programs[client].publications = publications;
     }
 
     fn join(&mut self, client: usize, place: usize) {
@@ -422,7 +449,7 @@ impl World {
 
     /// Runs to the end and judges.
     pub fn run(mut self) -> (Summary, Result<(), String>) {
-        let end = self.plan.heal + SETTLE;
+        let end = self.plan.heal + SETTLE + if self.plan.evicts { EVICTION } else { 0 };
         let mut result = Ok(());
         let mut noted = false;
         while let Some(Reverse(timed)) = self.events.pop() {
@@ -536,9 +563,41 @@ impl World {
             Event::Mend { from, to } => self.net.mend(from, to),
             Event::Heal => self.heal(),
             Event::LastWord => {
-                for client in 0..self.plan.clients.len() {
-                    for at in 0..self.plan.clients[client].publishing.len() {
-                        self.publish(client, at, 1)?;
+                self.last_word_at = self.now;
+                return self.broadcast();
+            }
+            Event::Broadcast => return self.broadcast(),
+            Event::Everyone { leaves } => self.everyone(leaves)?,
+        }
+        Ok(())
+    }
+
+    /// What a broker that is not ready has numbered.
+    fn numbered_unready(&self, process: usize) -> Option<u64> {
+        match &self.processes[process].role {
+            Role::Broker(broker) if !broker.is_running() => Some(broker.counters.messages_published),
+            _ => None,
+        }
+    }
+
+    fn broadcast(&mut self) -> Result<(), String> {
+        for client in 0..self.plan.clients.len() {
+            for at in 0..self.plan.clients[client].publishing.len() {
+                self.publish(client, at, 1)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Everyone leaves all rooms, or comes back.
+    fn everyone(&mut self, leaves: bool) -> Result<(), String> {
+        for client in 0..self.plan.clients.len() {
+            for place in 0..self.programs[client].joined.len() {
+                if self.programs[client].joined[place].is_some() == leaves {
+                    if leaves {
+                        self.leave(client, place)?;
+                    } else {
+                        self.join(client, place);
                     }
                 }
             }
@@ -548,9 +607,15 @@ impl World {
 
     fn turn(&mut self, process: usize) -> Result<(), String> {
         let mut sent: Vec<Sent> = Vec::new();
+        let unready = self.numbered_unready(process);
         let next = self.processes[process]
             .turn(self.now, &mut self.outbox, &mut sent)
             .map_err(|why| format!("{:?} (process {process}) {why}", self.plan.kind(process)))?;
+        if unready.is_some() && self.numbered_unready(process).is_some_and(|now| Some(now) != unready) {
+            return Err(format!(
+                "broker {process} numbers messages before it knows who wants them"
+            ));
+        }
         for datagram in sent {
             self.send(process, datagram);
         }
@@ -674,6 +739,11 @@ impl World {
                         "client {client}: refused: {code:?} ({room}, publication: {publication})"
                     ));
                 }
+                ClientEvent::Down { side, reason, .. } if self.plan.repairable() => {
+                    return Err(format!(
+                        "client {client}: its session with a {side:?} was lost for nothing: {reason}"
+                    ));
+                }
                 ClientEvent::Down {
                     retry: false, reason, ..
                 } => {
@@ -698,13 +768,16 @@ impl World {
         for _ in 0..count {
             let (low, high) = publishing.bytes;
             let len = low + self.dice.below((high - low) as u64 + 1) as usize;
-            let number = self.oracle.next_number(sender, publishing.room);
+            let number = self
+                .oracle
+                .next_number(sender, publishing.room, self.programs[client].life);
             content(sender, publishing.room, number, len, &mut bytes);
             let ticket = self.oracle.messages.len() as u64 + 1;
             if self.machine(client).publish(publication, &bytes, ticket).is_err() {
                 break;
             }
-            self.oracle.note_published(self.now, sender, publishing.room, len);
+            self.oracle
+                .note_published(self.now, sender, publishing.room, number, len);
         }
         let process = self.process_of(client);
         self.turn_at(process, self.now);
@@ -739,27 +812,33 @@ impl World {
             return Ok(());
         }
         let place = self.dice.below(count) as usize;
-        let Some((room, membership)) = self.programs[client].joined[place] else {
+        if self.programs[client].joined[place].is_none() {
             self.say(|| format!("client {client}: joins place {place} again"));
             self.join(client, place);
             return Ok(());
-        };
-        self.read(client, usize::MAX)?;
-        let positions = self
-            .machine(client)
-            .room(room)
-            .map(|room| room.positions.clone())
-            .unwrap_or_default();
-        self.say(|| format!("client {client}: leaves {room}"));
-        self.machine(client).leave(room);
-        self.oracle.memberships[membership].left = true;
-        self.programs[client].joined[place] = None;
-        self.programs[client].positions[place] = Some((positions, self.now));
+        }
+        self.leave(client, place)?;
         if self.dice.below(3) == 0 {
             self.join(client, place);
         }
         let process = self.process_of(client);
         self.turn_at(process, self.now);
+        Ok(())
+    }
+
+    fn leave(&mut self, client: usize, place: usize) -> Result<(), String> {
+        let Some((room, membership)) = self.programs[client].joined[place] else {
+            return Ok(());
+        };
+        self.read(client, usize::MAX)?;
+        let member = self.machine(client).room(room);
+        let positions = member.map(|room| room.positions.clone()).unwrap_or_default();
+        self.say(|| format!("client {client}: leaves {room}"));
+        self.machine(client).leave(room);
+        self.oracle.memberships[membership].left = true;
+        self.programs[client].joined[place] = None;
+        self.programs[client].positions[place] = Some((positions, self.now));
+        self.turn_at(self.process_of(client), self.now);
         Ok(())
     }
 
@@ -791,6 +870,16 @@ impl World {
         let (epoch, addrs) = (self.processes[process].epoch + 1, self.processes[process].addrs.clone());
         let role = self.start(process, epoch);
         self.processes[process] = Process::new(role, epoch, addrs);
+        if let Some(client) = process.checked_sub(self.plan.servers()) {
+            let program = &mut self.programs[client];
+            program.life += 1;
+            program.positions.fill(None);
+            for (_, membership) in program.joined.iter().flatten() {
+                self.oracle.memberships[*membership].left = true;
+            }
+            self.oracle.forget(client as u64 + 1);
+            self.open(client);
+        }
         self.turn_at(process, self.now);
     }
 
@@ -903,27 +992,25 @@ impl World {
 
     /// What was published when all was well again must have come, whatever was before.
     fn last_word(&self) -> Result<(), String> {
-        let from = self.plan.heal + LAST_WORD;
-        let published = |room| {
-            self.oracle
+        let from = self.last_word_at;
+        for membership in self.oracle.memberships.iter().filter(|membership| !membership.left) {
+            let from = from.max(membership.joined_at.unwrap_or(from));
+            let of_room = self
+                .oracle
                 .messages
                 .iter()
-                .filter(move |m| m.room == room && m.called_at >= from)
-                .count()
-        };
-        for membership in self.oracle.memberships.iter().filter(|membership| !membership.left) {
+                .filter(|message| message.room == membership.room);
+            let published = of_room.filter(|message| message.called_at >= from).count();
             let had = self.oracle.had_since(membership, from);
             let reader = &self.plan.clients[membership.client];
             if reader.read_every.is_some() && reader.policy != Policy::Block {
                 continue; // its inbox may be too small for what comes at once
             }
-            if had != published(membership.room) {
+            if had != published {
                 self.say(|| format!("{membership:?}"));
                 return Err(format!(
                     "client {} in room {}: {had} of {} messages came that were published when all was well",
-                    membership.client,
-                    membership.room,
-                    published(membership.room)
+                    membership.client, membership.room, published
                 ));
             }
         }

@@ -4,6 +4,7 @@ use super::{Broker, PUBLISHERS_MAX, WITHHOLD_EVERY, WITHHOLD_MAX};
 use crate::limits;
 use crate::machine::Micros;
 use crate::order::{Decision, Publisher, Run};
+use crate::planted::{self, Bug};
 use crate::ring::Entry;
 use crate::wire::publish::{published, Ack, LinkPublish, ACK_RANGES, ACK_RUNS};
 use crate::wire::{Code, PublisherId, StreamId};
@@ -36,7 +37,7 @@ impl Broker {
             self.counters.dropped_malformed += u64::from(frame.count);
             return false;
         }
-        let code = if !self.running {
+        let code = if !self.running && !planted::is(Bug::NumbersBeforeInterest) {
             self.counters.dropped_not_ready += u64::from(frame.count);
             Code::NotReady
         } else if self.placement.owner(frame.room) != Some(self.node.me.node) {
@@ -61,7 +62,10 @@ impl Broker {
 
     /// The publisher's state in the room; made if it is new.
     fn publication(&mut self, now: Micros, frame: &LinkPublish<'_>) -> Option<u32> {
-        let key = (frame.room, frame.publisher);
+        let mut key = (frame.room, frame.publisher);
+        if planted::is(Bug::NoIncarnation) {
+            key.1.incarnation = 0;
+        }
         if let Some(at) = self.publishers.get(&key) {
             return Some(*at);
         }

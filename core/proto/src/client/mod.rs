@@ -162,6 +162,8 @@ pub struct Client {
     repairs: VecDeque<u32>,
     /// Joins that were taken back before they were answered.
     orphans: Vec<(u32, Box<str>)>,
+    #[cfg(feature = "planted")]
+    late_leaves: Vec<u32>,
     request: u32,
     incarnation: u64,
     hash: KeyedState,
@@ -212,6 +214,8 @@ impl Client {
             publications: Vec::new(),
             repairs: VecDeque::new(),
             orphans: Vec::new(),
+            #[cfg(feature = "planted")]
+            late_leaves: Vec::new(),
             request: 0,
             incarnation,
             hash,
@@ -303,6 +307,10 @@ impl Client {
     }
 
     fn tell_leave(&mut self, handle: u32) {
+        #[cfg(feature = "planted")]
+        if crate::planted::is(crate::planted::Bug::LeaveOvertakesJoin) {
+            return self.late_leaves.push(handle);
+        }
         if let Some(conn) = &mut self.sessions[Side::Gateway as usize].conn {
             conn.record(&Record::Leave { handle });
         }
@@ -1040,6 +1048,12 @@ impl Machine for Client {
     }
 
     fn transmit(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
+        #[cfg(feature = "planted")]
+        if let Some(conn) = &mut self.sessions[Side::Gateway as usize].conn {
+            for handle in self.late_leaves.drain(..) {
+                conn.record(&Record::Leave { handle });
+            }
+        }
         let mut more = false;
         for side in SIDES {
             more |= self.serve(now, side, outbox);

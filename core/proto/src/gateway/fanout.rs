@@ -11,6 +11,7 @@ use crate::codec::Writer;
 use crate::conn::Heard;
 use crate::links::frames_max;
 use crate::machine::{Micros, Outbox};
+use crate::planted::{self, Bug};
 use crate::ring::Arena;
 use crate::segments::Built;
 use crate::wire::frame::append;
@@ -284,7 +285,8 @@ impl Gateway {
             }
             let last = last.min(cursor - 1);
             let repairs = &mut client.repairs;
-            if client.allowance <= 0 || repairs.len() >= REPAIRS_MAX {
+            let shared = planted::is(Bug::RequestLimitShared) && self.counters.repairs_served >= 100;
+            if client.allowance <= 0 || repairs.len() >= REPAIRS_MAX || shared {
                 self.counters.dropped_repair_limit += 1;
             } else if !repairs.contains(&(handle, first, last)) {
                 repairs.push_back((handle, first, last));

@@ -6,6 +6,7 @@
 use super::frame::{append, FrameKind, FRAME};
 use super::{GapReason, PublisherId, StreamGap, StreamId};
 use crate::codec::{Reader, Writer};
+use crate::planted::{self, Bug};
 
 /// First chunk of a message.
 pub const FIRST: u8 = 1;
@@ -155,7 +156,10 @@ impl<'a> Iterator for BlockMessages<'a> {
                 publisher,
                 sequence: base.checked_add(delta)?,
                 flags,
-                data: self.reader.take(len)?,
+                data: match self.reader.take(len) {
+                    None if planted::is(Bug::ChunkLengthTrusted) => panic!("a message of {len} B is cut short"),
+                    data => data?,
+                },
             })
         };
         let message = parse();

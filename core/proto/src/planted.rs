@@ -1,0 +1,56 @@
+//! Ten known bugs, each behind a switch, to see that the suite finds it (`docs/testing.md`).
+//!
+//! Without the feature `planted` every question is answered "no" at compile time, and nothing of this is left.
+
+/// One bug.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bug {
+    /// A sequence counts as seen before its datagram proved genuine.
+    WindowBeforeOpen,
+    /// Both directions of a connection seal with the same nonces.
+    DirectionMissing,
+    /// One member's repair requests use up what all may have.
+    RequestLimitShared,
+    /// A gateway passes on what lies behind a hole.
+    ForwardsPastHole,
+    /// A publisher that starts again is taken for its earlier life.
+    NoIncarnation,
+    /// A room that was forgotten and made again continues the old stream's name.
+    GenerationKept,
+    /// A leave is told after a join that came later.
+    LeaveOvertakesJoin,
+    /// A message is as long as it says.
+    ChunkLengthTrusted,
+    /// The tail is probed once only.
+    TailProbeStopsEarly,
+    /// A broker numbers messages before it knows who wants them.
+    NumbersBeforeInterest,
+}
+
+#[cfg(feature = "planted")]
+mod switch {
+    use super::Bug;
+    use std::cell::Cell;
+
+    thread_local! {
+        static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+    }
+
+    /// Plants a bug in all machines of this thread, or none.
+    pub fn set(bug: Option<Bug>) {
+        PLANTED.set(bug);
+    }
+
+    pub fn is(bug: Bug) -> bool {
+        PLANTED.get() == Some(bug)
+    }
+}
+
+#[cfg(feature = "planted")]
+pub use switch::{is, set};
+
+#[cfg(not(feature = "planted"))]
+#[inline(always)]
+pub const fn is(_bug: Bug) -> bool {
+    false
+}
