@@ -374,10 +374,12 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         let end = (HEADER + len).max(pad.saturating_sub(TAG));
         buffer[HEADER + len..end].fill(0);
         let sequence = self.flow.sent(now, end + TAG, elicits);
+        // What fills the window asks for a status at once: a small window must not wait for the receiver's patience.
+        let wants = self.want_status || elicits && self.flow.is_full();
         let header = Header {
             kind: DatagramKind::Data,
             key_id: self.key_id,
-            flags: if self.want_status { STATUS_WANTED } else { 0 },
+            flags: if wants { STATUS_WANTED } else { 0 },
             connection: self.peer,
             epoch: stamp.epoch,
             sequence,

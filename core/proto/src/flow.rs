@@ -103,6 +103,11 @@ impl Flow {
         self.next - 1 - self.acked
     }
 
+    /// Whether the congestion window is used up.
+    pub fn is_full(&self) -> bool {
+        self.in_flight() >= self.cwnd as u64
+    }
+
     pub fn cwnd(&self) -> f32 {
         self.cwnd
     }

@@ -11,8 +11,12 @@ use crate::wire::room::LAST;
 use crate::wire::{Code, StreamId};
 
 /// Repeats of an unacknowledged message follow each other after this at least, and at most.
-pub const REPEAT_MIN: Micros = 40_000;
+pub const REPEAT_MIN: Micros = 8_000;
 pub const REPEAT_MAX: Micros = 1_000_000;
+/// The same while no acknowledgement has been timed.
+const REPEAT_FIRST: Micros = 40_000;
+/// Messages that are repeated when no acknowledgement comes.
+const PROBES: usize = 2;
 /// What an acknowledgement does not cover may have been this much slower than the one before it.
 const BEYOND_SLACK: Micros = 1_000;
 /// Without credit, the owner is asked this often.
@@ -69,6 +73,13 @@ pub struct Publication {
     unsent: usize,
     /// From sending a message to hearing that the owner has it, smoothed.
     ack_rtt: Micros,
+    ack_var: Micros,
+    sampled: u64,
+    /// The highest sequence that the owner said it keeps, and when what lies beyond is taken for lost.
+    highest: u64,
+    beyond_at: Option<Micros>,
+    /// The owner waits for something: nothing is sent that is further ahead of it than an owner holds.
+    gated: bool,
     any_due: bool,
     repeat_at: Micros,
     repeat_wait: Micros,
@@ -97,9 +108,14 @@ impl Publication {
             credit_bytes: limits::CREDIT_BYTES,
             unsent: 0,
             ack_rtt: 0,
+            ack_var: 0,
+            sampled: 0,
+            highest: 0,
+            beyond_at: None,
+            gated: false,
             any_due: false,
             repeat_at: 0,
-            repeat_wait: REPEAT_MIN,
+            repeat_wait: REPEAT_FIRST,
             poll_at: None,
             poll_due: false,
             hold_until: None,
@@ -143,15 +159,17 @@ impl Publication {
         let mut run = 0;
         let mut progress = false;
         let newest = ack.highest.max(ack.cumulative).checked_sub(self.low);
+        let newest = newest.filter(|_| ack.highest.max(ack.cumulative) > self.sampled);
+        self.sampled = self.sampled.max(ack.highest.max(ack.cumulative));
         let fresh = newest
             .and_then(|at| self.unacked.get(usize::try_from(at).ok()?))
             .filter(|message| !message.repeated);
         if let Some(at) = fresh.and_then(|message| message.sent_at) {
             let sample = now.saturating_sub(at).max(1);
-            self.ack_rtt = if self.ack_rtt == 0 {
-                sample
-            } else {
-                (self.ack_rtt * 7 + sample) / 8
+            let off = self.ack_rtt.abs_diff(sample);
+            (self.ack_rtt, self.ack_var) = match self.ack_rtt {
+                0 => (sample, sample / 2),
+                known => ((known * 7 + sample) / 8, (self.ack_var * 3 + off) / 4),
             };
         }
         let rtt = self.ack_rtt.max(rtt);
@@ -195,10 +213,10 @@ impl Publication {
         }
         self.hold_until = None;
         if progress {
-            self.repeat_wait = REPEAT_MIN.max(2 * rtt);
+            self.repeat_wait = self.patience();
             self.repeat_at = now + self.repeat_wait;
         }
-        // What the owner names as missing is repeated, if it was not on its way when the owner spoke.
+        // What the owner names as missing is repeated; what was repeated before gets the time to arrive.
         for (first, last) in &ack.missing {
             for sequence in *first..=*last {
                 let Some(message) = sequence
@@ -207,23 +225,46 @@ impl Publication {
                 else {
                     break;
                 };
-                if message.sent_at.is_some_and(|at| now >= at + rtt) {
+                if message.sent_at.is_some_and(|at| !message.repeated || now >= at + rtt) {
                     message.due = true;
                     self.any_due = true;
                 }
             }
         }
-        // So is what lies beyond all that the owner kept and had time to get there: lost, or dropped as too far ahead.
-        let beyond = usize::try_from(ack.highest.saturating_add(1).saturating_sub(self.low))
-            .unwrap_or(usize::MAX)
-            .min(self.unsent);
-        for message in self.unacked.range_mut(beyond..self.unsent) {
-            if message
-                .sent_at
-                .is_some_and(|at| now >= at + rtt + rtt / 4 + BEYOND_SLACK)
-            {
+        self.highest = ack.highest;
+        self.gated = ack.highest > ack.cumulative || !ack.missing.is_empty();
+        self.any_due |= self.unacked.iter().take(self.unsent).any(|message| message.due);
+        self.repeat_beyond(now);
+    }
+
+    /// How long an acknowledgement may take (RFC 6298).
+    fn patience(&self) -> Micros {
+        if self.ack_rtt == 0 {
+            REPEAT_FIRST
+        } else {
+            (self.ack_rtt + 4 * self.ack_var).clamp(REPEAT_MIN, REPEAT_MAX)
+        }
+    }
+
+    /// What lies beyond all that the owner kept and had time to get there is lost, or was dropped as too far ahead.
+    fn repeat_beyond(&mut self, now: Micros) {
+        let wait = self.ack_rtt + self.ack_rtt / 4 + BEYOND_SLACK;
+        let beyond = self.highest.saturating_add(1).saturating_sub(self.low);
+        let beyond = usize::try_from(beyond).unwrap_or(usize::MAX).min(self.unsent);
+        self.beyond_at = None;
+        for message in self
+            .unacked
+            .range_mut(beyond..self.unsent)
+            .filter(|message| !message.due)
+        {
+            let Some(at) = message.sent_at.map(|at| at + wait) else {
+                continue;
+            };
+            if now >= at {
                 message.due = true;
                 self.any_due = true;
+            } else {
+                self.beyond_at = Some(self.beyond_at.map_or(at, |known| known.min(at)));
             }
         }
     }
@@ -232,6 +273,8 @@ impl Publication {
     pub fn lost_session(&mut self) {
         self.handle = None;
         self.hold_until = None;
+        self.beyond_at = None;
+        self.gated = false;
         self.any_due = true;
         self.unacked.iter_mut().for_each(|message| message.due = true);
     }
@@ -245,16 +288,22 @@ impl Publication {
             self.poll_at = Some(now + POLL_EVERY);
             self.poll_due = true;
         }
+        if self.beyond_at.is_some_and(|at| now >= at) {
+            self.repeat_beyond(now);
+        }
         if self.unacked.is_empty() || self.unsent == 0 || now < self.repeat_at {
             return;
         }
-        // The oldest alone tells whether the rest is missing; a burst of repeats would only add to what went wrong.
-        let count = if self.repeat_wait > REPEAT_MIN { 8 } else { 32 };
-        for message in self.unacked.iter_mut().take(count) {
-            if message.sent_at.is_some() {
-                message.due = true;
-                self.any_due = true;
-            }
+        // The oldest draws an acknowledgement, and that tells what else is missing: a burst of repeats would only add to
+        // what went wrong.
+        for message in self
+            .unacked
+            .iter_mut()
+            .take(PROBES)
+            .filter(|message| message.sent_at.is_some())
+        {
+            message.due = true;
+            self.any_due = true;
         }
         self.repeat_wait = (self.repeat_wait * 2).min(REPEAT_MAX);
         self.repeat_at = now + self.repeat_wait;
@@ -263,7 +312,8 @@ impl Publication {
     /// When this room needs time next.
     pub fn deadline(&self) -> Option<Micros> {
         let repeat = (self.handle.is_some() && !self.unacked.is_empty() && self.unsent > 0).then_some(self.repeat_at);
-        [repeat, self.poll_at, self.hold_until, self.retry_at]
+        let beyond = self.beyond_at.filter(|_| self.handle.is_some());
+        [repeat, beyond, self.poll_at, self.hold_until, self.retry_at]
             .into_iter()
             .flatten()
             .min()
@@ -273,7 +323,24 @@ impl Publication {
     pub fn is_due(&self) -> bool {
         self.handle.is_some()
             && self.hold_until.is_none()
-            && (self.unsent < self.unacked.len() || self.any_due || self.poll_due)
+            && (self.unsent < self.reach() || self.any_due || self.poll_due)
+    }
+
+    /// How many of the unacknowledged may be on their way: all, or what an owner that waits for the first would hold.
+    fn reach(&self) -> usize {
+        if !self.gated {
+            return self.unacked.len();
+        }
+        let mut bytes = 0;
+        let held = self
+            .unacked
+            .iter()
+            .take(limits::HELD_MESSAGES_MAX)
+            .take_while(|message| {
+                bytes += message.data.len();
+                bytes <= limits::HELD_BYTES_MAX
+            });
+        held.count().max(1)
     }
 
     /// Writes one publish frame, if something is due and fits. Returns whether it wrote.
@@ -283,21 +350,24 @@ impl Publication {
         };
         let mut body = [0; 1500];
         let space = body_max.min(writer.room().saturating_sub(PUBLISH)).min(body.len());
+        let reach = self.reach();
         let start = match self
             .unacked
             .iter()
-            .take(self.unsent)
+            .take(self.unsent.min(reach))
             .position(|message| self.any_due && message.due)
         {
             Some(at) => at,
             None => {
+                // What is due beyond the reach waits for the owner's next word.
                 self.any_due = false;
                 self.unsent
             }
         };
         let mut messages = Writer::new(&mut body[..space]);
         let mut count = 0;
-        for message in self.unacked.range_mut(start.min(self.unacked.len())..) {
+        let end = reach.min(self.unacked.len());
+        for message in self.unacked.range_mut(start.min(end)..end) {
             if count == PUBLISH_MESSAGES || !message.due || messages.room() < PUBLISHED + message.data.len() {
                 break;
             }
@@ -318,7 +388,7 @@ impl Publication {
         }
         self.poll_due = false;
         if self.unsent == 0 {
-            self.repeat_wait = REPEAT_MIN;
+            self.repeat_wait = self.patience();
             self.repeat_at = now + self.repeat_wait;
         }
         self.unsent = self.unsent.max(start + count);
