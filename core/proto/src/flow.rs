@@ -44,6 +44,9 @@ struct Mark {
 pub struct Flow {
     next: u64,
     acked: u64,
+    /// The last sequence that a status will cover, and the highest that one has covered.
+    asked: u64,
+    covered: u64,
     charged: u64,
     charged_acked: u64,
     cwnd: f32,
@@ -69,6 +72,8 @@ impl Flow {
         Flow {
             next: 1,
             acked: 0,
+            asked: 0,
+            covered: 0,
             charged: 0,
             charged_acked: 0,
             cwnd: CWND_FIRST,
@@ -140,7 +145,9 @@ impl Flow {
     #[inline]
     pub fn sent(&mut self, now: Micros, len: usize, elicits: bool) -> u64 {
         let sequence = self.next;
-        if !elicits && self.in_flight() == 0 {
+        if elicits {
+            self.asked = sequence;
+        } else if self.in_flight() == 0 {
             self.next += 1;
             self.acked = sequence;
             return sequence;
@@ -170,11 +177,12 @@ impl Flow {
         if status.highest >= self.next {
             return false;
         }
-        if status.highest < self.acked {
+        if status.highest < self.covered {
             return true; // overtaken by a later one
         }
+        self.covered = status.highest;
         self.window = status.window;
-        let newly = status.highest - self.acked;
+        let newly = status.highest.saturating_sub(self.acked);
         if newly == 0 {
             return true;
         }
@@ -200,6 +208,9 @@ impl Flow {
                 sample = Some(mark.at);
                 break;
             }
+        }
+        if self.acked >= self.asked {
+            self.acked = self.next - 1; // what followed it wants no status, so none would ever cover it
         }
         if self.in_flight() == 0 {
             self.charged_acked = self.charged;
@@ -356,6 +367,20 @@ mod tests {
         assert_eq!((flow.in_flight(), flow.cwnd as u32), (0, 2));
         flow.sent(at, 100, true);
         assert!(flow.timeout_at().unwrap() - at > RTO_MIN);
+    }
+
+    /// Sim seed 2461: without loss, sessions gave up twice a second what no status would ever cover.
+    #[test]
+    fn what_wants_no_status_is_not_waited_for() {
+        let mut flow = Flow::new(1 << 20);
+        flow.sent(0, 100, true);
+        flow.sent(0, 100, false);
+        assert_eq!(flow.in_flight(), 2);
+        assert!(flow.status(1000, &status(1, 1)));
+        assert_eq!((flow.in_flight(), flow.timeout_at()), (0, None));
+        flow.sent(2000, 100, true);
+        assert!(flow.status(3000, &status(3, 3)));
+        assert_eq!(flow.in_flight(), 0);
     }
 
     #[test]

@@ -954,10 +954,10 @@ impl World {
             self.describe();
         }
         let repairable = self.plan.repairable();
-        let clients = &self.plan.clients;
+        let (clients, evicts) = (&self.plan.clients, self.plan.evicts);
         self.oracle.complete(|membership| {
             let client = &clients[membership.client];
-            !repairable || client.read_every.is_some() || client.toggle_every.is_some()
+            !repairable || evicts || client.read_every.is_some() || client.toggle_every.is_some()
         })?;
         self.last_word()?;
         self.interest()?;

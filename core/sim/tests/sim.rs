@@ -41,5 +41,6 @@ found! {
     a_skip_that_closes_a_hole_ends_the_wait: 109;
     who_joins_in_the_middle_of_a_message_misses_nothing: 267, 725;
     a_routers_waits_do_not_outlive_a_brokers_link: 816, 1072;
+    what_wants_no_status_is_not_waited_for: 2461;
     a_status_that_was_overtaken_closes_no_window: 974, 1088;
 }
