@@ -480,6 +480,10 @@ impl Gateway {
             self.sessions.table.mark(slot);
         }
         room.waiting = still;
+        if room.members.is_empty() && room.waiting.is_empty() {
+            // Whoever waited is gone: the room is as empty as one that was left.
+            room.empty_since.get_or_insert(now);
+        }
         self.schedule_room(now, at);
     }
 
