@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, cast
@@ -10,13 +10,20 @@ from typing import Annotated, cast
 import typer
 from rich.console import Console
 
+from bench import fanout as fanout_bench
+from bench import hops as hops_bench
 from bench import limits as limits_bench
 from bench import machine, netns, pin
+from bench import memory as memory_bench
+from bench import overload as overload_bench
+from bench import receive as receive_bench
 from bench.child import ChildFailedError, python_environment
-from bench.peers import ALL, Missing, Peer, compare
+from bench.muster import Instance, Muster
+from bench.peers import ALL, Missing, Mosquitto, Peer, compare
 from bench.progress import Progress, for_terminal
 from bench.report import Case, Report
 from bench.rounds import VoidRunError
+from bench.targets import Load
 
 EXIT_FAILURE, EXIT_UNAVAILABLE, EXIT_TRY_LATER = 1, 69, 75
 QUICK_ROUNDS, FULL_ROUNDS = 3, 5
@@ -108,7 +115,7 @@ def peers(
     loopback: Lo = Loopback.both,
     no_progress: NoProgress = False,
 ) -> None:
-    """Redis pub/sub, NATS and Mosquitto side by side, those that are found: 1 publisher, 100 and 1,000 subscribers.
+    """Muster, Redis pub/sub, NATS and Mosquitto side by side: 1 publisher, 100 and 1,000 subscribers.
 
     Every delivery of every peer is counted and compared byte by byte. On `wire` only the saturated loads are taken.
     """
@@ -118,12 +125,46 @@ def peers(
 
 def _peers(options: Options, progress: Progress, label: str) -> tuple[Case, ...]:
     loads = compare.loads(quick=options.quick, payload_bytes=options.size, saturated_only=label == "wire")
-    return compare.run(_found_peers(), loads, rounds=options.rounds_wanted, quick=options.quick, progress=progress)
+    return _beside_peers(_found_peers(ALL), loads, options, progress)
 
 
-def _found_peers() -> list[Peer]:
+def _beside_peers(
+    peers: Sequence[Peer], loads: Sequence[Load], options: Options, progress: Progress
+) -> tuple[Case, ...]:
+    instance = Instance()
+    return compare.run(
+        [*peers, Muster(instance), Muster(instance, "muster (clients without GRO)", gro=False)],
+        loads,
+        rounds=options.rounds_wanted,
+        quick=options.quick,
+        claims=compare.claims(loads, quick=options.quick),
+        progress=progress,
+    )
+
+
+@app.command()
+def paced(
+    json: Json = False,
+    check: Check = False,
+    quick: Quick = False,
+    rounds: Rounds = None,
+    size: Size = 200,
+    loopback: Lo = Loopback.plain,
+    no_progress: NoProgress = False,
+) -> None:
+    """An open schedule of 50 k to 1 M deliveries a second to 100 members: CPU of each and latency, beside the peers."""
+    _run("paced", _paced, Options(json, check, quick, rounds, size, loopback, not no_progress))
+
+
+def _paced(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
+    loads = compare.paced_loads(quick=options.quick, payload_bytes=options.size)
+    kinds = [kind for kind in ALL if kind is not Mosquitto]  # cannot keep up with any of these
+    return _beside_peers(_found_peers(kinds), loads, options, progress)
+
+
+def _found_peers(kinds: Sequence[type[Peer]]) -> list[Peer]:
     found = []
-    for kind in ALL:
+    for kind in kinds:
         try:
             kind.find()
         except Missing as missing:
@@ -133,6 +174,106 @@ def _found_peers() -> list[Peer]:
     if not found:
         raise Missing("no peer is installed: apt-get install redis-server nats-server mosquitto")
     return found
+
+
+@app.command()
+def receive(
+    json: Json = False,
+    check: Check = False,
+    quick: Quick = False,
+    rounds: Rounds = None,
+    size: Size = 256,
+    loopback: Lo = Loopback.plain,
+    no_progress: NoProgress = False,
+) -> None:
+    """CPU per packet from the socket to the route, against a bare drain, uvloop and opening alone."""
+    _run("receive", _receive, Options(json, check, quick, rounds, size, loopback, not no_progress))
+
+
+def _receive(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
+    return receive_bench.run(
+        rounds=options.rounds_wanted, quick=options.quick, datagram_bytes=options.size, progress=progress
+    )
+
+
+@app.command()
+def overload(
+    json: Json = False,
+    check: Check = False,
+    quick: Quick = False,
+    rounds: Rounds = None,
+    size: Size = 200,
+    loopback: Lo = Loopback.plain,
+    no_progress: NoProgress = False,
+) -> None:
+    """Twice the capacity: what is still delivered, how old it is, whether the loops stay awake."""
+    _run("overload", _overload, Options(json, check, quick, rounds, size, loopback, not no_progress))
+
+
+def _overload(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
+    return overload_bench.run(
+        rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
+    )
+
+
+@app.command()
+def memory(
+    json: Json = False,
+    check: Check = False,
+    quick: Quick = False,
+    rounds: Rounds = None,
+    size: Size = 200,
+    loopback: Lo = Loopback.plain,
+    no_progress: NoProgress = False,
+) -> None:
+    """Bytes and CPU of idle sessions at the gateway, from the slope over their number."""
+    _run("memory", _memory, Options(json, check, quick, rounds, size, loopback, not no_progress))
+
+
+def _memory(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
+    return memory_bench.run(
+        rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
+    )
+
+
+@app.command()
+def hops(
+    json: Json = False,
+    check: Check = False,
+    quick: Quick = False,
+    rounds: Rounds = None,
+    size: Size = 200,
+    loopback: Lo = Loopback.plain,
+    no_progress: NoProgress = False,
+) -> None:
+    """CPU per delivered message of the whole way, against three blocking raw relays."""
+    _run("hops", _hops, Options(json, check, quick, rounds, size, loopback, not no_progress))
+
+
+def _hops(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
+    return hops_bench.run(
+        rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
+    )
+
+
+@app.command()
+def fanout(
+    json: Json = False,
+    check: Check = False,
+    quick: Quick = False,
+    rounds: Rounds = None,
+    size: Size = 200,
+    loopback: Lo = Loopback.plain,
+    no_progress: NoProgress = False,
+) -> None:
+    """The gateway alone: one datagram per delivery against raw sendmmsg, bundles, GSO; clients and sizes."""
+    _run("fanout", _fanout, Options(json, check, quick, rounds, size, loopback, not no_progress))
+
+
+def _fanout(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
+    return fanout_bench.run(
+        rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
+    )
 
 
 def _run(name: str, measure: Measure, options: Options) -> None:

@@ -45,6 +45,13 @@ class Series:
     def max(self) -> float:
         return max(self.values)
 
+    def scaled(self, factor: float) -> "Series":
+        return Series(tuple(value * factor for value in self.values))
+
+    def slope(self, base: "Series", steps: float) -> "Series":
+        """Round by round: the growth from `base`, per step."""
+        return Series(tuple((mine - theirs) / steps for mine, theirs in zip(self.values, base.values, strict=True)))
+
     def over(self, reference: "Series") -> "Series":
         """Round by round: a ratio is taken between runs that were neighbours, never between medians."""
         pairs = zip(self.values, reference.values, strict=True)

@@ -1,7 +1,7 @@
 """What a bench asks of anything that delivers messages: Muster and its peers join the same rounds through this face."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 LATE_US_MAX = 1000.0  # the generator's p99 lateness above which a paced run says nothing
@@ -55,6 +55,7 @@ class Result:
     server_rss_bytes: int
     latency: Latency | None = None  # paced loads only
     late_p99_us: float = 0.0
+    role_cpu_ns: Mapping[str, int] = field(default_factory=dict)  # the same by role, where there are several
 
     @property
     def void(self) -> bool:

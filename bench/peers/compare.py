@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 from bench.progress import Progress, silent
 from bench.report import Case, Goal
-from bench.rounds import Entry, Results, Sample, interleave
+from bench.rounds import Entry, Results, Sample, Series, interleave
 from bench.targets import Load, Result, Target
 
 FANOUTS = (100, 1000)
 RATES = (100_000.0, 1_000_000.0)  # deliveries a second
+PACED_RATES = (50_000.0, 100_000.0, 150_000.0, 1_000_000.0)
+CPU_RATES_MAX = 150_000.0  # up to here CPU per delivery is what counts, above it the wait
 HEADROOM = 0.8  # a pace above this share of what a target can do at all is not run against it
 
 
@@ -23,18 +25,50 @@ class Claim:
     load: str
     figure: str
     goal: Goal
+    against_figure: str = ""  # where the other's figure has another name
 
 
 def loads(*, quick: bool, payload_bytes: int = 200, saturated_only: bool = False) -> tuple[Load, ...]:
     seconds, warm_up = (0.3, 0.1) if quick else (1.0, 0.3)
+    fanouts = FANOUTS[:1] if quick else FANOUTS
     saturated = [
-        Load("saturated", fanout, payload_bytes, seconds=seconds, warm_up_seconds=warm_up) for fanout in FANOUTS
+        Load("saturated", fanout, payload_bytes, seconds=seconds, warm_up_seconds=warm_up) for fanout in fanouts
     ]
     rates = () if saturated_only else RATES[:1] if quick else RATES
     paced = [
         Load("paced", FANOUTS[0], payload_bytes, rate=rate, seconds=seconds, warm_up_seconds=warm_up) for rate in rates
     ]
     return (*saturated, *paced)
+
+
+def paced_loads(*, quick: bool, payload_bytes: int = 200) -> tuple[Load, ...]:
+    """Without saturated loads nothing is known of what a target can do: for targets that can do all of these."""
+    seconds, warm_up = (0.5, 0.1) if quick else (2.0, 0.5)
+    return tuple(
+        Load("paced", FANOUTS[0], payload_bytes, rate=rate, seconds=seconds, warm_up_seconds=warm_up)
+        for rate in PACED_RATES
+    )
+
+
+def claims(wanted: Sequence[Load], *, quick: bool) -> list[Claim]:
+    """What Muster is to be against the peers: PF-5, PF-6 and PF-7."""
+    found = []
+    for load in wanted:
+        if load.mode == "saturated" and load.fanout == FANOUTS[0]:
+            goals = {"redis": Goal("PF-5", ">", 1), "nats": Goal("PF-5", ">", 1), "mosquitto": Goal("PF-5", ">=", 15)}
+            found += [Claim("muster", peer, load.name, "deliveries/s", goal) for peer, goal in goals.items()]
+        elif load.mode == "paced" and load.rate <= CPU_RATES_MAX:
+            chain = "server CPU ns each"
+            found += [
+                Claim("muster", "redis", load.name, "gateway CPU ns each", Goal("PF-6", "<=", 0.85), chain),
+                Claim("muster", "nats", load.name, "gateway CPU ns each", Goal("PF-6", "<=", 0.65), chain),
+                Claim("muster", "redis", load.name, chain, Goal("PF-6", "<=", 0.95)),
+            ]
+        elif load.mode == "paced":
+            found.append(Claim("muster", "redis", load.name, "p50 µs", Goal("PF-7", "<=", 0.8)))
+            if not quick:
+                found.append(Claim("muster", "redis", load.name, "p99 µs", Goal("PF-7", "<=", 1.0)))
+    return found
 
 
 def run(
@@ -82,6 +116,10 @@ def figures(result: Result, *, quick: bool = False) -> dict[str, float]:
     shown = {
         "deliveries/s": result.per_second,
         "server CPU ns each": result.cpu_ns_each,
+        **{
+            f"{role} CPU ns each": used / result.deliveries if result.deliveries else 0.0
+            for role, used in result.role_cpu_ns.items()
+        },
         "lost": float(result.lost),
         "duplicated": float(result.duplicated),
         "corrupted": float(result.corrupted),
@@ -119,7 +157,8 @@ def _cases(results: Results, targets: Sequence[Target], wanted: Sequence[Load]) 
                 continue
             for figure in results.figures(name):
                 series = results.series(name, figure)
-                if figure in FAULTS or name == reference or reference not in results.samples:
+                shared = reference in results.samples and figure in results.figures(reference)
+                if figure in FAULTS or name == reference or not shared:
                     if figure in FAULTS[1:] and not series.max:
                         continue  # nobody duplicates or corrupts: a line only where it happened
                     cases.append(Case.plain(f"{name}, {figure}", series))
@@ -131,6 +170,13 @@ def _cases(results: Results, targets: Sequence[Target], wanted: Sequence[Load]) 
 def _claimed(results: Results, claims: Sequence[Claim], quick: bool) -> list[Case]:
     """Claims whose both sides were measured; where a peer is not installed there is nothing to hold."""
     cases = []
+    for target, load in sorted({(claim.target, claim.load) for claim in claims}):
+        if _name(target, load) in results.samples:
+            lost = results.series(_name(target, load), "lost")
+            goal = Goal(
+                next(claim.goal.id for claim in claims if (claim.target, claim.load) == (target, load)), "<=", 0
+            )
+            cases.append(Case.limit(f"{target}, {load}, lost in the worst round", Series((lost.max,)), goal))
     for claim in claims:
         mine, theirs = _name(claim.target, claim.load), _name(claim.against, claim.load)
         if mine in results.samples and theirs in results.samples:
@@ -138,7 +184,7 @@ def _claimed(results: Results, claims: Sequence[Claim], quick: bool) -> list[Cas
                 Case.compared(
                     f"{claim.target} over {claim.against}, {claim.load}, {claim.figure}",
                     results.series(mine, claim.figure),
-                    results.series(theirs, claim.figure),
+                    results.series(theirs, claim.against_figure or claim.figure),
                     claim.goal,
                     quick=quick,
                 )

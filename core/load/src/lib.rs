@@ -4,6 +4,7 @@
 //! the intended send time of an open schedule. Knows no server.
 #![forbid(unsafe_code)]
 
+mod feed;
 mod swarm;
 
 use std::time::Duration;
@@ -12,10 +13,14 @@ use muster_driver::{Driver, Faults};
 use muster_proto::client::publication::PublishError;
 use muster_proto::client::{Client, ClientConfig, Endpoint, Side};
 use muster_proto::machine::{Addr, Micros};
-use muster_udp::{monotonic_now, KernelEntropy, Socket, SocketOptions};
+use muster_udp::{monotonic_now, Counters, KernelEntropy, Socket, SocketOptions};
 
+pub use feed::{Feed, FeedConfig};
 use swarm::Swarm;
-pub use swarm::{Tally, HEAD};
+pub use swarm::{Latencies, Tally, HEAD};
+
+/// How long saying goodbye may take.
+const CLOSE_PATIENCE_US: Micros = 2_000_000;
 
 /// How a load is set up.
 pub struct LoadConfig {
@@ -35,6 +40,8 @@ pub struct LoadConfig {
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     pub published: u64,
+    /// Messages of the schedule that found no credit and were not sent (paced runs that shed).
+    pub shed: u64,
     pub acknowledged: u64,
     pub tally: Tally,
     /// From the first publish to the last delivery.
@@ -42,9 +49,13 @@ pub struct Outcome {
     /// Latest that a message left after its time, 99th percentile and most, in microseconds (paced runs).
     pub late_p99: u32,
     pub late_max: u32,
-    /// Latencies of deliveries in microseconds from the intended time (paced runs).
-    pub latencies: Vec<u32>,
+    /// Microseconds from the intended time (paced runs).
+    pub latencies: Latencies,
     pub complete: bool,
+    /// What the members' and the publisher's sockets received: datagrams, their bytes, and super-packets among them.
+    pub datagrams: u64,
+    pub datagram_bytes: u64,
+    pub datagrams_joined: u64,
 }
 
 /// A running generator.
@@ -52,6 +63,7 @@ pub struct Load {
     driver: Driver<Swarm>,
     publications: Vec<u32>,
     next: Vec<u64>,
+    counted: Counters,
 }
 
 /// A simulated client's own address: 127.1.0.1 and on, each in its own right.
@@ -104,6 +116,7 @@ impl Load {
             driver,
             publications,
             next: vec![0; rooms],
+            counted: Counters::default(),
         })
     }
 
@@ -142,10 +155,11 @@ impl Load {
         Ok(())
     }
 
-    fn begin(&mut self, size: usize, latencies: usize) -> (Outcome, Micros) {
-        let now = monotonic_now();
+    fn begin(&mut self, size: usize, timed: usize) -> (Outcome, Micros) {
         let starts = self.next.clone();
-        self.driver.machine_mut().begin(size, latencies, &starts);
+        self.driver.machine_mut().begin(size, timed, &starts);
+        self.counted = *self.driver.udp_counters();
+        let now = monotonic_now();
         (Outcome::default(), now)
     }
 
@@ -160,7 +174,11 @@ impl Load {
         outcome.tally = swarm.tally().clone();
         outcome.latencies = swarm.take_latencies();
         outcome.wall = swarm.last_at().max(start + 1) - start;
-        let publisher = swarm.publisher();
+        let counters = *self.driver.udp_counters();
+        outcome.datagrams = counters.received - self.counted.received;
+        outcome.datagram_bytes = counters.received_bytes - self.counted.received_bytes;
+        outcome.datagrams_joined = counters.received_joined - self.counted.received_joined;
+        let publisher = self.driver.machine().publisher();
         outcome.acknowledged = self
             .publications
             .iter()
@@ -197,31 +215,38 @@ impl Load {
         self.finish(outcome, start, patience)
     }
 
-    /// Publishes on a fixed schedule of `rate` messages a second for `duration`. What finds no credit waits in line.
-    pub fn pace(&mut self, size: usize, rate: f64, duration: Micros, patience: Micros) -> Outcome {
+    /// Publishes on a fixed schedule of `rate` messages a second for `duration`. What finds no credit waits in line, or
+    /// with `shed` is never sent and only counted; latency then counts from the moment that a message was taken.
+    pub fn pace(&mut self, size: usize, rate: f64, duration: Micros, patience: Micros, shed: bool) -> Outcome {
         let total = (rate * duration as f64 / 1e6) as u64;
-        let per_member = total as usize / self.next.len().max(1);
-        let expected = per_member * self.driver.machine().members();
-        let (mut outcome, start) = self.begin(size, expected.min(50_000_000));
+        let (mut outcome, start) = self.begin(size, total as usize);
         let mut body = swarm::body(size);
         let mut late = Vec::with_capacity(total as usize);
         let due_at = |index: u64| start + (index as f64 * 1e6 / rate) as Micros;
-        while outcome.published < total {
+        // Lateness is the generator's own: when it first looked at what was due, whether or not there was credit for it.
+        let mut due = 0;
+        while due < total {
             let now = monotonic_now();
             let mut any = false;
-            while outcome.published < total && due_at(outcome.published) <= now {
-                let intended = due_at(outcome.published);
-                if self.publish(&mut body, intended).is_err() {
+            while due < total && due_at(due) <= now {
+                let intended = if shed { now } else { due_at(due) };
+                if self.publish(&mut body, intended).is_ok() {
+                    outcome.published += 1;
+                    any = true;
+                } else if shed {
+                    outcome.shed += 1;
+                } else {
                     break;
                 }
-                late.push((now - intended) as u32);
-                outcome.published += 1;
-                any = true;
+                due += 1;
+            }
+            while late.len() < total as usize && due_at(late.len() as u64) <= now {
+                late.push((now - due_at(late.len() as u64)) as u32);
             }
             if any {
                 self.driver.kick();
             }
-            let wait = due_at(outcome.published).saturating_sub(monotonic_now()).min(1_000);
+            let wait = due_at(due).saturating_sub(monotonic_now()).min(1_000);
             // The sleep's own slack is about 60 us: sleep only what is longer, and look again for the rest.
             self.turn(if wait > 80 { wait - 60 } else { 0 });
         }
@@ -236,6 +261,16 @@ impl Load {
         let until = monotonic_now() + duration;
         while monotonic_now() < until {
             self.turn(5_000);
+        }
+    }
+
+    /// Ends all sessions, so that the servers forget them at once. Nothing may be run after.
+    pub fn close(&mut self) {
+        self.driver.machine_mut().close();
+        self.driver.kick();
+        let until = monotonic_now() + CLOSE_PATIENCE_US;
+        while !self.driver.machine().is_closed() && monotonic_now() < until {
+            self.turn(1_000);
         }
     }
 

@@ -7,6 +7,7 @@ use muster_proto::client::member::{Item, Policy};
 use muster_proto::client::{Client, ClientEvent};
 use muster_proto::machine::{Inbox, Machine, Micros, Outbox};
 use muster_proto::wire::publish::Positions;
+use muster_udp::monotonic_now;
 
 /// Bytes of a payload that are not pattern: sequence u64, intended time u64, room u32.
 pub const HEAD: usize = 20;
@@ -21,6 +22,53 @@ pub struct Tally {
     pub corrupted: u64,
     pub gaps: u64,
     pub lost: u64,
+}
+
+/// Latencies of a paced run in microseconds: of every delivery, and of each message's first, middle and last.
+#[derive(Clone, Debug, Default)]
+pub struct Latencies {
+    pub all: Vec<u32>,
+    pub first: Vec<u32>,
+    pub middle: Vec<u32>,
+    pub last: Vec<u32>,
+    /// Deliveries so far, by message.
+    seen: Vec<u32>,
+    starts: Vec<u64>,
+    fanout: u32,
+}
+
+impl Latencies {
+    /// Room for `messages` of rooms whose next sequences are `starts`, each going to `fanout` members.
+    fn new(messages: usize, fanout: usize, starts: &[u64]) -> Self {
+        Latencies {
+            all: Vec::with_capacity(messages * fanout),
+            first: Vec::with_capacity(messages),
+            middle: Vec::with_capacity(messages),
+            last: Vec::with_capacity(messages),
+            seen: vec![0; messages],
+            starts: starts.to_vec(),
+            fanout: fanout as u32,
+        }
+    }
+
+    fn note(&mut self, room: usize, sequence: u64, latency: u32) {
+        let index = (sequence.wrapping_sub(self.starts[room]) as usize)
+            .wrapping_mul(self.starts.len())
+            .wrapping_add(room);
+        let Some(seen) = self.seen.get_mut(index) else { return };
+        *seen += 1;
+        let seen = *seen;
+        self.all.push(latency);
+        if seen == 1 {
+            self.first.push(latency);
+        }
+        if seen == self.fanout.div_ceil(2) {
+            self.middle.push(latency);
+        }
+        if seen == self.fanout {
+            self.last.push(latency);
+        }
+    }
 }
 
 /// A payload with its pattern; the head is stamped before each use.
@@ -53,8 +101,7 @@ pub struct Swarm {
     pattern: Vec<u8>,
     scratch: Vec<u8>,
     tally: Tally,
-    latencies: Vec<u32>,
-    latencies_max: usize,
+    latencies: Option<Latencies>,
     last_at: Micros,
     events: Vec<ClientEvent>,
     lost: u64,
@@ -79,8 +126,7 @@ impl Swarm {
             pattern: Vec::new(),
             scratch: Vec::new(),
             tally: Tally::default(),
-            latencies: Vec::new(),
-            latencies_max: 0,
+            latencies: None,
             last_at: 0,
             events: Vec::new(),
             lost: 0,
@@ -123,12 +169,12 @@ impl Swarm {
     }
 
     /// A run begins: messages of `size` bytes, the rooms' next sequences being `starts`.
-    pub fn begin(&mut self, size: usize, latencies: usize, starts: &[u64]) {
+    /// With `timed` the latencies of that many messages are kept.
+    pub fn begin(&mut self, size: usize, timed: usize, starts: &[u64]) {
         self.pattern = body(size);
         self.tally = Tally::default();
-        self.latencies = Vec::with_capacity(latencies);
-        self.latencies_max = latencies;
         let members = self.members();
+        self.latencies = (timed > 0).then(|| Latencies::new(timed, members / starts.len().max(1), starts));
         for seat in &mut self.seats[..members] {
             seat.next = starts[seat.room];
         }
@@ -144,8 +190,20 @@ impl Swarm {
         &self.tally
     }
 
-    pub fn take_latencies(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.latencies)
+    pub fn take_latencies(&mut self) -> Latencies {
+        self.latencies.take().unwrap_or_default()
+    }
+
+    /// Every client says goodbye with its next datagram.
+    pub fn close(&mut self) {
+        for index in 0..self.seats.len() {
+            self.seats[index].client.close();
+            self.touch(index);
+        }
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.seats.iter().all(|seat| seat.client.is_closed())
     }
 
     pub fn last_at(&self) -> Micros {
@@ -159,10 +217,12 @@ impl Swarm {
             pattern,
             tally,
             latencies,
-            latencies_max,
+            last_at,
             ..
         } = self;
         let seat = &mut seats[index];
+        // The turn's own time is that of its beginning; what came since would look younger than it is.
+        let arrived = monotonic_now();
         loop {
             scratch.clear();
             match seat.client.read(now, seat.number, scratch) {
@@ -183,10 +243,11 @@ impl Swarm {
                     {
                         tally.corrupted += 1;
                     }
-                    if latencies.len() < *latencies_max {
-                        latencies.push(u32::try_from(now.saturating_sub(intended)).unwrap_or(u32::MAX));
+                    if let Some(latencies) = latencies {
+                        let latency = u32::try_from(arrived.saturating_sub(intended)).unwrap_or(u32::MAX);
+                        latencies.note(seat.room, sequence, latency);
                     }
-                    self.last_at = now;
+                    *last_at = arrived;
                 }
                 Some(Item::Gap(gap)) => {
                     tally.gaps += 1;

@@ -147,6 +147,11 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         }
     }
 
+    /// What this connection's keys come from, for whoever measures what opening alone costs.
+    pub fn secret(&self) -> &Secret {
+        &self.secret
+    }
+
     fn direction(&self, ours: bool) -> Direction {
         if self.initiator == ours || planted::is(Bug::DirectionMissing) {
             Direction::Initiator

@@ -1,6 +1,6 @@
 //! The load generator's engine.
 
-use muster_load::{Load, LoadConfig, Outcome};
+use muster_load::{Feed, FeedConfig, Load, LoadConfig, Outcome};
 use muster_proto::client::Endpoint;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -42,12 +42,20 @@ fn outcome<'py>(py: Python<'py>, outcome: &Outcome) -> PyResult<Bound<'py, PyDic
     result.set_item("late_p99_us", outcome.late_p99)?;
     result.set_item("late_max_us", outcome.late_max)?;
     result.set_item("complete", outcome.complete)?;
-    let bytes: Vec<u8> = outcome
-        .latencies
-        .iter()
-        .flat_map(|latency| latency.to_le_bytes())
-        .collect();
-    result.set_item("latencies_us", PyBytes::new(py, &bytes))?;
+    result.set_item("shed", outcome.shed)?;
+    result.set_item("datagrams", outcome.datagrams)?;
+    result.set_item("datagram_bytes", outcome.datagram_bytes)?;
+    result.set_item("datagrams_joined", outcome.datagrams_joined)?;
+    let times = &outcome.latencies;
+    for (name, list) in [
+        ("latencies_us", &times.all),
+        ("first_us", &times.first),
+        ("middle_us", &times.middle),
+        ("last_us", &times.last),
+    ] {
+        let bytes: Vec<u8> = list.iter().flat_map(|latency| latency.to_le_bytes()).collect();
+        result.set_item(name, PyBytes::new(py, &bytes))?;
+    }
     Ok(result)
 }
 
@@ -102,7 +110,7 @@ impl LoadEngine {
     }
 
     /// Publishes on a fixed schedule.
-    #[pyo3(signature = (size, rate, seconds, patience = 10.0))]
+    #[pyo3(signature = (size, rate, seconds, patience = 10.0, shed = false))]
     fn pace<'py>(
         &mut self,
         py: Python<'py>,
@@ -110,14 +118,20 @@ impl LoadEngine {
         rate: f64,
         seconds: f64,
         patience: f64,
+        shed: bool,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let done = self.load.pace(size, rate, micros(seconds), micros(patience));
+        let done = self.load.pace(size, rate, micros(seconds), micros(patience), shed);
         outcome(py, &done)
     }
 
     /// Lets time pass.
     fn idle(&mut self, seconds: f64) {
         self.load.idle(micros(seconds));
+    }
+
+    /// Ends all sessions; nothing may be run after.
+    fn close(&mut self) {
+        self.load.close();
     }
 
     fn sessions_lost(&self) -> u64 {
@@ -127,5 +141,68 @@ impl LoadEngine {
     /// Receive buffer that each socket really has.
     fn buffer(&self) -> usize {
         self.load.buffer()
+    }
+}
+
+/// Sealed publishes of many real sessions, and the proxy that takes them, step by step for whoever holds the clock.
+#[pyclass(unsendable, module = "muster._core")]
+pub struct FeedEngine {
+    feed: Feed,
+}
+
+#[pymethods]
+impl FeedEngine {
+    #[new]
+    #[pyo3(signature = (*, senders, datagram_bytes, seed, sockets = false))]
+    fn new(senders: usize, datagram_bytes: usize, seed: u64, sockets: bool) -> PyResult<Self> {
+        let config = FeedConfig {
+            senders,
+            datagram_bytes,
+            seed,
+            sockets,
+        };
+        Ok(FeedEngine {
+            feed: Feed::new(&config)?,
+        })
+    }
+
+    /// Seals new packets; gives how many.
+    fn prepare(&mut self, count: usize) -> usize {
+        self.feed.prepare(count)
+    }
+
+    /// Lays copies of the packets where they are opened in place.
+    fn load(&mut self) {
+        self.feed.load();
+    }
+
+    /// Opens the copies and nothing else; gives how many were authentic.
+    fn open(&mut self) -> usize {
+        self.feed.open()
+    }
+
+    /// The proxy takes the copies; gives how many messages it passed on.
+    fn machine(&mut self) -> u64 {
+        self.feed.machine()
+    }
+
+    /// Each packet leaves its own sender's socket for the sink; gives how many did.
+    fn send(&mut self) -> PyResult<usize> {
+        Ok(self.feed.send()?)
+    }
+
+    /// Drains the sink into the proxy; gives how many messages it passed on.
+    fn receive(&mut self) -> u64 {
+        self.feed.receive()
+    }
+
+    /// Broker, router and senders catch up.
+    fn settle(&mut self) {
+        self.feed.settle();
+    }
+
+    /// Descriptor of the socket that packets are sent to.
+    fn sink(&self) -> i32 {
+        self.feed.sink()
     }
 }

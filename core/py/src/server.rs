@@ -500,7 +500,7 @@ fn sockets(addresses: &[&HostPort], recv_buffer: usize, send_buffer: usize) -> P
 impl GatewayEngine {
     #[new]
     #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, keepalive_ms,
-        idle_timeout_ms, faults, name_key, bind, server_key, reset_secret, arena_bytes, paced_namespaces, max_age_ms = 5_000, bundle = true))]
+        idle_timeout_ms, faults, name_key, bind, server_key, reset_secret, arena_bytes, paced_namespaces, max_age_ms = 5_000, bundle = true, coalesce = true))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         node: u32,
@@ -522,6 +522,7 @@ impl GatewayEngine {
         paced_namespaces: Vec<String>,
         max_age_ms: u32,
         bundle: bool,
+        coalesce: bool,
     ) -> PyResult<Self> {
         let (cluster, _) = cluster(node, &cluster_key)?;
         let config = GatewayConfig {
@@ -549,7 +550,7 @@ impl GatewayEngine {
             sockets,
             convert::faults(seed, faults, Some(muster_proto::gateway::PUBLIC_SOCKET))?,
         )?;
-        if !bundle {
+        if !(bundle && coalesce) {
             running.driver.set_coalesce(false);
         }
         Ok(GatewayEngine { running: Some(running) })

@@ -1,0 +1,156 @@
+"""The gateway's fan-out alone (PF-1, PF-4), and how it goes with clients, rooms and sizes.
+
+The gateway has the server core for itself: proxy, broker and router stand on the driver core with the clients, so that its
+rate is its own. CPU is that of the gateway's process, which also hears the broker and all members' statuses. The raw sender
+stands on the server core too, its receivers are drained on the driver core, and its datagrams are as large as Muster's.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench import pin
+from bench.muster import GATEWAY, PACED, PATIENCE_SECONDS, Instance
+from bench.null import _null
+from bench.null.sockets import Clients, clients, open_udp
+from bench.progress import Progress, silent
+from bench.report import Case, Goal
+from bench.rounds import Entry, Results, Sample, interleave
+
+FANOUTS = (100, 1_000)
+LIVE_BUFFER_BYTES = 1 << 20
+RAW_SHARE_MIN, BUNDLED_MIN, JOINED_MIN = 0.90, 4.0, 10.0
+MEMBERS = (100, 1_000, 10_000)
+ROOMS = (1, 10, 100, 250)  # one publisher's session may hold 256
+SIZES = (16, 200, 1_000, 4_096, 16_384, 61_440)
+RATE, CPU, PER_CPU = "deliveries/s", "gateway CPU ns each", "deliveries per CPU second"
+RAW, SINGLE, BUNDLED, JOINED = "raw sendmmsg(64)", "one datagram each", "bundled", "bundled + GSO"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One line of a table."""
+
+    members: int
+    rooms: int
+    payload_bytes: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.members:,} clients, {self.rooms:,} rooms, {self.payload_bytes:,} B"
+
+
+def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progress = silent) -> tuple[Case, ...]:
+    """Three instances and the raw sender take turns; the tables are taken with the default, bundled + GSO."""
+    seconds = 0.3 if quick else 1.0
+    instances = {
+        SINGLE: Instance("--gateway-alone", "--unbundled"),
+        BUNDLED: Instance("--gateway-alone", "--single"),
+        JOINED: Instance("--gateway-alone"),
+    }
+    with ExitStack() as stack:
+        for instance in instances.values():
+            stack.callback(instance.stop)
+            instance.start()
+        entries: list[Entry] = []
+        for fanout in FANOUTS:
+            shape = Shape(fanout, 1, payload_bytes)
+            size = _datagram_bytes(instances[SINGLE], shape)
+            entries.append(_raw(stack, fanout, size, seconds))
+            entries += [_muster(kind, instance, shape, seconds) for kind, instance in instances.items()]
+        results = interleave(entries, rounds, progress)
+        shapes = [*(Shape(each, 1, payload_bytes) for each in MEMBERS)]
+        shapes += [Shape(max(100, each), each, payload_bytes) for each in ROOMS[1:]]
+        shapes += [Shape(100, 1, size) for size in SIZES]
+        if quick:
+            shapes = [shape for shape in shapes if shape.members <= 1_000]
+        table = [_muster("", instances[JOINED], shape, seconds) for shape in shapes]
+        results.samples.update(interleave(table, 1, progress).samples)
+    return (*_judged(results, payload_bytes, quick), *_table(results, shapes))
+
+
+def _judged(results: Results, payload_bytes: int, quick: bool) -> Iterator[Case]:
+    for fanout in FANOUTS:
+        shape = Shape(fanout, 1, payload_bytes)
+        raw, single = _name(RAW, fanout), _name(SINGLE, shape.name)
+        for figure in (PER_CPU, RATE):
+            goal = Goal("PF-1", ">=", RAW_SHARE_MIN)
+            mine, theirs = results.series(single, figure), results.series(raw, figure)
+            yield Case.compared(f"x{fanout:,}, {SINGLE} over {RAW}, {figure}", mine, theirs, goal, quick=quick)
+        for kind, bound in ((BUNDLED, BUNDLED_MIN), (JOINED, JOINED_MIN)):
+            mine, theirs = (results.series(_name(one, shape.name), RATE) for one in (kind, SINGLE))
+            judged = Goal("PF-4", ">=", bound) if fanout == FANOUTS[0] else None
+            yield Case.compared(f"x{fanout:,}, {kind} over {SINGLE}, {RATE}", mine, theirs, judged, quick=quick)
+        for kind in (SINGLE, BUNDLED, JOINED):
+            yield Case.plain(f"x{fanout:,}, {kind}, {CPU}", results.series(_name(kind, shape.name), CPU))
+        yield Case.plain(f"x{fanout:,}, {RAW}, lost %", results.series(raw, "lost %"))
+
+
+def _table(results: Results, shapes: list[Shape]) -> Iterator[Case]:
+    for shape in dict.fromkeys(shapes):
+        for figure in (RATE, CPU):
+            yield Case.plain(f"{shape.name}, {figure}", results.series(_name("", shape.name), figure))
+
+
+def _name(kind: str, what: object) -> str:
+    return f"{kind} {what}"
+
+
+def _muster(kind: str, instance: Instance, shape: Shape, seconds: float) -> Entry:
+    def once() -> Sample:
+        rooms = [instance.room(PACED) for _ in range(shape.rooms)]
+        with instance.clients(shape.members, rooms=rooms) as engine:
+            engine.saturate(shape.payload_bytes, seconds / 4, PATIENCE_SECONDS)
+            before = instance.cpu_ns()[GATEWAY]
+            done = engine.saturate(shape.payload_bytes, seconds, PATIENCE_SECONDS)
+            used = instance.cpu_ns()[GATEWAY] - before
+        each = used / max(done["delivered"], 1)
+        figures = {RATE: done["delivered"] / done["wall_us"] * 1e6, CPU: each, PER_CPU: 1e9 / each}
+        return Sample(figures, "" if done["complete"] else "not all was delivered in time")
+
+    return Entry(_name(kind, shape.name), once)
+
+
+def _datagram_bytes(instance: Instance, shape: Shape) -> int:
+    """Mean size of what members receive when each message has a datagram to itself."""
+    with instance.clients(shape.members, rooms=[instance.room(PACED)]) as engine:
+        done = engine.saturate(shape.payload_bytes, 0.1, PATIENCE_SECONDS)
+    return int(done["datagram_bytes"] // done["datagrams"])
+
+
+def _raw(stack: ExitStack, fanout: int, size: int, seconds: float) -> Entry:
+    sender = stack.enter_context(open_udp())
+    to = stack.enter_context(clients(fanout, buffer_bytes=LIVE_BUFFER_BYTES))
+
+    def once() -> Sample:
+        with _draining(to) as count, pin.on(pin.SERVER_CORE):
+            sent, _, errors, cpu_ns, wall_ns = _null.send(
+                sender.fileno(), to.addresses, to.ports, size, batch=64, seconds=seconds
+            )
+        if errors:
+            raise OSError(f"{RAW}: {errors} sends failed")
+        lost = 100 * (1 - count() / sent)
+        return Sample({RATE: sent / wall_ns * 1e9, PER_CPU: sent / cpu_ns * 1e9, "lost %": lost})
+
+    return Entry(_name(RAW, fanout), once)
+
+
+@contextmanager
+def _draining(to: Clients) -> Iterator[Callable[[], int]]:
+    """Reads all sockets on the driver core in the meantime; afterwards the function gives how many datagrams came."""
+    each, stop = np.zeros(len(to.fds), dtype=np.int64), np.zeros(1, dtype=np.int32)
+
+    def work() -> None:
+        pin.pin(pin.DRIVER_CORE)
+        _null.receive(to.fds, each, stop, seconds=60.0)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield lambda: int(each.sum())
+    finally:
+        stop[0] = 1
+        thread.join()

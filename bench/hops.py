@@ -1,0 +1,149 @@
+"""The whole way, client -> proxy -> broker -> gateway -> client, against three blocking raw relays (PF-11).
+
+CPU of all server processes per delivered message. The relays pass on datagrams of the same size at the same rate and answer
+their sources as often as Muster acknowledges, which is counted in a run before the rounds. They know no room, seal nothing
+and repair nothing; saturated they cannot bundle either.
+"""
+
+import re
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+from bench import cpu, pin
+from bench.muster import Instance, Muster, drive
+from bench.null import _null
+from bench.null.relays import chain
+from bench.null.sockets import clients, number_of, open_udp
+from bench.progress import Progress, silent
+from bench.report import Case, Goal
+from bench.rounds import Entry, Sample, interleave
+from bench.targets import Load
+
+FANOUTS = (1, 100, 1_000)
+RATE = 10_000.0  # deliveries a second
+RELAY_WINDOW = {1: 32, 100: 8, 1_000: 2}
+BOUND = 1.3
+SIZE_BY_HAND = 90  # header, frames and tag around a lone message, where it cannot be measured
+BUFFER_BYTES = 8 << 20
+CPU_EACH, LOST = "server CPU ns each", "lost %"
+
+
+@dataclass(frozen=True)
+class Acknowledged:
+    """How often, in messages; and the size of a datagram with one message."""
+
+    every: int
+    datagram_bytes: int
+
+
+def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progress = silent) -> tuple[Case, ...]:
+    """Per load: Muster, the relays, and the relays without acknowledgements."""
+    seconds = 0.4 if quick else 1.5
+    loads = [
+        load
+        for fanout in FANOUTS
+        for load in (
+            Load("paced", fanout, payload_bytes, rate=RATE, seconds=seconds, warm_up_seconds=0.2),
+            Load("saturated", fanout, payload_bytes, seconds=seconds, warm_up_seconds=0.2),
+        )
+    ]
+    instance = Instance()
+    with ExitStack() as stack:
+        stack.callback(instance.stop)
+        instance.start()
+        target = Muster(instance)
+        acknowledged = {load: _acknowledged(instance, load) for load in loads}
+        entries: list[Entry] = []
+        for load in loads:
+            entries.append(_muster(target, load))
+            for every in (acknowledged[load].every, 0):
+                wanted = replace(acknowledged[load], every=every)
+                entries.append(_relays(stack, load, wanted))
+        results = interleave(entries, rounds, progress)
+    cases: list[Case] = []
+    for load in loads:
+        mine, theirs, bare = _names(load)
+        series = results.series(theirs, CPU_EACH)
+        goal = Goal("PF-11", "<=", BOUND)
+        cases.append(
+            Case.compared(
+                f"{mine}, {CPU_EACH} over three relays", results.series(mine, CPU_EACH), series, goal, quick=quick
+            )
+        )
+        cases.append(
+            Case.compared(f"{theirs}, {CPU_EACH} over none acknowledged", series, results.series(bare, CPU_EACH))
+        )
+        roles = ("proxy", "broker", "gateway")
+        cases += [Case.plain(f"{mine}, {role} CPU ns each", results.series(mine, role)) for role in roles]
+        cases.append(Case.plain(f"{mine}, {LOST}", results.series(mine, LOST)))
+        cases.append(Case.plain(f"{theirs}, {LOST}", results.series(theirs, LOST)))
+    return tuple(cases)
+
+
+def _names(load: Load) -> Sequence[str]:
+    return f"muster {load.name}", f"relays {load.name}", f"relays {load.name}, none acknowledged"
+
+
+def _muster(target: Muster, load: Load) -> Entry:
+    def once() -> Sample:
+        done = target.run(load)
+        void = f"the generator was {done.late_p99_us / 1000:.1f} ms late (p99)" if done.void else ""
+        each = max(done.deliveries, 1)
+        figures = {CPU_EACH: done.cpu_ns_each, LOST: 100 * done.lost / max(1, done.lost + done.deliveries)}
+        return Sample(figures | {role: used / each for role, used in done.role_cpu_ns.items()}, void)
+
+    return Entry(_names(load)[0], once)
+
+
+def _relays(stack: ExitStack, load: Load, wanted: Acknowledged) -> Entry:
+    publisher = stack.enter_context(open_udp(buffer_bytes=BUFFER_BYTES))
+    ends = stack.enter_context(clients(load.fanout, buffer_bytes=BUFFER_BYTES))
+    (host, port), pids = stack.enter_context(chain(ends, ack_every=wanted.every, seconds=3600.0))
+    rate = load.rate / load.fanout if load.mode == "paced" else None
+
+    def once() -> Sample:
+        with pin.on(pin.DRIVER_CORE):
+            before = cpu.total_ns(pids)
+            published, got, *_ = _null.drive(
+                publisher.fileno(),
+                ends.fds,
+                number_of(host),
+                port,
+                wanted.datagram_bytes,
+                rate=rate,
+                window=RELAY_WINDOW[load.fanout],
+                seconds=load.seconds,
+            )
+            used = cpu.total_ns(pids) - before
+        return Sample({CPU_EACH: used / max(got, 1), LOST: 100 * (1 - got / (published * load.fanout))})
+
+    return Entry(_names(load)[1 if wanted.every else 2], once)
+
+
+# ---------------------------------------------------------------- what Muster really does
+
+
+def _acknowledged(instance: Instance, load: Load) -> Acknowledged:
+    """From the proxy's counters, over a short run."""
+    with instance.clients(load.fanout, rooms=[instance.room("paced")]) as engine:
+        before = dict(_counters(instance, "proxy"))
+        drive(instance, engine, replace(load, warm_up_seconds=0.0, seconds=0.3))
+        after = dict(_counters(instance, "proxy"))
+
+    def grown(name: str) -> float:
+        return sum(value - before.get(key, 0.0) for key, value in after.items() if name in key)
+
+    acks = grown("acknowledgements_forwarded")
+    every = round(grown("messages_forwarded") / acks) if acks else 0
+    return Acknowledged(max(1, every), load.payload_bytes + SIZE_BY_HAND)
+
+
+def _counters(instance: Instance, role: str) -> Iterator[tuple[str, float]]:
+    (host, port) = next(process.admin for process in instance.record.processes if process.role == role)
+    with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=5) as answer:
+        text = answer.read().decode()
+    for line in text.splitlines():
+        if found := re.fullmatch(r"([a-z_]+(?:\{[^}]*\})?) ([0-9.e+]+)", line):
+            yield found[1], float(found[2])

@@ -1,0 +1,66 @@
+"""What idle sessions cost the gateway (PF-12): memory from the slope over their number, and CPU.
+
+Each number of clients gets an instance of its own. They join one room, receive a little, and then only keep their sessions
+alive, every second as `muster up` sets it (15 times as often as the default elsewhere).
+"""
+
+from bench import cpu
+from bench.muster import GATEWAY, LIVE, PATIENCE_SECONDS, Instance
+from bench.progress import Progress, silent
+from bench.report import Case, Goal
+from bench.rounds import Entry, Sample, interleave
+
+BASE = 1_000
+COUNTS = (5_000, 10_000, 18_000)
+COUNTS_QUICK = (10_000,)
+JUDGED = 10_000
+MESSAGES_A_SECOND, TRAFFIC_SECONDS = 10.0, 1.0
+CLIENT_BUFFER_BYTES = 1 << 17
+BYTES_MAX = 1024.0
+
+RSS, CPU = "gateway RSS", "gateway CPU ns per s and session"
+
+
+def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progress = silent) -> tuple[Case, ...]:
+    """`rounds` instances for each number of sessions."""
+    counts = COUNTS_QUICK if quick else COUNTS
+    idle_seconds = 1.5 if quick else 5.0
+
+    def entry(members: int) -> Entry:
+        return Entry(f"{members:,} sessions", lambda: _once(members, payload_bytes, idle_seconds))
+
+    results = interleave([entry(members) for members in (BASE, *counts)], rounds, progress)
+    cases = []
+    base = results.series(f"{BASE:,} sessions", RSS)
+    for members in counts:
+        name = f"{members:,} sessions"
+        slope = results.series(name, RSS).slope(base, members - BASE)
+        title = f"{name}: bytes each at the gateway"
+        if members == JUDGED:
+            cases.append(Case.limit(title, slope, Goal("PF-12", "<=", BYTES_MAX), quick=quick))
+        else:
+            cases.append(Case.plain(title, slope))
+    for members in (BASE, *counts):
+        name = f"{members:,} sessions"
+        cases.append(Case.plain(f"{name}: {RSS} MiB", results.series(name, RSS).scaled(1 / (1 << 20))))
+        cases.append(Case.plain(f"{name}: gateway CPU while idle, %", results.series(name, CPU).scaled(100)))
+    return tuple(cases)
+
+
+def _once(members: int, payload_bytes: int, idle_seconds: float) -> Sample:
+    instance = Instance()
+    try:
+        instance.start()
+        pid = instance.pids[GATEWAY]
+        with instance.clients(members, rooms=[instance.room(LIVE)], buffer_bytes=CLIENT_BUFFER_BYTES) as engine:
+            done = engine.pace(payload_bytes, MESSAGES_A_SECOND, TRAFFIC_SECONDS, PATIENCE_SECONDS)
+            engine.idle(2.0)  # keys are given back, acknowledgements are through
+            before = cpu.process_ns(pid)
+            engine.idle(idle_seconds)
+            used = (cpu.process_ns(pid) - before) / 1e9 / idle_seconds
+            figures = {RSS: float(cpu.rss_bytes(pid)), CPU: used}
+            lost = engine.sessions_lost()
+        void = "" if done["complete"] and not lost else f"{lost} sessions lost, traffic complete: {done['complete']}"
+        return Sample(figures, void)
+    finally:
+        instance.stop()

@@ -1,0 +1,215 @@
+"""Muster as a target: `muster up` as a child on the server core, compiled clients on the driver core.
+
+Owns the instance and what is read of it from outside: CPU and memory by role. Clients have a socket each, join a room of
+the run's own, check every delivery byte for byte, and say goodbye at the end.
+"""
+
+import itertools
+import secrets
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench import cpu, pin
+from bench.child import Child, ChildFailedError, private_directory, python_environment
+from bench.node import TICK_BUCKET_US, TICK_BUCKETS, ticks_file
+from bench.null.sockets import allow_files
+from bench.targets import Latency, Load, Result
+from control import instance as folders
+from control.errors import UserError
+from muster._core import LoadEngine
+
+PACED, LIVE = "paced", "live"
+JOIN_SECONDS: Final = 30.0
+PATIENCE_SECONDS: Final = 20.0
+CLIENT_BUFFER_BYTES: Final = 1 << 20
+GATEWAY: Final = "gateway"
+
+Outcome = dict[str, Any]
+
+
+class Instance:
+    """Four roles, started once however many targets share them."""
+
+    def __init__(self, *options: Literal["--gateway-alone", "--unbundled", "--single"], ticks: bool = False) -> None:
+        """With options or `ticks` the processes are those of `bench.node`, which see, else of `muster up`."""
+        self._options = options
+        self._own = ticks or bool(options)
+        self._resources = ExitStack()
+        self._record: folders.Record | None = None
+        self._numbers = itertools.count()
+        self.folder = Path()
+        self.token = b""
+
+    def start(self) -> None:
+        if self._record is not None:
+            return
+        directory = Path(self._resources.enter_context(private_directory("bench")))
+        self.folder = directory / "instance"
+        module = ["bench.up", *self._options] if self._own else ["control.cli", "up"]
+        environment = {
+            **python_environment(),
+            "MUSTER_INSTANCE__DIR": str(self.folder),
+            "MUSTER_LOG__LEVEL": "error",
+            f"MUSTER_NAMESPACES__{PACED.upper()}__FLOW": "paced",
+            f"MUSTER_NAMESPACES__{LIVE.upper()}__FLOW": "live",
+        }
+        child = Child(
+            "muster",
+            [sys.executable, "-m", *module],
+            core=pin.SERVER_CORE,
+            directory=directory,
+            environment=environment,
+        )
+        self._resources.callback(child.stop)
+        child.wait_until(self._ready, seconds=30.0)
+        self.token = Path(self.record.token_file).read_bytes().strip()
+
+    def _ready(self) -> bool:
+        try:
+            record = folders.find(folders.Folder(self.folder))
+        except UserError:
+            return False
+        if len(record.processes) == 4 and all(process.ready for process in record.processes):
+            self._record = record
+        return self._record is not None
+
+    def stop(self) -> None:
+        self._record = None
+        self._resources.close()
+
+    @property
+    def record(self) -> folders.Record:
+        if self._record is None:
+            raise RuntimeError("the instance is not started")
+        return self._record
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """By role."""
+        return {process.role: process.pid for process in self.record.processes}
+
+    def cpu_ns(self) -> dict[str, int]:
+        """By role. A role that died in between is a failure of the run."""
+        try:
+            return {role: cpu.process_ns(pid) for role, pid in self.pids.items()}
+        except ProcessLookupError as error:
+            raise ChildFailedError(f"muster: {error}") from None
+
+    def late_ticks(self, role: str) -> NDArray[np.uint64]:
+        """How often the role's 10 ms timer was late by so many times 100 us, since the start."""
+        return np.fromfile(ticks_file(self.folder, role), dtype=np.uint64, count=TICK_BUCKETS)
+
+    def room(self, namespace: str) -> str:
+        """A name that nobody was in."""
+        return f"{namespace}:bench-{next(self._numbers)}"
+
+    @contextmanager
+    def clients(
+        self, members: int, *, rooms: Sequence[str], gro: bool = True, buffer_bytes: int = CLIENT_BUFFER_BYTES
+    ) -> Iterator[LoadEngine]:
+        """Joined members and a publisher on the driver core, which the calling thread is on inside."""
+        allow_files(members + 256)
+
+        def reach(ends: Sequence[folders.Endpoint]) -> list[tuple[str, int, bytes]]:
+            return [(end.host, end.port, bytes.fromhex(end.public_key)) for end in ends]
+
+        with pin.on(pin.DRIVER_CORE):
+            engine = LoadEngine(
+                gateways=reach(self.record.gateways),
+                proxies=reach(self.record.proxies),
+                credential=self.token,
+                members=members,
+                rooms=list(rooms),
+                seed=secrets.randbits(60),
+                recv_buffer=buffer_bytes,
+                gro=gro,
+            )
+            try:
+                joined = engine.connect(JOIN_SECONDS)
+                if joined < members:
+                    raise ChildFailedError(f"muster: only {joined} of {members} clients joined in {JOIN_SECONDS:g} s")
+                yield engine
+            finally:
+                engine.close()
+
+
+def late_percentile_us(counts: NDArray[np.uint64], percentile: float) -> float:
+    """Upper end of the bucket that holds the percentile."""
+    total = counts.cumsum()
+    if not total[-1]:
+        return float("inf")
+    return float(np.searchsorted(total, total[-1] * percentile / 100) + 1) * TICK_BUCKET_US
+
+
+class Muster:
+    """Implements `bench.targets.Target`."""
+
+    def __init__(self, instance: Instance, name: str = "muster", *, gro: bool = True) -> None:
+        self.name = name
+        self._instance = instance
+        self._gro = gro
+
+    def start(self) -> Sequence[int]:
+        self._instance.start()
+        return list(self._instance.pids.values())
+
+    def stop(self) -> None:
+        self._instance.stop()
+
+    def run(self, load: Load) -> Result:
+        with self._instance.clients(load.fanout, rooms=[self._instance.room(PACED)], gro=self._gro) as engine:
+            return drive(self._instance, engine, load)
+
+
+def drive(instance: Instance, engine: LoadEngine, load: Load) -> Result:
+    """Warms up, runs the load once, and reads the roles' CPU around it."""
+    once = runner(engine, load)
+    if load.warm_up_seconds:
+        once(load.warm_up_seconds)
+    before = instance.cpu_ns()
+    outcome = once(load.seconds)
+    used = {role: ns - before[role] for role, ns in instance.cpu_ns().items()}
+    return result(instance, load, outcome, used)
+
+
+def runner(engine: LoadEngine, load: Load) -> Callable[[float], Outcome]:
+    if load.mode == "saturated":
+        return lambda seconds: engine.saturate(load.payload_bytes, seconds, PATIENCE_SECONDS)
+    rate = load.rate / load.fanout
+    return lambda seconds: engine.pace(load.payload_bytes, rate, seconds, PATIENCE_SECONDS)
+
+
+def result(instance: Instance, load: Load, outcome: Outcome, used: Mapping[str, int]) -> Result:
+    """What `LoadEngine` says, in the words of all targets."""
+    expected = outcome["published"] * load.fanout
+    return Result(
+        published=outcome["published"],
+        deliveries=outcome["delivered"],
+        lost=max(0, expected - outcome["delivered"]),
+        duplicated=max(0, outcome["delivered"] - expected, outcome["out_of_turn"] - outcome["gaps"]),
+        corrupted=outcome["corrupted"],
+        seconds=outcome["wall_us"] / 1e6,
+        server_cpu_ns=sum(used.values()),
+        server_rss_bytes=sum(cpu.rss_bytes(pid) for pid in instance.pids.values()),
+        latency=latency(outcome) if load.mode == "paced" else None,
+        late_p99_us=float(outcome["late_p99_us"]),
+        role_cpu_ns=used,
+    )
+
+
+def latency(outcome: Outcome) -> Latency:
+    """Of deliveries that came; a run without any has the latency of infinity."""
+
+    def percentiles(name: str, wanted: Sequence[float]) -> list[float]:
+        times = np.frombuffer(outcome[name], dtype="<u4")
+        return [float(value) for value in np.percentile(times, wanted)] if len(times) else [float("inf")] * len(wanted)
+
+    p50, p90, p99, p99_9 = percentiles("latencies_us", (50, 90, 99, 99.9))
+    first, middle, last = (percentiles(name, (50,))[0] for name in ("first_us", "middle_us", "last_us"))
+    return Latency(p50, p90, p99, p99_9, first, middle, last)

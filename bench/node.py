@@ -1,0 +1,72 @@
+"""A role's process as a bench wants it: what `control.node` runs, with a clock beside it and options that only a bench has.
+
+Owns the lateness of a 10 ms timer in the role's own loop, and the gateway without bundles or super-packets. Started by
+`bench.up`; everything else is the real program.
+"""
+
+import argparse
+import asyncio
+import functools
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import numpy as np
+
+from bench import pin
+from control import node
+from muster import _core
+from plane.rooms import gateway
+from plane.server import Server
+from plane.spec import Spec, read
+
+TICK_S: Final = 0.01
+TICK_BUCKET_US: Final = 100
+TICK_BUCKETS: Final = 100_000
+
+
+def ticks_file(folder: Path, role: str) -> Path:
+    """Where the role counts its timer's lateness: u64 per 100 us."""
+    return folder / f"{role}.ticks"
+
+
+async def tick(file: Path) -> None:
+    """Sleeps 10 ms for ever and counts by how much too long."""
+    counts = np.memmap(file, dtype=np.uint64, mode="w+", shape=(TICK_BUCKETS,))
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + TICK_S
+        await asyncio.sleep(TICK_S)
+        late_us = max(0.0, loop.time() - due) * 1e6
+        counts[min(int(late_us / TICK_BUCKET_US), TICK_BUCKETS - 1)] += 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="bench.node")
+    parser.add_argument("--gateway-alone", action="store_true")
+    parser.add_argument("--unbundled", action="store_true")
+    parser.add_argument("--single", action="store_true")
+    own, rest = parser.parse_known_args()
+    spec_file = Path(rest[rest.index("--spec") + 1])
+    spec = read(spec_file)
+    if own.gateway_alone:
+        pin.pin(pin.SERVER_CORE if spec.role == "gateway" else pin.DRIVER_CORE)
+    options: dict[str, Any] = {"bundle": not own.unbundled, "coalesce": not (own.unbundled or own.single)}
+    vars(gateway)["_core"] = SimpleNamespace(GatewayEngine=functools.partial(_core.GatewayEngine, **options))
+    serve = node.serve
+
+    async def serve_and_tick(spec: Spec, server: Server, log: Any) -> None:
+        ticking = asyncio.create_task(tick(ticks_file(spec_file.parent, spec.role)))
+        try:
+            await serve(spec, server, log)
+        finally:
+            ticking.cancel()
+
+    vars(node)["serve"] = serve_and_tick
+    sys.argv[1:] = rest
+    return node.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,535 @@
+//! What many publishers send to one proxy, taken apart into steps that a bench can time one by one.
+//!
+//! Owns real sessions of real clients, the proxy that they speak to and the broker behind it, all in memory and on a clock
+//! of its own. Packets are sealed ahead of time; who calls holds the stop-watch. With sockets each packet leaves from its
+//! own sender's address for one sink, from which anybody may drain it.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+use muster_proto::broker::{Broker, BrokerConfig};
+use muster_proto::client::{Client, ClientConfig, ClientEvent, Endpoint, Side};
+use muster_proto::gateway::PUBLIC_SOCKET;
+use muster_proto::handshake::{ClusterKeys, ServerKey};
+use muster_proto::machine::{Addr, Arrival, Inbox, Machine, Micros, Outbox, SocketId};
+use muster_proto::node::Identity;
+use muster_proto::placement::{Node, Placement};
+use muster_proto::proxy::{Proxy, ProxyConfig, ProxyEvent};
+use muster_proto::router::{Router, RouterConfig};
+use muster_proto::seal::{Direction, KeyCache, KeySlots, Secret};
+use muster_proto::wire::header::{Header, HEADER};
+use muster_proto::wire::Role;
+use muster_udp::{Counters, Cursor, Kernel, KernelEntropy, Receiver, Sender, Socket, SocketOptions};
+
+use crate::{own_addr, swarm};
+
+const PAYLOAD: usize = 1_200;
+const ROOM: &str = "bench";
+const LINK: SocketId = 1 - PUBLIC_SOCKET;
+/// Longer than any run: nobody falls silent on a clock that hardly moves.
+const KEEPALIVE_MS: u32 = 600_000;
+/// How many hand-shake at a time: fewer than may wait for the authenticator.
+const CONNECT_AT_A_TIME: usize = 200;
+/// A client that was told to come back later does so within this.
+const CONNECT_US_MAX: Micros = 60_000_000;
+/// Twice what an acknowledgement may wait for company.
+const SETTLE_US: Micros = 40_000;
+/// Packets in one call of the machine, as many as its driver hands it at once without GRO.
+const BATCH: usize = 64;
+const SINK_BYTES: usize = 16 << 20;
+
+pub struct FeedConfig {
+    pub senders: usize,
+    /// Size of each sealed packet.
+    pub datagram_bytes: usize,
+    pub seed: u64,
+    /// Each sender has a socket; else packets exist in memory only.
+    pub sockets: bool,
+}
+
+struct Publisher {
+    client: Client,
+    publication: u32,
+    addr: Addr,
+    /// For opening alone: the same keys as the proxy's, found as cheaply as can be.
+    secret: Secret,
+    slots: KeySlots,
+}
+
+struct Packet {
+    sender: u32,
+    start: usize,
+    len: usize,
+}
+
+struct Flying {
+    from: Addr,
+    to: Addr,
+    bytes: Vec<u8>,
+}
+
+/// Publishers, their packets and the proxy.
+pub struct Feed {
+    now: Micros,
+    proxy: Proxy,
+    broker: Broker,
+    router: Router,
+    publishers: Vec<Publisher>,
+    by_addr: HashMap<Addr, usize>,
+    /// In which order they send: shuffled once, so that no cache line is there by luck.
+    order: Vec<u32>,
+    turn: usize,
+    /// Publishers from here on are heard when all catch up: while more of them join, the earlier ones have nothing to say.
+    awake: usize,
+    body: Vec<u8>,
+    packets: Vec<Packet>,
+    sealed: Vec<u8>,
+    slab: Vec<u8>,
+    arrivals: Vec<Arrival>,
+    keys: KeyCache,
+    sockets: Vec<Socket>,
+    sink: Socket,
+    receiver: Receiver,
+    sender: Sender,
+    counters: Counters,
+}
+
+fn node_addr(port: u16) -> Addr {
+    std::net::SocketAddr::from(([127, 0, 0, 1], port)).into()
+}
+
+const PROXY_LINK: u16 = 201;
+const PROXY_PUBLIC: u16 = 202;
+const BROKER: u16 = 301;
+const ROUTER: u16 = 401;
+
+impl Feed {
+    pub fn new(config: &FeedConfig) -> io::Result<Self> {
+        let cluster = ClusterKeys {
+            current: (1, [7; 32]),
+            next: None,
+        };
+        let me = |node, role| Identity { node, role, epoch: 1 };
+        let node = |node, role, port| Node {
+            node,
+            role,
+            addr: node_addr(port),
+        };
+        let placement = Placement {
+            epoch: 1,
+            nodes: vec![
+                node(2, Role::Proxy, PROXY_LINK),
+                node(3, Role::Broker, BROKER),
+                node(4, Role::Router, ROUTER),
+            ],
+        };
+        let server_key = ServerKey::from_private([2; 32]);
+        let public = server_key.public();
+        let proxy = ProxyConfig {
+            me: me(2, Role::Proxy),
+            payload: PAYLOAD,
+            keepalive_ms: KEEPALIVE_MS,
+            idle_ms: 4 * KEEPALIVE_MS,
+            name_key: [9; 16],
+            server_key,
+            cluster: cluster.clone(),
+            reset_secret: [4; 32],
+        };
+        let broker = BrokerConfig {
+            me: me(3, Role::Broker),
+            payload: PAYLOAD,
+            arena_bytes: 16 << 20,
+            name_key: [9; 16],
+            cluster: cluster.clone(),
+            reset_secret: [5; 32],
+        };
+        let router = RouterConfig {
+            me: me(4, Role::Router),
+            payload: PAYLOAD,
+            cluster,
+            reset_secret: [6; 32],
+        };
+        let plain = SocketOptions {
+            receive_bytes: Some(SINK_BYTES),
+            send_bytes: None,
+            gro: false,
+        };
+        let mut feed = Feed {
+            now: 1,
+            proxy: Proxy::new(proxy, config.seed, Box::new(KernelEntropy)),
+            broker: Broker::new(broker, config.seed, Box::new(KernelEntropy)),
+            router: Router::new(router, config.seed, Box::new(KernelEntropy)),
+            publishers: Vec::with_capacity(config.senders),
+            by_addr: HashMap::with_capacity(config.senders),
+            order: shuffled(config.senders, config.seed),
+            turn: 0,
+            awake: 0,
+            body: Vec::new(),
+            packets: Vec::new(),
+            sealed: Vec::new(),
+            slab: Vec::new(),
+            arrivals: Vec::new(),
+            keys: KeyCache::default(),
+            sockets: Vec::new(),
+            sink: Socket::bind(node_addr(0), &plain)?,
+            receiver: Receiver::new(false),
+            sender: Sender::new(),
+            counters: Counters::default(),
+        };
+        feed.proxy.set_placement(0, placement.clone());
+        feed.broker.set_placement(0, placement.clone());
+        feed.router.set_placement(0, placement);
+        feed.settle();
+        for first in (0..config.senders).step_by(CONNECT_AT_A_TIME) {
+            for index in first..(first + CONNECT_AT_A_TIME).min(config.senders) {
+                feed.add(index, &public, config)?;
+            }
+            let until = feed.now + CONNECT_US_MAX;
+            let ready = |publisher: &Publisher| publisher.client.is_ready(Side::Proxy);
+            while !feed.publishers[feed.awake..].iter().all(ready) {
+                assert!(feed.now < until, "a session in memory opens");
+                feed.settle();
+            }
+            feed.awake = feed.publishers.len();
+        }
+        feed.awake = 0;
+        let sessions = &feed.proxy.sessions().table;
+        let secrets: Vec<(Addr, Secret)> = sessions
+            .slots()
+            .filter_map(|slot| sessions.get(slot))
+            .map(|peer| (peer.conn.addr, peer.conn.secret().clone()))
+            .collect();
+        for (addr, secret) in secrets {
+            feed.publishers[feed.by_addr[&addr]].secret = secret;
+        }
+        feed.fit(config.datagram_bytes);
+        Ok(feed)
+    }
+
+    fn add(&mut self, index: usize, public: &[u8; 32], config: &FeedConfig) -> io::Result<()> {
+        let mut addr = own_addr(index);
+        addr.port = 40_000;
+        if config.sockets {
+            let options = SocketOptions {
+                receive_bytes: None,
+                send_bytes: None,
+                gro: false,
+            };
+            let socket = Socket::bind(own_addr(index), &options)?;
+            addr = socket.local();
+            self.sockets.push(socket);
+        }
+        let endpoint = Endpoint {
+            addr: node_addr(PROXY_PUBLIC),
+            key: *public,
+        };
+        let client = ClientConfig {
+            gateways: Vec::new(),
+            proxies: vec![endpoint],
+            credential: b"token".to_vec(),
+            payload: PAYLOAD,
+            inbox_bytes: 1 << 16,
+            socket: 0,
+        };
+        let mut client = Client::new(client, config.seed.wrapping_add(index as u64), Box::new(KernelEntropy));
+        let publication = client.publication(self.now, ROOM);
+        self.by_addr.insert(addr, index);
+        self.publishers.push(Publisher {
+            client,
+            publication,
+            addr,
+            secret: Secret::new([0; 16]),
+            slots: KeySlots::default(),
+        });
+        Ok(())
+    }
+
+    /// Finds the message size that makes packets of `bytes`.
+    fn fit(&mut self, bytes: usize) {
+        self.body = swarm::body(bytes.saturating_sub(100).max(swarm::HEAD));
+        // Twice: the first packet may carry the rest of the handshake.
+        for _ in 0..2 {
+            self.prepare(self.publishers.len());
+            let len = self.packets.last().map_or(bytes, |packet| packet.len);
+            self.load();
+            self.machine();
+            self.settle();
+            self.body = swarm::body((self.body.len() + bytes).saturating_sub(len).max(swarm::HEAD));
+        }
+    }
+
+    /// Seals `count` packets, the senders taking turns in their order. Gives how many there are.
+    pub fn prepare(&mut self, count: usize) -> usize {
+        self.packets.clear();
+        self.sealed.clear();
+        let mut outbox = Outbox::new(false);
+        for _ in 0..count {
+            let sender = self.order[self.turn];
+            self.turn = (self.turn + 1) % self.order.len();
+            let publisher = &mut self.publishers[sender as usize];
+            if publisher.client.publish(publisher.publication, &self.body, 0).is_err() {
+                continue;
+            }
+            outbox.clear();
+            publisher.client.transmit(self.now, &mut outbox);
+            for parcel in outbox.parcels() {
+                let bytes = outbox.bytes(parcel);
+                self.packets.push(Packet {
+                    sender,
+                    start: self.sealed.len(),
+                    len: bytes.len(),
+                });
+                self.sealed.extend_from_slice(bytes);
+            }
+        }
+        self.packets.len()
+    }
+
+    /// Lays copies of the packets behind one another, to be opened in place.
+    pub fn load(&mut self) {
+        self.slab.clear();
+        self.slab.extend_from_slice(&self.sealed);
+        self.arrivals.clear();
+        for packet in &self.packets {
+            self.arrivals.push(Arrival {
+                socket: PUBLIC_SOCKET,
+                from: self.publishers[packet.sender as usize].addr,
+                start: packet.start as u32,
+                len: packet.len as u32,
+            });
+        }
+    }
+
+    /// Opens the copies with the sessions' keys: no window, no frames, no session looked up.
+    pub fn open(&mut self) -> usize {
+        let mut opened = 0;
+        for packet in &self.packets {
+            let publisher = &mut self.publishers[packet.sender as usize];
+            let datagram = &mut self.slab[packet.start..packet.start + packet.len];
+            let Ok(header) = Header::read(datagram) else { continue };
+            let (aad, sealed) = datagram.split_at_mut(HEADER);
+            let (secret, slots) = (&publisher.secret, &mut publisher.slots);
+            let len = self
+                .keys
+                .open(secret, slots, Direction::Initiator, header.sequence, aad, sealed);
+            opened += usize::from(len.is_ok());
+        }
+        opened
+    }
+
+    /// The proxy takes the copies, a batch at a time. Gives how many messages it passed on.
+    pub fn machine(&mut self) -> u64 {
+        let before = self.proxy.counters.messages_forwarded;
+        for batch in self.arrivals.chunks(BATCH) {
+            self.proxy.receive(
+                self.now,
+                &mut Inbox {
+                    slab: &mut self.slab,
+                    arrivals: batch,
+                },
+            );
+        }
+        self.proxy.counters.messages_forwarded - before
+    }
+
+    /// Sends every packet from its sender's socket to the sink.
+    pub fn send(&mut self) -> io::Result<usize> {
+        if self.sockets.is_empty() {
+            return Err(io::Error::other("this feed has no sockets"));
+        }
+        let before = self.counters.sent;
+        let mut outbox = Outbox::new(false);
+        let to = self.sink.local();
+        for index in 0..self.packets.len() {
+            if outbox.room() == 0 {
+                self.flush(&mut outbox);
+            }
+            let packet = &self.packets[index];
+            let bytes = &self.sealed[packet.start..packet.start + packet.len];
+            outbox.reserve(packet.len)[..packet.len].copy_from_slice(bytes);
+            outbox.commit(packet.sender, to, packet.len);
+        }
+        self.flush(&mut outbox);
+        Ok((self.counters.sent - before) as usize)
+    }
+
+    fn flush(&mut self, outbox: &mut Outbox) {
+        let (sockets, counters) = (&mut self.sockets, &mut self.counters);
+        self.sender
+            .send(&mut Kernel, sockets, outbox, &mut Cursor::default(), counters);
+        outbox.clear();
+    }
+
+    /// Drains the sink into the proxy as its driver would. Gives how many messages it passed on.
+    pub fn receive(&mut self) -> u64 {
+        let before = self.proxy.counters.messages_forwarded;
+        loop {
+            let received =
+                self.receiver
+                    .receive(&mut Kernel, &self.sink, PUBLIC_SOCKET, usize::MAX, &mut self.counters);
+            self.proxy.receive(self.now, &mut self.receiver.inbox());
+            self.receiver.clear();
+            if received.drained {
+                break;
+            }
+        }
+        self.proxy.counters.messages_forwarded - before
+    }
+
+    pub fn sink(&self) -> i32 {
+        self.sink.as_fd().as_raw_fd()
+    }
+
+    /// All catch up with one another, and what waits for company leaves too.
+    pub fn settle(&mut self) {
+        let until = self.now + SETTLE_US;
+        while self.now < until {
+            while self.exchange() {}
+            self.now += 1_000;
+        }
+    }
+
+    /// Everybody speaks once. Returns whether anybody had something to say.
+    fn exchange(&mut self) -> bool {
+        let mut net = Vec::new();
+        speak(
+            self.now,
+            &mut self.proxy,
+            &[LINK, PUBLIC_SOCKET],
+            &[PROXY_LINK, PROXY_PUBLIC],
+            &mut net,
+        );
+        speak(self.now, &mut self.broker, &[0], &[BROKER], &mut net);
+        speak(self.now, &mut self.router, &[0], &[ROUTER], &mut net);
+        let mut outbox = Outbox::new(false);
+        for publisher in &mut self.publishers[self.awake..] {
+            let client = &mut publisher.client;
+            if client.deadline().is_some_and(|at| at <= self.now) {
+                client.expire(self.now);
+            }
+            outbox.clear();
+            client.transmit(self.now, &mut outbox);
+            for parcel in outbox.parcels() {
+                net.push(Flying {
+                    from: publisher.addr,
+                    to: parcel.to,
+                    bytes: outbox.bytes(parcel).to_vec(),
+                });
+            }
+        }
+        let any = !net.is_empty();
+        for mut datagram in net {
+            let arrival = |socket| Arrival {
+                socket,
+                from: datagram.from,
+                start: 0,
+                len: datagram.bytes.len() as u32,
+            };
+            let arrivals = match datagram.to.port {
+                PROXY_LINK => [arrival(LINK)],
+                PROXY_PUBLIC => [arrival(PUBLIC_SOCKET)],
+                _ => [arrival(0)],
+            };
+            let inbox = &mut Inbox {
+                slab: &mut datagram.bytes,
+                arrivals: &arrivals,
+            };
+            match datagram.to.port {
+                PROXY_LINK | PROXY_PUBLIC => self.proxy.receive(self.now, inbox),
+                BROKER => self.broker.receive(self.now, inbox),
+                ROUTER => self.router.receive(self.now, inbox),
+                _ => {
+                    if let Some(index) = self.by_addr.get(&datagram.to) {
+                        let client = &mut self.publishers[*index].client;
+                        client.receive(self.now, inbox);
+                        client.drain_events(&mut Vec::<ClientEvent>::new());
+                    }
+                }
+            }
+        }
+        let mut questions = Vec::new();
+        self.proxy.drain_events(&mut questions);
+        for event in questions {
+            if let ProxyEvent::Authenticate(question) = event {
+                self.proxy.answer(self.now, question.id, Some(1));
+            }
+        }
+        any
+    }
+}
+
+fn speak<M: Machine>(now: Micros, machine: &mut M, sockets: &[SocketId], ports: &[u16], net: &mut Vec<Flying>) {
+    if machine.deadline().is_some_and(|at| at <= now) {
+        machine.expire(now);
+    }
+    let mut outbox = Outbox::new(false);
+    loop {
+        outbox.clear();
+        let more = machine.transmit(now, &mut outbox);
+        for (socket, port) in sockets.iter().zip(ports) {
+            for parcel in outbox.parcels().iter().filter(|parcel| parcel.socket == *socket) {
+                net.push(Flying {
+                    from: node_addr(*port),
+                    to: parcel.to,
+                    bytes: outbox.bytes(parcel).to_vec(),
+                });
+            }
+        }
+        if !more || outbox.is_empty() {
+            return;
+        }
+    }
+}
+
+/// 0..count in an order that only the seed knows (Fisher and Yates, splitmix64).
+fn shuffled(count: usize, seed: u64) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..count as u32).collect();
+    let mut state = seed;
+    for at in (1..count).rev() {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        order.swap(at, ((mixed ^ (mixed >> 31)) % (at as u64 + 1)) as usize);
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn feed(sockets: bool) -> Feed {
+        let config = FeedConfig {
+            senders: 20,
+            datagram_bytes: 256,
+            seed: 3,
+            sockets,
+        };
+        Feed::new(&config).expect("sockets can be had")
+    }
+
+    #[test]
+    fn every_packet_is_authentic_and_taken_once() {
+        let mut feed = feed(false);
+        for _ in 0..30 {
+            assert_eq!(feed.prepare(200), 200);
+            assert!(feed.packets.iter().all(|packet| packet.len.abs_diff(256) <= 1));
+            feed.load();
+            assert_eq!(feed.open(), 200);
+            feed.load();
+            assert_eq!(feed.machine(), 200);
+            feed.load();
+            assert_eq!(feed.machine(), 0, "replays");
+            feed.settle();
+        }
+    }
+
+    #[test]
+    fn packets_come_by_sockets_too() {
+        let mut feed = feed(true);
+        assert_eq!(feed.prepare(100), 100);
+        assert_eq!(feed.send().expect("sockets are there"), 100);
+        assert_eq!(feed.receive(), 100);
+    }
+}
