@@ -127,13 +127,20 @@ def test_targets_take_turns_and_none_is_asked_for_more_than_it_can() -> None:
 @pytest.mark.parametrize(("speed", "holds"), [(6e6, True), (4e6, False)])
 def test_a_claim_is_judged_against_its_peer(speed: float, holds: bool) -> None:
     targets = [Fake("redis", 5e6, []), Fake("muster", speed, [])]
-    (claimed,) = [case for case in compare.run(targets, LOADS, rounds=1, claims=[FASTER]) if case.goal]
+    lossless, claimed = [case for case in compare.run(targets, LOADS, rounds=1, claims=[FASTER]) if case.goal]
+    assert lossless.holds is True
     assert claimed.holds is holds
+
+
+def test_a_claim_of_a_target_that_loses_something_does_not_hold() -> None:
+    targets = [Fake("redis", 5e6, []), Fake("muster", 6e6, [], lost=1)]
+    lossless, _ = [case for case in compare.run(targets, LOADS, rounds=1, claims=[FASTER]) if case.goal]
+    assert lossless.holds is False
 
 
 def test_a_claim_against_a_peer_that_is_not_there_is_not_judged() -> None:
     cases = compare.run([Fake("muster", 1e6, [])], LOADS, rounds=1, claims=[FASTER])
-    assert all(case.goal is None for case in cases)
+    assert [case.name for case in cases if case.goal] == [f"muster, {LOADS[0].name}, lost in the worst round"]
 
 
 def test_targets_are_stopped_when_one_does_not_start() -> None:
