@@ -25,7 +25,7 @@ from control.errors import UserError
 from muster._core import LoadEngine
 
 PACED, LIVE = "paced", "live"
-JOIN_SECONDS: Final = 30.0
+JOIN_SECONDS: Final = 90.0
 PATIENCE_SECONDS: Final = 20.0
 CLIENT_BUFFER_BYTES: Final = 1 << 20
 GATEWAY: Final = "gateway"

@@ -48,6 +48,11 @@ impl Unproven {
             .is_some()
     }
 
+    /// The address has answered from where it says it is: its account is closed, and its place free for a stranger.
+    pub fn proven(&mut self, addr: Addr) {
+        self.accounts.remove(&addr);
+    }
+
     /// Whether `n` bytes may go to `addr`, and notes them if so. An address without an account gets nothing.
     pub fn may_send(&mut self, now: Micros, addr: Addr, n: usize) -> bool {
         let Some(account) = self.accounts.get(&addr).filter(|account| !account.is_stale(now)) else {
@@ -205,6 +210,16 @@ impl<K: Copy + Eq + Hash, V: Copy> Ways<K, V> {
             .map(|(_, value)| value)
     }
 
+    fn remove(&mut self, key: &K) {
+        let place = self
+            .set(key)
+            .iter_mut()
+            .find(|entry| entry.is_some_and(|(found, _)| found == *key));
+        if let Some(entry) = place {
+            *entry = None;
+        }
+    }
+
     /// The key's value, or `fresh` in its own stale place, a free one or another's stale one; `None` if there is none.
     fn entry(&mut self, key: K, stale: impl Fn(&V) -> bool, fresh: V) -> Option<&mut V> {
         let set = self.set(&key);
@@ -256,6 +271,17 @@ mod tests {
         );
         assert!(unproven.received(1, v4(1), 1));
         assert!(unproven.may_send(1, v4(1), 3));
+    }
+
+    #[test]
+    fn those_who_prove_themselves_make_room_for_any_number_of_others() {
+        let mut unproven = Unproven::new(UNPROVEN_MAX, hash());
+        for host in 0..10 * UNPROVEN_MAX as u32 {
+            assert!(unproven.received(0, v4(host), 1));
+            assert!(unproven.may_send(0, v4(host), 1));
+            unproven.proven(v4(host));
+            assert!(!unproven.may_send(0, v4(host), 1), "nothing is left of the account");
+        }
     }
 
     #[test]

@@ -149,6 +149,11 @@ impl Door {
         self.unproven.may_answer(now, to, received, bytes)
     }
 
+    /// The address has shown that it receives what is sent to it.
+    pub fn proven(&mut self, addr: Addr) {
+        self.unproven.proven(addr);
+    }
+
     /// Takes a hello.
     pub fn hello(&mut self, now: Micros, arrival: Arrival, header: &Header, datagram: &[u8]) {
         if datagram.len() < HELLO_MIN {

@@ -212,6 +212,7 @@ impl<T: Default> Sessions<T> {
         };
         if peer.data.state == State::HalfOpen {
             peer.data.state = State::Proven;
+            self.door.proven(peer.conn.addr);
             peer.data.since = now;
             peer.conn.receive_window = share;
             self.counters.sessions_opened += 1;
