@@ -66,6 +66,15 @@ impl Unproven {
         granted
     }
 
+    /// As [`Unproven::may_send`] for an answer to `received` bytes that were noted already. What found no room in the table
+    /// may be answered on the spot, as in [`Unproven::may_answer`].
+    pub fn may_reply(&mut self, now: Micros, addr: Addr, received: usize, n: usize) -> bool {
+        match self.accounts.get(&addr).is_some_and(|account| !account.is_stale(now)) {
+            true => self.may_send(now, addr, n),
+            false => n <= received,
+        }
+    }
+
     /// Both steps for an answer of `n` bytes sent at once upon `received` bytes. Goes on working when spoofed
     /// addresses have filled the table: what no account holds may be spent on the spot, if the answer is no longer.
     /// Otherwise 400 spoofed datagrams a second would be enough to keep cookies from everybody.

@@ -130,13 +130,21 @@ impl Door {
         }
     }
 
-    /// The token that proves a reset of connection `id`.
-    pub fn token(&self, id: u64) -> [u8; 16] {
-        self.reset.token(id)
+    fn purpose(&self) -> &'static [u8] {
+        match self.key {
+            DoorKey::Server(_) => PURPOSE_CLIENT,
+            DoorKey::Cluster(_) => PURPOSE_LINK,
+        }
     }
 
-    fn reply(&mut self, now: Micros, socket: SocketId, to: Addr, bytes: Vec<u8>) -> bool {
-        if self.replies.len() >= REPLIES_MAX || !self.unproven.may_send(now, to, bytes.len()) {
+    /// The token that proves a reset of connection `id`.
+    pub fn token(&self, id: u64) -> [u8; 16] {
+        self.reset.token(self.purpose(), id)
+    }
+
+    /// Answers a datagram of `received` bytes, which were noted when it came.
+    fn reply(&mut self, now: Micros, socket: SocketId, to: Addr, received: usize, bytes: Vec<u8>) -> bool {
+        if self.replies.len() >= REPLIES_MAX || !self.unproven.may_reply(now, to, received, bytes.len()) {
             self.counters.withheld_unproven += 1;
             return false;
         }
@@ -170,7 +178,7 @@ impl Door {
             let cookie = self.cookies.cookie(now, arrival.from);
             let mut bytes = clear(DatagramKind::Cookie, header.connection);
             bytes.extend_from_slice(&cookie);
-            if self.reply(now, arrival.socket, arrival.from, bytes) {
+            if self.reply(now, arrival.socket, arrival.from, datagram.len(), bytes) {
                 self.counters.cookies_sent += 1;
             }
             return;
@@ -243,7 +251,7 @@ impl Door {
         bytes.extend_from_slice(&id.to_le_bytes());
         bytes.extend_from_slice(&(accepted.message.len() as u16).to_le_bytes());
         bytes.extend_from_slice(&accepted.message);
-        self.reply(now, accepted.socket, accepted.from, bytes);
+        self.reply(now, accepted.socket, accepted.from, HELLO_MIN, bytes);
     }
 
     /// Tells the sender of a datagram for an unknown connection that it is gone, if the answer is shorter than what came.
@@ -254,7 +262,7 @@ impl Door {
             return;
         }
         self.unproven.received(now, arrival.from, arrival.len as usize);
-        if self.reply(now, arrival.socket, arrival.from, bytes) {
+        if self.reply(now, arrival.socket, arrival.from, arrival.len as usize, bytes) {
             self.counters.resets_sent += 1;
         }
     }

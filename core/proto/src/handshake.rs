@@ -257,10 +257,11 @@ impl ResetSecret {
         tag.as_ref().try_into().expect("HMAC-SHA256 has 32 bytes")
     }
 
-    /// The client gets it sealed at join, and in the clear when the session is unknown.
-    pub fn token(&self, session_id: u64) -> [u8; 16] {
+    /// The client gets it sealed at join, and in the clear when the session is unknown. `purpose` keeps apart the doors of a
+    /// node: what one does not know may be alive behind the other.
+    pub fn token(&self, purpose: &[u8], session_id: u64) -> [u8; 16] {
         let key = hmac::Key::new(hmac::HMAC_SHA256, &self.0);
-        mac(&key, &[b"muster reset", &session_id.to_be_bytes()])
+        mac(&key, &[b"muster reset", &session_id.to_be_bytes(), purpose])
     }
 }
 
@@ -623,10 +624,11 @@ mod tests {
 
     #[test]
     fn reset_token_depends_on_secret_and_session_and_survives_a_restart() {
-        let token = ResetSecret::new([1; 32]).token(7);
-        assert!(same(&token, &ResetSecret::new([1; 32]).token(7)));
-        assert!(!same(&token, &ResetSecret::new([1; 32]).token(8)));
-        assert!(!same(&token, &ResetSecret::new([2; 32]).token(7)));
+        let token = ResetSecret::new([1; 32]).token(b"client", 7);
+        assert!(same(&token, &ResetSecret::new([1; 32]).token(b"client", 7)));
+        assert!(!same(&token, &ResetSecret::new([1; 32]).token(b"client", 8)));
+        assert!(!same(&token, &ResetSecret::new([2; 32]).token(b"client", 7)));
+        assert!(!same(&token, &ResetSecret::new([1; 32]).token(b"link", 7)));
     }
 
     #[test]
