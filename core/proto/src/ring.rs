@@ -161,12 +161,14 @@ impl Arena {
     }
 }
 
-/// One room's places `first..next`, dense. 56 bytes and nothing on the heap while the room is idle.
+/// One room's places `first..next`, dense. 64 bytes and nothing on the heap while the room is idle.
 #[derive(Default)]
 pub struct Ring {
     first: u64,
     positions: VecDeque<u64>,
     bytes: usize,
+    /// How many of the first places were put in front of older ones.
+    fronted: usize,
 }
 
 impl Ring {
@@ -176,6 +178,7 @@ impl Ring {
             first,
             positions: VecDeque::new(),
             bytes: 0,
+            fronted: 0,
         }
     }
 
@@ -225,12 +228,14 @@ impl Ring {
         let position = arena.push(now, entry);
         self.first -= 1;
         self.positions.push_front(position);
+        self.fronted += 1;
         self.bytes += Arena::cost(entry.data.len());
     }
 
     fn pop(&mut self, arena: &Arena) {
         if let Some(position) = self.positions.pop_front() {
             self.first += 1;
+            self.fronted = self.fronted.saturating_sub(1);
             // An overwritten entry's size is not known any more; the average stands for it.
             let average = self.bytes / (self.positions.len() + 1);
             let cost = arena
@@ -274,10 +279,22 @@ impl Ring {
     /// The first place at or after `from` that is readable together with everything after it.
     pub fn readable(&self, arena: &Arena, from: u64) -> u64 {
         let from = from.max(self.first);
-        match self.positions.iter().rposition(|position| !arena.holds(*position)) {
-            Some(index) => from.max(self.first + index as u64 + 1),
-            None => from,
+        // Two runs, each sorted: what was put in front, the youngest first, then what was appended.
+        let front = self.fronted.min(self.positions.len());
+        let lost = |index: usize| !arena.holds(self.positions[index]);
+        let (mut low, mut high) = (front, self.positions.len());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if lost(middle) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
         }
+        if low == front && (front == 0 || !lost(front - 1)) {
+            return from;
+        }
+        from.max(self.first + low as u64)
     }
 
     /// The first place whose entry's offset is at least `offset` within `places` (offsets grow there).
@@ -329,6 +346,28 @@ mod tests {
             gap: false,
             at_ms: 0,
             data,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_readable_is_found_as_by_looking_at_all(steps in prop::collection::vec((0u8..5, 0usize..60_000), 1..120), from in 0u64..300) {
+            let mut arena = Arena::new(1 << 20);
+            let (mut ring, mut other) = (Ring::new(100), Ring::new(1));
+            for (what, len) in steps {
+                let data = vec![0; len];
+                let entry = entry(1, &data);
+                match what {
+                    0 if ring.first() > 0 => ring.push_front(&mut arena, 0, &entry),
+                    1 => ring.trim(&arena),
+                    2 => drop(other.push(&mut arena, 0, &entry)),
+                    _ => drop(ring.push(&mut arena, 0, &entry)),
+                }
+                let last_lost = ring.positions.iter().rposition(|position| !arena.holds(*position));
+                let from = from.max(ring.first());
+                let expected = last_lost.map_or(from, |index| from.max(ring.first() + index as u64 + 1));
+                prop_assert_eq!(ring.readable(&arena, from), expected);
+            }
         }
     }
 
