@@ -118,7 +118,11 @@ impl Interest {
             changes.push(Change { gateway, room, present });
         }
         if view.rooms.len() - view.present > TOMBSTONES_MAX {
-            let floor = view.version.saturating_sub(TOMBSTONES_MAX as u64 / 2);
+            // The newer half stays. By rank and not by distance: what a version says of itself bounds nothing.
+            let gone = view.rooms.values().filter(|(_, present)| !present);
+            let mut versions: Vec<u64> = gone.map(|(version, _)| *version).collect();
+            let (_, floor, _) = versions.select_nth_unstable(TOMBSTONES_MAX / 2);
+            let floor = *floor;
             view.rooms.retain(|_, (version, present)| *present || *version > floor);
         }
         true
@@ -245,6 +249,16 @@ mod tests {
         interest.end(1, 1, 5, &mut changes);
         assert_eq!(interest.wanted(), [(1, 11), (1, 12)]);
         assert!(interest.is_loaded(1));
+    }
+
+    #[test]
+    fn versions_that_lie_do_not_keep_tombstones_for_ever() {
+        let (mut interest, mut changes) = (interest(), Vec::new());
+        for room in 0..3 * TOMBSTONES_MAX as u64 {
+            interest.apply(1, 1, room, 1 << 62, false, &mut changes);
+        }
+        let (rooms, _) = interest.rooms_of(1);
+        assert!(rooms.len() <= TOMBSTONES_MAX, "{}", rooms.len());
     }
 
     proptest! {
