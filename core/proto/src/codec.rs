@@ -2,6 +2,9 @@
 //!
 //! Nothing here panics on foreign bytes: a short slice gives `None`.
 
+/// The largest offset, place, sequence or version that is believed: at a million a second, 146,000 years.
+pub const NUMBER_MAX: u64 = 1 << 62;
+
 /// A cursor over received bytes.
 #[derive(Clone, Copy)]
 pub struct Reader<'a> {
@@ -54,6 +57,19 @@ impl<'a> Reader<'a> {
     #[inline]
     pub fn u64(&mut self) -> Option<u64> {
         self.array().map(u64::from_le_bytes)
+    }
+
+    /// An offset, place, sequence or version. Nobody counts to [`NUMBER_MAX`], so what is beyond is a lie; believed, it would
+    /// overflow the arithmetic of honest numbers.
+    #[inline]
+    pub fn number(&mut self) -> Option<u64> {
+        self.u64().filter(|number| *number <= NUMBER_MAX)
+    }
+
+    /// A [`Reader::number`], or `u64::MAX` where that means "without end".
+    #[inline]
+    pub fn number_or_open(&mut self) -> Option<u64> {
+        self.u64().filter(|number| *number <= NUMBER_MAX || *number == u64::MAX)
     }
 
     /// A byte string with a 16-bit length in front.

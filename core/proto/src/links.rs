@@ -187,11 +187,10 @@ impl Links {
         match header.kind {
             DatagramKind::Data => return self.data(now, node, arrival, &header, datagram),
             DatagramKind::Hello => self.door.hello(now, arrival, &header, datagram),
-            DatagramKind::Cookie => {
-                if let Some(dial) = self.dial_of(header.connection, arrival.from) {
-                    dial.due |= dial.knock.as_mut().is_some_and(|knock| knock.cookie(datagram));
-                }
-            }
+            DatagramKind::Cookie => match self.dial_of(header.connection, arrival.from) {
+                Some(dial) => dial.due |= dial.knock.as_mut().is_some_and(|knock| knock.cookie(datagram)),
+                None => self.counters.link_dropped_unknown += 1,
+            },
             DatagramKind::Accept => self.opened(now, arrival, &header, datagram),
             DatagramKind::Reset => self.reset(now, &header, arrival, datagram),
         }
@@ -277,6 +276,7 @@ impl Links {
     fn opened(&mut self, now: Micros, arrival: Arrival, header: &Header, datagram: &[u8]) {
         let key_id = self.cluster.current.0;
         let Some(dial) = self.dial_of(header.connection, arrival.from) else {
+            self.counters.link_dropped_unknown += 1;
             return;
         };
         let role = dial.role;
@@ -319,16 +319,21 @@ impl Links {
 
     fn reset(&mut self, now: Micros, header: &Header, arrival: Arrival, datagram: &[u8]) {
         // The connection named is the peer's id: the one that we put into what we sent.
-        let Some(token) = reset_token(datagram) else { return };
+        let token = reset_token(datagram);
         let found = self.by_node.values().copied().find(|slot| {
             self.table.get(*slot).is_some_and(|link| {
                 link.conn.peer == header.connection
                     && link.conn.addr == arrival.from
-                    && link.data.token.is_some_and(|known| same(&known, &token))
+                    && link
+                        .data
+                        .token
+                        .zip(token)
+                        .is_some_and(|(known, token)| same(&known, &token))
             })
         });
-        if let Some(slot) = found {
-            self.lose(now, slot, "reset");
+        match found {
+            Some(slot) => self.lose(now, slot, "reset"),
+            None => self.counters.link_dropped_unknown += 1,
         }
     }
 

@@ -20,7 +20,7 @@ use crate::placement::Placement;
 use crate::sessions::{Question, Sessions};
 use crate::wire::frame::append;
 use crate::wire::header::HEADER;
-use crate::wire::publish::{Ack, LinkPublish, Publish};
+use crate::wire::publish::{well_formed, Ack, LinkPublish, Publish, LINK_PUBLISH};
 use crate::wire::record::Record;
 use crate::wire::{Code, FrameKind, Frames, PublisherId, Role};
 
@@ -30,6 +30,10 @@ pub const SESSION_ROOMS: usize = 256;
 pub const OPENS_A_SECOND: u32 = 10;
 /// Publish frames that wait for a broker's window, in bytes per broker: a burst of 2,000 full frames.
 pub const QUEUE_BYTES_MAX: usize = 2 << 20;
+/// Of these one session's, once the queue is half full.
+const QUEUE_SHARE_MAX: usize = QUEUE_BYTES_MAX / 8;
+/// What a frame in the queue costs beside its bytes.
+const FRAME_COST: usize = 48;
 /// Acknowledgements that wait for one session.
 const ACKS_MAX: usize = 512;
 
@@ -87,6 +91,8 @@ pub struct Publisher {
     rooms: Vec<OpenRoom>,
     opens: Bucket,
     acks: VecDeque<Vec<u8>>,
+    /// What the queues to brokers hold of this session.
+    queued: usize,
 }
 
 impl Default for Publisher {
@@ -95,13 +101,15 @@ impl Default for Publisher {
             rooms: Vec::new(),
             opens: Bucket::new(OPENS_A_SECOND, SESSION_ROOMS as u32),
             acks: VecDeque::new(),
+            queued: 0,
         }
     }
 }
 
 #[derive(Default)]
 struct Queue {
-    frames: VecDeque<Vec<u8>>,
+    /// Each with the session that it came from.
+    frames: VecDeque<(u64, Vec<u8>)>,
     bytes: usize,
 }
 
@@ -296,7 +304,8 @@ impl Proxy {
     }
 
     fn publish(&mut self, slot: u32, body: &[u8]) {
-        let Some(frame) = Publish::read(body) else {
+        let frame = Publish::read(body).filter(|frame| well_formed(frame.messages, frame.count, self.node.payload));
+        let Some(frame) = frame else {
             self.sessions.counters.dropped_frame += 1;
             return;
         };
@@ -332,21 +341,27 @@ impl Proxy {
             count: frame.count,
             messages: frame.messages,
         };
-        let mut bytes = vec![0; crate::links::frames_max(self.node.payload)];
-        let mut writer = Writer::new(&mut bytes);
-        if !passed.write(&mut writer) {
+        let len = LINK_PUBLISH + frame.messages.len();
+        let mut bytes = vec![0; len];
+        let fits = len <= crate::links::frames_max(self.node.payload);
+        if !fits || !passed.write(&mut Writer::new(&mut bytes)) {
             self.sessions.counters.dropped_frame += 1;
             return;
         }
-        let len = writer.len();
-        bytes.truncate(len);
         let queue = self.queues.entry(node).or_default();
-        if queue.bytes + len > QUEUE_BYTES_MAX {
+        let cost = len + FRAME_COST;
+        let Some(peer) = self.sessions.table.get_mut(slot) else {
+            return;
+        };
+        // Once the queue is half full, who has put much into it waits for the others.
+        let greedy = queue.bytes > QUEUE_BYTES_MAX / 2 && peer.data.data.queued + cost > QUEUE_SHARE_MAX;
+        if queue.bytes + cost > QUEUE_BYTES_MAX || greedy {
             self.counters.dropped_queue_full += count;
             return;
         }
-        queue.bytes += len;
-        queue.frames.push_back(bytes);
+        peer.data.data.queued += cost;
+        queue.bytes += cost;
+        queue.frames.push_back((session, bytes));
         self.counters.messages_forwarded += count;
         self.links.table.mark(link);
     }
@@ -433,17 +448,22 @@ impl Proxy {
             }
             let mut sent_any = false;
             let mut more = false;
+            let table = &mut self.sessions.table;
             let sent = self.links.send(now, &mut self.node, slot, outbox, |writer, _| {
                 let Some(queue) = queue.filter(|_| free > 0) else {
                     return false;
                 };
-                while let Some(frame) = queue.frames.front() {
+                while let Some((session, frame)) = queue.frames.front() {
                     if frame.len() > writer.room() {
                         more = true;
                         break;
                     }
                     writer.put(frame);
-                    queue.bytes -= frame.len();
+                    let cost = frame.len() + FRAME_COST;
+                    queue.bytes -= cost;
+                    if let Some(peer) = table.find(*session).and_then(|slot| table.get_mut(slot)) {
+                        peer.data.data.queued = peer.data.data.queued.saturating_sub(cost);
+                    }
                     queue.frames.pop_front();
                     sent_any = true;
                 }
@@ -561,8 +581,13 @@ impl Machine for Proxy {
     fn stalled(&mut self, _now: Micros) {
         // What waited for an owner is older than the stall: the publishers repeat it.
         for queue in self.queues.values_mut() {
-            queue.frames.clear();
             queue.bytes = 0;
+            for (session, _) in queue.frames.drain(..) {
+                let table = &mut self.sessions.table;
+                if let Some(peer) = table.find(session).and_then(|slot| table.get_mut(slot)) {
+                    peer.data.data.queued = 0;
+                }
+            }
         }
     }
 }

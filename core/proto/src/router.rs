@@ -148,14 +148,14 @@ impl Router {
             }
         }
         for bytes in records {
+            if peer.role == Role::Gateway {
+                // Every record of a gateway's log counts, also what cannot be read, so that offsets agree.
+                self.logged(peer.node);
+            }
             let Some(record) = Record::read(&bytes) else {
                 self.links.counters.link_dropped_frame += 1;
                 continue;
             };
-            if peer.role == Role::Gateway {
-                // Every record of a gateway's log counts, so that offsets agree.
-                self.logged(peer.node);
-            }
             if self.links.link_record(slot, &record) {
                 continue;
             }
@@ -237,7 +237,11 @@ impl Router {
             self.links.table.mark(*slot);
         }
         if let Some(link) = self.gateways.get_mut(&gateway) {
-            link.uncovered.push_back((link.logged, offsets));
+            match link.uncovered.back_mut() {
+                // While there is no broker, all that is said waits for the same: the next broker.
+                Some((logged, waits)) if waits.is_empty() && offsets.is_empty() => *logged = link.logged,
+                _ => link.uncovered.push_back((link.logged, offsets)),
+            }
         }
         true
     }

@@ -17,7 +17,7 @@ use crate::wire::{Code, Frame, FrameKind};
 
 /// Blocks of a session's replay window: 1,024 datagrams.
 pub const SESSION_BLOCKS: usize = 16;
-/// Sessions whose first sealed datagram has not come yet.
+/// Sessions that have not shown a credential yet.
 pub const HALF_OPEN_MAX: usize = 4_096;
 /// How long a session may stay without its first sealed datagram, or without an answer about its credential.
 pub const HALF_OPEN_LIFE: Micros = 5_000_000;
@@ -28,6 +28,10 @@ pub const CONTROL_RATE: u32 = 20;
 pub const CONTROL_BURST: u32 = 300;
 /// Records that wait for the answer about the credential.
 const WAITING_MAX: usize = 300;
+/// Their bytes, over all sessions: 256 credentials under way with 16 KiB of joins each.
+pub const WAITING_BYTES_MAX: usize = 4 << 20;
+/// Sessions at once: 1 M x about 1 KB is 1 GB, the most that one process should hold.
+pub const SESSIONS_MAX: usize = 1 << 20;
 /// How long a refused session stays to tell why.
 const LINGER: Micros = 1_000_000;
 /// Path checks of one session follow each other after this.
@@ -124,6 +128,7 @@ pub struct Sessions<T> {
     half_open: VecDeque<(u64, Micros)>,
     questions: VecDeque<Question>,
     asking: usize,
+    waiting_bytes: usize,
     gone: Vec<T>,
     pub buffer: u32,
 }
@@ -140,9 +145,15 @@ impl<T: Default> Sessions<T> {
             half_open: VecDeque::new(),
             questions: VecDeque::new(),
             asking: 0,
+            waiting_bytes: 0,
             gone: Vec::new(),
             buffer: 212_992,
         }
+    }
+
+    /// Bytes of records that wait for an answer about a credential.
+    pub fn waiting_bytes(&self) -> usize {
+        self.waiting_bytes
     }
 
     /// What ended sessions leave behind, for the role to clean up.
@@ -171,6 +182,10 @@ impl<T: Default> Sessions<T> {
         };
         match header.kind {
             DatagramKind::Data => self.data(now, node, arrival, &header, datagram),
+            DatagramKind::Hello if self.table.len() >= SESSIONS_MAX => {
+                self.door.counters.dropped_hello_busy += 1;
+                None
+            }
             DatagramKind::Hello if !self.draining => {
                 self.door.hello(now, arrival, &header, datagram);
                 None
@@ -291,12 +306,8 @@ impl<T: Default> Sessions<T> {
         if !leave && !peer.data.control.take(now, 1) {
             self.counters.dropped_control_rate += 1;
             // A record is acknowledged as soon as it is delivered, so what is dropped here must be answered.
-            if let Some(Record::Join { request, .. } | Record::Open { request, .. }) = Record::read(bytes) {
-                peer.conn.record(&Record::Refused {
-                    request,
-                    code: Code::RateLimited,
-                    retry_ms: 1_000,
-                });
+            if let Some(record) = Record::read(bytes) {
+                refuse_rate(&mut peer.conn, &record);
             }
             return None;
         }
@@ -322,8 +333,12 @@ impl<T: Default> Sessions<T> {
             }
             (State::Proven | State::Asking, Record::Join { .. } | Record::Leave { .. } | Record::Open { .. }) => {
                 let waiting = &mut peer.data.waiting;
-                if waiting.len() < WAITING_MAX {
+                if waiting.len() < WAITING_MAX && self.waiting_bytes + bytes.len() <= WAITING_BYTES_MAX {
+                    self.waiting_bytes += bytes.len();
                     waiting.push(bytes.to_vec());
+                } else {
+                    self.counters.dropped_control_rate += 1;
+                    refuse_rate(&mut peer.conn, &record);
                 }
             }
             (State::Refused, _) => {}
@@ -354,6 +369,7 @@ impl<T: Default> Sessions<T> {
             keepalive_ms,
         });
         let waiting = std::mem::take(&mut peer.data.waiting);
+        self.waiting_bytes -= waiting.iter().map(Vec::len).sum::<usize>();
         self.table.mark(slot);
         Some((slot, waiting))
     }
@@ -366,7 +382,8 @@ impl<T: Default> Sessions<T> {
         }
         peer.data.state = State::Refused;
         peer.data.since = now;
-        peer.data.waiting = Vec::new();
+        let waiting = std::mem::take(&mut peer.data.waiting);
+        self.waiting_bytes -= waiting.iter().map(Vec::len).sum::<usize>();
         let retry_ms = if code.retry() { 1_000 } else { 0 };
         peer.conn.record(&Record::Refused {
             request: 0,
@@ -396,6 +413,7 @@ impl<T: Default> Sessions<T> {
             if peer.data.state == State::Asking {
                 self.asking -= 1;
             }
+            self.waiting_bytes -= peer.data.waiting.iter().map(Vec::len).sum::<usize>();
             self.gone.push(peer.data.data);
         }
     }
@@ -460,7 +478,7 @@ impl<T: Default> Sessions<T> {
                     if let Some(slot) = slot.filter(|slot| {
                         self.table
                             .get(*slot)
-                            .is_some_and(|peer| peer.data.state == State::HalfOpen)
+                            .is_some_and(|peer| matches!(peer.data.state, State::HalfOpen | State::Proven))
                     }) {
                         self.end(slot);
                     }
@@ -538,5 +556,16 @@ impl<T: Default> Sessions<T> {
             .into_iter()
             .flatten()
             .min()
+    }
+}
+
+/// Answers a record that is dropped because there are too many: it has been acknowledged, so nobody would repeat it.
+fn refuse_rate(conn: &mut Conn<SESSION_BLOCKS>, record: &Record<'_>) {
+    if let Record::Join { request, .. } | Record::Open { request, .. } = record {
+        conn.record(&Record::Refused {
+            request: *request,
+            code: Code::RateLimited,
+            retry_ms: 1_000,
+        });
     }
 }

@@ -183,15 +183,15 @@ impl Broker {
     fn serve_proxy(&mut self, now: Micros, slot: u32, proxy: u32, outbox: &mut Outbox) {
         let limit = frames_max(self.node.payload);
         while outbox.room() > 0 {
-            let mut waiting: Vec<(u64, Ack)> = Vec::new();
+            let mut waiting: Vec<(u32, u64, Ack)> = Vec::new();
             let mut bytes = 0;
             // Acknowledgements are not repeated by us: the publisher asks again by repeating.
             while bytes + Ack::LEN_MAX <= limit - 64 {
-                let Some((session, ack)) = self.next_ack(now, proxy) else {
+                let Some((at, session, ack)) = self.next_ack(now, proxy) else {
                     break;
                 };
                 bytes += FRAME + 55 + ack.missing.len() * 12 + ack.runs.len() * 18;
-                waiting.push((session, ack));
+                waiting.push((at, session, ack));
             }
             let Some(link) = self.links.table.get_mut(slot) else {
                 return;
@@ -199,15 +199,15 @@ impl Broker {
             link.data.probe = false;
             let mut left = Vec::new();
             let sent = self.links.send(now, &mut self.node, slot, outbox, |writer, _| {
-                for (session, ack) in &waiting {
+                for (at, session, ack) in &waiting {
                     if !ack.write_link(writer, *session) {
-                        left.push((*session, ack.clone()));
+                        left.push(*at);
                     }
                 }
                 false
             });
-            for (session, ack) in left {
-                self.requeue_ack(proxy, &ack, session);
+            for at in left {
+                self.requeue_ack(at);
             }
             if !sent || self.acks.get(&proxy).is_none_or(|acks| acks.is_empty()) {
                 return;

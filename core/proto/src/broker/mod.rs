@@ -31,6 +31,8 @@ use room::{Cursor, Room};
 pub const ROOMS_MAX: usize = 4 << 20;
 /// Publishers at once, each about 150 B while idle.
 pub const PUBLISHERS_MAX: usize = 1 << 20;
+/// Of these, one user's: whoever opens rooms to publish without end leaves the others most of the places.
+pub const USER_PUBLICATIONS_MAX: usize = PUBLISHERS_MAX / 4;
 /// A room that nobody wants or publishes to is forgotten after this; made again it is a new stream.
 pub const ROOM_IDLE: Micros = 60_000_000;
 /// Credit is withheld for a gateway that is behind for this long at most.
@@ -38,6 +40,8 @@ pub const WITHHOLD_MAX: Micros = 500_000;
 /// How often withheld credit and idle state are looked at.
 const WITHHOLD_EVERY: Micros = 20_000;
 const SWEEP_EVERY: Micros = 1_000_000;
+/// Idle state looked at in one sweep: about a millisecond, and all of it within two minutes.
+const SWEPT_AT_ONCE: usize = 8_192;
 
 /// How a broker is set up.
 pub struct BrokerConfig {
@@ -112,6 +116,8 @@ pub struct Broker {
     publishers: HashMap<(u64, PublisherId), u32, KeyedState>,
     publications: Vec<Option<Box<Publication>>>,
     free_publications: Vec<u32>,
+    /// Publications of each user.
+    user_publications: HashMap<u64, u32, KeyedState>,
     gateways: BTreeMap<u32, GatewayPeer>,
     /// Acknowledgements due, per proxy node.
     acks: BTreeMap<u32, VecDeque<u32>>,
@@ -127,6 +133,7 @@ pub struct Broker {
     withheld_at: Option<Micros>,
     sweep_at: Micros,
     sweep_next: usize,
+    sweep_publication: usize,
     records: Vec<Vec<u8>>,
     pub counters: BrokerCounters,
     events: VecDeque<LinkChange>,
@@ -150,6 +157,7 @@ impl Broker {
             publishers: HashMap::with_hasher(hash),
             publications: Vec::new(),
             free_publications: Vec::new(),
+            user_publications: HashMap::with_hasher(hash),
             gateways: BTreeMap::new(),
             acks: BTreeMap::new(),
             arena: Arena::new(config.arena_bytes),
@@ -163,6 +171,7 @@ impl Broker {
             withheld_at: None,
             sweep_at: 0,
             sweep_next: 0,
+            sweep_publication: 0,
             records: Vec::new(),
             counters: BrokerCounters::default(),
             events: VecDeque::new(),
@@ -438,7 +447,7 @@ impl Broker {
             return;
         }
         self.sweep_at = now + SWEEP_EVERY;
-        for _ in 0..self.rooms.len().min(8_192) {
+        for _ in 0..self.rooms.len().min(SWEPT_AT_ONCE) {
             self.sweep_next = (self.sweep_next + 1) % self.rooms.len();
             let at = self.sweep_next;
             let Some(room) = self.rooms[at].as_deref_mut() else {

@@ -1,16 +1,16 @@
 //! Publishing at the owner: order per publisher, numbering, acknowledgements and credit.
 
-use super::{Broker, PUBLISHERS_MAX, WITHHOLD_EVERY, WITHHOLD_MAX};
+use super::{Broker, PUBLISHERS_MAX, SWEPT_AT_ONCE, USER_PUBLICATIONS_MAX, WITHHOLD_EVERY, WITHHOLD_MAX};
 use crate::limits;
 use crate::machine::Micros;
 use crate::order::{Decision, Publisher, Run};
 use crate::planted::{self, Bug};
 use crate::ring::Entry;
-use crate::wire::publish::{published, Ack, LinkPublish, ACK_RANGES, ACK_RUNS};
+use crate::wire::publish::{published, well_formed, Ack, LinkPublish, ACK_RANGES, ACK_RUNS};
 use crate::wire::{Code, PublisherId, StreamId};
 
-/// Sequences from here on are nobody's: they leave room for arithmetic.
-const SEQUENCE_MAX: u64 = 1 << 62;
+/// Sequences from here on are nobody's: they leave room for arithmetic, here and at who reads them.
+const SEQUENCE_MAX: u64 = 1 << 61;
 
 /// One publisher in one room.
 pub struct Publication {
@@ -33,7 +33,9 @@ impl Broker {
         let Some(frame) = LinkPublish::read(body) else {
             return false;
         };
-        if frame.first.max(frame.low) > SEQUENCE_MAX || frame.first == 0 || frame.low == 0 {
+        let numbered = frame.first.max(frame.low) <= SEQUENCE_MAX && frame.first != 0 && frame.low != 0;
+        // What no gateway could send on would be a hole that nothing closes.
+        if !numbered || !well_formed(frame.messages, frame.count, self.node.payload) {
             self.counters.dropped_malformed += u64::from(frame.count);
             return false;
         }
@@ -69,9 +71,12 @@ impl Broker {
         if let Some(at) = self.publishers.get(&key) {
             return Some(*at);
         }
-        if self.publishers.len() >= PUBLISHERS_MAX {
+        let user = frame.publisher.user;
+        let many = self.user_publications.get(&user).copied().unwrap_or(0) as usize >= USER_PUBLICATIONS_MAX;
+        if self.publishers.len() >= PUBLISHERS_MAX || many {
             return None;
         }
+        *self.user_publications.entry(user).or_default() += 1;
         let mut order = Publisher::new(frame.low);
         order.offer(now, 0, 0); // notes the time
         let publication = Some(Box::new(Publication {
@@ -187,8 +192,8 @@ impl Broker {
         }
     }
 
-    /// The next acknowledgement for a proxy, with the session it is for.
-    pub(super) fn next_ack(&mut self, now: Micros, proxy: u32) -> Option<(u64, Ack)> {
+    /// The next acknowledgement for a proxy, with its publication and the session it is for.
+    pub(super) fn next_ack(&mut self, now: Micros, proxy: u32) -> Option<(u32, u64, Ack)> {
         loop {
             let at = self.acks.get_mut(&proxy)?.pop_front()?;
             let Some(publication) = self.publications[at as usize].as_deref_mut() else {
@@ -242,20 +247,13 @@ impl Broker {
                     .collect(),
             };
             self.counters.acknowledgements_sent += 1;
-            return Some((publication.session, ack));
+            return Some((at, publication.session, ack));
         }
     }
 
     /// Puts back an acknowledgement that did not fit.
-    pub(super) fn requeue_ack(&mut self, proxy: u32, ack: &Ack, session: u64) {
-        let found = self.publications.iter().position(|publication| {
-            publication
-                .as_deref()
-                .is_some_and(|known| known.session == session && known.handle == ack.handle && known.proxy == proxy)
-        });
-        if let Some(at) = found {
-            self.acknowledge(at as u32, None);
-        }
+    pub(super) fn requeue_ack(&mut self, at: u32) {
+        self.acknowledge(at, None);
     }
 
     /// Looks again at publishers that were told to wait.
@@ -306,20 +304,25 @@ impl Broker {
         }
     }
 
-    /// Forgets publishers that were idle for long.
+    /// Forgets publishers that were idle for long, a part of them at a time.
     pub(super) fn sweep_publishers(&mut self, now: Micros) {
-        let publications = &mut self.publications;
-        let free = &mut self.free_publications;
-        self.publishers.retain(|_, at| {
-            let place = &mut publications[*at as usize];
-            let kept = place.as_deref().is_some_and(|known| {
-                known.ack_due || known.withheld || now < known.order.last_seen() + limits::PUBLISHER_IDLE
-            });
-            if !kept {
-                *place = None;
-                free.push(*at);
+        for _ in 0..self.publications.len().min(SWEPT_AT_ONCE) {
+            self.sweep_publication = (self.sweep_publication + 1) % self.publications.len();
+            let place = &mut self.publications[self.sweep_publication];
+            let idle = |known: &Publication| {
+                !known.ack_due && !known.withheld && now >= known.order.last_seen() + limits::PUBLISHER_IDLE
+            };
+            let Some(gone) = place.take_if(|known| idle(known)) else {
+                continue;
+            };
+            self.free_publications.push(self.sweep_publication as u32);
+            self.publishers.remove(&(gone.room, gone.id));
+            if let Some(count) = self.user_publications.get_mut(&gone.id.user) {
+                *count -= 1;
+                if *count == 0 {
+                    self.user_publications.remove(&gone.id.user);
+                }
             }
-            kept
-        });
+        }
     }
 }

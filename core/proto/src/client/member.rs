@@ -17,6 +17,9 @@ pub const ASK_MAX: Micros = 500_000;
 /// Messages and bytes held ahead of a hole.
 pub const HELD_MAX: usize = 16_384;
 pub const HELD_BYTES_MAX: usize = 4 << 20;
+/// What an unread item counts beside its bytes, and how many of them are always kept.
+const ITEM: usize = 64;
+const GAPS_MIN: usize = 1_024;
 /// Publishers of a room whose last sequence is remembered.
 const PUBLISHERS_MAX: usize = 4_096;
 
@@ -266,6 +269,12 @@ impl Member {
             }
             self.take(shared, held);
         }
+        // A stream that the gateway names no more has an end that nobody knows.
+        if let Some((left, _)) = self.positions.0.last().copied() {
+            if !skip.resume.is_empty() && skip.resume.iter().all(|(stream, _)| *stream != left) {
+                self.lost_before(left, u64::MAX, skip.reason);
+            }
+        }
         for (stream, next) in &skip.resume {
             self.lost_before(*stream, *next, skip.reason);
         }
@@ -456,6 +465,19 @@ impl Member {
 
     fn push_gap(&mut self, gap: StreamGap) {
         self.counters.gaps += 1;
+        let max = (self.inbox_bytes / ITEM).max(GAPS_MIN);
+        if self.reading.items.len() >= max {
+            // A gap takes space as well: beyond what the reader may have unread, neighbours of one stream become one.
+            if let Some(Item::Gap(last)) = self.reading.items.back_mut() {
+                if last.stream == gap.stream {
+                    last.last = last.last.max(gap.last);
+                    return;
+                }
+            }
+            if self.reading.items.len() >= 2 * max {
+                return; // no honest room has so many streams
+            }
+        }
         self.reading.items.push_back(Item::Gap(gap));
     }
 

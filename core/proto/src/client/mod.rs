@@ -22,7 +22,7 @@ use crate::wire::frame::append;
 use crate::wire::header::{DatagramKind, Header, HEADER};
 use crate::wire::publish::{publish_body_max, Ack, Positions, PUBLISHED};
 use crate::wire::record::Record;
-use crate::wire::room::{heads, write_repair, GapPlace, RoomBlock, Skip, MESSAGE, PUBLISHER, ROOM_BLOCK};
+use crate::wire::room::{heads, message_max, write_repair, GapPlace, RoomBlock, Skip};
 use crate::wire::{Code, Frame, FrameKind, Frames, Role, StreamGap};
 use member::{Item, Member, Policy, Shared};
 use publication::{Publication, PublishError, Published};
@@ -496,11 +496,14 @@ impl Client {
     }
 
     fn reset(&mut self, now: Micros, header: &Header, datagram: &[u8]) {
-        let Some(token) = reset_token(datagram) else { return };
+        let token = reset_token(datagram);
         let side = SIDES.into_iter().find(|side| {
             let session = &self.sessions[*side as usize];
             session.conn.as_ref().is_some_and(|conn| conn.peer == header.connection)
-                && session.token.is_some_and(|known| same(&known, &token))
+                && session
+                    .token
+                    .zip(token)
+                    .is_some_and(|(known, token)| same(&known, &token))
         });
         match side {
             Some(side) => self.lose(now, side, "reset"),
@@ -572,6 +575,9 @@ impl Client {
             }
         }
         for bytes in records {
+            if self.sessions[side as usize].conn.is_none() {
+                return; // refused by the record before
+            }
             if let Some(record) = Record::read(&bytes) {
                 self.record(now, side, record);
             }
@@ -1007,7 +1013,7 @@ fn same_room(one: &str, other: &str) -> bool {
 /// room block.
 pub const fn chunk_max(payload: usize) -> usize {
     let published = publish_body_max(payload) - PUBLISHED;
-    let delivered = frames_max(payload) - ROOM_BLOCK - PUBLISHER - MESSAGE;
+    let delivered = message_max(payload);
     if published < delivered {
         published
     } else {

@@ -10,7 +10,7 @@ use super::{Gateway, Joined};
 use crate::codec::Writer;
 use crate::conn::Heard;
 use crate::links::frames_max;
-use crate::machine::{Micros, Outbox};
+use crate::machine::{Micros, Outbox, SLICE_DATAGRAMS};
 use crate::planted::{self, Bug};
 use crate::ring::Arena;
 use crate::segments::Built;
@@ -49,12 +49,14 @@ impl Gateway {
     /// Fills the slice. True: more waits.
     pub(super) fn fan_out(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
         let mut turns = self.sessions.table.ready_len();
-        while turns > 0 && outbox.room() > 0 {
+        // Sessions that want much (history, repairs) leave rooms with news half of the slice.
+        let left = if self.active.is_empty() { 0 } else { SLICE_DATAGRAMS / 2 };
+        while turns > 0 && outbox.room() > left {
             turns -= 1;
             let Some(slot) = self.sessions.table.next_ready() else {
                 break;
             };
-            self.serve(now, slot, outbox);
+            self.serve(now, slot, outbox, left);
         }
         while outbox.room() > 0 {
             let Some(at) = self.active.front().copied() else { break };
@@ -75,7 +77,7 @@ impl Gateway {
                 room.serve_at + 1
             };
             let slot = room.members[room.serve_at];
-            self.serve(now, slot, outbox);
+            self.serve(now, slot, outbox, 0);
         }
         if self.active.len() > 1 {
             self.active.rotate_left(1);
@@ -83,8 +85,8 @@ impl Gateway {
         !self.active.is_empty() || self.sessions.table.ready_len() > 0
     }
 
-    /// Sends to one session what it may have now.
-    fn serve(&mut self, now: Micros, slot: u32, outbox: &mut Outbox) {
+    /// Sends to one session what it may have now, and leaves space for `left` datagrams in the slice.
+    fn serve(&mut self, now: Micros, slot: u32, outbox: &mut Outbox, left: usize) {
         self.sessions.challenge(now, &mut self.node, slot, outbox);
         let limit = frames_max(self.node.payload);
         let payload = self.node.payload;
@@ -109,7 +111,7 @@ impl Gateway {
             if free == 0 && !probe && !conn.control_due(now) {
                 break;
             }
-            if outbox.room() == 0 {
+            if outbox.room() <= left {
                 session.probe = probe;
                 full = true;
                 break;
@@ -344,10 +346,12 @@ fn repairs(
         };
         if readable > *first {
             // Everything below is gone, for this member as for all.
+            let before = writer.len();
             let told = skip_frame(room, arena, at, readable, GapReason::Slow).write(writer);
             if !told {
                 return;
             }
+            client.allowance = client.allowance.saturating_sub((writer.len() - before) as i32);
             *first = readable;
         }
         if *first > last {

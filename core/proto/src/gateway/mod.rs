@@ -10,7 +10,7 @@ mod upstream;
 use std::collections::{HashMap, VecDeque};
 
 use crate::address::Bucket;
-use crate::conn::Control;
+use crate::conn::{Control, Heard};
 use crate::door::{Door, DoorKey};
 use crate::handshake::{ClusterKeys, ResetSecret, ServerKey};
 use crate::hash::KeyedState;
@@ -40,6 +40,8 @@ pub const JOINS_A_SECOND: u32 = 5;
 pub const LEAVE_HOLD: Micros = 2_000_000;
 /// Rooms at once: 4 M x about 250 B is 1 GB, the most that one process should hold.
 pub const ROOMS_MAX: usize = 4 << 20;
+/// A join whose history does not come is answered without it after this.
+const JOIN_WAIT: Micros = 2 * room::BACKFILL_WAIT;
 /// How often idle rooms forget what the arena has overwritten.
 const TRIM_EVERY: Micros = 1_000_000;
 
@@ -124,6 +126,8 @@ pub struct Joined {
 /// What a gateway keeps per session.
 pub struct Client {
     pub joined: Vec<Joined>,
+    /// Joins that wait for their room.
+    waiting: u32,
     /// Where the next datagram starts among the rooms.
     turn: u32,
     joins: Bucket,
@@ -138,6 +142,7 @@ impl Default for Client {
     fn default() -> Self {
         Client {
             joined: Vec::new(),
+            waiting: 0,
             turn: 0,
             joins: Bucket::new(JOINS_A_SECOND, SESSION_ROOMS as u32),
             allowance: fanout::ALLOWANCE_FIRST,
@@ -164,6 +169,8 @@ pub struct Gateway {
     version: u64,
     consumed: VecDeque<u32>,
     consumed_at: Option<Micros>,
+    /// Rooms not in force yet, in the order of the router's log: offset, slot, id.
+    uncovered: VecDeque<(u64, u32, u64)>,
     asks: VecDeque<(u32, Vec<(u64, u64)>)>,
     trim_at: Micros,
     trim_next: usize,
@@ -203,6 +210,7 @@ impl Gateway {
             version: 0,
             consumed: VecDeque::new(),
             consumed_at: None,
+            uncovered: VecDeque::new(),
             asks: VecDeque::new(),
             trim_at: 0,
             trim_next: 0,
@@ -300,6 +308,7 @@ impl Gateway {
             return;
         };
         let mut elicits = false;
+        let mut last: Option<Heard> = None;
         let mut records = std::mem::take(&mut self.records);
         for frame in Frames::new(&datagram[HEADER..HEADER + len]) {
             let Ok(frame) = frame else {
@@ -308,12 +317,17 @@ impl Gateway {
             };
             elicits |= frame.kind.elicits();
             match self.sessions.control(now, slot, arrival.from, &frame, &mut records) {
-                Control::Heard(heard) => self.heard(slot, &heard),
+                // However many a datagram holds, the rooms are gone through once.
+                Control::Heard(heard) if last.is_some_and(|last| last.status.highest > heard.status.highest) => {}
+                Control::Heard(heard) => last = Some(heard),
                 Control::Other if frame.kind == FrameKind::Repair && self.repair_asked(now, slot, frame.body) => {}
                 Control::Other => self.sessions.counters.dropped_frame += 1,
                 Control::Closed(_) => break,
                 _ => {}
             }
+        }
+        if let Some(heard) = last {
+            self.heard(slot, &heard);
         }
         for bytes in records.drain(..) {
             if let Some(record) = self.sessions.record(now, slot, &bytes) {
@@ -375,7 +389,7 @@ impl Gateway {
         };
         let session = peer.conn.id;
         peer.data.data.slot = slot;
-        if peer.data.data.joined.len() >= SESSION_ROOMS {
+        if peer.data.data.joined.len() + peer.data.data.waiting as usize >= SESSION_ROOMS {
             return Err(Code::TooManyRooms);
         }
         if !peer.data.data.joins.take(now, 1) {
@@ -389,10 +403,14 @@ impl Gateway {
         if room.waiting.len() >= ROOMS_MAX {
             return Err(Code::Busy);
         }
+        if let Some(peer) = self.sessions.table.get_mut(slot) {
+            peer.data.data.waiting += 1;
+        }
         room.waiting.push(Waiting {
             session,
             request,
             positions,
+            tried: None,
         });
         self.admit_waiting(now, at, false);
         Ok(())
@@ -435,7 +453,7 @@ impl Gateway {
             return;
         }
         let mut still = Vec::new();
-        for waiting in std::mem::take(&mut room.waiting) {
+        for mut waiting in std::mem::take(&mut room.waiting) {
             let Some(slot) = self.sessions.table.find(waiting.session) else {
                 continue;
             };
@@ -443,6 +461,11 @@ impl Gateway {
                 continue;
             };
             let client = &mut peer.data.data;
+            if room.stream().is_some() {
+                waiting.tried.get_or_insert(now);
+            }
+            // Whoever names what does not come is not waited for without end.
+            let last_try = last_try || waiting.tried.is_some_and(|since| now >= since + JOIN_WAIT);
             let (place, gaps) = match room.start(&self.arena, now, &waiting.positions, last_try) {
                 Start::At { place, gaps } => (place, gaps),
                 Start::Fetch => {
@@ -450,6 +473,7 @@ impl Gateway {
                     continue;
                 }
             };
+            client.waiting -= 1;
             let carrier = peer.conn.flow.next() as u32;
             match client.joined.iter_mut().find(|joined| joined.room == at) {
                 // A member already: it left and came back before it was told that it was one.
@@ -549,7 +573,9 @@ impl Gateway {
             .map(|since| since + LEAVE_HOLD);
         let wants_head = room.in_force && !room.waiting.is_empty() && room.stream().is_none();
         let head = wants_head.then_some(now + 20_000);
-        if let Some(at_time) = [room.deadline(now), leave, head].into_iter().flatten().min() {
+        let tried = room.waiting.first().and_then(|waiting| waiting.tried);
+        let wait = tried.map(|since| since + JOIN_WAIT);
+        if let Some(at_time) = [room.deadline(now), leave, head, wait].into_iter().flatten().min() {
             if self.room_wheel.deadline(at).is_none_or(|known| at_time < known) {
                 self.room_wheel.schedule(at, at_time.max(now + 1));
             }

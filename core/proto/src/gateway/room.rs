@@ -53,6 +53,8 @@ pub struct Waiting {
     pub session: u64,
     pub request: u32,
     pub positions: Positions,
+    /// Since when the room's stream was known and the join still waited.
+    pub tried: Option<Micros>,
 }
 
 /// What a block did.
@@ -237,16 +239,18 @@ impl Room {
                 };
                 self.append_gap(arena, now, self.next, StreamGap::OPEN, reason);
                 // Who was a member all along wants the new stream from its beginning.
-                self.start_stream(stream, 1);
+                self.start_stream(arena, stream, 1);
             }
-            None => self.start_stream(stream, base.max(1)),
+            None => self.start_stream(arena, stream, base.max(1)),
         }
         true
     }
 
-    fn start_stream(&mut self, stream: StreamId, next: u64) {
+    fn start_stream(&mut self, arena: &Arena, stream: StreamId, next: u64) {
         if self.spans.len() == STREAMS_MAX {
             self.spans.remove(0);
+            // Places whose stream nobody can name any more can't be sent.
+            self.ring.drop_below(arena, self.spans[0].place);
         }
         self.spans.push(Span {
             stream,
@@ -268,7 +272,9 @@ impl Room {
         true
     }
 
-    /// Takes a block of the owner's messages.
+    /// Takes a block of the owner's messages. One of more than `data_max` bytes could not be sent to members: it stays a hole,
+    /// and becomes a gap.
+    #[allow(clippy::too_many_arguments)]
     pub fn ingest<'a>(
         &mut self,
         arena: &mut Arena,
@@ -277,6 +283,7 @@ impl Room {
         base: u64,
         offset: u64,
         messages: impl Iterator<Item = Message<'a>>,
+        data_max: usize,
     ) -> Ingested {
         let mut done = Ingested::default();
         if !self.open_stream(arena, now, stream, base) {
@@ -285,7 +292,9 @@ impl Room {
         }
         let before = self.ring.next();
         for (offset, message) in (offset..).zip(messages) {
-            if offset == self.next || offset > self.next && planted::is(Bug::ForwardsPastHole) {
+            if message.data.len() > data_max {
+                done.overflow += 1;
+            } else if offset == self.next || offset > self.next && planted::is(Bug::ForwardsPastHole) {
                 self.append(arena, now, offset, &message);
                 if !self.held.is_empty() {
                     self.release(arena, now);

@@ -8,11 +8,13 @@ use crate::machine::{Arrival, Micros, Outbox};
 use crate::wire::frame::append;
 use crate::wire::header::HEADER;
 use crate::wire::record::Record;
-use crate::wire::room::{write_link_repair, Consumed, LinkBlock, LinkHead, LinkLost};
+use crate::wire::room::{message_max, write_link_repair, Consumed, LinkBlock, LinkHead, LinkLost};
 use crate::wire::{Frame, FrameKind, Frames, Role, StreamId};
 
 /// Progress is told this long after it was made, so that one frame tells of many messages.
 const CONSUMED_WAIT: Micros = 20_000;
+/// Rooms that are told to the router and may be gone again, before the queue of them is looked through.
+const UNCOVERED_SPARE: usize = 1_024;
 /// Repair requests that wait for space.
 const ASKS_MAX: usize = 4_096;
 
@@ -89,6 +91,7 @@ impl Gateway {
                     block.base,
                     block.offset,
                     block.messages,
+                    message_max(self.node.payload),
                 );
                 room.note_hole(now);
                 let grew = room.ring.next() - gaps;
@@ -164,11 +167,18 @@ impl Gateway {
 
     pub(super) fn link_changes(&mut self, now: Micros) {
         while let Some(change) = self.links.change() {
-            if let LinkChange::Up { slot, peer } = change {
-                match peer.role {
+            match change {
+                LinkChange::Up { slot, peer } => match peer.role {
                     Role::Router => self.tell_all(slot),
                     Role::Broker => self.owner_up(now, peer.node),
                     _ => {}
+                },
+                // Nobody is left to be asked; rooms with holes ask again, whoever owns them then.
+                LinkChange::Down { peer, .. } => {
+                    let rooms = &self.rooms;
+                    let stream = |at: u32| rooms[at as usize].as_deref().and_then(Room::stream);
+                    self.asks
+                        .retain(|(at, _)| stream(*at).is_none_or(|stream| stream.node != peer.node));
                 }
             }
             self.events.push_back(GatewayEvent::Link(change));
@@ -211,7 +221,15 @@ impl Gateway {
                 version: room.version,
                 present,
             });
+            let logged = room.log_offset.filter(|_| present).map(|offset| (offset, at, room.id));
             self.links.table.mark(slot);
+            self.uncovered.extend(logged);
+            // Rooms that came and went while nobody covered them are not waited for.
+            if self.uncovered.len() > 2 * self.by_id.len() + UNCOVERED_SPARE {
+                let rooms = &self.rooms;
+                self.uncovered
+                    .retain(|(_, at, id)| rooms[*at as usize].as_deref().is_some_and(|room| room.id == *id));
+            }
         }
     }
 
@@ -233,24 +251,29 @@ impl Gateway {
         for room in rooms.iter_mut().filter(|room| !room.in_force) {
             room.log_offset = end;
         }
+        self.uncovered.clear();
+        let waiting = self.rooms.iter().enumerate().filter_map(|(at, room)| {
+            let room = room.as_deref().filter(|room| !room.in_force)?;
+            Some((end?, at as u32, room.id))
+        });
+        self.uncovered.extend(waiting);
         self.links.table.mark(slot);
     }
 
     /// Every running broker has what was logged up to `offset`.
     fn covered(&mut self, now: Micros, offset: u64) {
-        let waiting: Vec<u32> = self
-            .by_id
-            .values()
+        while let Some((_, at, id)) = self
+            .uncovered
+            .front()
             .copied()
-            .filter(|at| {
-                let room = self.rooms[*at as usize].as_deref();
-                room.is_some_and(|room| !room.in_force && room.log_offset.is_some_and(|logged| logged <= offset))
-            })
-            .collect();
-        for at in waiting {
-            if let Some(room) = self.rooms[at as usize].as_deref_mut() {
-                room.in_force = true;
-            }
+            .filter(|(logged, _, _)| *logged <= offset)
+        {
+            self.uncovered.pop_front();
+            let room = self.rooms[at as usize].as_deref_mut().filter(|room| room.id == id);
+            let Some(room) = room.filter(|room| room.log_offset.is_some_and(|logged| logged <= offset)) else {
+                continue;
+            };
+            room.in_force = true;
             self.admit_waiting(now, at, false);
             self.schedule_room(now, at);
         }

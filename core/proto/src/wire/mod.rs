@@ -108,8 +108,8 @@ impl StreamGap {
     pub fn read(reader: &mut Reader<'_>) -> Option<Self> {
         Some(StreamGap {
             stream: StreamId::read(reader)?,
-            first: reader.u64()?,
-            last: reader.u64()?,
+            first: reader.number()?,
+            last: reader.number_or_open()?,
             reason: GapReason::from_u8(reader.u8()?)?,
         })
     }

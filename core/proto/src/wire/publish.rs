@@ -35,8 +35,8 @@ impl<'a> Publish<'a> {
         let mut reader = Reader::new(body);
         Some(Publish {
             handle: reader.u32()?,
-            low: reader.u64()?,
-            first: reader.u64()?,
+            low: reader.number()?,
+            first: reader.number()?,
             count: reader.u8()?,
             messages: reader.rest(),
         })
@@ -82,8 +82,8 @@ impl<'a> LinkPublish<'a> {
             },
             session: reader.u64()?,
             handle: reader.u32()?,
-            low: reader.u64()?,
-            first: reader.u64()?,
+            low: reader.number()?,
+            first: reader.number()?,
             count: reader.u8()?,
             messages: reader.rest(),
         })
@@ -119,6 +119,19 @@ pub fn published(messages: &[u8], count: u8) -> impl Iterator<Item = (u8, &[u8])
     })
 }
 
+/// Whether `messages` are `count` messages that members can be sent in datagrams of `payload` bytes, and nothing else.
+pub fn well_formed(messages: &[u8], count: u8, payload: usize) -> bool {
+    let (mut len, mut seen) = (0, 0);
+    for (_, data) in published(messages, count) {
+        if data.len() > super::room::message_max(payload) {
+            return false;
+        }
+        len += PUBLISHED + data.len();
+        seen += 1;
+    }
+    seen == count && len == messages.len()
+}
+
 /// Runs of positions that one acknowledgement can carry.
 pub const ACK_RUNS: usize = 16;
 /// Missing ranges that one acknowledgement can carry.
@@ -151,8 +164,8 @@ impl Ack {
         let mut ack = Ack {
             handle: reader.u32()?,
             code: Code::from_u8(reader.u8()?),
-            cumulative: reader.u64()?,
-            highest: reader.u64()?,
+            cumulative: reader.number()?,
+            highest: reader.number()?,
             credit_messages: reader.u16()?,
             credit_bytes: reader.u32()?,
             stream: StreamId::read(reader)?,
@@ -164,11 +177,11 @@ impl Ack {
             return None;
         }
         for _ in 0..ranges {
-            let first = reader.u64()?;
-            ack.missing.push((first, first.checked_add(u64::from(reader.u32()?))?));
+            let first = reader.number()?;
+            ack.missing.push((first, first + u64::from(reader.u32()?)));
         }
         for _ in 0..runs {
-            ack.runs.push((reader.u64()?, reader.u64()?, reader.u16()?));
+            ack.runs.push((reader.number()?, reader.number()?, reader.u16()?));
         }
         reader.is_empty().then_some(ack)
     }
@@ -235,7 +248,7 @@ impl Positions {
         }
         let mut positions = Vec::with_capacity(count);
         for _ in 0..count {
-            positions.push((StreamId::read(reader)?, reader.u64()?));
+            positions.push((StreamId::read(reader)?, reader.number()?));
         }
         Some(Positions(positions))
     }
@@ -284,9 +297,9 @@ mod tests {
     proptest! {
         #[test]
         fn an_acknowledgement_survives_both_hops(
-            handle: u32, cumulative: u64, session: u64,
+            handle: u32, cumulative in 0u64..1 << 62, session: u64,
             missing in prop::collection::vec((0u64..1 << 50, 0u64..1000), 0..=ACK_RANGES),
-            runs in prop::collection::vec((any::<u64>(), any::<u64>(), any::<u16>()), 0..=ACK_RUNS),
+            runs in prop::collection::vec((0u64..1 << 62, 0u64..1 << 62, any::<u16>()), 0..=ACK_RUNS),
         ) {
             let missing = missing.into_iter().map(|(first, run)| (first, first + run)).collect();
             let stream = StreamId { node: 1, epoch: 2, generation: 3 };

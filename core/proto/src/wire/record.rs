@@ -179,7 +179,7 @@ impl<'a> Record<'a> {
                 retry_ms: r.u32()?,
             },
             Kind::Joined => {
-                let (request, handle, index) = (r.u32()?, r.u32()?, r.u64()?);
+                let (request, handle, index) = (r.u32()?, r.u32()?, r.number()?);
                 let start = Positions::read(r)?;
                 let count = usize::from(r.u8()?);
                 if count > JOIN_GAPS {
@@ -201,30 +201,30 @@ impl<'a> Record<'a> {
                 request: r.u32()?,
                 handle: r.u32()?,
             },
-            Kind::SnapshotBegin => Record::SnapshotBegin { version: r.u64()? },
+            Kind::SnapshotBegin => Record::SnapshotBegin { version: r.number()? },
             Kind::Membership => Record::Membership {
                 room: r.u64()?,
-                version: r.u64()?,
+                version: r.number()?,
                 present: r.u8()? != 0,
             },
-            Kind::SnapshotEnd => Record::SnapshotEnd { version: r.u64()? },
-            Kind::Covered => Record::Covered { offset: r.u64()? },
+            Kind::SnapshotEnd => Record::SnapshotEnd { version: r.number()? },
+            Kind::Covered => Record::Covered { offset: r.number()? },
             Kind::GatewayBegin => Record::GatewayBegin {
                 node: r.u32()?,
                 epoch: r.u32()?,
-                version: r.u64()?,
+                version: r.number()?,
             },
             Kind::GatewayMembership => Record::GatewayMembership {
                 node: r.u32()?,
                 epoch: r.u32()?,
                 room: r.u64()?,
-                version: r.u64()?,
+                version: r.number()?,
                 present: r.u8()? != 0,
             },
             Kind::GatewayEnd => Record::GatewayEnd {
                 node: r.u32()?,
                 epoch: r.u32()?,
-                version: r.u64()?,
+                version: r.number()?,
             },
             Kind::GatewayGone => Record::GatewayGone {
                 node: r.u32()?,

@@ -27,6 +27,10 @@ pub const PUBLISHER: usize = 24;
 pub const ROOM_BLOCK: usize = FRAME + 4 + 8 + StreamId::LEN + 8 + 1;
 /// Bytes of a link block's own header, the frame's included.
 pub const LINK_BLOCK: usize = FRAME + 8 + 4 + 8 + 8 + 1;
+/// Data bytes of the longest message that a member can be sent in datagrams of `payload` bytes.
+pub const fn message_max(payload: usize) -> usize {
+    payload - super::HEADER - crate::seal::TAG - ROOM_BLOCK - PUBLISHER - MESSAGE
+}
 /// Where a link block's `base` stands, from the frame's first byte.
 pub const LINK_BASE_AT: usize = FRAME + 12;
 
@@ -146,7 +150,7 @@ impl<'a> Iterator for BlockMessages<'a> {
                     user: self.reader.u64()?,
                     incarnation: self.reader.u64()?,
                 };
-                self.publishers[index] = (id, self.reader.u64()?);
+                self.publishers[index] = (id, self.reader.number()?);
                 self.named += 1;
             } else if index >= self.named {
                 return None;
@@ -154,7 +158,7 @@ impl<'a> Iterator for BlockMessages<'a> {
             let (publisher, base) = self.publishers[index];
             Some(Message {
                 publisher,
-                sequence: base.checked_add(delta)?,
+                sequence: base + delta,
                 flags,
                 data: match self.reader.take(len) {
                     None if planted::is(Bug::ChunkLengthTrusted) => panic!("a message of {len} B is cut short"),
@@ -187,9 +191,9 @@ impl<'a> RoomBlock<'a> {
         let mut reader = Reader::new(body);
         Some(RoomBlock {
             handle: reader.u32()?,
-            index: reader.u64()?,
+            index: reader.number()?,
             stream: StreamId::read(&mut reader)?,
-            offset: reader.u64()?,
+            offset: reader.number()?,
             messages: BlockMessages::new(reader)?,
         })
     }
@@ -220,8 +224,8 @@ impl<'a> LinkBlock<'a> {
         Some(LinkBlock {
             room: reader.u64()?,
             generation: reader.u32()?,
-            base: reader.u64()?,
-            offset: reader.u64()?,
+            base: reader.number()?,
+            offset: reader.number()?,
             messages: BlockMessages::new(reader)?,
         })
     }
@@ -246,7 +250,7 @@ impl GapPlace {
         let mut reader = Reader::new(body);
         Some(GapPlace {
             handle: reader.u32()?,
-            index: reader.u64()?,
+            index: reader.number()?,
             gap: StreamGap::read(&mut reader)?,
         })
     }
@@ -276,14 +280,14 @@ pub struct Skip {
 impl Skip {
     pub fn read(body: &[u8]) -> Option<Self> {
         let mut reader = Reader::new(body);
-        let (handle, index, reason) = (reader.u32()?, reader.u64()?, GapReason::from_u8(reader.u8()?)?);
+        let (handle, index, reason) = (reader.u32()?, reader.number()?, GapReason::from_u8(reader.u8()?)?);
         let count = usize::from(reader.u8()?);
         if count > STREAMS_MAX {
             return None;
         }
         let mut resume = Vec::with_capacity(count);
         for _ in 0..count {
-            resume.push((StreamId::read(&mut reader)?, reader.u64()?));
+            resume.push((StreamId::read(&mut reader)?, reader.number_or_open()?));
         }
         Some(Skip {
             handle,
@@ -316,7 +320,7 @@ pub const HEAD: usize = 12;
 pub fn heads(body: &[u8]) -> impl Iterator<Item = (u32, u64)> + '_ {
     body.chunks_exact(HEAD).filter_map(|entry| {
         let mut reader = Reader::new(entry);
-        Some((reader.u32()?, reader.u64()?))
+        Some((reader.u32()?, reader.number()?))
     })
 }
 
@@ -343,8 +347,8 @@ impl LinkHead {
             Some(LinkHead {
                 room: reader.u64()?,
                 generation: reader.u32()?,
-                base: reader.u64()?,
-                next: reader.u64()?,
+                base: reader.number()?,
+                next: reader.number()?,
             })
         })
     }
@@ -372,7 +376,7 @@ impl Consumed {
             Some(Consumed {
                 room: reader.u64()?,
                 generation: reader.u32()?,
-                next: reader.u64()?,
+                next: reader.number()?,
             })
         })
     }
@@ -390,8 +394,8 @@ fn ranges<'a>(reader: &mut Reader<'a>) -> Option<impl Iterator<Item = (u64, u64)
     }
     Some(bytes.chunks_exact(12).filter_map(|entry| {
         let mut reader = Reader::new(entry);
-        let first = reader.u64()?;
-        first.checked_add(u64::from(reader.u32()?)).map(|last| (first, last))
+        let first = reader.number()?;
+        Some((first, first + u64::from(reader.u32()?)))
     }))
 }
 
@@ -448,7 +452,7 @@ impl LinkLost {
         Some(LinkLost {
             room: reader.u64()?,
             generation: reader.u32()?,
-            first: reader.u64()?,
+            first: reader.number()?,
         })
     }
 
