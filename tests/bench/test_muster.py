@@ -1,0 +1,193 @@
+"""Muster as a target, and the benches that measure it, on loads of a blink."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from bench import cli, fanout, hops, memory, overload, receive
+from bench.child import python_environment
+from bench.muster import LIVE, Instance, Muster, late_percentile_us
+from bench.null import _null
+from bench.peers import compare
+from bench.report import Case, Goal
+from bench.rounds import Series, VoidRunError
+from bench.targets import Load
+from muster._core import FeedEngine
+
+FIELDS = ["name", "goal", "value", "reference", "ratio", "min", "max", "holds"]
+MISSED = Case.compared("x", Series((5.0,)), Series((10.0,)), Goal("PF-1", ">=", 0.9))
+HELD = Case.compared("x", Series((10.0,)), Series((10.0,)), Goal("PF-1", ">=", 0.9))
+
+
+@pytest.fixture(scope="module")
+def instance() -> Iterator[Instance]:
+    one = Instance(ticks=True)
+    try:
+        one.start()
+        yield one
+    finally:
+        one.stop()
+
+
+def test_every_saturated_delivery_arrives_intact(instance: Instance) -> None:
+    result = Muster(instance).run(Load("saturated", 10, seconds=0.1, warm_up_seconds=0.05))
+    assert result.sound
+    assert result.deliveries == result.published * 10 > 0
+    assert result.server_cpu_ns == sum(result.role_cpu_ns.values()) > result.role_cpu_ns["gateway"] > 0
+    assert result.latency is None
+
+
+def test_every_paced_delivery_arrives_and_is_timed_without_gro_too(instance: Instance) -> None:
+    target = Muster(instance, "without", gro=False)
+    result = target.run(Load("paced", 5, rate=2_000, seconds=0.2, warm_up_seconds=0.0))
+    assert result.sound
+    assert (result.published, result.deliveries) == (80, 400)
+    latency = result.latency
+    assert latency is not None
+    assert 0 < latency.first_p50 <= latency.middle_p50 <= latency.last_p50
+    assert 0 < latency.p50 <= latency.p90 <= latency.p99 <= latency.p99_9
+
+
+def test_a_schedule_that_sheds_never_waits_for_credit(instance: Instance) -> None:
+    with instance.clients(2, rooms=[instance.room(LIVE)]) as engine:
+        done = engine.pace(200, 1_000_000.0, 0.1, 10.0, shed=True)
+    assert done["published"] + done["shed"] == 100_000
+    assert done["shed"] > 0
+    assert done["delivered"] == 2 * done["published"]
+
+
+def test_the_roles_loops_are_watched(instance: Instance) -> None:
+    for role in ("proxy", "broker", "router", "gateway"):
+        assert instance.late_ticks(role).sum() > 0
+
+
+def test_the_percentile_of_lateness_is_the_upper_end_of_its_bucket() -> None:
+    counts = np.zeros(100, dtype=np.uint64)
+    assert late_percentile_us(counts, 50.0) == float("inf")
+    counts[[3, 7]] = 99, 1
+    assert late_percentile_us(counts, 50.0) == 400
+    assert late_percentile_us(counts, 99.9) == 800
+
+
+def test_a_gateway_without_bundles_sends_a_datagram_for_each_delivery() -> None:
+    one = Instance("--gateway-alone", "--unbundled")
+    try:
+        one.start()
+        with one.clients(4, rooms=[one.room(LIVE)]) as engine:
+            done = engine.saturate(200, 0.05)
+        assert done["datagrams"] >= done["delivered"] > 0
+        assert done["datagrams_joined"] == 0
+    finally:
+        one.stop()
+
+
+def test_the_feed_hands_the_same_packets_to_all() -> None:
+    feed = FeedEngine(senders=20, datagram_bytes=256, seed=1, sockets=True)
+    count = feed.prepare(100)
+    assert count == 100
+    for _ in range(2):
+        assert feed.send() == count
+        datagrams, _, octets, *_ = _null.drain(feed.sink())
+        assert (datagrams, round(octets / datagrams)) == (count, 256)
+    feed.send()
+    assert feed.receive() == count
+    feed.settle()
+    feed.prepare(100)
+    feed.load()
+    assert feed.open() == 100
+    feed.load()
+    assert feed.machine() == 100
+    feed.load()
+    assert feed.machine() == 0  # replays
+
+
+Shrink = Callable[[pytest.MonkeyPatch], None]
+
+
+def _small_receive(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(receive, "SENDERS", (10, 20))
+    patch.setattr(receive, "BOUNDS", {10: 1e9, 20: 1e9})
+    patch.setattr(receive, "PACKETS", 64)
+
+
+def _small_memory(patch: pytest.MonkeyPatch) -> None:
+    for name, value in (("BASE", 10), ("COUNTS_QUICK", (40,)), ("JUDGED", 40)):
+        patch.setattr(memory, name, value)
+
+
+def _small_fanout(patch: pytest.MonkeyPatch) -> None:
+    for name, value in (("FANOUTS", (5,)), ("MEMBERS", (5,)), ("ROOMS", (1, 2)), ("SIZES", (61_440,))):
+        patch.setattr(fanout, name, value)
+
+
+def _small_overload(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(overload, "FANOUT", 5)
+
+
+def _small_hops(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(hops, "FANOUTS", (1,))
+    patch.setattr(hops, "RATE", 200.0)
+
+
+@pytest.mark.parametrize(
+    ("module", "shrink", "goals"),
+    [
+        (receive, _small_receive, {"PF-2", "PF-3"}),
+        (memory, _small_memory, {"PF-12"}),
+        (fanout, _small_fanout, {"PF-1", "PF-4"}),
+        (overload, _small_overload, {"PF-8"}),
+        (hops, _small_hops, {"PF-11"}),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_small_run_gives_a_document_with_its_goals(
+    monkeypatch: pytest.MonkeyPatch, module: Any, shrink: Shrink, goals: set[str]
+) -> None:
+    shrink(monkeypatch)
+    name = module.__name__.rpartition(".")[2]
+    done = CliRunner().invoke(cli.app, [name, "--quick", "--rounds", "1", "--json", "--loopback", "host"])
+    if done.exit_code == cli.EXIT_TRY_LATER:
+        pytest.skip(done.stderr)
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout)
+    assert list(document) == ["bench", "machine", "cases"]
+    assert all(list(case) == FIELDS for case in document["cases"])
+    assert {case["goal"].split()[0] for case in document["cases"] if case["goal"]} == goals
+
+
+@pytest.mark.parametrize("name", ["fanout", "receive", "overload", "memory", "hops"])
+def test_check_and_void_runs_decide_the_exit_code(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    module = {"fanout": fanout, "receive": receive, "overload": overload, "memory": memory, "hops": hops}[name]
+
+    def run(answer: Case | Exception) -> int:
+        def measure(**_: object) -> tuple[Case, ...]:
+            if isinstance(answer, Exception):
+                raise answer
+            return (answer,)
+
+        monkeypatch.setattr(module, "run", measure)
+        return CliRunner().invoke(cli.app, [name, "--loopback", "host", "--check"]).exit_code
+
+    assert run(HELD) == 0
+    assert run(MISSED) == 1
+    assert run(VoidRunError("late")) == 75
+
+
+def test_claims_name_figures_that_exist() -> None:
+    loads = [*compare.loads(quick=False), *compare.paced_loads(quick=False)]
+    claims = compare.claims(loads, quick=False)
+    assert {claim.goal.id for claim in claims} == {"PF-5", "PF-6", "PF-7"}
+    assert {claim.load for claim in claims} <= {load.name for load in loads}
+
+
+def test_the_command_lists_every_bench() -> None:
+    command = [sys.executable, "-m", "bench", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=python_environment())
+    for name in ("limits", "peers", "paced", "fanout", "receive", "overload", "memory", "hops"):
+        assert name in done.stdout
