@@ -108,7 +108,7 @@ async def test_a_role_that_is_killed_comes_back_and_nothing_is_missing_in_silenc
             gaps={role: dict(count) for role, count in gaps.items()},
             rss_mib=instance.peak.mib(),
         )
-    ledger.check()
-    assert not gaps["router"], f"nothing goes through a router, and yet members lost something: {gaps}"
-    assert not gaps["proxy"], f"what a proxy had is repeated through the next: {gaps}"
+    if gaps["router"] or gaps["proxy"]:  # nothing goes through a router; what a proxy had is repeated through the next
+        late.append(f"members were told of gaps although no ring died: {gaps}")
     assert not late, "\n".join(late)
+    ledger.check()

@@ -159,6 +159,8 @@ pub struct Client {
     /// Rooms by handle; a client has few.
     handles: Vec<(u32, u32)>,
     publications: Vec<Option<Box<Publication>>>,
+    /// Which of them fills the next datagram first: a narrow window is everybody's.
+    publish_at: usize,
     repairs: VecDeque<u32>,
     /// Joins that were taken back before they were answered.
     orphans: Vec<(u32, Box<str>)>,
@@ -212,6 +214,7 @@ impl Client {
             rooms: Vec::new(),
             handles: Vec::new(),
             publications: Vec::new(),
+            publish_at: 0,
             repairs: VecDeque::new(),
             orphans: Vec::new(),
             #[cfg(feature = "planted")]
@@ -909,6 +912,7 @@ impl Client {
             sessions,
             rooms,
             publications,
+            publish_at,
             repairs,
             counters,
             closing,
@@ -973,7 +977,10 @@ impl Client {
                 }
             }
             if due {
-                for publication in publications.iter_mut().flatten() {
+                let first = *publish_at % publications.len().max(1);
+                *publish_at = first + 1;
+                let (later, sooner) = publications.split_at_mut(first);
+                for publication in sooner.iter_mut().chain(later).flatten() {
                     while publication.write(now, publish_body_max(payload), &mut writer) {
                         elicits = true;
                     }
