@@ -1,7 +1,7 @@
 """Muster: rooms over UDP."""
 
 from ._core import version
-from .client import Client, connect
+from .client import Client, Fault, connect
 from .errors import BadRoomName, Closed, Invalid, MusterError, Refused, TimedOut, TooLong, Unavailable
 from .instance import Address
 from .items import Gap, Item, Message, Position, Stream
@@ -14,6 +14,7 @@ __all__ = [
     "BadRoomName",
     "Client",
     "Closed",
+    "Fault",
     "Gap",
     "Invalid",
     "Item",

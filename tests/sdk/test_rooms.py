@@ -1,0 +1,188 @@
+"""What is published to a room reaches its members: in order, whole, once, in every size."""
+
+import asyncio
+import hashlib
+from collections.abc import Iterable
+
+import muster
+import muster.testing
+import pytest
+
+
+def payload(number: int, size: int) -> bytes:
+    """Bytes that no other message has."""
+    return hashlib.shake_128(b"%d" % number).digest(size)
+
+
+async def take(room: muster.Room, count: int) -> list[bytes]:
+    """The data of the next messages; a gap fails."""
+    taken: list[bytes] = []
+    async with asyncio.timeout(30):
+        while len(taken) < count:
+            item = await anext(room)
+            assert isinstance(item, muster.Message), item
+            taken.append(item.data)
+    return taken
+
+
+async def publish_all(client: muster.Client, room: str, messages: Iterable[bytes]) -> None:
+    for data in messages:
+        while not client.publish_nowait(room, data):
+            await client.writable(room)
+    await client.flush()
+
+
+async def test_a_message_comes_with_its_room_place_and_sender(address: muster.testing.Instance) -> None:
+    async with muster.connect(address) as client, client.join("sports:final") as room:
+        position = await client.publish("sports:final", b"goal")
+        message = await anext(room)
+    assert isinstance(message, muster.Message)
+    assert (message.room, message.position, message.sender, message.data) == ("sports:final", position, 1, b"goal")
+
+
+async def test_positions_of_a_room_grow_by_one(address: muster.testing.Instance) -> None:
+    async with muster.connect(address) as client:
+        positions = [await client.publish("r", b"x") for _ in range(5)]
+    assert [position.offset for position in positions if position is not None] == [1, 2, 3, 4, 5]
+
+
+async def test_ten_thousand_messages_come_in_order_to_every_member(address: muster.testing.Instance) -> None:
+    wanted = [payload(number, 1 + number % 100) for number in range(10_000)]
+    async with muster.connect(address) as one, muster.connect(address, proxies=()) as two:
+        async with one.join("r") as first, two.join("r") as second, asyncio.TaskGroup() as group:
+            group.create_task(publish_all(one, "r", wanted))
+            takers = [group.create_task(take(room, len(wanted))) for room in (first, second)]
+        assert [taker.result() == wanted for taker in takers] == [True, True]
+
+
+async def test_batches_hold_all_that_came_in_order(address: muster.testing.Instance) -> None:
+    taken: list[bytes] = []
+    async with muster.connect(address) as client, client.join("r") as room, asyncio.TaskGroup() as group:
+        group.create_task(publish_all(client, "r", (b"%d" % number for number in range(5_000))))
+        async with asyncio.timeout(30):
+            async for batch in room.batches():
+                assert 1 <= len(batch) <= 1_024
+                taken += [item.data for item in batch if isinstance(item, muster.Message)]
+                if len(taken) == 5_000:
+                    break
+    assert taken == [b"%d" % number for number in range(5_000)]
+
+
+@pytest.mark.parametrize("size", [0, 1, 1_100, 1_101, 30_000, 65_535, 65_536])
+async def test_messages_of_every_size_come_whole(address: muster.testing.Instance, size: int) -> None:
+    wanted = [payload(number, size) for number in range(20)]
+    async with muster.connect(address) as client, client.join("r") as room, asyncio.TaskGroup() as group:
+        group.create_task(publish_all(client, "r", wanted))
+        assert await take(room, len(wanted)) == wanted
+
+
+@pytest.mark.parametrize("call", ["publish", "publish_nowait"])
+async def test_a_longer_message_is_an_error_before_anything_is_sent(
+    address: muster.testing.Instance, call: str
+) -> None:
+    async with muster.connect(address) as client:
+        with pytest.raises(muster.TooLong, match="at most 65536 bytes, not 65537; nothing was sent") as told:
+            if call == "publish":
+                await client.publish("r", bytes(65_537))
+            else:
+                client.publish_nowait("r", bytes(65_537))
+        assert (told.value.code, told.value.retry) == ("too_long", False)
+        await client.flush()
+        assert client.stats()["published"] == 0
+
+
+async def test_many_rooms_of_one_client_stay_apart(address: muster.testing.Instance) -> None:
+    names = [f"games:{number}" for number in range(50)]
+    async with muster.connect(address) as client:
+        rooms = [await client.join(name) for name in names]
+        for number in range(20):
+            await asyncio.gather(*(client.publish(name, f"{name} {number}".encode()) for name in names))
+        for room in rooms:
+            assert await take(room, 20) == [f"{room.name} {number}".encode() for number in range(20)]
+            room.leave()
+
+
+async def test_concurrent_publishers_of_one_client_lose_nothing_without_credit(
+    address: muster.testing.Instance,
+) -> None:
+    async with muster.connect(address) as client, client.join("r") as room:
+        positions = await asyncio.gather(*(client.publish("r", b"%d" % number) for number in range(2_000)))
+        assert await take(room, 2_000) == [b"%d" % number for number in range(2_000)]
+    assert len(set(positions)) == 2_000
+
+
+async def test_nowait_says_no_when_credit_is_used_up_and_writable_says_when_to_go_on(
+    address: muster.testing.Instance,
+) -> None:
+    async with muster.connect(address) as client, client.join("r") as room:
+        taken = 0
+        while client.publish_nowait("r", b"%d" % taken):
+            taken += 1
+        assert taken == 256
+        await client.writable("r")
+        assert client.publish_nowait("r", b"last")
+        assert (await take(room, taken + 1))[-1] == b"last"
+
+
+async def test_a_room_can_be_left_and_joined_again_at_once(address: muster.testing.Instance) -> None:
+    async with muster.connect(address) as client:
+        for number in range(20):
+            async with client.join("r") as room:
+                await client.publish("r", b"%d" % number)
+                assert await take(room, 1) == [b"%d" % number]
+
+
+async def test_a_join_taken_back_does_not_end_the_one_after_it(address: muster.testing.Instance) -> None:
+    async with muster.connect(address) as client:
+        joining = asyncio.ensure_future(client.join("default:r"))
+        await asyncio.sleep(0)
+        joining.cancel()
+        await asyncio.gather(joining, return_exceptions=True)
+        async with client.join("r") as room:
+            for number in range(20):
+                await client.publish("r", b"%d" % number)
+            assert await take(room, 20) == [b"%d" % number for number in range(20)]
+
+
+async def test_a_room_is_joined_once_per_client_under_either_name(address: muster.testing.Instance) -> None:
+    async with muster.connect(address) as client, client.join("r"):
+        with pytest.raises(muster.Invalid, match="is in that room already"):
+            await client.join("default:r")
+    async with muster.connect(address) as client:
+        room = await client.join("r")
+        with pytest.raises(muster.Invalid, match="joined once"):
+            await room
+
+
+async def test_leaving_ends_an_iteration(address: muster.testing.Instance) -> None:
+    async with muster.connect(address) as client:
+        room = await client.join("r")
+
+        async def read() -> int:
+            return len([item async for item in room])
+
+        reading = asyncio.create_task(read())
+        await client.publish("r", b"one")
+        while not room.stats().get("delivered"):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        room.leave()
+        assert await reading == 1
+
+
+async def test_a_cancelled_read_loses_nothing(address: muster.testing.Instance) -> None:
+    async with muster.connect(address) as client, client.join("r") as room:
+        for number in range(50):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(room), 0.001)
+            await client.publish("r", b"%d" % number)
+            assert await take(room, 1) == [b"%d" % number]
+
+
+async def test_two_tasks_cannot_read_one_room(address: muster.testing.Instance) -> None:
+    async with muster.connect(address) as client, client.join("r") as room:
+        first = asyncio.ensure_future(anext(room))
+        await asyncio.sleep(0)
+        with pytest.raises(muster.Invalid, match="another task reads"):
+            await anext(room)
+        first.cancel()
