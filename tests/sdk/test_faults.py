@@ -8,7 +8,10 @@ import pytest
 
 from tests.waiting import until
 
-LOSSY: list[muster.Fault] = [("out", None, 0.05, 0.02, 0.0, 0.02, 2, 0, 2), ("in", None, 0.05, 0.02, 0.0, 0.02, 2, 0, 2)]
+LOSSY: list[muster.Fault] = [
+    ("out", None, 0.05, 0.02, 0.0, 0.02, 2, 0, 2),
+    ("in", None, 0.05, 0.02, 0.0, 0.02, 2, 0, 2),
+]
 
 
 async def read_until(room: muster.Room, last: bytes) -> list[muster.Item]:
@@ -118,11 +121,17 @@ async def test_what_a_slow_reader_drops_stands_as_a_gap_and_is_counted(
 ) -> None:
     async with muster.connect(address, buffer_bytes=100_000) as client, client.join("r", policy=policy) as room:
         await flood(client, 2_000, 1_000)
-        await until(lambda: room.stats()["delivered"] + (policy == "drop_newest") * room.stats()["dropped_reader"] == 2_000)
+        await until(
+            lambda: room.stats()["delivered"] + (policy == "drop_newest") * room.stats()["dropped_reader"] == 2_000
+        )
         dropped = room.stats()["dropped_reader"]
         assert 1_900 <= dropped < 2_000
         await client.publish("r", b"last")
-        items = await read_until(room, b"last") if policy == "drop_oldest" else [await anext(room) for _ in range(2_001 - dropped)]
+        items = (
+            await read_until(room, b"last")
+            if policy == "drop_oldest"
+            else [await anext(room) for _ in range(2_001 - dropped)]
+        )
         gaps = [item for item in items if isinstance(item, muster.Gap)]
         numbers = [item.position.offset for item in items if isinstance(item, muster.Message)]
         assert {gap.reason for gap in gaps} == {"reader"}

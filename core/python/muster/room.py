@@ -141,9 +141,7 @@ class Room:
     def _items(self, taken: list[Taken]) -> list[Item]:
         name = self.name
         return [
-            Message(name, *item)
-            if type(item[3]) is bytes
-            else Gap(Stream._make(item[0]), item[1], item[2], item[3])  # type: ignore[arg-type]
+            Message(name, *item) if type(item[3]) is bytes else Gap(Stream._make(item[0]), item[1], item[2], item[3])  # type: ignore[arg-type]
             for item in taken
         ]
 
