@@ -1438,7 +1438,10 @@ pub fn fuzz_client(data: &[u8]) {
 }
 
 /// Every fuzz target by name.
-pub const TARGETS: [(&str, fn(&[u8])); 8] = [
+/// A fuzz target's name and its entry.
+pub type Target = (&'static str, fn(&[u8]));
+
+pub const TARGETS: [Target; 8] = [
     ("frames", fuzz_frames),
     ("records", fuzz_records),
     ("handshake", fuzz_handshake),
