@@ -1437,10 +1437,10 @@ pub fn fuzz_client(data: &[u8]) {
     fuzz_role::<Client>(data)
 }
 
-/// Every fuzz target by name.
 /// A fuzz target's name and its entry.
 pub type Target = (&'static str, fn(&[u8]));
 
+/// Every fuzz target by name.
 pub const TARGETS: [Target; 8] = [
     ("frames", fuzz_frames),
     ("records", fuzz_records),
