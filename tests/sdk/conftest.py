@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator
 
-import muster.testing
 import pytest
 import uvloop
+
+import muster.testing
 
 
 def pytest_asyncio_loop_factories(

@@ -2,10 +2,10 @@
 
 import asyncio
 
-import muster
-import muster.testing
 import pytest
 
+import muster
+import muster.testing
 from tests.waiting import until
 
 LOSSY: list[muster.Fault] = [
@@ -67,17 +67,16 @@ async def test_a_later_join_goes_on_after_what_was_read_not_after_what_came(addr
 
 async def test_positions_between_the_chunks_of_a_message_bring_it_again(address: muster.testing.Instance) -> None:
     seen: set[bytes] = set()
-    async with muster.connect(address) as client:
-        async with client.join("r") as room:
-            await client.publish("r", b"first")
-            assert data(await read_until(room, b"first")) == [b"first"]
-            publishing = asyncio.create_task(client.publish("r", bytes(65_536)))
-            while not publishing.done():
-                seen.add(room.positions)
-                await asyncio.sleep(0)
-            await until(lambda: room.stats()["delivered"] == 2)
+    async with muster.connect(address) as client, client.join("r") as room:
+        await client.publish("r", b"first")
+        assert data(await read_until(room, b"first")) == [b"first"]
+        publishing = asyncio.create_task(client.publish("r", bytes(65_536)))
+        while not publishing.done():
             seen.add(room.positions)
-            await client.publish("r", b"last")
+            await asyncio.sleep(0)
+        await until(lambda: room.stats()["delivered"] == 2)
+        seen.add(room.positions)
+        await client.publish("r", b"last")
     assert len(seen) == 1
     async with muster.connect(address) as client, client.join("r", positions=seen.pop()) as room:
         assert data(await read_until(room, b"last")) == [bytes(65_536), b"last"]

@@ -4,9 +4,10 @@ import asyncio
 import hashlib
 from collections.abc import Iterable
 
+import pytest
+
 import muster
 import muster.testing
-import pytest
 
 
 def payload(number: int, size: int) -> bytes:
@@ -81,11 +82,15 @@ async def test_a_longer_message_is_an_error_before_anything_is_sent(
     address: muster.testing.Instance, call: str
 ) -> None:
     async with muster.connect(address) as client:
-        with pytest.raises(muster.TooLong, match="at most 65536 bytes, not 65537; nothing was sent") as told:
+
+        async def publish() -> None:
             if call == "publish":
                 await client.publish("r", bytes(65_537))
             else:
                 client.publish_nowait("r", bytes(65_537))
+
+        with pytest.raises(muster.TooLong, match="at most 65536 bytes, not 65537; nothing was sent") as told:
+            await publish()
         assert (told.value.code, told.value.retry) == ("too_long", False)
         await client.flush()
         assert client.stats()["published"] == 0

@@ -36,6 +36,8 @@ pub const HELLO_EVERY: Micros = 200_000;
 pub const ATTEMPT_MAX: Micros = 2_000_000;
 /// A session that owes us an answer for this long is lost.
 pub const SILENCE_MAX: Micros = 2_000_000;
+/// Rooms whose messages are remembered to have come before the answer to their join.
+const EARLY_MAX: usize = 64;
 
 /// Where a server listens, and the key that it proves itself by.
 #[derive(Clone, Debug)]
@@ -164,6 +166,8 @@ pub struct Client {
     repairs: VecDeque<u32>,
     /// Joins that were taken back before they were answered.
     orphans: Vec<(u32, Box<str>)>,
+    /// Handle and known places of rooms whose join is not answered yet.
+    early: Vec<(u32, u64)>,
     #[cfg(feature = "planted")]
     late_leaves: Vec<u32>,
     request: u32,
@@ -217,6 +221,7 @@ impl Client {
             publish_at: 0,
             repairs: VecDeque::new(),
             orphans: Vec::new(),
+            early: Vec::new(),
             #[cfg(feature = "planted")]
             late_leaves: Vec::new(),
             request: 0,
@@ -540,6 +545,7 @@ impl Client {
             Side::Gateway => {
                 self.handles.clear();
                 self.orphans.clear();
+                self.early.clear();
                 self.repairs.clear();
                 self.rooms.iter_mut().flatten().for_each(|member| member.lost_session());
             }
@@ -558,7 +564,6 @@ impl Client {
 
     fn frames(&mut self, now: Micros, side: Side, bytes: &[u8]) {
         let mut elicits = false;
-        let mut records = Vec::new();
         for frame in Frames::new(bytes) {
             let Ok(frame) = frame else {
                 self.counters.datagrams_dropped += 1;
@@ -568,6 +573,7 @@ impl Client {
             let Some(conn) = self.sessions[side as usize].conn.as_mut() else {
                 return;
             };
+            let mut records = Vec::new();
             match conn.control_frame(now, &frame, &mut records) {
                 Control::Other => self.role_frame(now, side, &frame),
                 Control::Closed(_) => {
@@ -576,13 +582,14 @@ impl Client {
                 }
                 _ => {}
             }
-        }
-        for bytes in records {
-            if self.sessions[side as usize].conn.is_none() {
-                return; // refused by the record before
-            }
-            if let Some(record) = Record::read(&bytes) {
-                self.record(now, side, record);
+            // At once: the messages behind the answer to a join may follow in the same datagram.
+            for bytes in records {
+                if self.sessions[side as usize].conn.is_none() {
+                    return; // refused by the record before
+                }
+                if let Some(record) = Record::read(&bytes) {
+                    self.record(now, side, record);
+                }
             }
         }
         if let Some(conn) = self.sessions[side as usize].conn.as_mut() {
@@ -600,22 +607,23 @@ impl Client {
             (Side::Gateway, FrameKind::Room) => {
                 if let Some(block) = RoomBlock::read(frame.body) {
                     let handle = block.handle;
-                    self.with_room(now, handle, |member, shared| member.block(shared, block));
+                    let upto = block.index + block.messages.left() as u64;
+                    self.with_room(now, handle, upto, |member, shared| member.block(shared, block));
                 }
             }
             (Side::Gateway, FrameKind::Gap) => {
                 if let Some(place) = GapPlace::read(frame.body) {
-                    self.with_room(now, place.handle, |member, shared| member.gap_place(shared, place));
+                    self.with_room(now, place.handle, place.index + 1, |member, shared| member.gap_place(shared, place));
                 }
             }
             (Side::Gateway, FrameKind::Skip) => {
                 if let Some(skip) = Skip::read(frame.body) {
-                    self.with_room(now, skip.handle, |member, shared| member.skip(shared, &skip));
+                    self.with_room(now, skip.handle, skip.index, |member, shared| member.skip(shared, &skip));
                 }
             }
             (Side::Gateway, FrameKind::Heads) => {
                 for (handle, index) in heads(frame.body) {
-                    self.with_room(now, handle, |member, shared| member.head(shared.now, index));
+                    self.with_room(now, handle, index, |member, shared| member.head(shared.now, index));
                 }
             }
             (Side::Proxy, FrameKind::Ack) => {
@@ -627,7 +635,8 @@ impl Client {
         }
     }
 
-    fn with_room(&mut self, now: Micros, handle: u32, act: impl FnOnce(&mut Member, &mut Shared<'_>)) {
+    /// Lets the room of `handle` take what tells of its places below `upto`.
+    fn with_room(&mut self, now: Micros, handle: u32, upto: u64, act: impl FnOnce(&mut Member, &mut Shared<'_>)) {
         let found = self
             .handles
             .iter()
@@ -635,6 +644,7 @@ impl Client {
             .map(|(_, room)| *room);
         let Some(member) = found.and_then(|room| self.rooms[room as usize].as_deref_mut()) else {
             self.counters.frames_unknown_room += 1;
+            self.note_early(handle, upto);
             return;
         };
         act(
@@ -657,6 +667,19 @@ impl Client {
             self.events.push_back(ClientEvent::Readable {
                 room: found.unwrap_or_default(),
             });
+        }
+    }
+
+    /// Messages of a room whose join is not answered yet, as the answer was lost or overtaken: to the gateway they have
+    /// arrived, so the member must know by itself that there is something to ask for.
+    fn note_early(&mut self, handle: u32, upto: u64) {
+        let joining = self.rooms.iter().flatten().any(|member| member.handle.is_none());
+        if !joining {
+            self.early.clear();
+        } else if let Some((_, known)) = self.early.iter_mut().find(|(known, _)| *known == handle) {
+            *known = upto.max(*known);
+        } else if self.early.len() < EARLY_MAX {
+            self.early.push((handle, upto));
         }
     }
 
@@ -730,8 +753,16 @@ impl Client {
                 self.handles
                     .retain(|(known, room)| *known != handle && *room != at as u32);
                 self.handles.push((handle, at as u32));
+                let early = self.early.iter().position(|(known, _)| *known == handle);
+                let early = early.map(|at| self.early.swap_remove(at).1);
                 if let Some(member) = self.rooms[at].as_deref_mut() {
                     member.joined(handle, index, &start, &gaps);
+                    if let Some(upto) = early {
+                        member.head(now, upto);
+                        if let Some(at) = member.deadline() {
+                            self.check_at = Some(self.check_at.map_or(at, |known| known.min(at)));
+                        }
+                    }
                     if !member.told && !member.reading.items.is_empty() {
                         member.told = true;
                         self.events.push_back(ClientEvent::Readable { room: at as u32 });
