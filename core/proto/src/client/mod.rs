@@ -607,13 +607,13 @@ impl Client {
             (Side::Gateway, FrameKind::Room) => {
                 if let Some(block) = RoomBlock::read(frame.body) {
                     let handle = block.handle;
-                    let upto = block.index + block.messages.left() as u64;
+                    let upto = block.index.saturating_add(block.messages.left() as u64);
                     self.with_room(now, handle, upto, |member, shared| member.block(shared, block));
                 }
             }
             (Side::Gateway, FrameKind::Gap) => {
                 if let Some(place) = GapPlace::read(frame.body) {
-                    self.with_room(now, place.handle, place.index + 1, |member, shared| member.gap_place(shared, place));
+                    self.with_room(now, place.handle, place.index.saturating_add(1), |member, shared| member.gap_place(shared, place));
                 }
             }
             (Side::Gateway, FrameKind::Skip) => {
