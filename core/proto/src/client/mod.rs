@@ -613,12 +613,16 @@ impl Client {
             }
             (Side::Gateway, FrameKind::Gap) => {
                 if let Some(place) = GapPlace::read(frame.body) {
-                    self.with_room(now, place.handle, place.index.saturating_add(1), |member, shared| member.gap_place(shared, place));
+                    self.with_room(now, place.handle, place.index.saturating_add(1), |member, shared| {
+                        member.gap_place(shared, place)
+                    });
                 }
             }
             (Side::Gateway, FrameKind::Skip) => {
                 if let Some(skip) = Skip::read(frame.body) {
-                    self.with_room(now, skip.handle, skip.index, |member, shared| member.skip(shared, &skip));
+                    self.with_room(now, skip.handle, skip.index, |member, shared| {
+                        member.skip(shared, &skip)
+                    });
                 }
             }
             (Side::Gateway, FrameKind::Heads) => {
