@@ -73,9 +73,9 @@ class DemoRoom:
     async def opened(self, place: Folder) -> AsyncIterator["DemoRoom"]:
         """Join all members, then publish until `finish` or the end of the block."""
         async with contextlib.AsyncExitStack() as stack:
-            publisher = await stack.enter_async_context(sdk.connect(place))
+            publisher = await stack.enter_async_context(sdk.connect(place, reads=False))
             for _ in range(self.options.members):
-                client = await stack.enter_async_context(sdk.connect(place))
+                client = await stack.enter_async_context(sdk.connect(place, publishes=False))
                 room = await stack.enter_async_context(client.join(ROOM))
                 self.members.append(Member(client, room))
             self._began = time.monotonic()

@@ -17,9 +17,9 @@ import msgspec
 from control.errors import TRY_LATER, ConfigError, NotRunning, UserError
 from control.files import create_once, write_atomically
 from control.options import Config
+from muster.instance import FILE, default_folder, start_time
 
 FORMAT: Final = 1
-FILE: Final = "instance.json"
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,11 +110,10 @@ class Folder:
 
 
 def folder(config: Config, environment: Mapping[str, str] | None = None) -> Folder:
-    """Where the instance of this configuration lies; `muster.connect()` follows the same rule."""
+    """Where the instance of this configuration lies; the default is the library's."""
     if config.instance.dir:
         return Folder(Path(config.instance.dir).expanduser().absolute())
-    runtime = (os.environ if environment is None else environment).get("XDG_RUNTIME_DIR")
-    return Folder(Path(runtime) / "muster" if runtime else Path(f"/tmp/muster-{os.getuid()}"))
+    return Folder(default_folder(os.environ if environment is None else environment))
 
 
 def prepare(place: Folder) -> None:
@@ -178,15 +177,6 @@ def find(place: Folder) -> Record:
     if start_time(record.pid) != record.started:
         raise NotRunning(f"the instance in {place.path} died (process {record.pid} is gone); start one: muster up")
     return record
-
-
-def start_time(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None if it is gone. Tells it from a later one of the same id."""
-    try:
-        after_name = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if after_name[0] == "Z" else int(after_name[19])
 
 
 def _hex(length: int) -> bytes:

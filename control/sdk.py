@@ -6,8 +6,9 @@ clear line with the right exit code.
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Final, Protocol, TypeGuard
+from typing import Final, Protocol, TypeGuard
 
+import muster
 from control import instance
 from control.errors import FAILURE, TRY_LATER, UNAVAILABLE, USAGE, UserError
 from control.instance import Folder
@@ -24,19 +25,41 @@ EXIT_CODES: Final[Mapping[str, int]] = {
 class Message(Protocol):
     """One message of a room."""
 
-    room: str
-    position: Any
-    sender: int
-    data: bytes
+    @property
+    def room(self) -> str:
+        """As it was joined."""
+
+    @property
+    def position(self) -> object:
+        """Its place, as text `stream:offset`."""
+
+    @property
+    def sender(self) -> int:
+        """The user who published it."""
+
+    @property
+    def data(self) -> bytes:
+        """What was published."""
 
 
 class Gap(Protocol):
     """What is known to be missing; `last` is None when nobody knows where it ends."""
 
-    stream: int
-    first: int
-    last: int | None
-    reason: str
+    @property
+    def stream(self) -> object:
+        """What the offsets count in."""
+
+    @property
+    def first(self) -> int:
+        """The first offset that is missing."""
+
+    @property
+    def last(self) -> int | None:
+        """The last one."""
+
+    @property
+    def reason(self) -> str:
+        """Why."""
 
 
 class Room(Protocol):
@@ -52,11 +75,14 @@ class Client(Protocol):
     def join(self, room: str) -> AbstractAsyncContextManager[Room]:
         """Join for as long as the block lasts."""
 
-    async def publish(self, room: str, data: bytes) -> Any:
+    async def publish(self, room: str, data: bytes) -> object:
         """Return the position once the owner has numbered it, and with it everything published before."""
 
     def publish_nowait(self, room: str, data: bytes) -> bool:
         """Publish if there is credit; False says there is none."""
+
+    async def writable(self, room: str) -> None:
+        """Return when there is credit again."""
 
     def stats(self) -> Mapping[str, int]:
         """What this client has counted."""
@@ -73,17 +99,13 @@ def is_gap(item: Message | Gap) -> TypeGuard[Gap]:
 
 
 @asynccontextmanager
-async def connect(place: Folder) -> AsyncIterator[Client]:
-    """Connect to the instance in `place`. Raises `UserError`."""
-    import muster
-
+async def connect(place: Folder, *, publishes: bool = True, reads: bool = True) -> AsyncIterator[Client]:
+    """Connect to the instance in `place`, with a session for each thing that the client does. Raises `UserError`."""
     instance.find(place)
-    opened = getattr(muster, "connect", None)
-    if opened is None:
-        raise UserError("this build of the library has no client", UNAVAILABLE)
-    failure: type[Exception] = getattr(muster, "MusterError", OSError)
     try:
-        async with opened(instance=place.path) as client:
+        async with muster.connect(
+            place.path, gateways=None if reads else (), proxies=None if publishes else ()
+        ) as client:
             yield client
-    except failure as error:
-        raise UserError(str(error), EXIT_CODES.get(str(getattr(error, "code", "")), FAILURE)) from None
+    except muster.MusterError as error:
+        raise UserError(str(error), EXIT_CODES.get(error.code, FAILURE)) from None

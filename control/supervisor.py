@@ -27,6 +27,7 @@ from control.options import LINKS, ROLES, ClientOptions, Config, Faults, Role
 from control.ports import Ports
 from control.registry import Node, Registry, Snapshot
 from muster import __version__, _core
+from muster.instance import start_time
 from plane.spec import Fault, Spec, secret
 
 NODE_COMMAND: Final = (sys.executable, "-m", "control.node")
@@ -92,7 +93,7 @@ class Supervisor:
             name=self.config.instance.name,
             version=__version__,
             pid=os.getpid(),
-            started=instance.start_time(os.getpid()) or 0,
+            started=start_time(os.getpid()) or 0,
             token_file=str(self.folder.token),
             gateways=[self._endpoint("gateway")],
             proxies=[self._endpoint("proxy")],

@@ -16,7 +16,7 @@ MESSAGE_BYTES_MAX: Final = 65_536
 
 async def publish(place: Folder, room: str) -> int:
     """Publish all lines and wait until the owner has numbered every one."""
-    async with sdk.connect(place) as client:
+    async with sdk.connect(place, reads=False) as client:
         with progress() as step:
             sent = await send(client, room, step)
     print(f"published {sent} to {room}", file=sys.stderr)
@@ -24,14 +24,14 @@ async def publish(place: Folder, room: str) -> int:
 
 
 async def send(client: Client, room: str, step: Callable[[int], None]) -> int:
-    """Publish in order. Without credit, and for the last line, wait for the answer, which covers all before it."""
+    """Publish in order. Wait where there is no credit, and for the answer to the last line, which covers all before it."""
     sent, held = 0, None
     async for lines in pipes.lines(0):
         for line in lines:
             if len(line) > MESSAGE_BYTES_MAX:
                 raise UserError(f"line {sent + 1} has {len(line)} bytes; a message has at most {MESSAGE_BYTES_MAX}")
-            if held is not None and not client.publish_nowait(room, held):
-                await client.publish(room, held)
+            while held is not None and not client.publish_nowait(room, held):
+                await client.writable(room)
             held = line
             sent += 1
         step(sent)

@@ -16,7 +16,7 @@ from control.sdk import Gap, Message
 async def subscribe(place: Folder, room: str, count: int | None, as_json: bool) -> int:
     """Print messages until `count` have come, the reader has gone, or a signal cancels this."""
     left = count
-    async with sdk.connect(place) as client, client.join(room) as joined:
+    async with sdk.connect(place, publishes=False) as client, client.join(room) as joined:
         print(f"joined {room}", file=sys.stderr, flush=True)
         writer = Writer(1)
         async for batch in joined.batches():
@@ -50,7 +50,7 @@ def render(batch: Iterable[Message | Gap], as_json: bool) -> bytes:
         if sdk.is_message(item):
             pieces.append(_message_json(item) if as_json else item.data)
         elif sdk.is_gap(item) and as_json:
-            gap = {"stream": item.stream, "first": item.first, "last": item.last, "reason": str(item.reason)}
+            gap = {"stream": str(item.stream), "first": item.first, "last": item.last, "reason": str(item.reason)}
             pieces.append(msgspec.json.encode({"gap": gap}))
         elif sdk.is_gap(item):
             last = "unknown" if item.last is None else item.last

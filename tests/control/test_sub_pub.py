@@ -27,7 +27,7 @@ def test_json_keeps_order_and_bytes_that_are_no_text() -> None:
     documents = [json.loads(line) for line in render([ONE, GAP, TWO], as_json=True).splitlines()]
     assert documents == [
         {"room": "r", "position": "1", "sender": 7, "data": "one"},
-        {"gap": {"stream": 5, "first": 3, "last": None, "reason": "owner_lost"}},
+        {"gap": {"stream": "5", "first": 3, "last": None, "reason": "owner_lost"}},
         {"room": "r", "position": "2", "sender": 7, "data_base64": "/wA="},
     ]
 

@@ -16,9 +16,10 @@ import structlog
 from control import instance
 from control.config import load
 from control.errors import NotRunning, UserError
-from control.instance import Folder, Record, start_time
+from control.instance import Folder, Record
 from control.options import ROLES, Config
 from control.supervisor import Supervisor, fault_rules
+from muster.instance import start_time
 from tests.waiting import until
 
 LOG = structlog.get_logger()
