@@ -1,0 +1,225 @@
+"""Mistakes and misfortune: each has a type, a code, one clear line, and an end in time."""
+
+import asyncio
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+import muster
+import muster.testing
+from muster.instance import default_folder, find, start_time
+
+KEY = "11" * 32
+
+
+@pytest.fixture
+def nobody() -> tuple[str, int, str]:
+    """An address where nobody answers."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        return "127.0.0.1", taken.getsockname()[1], KEY
+
+
+def record(folder: Path, address: muster.Address, pid: int) -> None:
+    """What `muster up` leaves for clients."""
+    (folder / "token").write_bytes(address.token + b"\n")
+    ends = {
+        name: [{"node": 3, "host": host, "port": port, "public_key": key} for host, port, key in known]
+        for name, known in (("gateways", address.gateways), ("proxies", address.proxies))
+    }
+    said = {"pid": pid, "started": start_time(pid), "token_file": str(folder / "token"), **ends}
+    (folder / "instance.json").write_text(json.dumps(said))
+
+
+async def test_a_wrong_token_is_refused(address: muster.testing.Instance) -> None:
+    with pytest.raises(muster.Refused, match="the token is wrong") as told:
+        await muster.connect(address, token="wrong")
+    assert (told.value.code, told.value.retry) == ("bad_credential", False)
+
+
+async def test_a_token_that_is_no_longer_good_ends_readers_and_publishers() -> None:
+    tokens = {b"mine": 5}
+    async with muster.testing.instance(tokens=tokens) as address, muster.connect(address) as client:
+        room = await client.join("r")
+        await client.publish("r", b"x")
+        message = await anext(room)
+        assert isinstance(message, muster.Message)
+        assert message.sender == 5
+        address._tokens.clear()
+        address.restart("gateway")
+        address.restart("proxy")
+        with pytest.raises(muster.Refused, match="bad_credential"):
+            async with asyncio.timeout(20):
+                await anext(room)
+        with pytest.raises(muster.Refused, match="bad_credential"):
+            async with asyncio.timeout(20):
+                await client.publish("r", b"y")
+
+
+async def test_without_an_instance_connecting_says_how_to_start_one(tmp_path: Path) -> None:
+    with pytest.raises(muster.Unavailable, match=r"no instance runs here .*; start one: muster up") as told:
+        await muster.connect(tmp_path)
+    assert told.value.code == "unavailable"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"pid": "x"}'])
+async def test_a_record_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "instance.json").write_text(text)
+    with pytest.raises(muster.Unavailable, match=r"instance\.json: not written by this version"):
+        await muster.connect(tmp_path)
+
+
+async def test_an_instance_is_found_by_its_folder_and_a_dead_one_is_told(
+    address: muster.testing.Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tmp_path, address, os.getpid())
+    monkeypatch.setenv("MUSTER_INSTANCE__DIR", str(tmp_path))
+    async with muster.connect() as client:
+        assert await client.publish("r", b"x")
+    said = json.loads((tmp_path / "instance.json").read_text())
+    (tmp_path / "instance.json").write_text(json.dumps({**said, "started": said["started"] - 1}))
+    with pytest.raises(muster.Unavailable, match="died"):
+        await muster.connect()
+
+
+def test_the_default_folder_is_of_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert default_folder({"XDG_RUNTIME_DIR": "/run/user/7"}) == Path("/run/user/7/muster")
+    assert default_folder({}) == Path(f"/tmp/muster-{os.getuid()}")
+    (tmp_path / "muster").mkdir()
+    monkeypatch.setattr(os, "getuid", lambda: 4_294_967_294)
+    with pytest.raises(muster.Unavailable, match="belongs to somebody else"):
+        find(environment={"XDG_RUNTIME_DIR": str(tmp_path)})
+
+
+async def test_nobody_there_is_a_time_out_that_names_the_side(nobody: tuple[str, int, str]) -> None:
+    with pytest.raises(muster.TimedOut, match=r"connect: no answer in 0\.3 s; the gateway does not answer") as told:
+        await muster.connect(gateways=[nobody], token="x", timeout=0.3)
+    assert (told.value.code, told.value.retry) == ("timeout", True)
+    assert isinstance(told.value, TimeoutError)
+
+
+async def test_calls_end_in_time_while_a_server_is_gone(address: muster.testing.Instance) -> None:
+    async with asyncio.timeout(10):
+        client = await muster.connect(address, timeout=0.2)
+        address.stop("proxy")
+        address.stop("gateway")
+        with pytest.raises(muster.TimedOut, match="publish to r"):
+            await client.publish("r", b"x")
+        with pytest.raises(muster.TimedOut, match="join r"):
+            await client.join("r")
+        while client.publish_nowait("r", bytes(1_000)):
+            pass
+        with pytest.raises(muster.TimedOut, match="wait for r to take messages"):
+            await client.writable("r")
+        with pytest.raises(muster.TimedOut, match="256 messages are not acknowledged"):
+            await client.flush()
+        with pytest.raises(muster.TimedOut):
+            await client.close()
+        assert client.closed
+
+
+@pytest.mark.parametrize("name", ["", "x" * 500, "UPPER:x", "a:", ":x", "a\nb", "\ud800"])
+async def test_a_bad_room_name_is_an_error_before_anything_is_sent(address: muster.testing.Instance, name: str) -> None:
+    async with muster.connect(address) as client:
+        with pytest.raises(muster.BadRoomName) as told:
+            client.join(name)
+        assert told.value.code == "bad_room_name"
+        with pytest.raises(muster.BadRoomName):
+            client.publish_nowait(name, b"x")
+        with pytest.raises(muster.BadRoomName):
+            await client.publish(name, b"x")
+
+
+async def test_wrong_arguments_are_told(address: muster.testing.Instance) -> None:
+    with pytest.raises(muster.Invalid, match="no address"):
+        await muster.connect(gateways=[], proxies=[], token="x")
+    with pytest.raises(muster.Invalid, match="no hex"):
+        await muster.connect(gateways=[("127.0.0.1", 1, "zz")], token="x")
+    with pytest.raises(muster.Invalid, match="32 bytes"):
+        await muster.connect(gateways=[("127.0.0.1", 1, "11")], token="x")
+    async with muster.connect(address) as client:
+        with pytest.raises(muster.Invalid, match="policy is one of"):
+            client.join("r", policy="sometimes")  # type: ignore[arg-type]
+        with pytest.raises(muster.Invalid, match="positions"):
+            await client.join("r", positions=b"\xffnonsense")
+        with pytest.raises(muster.Invalid, match="a message is bytes, not str"):
+            client.publish_nowait("r", "text")  # type: ignore[arg-type]
+        async with client.join("r"):
+            pass
+    async with muster.connect(address, proxies=()) as client:
+        with pytest.raises(muster.Unavailable, match="no proxy"):
+            await client.publish("r", b"x")
+    async with muster.connect(address, gateways=()) as client:
+        with pytest.raises(muster.Unavailable, match="no gateway"):
+            await client.join("r")
+
+
+async def test_a_closed_client_says_so(address: muster.testing.Instance) -> None:
+    client = muster.connect(address)
+    with pytest.raises(muster.Invalid, match="not open"):
+        client.publish_nowait("r", b"x")
+    await client
+    room = await client.join("r")
+    reading = asyncio.ensure_future(anext(room))
+    await asyncio.sleep(0)
+    await client.close()
+    await client.close()
+    with pytest.raises(muster.Closed):
+        await reading
+    for call in (client.publish("r", b"x"), client.flush(), client.writable("r"), client.join("r"), anext(room)):
+        with pytest.raises(muster.Closed):
+            await call
+    with pytest.raises(muster.Closed):
+        client.publish_nowait("r", b"x")
+    with pytest.raises(muster.Closed):
+        client.stats()
+    with pytest.raises(muster.Invalid, match="opened once"):
+        await client
+    room.leave()
+
+
+async def test_closing_waits_for_what_was_published(address: muster.testing.Instance) -> None:
+    async with muster.connect(address) as reader, reader.join("r") as room:
+        async with muster.connect(address) as client:
+            assert all(client.publish_nowait("r", b"%d" % number) for number in range(200))
+        taken = [await anext(room) for _ in range(200)]
+    assert [item.data for item in taken if isinstance(item, muster.Message)] == [b"%d" % n for n in range(200)]
+
+
+async def test_closing_ends_who_waits_to_publish(address: muster.testing.Instance) -> None:
+    client = await muster.connect(address)
+    address.stop("proxy")
+    waiting = [asyncio.ensure_future(client.publish("r", b"x")) for _ in range(300)]
+    await asyncio.sleep(0)
+    with pytest.raises(muster.TimedOut):
+        await client.close(timeout=0.05)
+    assert {type(error) for error in await asyncio.gather(*waiting, return_exceptions=True)} == {muster.Closed}
+
+
+async def test_a_cancelled_publish_that_waits_for_credit_is_not_published(address: muster.testing.Instance) -> None:
+    async with muster.connect(address) as client, client.join("r") as room:
+        while client.publish_nowait("r", b"before"):
+            pass
+        waiting = asyncio.ensure_future(client.publish("r", b"never"))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await client.publish("r", b"last")
+        async with asyncio.timeout(10):
+            seen: set[bytes] = set()
+            while b"last" not in seen:
+                item = await anext(room)
+                assert isinstance(item, muster.Message)
+                seen.add(item.data)
+    assert seen == {b"before", b"last"}
+
+
+async def test_a_cancelled_connect_leaves_nothing_behind(nobody: tuple[str, int, str]) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    connecting = asyncio.ensure_future(muster.connect(gateways=[nobody], token="x"))
+    await asyncio.sleep(0.01)
+    connecting.cancel()
+    await asyncio.gather(connecting, return_exceptions=True)
+    assert len(os.listdir("/proc/self/fd")) == before

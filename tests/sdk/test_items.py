@@ -1,0 +1,36 @@
+"""Positions, messages and gaps as values."""
+
+import pickle
+
+import pytest
+
+from muster import Gap, Message, Position, Stream
+
+ONE, TWO = Position((1, 2, 3), 4), Position((1, 2, 3), 5)
+
+
+def test_positions_compare_within_a_stream_only() -> None:
+    assert ONE < TWO <= Position((1, 2, 3), 5)
+    assert TWO > ONE >= Position((1, 2, 3), 4)
+    assert Position((1, 2, 4), 4) != ONE
+    with pytest.raises(ValueError, match="different streams"):
+        assert Position((1, 3, 1), 9) > ONE
+
+
+def test_positions_are_values() -> None:
+    assert {ONE, Position((1, 2, 3), 4)} == {ONE}
+    assert Position.from_bytes(bytes(ONE)) == ONE == pickle.loads(pickle.dumps(ONE))
+    assert (str(ONE), ONE.stream, ONE.offset) == ("1.2.3:4", Stream(1, 2, 3), 4)
+    with pytest.raises(ValueError, match="20 bytes"):
+        Position.from_bytes(b"short")
+    with pytest.raises(AttributeError):
+        ONE.offset = 5  # type: ignore[misc]
+
+
+def test_items_can_be_told_apart_by_matching() -> None:
+    for item in (Message("r", (1, 2, 3), 4, 7, b"data"), Gap(Stream(1, 2, 3), 5, None, "slow")):
+        match item:
+            case Message(room, position, sender, data):
+                assert (room, position, sender, data) == ("r", ONE, 7, b"data")
+            case Gap(stream, first, last, reason):
+                assert (str(stream), first, last, reason) == ("1.2.3", 5, None, "slow")
