@@ -177,3 +177,15 @@ def test_a_standing_gateway_is_a_time_out_and_not_a_hang(make: Make) -> None:
         assert time.monotonic() - began < 20
         check_line(said, "gateway")
         assert code == 75
+
+
+async def test_a_command_does_without_the_role_that_it_does_not_use(running: Instance) -> None:
+    async with running.stopped("gateway"):
+        assert run(running, "pub", "alone", stdin=b"line\n") == (0, "published 1 to alone\n")
+    async with running.stopped("proxy"):
+        reader = running.command("sub", "alone", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert reader.stderr is not None
+        assert reader.stderr.readline() == b"joined alone\n"
+        reader.send_signal(signal.SIGINT)
+        reader.communicate(timeout=10)
+        assert reader.returncode == 0

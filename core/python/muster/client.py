@@ -124,9 +124,9 @@ class Client:
             for side in self._sides:
                 self._opened[side] = self.loop.create_future()
                 self.engine.open(side)
-            deadline = self.loop.time() + self._timeout
+            began = self.loop.time()
             for side in self._sides:
-                await self.wait(self._opened[side], max(0.0, deadline - self.loop.time()), "connect", side)
+                await self.wait(self._opened[side], self._timeout, "connect", side, began)
         except BaseException:
             self._close(Closed("the client could not be opened"))
             raise
@@ -271,10 +271,12 @@ class Client:
         self._names.discard(_full_name(room.name))
         self.engine.leave(number)
 
-    async def wait(self, answer: Awaitable[_Result], seconds: float, what: str, side: int = 0) -> _Result:
-        """Wait for an answer of the engine; a time-out says what the session with that side lacked."""
+    async def wait(
+        self, answer: Awaitable[_Result], seconds: float, what: str, side: int = 0, began: float | None = None
+    ) -> _Result:
+        """Wait for an answer of the engine, from `began` on; a time-out says what the session with that side lacked."""
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout_at((self.loop.time() if began is None else began) + seconds):
                 return await answer
         except TimeoutError as error:
             if isinstance(error, MusterError):
