@@ -1,6 +1,8 @@
 //! A handful of seeds, those that found something, and that a seed is a run.
 
-use muster_sim::run;
+use muster_proto::client::member::Policy;
+use muster_sim::plan::{ClientPlan, Fault, Publishing, Weather, MS, SECOND};
+use muster_sim::{run, Plan, Summary, World};
 
 fn holds(seed: u64) {
     if let (_, Err(why)) = run(seed, false) {
@@ -43,4 +45,87 @@ found! {
     a_routers_waits_do_not_outlive_a_brokers_link: 816, 1072;
     what_wants_no_status_is_not_waited_for: 2461;
     a_status_that_was_overtaken_closes_no_window: 974, 1088;
+}
+
+/// One of each role, one publisher and one reader of one room, and a calm network: a test adds what it is about.
+fn quiet() -> Plan {
+    let client = ClientPlan {
+        rooms: vec![],
+        publishing: vec![],
+        policy: Policy::DropOldest,
+        inbox_bytes: 4 << 20,
+        read_every: None,
+        toggle_every: None,
+        resumes: false,
+    };
+    let publishing = Publishing {
+        room: 0,
+        every: 5 * MS,
+        burst: 1,
+        bytes: (100, 200),
+    };
+    let calm = Weather {
+        latency: MS,
+        ..Weather::default()
+    };
+    Plan {
+        gateways: 1,
+        proxies: 1,
+        brokers: 1,
+        rooms: vec!["live:room".into()],
+        clients: vec![
+            ClientPlan {
+                publishing: vec![publishing],
+                ..client.clone()
+            },
+            ClientPlan {
+                rooms: vec![0],
+                ..client
+            },
+        ],
+        links: calm,
+        sessions: calm,
+        faults: vec![],
+        heal: 4 * SECOND,
+        arena_bytes: 16 << 20,
+        auth_delay: 0,
+        turn: 0,
+        bundle: true,
+        evicts: false,
+    }
+}
+
+/// Where each role stands in a quiet plan.
+const GATEWAY: usize = 0;
+const BROKER: usize = 2;
+
+fn plays(plan: Plan) -> Summary {
+    let (summary, result) = World::new(1, plan, false).run();
+    assert_eq!(result, Ok(()));
+    summary
+}
+
+#[test]
+fn what_a_broker_numbered_and_no_gateway_heard_of_is_no_silent_loss() {
+    let cut = Fault::Cut {
+        from: BROKER,
+        to: GATEWAY,
+        pause: 2 * SECOND,
+    };
+    let kill = Fault::Kill {
+        process: BROKER,
+        down: 20 * MS,
+    };
+    // The gateway and the broker never meet; the interest gets there by the router.
+    plays(Plan {
+        faults: vec![(0, cut), (1_500 * MS, kill)],
+        ..quiet()
+    });
+    // They have met, and the room is new.
+    let mut plan = quiet();
+    plan.clients[1].toggle_every = Some(20 * MS);
+    plays(Plan {
+        faults: vec![(300 * MS, cut), (1_000 * MS, kill)],
+        ..plan
+    });
 }

@@ -42,6 +42,12 @@ pub const LEAVE_HOLD: Micros = 2_000_000;
 pub const ROOMS_MAX: usize = 4 << 20;
 /// A join whose history does not come is answered without it after this.
 const JOIN_WAIT: Micros = 2 * room::BACKFILL_WAIT;
+/// A join to a room whose owner says nothing is refused after this: longer than a broker or a router takes to start again,
+/// shorter than a program waits.
+pub const ANSWER_WAIT: Micros = 4_000_000;
+/// An owner that was not heard of a room is asked for its head after this, then less and less often.
+const HEAD_FIRST: Micros = 20_000;
+const HEAD_MAX: Micros = 200_000;
 /// How often idle rooms forget what the arena has overwritten.
 const TRIM_EVERY: Micros = 1_000_000;
 
@@ -410,9 +416,11 @@ impl Gateway {
             session,
             request,
             positions,
+            since: now,
             tried: None,
         });
         self.admit_waiting(now, at, false);
+        self.schedule_room(now, at);
         Ok(())
     }
 
@@ -449,7 +457,7 @@ impl Gateway {
         let Some(room) = self.rooms[at as usize].as_deref_mut() else {
             return;
         };
-        if !room.in_force || room.waiting.is_empty() {
+        if !room.is_ready() || room.waiting.is_empty() {
             return;
         }
         let mut still = Vec::new();
@@ -461,11 +469,8 @@ impl Gateway {
                 continue;
             };
             let client = &mut peer.data.data;
-            if room.stream().is_some() {
-                waiting.tried.get_or_insert(now);
-            }
             // Whoever names what does not come is not waited for without end.
-            let last_try = last_try || waiting.tried.is_some_and(|since| now >= since + JOIN_WAIT);
+            let last_try = last_try || now >= *waiting.tried.get_or_insert(now) + JOIN_WAIT;
             let (place, gaps) = match room.start(&self.arena, now, &waiting.positions, last_try) {
                 Start::At { place, gaps } => (place, gaps),
                 Start::Fetch => {
@@ -504,11 +509,32 @@ impl Gateway {
             self.sessions.table.mark(slot);
         }
         room.waiting = still;
-        if room.members.is_empty() && room.waiting.is_empty() {
-            // Whoever waited is gone: the room is as empty as one that was left.
-            room.empty_since.get_or_insert(now);
-        }
+        room.note_empty(now);
         self.schedule_room(now, at);
+    }
+
+    /// Refuses whoever waits too long for a room that is not ready; the client asks again.
+    fn refuse_waiting(&mut self, now: Micros, at: u32) {
+        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+            return;
+        };
+        // They wait in the order in which they came.
+        let overdue = room
+            .waiting
+            .partition_point(|waiting| now >= waiting.since + ANSWER_WAIT);
+        let refused: Vec<Waiting> = room.waiting.drain(..overdue).collect();
+        room.note_empty(now);
+        for waiting in refused {
+            let Some(slot) = self.sessions.table.find(waiting.session) else {
+                continue;
+            };
+            if let Some(peer) = self.sessions.table.get_mut(slot) {
+                peer.data.data.waiting -= 1;
+            }
+            self.counters.joins_refused += 1;
+            self.refuse(slot, waiting.request, Code::NotReady);
+            self.sessions.table.mark(slot);
+        }
     }
 
     fn leave(&mut self, now: Micros, slot: u32, handle: u32) {
@@ -571,10 +597,14 @@ impl Gateway {
             .empty_since
             .filter(|_| room.waiting.is_empty())
             .map(|since| since + LEAVE_HOLD);
-        let wants_head = room.in_force && !room.waiting.is_empty() && room.stream().is_none();
-        let head = wants_head.then_some(now + 20_000);
-        let tried = room.waiting.first().and_then(|waiting| waiting.tried);
-        let wait = tried.map(|since| since + JOIN_WAIT);
+        let first = room.waiting.first();
+        let head = first
+            .filter(|_| room.in_force && room.stream().is_none())
+            .map(|waiting| now + (now - waiting.since).clamp(HEAD_FIRST, HEAD_MAX));
+        let wait = first.map(|waiting| match waiting.tried {
+            Some(since) => since + JOIN_WAIT,
+            None => waiting.since + ANSWER_WAIT,
+        });
         if let Some(at_time) = [room.deadline(now), leave, head, wait].into_iter().flatten().min() {
             if self.room_wheel.deadline(at).is_none_or(|known| at_time < known) {
                 self.room_wheel.schedule(at, at_time.max(now + 1));
@@ -610,12 +640,16 @@ impl Gateway {
             let Some(room) = self.rooms[at as usize].as_deref_mut() else {
                 continue;
             };
-            if !room.waiting.is_empty() && room.in_force {
-                if room.stream().is_none() {
-                    self.ask(at, Vec::new());
-                } else {
+            if !room.waiting.is_empty() {
+                if room.is_ready() {
                     let given_up = fetching && !room.fetching();
                     self.admit_waiting(now, at, given_up);
+                } else {
+                    let heard = room.stream().is_some() || !room.in_force;
+                    self.refuse_waiting(now, at);
+                    if !heard {
+                        self.ask(at, Vec::new());
+                    }
                 }
             }
             if !wanted.is_empty() {

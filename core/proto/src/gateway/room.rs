@@ -48,12 +48,13 @@ struct Backfill {
     until: Micros,
 }
 
-/// A join that waits for interest to be in force, or for history.
+/// A join that waits for its room to be ready, or for history.
 pub struct Waiting {
     pub session: u64,
     pub request: u32,
     pub positions: Positions,
-    /// Since when the room's stream was known and the join still waited.
+    pub since: Micros,
+    /// Since when the room was ready and the join still waited.
     pub tried: Option<Micros>,
 }
 
@@ -144,6 +145,19 @@ impl Room {
     /// The stream that fills the ring now.
     pub fn stream(&self) -> Option<StreamId> {
         self.spans.last().map(|span| span.stream)
+    }
+
+    /// Whether members can be admitted: brokers know that they are wanted here, and the owner has said where it stands. What
+    /// it numbers from then on comes or is announced, even if it dies first.
+    pub fn is_ready(&self) -> bool {
+        self.in_force && self.stream().is_some()
+    }
+
+    /// Nobody may be left: the room is then as empty as one that was left.
+    pub fn note_empty(&mut self, now: Micros) {
+        if self.members.is_empty() && self.waiting.is_empty() {
+            self.empty_since.get_or_insert(now);
+        }
     }
 
     /// The stream of a place, and the place after its last one.

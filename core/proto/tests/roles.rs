@@ -1,0 +1,106 @@
+//! One real machine among peers that keep to the protocol: what it answers, when, and to whom.
+
+mod common;
+
+use common::*;
+use muster_proto::gateway::{Gateway, ANSWER_WAIT};
+use muster_proto::wire::publish::Positions;
+use muster_proto::wire::record::Record;
+use muster_proto::wire::room::LinkHead;
+use muster_proto::wire::{Code, FrameKind, Role};
+
+/// Sessions 0 and 1, a broker's link and a router's: a gateway that knows no room yet.
+fn gateway() -> Rig<Gateway> {
+    let mut rig = Rig::<Gateway>::bare();
+    rig.session(1);
+    rig.session(2);
+    rig.link(BROKER, Role::Broker);
+    rig.link(ROUTER, Role::Router);
+    rig
+}
+
+/// What became of a join: joined, or refused with a code.
+fn answers(rig: &mut Rig<Gateway>, member: usize) -> Vec<(u32, Result<(), Code>)> {
+    let records = rig.peers[member].take_records();
+    let answers = records.iter().filter_map(|bytes| match Record::read(bytes) {
+        Some(Record::Joined { request, .. }) => Some((request, Ok(()))),
+        Some(Record::Refused { request, code, .. }) => Some((request, Err(code))),
+        _ => None,
+    });
+    answers.collect()
+}
+
+/// The broker's head of the room.
+fn head(rig: &mut Rig<Gateway>, generation: u32, next: u64) {
+    let head = LinkHead {
+        room: room_id(ROOM),
+        generation,
+        base: next,
+        next,
+    };
+    let frame = body(|writer| {
+        head.write(writer);
+        true
+    });
+    rig.frame(2, FrameKind::LinkHeads as u8, &frame);
+    rig.turn();
+}
+
+/// Lets time pass in which the links stay alive.
+fn pass(rig: &mut Rig<Gateway>, time: u64) {
+    let end = rig.now + time;
+    while rig.now < end {
+        rig.pass((end - rig.now).min(100_000), 20_000);
+        for peer in 0..rig.peers.len() {
+            rig.frame(peer, FrameKind::Ping as u8, &[]);
+        }
+    }
+}
+
+#[test]
+fn a_join_is_answered_when_the_owner_has_said_where_the_room_stands() {
+    let mut rig = gateway();
+    rig.join(0, 7, ROOM, Positions::default());
+    rig.tell(3, &Record::Covered { offset: 1 << 20 });
+    pass(&mut rig, 200_000);
+    assert_eq!(
+        answers(&mut rig, 0),
+        [],
+        "the broker knows, but nobody knows what the broker has"
+    );
+    assert!(rig.peers[2].frames(FrameKind::LinkRepair) >= 2, "it is asked");
+    head(&mut rig, 1, 4);
+    assert_eq!(answers(&mut rig, 0), [(7, Ok(()))]);
+    // What dies with that broker from here on is announced.
+    head(&mut rig, 2, 1);
+    pass(&mut rig, 50_000);
+    assert_eq!(rig.peers[0].frames(FrameKind::Gap), 1);
+}
+
+#[test]
+fn a_join_whose_owner_is_gone_is_refused_and_may_be_asked_again() {
+    let mut rig = gateway();
+    rig.join(0, 7, ROOM, Positions::default());
+    rig.tell(3, &Record::Covered { offset: 1 << 20 });
+    pass(&mut rig, ANSWER_WAIT / 2);
+    rig.join(1, 8, ROOM, Positions::default());
+    pass(&mut rig, ANSWER_WAIT / 2 + 100_000);
+    assert_eq!(answers(&mut rig, 0), [(7, Err(Code::NotReady))]);
+    assert_eq!(answers(&mut rig, 1), [], "who came later waits as long");
+    rig.join(0, 7, ROOM, Positions::default());
+    head(&mut rig, 1, 1);
+    assert_eq!(answers(&mut rig, 0), [(7, Ok(()))]);
+    assert_eq!(answers(&mut rig, 1), [(8, Ok(()))]);
+    assert_eq!(counter(&rig.machine, "joins_refused"), 1);
+}
+
+#[test]
+fn a_join_without_a_router_is_refused_and_leaves_no_room_behind() {
+    let mut rig = Rig::<Gateway>::bare();
+    rig.session(1);
+    rig.join(0, 7, ROOM, Positions::default());
+    pass(&mut rig, ANSWER_WAIT + 100_000);
+    assert_eq!(answers(&mut rig, 0), [(7, Err(Code::NotReady))]);
+    pass(&mut rig, 3_000_000);
+    assert_eq!(rig.machine.rooms().count(), 0);
+}
