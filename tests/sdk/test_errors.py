@@ -11,6 +11,8 @@ import pytest
 import muster
 import muster.testing
 from muster.instance import default_folder, find, start_time
+from muster.turns import Engine
+from tests.waiting import until
 
 KEY = "11" * 32
 
@@ -163,6 +165,8 @@ async def test_a_closed_client_says_so(address: muster.testing.Instance) -> None
         client.publish_nowait("r", b"x")
     await client
     room = await client.join("r")
+    await client.publish("r", b"x")
+    await anext(room)
     reading = asyncio.ensure_future(anext(room))
     await asyncio.sleep(0)
     await client.close()
@@ -178,6 +182,7 @@ async def test_a_closed_client_says_so(address: muster.testing.Instance) -> None
         client.stats()
     with pytest.raises(muster.Invalid, match="opened once"):
         await client
+    assert muster.Position.from_bytes(room.positions[1:]).offset == room.stats()["delivered"] == 1
     room.leave()
 
 
@@ -223,3 +228,26 @@ async def test_a_cancelled_connect_leaves_nothing_behind(nobody: tuple[str, int,
     connecting.cancel()
     await asyncio.gather(connecting, return_exceptions=True)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_a_defect_of_the_engine_ends_everything_with_one_error(address: muster.testing.Instance) -> None:
+    class Panics:
+        def __init__(self, engine: Engine) -> None:
+            self.close = engine.close
+
+        def turn(self) -> int:
+            raise RuntimeError("out of order")
+
+    client = await muster.connect(address)
+    room = await client.join("r")
+    await asyncio.gather(client.publish("r", b"one"), client.publish("r", b"two"))
+    await until(lambda: room.stats()["delivered"] == 2)
+    await anext(room)
+    client._turns._engine = Panics(client.engine)  # type: ignore[assignment]
+    waiting = asyncio.ensure_future(client.publish("r", b"three"))
+    for call in (waiting, anext(room), client.publish("r", b"four")):
+        with pytest.raises(muster.MusterError, match="out of order.*please report") as told:
+            await call
+        assert told.value.code == "error"
+    assert muster.Position.from_bytes(room.positions[1:]).offset == 1
+    await client.close()

@@ -112,6 +112,7 @@ async def test_losses_are_repaired_and_counted() -> None:
         group.create_task(flood(client, 5_000))
         assert data(await read_until(room, b"4999")) == [b"%d" % number for number in range(5_000)]
         assert client.stats()["repaired"] > 0
+        assert client.stats()["repairs_asked"] == room.stats()["repairs_asked"] > 0
 
 
 @pytest.mark.parametrize("policy", ["drop_oldest", "drop_newest"])

@@ -8,6 +8,7 @@ import pytest
 
 import muster
 import muster.testing
+from tests.waiting import until
 
 
 def payload(number: int, size: int) -> bytes:
@@ -137,6 +138,16 @@ async def test_a_room_can_be_left_and_joined_again_at_once(address: muster.testi
                 assert await take(room, 1) == [b"%d" % number]
 
 
+async def test_what_was_counted_in_a_room_stays_counted_when_it_is_left(address: muster.testing.Instance) -> None:
+    async with muster.connect(address) as client:
+        for number in range(3):
+            async with client.join("r") as room:
+                await client.publish("r", b"x")
+                assert await take(room, 1) == [b"x"]
+                assert room.stats()["delivered"] == 1
+            assert client.stats()["delivered"] == number + 1
+
+
 async def test_a_join_taken_back_does_not_end_the_one_after_it(address: muster.testing.Instance) -> None:
     async with muster.connect(address) as client:
         joining = asyncio.ensure_future(client.join("default:r"))
@@ -173,6 +184,19 @@ async def test_leaving_ends_an_iteration(address: muster.testing.Instance) -> No
         await asyncio.sleep(0)
         room.leave()
         assert await reading == 1
+
+
+async def test_nothing_is_read_after_leaving_and_counts_and_positions_stay(address: muster.testing.Instance) -> None:
+    async with muster.connect(address) as client:
+        room = await client.join("r")
+        await asyncio.gather(*(client.publish("r", b"%d" % number) for number in range(10)))
+        await until(lambda: room.stats()["delivered"] == 10)
+        assert await take(room, 3) == [b"0", b"1", b"2"]
+        room.leave()
+        assert [item async for item in room] == []
+        assert room.stats()["delivered"] == 10
+        async with client.join("r", positions=room.positions) as room:
+            assert await take(room, 7) == [b"%d" % number for number in range(3, 10)]
 
 
 async def test_a_cancelled_read_loses_nothing(address: muster.testing.Instance) -> None:

@@ -13,7 +13,7 @@ from ._core import ClientEngine, room_name_error
 from .errors import SESSIONS, BadRoomName, Closed, Invalid, MusterError, Refused, TimedOut, TooLong, Unavailable
 from .instance import Address, Endpoint, find
 from .items import Position
-from .room import POLICIES, Policy, Room
+from .room import COUNTS, POLICIES, Policy, Room
 from .turns import Event, Turns
 
 MESSAGE_BYTES_MAX: Final = 65_536
@@ -78,6 +78,7 @@ class Client:
         self._opened: dict[int, asyncio.Future[None]] = {}
         self._rooms: dict[int, Room] = {}
         self._names: set[str] = set()
+        self._left = dict.fromkeys(COUNTS, 0)
         self._publications: dict[str, _Publication] = {}
         self._by_number: dict[int, _Publication] = {}
         self._tickets: dict[int, tuple[_Publication, asyncio.Future[Position | None]]] = {}
@@ -229,16 +230,17 @@ class Client:
     # --- what it counted --------------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, int]:
-        """Counts of this client, those of its rooms summed up; `docs/sdk.md` says what each is."""
+        """Counts of this client, those of all rooms it was in summed up; `docs/sdk.md` says what each is."""
         self._check_open()
-        stats = {name: value for name, _, value in self.engine.counters()}
-        for number in self._rooms:
-            for name, value in (self.engine.room_stats(number) or {}).items():
-                stats[name] = stats.get(name, 0) + value
+        stats = {name: value for name, _, value in self.engine.counters()} | self._left
+        for room in self._rooms.values():
+            for name, value in room.stats().items():
+                stats[name] += value
+        stats["published"] = stats["publish_repeated"] = 0
         for number in self._by_number:
             published, repeated = self.engine.publication_stats(number) or (0, 0)
-            stats["published"] = stats.get("published", 0) + published
-            stats["publish_repeated"] = stats.get("publish_repeated", 0) + repeated
+            stats["published"] += published
+            stats["publish_repeated"] += repeated
         stats["unacknowledged"] = self._unacknowledged()
         for side, name in enumerate(SESSIONS):
             rtt = self.engine.rtt_us(side)
@@ -266,8 +268,10 @@ class Client:
         return number
 
     def leave(self, room: Room, number: int) -> None:
-        """Give a membership back."""
+        """Give a membership back; what it counted stays."""
         self._rooms.pop(number, None)
+        for name, value in room.stats().items():
+            self._left[name] += value
         self._names.discard(_full_name(room.name))
         self.engine.leave(number)
 
@@ -422,6 +426,7 @@ class Client:
             _fail(self._flushed, error)
             self._flushed = None
         for room in self._rooms.values():
+            room.end(broken=self._failed is not None)
             room.on_error(error)
         self._rooms.clear()
         self._turns.close()

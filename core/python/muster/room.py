@@ -15,6 +15,19 @@ if TYPE_CHECKING:
 BATCH: Final = 1_024
 """Items that one call into the engine takes at most."""
 
+COUNTS: Final = (
+    "delivered",
+    "delivered_bytes",
+    "gaps",
+    "lost",
+    "duplicates",
+    "repeats",
+    "repairs_asked",
+    "repaired",
+    "dropped_reader",
+)
+"""What the engine counts of a membership."""
+
 STREAMS_MAX: Final = 4
 _ENTRY: Final = struct.Struct("<IIIQ")
 
@@ -42,6 +55,7 @@ class Room:
         self._batch: list[Item] = []
         self._at = 0
         self._before = positions or b""
+        self._counted = dict.fromkeys(COUNTS, 0)
         self._readable = self._full = False
         self._left = False
         self._error: MusterError | None = None
@@ -64,10 +78,11 @@ class Room:
 
     def leave(self) -> None:
         """Stop being a member. Iterating ends; what is unread is dropped. A second time does nothing."""
-        if self._number is not None and not self._client.closed:
-            self._before = self.positions
-            self._client.leave(self, self._number)
-        self._number, self._left = None, True
+        if self._number is not None:
+            number = self._number
+            self.end()
+            self._client.leave(self, number)
+        self._left = True
         self._wake()
 
     async def __aexit__(
@@ -102,7 +117,7 @@ class Room:
     def stats(self) -> dict[str, int]:
         """Counts of this membership; `docs/sdk.md` says what each is."""
         if self._number is None:
-            return {}
+            return dict(self._counted)
         return self._client.engine.room_stats(self._number) or {}
 
     async def _batch_next(self) -> list[Item]:
@@ -117,8 +132,8 @@ class Room:
             if self._left:
                 raise StopAsyncIteration
             if self._number is None:
-                raise Invalid(f"{self.name}: not joined; use `async with client.join(…) as room`")
-            if self._readable and not self._client.closed:
+                raise self._error or Invalid(f"{self.name}: not joined; use `async with client.join(…) as room`")
+            if self._readable:
                 engine = self._client.engine
                 self._before = engine.positions(self._number) or b""
                 taken = engine.read(self._number, BATCH)
@@ -163,6 +178,14 @@ class Room:
         if self._joined is not None and not self._joined.done():
             self._joined.set_exception(error)
         self._wake()
+
+    def end(self, broken: bool = False) -> None:
+        """The membership is over: keep what may still be asked of it. A `broken` engine is asked nothing more."""
+        if broken:
+            self._before = _advance(self._before, self._batch[: self._at])
+        else:
+            self._before, self._counted = self.positions, self.stats()
+        self._number, self._batch, self._at = None, [], 0
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

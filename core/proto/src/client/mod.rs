@@ -145,8 +145,6 @@ crate::counters! {
         sessions_lost,
         /// Frames of rooms that this client is no member of (yet).
         frames_unknown_room,
-        /// Repair requests sent.
-        repairs_asked,
     }
 }
 
@@ -1002,7 +1000,6 @@ impl Client {
                         let wanted = member.ask(now, rtt);
                         if let Some(handle) = member.handle.filter(|_| !wanted.is_empty()) {
                             write_repair(&mut writer, handle, &wanted);
-                            counters.repairs_asked += 1;
                         }
                         if let Some(at) = member.deadline() {
                             self.check_at = Some(self.check_at.map_or(at, |known| known.min(at)));
