@@ -10,8 +10,9 @@ import pytest
 
 import muster
 import muster.testing
-from muster.instance import default_folder, find, start_time
+from muster.instance import default_folder, find
 from muster.turns import Engine
+from tests.sdk.record import record
 from tests.waiting import until
 
 KEY = "11" * 32
@@ -23,17 +24,6 @@ def nobody() -> tuple[str, int, str]:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
         taken.bind(("127.0.0.1", 0))
         return "127.0.0.1", taken.getsockname()[1], KEY
-
-
-def record(folder: Path, address: muster.Address, pid: int) -> None:
-    """What `muster up` leaves for clients."""
-    (folder / "token").write_bytes(address.token + b"\n")
-    ends = {
-        name: [{"node": 3, "host": host, "port": port, "public_key": key} for host, port, key in known]
-        for name, known in (("gateways", address.gateways), ("proxies", address.proxies))
-    }
-    said = {"pid": pid, "started": start_time(pid), "token_file": str(folder / "token"), **ends}
-    (folder / "instance.json").write_text(json.dumps(said))
 
 
 async def test_a_wrong_token_is_refused(address: muster.testing.Instance) -> None:
@@ -77,7 +67,7 @@ async def test_a_record_that_cannot_be_read_is_named(tmp_path: Path, text: str) 
 async def test_an_instance_is_found_by_its_folder_and_a_dead_one_is_told(
     address: muster.testing.Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record(tmp_path, address, os.getpid())
+    record(tmp_path, address)
     monkeypatch.setenv("MUSTER_INSTANCE__DIR", str(tmp_path))
     async with muster.connect() as client:
         assert await client.publish("r", b"x")
@@ -246,7 +236,7 @@ async def test_a_defect_of_the_engine_ends_everything_with_one_error(address: mu
     client._turns._engine = Panics(client.engine)  # type: ignore[assignment]
     waiting = asyncio.ensure_future(client.publish("r", b"three"))
     for call in (waiting, anext(room), client.publish("r", b"four")):
-        with pytest.raises(muster.MusterError, match="out of order.*please report") as told:
+        with pytest.raises(muster.MusterError, match=r"out of order.*please report") as told:
             await call
         assert told.value.code == "error"
     assert muster.Position.from_bytes(room.positions[1:]).offset == 1

@@ -14,6 +14,8 @@ from .client import Fault
 from .instance import Address, Endpoint
 from .turns import Engine, Event, Turns
 
+__all__ = ["Instance", "Role", "instance"]
+
 Role = Literal["router", "broker", "gateway", "proxy"]
 ROLES: Final[tuple[Role, ...]] = ("router", "broker", "gateway", "proxy")
 NODES: Final[Mapping[Role, int]] = {role: node for node, role in enumerate(ROLES, 1)}

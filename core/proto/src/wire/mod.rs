@@ -66,16 +66,17 @@ pub enum GapReason {
 }
 
 impl GapReason {
+    pub const ALL: [GapReason; 6] = [
+        GapReason::Slow,
+        GapReason::OwnerLost,
+        GapReason::Unrepaired,
+        GapReason::Expired,
+        GapReason::Restarted,
+        GapReason::Reader,
+    ];
+
     pub fn from_u8(value: u8) -> Option<Self> {
-        Some(match value {
-            1 => GapReason::Slow,
-            2 => GapReason::OwnerLost,
-            3 => GapReason::Unrepaired,
-            4 => GapReason::Expired,
-            5 => GapReason::Restarted,
-            6 => GapReason::Reader,
-            _ => return None,
-        })
+        GapReason::ALL.get(usize::from(value).wrapping_sub(1)).copied()
     }
 
     /// The name that users see.
@@ -209,6 +210,41 @@ impl Role {
             Role::Broker => "broker",
             Role::Router => "router",
             Role::Gateway => "gateway",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_of_codes_has_every_code_and_reason_and_no_other() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/errors.md");
+        let page = std::fs::read_to_string(path).expect("the page is part of the repository");
+        let rows: Vec<&str> = page
+            .lines()
+            .filter(|line| line.starts_with("| ") && !line.starts_with("| number"))
+            .collect();
+        let codes = Code::ALL.into_iter().filter(|code| *code != Code::Ok);
+        let wanted: Vec<String> = codes
+            .map(|code| {
+                let retry = if code.retry() { "yes" } else { "no" };
+                format!("| {} | `{}` | {retry} |", code as u8, code.name())
+            })
+            .collect();
+        assert_eq!(rows.len(), wanted.len(), "{rows:?}");
+        for (row, wanted) in rows.iter().zip(&wanted) {
+            assert!(row.starts_with(wanted), "{row} is not {wanted}");
+        }
+        let reasons = page
+            .split("Reasons of gaps:")
+            .nth(1)
+            .and_then(|rest| rest.split("\n\n").next());
+        let listed = reasons.expect("a sentence of reasons").split('`').skip(1).step_by(2);
+        assert!(listed.eq(GapReason::ALL.map(GapReason::name)));
+        for reason in GapReason::ALL {
+            assert_eq!(GapReason::from_u8(reason as u8), Some(reason));
         }
     }
 }
