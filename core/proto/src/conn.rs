@@ -379,8 +379,7 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         let end = (HEADER + len).max(pad.saturating_sub(TAG));
         buffer[HEADER + len..end].fill(0);
         let sequence = self.flow.sent(now, end + TAG, elicits);
-        // What fills the window asks for a status at once: a small window must not wait for the receiver's patience.
-        let wants = self.want_status || elicits && self.flow.is_full();
+        let wants = self.want_status || elicits && self.flow.inquires();
         let header = Header {
             kind: DatagramKind::Data,
             key_id: self.key_id,

@@ -47,6 +47,8 @@ pub struct Flow {
     /// The last sequence that a status will cover, and the highest that one has covered.
     asked: u64,
     covered: u64,
+    /// Up to where (sequence, charge) a status was asked for because the window was filling.
+    inquired: (u64, u64),
     charged: u64,
     charged_acked: u64,
     cwnd: f32,
@@ -74,6 +76,7 @@ impl Flow {
             acked: 0,
             asked: 0,
             covered: 0,
+            inquired: (0, 0),
             charged: 0,
             charged_acked: 0,
             cwnd: CWND_FIRST,
@@ -108,9 +111,19 @@ impl Flow {
         self.next - 1 - self.acked
     }
 
-    /// Whether the congestion window is used up.
-    pub fn is_full(&self) -> bool {
-        self.in_flight() >= self.cwnd as u64
+    /// Whether what was sent last is to ask for a status at once: with every third of either window that fills. More than
+    /// once in a window, since the one that asks may be lost; by bytes too, or a small buffer waits for the receiver's
+    /// patience.
+    pub fn inquires(&mut self) -> bool {
+        let (sequence, charged) = self.inquired;
+        let part = (self.cwnd as u64).div_ceil(3);
+        let part_bytes = u64::from(self.window) / 3;
+        let by_cwnd = self.in_flight() >= part && self.next > sequence + part;
+        let by_window = self.charged - self.charged_acked >= part_bytes && self.charged >= charged + part_bytes;
+        if by_cwnd || by_window {
+            self.inquired = (self.next - 1, self.charged);
+        }
+        by_cwnd || by_window
     }
 
     pub fn cwnd(&self) -> f32 {
@@ -338,6 +351,35 @@ mod tests {
         let mut flow = Flow::new(212_992);
         flow.cwnd = 1000.0;
         assert_eq!(flow.available(1200), 212_992 / charge(1200) as usize);
+    }
+
+    /// A window of 27 datagrams waited 50 ms for each status, since 32 draw one: 44 s for what takes 3.
+    #[test]
+    fn a_window_that_bytes_fill_asks_more_than_once() {
+        let mut flow = Flow::new(64 * 1024);
+        flow.cwnd = 1000.0;
+        let mut asks = Vec::new();
+        while flow.available(1200) > 0 {
+            let sequence = flow.sent(0, 1200, true);
+            if flow.inquires() {
+                asks.push(sequence);
+            }
+        }
+        assert_eq!(asks, [10, 20]);
+        flow.status(
+            1000,
+            &Status {
+                window: 64 * 1024,
+                ..status(20, 20)
+            },
+        );
+        while flow.available(1200) > 0 {
+            let sequence = flow.sent(0, 1200, true);
+            if flow.inquires() {
+                asks.push(sequence);
+            }
+        }
+        assert_eq!(asks, [10, 20, 30, 40]);
     }
 
     #[test]

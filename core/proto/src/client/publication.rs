@@ -11,7 +11,7 @@ use crate::wire::room::LAST;
 use crate::wire::{Code, StreamId};
 
 /// Repeats of an unacknowledged message follow each other after this at least, and at most.
-pub const REPEAT_MIN: Micros = 8_000;
+pub const REPEAT_MIN: Micros = 2_000;
 pub const REPEAT_MAX: Micros = 1_000_000;
 /// The same while no acknowledgement has been timed.
 const REPEAT_FIRST: Micros = 40_000;
