@@ -30,14 +30,20 @@ def running(config_file: Path | None) -> Record:
 
 
 def get(process: Process, path: str) -> tuple[int, Any]:
+    """Ask one role's admin port for JSON. Raises `UserError` when it does not answer."""
+    status, body = fetch(process, path)
+    return status, json.loads(body)
+
+
+def fetch(process: Process, path: str) -> tuple[int, bytes]:
     """Ask one role's admin port. Raises `UserError` when it does not answer."""
     host, port = process.admin
     connection = http.client.HTTPConnection(host, port, timeout=HTTP_S)
     try:
         connection.request("GET", path)
         response = connection.getresponse()
-        return response.status, json.loads(response.read())
-    except (OSError, http.client.HTTPException, ValueError) as error:
+        return response.status, response.read()
+    except (OSError, http.client.HTTPException) as error:
         raise UserError(f"{process.role} does not answer on {host}:{port}: {error}; try again", TRY_LATER) from None
     finally:
         connection.close()

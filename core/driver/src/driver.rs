@@ -168,7 +168,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         &self.udp_counters
     }
 
-    pub fn fault_counters(&self) -> Option<FaultCounters> {
+    pub fn fault_counters(&self) -> Option<&FaultCounters> {
         self.injected.as_ref().map(|injected| injected.faults.counters())
     }
 

@@ -79,17 +79,24 @@ impl std::fmt::Display for RuleError {
 
 impl std::error::Error for RuleError {}
 
-/// What was done to datagrams that matched a rule. `seen` + `duplicated` = passed on + `lost` + `overflowed` + held.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FaultCounters {
-    pub seen: u64,
-    pub lost: u64,
-    pub duplicated: u64,
-    pub corrupted: u64,
-    pub reordered: u64,
-    pub delayed: u64,
-    /// Not held back but dropped, because too many were held already.
-    pub overflowed: u64,
+muster_proto::counters! {
+    /// What was done to datagrams that matched a rule. `seen` + `duplicated` = passed on + `lost` + `overflowed` + held.
+    pub struct FaultCounters {
+        /// Datagrams that a rule of injected faults was for.
+        seen,
+        /// Datagrams that injected faults lost.
+        lost,
+        /// Datagrams that injected faults doubled.
+        duplicated,
+        /// Datagrams that injected faults damaged.
+        corrupted,
+        /// Datagrams that injected faults held back, so that later ones overtake them.
+        reordered,
+        /// Datagrams that injected faults delayed.
+        delayed,
+        /// Datagrams that were to be held back and were dropped, as too many were held already.
+        overflowed,
+    }
 }
 
 /// What becomes of one datagram.
@@ -147,8 +154,8 @@ impl Faults {
         })
     }
 
-    pub fn counters(&self) -> FaultCounters {
-        self.counters
+    pub fn counters(&self) -> &FaultCounters {
+        &self.counters
     }
 
     /// Datagrams held back.

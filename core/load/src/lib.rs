@@ -170,7 +170,7 @@ impl Load {
     fn begin(&mut self, size: usize, timed: usize) -> (Outcome, Micros) {
         let starts = self.next.clone();
         self.driver.machine_mut().begin(size, timed, &starts);
-        self.counted = *self.driver.udp_counters();
+        self.counted = self.driver.udp_counters().clone();
         let now = monotonic_now();
         (Outcome::default(), now)
     }
@@ -186,7 +186,7 @@ impl Load {
         outcome.tally = swarm.tally().clone();
         outcome.latencies = swarm.take_latencies();
         outcome.wall = swarm.last_at().max(start + 1) - start;
-        let counters = *self.driver.udp_counters();
+        let counters = self.driver.udp_counters();
         outcome.datagrams = counters.received - self.counted.received;
         outcome.datagram_bytes = counters.received_bytes - self.counted.received_bytes;
         outcome.datagrams_joined = counters.received_joined - self.counted.received_joined;

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsRawFd;
 
-use muster_driver::Driver;
+use muster_driver::{Driver, FaultCounters};
 use muster_proto::broker::{Broker, BrokerConfig};
 use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent};
 use muster_proto::handshake::{ClusterKeys, ResetSecret, ServerKey};
@@ -56,7 +56,6 @@ impl RoleMachine for Gateway {
         self.counters.each(&mut *each);
         self.sessions().counters.each(&mut *each);
         self.sessions().door.counters.each(&mut *each);
-        self.links().counters.each(&mut *each);
     }
 
     fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64)) {
@@ -114,7 +113,6 @@ impl RoleMachine for Proxy {
         self.counters.each(&mut *each);
         self.sessions().counters.each(&mut *each);
         self.sessions().door.counters.each(&mut *each);
-        self.links().counters.each(&mut *each);
     }
 
     fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64)) {
@@ -153,8 +151,6 @@ impl RoleMachine for Broker {
 
     fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64)) {
         self.counters.each(&mut *each);
-        self.links().counters.each(&mut *each);
-        self.links().door.counters.each(&mut *each);
     }
 
     fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64)) {
@@ -196,8 +192,6 @@ impl RoleMachine for Router {
 
     fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64)) {
         self.counters.each(&mut *each);
-        self.links().counters.each(&mut *each);
-        self.links().door.counters.each(&mut *each);
     }
 
     fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64)) {
@@ -266,49 +260,25 @@ impl<M: RoleMachine> Running<M> {
 
     fn counters(&self) -> Vec<(String, String, u64)> {
         let mut list = Vec::new();
-        self.driver
-            .machine()
-            .each_counter(&mut |name, help, value| list.push((name.into(), help.into(), value)));
-        for (name, value) in self.driver.udp_counters().each() {
-            list.push((
-                format!("udp_{name}"),
-                "Counted at the sockets; docs/metrics.md".into(),
-                value,
-            ));
-        }
+        let mut add = |prefix: &str, name: &str, help: &str, value: u64| {
+            list.push((format!("{prefix}{name}"), help.to_string(), value));
+        };
+        let machine = self.driver.machine();
+        machine.each_counter(&mut |name, help, value| add("", name, help, value));
+        let links = machine.links();
+        links.counters.each(|name, help, value| add("", name, help, value));
+        let door = &links.door.counters;
+        door.each(|name, help, value| add("link_", name, help, value));
+        let udp = self.driver.udp_counters();
+        udp.each(|name, help, value| add("udp_", name, help, value));
         let counters = self.driver.counters();
-        list.push((
-            "stalls".into(),
-            "Times that the loop stood still for more than 500 ms".into(),
-            counters.stalls,
-        ));
-        list.push((
-            "dropped_stalled".into(),
-            "Datagrams discarded after the loop stood still".into(),
-            counters.discarded,
-        ));
-        if let Some(faults) = self.driver.fault_counters() {
-            list.push((
-                "faults_lost".into(),
-                "Datagrams that injected faults lost".into(),
-                faults.lost,
-            ));
-            list.push((
-                "faults_duplicated".into(),
-                "Datagrams that injected faults doubled".into(),
-                faults.duplicated,
-            ));
-            list.push((
-                "faults_corrupted".into(),
-                "Datagrams that injected faults damaged".into(),
-                faults.corrupted,
-            ));
-            list.push((
-                "faults_reordered".into(),
-                "Datagrams that injected faults held back".into(),
-                faults.reordered,
-            ));
-        }
+        let help = "Times that the loop stood still for more than 500 ms.";
+        add("", "stalls", help, counters.stalls);
+        let help = "Datagrams dropped: they were queued while the loop stood still.";
+        add("", "dropped_stalled", help, counters.discarded);
+        let none = FaultCounters::default();
+        let faults = self.driver.fault_counters().unwrap_or(&none);
+        faults.each(|name, help, value| add("faults_", name, help, value));
         list
     }
 

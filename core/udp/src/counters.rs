@@ -3,56 +3,54 @@
 //! Owns: [`Counters`]. Two sums always hold: datagrams handed over = `sent` + every `lost_*` + what is still pending,
 //! and what the kernel handed up = `received` (single datagrams) + `truncated` (whole super-packets).
 
-macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counters of a set of sockets, in datagrams unless said.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct Counters {
-            $($(#[$doc])* pub $name: u64,)*
-        }
-
-        impl Counters {
-            /// Every counter with its name, for whoever exports them.
-            pub fn each(&self) -> [(&'static str, u64); [$(stringify!($name)),*].len()] {
-                [$((stringify!($name), self.$name)),*]
-            }
-        }
-    };
-}
-
-counters! {
-    received,
-    received_bytes,
-    /// Super-packets that GRO made of several datagrams.
-    received_joined,
-    receive_calls,
-    /// Messages that were longer than their slot and so were dropped whole.
-    truncated,
-    /// Errors of a receive call other than "nothing there".
-    receive_errors,
-    sent,
-    sent_bytes,
-    /// Super-packets that left by UDP_SEGMENT.
-    sent_joined,
-    send_calls,
-    /// Calls that took fewer messages than they were given; the rest was resumed.
-    short_counts,
-    /// Times that a send buffer was full.
-    blocked,
-    /// Times that the device's queue was full (ENOBUFS).
-    starved,
-    /// Sends that met the error of an earlier datagram and were repeated.
-    repeated,
-    /// Sockets for which the kernel refused UDP_SEGMENT; they send singly for good.
-    gso_refused,
-    lost_starved,
-    lost_refused,
-    lost_too_large,
-    lost_denied,
-    lost_unreachable,
-    lost_other,
-    /// Datagrams that waited too long behind a full buffer.
-    lost_stale,
+muster_proto::counters! {
+    /// Counters of a set of sockets.
+    pub struct Counters {
+        /// Datagrams taken from the kernel.
+        received,
+        /// Bytes of the datagrams taken from the kernel.
+        received_bytes,
+        /// Super-packets that GRO made of several datagrams.
+        received_joined,
+        /// Calls that took datagrams, or looked for some.
+        receive_calls,
+        /// Messages of the kernel dropped whole: longer than their slot.
+        truncated,
+        /// Errors of a receive call other than "nothing there".
+        receive_errors,
+        /// Datagrams that the kernel took.
+        sent,
+        /// Bytes of the datagrams that the kernel took.
+        sent_bytes,
+        /// Super-packets that left by UDP_SEGMENT.
+        sent_joined,
+        /// Calls that sent.
+        send_calls,
+        /// Calls that took fewer messages than they were given; the rest was resumed.
+        short_counts,
+        /// Times that a send buffer was full.
+        blocked,
+        /// Times that the device's queue was full (ENOBUFS).
+        starved,
+        /// Sends that met the error of an earlier datagram and were repeated.
+        repeated,
+        /// Sockets for which the kernel refused UDP_SEGMENT; they send singly for good.
+        gso_refused,
+        /// Datagrams given up: the device's queue stayed full.
+        lost_starved,
+        /// Datagrams given up: nobody listens there (ICMP said so).
+        lost_refused,
+        /// Datagrams given up: longer than the path carries.
+        lost_too_large,
+        /// Datagrams given up: a rule of the system forbids them.
+        lost_denied,
+        /// Datagrams given up: no way leads there.
+        lost_unreachable,
+        /// Datagrams given up: another error.
+        lost_other,
+        /// Datagrams given up: they waited too long behind a full buffer.
+        lost_stale,
+    }
 }
 
 impl Counters {

@@ -1,0 +1,85 @@
+"""Writes `docs/metrics.md` from what the roles of a running instance expose: `python -m control.metrics_docs`."""
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from control.commands import common
+from control.options import ROLES
+
+HEAD: Final = """\
+# Metrics
+
+<!-- Written by `python -m control.metrics_docs` while an instance runs; edit the counters in core/. -->
+
+Every role serves `/metrics` for Prometheus on its admin port, on loopback; `muster status` names the ports. Counters count
+from the start of the process and are 0 where nothing happened. What a count without a unit is of, its meaning begins with.
+What was dropped, refused, withheld or given up is counted by the reason in its name. `muster_process_…` and
+`muster_build_info` have no label `role`.
+"""
+REASON: Final = re.compile(r"(?:dropped|refused|lost|withheld)_(\w+)$")
+UNITS: Final = {"bytes": "bytes", "seconds": "seconds", "fds": "descriptors"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One metric, as a role exposes it."""
+
+    name: str
+    type: str
+    labels: str
+    meaning: str
+
+    def cells(self) -> tuple[str, ...]:
+        """As the page shows it."""
+        what = self.name.removesuffix("_total")
+        reason = REASON.search(what)
+        return (
+            f"`{self.name}`",
+            self.type,
+            UNITS.get(what.rpartition("_")[2], ""),
+            self.labels,
+            f"`{reason[1]}`" if reason else "",
+            self.meaning.removesuffix(".").replace("|", "\\|"),
+        )
+
+
+def markdown(pages: Mapping[str, str]) -> str:
+    """The whole page, from the `/metrics` of every role."""
+    exposed = {role: list(rows(page)) for role, page in pages.items()}
+    found: dict[Row, tuple[str, ...]] = {}
+    for row in (row for each in exposed.values() for row in each):
+        found[row] = tuple(role for role in pages if row in exposed[role])
+    groups = sorted(set(found.values()), key=lambda group: (-len(group), [list(pages).index(role) for role in group]))
+    return "\n".join([HEAD, *(_section(group, [row for row in found if found[row] == group]) for group in groups)])
+
+
+def rows(page: str) -> Iterator[Row]:
+    """What one role exposes, in its order."""
+    for family in text_string_to_metric_families(page):
+        names = {sample.name: ", ".join(f"`{label}`" for label in sample.labels) for sample in family.samples}
+        for name, labels in names.items():
+            yield Row(name, family.type, labels, family.documentation)
+
+
+def _section(group: tuple[str, ...], metrics: list[Row]) -> str:
+    title = "Every role" if len(group) == len(ROLES) else ", ".join(group).capitalize()
+    lines = [f"## {title}\n", "| name | type | unit | labels | reason | meaning |", "|---|---|---|---|---|---|"]
+    lines += ["| " + " | ".join(row.cells()) + " |" for row in metrics]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Print the page."""
+    processes = {process.role: process for process in common.running(None).processes}
+    pages: dict[str, str] = {role: common.fetch(processes[role], "/metrics")[1].decode() for role in ROLES}
+    sys.stdout.write(markdown(pages))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,28 @@
+"""`docs/metrics.md` is what the roles of a real instance expose: nothing more, nothing less, in the same words."""
+
+import re
+from collections import Counter
+from typing import Final
+
+from control.metrics_docs import markdown
+from tests.documents import ROOT
+from tests.faults.conftest import Make
+from tests.faults.instance import ROLES
+
+PAGE: Final = ROOT / "docs" / "metrics.md"
+SAMPLE: Final = re.compile(r"(\w+(?:\{[^}]*\})?) \S+")
+
+
+def test_every_metric_of_every_role_is_in_the_documents_and_no_other(make: Make) -> None:
+    instance = make()
+    with instance.running():
+        pages = {role: instance.get(role, "/metrics") for role in ROLES}
+    for role, page in pages.items():
+        samples = [SAMPLE.fullmatch(line) for line in page.splitlines() if not line.startswith("#")]
+        names = Counter(sample[1] for sample in samples if sample is not None)
+        assert len(names) == len(samples), f"{role} exposes a metric twice"
+        for name in names:
+            assert f'role="{role}"' in name or name.startswith(("muster_process_", "muster_build_info{")), name
+    assert PAGE.read_text() == markdown(pages), (
+        "while an instance runs: .venv/bin/python -m control.metrics_docs > docs/metrics.md"
+    )
