@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
+use crate::asking::{Asking, Pace};
 use crate::chunks::{Assembler, Budget, Outcome, Reason};
 use crate::hash::KeyedState;
 use crate::machine::Micros;
@@ -9,11 +10,12 @@ use crate::wire::publish::Positions;
 use crate::wire::room::{GapPlace, Message, RoomBlock, Skip, FIRST, REPAIR_RANGES, WHOLE};
 use crate::wire::{GapReason, PublisherId, StreamGap, StreamId};
 
-/// How long a hole may be mere reordering before it is asked for.
-pub const REORDER_WAIT: Micros = 6_000;
-/// Requests for the same hole follow each other after this at least, and at most.
-pub const ASK_EVERY: Micros = 20_000;
-pub const ASK_MAX: Micros = 500_000;
+/// When holes are asked for.
+pub const PACE: Pace = Pace {
+    reorder: 6_000,
+    again: 20_000,
+    again_max: 500_000,
+};
 /// Messages and bytes held ahead of a hole.
 pub const HELD_MAX: usize = 16_384;
 pub const HELD_BYTES_MAX: usize = 4 << 20;
@@ -112,11 +114,7 @@ pub struct Member {
     known: u64,
     held: BTreeMap<u64, Held>,
     held_bytes: usize,
-    hole_since: Option<Micros>,
-    ask_at: Micros,
-    ask_wait: Micros,
-    /// Places below this have been asked for once.
-    asked_below: u64,
+    asking: Asking,
     last: HashMap<PublisherId, u64, KeyedState>,
     assembler: Assembler<PublisherId>,
     /// Publishers in the middle of whose message this membership began.
@@ -153,10 +151,7 @@ impl Member {
             known: 0,
             held: BTreeMap::new(),
             held_bytes: 0,
-            hole_since: None,
-            ask_at: 0,
-            ask_wait: ASK_EVERY,
-            asked_below: 0,
+            asking: Asking::new(PACE),
             last: HashMap::with_hasher(hash),
             assembler: Assembler::new(),
             middle: BTreeSet::new(),
@@ -174,10 +169,9 @@ impl Member {
         self.retry_at = None;
         self.next = index;
         self.known = index;
-        self.asked_below = index;
+        self.asking.restart(index);
         self.held.clear();
         self.held_bytes = 0;
-        self.hole_since = None;
         self.blocked = false;
         for gap in gaps {
             self.gap(*gap);
@@ -207,14 +201,13 @@ impl Member {
         self.next = 0;
         self.held.clear();
         self.held_bytes = 0;
-        self.hole_since = None;
         self.blocked = false;
     }
 
     pub fn block(&mut self, shared: &mut Shared<'_>, block: RoomBlock<'_>) {
         let (stream, mut offset, mut index) = (block.stream, block.offset, block.index);
         for message in block.messages {
-            if index >= self.next && index < self.asked_below && !self.held.contains_key(&index) {
+            if index >= self.next && index < self.asking.asked() && !self.held.contains_key(&index) {
                 self.counters.repaired += 1;
             }
             if index == self.next && !self.full() {
@@ -354,13 +347,7 @@ impl Member {
 
     fn note_known(&mut self, now: Micros, index: u64) {
         self.known = self.known.max(index);
-        if self.next >= self.known {
-            self.hole_since = None;
-            self.ask_wait = ASK_EVERY;
-        } else if self.hole_since.is_none() {
-            self.hole_since = Some(now);
-            self.ask_at = now + REORDER_WAIT;
-        }
+        self.asking.note(now, self.next, self.known);
     }
 
     fn full(&mut self) -> bool {
@@ -373,6 +360,11 @@ impl Member {
     /// Whether the reader's policy keeps the gateway from sending.
     pub fn is_blocked(&self) -> bool {
         self.blocked
+    }
+
+    /// Whether so much waits behind a hole that the gateway is to send the missing first, and little else.
+    pub fn is_crowded(&self) -> bool {
+        self.held_bytes > HELD_BYTES_MAX / 4 || self.held.len() > HELD_MAX / 4
     }
 
     fn message(&mut self, shared: &mut Shared<'_>, stream: StreamId, offset: u64, message: &Message<'_>) {
@@ -579,20 +571,17 @@ impl Member {
             return false;
         }
         self.release(shared);
-        self.hole_since = None;
         self.note_known(shared.now, self.known);
-        if self.hole_since.is_some() {
-            self.ask_at = shared.now; // it was passed over while blocked, so it is no mere reordering
-        }
+        self.asking.hurry(shared.now); // what was passed over while blocked is no mere reordering
         !self.blocked
     }
 
     /// When this room needs time next.
     pub fn deadline(&self) -> Option<Micros> {
         let hole = self
-            .hole_since
-            .filter(|_| !self.blocked && self.handle.is_some())
-            .map(|_| self.ask_at);
+            .asking
+            .deadline()
+            .filter(|_| !self.blocked && self.handle.is_some());
         [hole, self.assembler.deadline(), self.retry_at]
             .into_iter()
             .flatten()
@@ -602,35 +591,13 @@ impl Member {
     /// Ranges to ask the gateway for now.
     pub fn ask(&mut self, now: Micros, rtt: Micros) -> Vec<(u64, u64)> {
         let mut wanted = Vec::new();
-        if self.blocked
-            || self.handle.is_none()
-            || self.next >= self.known
-            || now < self.ask_at
-            || self.hole_since.is_none()
-        {
+        if self.blocked || self.handle.is_none() {
             return wanted;
         }
-        let mut from = self.next;
-        for index in self
-            .held
-            .range(self.next..)
-            .map(|(index, _)| *index)
-            .chain([self.known])
-        {
-            if index > from {
-                wanted.push((from, index - 1));
-                if wanted.len() == REPAIR_RANGES {
-                    break;
-                }
-            }
-            from = index + 1;
-        }
-        if let Some((_, last)) = wanted.last() {
-            self.asked_below = self.asked_below.max(last + 1);
-        }
-        self.ask_at = now + self.ask_wait.max(2 * rtt);
-        self.ask_wait = (self.ask_wait * 5 / 4).min(ASK_MAX);
-        self.counters.asked += 1;
+        let places = (self.next, self.known);
+        self.asking
+            .ask(now, rtt, places, &self.held, REPAIR_RANGES, &mut wanted);
+        self.counters.asked += u64::from(!wanted.is_empty());
         wanted
     }
 

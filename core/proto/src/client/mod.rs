@@ -36,6 +36,8 @@ pub const HELLO_EVERY: Micros = 200_000;
 pub const ATTEMPT_MAX: Micros = 2_000_000;
 /// A session that owes us an answer for this long is lost.
 pub const SILENCE_MAX: Micros = 2_000_000;
+/// What the gateway may have on its way while a room holds much behind a hole: 13 full datagrams, repairs first.
+const CROWDED_WINDOW: u32 = 32 * 1024;
 /// Rooms whose messages are remembered to have come before the answer to their join.
 const EARLY_MAX: usize = 64;
 
@@ -656,11 +658,7 @@ impl Client {
                 now,
             },
         );
-        if member.is_blocked() {
-            if let Some(conn) = &mut self.sessions[Side::Gateway as usize].conn {
-                conn.receive_window = 0;
-            }
-        }
+        let (blocked, crowded) = (member.is_blocked(), member.is_crowded());
         if let Some(at) = member.deadline() {
             self.check_at = Some(self.check_at.map_or(at, |known| known.min(at)));
         }
@@ -669,6 +667,21 @@ impl Client {
             self.events.push_back(ClientEvent::Readable {
                 room: found.unwrap_or_default(),
             });
+        }
+        self.limit_window(blocked, crowded);
+    }
+
+    /// Lets a room that is blocked or crowded say how much the gateway may have on its way.
+    fn limit_window(&mut self, blocked: bool, crowded: bool) {
+        let Some(conn) = &mut self.sessions[Side::Gateway as usize].conn else {
+            return;
+        };
+        if blocked {
+            conn.receive_window = 0;
+        } else if crowded {
+            conn.receive_window = conn.receive_window.min(CROWDED_WINDOW);
+        } else if conn.receive_window == CROWDED_WINDOW && !self.rooms.iter().flatten().any(|room| room.is_crowded()) {
+            conn.receive_window = self.window;
         }
     }
 

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::asking::{Asking, Pace};
 use crate::machine::Micros;
 use crate::planted::{self, Bug};
 use crate::ring::{Arena, Entry, Ring};
@@ -16,10 +17,12 @@ use crate::wire::{GapReason, PublisherId, StreamGap, StreamId};
 pub const FIRST_PLACE: u64 = 1 << 32;
 /// How long a hole is waited for before it becomes a gap.
 pub const HOLE_WAIT: Micros = 200_000;
-/// How long a hole may be mere reordering before it is asked for.
-pub const REORDER_WAIT: Micros = 5_000;
-/// Requests for the same hole follow each other after this at least.
-pub const ASK_EVERY: Micros = 15_000;
+/// When holes are asked for.
+pub const PACE: Pace = Pace {
+    reorder: 5_000,
+    again: 15_000,
+    again_max: 15_000,
+};
 /// Messages and bytes held ahead of a hole, per room.
 pub const HELD_MAX: usize = 8_192;
 pub const HELD_BYTES_MAX: usize = 8 << 20;
@@ -107,7 +110,9 @@ pub struct Room {
     held: BTreeMap<u64, Held>,
     held_bytes: usize,
     hole_since: Option<Micros>,
-    ask_at: Micros,
+    asking: Asking,
+    /// When history is asked for again.
+    fetch_at: Micros,
     backfill: Option<Backfill>,
 }
 
@@ -137,7 +142,8 @@ impl Room {
             held: BTreeMap::new(),
             held_bytes: 0,
             hole_since: None,
-            ask_at: 0,
+            asking: Asking::new(PACE),
+            fetch_at: 0,
             backfill: None,
         }
     }
@@ -274,6 +280,7 @@ impl Room {
         self.held.clear();
         self.held_bytes = 0;
         self.hole_since = None;
+        self.asking.restart(next);
         self.backfill = None;
     }
 
@@ -465,28 +472,16 @@ impl Room {
                     .map_or(self.known, |(offset, _)| *offset);
                 self.give_up(arena, now, end);
                 grew = true;
-            } else if now >= since + REORDER_WAIT && now >= self.ask_at {
-                let mut from = self.next;
-                for offset in self
-                    .held
-                    .range(self.next..)
-                    .map(|(offset, _)| *offset)
-                    .chain([self.known])
-                {
-                    if offset > from {
-                        wanted.push((from, offset - 1));
-                    }
-                    from = offset + 1;
-                    if wanted.len() == ranges {
-                        break;
-                    }
-                }
+            } else if self.asking.deadline().is_some_and(|at| now >= at) {
+                let offsets = (self.next, self.known);
+                self.asking.ask(now, rtt, offsets, &self.held, ranges, wanted);
             }
         }
         if let Some(backfill) = &self.backfill {
             if now >= backfill.until {
                 self.backfill = None;
-            } else if now >= self.ask_at && wanted.len() < ranges {
+            } else if now >= self.fetch_at && wanted.len() < ranges {
+                self.fetch_at = now + PACE.again.max(2 * rtt);
                 let held = self.held.range(backfill.from..self.low).map(|(offset, _)| *offset);
                 let mut from = backfill.from;
                 for offset in held.chain([self.low]) {
@@ -497,22 +492,23 @@ impl Room {
                 }
             }
         }
-        if !wanted.is_empty() {
-            self.ask_at = now + ASK_EVERY.max(2 * rtt);
-        }
         grew
     }
 
     /// When [`Room::expire`] has something to do next.
     pub fn deadline(&self, now: Micros) -> Option<Micros> {
         let hole = self.has_hole().then(|| match self.hole_since {
-            Some(since) => (since + REORDER_WAIT).max(self.ask_at).min(since + HOLE_WAIT),
-            None => now + REORDER_WAIT,
+            Some(since) => self
+                .asking
+                .deadline()
+                .map_or(u64::MAX, |at| at.max(now))
+                .min(since + HOLE_WAIT),
+            None => now + PACE.reorder,
         });
         let backfill = self
             .backfill
             .as_ref()
-            .map(|backfill| backfill.until.min(self.ask_at.max(now)));
+            .map(|backfill| backfill.until.min(self.fetch_at.max(now)));
         [hole, backfill].into_iter().flatten().min()
     }
 
@@ -521,6 +517,7 @@ impl Room {
         if self.has_hole() && self.hole_since.is_none() {
             self.hole_since = Some(now);
         }
+        self.asking.note(now, self.next, self.known);
     }
 
     /// Whether history is being fetched.
@@ -595,7 +592,7 @@ impl Room {
                         Some(backfill) => backfill.from = backfill.from.min(from),
                         None => {
                             self.backfill = Some(Backfill { from, until });
-                            self.ask_at = now;
+                            self.fetch_at = now;
                         }
                     }
                     return Start::Fetch;

@@ -1,0 +1,217 @@
+//! When what is missing is asked for: a new hole once mere reordering is unlikely, one that was asked for again after a round trip.
+//!
+//! Owns two marks in a dense numbering and their times. Must not know what the numbers stand for; who keeps what came early
+//! shows it as a map.
+
+use std::collections::BTreeMap;
+
+use crate::machine::Micros;
+
+/// Patience with holes.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// How long a hole may be mere reordering.
+    pub reorder: Micros,
+    /// A hole is asked for again after this, or two round trips; later and later while nothing comes.
+    pub again: Micros,
+    pub again_max: Micros,
+}
+
+/// What was asked for, and what is to be asked for when.
+#[derive(Debug)]
+pub struct Asking {
+    pace: Pace,
+    /// All holes below were asked for once.
+    asked: u64,
+    /// Holes below the mark are due at the time: those that were never asked for, and those that were.
+    fresh: Option<(u64, Micros)>,
+    again: Option<(u64, Micros)>,
+    wait: Micros,
+    /// The first number missing when holes were last asked for again.
+    stood: u64,
+}
+
+impl Asking {
+    pub fn new(pace: Pace) -> Self {
+        Asking {
+            pace,
+            asked: 0,
+            fresh: None,
+            again: None,
+            wait: pace.again,
+            stood: 0,
+        }
+    }
+
+    /// Starts anew: nothing below `next` is wanted.
+    pub fn restart(&mut self, next: u64) {
+        *self = Asking {
+            asked: next,
+            ..Asking::new(self.pace)
+        };
+    }
+
+    /// Holes below were asked for once.
+    pub fn asked(&self) -> u64 {
+        self.asked
+    }
+
+    /// Notes that all below `next` is here and something below `known` exists.
+    #[inline]
+    pub fn note(&mut self, now: Micros, next: u64, known: u64) {
+        if next >= known {
+            if self.again.is_some() || self.fresh.is_some() {
+                (self.fresh, self.again, self.wait) = (None, None, self.pace.again);
+            }
+        } else if self.fresh.is_none() && known > self.asked {
+            self.fresh = Some((known, now + self.pace.reorder));
+        }
+    }
+
+    /// All holes are due now: they are known to be no mere reordering.
+    pub fn hurry(&mut self, now: Micros) {
+        for (_, at) in [&mut self.fresh, &mut self.again].into_iter().flatten() {
+            *at = now;
+        }
+    }
+
+    /// When something is to be asked for next.
+    pub fn deadline(&self) -> Option<Micros> {
+        [self.fresh, self.again].into_iter().flatten().map(|(_, at)| at).min()
+    }
+
+    /// Adds ranges to ask for now to `wanted`, up to `max` in all. `held`: what came of the numbers from `next` on.
+    pub fn ask<T>(
+        &mut self,
+        now: Micros,
+        rtt: Micros,
+        (next, known): (u64, u64),
+        held: &BTreeMap<u64, T>,
+        max: usize,
+        wanted: &mut Vec<(u64, u64)>,
+    ) {
+        if next >= known {
+            self.note(now, next, known);
+            return;
+        }
+        if let Some((below, _)) = self.again.filter(|(_, at)| now >= *at) {
+            self.wait = if next > self.stood {
+                self.pace.again
+            } else {
+                (self.wait * 5 / 4).min(self.pace.again_max)
+            };
+            self.stood = next;
+            self.again = None;
+            holes(held, next, below.min(known), max, wanted);
+        }
+        if let Some((below, _)) = self.fresh.filter(|(_, at)| now >= *at && wanted.len() < max) {
+            self.asked = holes(held, next.max(self.asked), below.min(known), max, wanted);
+            self.fresh = None;
+            if self.asked < below {
+                self.fresh = Some((below, now));
+            } else {
+                self.note(now, next, known);
+            }
+        }
+        if self.again.is_none() && self.asked > next {
+            self.again = Some((self.asked, now + self.wait.max(2 * rtt)));
+        }
+    }
+}
+
+/// Adds the ranges of `from..below` that are not held, up to `max` in all. Gives the number up to which all are told.
+fn holes<T>(held: &BTreeMap<u64, T>, mut from: u64, below: u64, max: usize, wanted: &mut Vec<(u64, u64)>) -> u64 {
+    if from >= below {
+        return from;
+    }
+    for at in held.range(from..below).map(|(at, _)| *at).chain([below]) {
+        if at > from {
+            if wanted.len() >= max {
+                return from;
+            }
+            wanted.push((from, at - 1));
+        }
+        from = at + 1;
+    }
+    below
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PACE: Pace = Pace {
+        reorder: 5,
+        again: 20,
+        again_max: 500,
+    };
+
+    fn asked(asking: &mut Asking, now: Micros, next: u64, known: u64, held: &[u64]) -> Vec<(u64, u64)> {
+        let held = held.iter().map(|at| (*at, ())).collect();
+        let mut wanted = Vec::new();
+        asking.note(now, next, known);
+        if asking.deadline().is_some_and(|at| now >= at) {
+            asking.ask(now, 1, (next, known), &held, 16, &mut wanted);
+        }
+        wanted
+    }
+
+    #[test]
+    fn a_hole_is_asked_for_after_reordering_and_again_after_a_while() {
+        let mut asking = Asking::new(PACE);
+        assert_eq!(asked(&mut asking, 0, 3, 6, &[5]), []);
+        assert_eq!(asked(&mut asking, 5, 3, 6, &[5]), [(3, 4)]);
+        assert_eq!(asked(&mut asking, 24, 3, 6, &[5]), []);
+        assert_eq!(asked(&mut asking, 25, 3, 6, &[5]), [(3, 4)]);
+        assert_eq!(asked(&mut asking, 26, 6, 6, &[]), []);
+        assert_eq!(asking.deadline(), None);
+    }
+
+    /// Holes that kept coming were all asked for at the pace of the first that did not fill: half a second each.
+    #[test]
+    fn new_holes_do_not_wait_for_old_ones() {
+        let mut asking = Asking::new(PACE);
+        let mut held: Vec<u64> = Vec::new();
+        for now in 0..1_000 {
+            let known = 5 + now; // 3 never comes; of the others every tenth comes when it is asked for
+            if known % 10 != 1 {
+                held.push(known - 1);
+            }
+            for (first, last) in asked(&mut asking, now, 3, known, &held) {
+                held.extend((first..=last).filter(|at| *at != 3));
+            }
+            held.sort_unstable();
+            let oldest = (4..known).find(|at| held.binary_search(at).is_err());
+            assert!(
+                oldest.is_none_or(|at| known - at <= 2 * PACE.reorder + 1),
+                "{oldest:?} of {known}"
+            );
+        }
+    }
+
+    #[test]
+    fn more_ranges_than_fit_are_asked_for_at_once_after_them() {
+        let mut asking = Asking::new(PACE);
+        let held: Vec<u64> = (0..40).map(|at| at * 2 + 1).collect();
+        asking.note(0, 0, 80);
+        assert_eq!(asked(&mut asking, 5, 0, 80, &held).len(), 16);
+        assert_eq!(
+            asked(&mut asking, 5, 0, 80, &held),
+            (16..32).map(|at| (at * 2, at * 2)).collect::<Vec<_>>()
+        );
+        assert_eq!(asked(&mut asking, 5, 0, 80, &held).len(), 8);
+        assert_eq!(asked(&mut asking, 6, 0, 80, &held), []);
+    }
+
+    #[test]
+    fn progress_keeps_the_pace_and_silence_slows_it() {
+        let mut asking = Asking::new(PACE);
+        let mut times = Vec::new();
+        for now in 0..200 {
+            if !asked(&mut asking, now, 3, 6, &[5]).is_empty() {
+                times.push(now);
+            }
+        }
+        assert_eq!(times, [5, 25, 45, 70, 101, 139, 186]);
+    }
+}
