@@ -699,10 +699,6 @@ impl Client {
     }
 
     fn acknowledged(&mut self, now: Micros, ack: &Ack) {
-        let rtt = self.sessions[Side::Proxy as usize]
-            .conn
-            .as_ref()
-            .map_or(20_000, |conn| conn.flow.rtt());
         let found = self
             .publications
             .iter_mut()
@@ -710,7 +706,7 @@ impl Client {
             .find(|(_, known)| known.as_deref().is_some_and(|known| known.handle == Some(ack.handle)));
         let Some((at, Some(publication))) = found else { return };
         let events = &mut self.events;
-        publication.acknowledged(now, rtt, ack, |published| {
+        publication.acknowledged(now, ack, |published| {
             events.push_back(ClientEvent::Published(published))
         });
         if publication.take_writable() {

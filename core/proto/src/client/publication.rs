@@ -6,7 +6,7 @@ use crate::chunks::split;
 use crate::codec::Writer;
 use crate::limits;
 use crate::machine::Micros;
-use crate::wire::publish::{Ack, Publish, PUBLISH, PUBLISHED, PUBLISH_MESSAGES};
+use crate::wire::publish::{Ack, Publish, ACK_RANGES, PUBLISH, PUBLISHED, PUBLISH_MESSAGES};
 use crate::wire::room::LAST;
 use crate::wire::{Code, StreamId};
 
@@ -17,6 +17,9 @@ pub const REPEAT_MAX: Micros = 1_000_000;
 const REPEAT_FIRST: Micros = 40_000;
 /// Messages that are repeated when no acknowledgement comes.
 const PROBES: usize = 2;
+/// After a hole, nothing is sent further ahead than an owner holds until this many more are acknowledged: holes come in
+/// company, and what an owner drops is sent twice.
+const GATED_FOR: u64 = 2 * limits::CREDIT_MESSAGES;
 /// What an acknowledgement does not cover may have been this much slower than the one before it.
 const BEYOND_SLACK: Micros = 1_000;
 /// Without credit, the owner is asked this often.
@@ -30,6 +33,8 @@ struct Unacked {
     ticket: u64,
     sent_at: Option<Micros>,
     repeated: bool,
+    /// The owner lacks it, and has later ones.
+    missing: bool,
     due: bool,
 }
 
@@ -75,11 +80,11 @@ pub struct Publication {
     ack_rtt: Micros,
     ack_var: Micros,
     sampled: u64,
-    /// The highest sequence that the owner said it keeps, and when what lies beyond is taken for lost.
+    /// The highest sequence that the owner said it keeps, and when what lies beyond or was named is taken for lost.
     highest: u64,
-    beyond_at: Option<Micros>,
-    /// The owner waits for something: nothing is sent that is further ahead of it than an owner holds.
-    gated: bool,
+    lost_at: Option<Micros>,
+    /// Up to this sequence nothing is sent that is further ahead of a hole than an owner holds.
+    gated_below: u64,
     any_due: bool,
     repeat_at: Micros,
     repeat_wait: Micros,
@@ -111,8 +116,8 @@ impl Publication {
             ack_var: 0,
             sampled: 0,
             highest: 0,
-            beyond_at: None,
-            gated: false,
+            lost_at: None,
+            gated_below: 0,
             any_due: false,
             repeat_at: 0,
             repeat_wait: REPEAT_FIRST,
@@ -147,6 +152,7 @@ impl Publication {
                 ticket,
                 sent_at: None,
                 repeated: false,
+                missing: false,
                 due: true,
             });
         }
@@ -155,7 +161,7 @@ impl Publication {
     }
 
     /// Takes the owner's acknowledgement; `done` hears of each message with a ticket.
-    pub fn acknowledged(&mut self, now: Micros, rtt: Micros, ack: &Ack, mut done: impl FnMut(Published)) {
+    pub fn acknowledged(&mut self, now: Micros, ack: &Ack, mut done: impl FnMut(Published)) {
         let mut run = 0;
         let mut progress = false;
         let newest = ack.highest.max(ack.cumulative).checked_sub(self.low);
@@ -172,7 +178,6 @@ impl Publication {
                 known => ((known * 7 + sample) / 8, (self.ack_var * 3 + off) / 4),
             };
         }
-        let rtt = self.ack_rtt.max(rtt);
         while self.low <= ack.cumulative {
             let Some(message) = self.unacked.pop_front() else { break };
             self.unsent = self.unsent.saturating_sub(1);
@@ -216,25 +221,27 @@ impl Publication {
             self.repeat_wait = self.patience();
             self.repeat_at = now + self.repeat_wait;
         }
-        // What the owner names as missing is repeated; what was repeated before gets the time to arrive.
-        for (first, last) in &ack.missing {
-            for sequence in *first..=*last {
-                let Some(message) = sequence
-                    .checked_sub(self.low)
-                    .and_then(|at| self.unacked.get_mut(at as usize))
-                else {
-                    break;
-                };
-                if message.sent_at.is_some_and(|at| !message.repeated || now >= at + rtt) {
-                    message.due = true;
-                    self.any_due = true;
-                }
+        self.highest = ack.highest;
+        if ack.highest > ack.cumulative || !ack.missing.is_empty() {
+            self.gated_below = self.low + GATED_FOR;
+        }
+        self.note_missing(&ack.missing);
+        self.any_due |= self.unacked.iter().take(self.unsent).any(|message| message.due);
+        self.repeat_lost(now);
+    }
+
+    /// Notes what the owner names as missing; of what lies below the last it names, it has the rest.
+    fn note_missing(&mut self, missing: &[(u64, u64)]) {
+        let kept = usize::try_from((self.highest + 1).saturating_sub(self.low)).unwrap_or(usize::MAX);
+        let mut ranges = missing.iter().copied().peekable();
+        for (sequence, message) in (self.low..).zip(self.unacked.iter_mut().take(kept.min(self.unsent))) {
+            while ranges.next_if(|(_, last)| *last < sequence).is_some() {}
+            match ranges.peek() {
+                Some((first, _)) => message.missing = *first <= sequence,
+                None if missing.len() < ACK_RANGES => message.missing = false,
+                None => break,
             }
         }
-        self.highest = ack.highest;
-        self.gated = ack.highest > ack.cumulative || !ack.missing.is_empty();
-        self.any_due |= self.unacked.iter().take(self.unsent).any(|message| message.due);
-        self.repeat_beyond(now);
     }
 
     /// How long an acknowledgement may take (RFC 6298).
@@ -246,25 +253,31 @@ impl Publication {
         }
     }
 
-    /// What lies beyond all that the owner kept and had time to get there is lost, or was dropped as too far ahead.
-    fn repeat_beyond(&mut self, now: Micros) {
-        let wait = self.ack_rtt + self.ack_rtt / 4 + BEYOND_SLACK;
+    /// Repeats what the owner named as missing, at once if it was sent but once; and, as what lies beyond all that the owner
+    /// kept, whenever it had time to get there: it is lost, or was dropped as too far ahead.
+    fn repeat_lost(&mut self, now: Micros) {
+        let wait = match self.ack_rtt {
+            0 => REPEAT_FIRST,
+            rtt => rtt + rtt / 4 + BEYOND_SLACK,
+        };
         let beyond = self.highest.saturating_add(1).saturating_sub(self.low);
-        let beyond = usize::try_from(beyond).unwrap_or(usize::MAX).min(self.unsent);
-        self.beyond_at = None;
-        for message in self
-            .unacked
-            .range_mut(beyond..self.unsent)
-            .filter(|message| !message.due)
-        {
-            let Some(at) = message.sent_at.map(|at| at + wait) else {
+        let beyond = usize::try_from(beyond).unwrap_or(usize::MAX);
+        self.lost_at = None;
+        for (index, message) in self.unacked.iter_mut().take(self.unsent).enumerate() {
+            if message.due || index < beyond && !message.missing {
                 continue;
+            }
+            let Some(sent_at) = message.sent_at else { continue };
+            let at = if index < beyond && !message.repeated {
+                sent_at
+            } else {
+                sent_at + wait
             };
             if now >= at {
                 message.due = true;
                 self.any_due = true;
             } else {
-                self.beyond_at = Some(self.beyond_at.map_or(at, |known| known.min(at)));
+                self.lost_at = Some(self.lost_at.map_or(at, |known| known.min(at)));
             }
         }
     }
@@ -273,8 +286,8 @@ impl Publication {
     pub fn lost_session(&mut self) {
         self.handle = None;
         self.hold_until = None;
-        self.beyond_at = None;
-        self.gated = false;
+        self.lost_at = None;
+        self.gated_below = 0;
         self.any_due = true;
         self.unacked.iter_mut().for_each(|message| message.due = true);
     }
@@ -288,8 +301,8 @@ impl Publication {
             self.poll_at = Some(now + POLL_EVERY);
             self.poll_due = true;
         }
-        if self.beyond_at.is_some_and(|at| now >= at) {
-            self.repeat_beyond(now);
+        if self.lost_at.is_some_and(|at| now >= at) {
+            self.repeat_lost(now);
         }
         if self.unacked.is_empty() || self.unsent == 0 || now < self.repeat_at {
             return;
@@ -312,8 +325,8 @@ impl Publication {
     /// When this room needs time next.
     pub fn deadline(&self) -> Option<Micros> {
         let repeat = (self.handle.is_some() && !self.unacked.is_empty() && self.unsent > 0).then_some(self.repeat_at);
-        let beyond = self.beyond_at.filter(|_| self.handle.is_some());
-        [repeat, beyond, self.poll_at, self.hold_until, self.retry_at]
+        let lost = self.lost_at.filter(|_| self.handle.is_some());
+        [repeat, lost, self.poll_at, self.hold_until, self.retry_at]
             .into_iter()
             .flatten()
             .min()
@@ -328,7 +341,7 @@ impl Publication {
 
     /// How many of the unacknowledged may be on their way: all, or what an owner that waits for the first would hold.
     fn reach(&self) -> usize {
-        if !self.gated {
+        if self.low >= self.gated_below {
             return self.unacked.len();
         }
         let mut bytes = 0;
