@@ -3,10 +3,12 @@
 mod common;
 
 use common::*;
+use muster_proto::client::{Client, Side, SILENCE_MAX};
+use muster_proto::gateway::room::FIRST_PLACE;
 use muster_proto::gateway::{Gateway, ANSWER_WAIT};
 use muster_proto::wire::publish::Positions;
 use muster_proto::wire::record::Record;
-use muster_proto::wire::room::LinkHead;
+use muster_proto::wire::room::{LinkHead, RoomBlock};
 use muster_proto::wire::{Code, FrameKind, Role};
 
 /// Sessions 0 and 1, a broker's link and a router's: a gateway that knows no room yet.
@@ -47,7 +49,7 @@ fn head(rig: &mut Rig<Gateway>, generation: u32, next: u64) {
 }
 
 /// Lets time pass in which the links stay alive.
-fn pass(rig: &mut Rig<Gateway>, time: u64) {
+fn pass<M: Subject>(rig: &mut Rig<M>, time: u64) {
     let end = rig.now + time;
     while rig.now < end {
         rig.pass((end - rig.now).min(100_000), 20_000);
@@ -103,4 +105,19 @@ fn a_join_without_a_router_is_refused_and_leaves_no_room_behind() {
     assert_eq!(answers(&mut rig, 0), [(7, Err(Code::NotReady))]);
     pass(&mut rig, 3_000_000);
     assert_eq!(rig.machine.rooms().count(), 0);
+}
+
+#[test]
+fn a_member_that_asks_for_repairs_notices_that_its_gateway_is_gone() {
+    let mut rig = Rig::<Client>::new();
+    let behind_a_hole = body(|writer| {
+        let mut block = RoomBlock::begin(writer, 0, FIRST_PLACE + 5, stream(1), 6);
+        block.push(writer, &message(6, b"six"));
+        block.finish(writer) == 1
+    });
+    rig.frame(0, FrameKind::Room as u8, &behind_a_hole);
+    rig.peers[0].polite = false;
+    rig.pass(1_000_000 + SILENCE_MAX + 500_000, 10_000);
+    assert!(rig.peers[0].frames(FrameKind::Repair) > 3, "it asks");
+    assert!(!rig.machine.is_ready(Side::Gateway), "and draws its conclusion");
 }

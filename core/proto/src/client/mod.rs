@@ -915,7 +915,7 @@ impl Client {
                     return;
                 }
                 let mut ask = conn.flow.timeout(now);
-                ask |= now >= conn.heard_at.max(conn.sent_at) + session.keepalive;
+                ask |= now >= silent_at(conn, session.asked_at) + session.keepalive;
                 if conn.tail_due(now) {
                     session.probe = true;
                     ask = true;
@@ -937,7 +937,7 @@ impl Client {
             State::Knocking => Some(session.next_at.min(session.attempt_until)),
             State::Opening | State::Ready => {
                 let conn = session.conn.as_ref()?;
-                let keepalive = conn.heard_at.max(conn.sent_at) + session.keepalive;
+                let keepalive = silent_at(conn, session.asked_at) + session.keepalive;
                 let silence = session.asked_at.map(|at| at + SILENCE_MAX);
                 let attempt = (session.state == State::Opening).then_some(session.attempt_until);
                 [conn.deadline(), Some(keepalive), silence, attempt]
@@ -991,6 +991,9 @@ impl Client {
             let rtt = conn.flow.rtt();
             if asks {
                 conn.offer_status(); // who repairs must know our window
+                if session.asked_at.is_some() {
+                    conn.ask_status(); // nothing else leaves while requests do, and nobody need answer those
+                }
             }
             let buffer = outbox.reserve(payload);
             let mut writer = Writer::new(&mut buffer[HEADER..HEADER + frames_max(payload)]);
@@ -1046,6 +1049,14 @@ impl Client {
                 return false;
             }
         }
+    }
+}
+
+/// Since when a session has been silent: nothing was heard, and once the peer was asked, nothing was sent either.
+fn silent_at(conn: &Conn<SESSION_BLOCKS>, asked_at: Option<Micros>) -> Micros {
+    match asked_at {
+        Some(_) => conn.heard_at.max(conn.sent_at),
+        None => conn.heard_at,
     }
 }
 
