@@ -3,9 +3,11 @@
 mod common;
 
 use common::*;
+use muster_proto::broker::Broker;
 use muster_proto::client::{Client, Side, SILENCE_MAX};
 use muster_proto::gateway::room::FIRST_PLACE;
 use muster_proto::gateway::{Gateway, ANSWER_WAIT};
+use muster_proto::router::GATEWAY_LEASE;
 use muster_proto::wire::publish::Positions;
 use muster_proto::wire::record::Record;
 use muster_proto::wire::room::{LinkHead, RoomBlock};
@@ -105,6 +107,57 @@ fn a_join_without_a_router_is_refused_and_leaves_no_room_behind() {
     assert_eq!(answers(&mut rig, 0), [(7, Err(Code::NotReady))]);
     pass(&mut rig, 3_000_000);
     assert_eq!(rig.machine.rooms().count(), 0);
+}
+
+/// 0: the gateway; 1: a router that has named it and told everything.
+fn broker() -> Rig<Broker> {
+    let mut rig = Rig::<Broker>::bare();
+    rig.link(GATEWAY, Role::Gateway);
+    rig.link(ROUTER, Role::Router);
+    names_gateway(&mut rig, 1);
+    rig.tell(1, &Record::Complete);
+    assert_eq!(rig.machine.interest().wanted(), [(GATEWAY, room_id(ROOM))]);
+    rig
+}
+
+/// A router tells of the gateway's only room.
+fn names_gateway(rig: &mut Rig<Broker>, router: usize) {
+    let (node, epoch, version) = (GATEWAY, EPOCH, 1);
+    rig.tell(router, &Record::GatewayBegin { node, epoch, version });
+    let membership = Record::GatewayMembership {
+        node,
+        epoch,
+        room: room_id(ROOM),
+        version,
+        present: true,
+    };
+    rig.tell(router, &membership);
+    rig.tell(router, &Record::GatewayEnd { node, epoch, version });
+}
+
+#[test]
+fn a_gateway_that_a_new_router_never_hears_of_is_forgotten() {
+    let wanted = |rig: &Rig<Broker>| rig.machine.interest().len();
+    let mut rig = broker();
+    pass(&mut rig, 2 * GATEWAY_LEASE);
+    assert_eq!(wanted(&rig), 1, "a router that named it speaks for it");
+    let router = rig.link(ROUTER, Role::Router);
+    pass(&mut rig, 2 * GATEWAY_LEASE);
+    assert_eq!(wanted(&rig), 1, "a router that still loads says nothing");
+    rig.tell(router, &Record::Complete);
+    pass(&mut rig, GATEWAY_LEASE - 2_000_000);
+    assert_eq!(wanted(&rig), 1, "the gateway has its lease to come back");
+    pass(&mut rig, 4_000_000);
+    assert_eq!(wanted(&rig), 0);
+    assert_eq!(counter(&rig.machine, "gateways_expired"), 1);
+
+    let mut rig = broker();
+    let router = rig.link(ROUTER, Role::Router);
+    rig.tell(router, &Record::Complete);
+    pass(&mut rig, GATEWAY_LEASE - 2_000_000);
+    names_gateway(&mut rig, router);
+    pass(&mut rig, 2 * GATEWAY_LEASE);
+    assert_eq!(wanted(&rig), 1, "it came back in time");
 }
 
 #[test]

@@ -12,6 +12,9 @@ pub const SECOND: Micros = 1_000_000;
 /// How long after the last fault everything must be as if nothing had happened: sessions idle out (3 s), a leave is held
 /// (2 s), a client's longest wait between attempts (5 s), and three repair intervals.
 pub const SETTLE: Micros = 13 * SECOND;
+/// How much longer it takes until a gateway that never came back is forgotten: its lease, and what a router that started
+/// meanwhile takes to say that it knows all there is to know.
+pub const FORGET: Micros = 34 * SECOND;
 
 /// Probabilities per million, and times, of one direction of a path.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,6 +43,8 @@ pub enum Kind {
 pub enum Fault {
     /// The process dies and starts again with a higher epoch and nothing but its keys.
     Kill { process: usize, down: Micros },
+    /// The process dies and never comes back.
+    Remove { process: usize },
     /// The process stands still.
     Pause { process: usize, pause: Micros },
     /// Nothing gets from one to the other; the way back stays open.
@@ -314,7 +319,7 @@ impl Plan {
                 }
             }
         }
-        Plan {
+        let mut plan = Plan {
             gateways,
             proxies,
             brokers,
@@ -329,11 +334,28 @@ impl Plan {
             turn: draw.within(0, 200),
             bundle: !draw.chance(5),
             evicts: draw.chance(4),
+        };
+        if plan.gateways > 1 && process_faults && !calm && draw.chance(15) {
+            let at = draw.within(300 * MS, heal - 500 * MS);
+            let process = draw.below(gateways as u64) as usize;
+            plan.faults.push((at, Fault::Remove { process }));
+            if draw.chance(50) {
+                let (process, down) = (servers - 1, draw.within(5 * MS, SECOND));
+                plan.faults.push((at + 200 * MS, Fault::Kill { process, down }));
+            }
         }
+        plan
     }
 
     pub fn servers(&self) -> usize {
         self.gateways + self.proxies + self.brokers + 1
+    }
+
+    /// Whether a process dies for good.
+    pub fn removes(&self) -> bool {
+        self.faults
+            .iter()
+            .any(|(_, fault)| matches!(fault, Fault::Remove { .. }))
     }
 
     /// What stands at a process's index: gateways first, then proxies, brokers, the router, clients.

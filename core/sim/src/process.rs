@@ -39,6 +39,7 @@ pub enum State {
     Up,
     Paused,
     Down,
+    Removed,
 }
 
 pub struct Queued {
@@ -89,10 +90,15 @@ impl Process {
         }
     }
 
+    /// Whether there is a process, be it one that stands still.
+    pub fn is_alive(&self) -> bool {
+        matches!(self.state, State::Up | State::Paused)
+    }
+
     /// Puts a datagram into the socket's buffer, if there is one and it has space.
     pub fn deliver(&mut self, datagram: Queued) {
         let cost = charge(datagram.bytes.len());
-        if self.state == State::Down {
+        if !self.is_alive() {
             return;
         }
         if self.queued + cost > BUFFER_BYTES {

@@ -21,7 +21,7 @@ use muster_proto::wire::Role as NodeRole;
 
 use crate::net::Net;
 use crate::oracle::{content, Oracle};
-use crate::plan::{Fault, Kind, Plan, MS, SECOND, SETTLE};
+use crate::plan::{Fault, Kind, Plan, FORGET, MS, SECOND, SETTLE};
 use crate::process::{Process, Queued, Role, Sent, State};
 
 const NAME_KEY: [u8; 16] = [9; 16];
@@ -449,7 +449,9 @@ impl World {
 
     /// Runs to the end and judges.
     pub fn run(mut self) -> (Summary, Result<(), String>) {
-        let end = self.plan.heal + SETTLE + if self.plan.evicts { EVICTION } else { 0 };
+        let mut end = self.plan.heal + SETTLE;
+        end += if self.plan.evicts { EVICTION } else { 0 };
+        end += if self.plan.removes() { FORGET } else { 0 };
         let mut result = Ok(());
         let mut noted = false;
         while let Some(Reverse(timed)) = self.events.pop() {
@@ -521,7 +523,7 @@ impl World {
                 user,
             } => {
                 let known = &mut self.processes[process];
-                if known.epoch == epoch && known.state != State::Down {
+                if known.epoch == epoch && known.is_alive() {
                     match &mut known.role {
                         Role::Gateway(machine) => machine.answer(self.now, id, user),
                         Role::Proxy(machine) => machine.answer(self.now, id, user),
@@ -850,6 +852,13 @@ impl World {
                 self.processes[process].die();
                 self.push(self.now + down, Event::Restart { process });
             }
+            Fault::Remove { process } if self.processes[process].state != State::Removed => {
+                if self.processes[process].state != State::Down {
+                    self.count(process);
+                }
+                self.processes[process].die();
+                self.processes[process].state = State::Removed;
+            }
             Fault::Pause { process, pause } if self.processes[process].state == State::Up => {
                 self.processes[process].state = State::Paused;
                 self.push(self.now + pause, Event::Resume { process });
@@ -963,7 +972,9 @@ impl World {
         self.interest()?;
         self.bounds(end)?;
         for process in 0..self.processes.len() {
-            self.count(process);
+            if self.processes[process].is_alive() {
+                self.count(process);
+            }
         }
         self.accounts()
     }
@@ -1024,7 +1035,7 @@ impl World {
             *members.entry(self.room_id(membership.room)).or_default() += 1;
         }
         let (mut held, mut wanted) = (BTreeMap::new(), Vec::new());
-        for (process, known) in self.processes.iter().enumerate() {
+        for (process, known) in self.processes.iter().enumerate().filter(|(_, known)| known.is_alive()) {
             let Role::Gateway(gateway) = &known.role else { continue };
             for room in gateway.rooms() {
                 *held.entry(room.id).or_default() += room.members.len();
@@ -1062,6 +1073,7 @@ impl World {
         let sessions: u64 = self
             .processes
             .iter()
+            .filter(|process| process.is_alive())
             .map(|process| match &process.role {
                 Role::Gateway(machine) => machine.sessions().table.len() as u64,
                 Role::Proxy(machine) => machine.sessions().table.len() as u64,

@@ -45,6 +45,7 @@ found! {
     a_routers_waits_do_not_outlive_a_brokers_link: 816, 1072;
     what_wants_no_status_is_not_waited_for: 2461;
     a_status_that_was_overtaken_closes_no_window: 974, 1088;
+    a_member_that_asks_notices_that_its_gateway_is_gone: 73;
 }
 
 /// One of each role, one publisher and one reader of one room, and a calm network: a test adds what it is about.
@@ -128,4 +129,23 @@ fn what_a_broker_numbered_and_no_gateway_heard_of_is_no_silent_loss() {
         faults: vec![(300 * MS, cut), (1_000 * MS, kill)],
         ..plan
     });
+}
+
+#[test]
+fn a_gateway_that_never_comes_back_is_forgotten_also_by_who_heard_of_it_from_a_router_that_died() {
+    let removed = (SECOND, Fault::Remove { process: GATEWAY });
+    // Its members go to the other one. The last server is the router.
+    let mut plan = quiet();
+    plan.gateways = 2;
+    plan.clients[1].rooms.push(1);
+    plan.clients.extend(vec![plan.clients[1].clone(); 5]);
+    plan.rooms.push("live:other".into());
+    plan.faults = vec![removed];
+    plays(plan.clone());
+    let kill = Fault::Kill {
+        process: plan.servers() - 1,
+        down: 20 * MS,
+    };
+    plan.faults.push((1_200 * MS, kill));
+    plays(plan);
 }

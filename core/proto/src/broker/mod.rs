@@ -6,7 +6,7 @@ mod fanout;
 mod publish;
 pub mod room;
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use crate::conn::Control;
 use crate::door::{Door, DoorKey};
@@ -20,6 +20,7 @@ use crate::node::{Identity, Node};
 use crate::placement::Placement;
 use crate::planted::{self, Bug};
 use crate::ring::Arena;
+use crate::router::GATEWAY_LEASE;
 use crate::segments::Segments;
 use crate::wire::header::HEADER;
 use crate::wire::record::Record;
@@ -89,7 +90,16 @@ crate::counters! {
         rooms_forgotten,
         /// Acknowledgements sent to proxies.
         acknowledgements_sent,
+        /// Gateways forgotten because no router knows them any more.
+        gateways_expired,
     }
+}
+
+/// What a router has told on its present link.
+#[derive(Default)]
+struct Told {
+    gateways: BTreeSet<u32>,
+    complete: bool,
 }
 
 /// One gateway, across its links.
@@ -129,6 +139,9 @@ pub struct Broker {
     /// Routers that have told everything, by node. A broker that has heard one is running from then on.
     complete: HashSet<u32>,
     running: bool,
+    routers: BTreeMap<u32, Told>,
+    /// Gateways that no router names though one has named all that it knows, and since when.
+    unnamed: BTreeMap<u32, Micros>,
     withheld: Vec<u32>,
     withheld_at: Option<Micros>,
     sweep_at: Micros,
@@ -167,6 +180,8 @@ impl Broker {
             generation: 0,
             complete: HashSet::new(),
             running: false,
+            routers: BTreeMap::new(),
+            unnamed: BTreeMap::new(),
             withheld: Vec::new(),
             withheld_at: None,
             sweep_at: 0,
@@ -301,8 +316,10 @@ impl Broker {
     /// Takes a router's record. `false`: not a router's to send.
     fn membership(&mut self, now: Micros, router: u32, record: &Record<'_>) -> bool {
         let mut changes = Vec::new();
+        let told = self.routers.entry(router).or_default();
         match *record {
             Record::GatewayBegin { node, epoch, version } => {
+                told.gateways.insert(node);
                 self.interest.begin(node, epoch, version, &mut changes);
             }
             Record::GatewayMembership {
@@ -317,8 +334,12 @@ impl Broker {
             Record::GatewayEnd { node, epoch, version } => {
                 self.interest.end(node, epoch, version, &mut changes);
             }
-            Record::GatewayGone { node, epoch } => self.interest.gone(node, epoch, &mut changes),
+            Record::GatewayGone { node, epoch } => {
+                told.gateways.remove(&node);
+                self.interest.gone(node, epoch, &mut changes);
+            }
             Record::Complete => {
+                told.complete = true;
                 self.complete.insert(router);
                 self.running = self
                     .placement
@@ -376,6 +397,7 @@ impl Broker {
         while let Some(change) = self.links.change() {
             match change {
                 LinkChange::Up { slot, peer } if peer.role == Role::Gateway => self.gateway_up(slot, peer),
+                LinkChange::Down { peer, .. } if peer.role == Role::Router => drop(self.routers.remove(&peer.node)),
                 LinkChange::Down { slot, peer, .. } => {
                     if let Some(gateway) = self
                         .gateways
@@ -442,11 +464,32 @@ impl Broker {
         self.links.table.mark(slot);
     }
 
+    /// Forgets gateways that stay away from a router that started without them: it cannot tell the end of what it never knew.
+    fn forget_unnamed(&mut self, now: Micros) {
+        let asked = self.routers.values().any(|told| told.complete);
+        let named = |node: u32| self.routers.values().any(|told| told.gateways.contains(&node));
+        let away = self.interest.gateways().filter(|(node, _, _)| asked && !named(*node));
+        let away: BTreeMap<u32, u32> = away.map(|(node, epoch, _)| (node, epoch)).collect();
+        self.unnamed.retain(|node, _| away.contains_key(node));
+        let mut changes = Vec::new();
+        for (node, epoch) in away {
+            if now >= *self.unnamed.entry(node).or_insert(now) + GATEWAY_LEASE {
+                self.unnamed.remove(&node);
+                self.interest.gone(node, epoch, &mut changes);
+                self.counters.gateways_expired += 1;
+            }
+        }
+        for change in changes {
+            self.interest_changed(now, change);
+        }
+    }
+
     fn sweep(&mut self, now: Micros) {
         if now < self.sweep_at {
             return;
         }
         self.sweep_at = now + SWEEP_EVERY;
+        self.forget_unnamed(now);
         for _ in 0..self.rooms.len().min(SWEPT_AT_ONCE) {
             self.sweep_next = (self.sweep_next + 1) % self.rooms.len();
             let at = self.sweep_next;
