@@ -1,11 +1,12 @@
 """The room `demo`: members and one publisher in this process, through the client library, checked message by message.
 
-Every payload carries its number and when it was published, so that nothing has to be believed: a member that misses
-a message, gets one twice or out of order is counted.
+Every payload carries a mark, its number and when it was published, so that nothing has to be believed: a member that misses
+a message, gets one twice or out of order is counted. What others publish to the room lacks the mark and is not.
 """
 
 import asyncio
 import contextlib
+import secrets
 import struct
 import time
 from collections.abc import AsyncIterator
@@ -22,7 +23,7 @@ from control.sdk import Client, Room
 from pyext.histogram import Histogram
 
 ROOM: Final = "demo"
-HEADER: Final = struct.Struct("<QQ")
+HEADER: Final = struct.Struct("<8sQQ")
 TICK_S: Final = 0.01
 SETTLE_S: Final = 5.0
 
@@ -66,6 +67,7 @@ class DemoRoom:
     members: list[Member] = field(default_factory=list)
     published: int = 0
     latencies: Histogram = field(default_factory=lambda: Histogram(1, 60_000_000, 3))
+    _mark: bytes = field(default_factory=lambda: secrets.token_bytes(8))
     _began: float = 0.0
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -124,7 +126,7 @@ class DemoRoom:
         while not self._stop.is_set():
             due = int((time.monotonic() - start) * self.options.rate) + 1
             while self.published < due and not self._stop.is_set():
-                payload = HEADER.pack(self.published, time.monotonic_ns()) + padding
+                payload = HEADER.pack(self._mark, self.published, time.monotonic_ns()) + padding
                 if not client.publish_nowait(ROOM, payload):
                     await client.publish(ROOM, payload)
                 self.published += 1
@@ -134,9 +136,9 @@ class DemoRoom:
         async for batch in member.room.batches():
             now, took = time.monotonic_ns(), []
             for item in batch:
-                if not sdk.is_message(item):
+                if not sdk.is_message(item) or not item.data.startswith(self._mark):
                     continue  # what a gap takes away shows in the numbers
-                number, sent = HEADER.unpack_from(item.data)
+                _, number, sent = HEADER.unpack_from(item.data)
                 if number < member.expected:
                     member.repeated += 1
                     continue

@@ -200,7 +200,7 @@ class Demo(Section, frozen=True):
 
     members: Annotated[int, key("Sessions that join it", "enough to see fan-out", ge=1, le=10_000)] = 100
     rate: Annotated[int, key("Messages published", "10,000 deliveries a second", "1/s", ge=1, le=100_000)] = 100
-    payload_bytes: Annotated[int, key("Size of a message", "a chat line", "bytes", ge=16, le=65_536)] = 200
+    payload_bytes: Annotated[int, key("Size of a message", "a chat line", "bytes", ge=24, le=65_536)] = 200
 
 
 class Config(Section, frozen=True):

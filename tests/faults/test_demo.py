@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+import muster
 from control.demo import DemoRoom, Figures
 from control.options import Demo
 from tests.faults.conftest import Make
 from tests.faults.instance import MUSTER, ROOT, Instance
+from tests.waiting import until
 
 LOSSES = [0.0, 0.01]
 
@@ -77,6 +79,18 @@ async def test_the_summary_agrees_with_the_metrics_of_every_role(
     if loss:
         assert min(role["faults_lost"] for role in (proxy, broker, gateway)) > 0
         assert gateway["messages_repaired"] > 0
+
+
+async def test_what_others_publish_to_the_demo_room_is_not_its_own(make: Make) -> None:
+    instance = make()
+    room = DemoRoom(Demo(members=5, rate=100))
+    with instance.running():
+        async with room.opened(instance.folder), muster.connect(instance.folder.path, gateways=()) as other:
+            for data in (b"", b"hello", bytes(24), b"a line of some length, as a person types it"):
+                await other.publish("demo", data)
+            await until(lambda: room.published > 20)
+            summary = await room.finish()
+    assert summary.whole, summary
 
 
 ROLES = ("proxy", "broker", "gateway")
