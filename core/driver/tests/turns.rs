@@ -381,6 +381,22 @@ fn a_loop_that_is_merely_late_or_idle_discards_nothing() {
 }
 
 #[test]
+fn a_deadline_in_the_past_is_no_standstill() {
+    let (mut driver, told, local) = told(Toy {
+        impatient: true,
+        ..Toy::default()
+    });
+    let friend = friend(local);
+    driver.turn();
+    for _ in 0..4 {
+        friend.send(b"heard").unwrap();
+        told.advance(STALL_US);
+        driver.turn();
+    }
+    assert_eq!((driver.counters().stalls, driver.machine().received.len()), (0, 4));
+}
+
+#[test]
 fn a_loop_that_leaves_work_undone_too_long_has_stood_still() {
     let (mut driver, told, local) = told(Toy::default());
     told.0.borrow_mut().sends = false;

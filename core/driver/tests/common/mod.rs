@@ -20,6 +20,8 @@ pub struct Toy {
     pub ticks: Vec<Micros>,
     pub received: Vec<(SocketId, Vec<u8>)>,
     pub stalled_at: Vec<Micros>,
+    /// Wants its next turn to have been long ago.
+    pub impatient: bool,
     /// Says that more waits when nothing does.
     pub cries_wolf: bool,
     pub queue: VecDeque<(SocketId, Addr, Vec<u8>)>,
@@ -86,7 +88,11 @@ impl Machine for Toy {
     }
 
     fn deadline(&self) -> Option<Micros> {
-        self.next_tick
+        if self.impatient {
+            Some(0)
+        } else {
+            self.next_tick
+        }
     }
 
     fn drain_events(&mut self, events: &mut Vec<usize>) {
