@@ -86,6 +86,8 @@ pub struct Publication {
     /// Up to this sequence nothing is sent that is further ahead of a hole than an owner holds.
     gated_below: u64,
     any_due: bool,
+    /// When the oldest are repeated, and after how long: doubled each time, until a message that was sent once is acknowledged.
+    /// Before that nobody knows which sending an acknowledgement answers.
     repeat_at: Micros,
     repeat_wait: Micros,
     poll_at: Option<Micros>,
@@ -174,9 +176,11 @@ impl Publication {
             let sample = now.saturating_sub(at).max(1);
             let off = self.ack_rtt.abs_diff(sample);
             (self.ack_rtt, self.ack_var) = match self.ack_rtt {
-                0 => (sample, sample / 2),
+                // Later than patience has it: the way is another one.
+                known if known == 0 || sample > self.patience() => (sample, sample / 2),
                 known => ((known * 7 + sample) / 8, (self.ack_var * 3 + off) / 4),
             };
+            self.repeat_wait = self.patience();
         }
         while self.low <= ack.cumulative {
             let Some(message) = self.unacked.pop_front() else { break };
@@ -218,7 +222,6 @@ impl Publication {
         }
         self.hold_until = None;
         if progress {
-            self.repeat_wait = self.patience();
             self.repeat_at = now + self.repeat_wait;
         }
         self.highest = ack.highest;
@@ -257,29 +260,40 @@ impl Publication {
     /// kept, whenever it had time to get there: it is lost, or was dropped as too far ahead.
     fn repeat_lost(&mut self, now: Micros) {
         let wait = match self.ack_rtt {
-            0 => REPEAT_FIRST,
+            0 => self.repeat_wait,
             rtt => rtt + rtt / 4 + BEYOND_SLACK,
         };
+        // Whether what is known of the way no longer holds, as far as anyone can tell.
+        let in_doubt = self.ack_rtt == 0 || self.repeat_wait > self.patience();
         let beyond = self.highest.saturating_add(1).saturating_sub(self.low);
         let beyond = usize::try_from(beyond).unwrap_or(usize::MAX);
+        let mut doubted = false;
         self.lost_at = None;
         for (index, message) in self.unacked.iter_mut().take(self.unsent).enumerate() {
             if message.due || index < beyond && !message.missing {
                 continue;
             }
             let Some(sent_at) = message.sent_at else { continue };
-            let at = if index < beyond && !message.repeated {
-                sent_at
-            } else {
-                sent_at + wait
+            let at = match index < beyond {
+                true if !message.repeated => sent_at,
+                false if in_doubt => sent_at + self.repeat_wait,
+                _ => sent_at + wait,
             };
             if now >= at {
                 message.due = true;
                 self.any_due = true;
+                doubted |= in_doubt && index >= beyond;
             } else {
                 self.lost_at = Some(self.lost_at.map_or(at, |known| known.min(at)));
             }
         }
+        if doubted {
+            self.back_off();
+        }
+    }
+
+    fn back_off(&mut self) {
+        self.repeat_wait = (self.repeat_wait * 2).min(REPEAT_MAX);
     }
 
     /// The proxy is gone: everything unacknowledged is sent again through the next one.
@@ -318,7 +332,7 @@ impl Publication {
             message.due = true;
             self.any_due = true;
         }
-        self.repeat_wait = (self.repeat_wait * 2).min(REPEAT_MAX);
+        self.back_off();
         self.repeat_at = now + self.repeat_wait;
     }
 
@@ -401,7 +415,6 @@ impl Publication {
         }
         self.poll_due = false;
         if self.unsent == 0 {
-            self.repeat_wait = self.patience();
             self.repeat_at = now + self.repeat_wait;
         }
         self.unsent = self.unsent.max(start + count);
@@ -426,5 +439,69 @@ impl Publication {
             self.waiting = false;
         }
         writable
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    /// Publishes `count` messages, one each `every`, to an owner that is `rtt` away and loses nothing; how many were repeated.
+    fn repeats(publication: &mut Publication, start: Micros, count: u64, every: Micros, rtt: Micros) -> u64 {
+        let (mut now, mut acks, before) = (start, VecDeque::new(), publication.repeated);
+        let mut owned = publication.low - 1;
+        let end = owned + count;
+        for step in 0.. {
+            now = start + step * 1_000;
+            if owned + (publication.unacked.len() as u64) < end && (now - start) % every == 0 {
+                publication.push(b"message", 0, 1_000).unwrap();
+            }
+            while acks.front().is_some_and(|(at, _)| *at <= now) {
+                let (_, ack) = acks.pop_front().unwrap();
+                publication.acknowledged(now, &ack, |_| {});
+            }
+            publication.expire(now);
+            let mut bytes = [0; 1_200];
+            let mut writer = Writer::new(&mut bytes);
+            while publication.is_due() && publication.write(now, 1_000, &mut writer) {}
+            if !writer.is_empty() {
+                let sent = publication.low + publication.unsent as u64 - 1;
+                let ack = Ack {
+                    handle: 1,
+                    code: Code::Ok,
+                    cumulative: sent,
+                    highest: sent,
+                    credit_messages: 256,
+                    credit_bytes: 1 << 18,
+                    stream: StreamId::default(),
+                    missing: vec![],
+                    runs: vec![],
+                };
+                acks.push_back((now + rtt, ack));
+            }
+            owned = publication.low - 1;
+            if owned == end {
+                break;
+            }
+        }
+        assert!(now > start);
+        publication.repeated - before
+    }
+
+    #[test]
+    fn a_far_owner_is_not_taken_for_a_lossy_one() {
+        for rtt in [80_000, 300_000, 900_000] {
+            let mut publication = Publication::new("live:room", 1, 1);
+            publication.handle = Some(1);
+            let repeated = repeats(&mut publication, 1, 200, 36_000, rtt);
+            assert!(repeated <= 40, "{repeated} of 200 messages were repeated at {rtt} us");
+            // And a near one that moves away.
+            let mut publication = Publication::new("live:room", 1, 1);
+            publication.handle = Some(1);
+            assert_eq!(repeats(&mut publication, 1, 200, 36_000, 4_000), 0);
+            let repeated = repeats(&mut publication, 1_000_000_000, 200, 36_000, rtt);
+            assert!(repeated <= 40, "{repeated} of 200 messages were repeated at {rtt} us");
+        }
     }
 }
