@@ -174,3 +174,28 @@ fn a_member_that_asks_for_repairs_notices_that_its_gateway_is_gone() {
     assert!(rig.peers[0].frames(FrameKind::Repair) > 3, "it asks");
     assert!(!rig.machine.is_ready(Side::Gateway), "and draws its conclusion");
 }
+
+#[test]
+fn publications_take_turns_at_a_narrow_window() {
+    let mut rig = Rig::<Client>::new();
+    for (at, name) in (3..).zip(["sports:one", "sports:two", "sports:three"]) {
+        let publication = rig.machine.publication(rig.now, name);
+        rig.turn();
+        rig.tell(
+            1,
+            &Record::Opened {
+                request: at,
+                handle: at,
+            },
+        );
+        while rig.machine.publish(publication, &[7; 1_000], 0).is_ok() {}
+    }
+    rig.peers[1].polite = false;
+    rig.peers[1].got.clear();
+    rig.turn();
+    let published = rig.peers[1].got.iter().filter(|(kind, _)| *kind == FrameKind::Publish);
+    let handles: Vec<u8> = published.map(|(_, body)| body[0]).collect();
+    let of = |wanted: u8| handles.iter().filter(|handle| **handle == wanted).count();
+    assert!((3..=5).all(|handle| of(handle) >= handles.len() / 3), "{handles:?}");
+    assert!(handles.len() < 100, "the window is narrow: {handles:?}");
+}

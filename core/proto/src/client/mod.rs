@@ -1021,11 +1021,18 @@ impl Client {
                 }
             }
             if due {
-                let first = *publish_at % publications.len().max(1);
-                *publish_at = first + 1;
-                let (later, sooner) = publications.split_at_mut(first);
-                for publication in sooner.iter_mut().chain(later).flatten() {
+                let count = publications.len();
+                let first = *publish_at;
+                let mut opened = false;
+                for at in (0..count).map(|step| (first + step) % count) {
+                    let Some(publication) = publications[at].as_deref_mut() else {
+                        continue;
+                    };
                     while publication.write(now, publish_body_max(payload), &mut writer) {
+                        // The datagram is mostly this one's: the next begins behind it.
+                        if !std::mem::replace(&mut opened, true) {
+                            *publish_at = at + 1;
+                        }
                         elicits = true;
                     }
                 }
