@@ -149,3 +149,25 @@ fn a_gateway_that_never_comes_back_is_forgotten_also_by_who_heard_of_it_from_a_r
     plan.faults.push((1_200 * MS, kill));
     plays(plan);
 }
+
+/// A publisher that repeated too much, too late or for what the owner could not hold got a tenth of this.
+#[test]
+fn bulk_publishing_under_loss_keeps_its_pace() {
+    let faulty = Weather {
+        latency: 200,
+        jitter: 100,
+        loss: 20_000,
+        ..Weather::default()
+    };
+    let mut plan = Plan {
+        links: faulty,
+        sessions: faulty,
+        heal: 5 * SECOND,
+        ..quiet()
+    };
+    // Whatever it has credit for.
+    plan.clients[0].publishing[0].every = MS;
+    plan.clients[0].publishing[0].burst = 256;
+    let summary = plays(plan);
+    assert!(summary.published > 100_000, "{} in five seconds", summary.published);
+}
