@@ -47,20 +47,30 @@ impl Poll {
         self.control(libc::EPOLL_CTL_MOD, fd, token, writable)
     }
 
-    /// Waits until something is ready, at most `timeout` (rounded up to milliseconds), and returns how many are.
+    /// Waits until something is ready, at most `timeout`, and returns how many are.
     pub fn wait(&mut self, timeout: Duration) -> usize {
-        let timeout_ms = i32::try_from(timeout.as_micros().div_ceil(1_000)).unwrap_or(i32::MAX);
+        if !timeout.is_zero() && !self.is_ready_within(timeout) {
+            return 0;
+        }
         // SAFETY: the array has EVENTS_MAX entries.
-        let count = unsafe {
-            libc::epoll_wait(
-                self.epoll.as_raw_fd(),
-                self.events.as_mut_ptr(),
-                EVENTS_MAX as i32,
-                timeout_ms,
-            )
-        };
+        let count = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), self.events.as_mut_ptr(), EVENTS_MAX as i32, 0) };
         // Only EINTR is left as an error: the descriptor and the array are ours.
         usize::try_from(count).unwrap_or(0)
+    }
+
+    /// epoll_wait counts in milliseconds, which is too coarse for an open schedule.
+    fn is_ready_within(&self, timeout: Duration) -> bool {
+        let mut watched = libc::pollfd {
+            fd: self.epoll.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let time = libc::timespec {
+            tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        // SAFETY: one entry, and all outlive the call.
+        unsafe { libc::ppoll(&mut watched, 1, &time, std::ptr::null()) > 0 }
     }
 
     /// The `index`-th of what the last wait found.
@@ -159,6 +169,17 @@ pub(crate) unsafe fn owned(fd: i32) -> io::Result<OwnedFd> {
 mod tests {
     use super::*;
     use crate::monotonic_now;
+
+    #[test]
+    fn a_wait_is_not_rounded_to_milliseconds() {
+        let mut poll = Poll::new().unwrap();
+        let shortest = (0..50).map(|_| {
+            let from = monotonic_now();
+            poll.wait(Duration::from_micros(100));
+            monotonic_now() - from
+        });
+        assert!((100..1_000).contains(&shortest.min().unwrap()));
+    }
 
     #[test]
     fn timer_makes_the_nested_epoll_readable_until_it_is_set_anew() {
