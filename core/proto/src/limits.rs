@@ -165,8 +165,13 @@ pub const HELD_BYTES_MAX: usize = 64 * KIB;
 pub const REMEMBERED_MESSAGES: usize = 256;
 /// A publisher that sent nothing to a room for this long is forgotten; it starts again at its lowest unacknowledged.
 pub const PUBLISHER_IDLE: Micros = 60 * SECOND;
-/// A publisher's acknowledgement may wait this long for company.
-pub const PUBLISH_ACK_DELAY_MAX: Micros = ACK_DELAY_MAX;
+/// A publisher's acknowledgement may wait this long for company, when nobody waits for it: at 1,000 messages a second one
+/// acknowledgement covers five.
+pub const PUBLISH_ACK_DELAY_MAX: Micros = 5 * MS;
+/// Or until this many messages wait for it: an eighth of the credit, so that the publisher's pipe never runs dry.
+pub const PUBLISH_ACK_MESSAGES: u32 = 32;
+/// The same in bytes.
+pub const PUBLISH_ACK_BYTES: usize = 32 * KIB;
 
 // ---- Rings, repair, age -----------------------------------------------------------------------------------------
 

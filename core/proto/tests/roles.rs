@@ -7,8 +7,9 @@ use muster_proto::broker::Broker;
 use muster_proto::client::{Client, Side, SILENCE_MAX};
 use muster_proto::gateway::room::FIRST_PLACE;
 use muster_proto::gateway::{Gateway, ANSWER_WAIT};
+use muster_proto::limits::{PUBLISH_ACK_DELAY_MAX, PUBLISH_ACK_MESSAGES};
 use muster_proto::router::GATEWAY_LEASE;
-use muster_proto::wire::publish::Positions;
+use muster_proto::wire::publish::{Positions, PROMPT};
 use muster_proto::wire::record::Record;
 use muster_proto::wire::room::{LinkHead, RoomBlock};
 use muster_proto::wire::{Code, FrameKind, Role};
@@ -198,4 +199,40 @@ fn publications_take_turns_at_a_narrow_window() {
     let of = |wanted: u8| handles.iter().filter(|handle| **handle == wanted).count();
     assert!((3..=5).all(|handle| of(handle) >= handles.len() / 3), "{handles:?}");
     assert!(handles.len() < 100, "the window is narrow: {handles:?}");
+}
+
+/// Acknowledgements that the proxy has from the broker.
+fn acks(rig: &Rig<Broker>) -> usize {
+    rig.peers.iter().map(|peer| peer.frames(FrameKind::LinkAck)).sum()
+}
+
+#[test]
+fn an_acknowledgement_waits_for_company_unless_somebody_waits_for_it() {
+    let mut rig = Rig::<Broker>::new();
+    let publish = |rig: &mut Rig<Broker>, first: u64, count: u32, flags: u8| {
+        let mut bytes = link_publish(77, 1, first, &vec![&b"x"[..]; count as usize]);
+        let at = bytes.len() - 2; // the flags of the last message
+        bytes[at] |= flags;
+        rig.say(0, &bytes);
+        rig.turn();
+    };
+    let before = acks(&rig);
+    publish(&mut rig, 1, 1, 0);
+    publish(&mut rig, 2, 1, 0);
+    assert_eq!(acks(&rig), before, "nobody waits");
+    rig.pass(PUBLISH_ACK_DELAY_MAX, 1_000);
+    assert_eq!(acks(&rig), before + 1, "one for both");
+    publish(&mut rig, 3, 1, PROMPT);
+    assert_eq!(acks(&rig), before + 2, "somebody waits");
+    publish(&mut rig, 3, 1, 0);
+    assert_eq!(acks(&rig), before + 3, "who repeats has missed the answer");
+    publish(&mut rig, 5, 1, 0);
+    assert_eq!(acks(&rig), before + 4, "4 is missing");
+    publish(&mut rig, 4, 1, 0);
+    rig.pass(PUBLISH_ACK_DELAY_MAX, 1_000);
+    let before = acks(&rig);
+    publish(&mut rig, 6, PUBLISH_ACK_MESSAGES, 0);
+    assert_eq!(acks(&rig), before + 1, "so many do not wait");
+    rig.pass(PUBLISH_ACK_DELAY_MAX, 1_000);
+    assert_eq!(acks(&rig), before + 1, "once is enough");
 }

@@ -131,6 +131,8 @@ pub struct Broker {
     gateways: BTreeMap<u32, GatewayPeer>,
     /// Acknowledgements due, per proxy node.
     acks: BTreeMap<u32, VecDeque<u32>>,
+    /// Publications whose acknowledgement waits for company, and until when.
+    late_acks: VecDeque<(Micros, u32)>,
     arena: Arena,
     segments: Segments,
     placement: Placement,
@@ -173,6 +175,7 @@ impl Broker {
             user_publications: HashMap::with_hasher(hash),
             gateways: BTreeMap::new(),
             acks: BTreeMap::new(),
+            late_acks: VecDeque::new(),
             arena: Arena::new(config.arena_bytes),
             segments: Segments::new(node.secret_u64()),
             placement: Placement::default(),
@@ -523,6 +526,7 @@ impl Machine for Broker {
         self.links.expire(now, &mut self.node);
         self.link_changes(now);
         self.probe_tails();
+        self.acknowledge_late(now);
         self.release_withheld(now);
         self.sweep(now);
         self.node.sweep(now);
@@ -535,7 +539,8 @@ impl Machine for Broker {
 
     fn deadline(&self) -> Option<Micros> {
         let sweep = (!self.rooms.is_empty() || !self.publishers.is_empty()).then_some(self.sweep_at);
-        [self.links.deadline(), self.withheld_at, sweep]
+        let late = self.late_acks.front().map(|(due, _)| *due);
+        [self.links.deadline(), self.withheld_at, late, sweep]
             .into_iter()
             .flatten()
             .min()

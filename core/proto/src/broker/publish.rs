@@ -6,7 +6,8 @@ use crate::machine::Micros;
 use crate::order::{Decision, Publisher, Run};
 use crate::planted::{self, Bug};
 use crate::ring::Entry;
-use crate::wire::publish::{published, well_formed, Ack, LinkPublish, ACK_RANGES, ACK_RUNS};
+use crate::wire::publish::{published, well_formed, Ack, LinkPublish, ACK_RANGES, ACK_RUNS, PROMPT};
+use crate::wire::room::WHOLE;
 use crate::wire::{Code, PublisherId, StreamId};
 
 /// Sequences from here on are nobody's: they leave room for arithmetic, here and at who reads them.
@@ -25,6 +26,23 @@ pub struct Publication {
     code: Code,
     ack_due: bool,
     withheld: bool,
+    /// What came since the last acknowledgement, and whether that waits for company in `late_acks`.
+    fresh_messages: u32,
+    fresh_bytes: usize,
+    late: bool,
+}
+
+/// What a frame did: whether it was well formed, and whether all of it was numbered and nobody waits for its answer.
+struct Applied {
+    good: bool,
+    smooth: bool,
+}
+
+impl Publication {
+    /// Whether the publisher waits for nothing and can do without an acknowledgement for a while.
+    fn can_wait(&self) -> bool {
+        self.fresh_messages < limits::PUBLISH_ACK_MESSAGES && self.fresh_bytes < limits::PUBLISH_ACK_BYTES
+    }
 }
 
 impl Broker {
@@ -57,9 +75,21 @@ impl Broker {
             publication.low = publication.low.max(frame.low);
             publication.code = code;
         }
-        let good = code != Code::Ok || self.apply(now, at, &frame);
-        self.acknowledge(at, Some(slot));
-        good
+        if code != Code::Ok {
+            self.acknowledge(at, Some(slot));
+            return true;
+        }
+        let applied = self.apply(now, at, &frame);
+        let waits = applied.smooth
+            && self.publications[at as usize]
+                .as_deref_mut()
+                .is_some_and(|publication| publication.can_wait());
+        if waits {
+            self.acknowledge_later(now, at);
+        } else {
+            self.acknowledge(at, Some(slot));
+        }
+        applied.good
     }
 
     /// The publisher's state in the room; made if it is new.
@@ -90,6 +120,9 @@ impl Broker {
             code: Code::Ok,
             ack_due: false,
             withheld: false,
+            fresh_messages: 0,
+            fresh_bytes: 0,
+            late: false,
         }));
         let at = match self.free_publications.pop() {
             Some(at) => {
@@ -106,10 +139,14 @@ impl Broker {
     }
 
     /// Numbers what is in turn, holds what is early.
-    fn apply(&mut self, now: Micros, at: u32, frame: &LinkPublish<'_>) -> bool {
+    fn apply(&mut self, now: Micros, at: u32, frame: &LinkPublish<'_>) -> Applied {
+        let rough = Applied {
+            good: true,
+            smooth: false,
+        };
         let Some(room_at) = self.open_room(now, frame.room) else {
             self.counters.dropped_full += u64::from(frame.count);
-            return true;
+            return rough;
         };
         let Broker {
             rooms,
@@ -122,7 +159,7 @@ impl Broker {
             rooms[room_at as usize].as_deref_mut(),
             publications[at as usize].as_deref_mut(),
         ) else {
-            return true;
+            return rough;
         };
         room.used_at = now;
         let publisher = publication.id;
@@ -148,8 +185,11 @@ impl Broker {
             number(order, ready.seq, ready.flags, &ready.data);
         }
         let (mut seen, mut held, mut repeated, mut ahead) = (0, 0, 0, 0);
+        let mut prompt = frame.count == 0;
         for (sequence, (flags, data)) in (frame.first..).zip(published(frame.messages, frame.count)) {
             seen += 1;
+            prompt |= flags & PROMPT != 0;
+            let flags = flags & WHOLE;
             match order.offer(now, sequence, data.len()) {
                 Decision::Apply => {
                     number(order, sequence, flags, data);
@@ -171,10 +211,40 @@ impl Broker {
         if frame.count == 0 {
             order.offer(now, 0, 0);
         }
+        publication.fresh_messages += u32::from(seen);
+        publication.fresh_bytes += frame.messages.len();
         if room.ring.next() > before {
             self.room_grew(room_at);
         }
-        seen == frame.count
+        Applied {
+            good: seen == frame.count,
+            smooth: !prompt && held + repeated + ahead == 0,
+        }
+    }
+
+    /// An acknowledgement is due soon, or with the next one that does not wait.
+    fn acknowledge_later(&mut self, now: Micros, at: u32) {
+        let Some(publication) = self.publications[at as usize].as_deref_mut() else {
+            return;
+        };
+        if !publication.late && !publication.ack_due {
+            publication.late = true;
+            self.late_acks.push_back((now + limits::PUBLISH_ACK_DELAY_MAX, at));
+        }
+    }
+
+    /// Acknowledges what has waited long enough for company.
+    pub(super) fn acknowledge_late(&mut self, now: Micros) {
+        while let Some((_, at)) = self.late_acks.front().copied().filter(|(due, _)| now >= *due) {
+            self.late_acks.pop_front();
+            let Some(publication) = self.publications[at as usize].as_deref_mut() else {
+                continue;
+            };
+            publication.late = false;
+            if publication.fresh_messages > 0 {
+                self.acknowledge(at, None);
+            }
+        }
     }
 
     /// An acknowledgement is due to the publisher; `slot` is its proxy's link if it is at hand.
@@ -200,6 +270,7 @@ impl Broker {
                 continue;
             };
             publication.ack_due = false;
+            (publication.fresh_messages, publication.fresh_bytes) = (0, 0);
             let (node, epoch) = (self.node.me.node, self.node.me.epoch);
             let mut stream = StreamId {
                 node,

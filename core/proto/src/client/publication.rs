@@ -6,7 +6,7 @@ use crate::chunks::split;
 use crate::codec::Writer;
 use crate::limits;
 use crate::machine::Micros;
-use crate::wire::publish::{Ack, Publish, ACK_RANGES, PUBLISH, PUBLISHED, PUBLISH_MESSAGES};
+use crate::wire::publish::{Ack, Publish, ACK_RANGES, PROMPT, PUBLISH, PUBLISHED, PUBLISH_MESSAGES};
 use crate::wire::room::LAST;
 use crate::wire::{Code, StreamId};
 
@@ -36,6 +36,17 @@ struct Unacked {
     /// The owner lacks it, and has later ones.
     missing: bool,
     due: bool,
+}
+
+impl Unacked {
+    /// How long the owner may keep its acknowledgement back.
+    fn company(&self) -> Micros {
+        if self.flags & PROMPT != 0 {
+            0
+        } else {
+            limits::PUBLISH_ACK_DELAY_MAX
+        }
+    }
 }
 
 /// Why a message is not taken.
@@ -80,6 +91,8 @@ pub struct Publication {
     ack_rtt: Micros,
     ack_var: Micros,
     sampled: u64,
+    /// When something was last repeated: an acknowledgement may answer that, and says nothing of what was sent before.
+    repeated_at: Micros,
     /// The highest sequence that the owner said it keeps, and when what lies beyond or was named is taken for lost.
     highest: u64,
     lost_at: Option<Micros>,
@@ -117,6 +130,7 @@ impl Publication {
             ack_rtt: 0,
             ack_var: 0,
             sampled: 0,
+            repeated_at: 0,
             highest: 0,
             lost_at: None,
             gated_below: 0,
@@ -150,7 +164,7 @@ impl Publication {
             let ticket = if flags & LAST != 0 { ticket } else { 0 };
             self.unacked.push_back(Unacked {
                 data: chunk.into(),
-                flags,
+                flags: flags | if ticket == 0 { 0 } else { PROMPT },
                 ticket,
                 sent_at: None,
                 repeated: false,
@@ -172,7 +186,8 @@ impl Publication {
         let fresh = newest
             .and_then(|at| self.unacked.get(usize::try_from(at).ok()?))
             .filter(|message| !message.repeated);
-        if let Some(at) = fresh.and_then(|message| message.sent_at) {
+        let sent_at = fresh.and_then(|message| message.sent_at);
+        if let Some(at) = sent_at.filter(|at| *at >= self.repeated_at) {
             let sample = now.saturating_sub(at).max(1);
             let off = self.ack_rtt.abs_diff(sample);
             (self.ack_rtt, self.ack_var) = match self.ack_rtt {
@@ -222,7 +237,7 @@ impl Publication {
         }
         self.hold_until = None;
         if progress {
-            self.repeat_at = now + self.repeat_wait;
+            self.repeat_at = now + self.repeat_wait + self.company();
         }
         self.highest = ack.highest;
         if ack.highest > ack.cumulative || !ack.missing.is_empty() {
@@ -245,6 +260,11 @@ impl Publication {
                 None => break,
             }
         }
+    }
+
+    /// How long the owner may keep the acknowledgement of the oldest back.
+    fn company(&self) -> Micros {
+        self.unacked.front().map_or(0, Unacked::company)
     }
 
     /// How long an acknowledgement may take (RFC 6298).
@@ -276,8 +296,9 @@ impl Publication {
             let Some(sent_at) = message.sent_at else { continue };
             let at = match index < beyond {
                 true if !message.repeated => sent_at,
-                false if in_doubt => sent_at + self.repeat_wait,
-                _ => sent_at + wait,
+                true => sent_at + wait,
+                false if in_doubt => sent_at + self.repeat_wait + message.company(),
+                false => sent_at + wait + message.company(),
             };
             if now >= at {
                 message.due = true;
@@ -394,18 +415,25 @@ impl Publication {
         let mut messages = Writer::new(&mut body[..space]);
         let mut count = 0;
         let end = reach.min(self.unacked.len());
-        for message in self.unacked.range_mut(start.min(end)..end) {
+        let first = start.min(end);
+        // What everything waits for is waited for.
+        let stops = self.waiting || self.low < self.gated_below;
+        for (index, message) in (first..).zip(self.unacked.range_mut(first..end)) {
             if count == PUBLISH_MESSAGES || !message.due || messages.room() < PUBLISHED + message.data.len() {
                 break;
+            }
+            if message.sent_at.is_some() {
+                self.repeated += 1;
+                self.repeated_at = now;
+                message.repeated = true;
+            }
+            if message.repeated || stops && index + 1 == end {
+                message.flags |= PROMPT;
             }
             messages
                 .u16(message.data.len() as u16)
                 .u8(message.flags)
                 .put(&message.data);
-            if message.sent_at.is_some() {
-                self.repeated += 1;
-                message.repeated = true;
-            }
             message.sent_at = Some(now);
             message.due = false;
             count += 1;
@@ -415,7 +443,7 @@ impl Publication {
         }
         self.poll_due = false;
         if self.unsent == 0 {
-            self.repeat_at = now + self.repeat_wait;
+            self.repeat_at = now + self.repeat_wait + self.company();
         }
         self.unsent = self.unsent.max(start + count);
         let first = self.low + start as u64;

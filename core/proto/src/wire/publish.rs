@@ -15,6 +15,8 @@ pub const PUBLISHED: usize = 3;
 pub const fn publish_body_max(payload: usize) -> usize {
     payload - HEADER - crate::seal::TAG - LINK_PUBLISH
 }
+/// Flag of a published message beside those of chunks: somebody waits for its acknowledgement, which leaves at once.
+pub const PROMPT: u8 = 4;
 /// Messages that one publish frame may carry.
 pub const PUBLISH_MESSAGES: usize = 255;
 
