@@ -66,8 +66,9 @@ impl Unproven {
         granted
     }
 
-    /// As [`Unproven::may_send`] for an answer to `received` bytes that were noted already. What found no room in the table
-    /// may be answered on the spot, as in [`Unproven::may_answer`].
+    /// As [`Unproven::may_send`] for an answer of `n` bytes to `received` bytes that were noted already. Goes on working when
+    /// spoofed addresses have filled the table: what no account holds may be spent on the spot, if the answer is no longer.
+    /// Otherwise 400 spoofed datagrams a second would be enough to keep cookies from everybody.
     pub fn may_reply(&mut self, now: Micros, addr: Addr, received: usize, n: usize) -> bool {
         match self.accounts.get(&addr).is_some_and(|account| !account.is_stale(now)) {
             true => self.may_send(now, addr, n),
@@ -75,15 +76,10 @@ impl Unproven {
         }
     }
 
-    /// Both steps for an answer of `n` bytes sent at once upon `received` bytes. Goes on working when spoofed
-    /// addresses have filled the table: what no account holds may be spent on the spot, if the answer is no longer.
-    /// Otherwise 400 spoofed datagrams a second would be enough to keep cookies from everybody.
+    /// Notes `received` bytes and answers them at once.
     pub fn may_answer(&mut self, now: Micros, addr: Addr, received: usize, n: usize) -> bool {
-        if self.received(now, addr, received) {
-            self.may_send(now, addr, n)
-        } else {
-            n <= received
-        }
+        self.received(now, addr, received);
+        self.may_reply(now, addr, received, n)
     }
 }
 
