@@ -21,6 +21,8 @@ struct Segment {
 
 /// Built frames by (room, first place).
 pub struct Segments {
+    /// The last name that a room got.
+    named: u32,
     bytes: Vec<u8>,
     index: HashMap<(u32, u64), Segment, KeyedState>,
     last: Option<((u32, u64), Segment)>,
@@ -37,10 +39,20 @@ pub struct Built {
 impl Segments {
     pub fn new(seed: u64) -> Self {
         Segments {
+            named: 0,
             bytes: Vec::with_capacity(BYTES),
             index: HashMap::with_hasher(KeyedState::new(seed, !seed)),
             last: None,
         }
+    }
+
+    /// What a new room is known by here: no other has frames under this name, also none that is gone.
+    pub fn name(&mut self) -> u32 {
+        self.named = self.named.wrapping_add(1);
+        if self.named == 0 {
+            self.clear(); // names begin anew
+        }
+        self.named
     }
 
     /// The frame that starts at `place` of `room`, and the place after it; built of at most `limit` bytes if need be.
@@ -93,10 +105,47 @@ impl Segments {
         Some(segment)
     }
 
-    /// Forgets everything: a room's number was given to another room.
-    pub fn clear(&mut self) {
+    fn clear(&mut self) {
         self.bytes.clear();
         self.index.clear();
         self.last = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The frame of a room at place 1, built of `text` if it is not there yet; and whether it was built.
+    fn get(segments: &mut Segments, room: u32, text: &[u8]) -> (Vec<u8>, bool) {
+        let mut built = false;
+        let frame = segments.get(room, 1, 2, 100, |writer| {
+            built = true;
+            writer.put(text);
+            Some(Built { next: 2, whole: true })
+        });
+        (frame.expect("it is built").0.to_vec(), built)
+    }
+
+    #[test]
+    fn a_new_room_takes_nothing_from_one_that_is_gone_and_leaves_the_others_theirs() {
+        let mut segments = Segments::new(1);
+        let (kept, gone) = (segments.name(), segments.name());
+        get(&mut segments, kept, b"kept");
+        get(&mut segments, gone, b"gone");
+        let new = segments.name();
+        assert_eq!(get(&mut segments, new, b"new"), (b"new".to_vec(), true));
+        assert_eq!(get(&mut segments, kept, b"built again"), (b"kept".to_vec(), false));
+    }
+
+    #[test]
+    fn names_that_begin_anew_find_nothing_built() {
+        let mut segments = Segments::new(1);
+        let old = segments.name();
+        get(&mut segments, old, b"old");
+        segments.named = u32::MAX;
+        segments.name();
+        assert_eq!(segments.name(), old);
+        assert_eq!(get(&mut segments, old, b"new"), (b"new".to_vec(), true));
     }
 }

@@ -11,7 +11,7 @@ use muster_proto::limits::{PUBLISH_ACK_DELAY_MAX, PUBLISH_ACK_MESSAGES};
 use muster_proto::router::GATEWAY_LEASE;
 use muster_proto::wire::publish::{Positions, PROMPT};
 use muster_proto::wire::record::Record;
-use muster_proto::wire::room::{LinkHead, RoomBlock};
+use muster_proto::wire::room::{read_link_repair, write_link_repair, LinkBlock, LinkHead, RoomBlock};
 use muster_proto::wire::{Code, FrameKind, Role};
 
 /// Sessions 0 and 1, a broker's link and a router's: a gateway that knows no room yet.
@@ -37,8 +37,12 @@ fn answers(rig: &mut Rig<Gateway>, member: usize) -> Vec<(u32, Result<(), Code>)
 
 /// The broker's head of the room.
 fn head(rig: &mut Rig<Gateway>, generation: u32, next: u64) {
+    head_of(rig, ROOM, generation, next);
+}
+
+fn head_of(rig: &mut Rig<Gateway>, name: &str, generation: u32, next: u64) {
     let head = LinkHead {
-        room: room_id(ROOM),
+        room: room_id(name),
         generation,
         base: next,
         next,
@@ -235,4 +239,94 @@ fn an_acknowledgement_waits_for_company_unless_somebody_waits_for_it() {
     assert_eq!(acks(&rig), before + 1, "so many do not wait");
     rig.pass(PUBLISH_ACK_DELAY_MAX, 1_000);
     assert_eq!(acks(&rig), before + 1, "once is enough");
+}
+
+/// What a gateway asks a broker for: room, whether as history, and ranges.
+type Asked = (u64, bool, Vec<(u64, u64)>);
+
+fn asked(rig: &mut Rig<Gateway>) -> Vec<Asked> {
+    let got = rig.peers[2].got.drain(..);
+    let asked = got.filter(|(kind, _)| *kind == FrameKind::LinkRepair);
+    let read = |body: &[u8]| read_link_repair(body).map(|(room, _, history, ranges)| (room, history, ranges.collect()));
+    asked.filter_map(|(_, body)| read(&body)).collect()
+}
+
+#[test]
+fn history_is_fetched_in_steps_and_no_session_has_more_of_it_fetched_than_its_share() {
+    let mut rig = gateway();
+    rig.tell(3, &Record::Covered { offset: 1 << 20 });
+    let had = |generation| Positions(vec![(stream(generation), 10)]);
+    let names: Vec<String> = (0..6).map(|at| format!("sports:{at}")).collect();
+    for (generation, name) in (1..).zip(&names[..5]) {
+        rig.join(0, generation, name, had(generation));
+        rig.tell(3, &Record::Covered { offset: 1 << 20 });
+        head_of(&mut rig, name, generation, 1_000_000);
+    }
+    rig.join(1, 9, &names[5], had(6));
+    rig.tell(3, &Record::Covered { offset: 1 << 20 });
+    head_of(&mut rig, &names[5], 6, 1_000_000);
+    rig.pass(20_000, 1_000);
+    let asked = asked(&mut rig);
+    let fetched = |name: &str| {
+        asked
+            .iter()
+            .any(|(room, history, _)| *room == room_id(name) && *history)
+    };
+    let fetched: Vec<bool> = names.iter().map(|name| fetched(name)).collect();
+    assert_eq!(
+        fetched,
+        [true, true, true, true, false, true],
+        "the fifth is one too many, and only for its member"
+    );
+    let ranges = asked.iter().flat_map(|(_, _, ranges)| ranges);
+    assert!(ranges.clone().count() > 0);
+    assert!(
+        ranges
+            .clone()
+            .all(|(first, last)| (998_976..=999_999).contains(first) && *last == 999_999),
+        "{asked:?}"
+    );
+    assert_eq!(
+        answers(&mut rig, 0),
+        [(5, Ok(()))],
+        "who gets no history is told of the gap at once"
+    );
+    assert_eq!(counter(&rig.machine, "dropped_history_limit"), 1);
+}
+
+#[test]
+fn history_of_one_member_keeps_nobodys_hole_open() {
+    let mut rig = Rig::<Broker>::new();
+    for first in 4..80 {
+        rig.say(0, &link_publish(5, 1, first, &[&[7; 1_000]]));
+    }
+    rig.pass(100_000, 5_000);
+    let ask = |rig: &mut Rig<Broker>, history: bool, first: u64, last: u64| {
+        rig.say(
+            1,
+            &body(|writer| write_link_repair(writer, room_id(ROOM), 1, history, &[(first, last)])),
+        );
+    };
+    // One after the other, so that all are served, until no more is.
+    let mut asked = 0;
+    while counter(&rig.machine, "dropped_repair_limit") == 0 {
+        ask(&mut rig, true, 1 + asked % 3, 75 + asked % 5);
+        rig.turn();
+        rig.now += 10;
+        asked += 1;
+        assert!(asked < 1_000);
+    }
+    let before = counter(&rig.machine, "messages_repaired");
+    ask(&mut rig, false, 40, 40);
+    rig.turn();
+    assert_eq!(counter(&rig.machine, "messages_repaired"), before + 1);
+    // And where both wait, the hole comes first.
+    rig.pass(3_000_000, 20_000);
+    rig.peers[1].got.clear();
+    ask(&mut rig, true, 1, 75);
+    ask(&mut rig, false, 50, 50);
+    rig.turn();
+    let first = rig.peers[1].got.iter().find(|(kind, _)| *kind == FrameKind::LinkRoom);
+    let first = LinkBlock::read(&first.expect("an answer").1).map(|block| block.offset);
+    assert_eq!(first, Some(50));
 }

@@ -257,10 +257,10 @@ fn frame(frame: &Frame<'_>, expected: &Value, out: &mut Writer<'_>) -> Value {
             json!({ "heads": all.collect::<Value>() })
         }
         FrameKind::LinkRepair => {
-            let (room, generation, wanted) = read_link_repair(body).expect("good");
+            let (room, generation, history, wanted) = read_link_repair(body).expect("good");
             let wanted: Vec<_> = wanted.collect();
-            assert!(write_link_repair(out, room, generation, &wanted));
-            json!({"room": room, "generation": generation, "ranges": ranges(&wanted)})
+            assert!(write_link_repair(out, room, generation, history, &wanted));
+            json!({"room": room, "generation": generation, "history": history, "ranges": ranges(&wanted)})
         }
         FrameKind::LinkLost => {
             let lost = LinkLost::read(body).expect("good");

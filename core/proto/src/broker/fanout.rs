@@ -1,5 +1,6 @@
 //! What leaves to gateways and proxies: room blocks by cursor, heads, repairs, acknowledgements.
 
+use super::resends::{Range, Resends};
 use super::{Broker, GatewayPeer};
 use crate::codec::Writer;
 use crate::conn::Heard;
@@ -13,12 +14,8 @@ use crate::wire::publish::Ack;
 use crate::wire::room::{read_link_repair, Consumed, LinkBlock, LinkHead, LinkLost, Message, LINK_BASE_AT};
 use crate::wire::{FrameKind, Role};
 
-/// Bytes that a gateway may have resent at once, at first and at most; it grows by a quarter of what is sent to it and
-/// by the second figure each second. Larger than a member's: a restarted gateway fetches its rooms' history.
-pub const ALLOWANCE_FIRST: i64 = 16 << 20;
-const ALLOWANCE_A_SECOND: u64 = 8 << 20;
-/// Repair ranges of one gateway that wait.
-const REPAIRS_MAX: usize = 4_096;
+/// Where messages wait too, one datagram in so many is for history first.
+const HISTORY_TURN: u32 = 4;
 /// Carriers that are remembered per gateway; beyond, the oldest are taken for covered.
 const RECENT_MAX: usize = 65_536;
 
@@ -57,7 +54,7 @@ impl Broker {
             }
             gateway.recent.pop_front();
         }
-        if !gateway.pending.is_empty() || !gateway.repairs.is_empty() || !gateway.heads.is_empty() {
+        if !gateway.pending.is_empty() || !gateway.heads.is_empty() || gateway.resends() {
             self.links.table.mark(slot);
         }
         lost.sort_unstable();
@@ -86,7 +83,7 @@ impl Broker {
 
     /// Takes a gateway's request to have offsets again. `false`: malformed.
     pub(super) fn repair_asked(&mut self, now: Micros, slot: u32, node: u32, body: &[u8]) -> bool {
-        let Some((id, generation, ranges)) = read_link_repair(body) else {
+        let Some((id, generation, history, ranges)) = read_link_repair(body) else {
             return false;
         };
         let ranges: Vec<(u64, u64)> = ranges.collect();
@@ -104,22 +101,20 @@ impl Broker {
         let Some(gateway) = self.gateways.get_mut(&node) else {
             return true;
         };
-        let grown = now
-            .saturating_sub(gateway.allowance_at)
-            .saturating_mul(ALLOWANCE_A_SECOND)
-            / 1_000_000;
-        gateway.allowance_at = now;
-        gateway.allowance = gateway.allowance.saturating_add_unsigned(grown).min(ALLOWANCE_FIRST);
+        let resends = if history {
+            &mut gateway.history
+        } else {
+            &mut gateway.holes
+        };
+        resends.grow(now);
         for (first, last) in ranges {
             let last = last.min(next - 1);
             if first == 0 || first > last {
                 continue;
             }
-            if gateway.allowance <= 0 || gateway.repairs.len() >= REPAIRS_MAX {
-                self.counters.dropped_repair_limit += 1;
-            } else if !gateway.repairs.contains(&(at, first, last)) {
-                gateway.repairs.push_back((at, first, last));
-                self.counters.repairs_served += 1;
+            match resends.ask(at, first, last) {
+                Some(fresh) => self.counters.repairs_served += u64::from(fresh),
+                None => self.counters.dropped_repair_limit += 1,
             }
         }
         self.links.table.mark(slot);
@@ -254,7 +249,11 @@ impl Broker {
             let mut more = false;
             write_heads(gateway, rooms, node, next, &mut writer);
             if free > 0 {
-                repairs(gateway, node, rooms, arena, &mut writer, counters);
+                gateway.turn = gateway.turn.wrapping_add(1);
+                resend(&mut gateway.holes, node, rooms, arena, &mut writer, counters);
+                if gateway.turn % HISTORY_TURN == 0 {
+                    resend(&mut gateway.history, node, rooms, arena, &mut writer, counters);
+                }
                 'rooms: while let Some(at) = gateway.pending.front().copied() {
                     let Some(room) = rooms[at as usize].as_deref_mut() else {
                         gateway.pending.pop_front();
@@ -287,8 +286,9 @@ impl Broker {
                             continue;
                         }
                         let first = cursor.next;
-                        let segment =
-                            segments.get(at, first, head, limit, |writer| build(room, arena, first, head, writer));
+                        let segment = segments.get(room.frames, first, head, limit, |writer| {
+                            build(room, arena, first, head, writer)
+                        });
                         let Some((bytes, after)) = segment else {
                             cursor.next = room.ring.readable(arena, first).max(first + 1).min(head);
                             continue;
@@ -311,7 +311,10 @@ impl Broker {
                     room.gateways[place] = cursor;
                     gateway.pending.pop_front();
                 }
-                more |= !gateway.repairs.is_empty() && gateway.allowance > 0;
+                if !more {
+                    resend(&mut gateway.history, node, rooms, arena, &mut writer, counters);
+                }
+                more |= gateway.resends();
             }
             more |= !gateway.heads.is_empty();
             elicits |= writer.len() > before;
@@ -330,7 +333,8 @@ impl Broker {
                 conn.tail_probed(now, step);
             }
             outbox.commit(conn.socket, conn.addr, total);
-            gateway.allowance = gateway.allowance.saturating_add(total as i64 / 4).min(ALLOWANCE_FIRST);
+            gateway.holes.sent(total);
+            gateway.history.sent(total);
             if !more {
                 break;
             }
@@ -383,59 +387,63 @@ fn write_heads(
     });
 }
 
-/// Serves waiting repairs into the datagram.
-fn repairs(
-    gateway: &mut GatewayPeer,
+/// Resends into the datagram, as far as it has space and the gateway may have it.
+fn resend(
+    resends: &mut Resends,
     node: u32,
     rooms: &[Option<Box<super::Room>>],
     arena: &Arena,
     writer: &mut Writer<'_>,
     counters: &mut super::BrokerCounters,
 ) {
-    while let Some((at, first, last)) = gateway.repairs.front_mut() {
-        let (at, last) = (*at, *last);
-        let Some(room) = rooms[at as usize].as_deref() else {
-            gateway.repairs.pop_front();
+    while let Some(mut range) = resends.take() {
+        let Some(room) = rooms[range.room as usize].as_deref() else {
+            resends.done(&range);
             continue;
         };
-        let readable = if room.ring.get(arena, *first).is_some() {
-            *first
+        let before = writer.len();
+        let fitted = resend_range(&mut range, node, room, arena, writer, counters);
+        resends.spend(writer.len() - before);
+        if range.next > range.last {
+            resends.done(&range);
         } else {
-            room.ring.readable(arena, *first)
-        };
-        if readable > *first {
-            if !(LinkLost {
-                room: room.id,
-                generation: room.generation,
-                first: readable,
-            })
-            .write(writer)
-            {
-                return;
-            }
-            *first = readable;
+            resends.put_back(range);
         }
-        if *first > last {
-            gateway.repairs.pop_front();
-            continue;
-        }
-        let start = writer.len();
-        let Some(built) = build(room, arena, *first, last + 1, writer) else {
+        if !fitted {
             return;
-        };
-        let base = room
-            .gateways
-            .iter()
-            .find(|cursor| cursor.gateway == node)
-            .map_or(*first, |cursor| cursor.base);
-        writer.written()[start + LINK_BASE_AT..start + LINK_BASE_AT + 8].copy_from_slice(&base.to_le_bytes());
-        counters.messages_repaired += built.next - *first;
-        gateway.allowance -= (writer.len() - start) as i64;
-        *first = built.next;
-        if *first > last {
-            gateway.repairs.pop_front();
         }
     }
+}
+
+/// Writes one frame of a range. `false`: it did not fit.
+fn resend_range(
+    range: &mut Range,
+    node: u32,
+    room: &super::Room,
+    arena: &Arena,
+    writer: &mut Writer<'_>,
+    counters: &mut super::BrokerCounters,
+) -> bool {
+    if room.ring.get(arena, range.next).is_none() {
+        let lost = LinkLost {
+            room: room.id,
+            generation: room.generation,
+            first: room.ring.readable(arena, range.next).max(range.next + 1),
+        };
+        let written = lost.write(writer);
+        range.next = if written { lost.first } else { range.next };
+        return written;
+    }
+    let start = writer.len();
+    let Some(built) = build(room, arena, range.next, range.last + 1, writer) else {
+        return false;
+    };
+    let cursor = room.gateways.iter().find(|cursor| cursor.gateway == node);
+    let base = cursor.map_or(range.next, |cursor| cursor.base);
+    writer.written()[start + LINK_BASE_AT..start + LINK_BASE_AT + 8].copy_from_slice(&base.to_le_bytes());
+    counters.messages_repaired += built.next - range.next;
+    range.next = built.next;
+    true
 }
 
 /// Builds one frame of a room's messages `first..until`; `base` is filled in per gateway.

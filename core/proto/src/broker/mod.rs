@@ -4,6 +4,7 @@
 
 mod fanout;
 mod publish;
+mod resends;
 pub mod room;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -26,6 +27,7 @@ use crate::wire::header::HEADER;
 use crate::wire::record::Record;
 use crate::wire::{Frame, FrameKind, Frames, PublisherId, Role};
 use publish::Publication;
+use resends::Resends;
 use room::{Cursor, Room};
 
 /// Rooms at once: 4 M x about 200 B is 800 MB, the most that one process should hold.
@@ -110,9 +112,18 @@ struct GatewayPeer {
     pending: VecDeque<u32>,
     heads: VecDeque<u32>,
     recent: VecDeque<(u64, u32)>,
-    repairs: VecDeque<(u32, u64, u64)>,
-    allowance: i64,
-    allowance_at: Micros,
+    /// What it asked to have again: where something is missing, and what members that came back want from before.
+    holes: Resends,
+    history: Resends,
+    /// Datagrams, to know whose turn it is.
+    turn: u32,
+}
+
+impl GatewayPeer {
+    /// Whether something may be resent now.
+    fn resends(&self) -> bool {
+        self.holes.is_due() || self.history.is_due()
+    }
 }
 
 /// The broker.
@@ -252,7 +263,7 @@ impl Broker {
             return None;
         }
         self.generation += u32::from(self.generation == 0 || !planted::is(Bug::GenerationKept));
-        let room = Some(Box::new(Room::new(id, self.generation, now)));
+        let room = Some(Box::new(Room::new(id, self.generation, self.segments.name(), now)));
         let at = match self.free.pop() {
             Some(at) => {
                 self.rooms[at as usize] = room;
@@ -424,15 +435,16 @@ impl Broker {
             pending: VecDeque::new(),
             heads: VecDeque::new(),
             recent: VecDeque::new(),
-            repairs: VecDeque::new(),
-            allowance: fanout::ALLOWANCE_FIRST,
-            allowance_at: 0,
+            holes: Resends::new(*self.by_id.hasher()),
+            history: Resends::new(*self.by_id.hasher()),
+            turn: 0,
         };
         let gateway = self.gateways.entry(peer.node).or_insert(fresh);
         gateway.link = Some(slot);
         gateway.epoch = peer.epoch;
         gateway.recent.clear();
-        gateway.repairs.clear();
+        gateway.holes.forget();
+        gateway.history.forget();
         gateway.pending.clear();
         gateway.heads.clear();
         // What was in flight on the link before is lost as far as anyone knows: all heads are told again.
@@ -504,7 +516,6 @@ impl Broker {
                 self.by_id.remove(&room.id);
                 self.rooms[at] = None;
                 self.free.push(at as u32);
-                self.segments.clear();
                 self.counters.rooms_forgotten += 1;
             }
         }

@@ -24,6 +24,8 @@ pub struct Cursor {
 pub struct Room {
     pub id: u64,
     pub generation: u32,
+    /// What its built frames are known by.
+    pub frames: u32,
     pub ring: Ring,
     pub gateways: Vec<Cursor>,
     /// Publishers that were told to wait.
@@ -32,10 +34,11 @@ pub struct Room {
 }
 
 impl Room {
-    pub fn new(id: u64, generation: u32, now: Micros) -> Self {
+    pub fn new(id: u64, generation: u32, frames: u32, now: Micros) -> Self {
         Room {
             id,
             generation,
+            frames,
             ring: Ring::new(1),
             gateways: Vec::new(),
             withheld: Vec::new(),

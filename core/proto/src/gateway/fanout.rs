@@ -148,7 +148,7 @@ impl Gateway {
                             break;
                         }
                         let place = joined.cursor;
-                        let segment = segments.get(joined.room, place, head, limit, |writer| {
+                        let segment = segments.get(room.frames, place, head, limit, |writer| {
                             build(room, arena, joined.room, place, head, self.bundle, writer)
                         });
                         let Some((bytes, after)) = segment else {

@@ -27,7 +27,7 @@ use crate::wire::header::HEADER;
 use crate::wire::publish::Positions;
 use crate::wire::record::Record;
 use crate::wire::{Code, FrameKind, Frames};
-use room::{Room, Start, Waiting};
+use room::{Room, Start, Waiting, Wanted};
 
 /// The link socket of every role, and the public one of those that have clients.
 pub const LINK_SOCKET: SocketId = 0;
@@ -36,6 +36,10 @@ pub const PUBLIC_SOCKET: SocketId = 1;
 pub const SESSION_ROOMS: usize = 256;
 /// Joins a second of one session, and at once (a reconnect joins all its rooms).
 pub const JOINS_A_SECOND: u32 = 5;
+/// Messages a second that owners are asked for so that one session's joins go on where it was, and at once: four rooms of
+/// the most that is fetched for one, or all its rooms with 1,024 each.
+pub const HISTORY_A_SECOND: u32 = 1_024;
+pub const HISTORY_FIRST: u32 = 4 * room::BACKFILL_MAX as u32;
 /// A leave is told to the router after the room was empty for this long.
 pub const LEAVE_HOLD: Micros = 2_000_000;
 /// Rooms at once: 4 M x about 250 B is 1 GB, the most that one process should hold.
@@ -95,6 +99,8 @@ crate::counters! {
         repairs_served,
         /// Repair requests dropped: beyond what the requester may have resent.
         dropped_repair_limit,
+        /// Joins that history was not fetched for: more than one session may have fetched.
+        dropped_history_limit,
         /// Repair requests sent to owners.
         repairs_asked,
         /// Members admitted to rooms.
@@ -137,6 +143,8 @@ pub struct Client {
     /// Where the next datagram starts among the rooms.
     turn: u32,
     joins: Bucket,
+    /// Messages that may be fetched from owners because it came back.
+    history: Bucket,
     /// Bytes that may be resent on request, and since when it grows.
     allowance: i32,
     allowance_at: Micros,
@@ -151,6 +159,7 @@ impl Default for Client {
             waiting: 0,
             turn: 0,
             joins: Bucket::new(JOINS_A_SECOND, SESSION_ROOMS as u32),
+            history: Bucket::new(HISTORY_A_SECOND, HISTORY_FIRST),
             allowance: fanout::ALLOWANCE_FIRST,
             allowance_at: 0,
             repairs: VecDeque::new(),
@@ -177,7 +186,7 @@ pub struct Gateway {
     consumed_at: Option<Micros>,
     /// Rooms not in force yet, in the order of the router's log: offset, slot, id.
     uncovered: VecDeque<(u64, u32, u64)>,
-    asks: VecDeque<(u32, Vec<(u64, u64)>)>,
+    asks: VecDeque<upstream::Ask>,
     trim_at: Micros,
     trim_next: usize,
     config_paced: Vec<String>,
@@ -435,7 +444,8 @@ impl Gateway {
             return Err(Code::Busy);
         }
         let paced = self.config_paced.iter().any(|namespace| namespace == name.namespace());
-        let room = Box::new(Room::new(key.id, key.check, &name.to_string(), paced));
+        let frames = self.segments.name();
+        let room = Box::new(Room::new(key.id, key.check, &name.to_string(), paced, frames));
         let at = match self.free.pop() {
             Some(at) => {
                 self.rooms[at as usize] = Some(room);
@@ -471,7 +481,13 @@ impl Gateway {
             let client = &mut peer.data.data;
             // Whoever names what does not come is not waited for without end.
             let last_try = last_try || now >= *waiting.tried.get_or_insert(now) + JOIN_WAIT;
-            let (place, gaps) = match room.start(&self.arena, now, &waiting.positions, last_try) {
+            let counters = &mut self.counters;
+            let may_fetch = |count| {
+                let may = client.history.take(now, count as u32);
+                counters.dropped_history_limit += u64::from(!may);
+                may
+            };
+            let (place, gaps) = match room.start(&self.arena, now, &waiting.positions, last_try, may_fetch) {
                 Start::At { place, gaps } => (place, gaps),
                 Start::Fetch => {
                     still.push(waiting);
@@ -584,7 +600,6 @@ impl Gateway {
         if let Some(room) = self.rooms[at as usize].take() {
             self.by_id.remove(&room.id);
             self.free.push(at);
-            self.segments.clear();
             self.room_wheel.cancel(at);
         }
     }
@@ -613,7 +628,7 @@ impl Gateway {
     }
 
     fn expire_rooms(&mut self, now: Micros) {
-        let mut wanted = Vec::new();
+        let mut wanted = Wanted::default();
         while let Some(at) = self.room_wheel.pop(now) {
             let Some(room) = self.rooms[at as usize].as_deref_mut() else {
                 continue;
@@ -648,12 +663,16 @@ impl Gateway {
                     let heard = room.stream().is_some() || !room.in_force;
                     self.refuse_waiting(now, at);
                     if !heard {
-                        self.ask(at, Vec::new());
+                        self.ask(at, false, Vec::new());
                     }
                 }
             }
-            if !wanted.is_empty() {
-                self.ask(at, std::mem::take(&mut wanted));
+            let Wanted { holes, history } = std::mem::take(&mut wanted);
+            if !holes.is_empty() {
+                self.ask(at, false, holes);
+            }
+            if !history.is_empty() {
+                self.ask(at, true, history);
             }
             self.schedule_room(now, at);
         }

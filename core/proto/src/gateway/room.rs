@@ -28,8 +28,10 @@ pub const HELD_MAX: usize = 8_192;
 pub const HELD_BYTES_MAX: usize = 8 << 20;
 /// How long a join with positions waits for history from the owner.
 pub const BACKFILL_WAIT: Micros = 1_000_000;
-/// Messages of history that a join fetches from the owner.
+/// Messages of history that a join fetches from the owner, and how many of them at a time, the youngest first: so many are
+/// held until they are whole.
 pub const BACKFILL_MAX: u64 = 65_536;
+const BACKFILL_STEP: u64 = 1_024;
 
 struct Held {
     publisher: PublisherId,
@@ -43,6 +45,13 @@ struct Held {
 pub struct Span {
     pub stream: StreamId,
     pub place: u64,
+}
+
+/// What the owner is to be asked for.
+#[derive(Default)]
+pub struct Wanted {
+    pub holes: Vec<(u64, u64)>,
+    pub history: Vec<(u64, u64)>,
 }
 
 /// History wanted from the owner.
@@ -85,6 +94,8 @@ pub struct Room {
     pub check: u64,
     pub name: Box<str>,
     pub paced: bool,
+    /// What its built frames are known by.
+    pub frames: u32,
     pub ring: Ring,
     pub spans: Vec<Span>,
     pub members: Vec<u32>,
@@ -117,12 +128,13 @@ pub struct Room {
 }
 
 impl Room {
-    pub fn new(id: u64, check: u64, name: &str, paced: bool) -> Self {
+    pub fn new(id: u64, check: u64, name: &str, paced: bool, frames: u32) -> Self {
         Room {
             id,
             check,
             name: name.into(),
             paced,
+            frames,
             ring: Ring::new(FIRST_PLACE),
             spans: Vec::new(),
             members: Vec::new(),
@@ -340,14 +352,7 @@ impl Room {
         if self.held.contains_key(&offset) {
             return true;
         }
-        if self.held.len()
-            >= HELD_MAX.max(if self.backfill.is_some() {
-                BACKFILL_MAX as usize
-            } else {
-                0
-            })
-            || self.held_bytes + message.data.len() > HELD_BYTES_MAX
-        {
+        if self.held.len() >= HELD_MAX || self.held_bytes + message.data.len() > HELD_BYTES_MAX {
             return false;
         }
         self.held_bytes += message.data.len();
@@ -393,6 +398,7 @@ impl Room {
         }
         while let Some(held) = self.low.checked_sub(1).and_then(|offset| self.take_held(offset)) {
             self.low -= 1;
+            self.fetch_at = now;
             let entry = Entry {
                 offset: self.low,
                 publisher: held.publisher,
@@ -453,14 +459,7 @@ impl Room {
     }
 
     /// Lets the wait for holes and history pass. Gives ranges to ask the owner for; `grew` tells whether places were added.
-    pub fn expire(
-        &mut self,
-        arena: &mut Arena,
-        now: Micros,
-        rtt: Micros,
-        wanted: &mut Vec<(u64, u64)>,
-        ranges: usize,
-    ) -> bool {
+    pub fn expire(&mut self, arena: &mut Arena, now: Micros, rtt: Micros, wanted: &mut Wanted, ranges: usize) -> bool {
         let mut grew = false;
         if self.has_hole() {
             let since = *self.hole_since.get_or_insert(now);
@@ -474,19 +473,20 @@ impl Room {
                 grew = true;
             } else if self.asking.deadline().is_some_and(|at| now >= at) {
                 let offsets = (self.next, self.known);
-                self.asking.ask(now, rtt, offsets, &self.held, ranges, wanted);
+                self.asking
+                    .ask(now, rtt, offsets, &self.held, ranges, &mut wanted.holes);
             }
         }
         if let Some(backfill) = &self.backfill {
             if now >= backfill.until {
                 self.backfill = None;
-            } else if now >= self.fetch_at && wanted.len() < ranges {
+            } else if now >= self.fetch_at {
                 self.fetch_at = now + PACE.again.max(2 * rtt);
-                let held = self.held.range(backfill.from..self.low).map(|(offset, _)| *offset);
-                let mut from = backfill.from;
+                let mut from = backfill.from.max(self.low.saturating_sub(BACKFILL_STEP));
+                let held = self.held.range(from..self.low).map(|(offset, _)| *offset);
                 for offset in held.chain([self.low]) {
-                    if offset > from && wanted.len() < ranges {
-                        wanted.push((from, offset - 1));
+                    if offset > from && wanted.history.len() < ranges {
+                        wanted.history.push((from, offset - 1));
                     }
                     from = offset + 1;
                 }
@@ -525,8 +525,16 @@ impl Room {
         self.backfill.is_some()
     }
 
-    /// Where a member that joins with `positions` starts. `last_try`: what is not there now is lost to it.
-    pub fn start(&mut self, arena: &Arena, now: Micros, positions: &Positions, last_try: bool) -> Start {
+    /// Where a member that joins with `positions` starts. `last_try`: what is not there now is lost to it, as are messages
+    /// that `may_fetch` does not allow to ask the owner for.
+    pub fn start(
+        &mut self,
+        arena: &Arena,
+        now: Micros,
+        positions: &Positions,
+        last_try: bool,
+        may_fetch: impl FnOnce(u64) -> bool,
+    ) -> Start {
         let Some((had, offset)) = positions.0.last().copied() else {
             return Start::At {
                 place: self.ring.next(),
@@ -585,8 +593,9 @@ impl Room {
         };
         if let Some(low) = first_offset {
             if wanted < low {
-                if !last_try {
-                    let from = wanted.max(low.saturating_sub(BACKFILL_MAX)).max(1);
+                let from = wanted.max(low.saturating_sub(BACKFILL_MAX)).max(1);
+                let more = self.backfill.as_ref().map_or(low, |backfill| backfill.from);
+                if !last_try && may_fetch(more.saturating_sub(from)) {
                     let until = now + BACKFILL_WAIT;
                     match &mut self.backfill {
                         Some(backfill) => backfill.from = backfill.from.min(from),

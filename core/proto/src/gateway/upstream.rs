@@ -18,6 +18,15 @@ const UNCOVERED_SPARE: usize = 1_024;
 /// Repair requests that wait for space.
 const ASKS_MAX: usize = 4_096;
 
+/// A repair request that waits for space.
+pub(super) struct Ask {
+    at: u32,
+    /// Whom it is for.
+    node: u32,
+    history: bool,
+    ranges: Vec<(u64, u64)>,
+}
+
 impl Gateway {
     pub(super) fn take_link(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
         let Some((slot, len)) = self.links.receive(now, &mut self.node, arrival, datagram) else {
@@ -174,12 +183,7 @@ impl Gateway {
                     _ => {}
                 },
                 // Nobody is left to be asked; rooms with holes ask again, whoever owns them then.
-                LinkChange::Down { peer, .. } => {
-                    let rooms = &self.rooms;
-                    let stream = |at: u32| rooms[at as usize].as_deref().and_then(Room::stream);
-                    self.asks
-                        .retain(|(at, _)| stream(*at).is_none_or(|stream| stream.node != peer.node));
-                }
+                LinkChange::Down { peer, .. } => self.asks.retain(|ask| ask.node != peer.node),
             }
             self.events.push_back(GatewayEvent::Link(change));
         }
@@ -279,8 +283,8 @@ impl Gateway {
         }
     }
 
-    /// Asks a room's owner for ranges; for none: where its head is.
-    pub(super) fn ask(&mut self, at: u32, ranges: Vec<(u64, u64)>) {
+    /// Asks a room's owner for ranges, as history or as holes; for none: where its head is.
+    pub(super) fn ask(&mut self, at: u32, history: bool, ranges: Vec<(u64, u64)>) {
         let Some(room) = self.rooms[at as usize].as_deref() else {
             return;
         };
@@ -288,11 +292,16 @@ impl Gateway {
             .stream()
             .map(|stream| stream.node)
             .or_else(|| self.placement.owner(room.id));
-        let Some(slot) = node.and_then(|node| self.links.to(node)) else {
+        let Some((node, slot)) = node.and_then(|node| Some((node, self.links.to(node)?))) else {
             return;
         };
         if self.asks.len() < ASKS_MAX {
-            self.asks.push_back((at, ranges));
+            self.asks.push_back(Ask {
+                at,
+                node,
+                history,
+                ranges,
+            });
             self.links.table.mark(slot);
         }
     }
@@ -428,18 +437,17 @@ impl Gateway {
             }
             if broker {
                 for _ in 0..asks.len() {
-                    let Some((at, ranges)) = asks.pop_front() else { break };
-                    let Some(room) = rooms[at as usize].as_deref() else {
-                        continue;
-                    };
-                    let stream = room.stream();
-                    if stream.is_some_and(|stream| stream.node != peer.node) {
-                        asks.push_back((at, ranges));
+                    let Some(ask) = asks.pop_front() else { break };
+                    if ask.node != peer.node {
+                        asks.push_back(ask);
                         continue;
                     }
-                    let generation = stream.map_or(0, |stream| stream.generation);
-                    if !write_link_repair(writer, room.id, generation, &ranges) {
-                        asks.push_front((at, ranges));
+                    let Some(room) = rooms[ask.at as usize].as_deref() else {
+                        continue;
+                    };
+                    let generation = room.stream().map_or(0, |stream| stream.generation);
+                    if !write_link_repair(writer, room.id, generation, ask.history, &ask.ranges) {
+                        asks.push_front(ask);
                         again = true;
                         break;
                     }

@@ -422,17 +422,24 @@ pub fn write_repair(writer: &mut Writer<'_>, handle: u32, wanted: &[(u64, u64)])
     })
 }
 
-/// Reads a gateway's repair request: room, generation and inclusive ranges of offsets.
-pub fn read_link_repair(body: &[u8]) -> Option<(u64, u32, impl Iterator<Item = (u64, u64)> + '_)> {
+/// Reads a gateway's repair request: room, generation, whether it is for history, and inclusive ranges of offsets.
+pub fn read_link_repair(body: &[u8]) -> Option<(u64, u32, bool, impl Iterator<Item = (u64, u64)> + '_)> {
     let mut reader = Reader::new(body);
-    let (room, generation) = (reader.u64()?, reader.u32()?);
-    Some((room, generation, ranges(&mut reader)?))
+    let (room, generation, history) = (reader.u64()?, reader.u32()?, reader.u8()? != 0);
+    Some((room, generation, history, ranges(&mut reader)?))
 }
 
-/// Writes a gateway's repair request of at most [`REPAIR_RANGES`] ranges.
-pub fn write_link_repair(writer: &mut Writer<'_>, room: u64, generation: u32, wanted: &[(u64, u64)]) -> bool {
+/// Writes a gateway's repair request of at most [`REPAIR_RANGES`] ranges. `history`: nothing is missing, a member that came
+/// back wants what was before.
+pub fn write_link_repair(
+    writer: &mut Writer<'_>,
+    room: u64,
+    generation: u32,
+    history: bool,
+    wanted: &[(u64, u64)],
+) -> bool {
     append(writer, FrameKind::LinkRepair, 0, |writer| {
-        writer.u64(room).u32(generation);
+        writer.u64(room).u32(generation).u8(u8::from(history));
         put_ranges(writer, wanted);
         true
     })

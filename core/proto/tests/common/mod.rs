@@ -663,7 +663,7 @@ pub fn sample_frames() -> Vec<Vec<u8>> {
                 true
             })
         }),
-        body(|writer| write_link_repair(writer, room, 1, &[(1, 1), (2, 5)])),
+        body(|writer| write_link_repair(writer, room, 1, false, &[(1, 1), (2, 5)])),
         body(|writer| {
             LinkLost {
                 room,
@@ -1238,7 +1238,7 @@ pub fn fuzz_frames(data: &[u8]) {
             FrameKind::Heads => seen(muster_proto::wire::room::heads(body).count()),
             FrameKind::Repair => seen(muster_proto::wire::room::read_repair(body).map(|(_, ranges)| ranges.count())),
             FrameKind::LinkRepair => {
-                seen(muster_proto::wire::room::read_link_repair(body).map(|(_, _, ranges)| ranges.count()))
+                seen(muster_proto::wire::room::read_link_repair(body).map(|(_, _, _, ranges)| ranges.count()))
             }
             FrameKind::LinkHeads => seen(LinkHead::read_all(body).count()),
             FrameKind::LinkLost => seen(LinkLost::read(body)),
