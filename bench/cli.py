@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, cast
 
 import typer
@@ -23,6 +24,7 @@ from bench.peers import ALL, Missing, Mosquitto, Peer, compare
 from bench.progress import Progress, for_terminal
 from bench.report import Case, Report
 from bench.rounds import VoidRunError
+from bench.table import markdown
 from bench.targets import Load
 
 EXIT_FAILURE, EXIT_UNAVAILABLE, EXIT_TRY_LATER = 1, 69, 75
@@ -274,6 +276,23 @@ def _fanout(options: Options, progress: Progress, _label: str) -> tuple[Case, ..
     return fanout_bench.run(
         rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
     )
+
+
+@app.command()
+def table(
+    files: Annotated[
+        list[Path], typer.Argument(exists=True, dir_okay=False, help="What `--json` printed, a file each.")
+    ],
+) -> None:
+    """The goals of documents made with --json, as a Markdown table. Measures nothing."""
+    reports = []
+    for file in files:
+        try:
+            reports.append(Report.from_json(file.read_text()))
+        except (ValueError, KeyError, TypeError):
+            _say(f"{file}: no document of a bench; write one by `muster bench … --json > {file}`")
+            raise typer.Exit(EXIT_FAILURE) from None
+    typer.echo(markdown(reports))
 
 
 def _run(name: str, measure: Measure, options: Options) -> None:

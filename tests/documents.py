@@ -10,7 +10,8 @@ ROOT: Final = Path(__file__).parents[1]
 
 def fenced(page: str, language: str = "") -> list[str]:
     """The contents of the blocks in this language, in order."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    return [text for named, text in blocks if named == language]
 
 
 def cells(page: str, *head: str) -> Iterator[list[str]]:
