@@ -4,6 +4,7 @@ mod common;
 
 use common::*;
 use muster_proto::broker::Broker;
+use muster_proto::client::member::Item;
 use muster_proto::client::{Client, Side, SILENCE_MAX};
 use muster_proto::gateway::room::FIRST_PLACE;
 use muster_proto::gateway::{Gateway, ANSWER_WAIT};
@@ -11,8 +12,8 @@ use muster_proto::limits::{PUBLISH_ACK_DELAY_MAX, PUBLISH_ACK_MESSAGES};
 use muster_proto::router::GATEWAY_LEASE;
 use muster_proto::wire::publish::{Positions, PROMPT};
 use muster_proto::wire::record::Record;
-use muster_proto::wire::room::{read_link_repair, write_link_repair, LinkBlock, LinkHead, RoomBlock};
-use muster_proto::wire::{Code, FrameKind, Role};
+use muster_proto::wire::room::{read_link_repair, write_link_repair, GapPlace, LinkBlock, LinkHead, RoomBlock, Skip};
+use muster_proto::wire::{Code, FrameKind, GapReason, Role, StreamGap};
 
 /// Sessions 0 and 1, a broker's link and a router's: a gateway that knows no room yet.
 fn gateway() -> Rig<Gateway> {
@@ -329,4 +330,43 @@ fn history_of_one_member_keeps_nobodys_hole_open() {
     let first = rig.peers[1].got.iter().find(|(kind, _)| *kind == FrameKind::LinkRoom);
     let first = LinkBlock::read(&first.expect("an answer").1).map(|block| block.offset);
     assert_eq!(first, Some(50));
+}
+
+#[test]
+fn a_skip_over_a_gap_announces_what_is_missing_before_the_gap() {
+    let mut rig = Rig::<Client>::new();
+    let (stream, reason) = (stream(1), GapReason::Unrepaired);
+    let gap = |first, last, reason| StreamGap {
+        stream,
+        first,
+        last,
+        reason,
+    };
+    let one = body(|writer| {
+        let mut block = RoomBlock::begin(writer, 0, FIRST_PLACE, stream, 1);
+        block.push(writer, &message(1, b"one"));
+        block.finish(writer) == 1
+    });
+    rig.frame(0, FrameKind::Room as u8, &one);
+    let ahead = GapPlace {
+        handle: 0,
+        index: FIRST_PLACE + 5,
+        gap: gap(6, 9, reason),
+    };
+    rig.say(0, &body(|writer| ahead.write(writer)));
+    let skip = Skip {
+        handle: 0,
+        index: FIRST_PLACE + 7,
+        reason: GapReason::Slow,
+        resume: vec![(stream, 11)],
+    };
+    rig.say(0, &body(|writer| skip.write(writer)));
+    let (mut data, mut gaps) = (Vec::new(), Vec::new());
+    while let Some(item) = rig.machine.read(rig.now, 0, &mut data) {
+        if let Item::Gap(gap) = item {
+            gaps.push(gap);
+        }
+    }
+    let slow = GapReason::Slow;
+    assert_eq!(gaps, [gap(2, 5, slow), gap(6, 9, reason), gap(10, 10, slow)]);
 }

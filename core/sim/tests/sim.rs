@@ -45,6 +45,7 @@ found! {
     a_routers_waits_do_not_outlive_a_brokers_link: 816, 1072;
     what_wants_no_status_is_not_waited_for: 2461;
     a_status_that_was_overtaken_closes_no_window: 974, 1088;
+    a_skip_over_a_gap_announces_what_is_missing_before_it: 728;
     a_member_that_asks_notices_that_its_gateway_is_gone: 73;
 }
 

@@ -257,9 +257,11 @@ impl Member {
         }
         while let Some(entry) = self.held.first_entry().filter(|entry| *entry.key() < skip.index) {
             let held = entry.remove();
-            if let Held::Message { stream, offset, .. } = &held {
-                self.lost_before(*stream, *offset, skip.reason);
-            }
+            let (stream, first) = match &held {
+                Held::Message { stream, offset, .. } => (*stream, *offset),
+                Held::Gap(gap) => (gap.stream, gap.first),
+            };
+            self.lost_before(stream, first, skip.reason);
             self.take(shared, held);
         }
         // A stream that the gateway names no more has an end that nobody knows.
