@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::hash::KeyedState;
+use crate::wire::record::Membership;
 
 /// Tombstones kept per gateway; the oldest versions go first.
 pub const TOMBSTONES_MAX: usize = 65_536;
@@ -13,11 +14,19 @@ pub const TOMBSTONES_MAX: usize = 65_536;
 /// One gateway's rooms.
 struct View {
     epoch: u32,
-    rooms: HashMap<u64, (u64, bool), KeyedState>,
+    rooms: HashMap<u64, Known, KeyedState>,
     present: usize,
     snapshot: Option<HashSet<u64, KeyedState>>,
     loaded: bool,
     version: u64,
+}
+
+/// What a gateway said last of a room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Known {
+    check: u64,
+    version: u64,
+    present: bool,
 }
 
 /// A room began or ceased to be wanted by a gateway.
@@ -25,11 +34,9 @@ struct View {
 pub struct Change {
     pub gateway: u32,
     pub room: u64,
+    pub check: u64,
     pub present: bool,
 }
-
-/// Rooms of one gateway: room, version, present.
-pub type Rooms = Vec<(u64, u64, bool)>;
 
 /// All gateways' rooms.
 pub struct Interest {
@@ -68,11 +75,12 @@ impl Interest {
         let Some(view) = self.views.remove(&gateway) else {
             return;
         };
-        let rooms = view.rooms.iter().filter(|(_, (_, present))| *present);
+        let rooms = view.rooms.iter().filter(|(_, known)| known.present);
         let mut gone: Vec<_> = rooms
-            .map(|(room, _)| Change {
+            .map(|(room, known)| Change {
                 gateway,
                 room: *room,
+                check: known.check,
                 present: false,
             })
             .collect();
@@ -92,38 +100,50 @@ impl Interest {
     }
 
     /// One room of a gateway, within a snapshot or after it. `false`: of an earlier life.
-    pub fn apply(
-        &mut self,
-        gateway: u32,
-        epoch: u32,
-        room: u64,
-        version: u64,
-        present: bool,
-        changes: &mut Vec<Change>,
-    ) -> bool {
+    pub fn apply(&mut self, gateway: u32, epoch: u32, membership: Membership, changes: &mut Vec<Change>) -> bool {
         let Some(view) = self.view(gateway, epoch, changes) else {
             return false;
         };
+        let Membership {
+            room,
+            check,
+            version,
+            present,
+        } = membership;
         if let Some(seen) = &mut view.snapshot {
             seen.insert(room);
         }
         view.version = view.version.max(version);
         let known = view.rooms.get(&room).copied();
-        if known.is_some_and(|(known, _)| known >= version) {
+        if known.is_some_and(|known| known.version >= version) {
             return true;
         }
-        view.rooms.insert(room, (version, present));
-        if known.is_some_and(|(_, was)| was) != present {
-            view.present = if present { view.present + 1 } else { view.present - 1 };
-            changes.push(Change { gateway, room, present });
+        let new = Known {
+            check,
+            version,
+            present,
+        };
+        view.rooms.insert(room, new);
+        let was = known.filter(|known| known.present);
+        if was.map(|was| was.check) != present.then_some(check) {
+            // Another name under the same number is another room.
+            let change = |known: Known| Change {
+                gateway,
+                room,
+                check: known.check,
+                present: known.present,
+            };
+            changes.extend(was.map(|was| change(Known { present: false, ..was })));
+            changes.extend(present.then(|| change(new)));
+            view.present = view.present + usize::from(present) - usize::from(was.is_some());
         }
         if view.rooms.len() - view.present > TOMBSTONES_MAX {
             // The newer half stays. By rank and not by distance: what a version says of itself bounds nothing.
-            let gone = view.rooms.values().filter(|(_, present)| !present);
-            let mut versions: Vec<u64> = gone.map(|(version, _)| *version).collect();
+            let gone = view.rooms.values().filter(|known| !known.present);
+            let mut versions: Vec<u64> = gone.map(|known| known.version).collect();
             let (_, floor, _) = versions.select_nth_unstable(TOMBSTONES_MAX / 2);
             let floor = *floor;
-            view.rooms.retain(|_, (version, present)| *present || *version > floor);
+            view.rooms.retain(|_, known| known.present || known.version > floor);
         }
         true
     }
@@ -136,16 +156,17 @@ impl Interest {
         view.loaded = true;
         let Some(seen) = view.snapshot.take() else { return true };
         let mut gone = Vec::new();
-        view.rooms.retain(|room, (known, present)| {
-            let kept = seen.contains(room) || *known > version;
-            if !kept && *present {
+        view.rooms.retain(|room, known| {
+            let kept = seen.contains(room) || known.version > version;
+            if !kept && known.present {
                 gone.push(Change {
                     gateway,
                     room: *room,
+                    check: known.check,
                     present: false,
                 });
             }
-            kept && (*present || *known > version)
+            kept && (known.present || known.version > version)
         });
         view.present -= gone.len();
         gone.sort_unstable();
@@ -177,21 +198,38 @@ impl Interest {
         self.views.get(&gateway).is_some_and(|view| view.snapshot.is_some())
     }
 
-    /// What is known of a gateway's rooms, tombstones included: room, version, present. Sorted by room. What an open snapshot
-    /// has not named yet comes apart.
-    pub fn rooms_of(&self, gateway: u32) -> (Rooms, Rooms) {
+    /// What is known of a gateway's rooms, tombstones included, sorted by room. What an open snapshot has not named yet comes
+    /// apart.
+    pub fn rooms_of(&self, gateway: u32) -> (Vec<Membership>, Vec<Membership>) {
         let Some(view) = self.views.get(&gateway) else {
             return Default::default();
         };
         let mut rooms: Vec<_> = view
             .rooms
             .iter()
-            .map(|(room, (version, present))| (*room, *version, *present))
+            .map(|(room, known)| Membership {
+                room: *room,
+                check: known.check,
+                version: known.version,
+                present: known.present,
+            })
             .collect();
         rooms.sort_unstable();
         rooms
             .into_iter()
-            .partition(|(room, _, _)| view.snapshot.as_ref().is_none_or(|seen| seen.contains(room)))
+            .partition(|known| view.snapshot.as_ref().is_none_or(|seen| seen.contains(&known.room)))
+    }
+
+    /// Whether anything is known of a gateway's room.
+    pub fn knows(&self, gateway: u32, room: u64) -> bool {
+        self.views
+            .get(&gateway)
+            .is_some_and(|view| view.rooms.contains_key(&room))
+    }
+
+    /// What is kept in all, tombstones included.
+    pub fn kept(&self) -> usize {
+        self.views.values().map(|view| view.rooms.len()).sum()
     }
 
     /// Every (gateway, room) that is wanted, sorted.
@@ -201,12 +239,20 @@ impl Interest {
             wanted.extend(
                 view.rooms
                     .iter()
-                    .filter(|(_, (_, present))| *present)
+                    .filter(|(_, known)| known.present)
                     .map(|(room, _)| (*gateway, *room)),
             );
         }
         wanted.sort_unstable();
         wanted
+    }
+
+    /// What a gateway wants: rooms, each with the second half of its name's hash.
+    pub fn wanted_by(&self, gateway: u32) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let rooms = self.views.get(&gateway).into_iter().flat_map(|view| &view.rooms);
+        rooms
+            .filter(|(_, known)| known.present)
+            .map(|(room, known)| (*room, known.check))
     }
 
     /// Rooms wanted in all, counted once per gateway.
@@ -228,24 +274,34 @@ mod tests {
         Interest::new(KeyedState::new(1, 2))
     }
 
+    fn said(room: u64, version: u64, present: bool) -> Membership {
+        let check = !room;
+        Membership {
+            room,
+            check,
+            version,
+            present,
+        }
+    }
+
     #[test]
     fn a_new_life_clears_the_old_one_and_an_old_one_changes_nothing() {
         let (mut interest, mut changes) = (interest(), Vec::new());
-        interest.apply(1, 5, 10, 1, true, &mut changes);
+        interest.apply(1, 5, said(10, 1, true), &mut changes);
         assert!(interest.begin(1, 6, 0, &mut changes));
         assert_eq!(interest.wanted(), []);
-        assert!(!interest.apply(1, 5, 11, 9, true, &mut changes));
+        assert!(!interest.apply(1, 5, said(11, 9, true), &mut changes));
         assert_eq!(changes.len(), 2);
     }
 
     #[test]
     fn a_snapshot_removes_what_it_does_not_name() {
         let (mut interest, mut changes) = (interest(), Vec::new());
-        interest.apply(1, 1, 10, 1, true, &mut changes);
-        interest.apply(1, 1, 11, 2, true, &mut changes);
+        interest.apply(1, 1, said(10, 1, true), &mut changes);
+        interest.apply(1, 1, said(11, 2, true), &mut changes);
         interest.begin(1, 1, 5, &mut changes);
-        interest.apply(1, 1, 11, 2, true, &mut changes);
-        interest.apply(1, 1, 12, 7, true, &mut changes);
+        interest.apply(1, 1, said(11, 2, true), &mut changes);
+        interest.apply(1, 1, said(12, 7, true), &mut changes);
         interest.end(1, 1, 5, &mut changes);
         assert_eq!(interest.wanted(), [(1, 11), (1, 12)]);
         assert!(interest.is_loaded(1));
@@ -255,10 +311,26 @@ mod tests {
     fn versions_that_lie_do_not_keep_tombstones_for_ever() {
         let (mut interest, mut changes) = (interest(), Vec::new());
         for room in 0..3 * TOMBSTONES_MAX as u64 {
-            interest.apply(1, 1, room, 1 << 62, false, &mut changes);
+            interest.apply(1, 1, said(room, 1 << 62, false), &mut changes);
         }
         let (rooms, _) = interest.rooms_of(1);
         assert!(rooms.len() <= TOMBSTONES_MAX, "{}", rooms.len());
+    }
+
+    #[test]
+    fn another_name_under_the_same_number_is_another_room() {
+        let (mut interest, mut changes) = (interest(), Vec::new());
+        let one = said(10, 1, true);
+        let other = Membership {
+            check: 5,
+            version: 3,
+            ..one
+        };
+        interest.apply(1, 1, one, &mut changes);
+        interest.apply(1, 1, other, &mut changes);
+        let told: Vec<_> = changes.iter().map(|change| (change.check, change.present)).collect();
+        assert_eq!(told, [(one.check, true), (one.check, false), (5, true)]);
+        assert_eq!(interest.len(), 1);
     }
 
     proptest! {
@@ -279,7 +351,7 @@ mod tests {
             }
             let (mut interest, mut changes) = (interest(), Vec::new());
             for (room, version) in shuffled {
-                interest.apply(1, 1, room, version, version % 2 == 0, &mut changes);
+                interest.apply(1, 1, said(room, version, version % 2 == 0), &mut changes);
             }
             let expected: Vec<_> = newest.into_iter().filter(|(_, version)| version % 2 == 0).map(|(room, _)| (1, room)).collect();
             prop_assert_eq!(interest.wanted(), expected.clone());

@@ -26,8 +26,9 @@ pub const DIAL_FIRST: Micros = 50_000;
 pub const DIAL_MAX: Micros = 500_000;
 /// Handshakes that wait for their first sealed datagram; older ones make way.
 pub const UNPROVEN_LIFE: Micros = 5_000_000;
-/// Control records that a link may have unacknowledged: a snapshot of a million rooms at 60 B.
-pub const LINK_LOG_BYTES: usize = 64 << 20;
+/// Control records that a link may have unacknowledged: a snapshot of 4 M rooms (`ROOMS_MAX` of every role) at 66 B, and
+/// what changes meanwhile.
+pub const LINK_LOG_BYTES: usize = 288 << 20;
 /// Unproven links at once.
 const UNPROVEN_MAX: usize = 256;
 
@@ -56,6 +57,8 @@ crate::counters! {
         links_up,
         /// Links that were lost.
         links_down,
+        /// Links given up: more was to be told than their logs hold.
+        links_log_full,
     }
 }
 
@@ -337,6 +340,20 @@ impl Links {
         }
     }
 
+    /// Appends a record to a link's log. `None`: there is no such link, or its log is full. Then the link is given up: what was
+    /// not told once only the snapshot on the next link can tell.
+    pub fn record(&mut self, now: Micros, slot: u32, record: &Record<'_>) -> Option<u64> {
+        let link = self.table.get_mut(slot)?;
+        let offset = link.conn.record(record);
+        if offset.is_some() {
+            self.table.mark(slot);
+        } else {
+            self.counters.links_log_full += 1;
+            self.lose(now, slot, "log full");
+        }
+        offset
+    }
+
     /// Notes a record that links exchange among themselves; others are the role's.
     pub fn link_record(&mut self, slot: u32, record: &Record<'_>) -> bool {
         if let Record::LinkReady { token } = record {
@@ -573,4 +590,59 @@ impl Links {
 /// Bytes of frames that a datagram of `payload` bytes has room for.
 pub const fn frames_max(payload: usize) -> usize {
     payload - HEADER - crate::seal::TAG
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::door::DoorKey;
+    use crate::handshake::ResetSecret;
+    use crate::machine::Entropy;
+    use crate::seal::Secret;
+
+    struct Zeros;
+
+    impl Entropy for Zeros {
+        fn fill(&mut self, bytes: &mut [u8]) {
+            bytes.fill(0);
+        }
+    }
+
+    #[test]
+    fn a_link_whose_log_is_full_is_given_up() {
+        let cluster = ClusterKeys {
+            current: (1, [7; 32]),
+            next: None,
+        };
+        let key = DoorKey::Cluster(Box::new(cluster.clone()));
+        let mut links = Links::new(Door::new(key, ResetSecret::new([1; 32]), &mut Zeros), cluster, 0);
+        let peer = Identity {
+            node: 9,
+            role: Role::Router,
+            epoch: 1,
+        };
+        let link = Link {
+            peer,
+            proven: false,
+            probe: false,
+            told: 0,
+            token: None,
+            made_at: 0,
+        };
+        let secret = Secret::new([1; 16]);
+        let conn = |id| Conn::new(id, 1, 0, Addr::default(), secret, false, 1, 1_000, 0);
+        let slot = links.table.insert(5, |id| (conn(id), link));
+        links.prove(0, slot);
+        assert!(matches!(links.change(), Some(LinkChange::Up { .. })));
+        let mut told = 0;
+        while links.record(0, slot, &Record::Complete).is_some() {
+            told += 1;
+        }
+        assert!((10..40).contains(&told), "{told} records of 33 B in 1,000 B");
+        let reason = "log full";
+        assert_eq!(links.change(), Some(LinkChange::Down { slot, peer, reason }));
+        assert_eq!((links.to(9), links.counters.links_log_full), (None, 1));
+        assert_eq!(links.record(0, slot, &Record::Complete), None);
+        assert_eq!((links.change(), links.counters.links_log_full), (None, 1), "once");
+    }
 }

@@ -3,7 +3,7 @@
 //! It numbers nothing and keeps no message: a publisher repeats what was lost on the way. It stamps who publishes, so that
 //! nobody can speak for another user. Knows no member.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::address::Bucket;
 use crate::codec::Writer;
@@ -11,10 +11,9 @@ use crate::conn::Control;
 use crate::door::{Door, DoorKey};
 use crate::gateway::{LINK_SOCKET, PUBLIC_SOCKET};
 use crate::handshake::{ClusterKeys, ResetSecret, ServerKey};
-use crate::hash::KeyedState;
 use crate::links::{LinkChange, Links};
 use crate::machine::{Arrival, Entropy, Inbox, Machine, Micros, Outbox};
-use crate::name::RoomName;
+use crate::name::{RoomKey, RoomName};
 use crate::node::{Identity, Node};
 use crate::placement::Placement;
 use crate::sessions::{Question, Sessions};
@@ -82,7 +81,7 @@ pub enum ProxyEvent {
 
 #[derive(Clone, Copy)]
 struct OpenRoom {
-    room: u64,
+    key: RoomKey,
     incarnation: u64,
 }
 
@@ -119,8 +118,6 @@ pub struct Proxy {
     links: Links,
     sessions: Sessions<Publisher>,
     queues: BTreeMap<u32, Queue>,
-    /// The second half of each opened room's hash, to tell two names with one id apart.
-    checks: HashMap<u64, u64, KeyedState>,
     placement: Placement,
     name_key: [u8; 16],
     pub counters: ProxyCounters,
@@ -136,13 +133,11 @@ impl Proxy {
             reset(),
             entropy.as_mut(),
         );
-        let mut node = Node::new(config.me, config.payload, seed, entropy);
-        let hash = KeyedState::new(node.secret_u64(), node.secret_u64());
+        let node = Node::new(config.me, config.payload, seed, entropy);
         Proxy {
             links: Links::new(link, config.cluster, LINK_SOCKET),
             sessions: Sessions::new(public, config.keepalive_ms, config.idle_ms),
             queues: BTreeMap::new(),
-            checks: HashMap::with_hasher(hash),
             placement: Placement::default(),
             name_key: config.name_key,
             counters: ProxyCounters::default(),
@@ -261,10 +256,7 @@ impl Proxy {
             },
             _ => return,
         };
-        if let Some(peer) = self.sessions.table.get_mut(slot) {
-            peer.conn.record(&answer);
-        }
-        self.sessions.table.mark(slot);
+        self.sessions.tell(slot, &answer);
     }
 
     fn open(&mut self, now: Micros, slot: u32, name: &[u8], incarnation: u64) -> Result<u32, Code> {
@@ -275,14 +267,10 @@ impl Proxy {
             return Err(Code::Unknown);
         };
         let publisher = &mut peer.data.data;
-        let opened = OpenRoom {
-            room: key.id,
-            incarnation,
-        };
         if let Some(handle) = publisher
             .rooms
             .iter()
-            .position(|known| known.room == key.id && known.incarnation == incarnation)
+            .position(|known| known.key == key && known.incarnation == incarnation)
         {
             return Ok(handle as u32);
         }
@@ -292,13 +280,7 @@ impl Proxy {
         if !publisher.opens.take(now, 1) {
             return Err(Code::RateLimited);
         }
-        if self.checks.len() >= crate::gateway::ROOMS_MAX {
-            self.checks.clear();
-        }
-        if *self.checks.entry(key.id).or_insert(key.check) != key.check {
-            return Err(Code::NameCollision);
-        }
-        publisher.rooms.push(opened);
+        publisher.rooms.push(OpenRoom { key, incarnation });
         self.counters.rooms_opened += 1;
         Ok(publisher.rooms.len() as u32 - 1)
     }
@@ -322,14 +304,15 @@ impl Proxy {
         let (session, user) = (peer.conn.id, peer.data.user);
         let owner = self
             .placement
-            .owner(open.room)
+            .owner(open.key.id)
             .and_then(|node| self.links.to(node).map(|slot| (node, slot)));
         let Some((node, link)) = owner else {
             self.counters.dropped_no_owner += count;
             return;
         };
         let passed = LinkPublish {
-            room: open.room,
+            room: open.key.id,
+            check: open.key.check,
             publisher: PublisherId {
                 user,
                 incarnation: open.incarnation,

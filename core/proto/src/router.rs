@@ -15,13 +15,16 @@ use crate::machine::{Arrival, Entropy, Inbox, Machine, Micros, Outbox};
 use crate::node::{Identity, Node};
 use crate::placement::Placement;
 use crate::wire::header::HEADER;
-use crate::wire::record::Record;
-use crate::wire::{Frames, Role};
+use crate::wire::record::{Membership, Record};
+use crate::wire::{Code, Frames, Role};
 
 /// How long a new router waits for gateways that the placement names before it says that it knows all there is to know.
 pub const SETTLE: Micros = 1_000_000;
 /// A gateway that is away for this long has no members any more.
 pub const GATEWAY_LEASE: Micros = 30_000_000;
+
+/// Rooms known at once, over all gateways, tombstones included: as many as a link's log can tell, and as a broker has.
+pub const ROOMS_MAX: usize = crate::broker::ROOMS_MAX;
 
 /// How a router is set up.
 pub struct RouterConfig {
@@ -44,6 +47,8 @@ crate::counters! {
         dropped_stale_epoch,
         /// Gateways forgotten because they stayed away.
         gateways_expired,
+        /// Membership changes refused: too many rooms.
+        refused_full,
     }
 }
 
@@ -66,6 +71,7 @@ pub struct Router {
     brokers: BTreeMap<u32, (u32, bool)>,
     placement: Placement,
     started: Option<Micros>,
+    rooms_max: usize,
     pub counters: RouterCounters,
     events: VecDeque<LinkChange>,
 }
@@ -86,6 +92,7 @@ impl Router {
             brokers: BTreeMap::new(),
             placement: Placement::default(),
             started: None,
+            rooms_max: ROOMS_MAX,
             counters: RouterCounters::default(),
             events: VecDeque::new(),
             node,
@@ -159,15 +166,15 @@ impl Router {
             if self.links.link_record(slot, &record) {
                 continue;
             }
-            if peer.role != Role::Gateway || !self.membership(peer.node, peer.epoch, &record) {
+            if peer.role != Role::Gateway || !self.membership(now, peer.node, peer.epoch, &record) {
                 self.links.counters.link_dropped_frame += 1;
             }
         }
-        if acknowledged || peer.role == Role::Gateway {
-            self.cover();
-        }
         self.links.after(now, slot, elicits);
         self.link_changes(now);
+        if acknowledged || peer.role == Role::Gateway {
+            self.cover(now);
+        }
     }
 
     fn logged(&mut self, gateway: u32) {
@@ -177,7 +184,7 @@ impl Router {
     }
 
     /// Takes a gateway's record and passes it on. `false`: not a gateway's to send.
-    fn membership(&mut self, gateway: u32, epoch: u32, record: &Record<'_>) -> bool {
+    fn membership(&mut self, now: Micros, gateway: u32, epoch: u32, record: &Record<'_>) -> bool {
         let mut changes = Vec::new();
         let (alive, told) = match *record {
             Record::SnapshotBegin { version } => {
@@ -191,19 +198,20 @@ impl Router {
                     },
                 )
             }
-            Record::Membership { room, version, present } => {
+            Record::Membership(membership) => {
                 self.counters.memberships_received += 1;
-                let alive = self
-                    .interest
-                    .apply(gateway, epoch, room, version, present, &mut changes);
+                let full = membership.present && self.interest.kept() >= self.rooms_max;
+                if full && !self.interest.knows(gateway, membership.room) {
+                    self.refuse(now, gateway, membership.room);
+                    return true;
+                }
+                let alive = self.interest.apply(gateway, epoch, membership, &mut changes);
                 (
                     alive,
                     Record::GatewayMembership {
                         node: gateway,
                         epoch,
-                        room,
-                        version,
-                        present,
+                        membership,
                     },
                 )
             }
@@ -227,14 +235,10 @@ impl Router {
         }
         let mut offsets = Vec::with_capacity(self.brokers.len());
         for (slot, _) in self.brokers.values() {
-            let Some(link) = self.links.table.get_mut(*slot) else {
-                continue;
-            };
-            if let Some(offset) = link.conn.record(&told) {
+            if let Some(offset) = self.links.record(now, *slot, &told) {
                 offsets.push((*slot, offset));
+                self.counters.memberships_sent += 1;
             }
-            self.counters.memberships_sent += 1;
-            self.links.table.mark(*slot);
         }
         if let Some(link) = self.gateways.get_mut(&gateway) {
             match link.uncovered.back_mut() {
@@ -246,8 +250,17 @@ impl Router {
         true
     }
 
+    /// There is no place for a gateway's room; it hears so before it could take it for covered.
+    fn refuse(&mut self, now: Micros, gateway: u32, room: u64) {
+        self.counters.refused_full += 1;
+        if let Some(slot) = self.gateways.get(&gateway).and_then(|gateway| gateway.slot) {
+            let code = Code::Busy;
+            self.links.record(now, slot, &Record::RoomRefused { room, code });
+        }
+    }
+
     /// Tells gateways how far every broker is.
-    fn cover(&mut self) {
+    fn cover(&mut self, now: Micros) {
         if self.brokers.is_empty() {
             return;
         }
@@ -273,16 +286,10 @@ impl Router {
                     .front()
                     .is_none_or(|(offset, _)| *offset > gateway.covered)
             {
-                if let Some(link) = links
-                    .table
-                    .get_mut(slot)
-                    .filter(|link| link.data.told < gateway.covered)
-                {
-                    link.data.told = gateway.covered;
-                    link.conn.record(&Record::Covered {
-                        offset: gateway.covered,
-                    });
-                    links.table.mark(slot);
+                let offset = gateway.covered;
+                if let Some(link) = links.table.get_mut(slot).filter(|link| link.data.told < offset) {
+                    link.data.told = offset;
+                    links.record(now, slot, &Record::Covered { offset });
                 }
             }
         }
@@ -317,7 +324,7 @@ impl Router {
                         for (_, waits) in self.gateways.values_mut().flat_map(|gateway| &mut gateway.uncovered) {
                             waits.retain(|(waited, _)| *waited != slot);
                         }
-                        self.cover();
+                        self.cover(now);
                     }
                 }
                 LinkChange::Up { .. } => {}
@@ -333,14 +340,12 @@ impl Router {
             for (node, epoch, version) in self.interest.gateways() {
                 let whole = self.interest.is_loaded(node) && !self.interest.is_open(node);
                 let (seen, unseen) = self.interest.rooms_of(node);
-                let tell = |link: &mut Conn<LINK_BLOCKS>, rooms: Vec<(u64, u64, bool)>| {
-                    for (room, version, present) in rooms {
+                let tell = |link: &mut Conn<LINK_BLOCKS>, rooms: Vec<Membership>| {
+                    for membership in rooms {
                         link.record(&Record::GatewayMembership {
                             node,
                             epoch,
-                            room,
-                            version,
-                            present,
+                            membership,
                         });
                     }
                 };
@@ -375,10 +380,7 @@ impl Router {
             return;
         }
         for (slot, complete) in self.brokers.values_mut().filter(|(_, complete)| !complete) {
-            if let Some(link) = self.links.table.get_mut(*slot) {
-                *complete = link.conn.record(&Record::Complete).is_some();
-                self.links.table.mark(*slot);
-            }
+            *complete = self.links.record(now, *slot, &Record::Complete).is_some();
         }
     }
 
@@ -398,10 +400,7 @@ impl Router {
             self.counters.gateways_expired += 1;
             self.interest.gone(node, epoch, &mut Vec::new());
             for (slot, _) in self.brokers.values() {
-                if let Some(link) = self.links.table.get_mut(*slot) {
-                    link.conn.record(&Record::GatewayGone { node, epoch });
-                    self.links.table.mark(*slot);
-                }
+                self.links.record(now, *slot, &Record::GatewayGone { node, epoch });
             }
         }
     }
@@ -468,4 +467,66 @@ impl Machine for Router {
     }
 
     fn stalled(&mut self, _now: Micros) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Zeros;
+
+    impl Entropy for Zeros {
+        fn fill(&mut self, bytes: &mut [u8]) {
+            bytes.fill(0);
+        }
+    }
+
+    #[test]
+    fn a_router_without_place_refuses_rooms_until_there_is_some() {
+        let me = Identity {
+            node: 1,
+            role: Role::Router,
+            epoch: 1,
+        };
+        let config = RouterConfig {
+            me,
+            payload: 1_200,
+            cluster: ClusterKeys {
+                current: (1, [7; 32]),
+                next: None,
+            },
+            reset_secret: [1; 32],
+        };
+        let mut router = Router::new(config, 1, Box::new(Zeros));
+        router.rooms_max = 3;
+        let mut say = |gateway: u32, room: u64, version: u64, present: bool| {
+            let membership = Membership {
+                room,
+                check: 1,
+                version,
+                present,
+            };
+            assert!(router.membership(0, gateway, 1, &Record::Membership(membership)));
+            (router.interest.wanted().len(), router.counters.refused_full)
+        };
+        say(2, 10, 1, true);
+        say(2, 11, 2, true);
+        assert_eq!(say(3, 10, 1, true), (3, 0));
+        assert_eq!(say(3, 12, 2, true), (3, 1), "one too many");
+        assert_eq!(say(2, 10, 3, true), (3, 1), "what is known may change");
+        assert_eq!(say(2, 10, 4, false), (2, 1), "and end");
+        assert!(router.membership(0, 2, 1, &Record::SnapshotBegin { version: 5 }));
+        assert!(router.membership(0, 2, 1, &Record::SnapshotEnd { version: 5 }));
+        let membership = Membership {
+            room: 12,
+            check: 1,
+            version: 3,
+            present: true,
+        };
+        assert!(router.membership(0, 3, 1, &Record::Membership(membership)));
+        assert_eq!(
+            (router.interest.wanted(), router.counters.refused_full),
+            (vec![(3, 10), (3, 12)], 1)
+        );
+    }
 }

@@ -62,12 +62,14 @@ crate::counters! {
         sessions_opened,
         /// Sessions refused: the credential is wrong.
         refused_credential,
-        /// Sessions refused: too many credentials wait, or this role drains.
+        /// Sessions refused: too many credentials wait, this role drains, or a room was taken from a member.
         refused_busy,
         /// Sessions that ended by silence.
         sessions_expired,
         /// Sessions that the client closed.
         sessions_closed,
+        /// Sessions ended: more was to be told than their logs hold.
+        sessions_log_full,
         /// Address changes that were checked and believed.
         addresses_changed,
     }
@@ -347,6 +349,18 @@ impl<T: Default> Sessions<T> {
         None
     }
 
+    /// Appends a record to a session's log. One that is full, as nothing in it is ever acknowledged, ends the session: an answer
+    /// that is left out would be waited for without end.
+    pub fn tell(&mut self, slot: u32, record: &Record<'_>) {
+        let Some(peer) = self.table.get_mut(slot) else { return };
+        if peer.conn.record(record).is_some() {
+            self.table.mark(slot);
+        } else {
+            self.counters.sessions_log_full += 1;
+            self.end(slot);
+        }
+    }
+
     /// Answers a question. Gives the session's slot and what it asked for meanwhile, if it is still there and welcome.
     pub fn answer(&mut self, now: Micros, id: u64, user: Option<u64>) -> Option<(u32, Vec<Vec<u8>>)> {
         let slot = self.table.find(id)?;
@@ -374,7 +388,8 @@ impl<T: Default> Sessions<T> {
         Some((slot, waiting))
     }
 
-    fn refuse(&mut self, now: Micros, slot: u32, code: Code) {
+    /// Ends a session after telling why.
+    pub fn refuse(&mut self, now: Micros, slot: u32, code: Code) {
         let Some(peer) = self.table.get_mut(slot) else { return };
         match code {
             Code::BadCredential => self.counters.refused_credential += 1,

@@ -5,12 +5,14 @@ mod common;
 use common::*;
 use muster_proto::broker::Broker;
 use muster_proto::client::member::Item;
-use muster_proto::client::{Client, Side, SILENCE_MAX};
+use muster_proto::client::publication::PublishError;
+use muster_proto::client::{Client, ClientEvent, Side, SILENCE_MAX};
 use muster_proto::gateway::room::FIRST_PLACE;
 use muster_proto::gateway::{Gateway, ANSWER_WAIT};
 use muster_proto::limits::{PUBLISH_ACK_DELAY_MAX, PUBLISH_ACK_MESSAGES};
+use muster_proto::machine::Machine;
 use muster_proto::router::GATEWAY_LEASE;
-use muster_proto::wire::publish::{Positions, PROMPT};
+use muster_proto::wire::publish::{Ack, Positions, PROMPT};
 use muster_proto::wire::record::Record;
 use muster_proto::wire::room::{read_link_repair, write_link_repair, GapPlace, LinkBlock, LinkHead, RoomBlock, Skip};
 use muster_proto::wire::{Code, FrameKind, GapReason, Role, StreamGap};
@@ -130,14 +132,15 @@ fn broker() -> Rig<Broker> {
 fn names_gateway(rig: &mut Rig<Broker>, router: usize) {
     let (node, epoch, version) = (GATEWAY, EPOCH, 1);
     rig.tell(router, &Record::GatewayBegin { node, epoch, version });
-    let membership = Record::GatewayMembership {
-        node,
-        epoch,
-        room: room_id(ROOM),
-        version,
-        present: true,
-    };
-    rig.tell(router, &membership);
+    let membership = membership(version, true);
+    rig.tell(
+        router,
+        &Record::GatewayMembership {
+            node,
+            epoch,
+            membership,
+        },
+    );
     rig.tell(router, &Record::GatewayEnd { node, epoch, version });
 }
 
@@ -330,6 +333,150 @@ fn history_of_one_member_keeps_nobodys_hole_open() {
     let first = rig.peers[1].got.iter().find(|(kind, _)| *kind == FrameKind::LinkRoom);
     let first = LinkBlock::read(&first.expect("an answer").1).map(|block| block.offset);
     assert_eq!(first, Some(50));
+}
+
+/// A proxy's frame for a room of another name that has the same number.
+fn collides(first: u64) -> Vec<u8> {
+    let mut bytes = link_publish(77, 1, first, &[b"for another room"]);
+    bytes[12] ^= 1;
+    bytes
+}
+
+fn refusals<M: Subject>(rig: &mut Rig<M>, peer: usize) -> Vec<(u64, Code)> {
+    let records = rig.peers[peer].take_records();
+    let refusals = records.iter().filter_map(|bytes| match Record::read(bytes) {
+        Some(Record::RoomRefused { room, code }) => Some((room, code)),
+        _ => None,
+    });
+    refusals.collect()
+}
+
+#[test]
+fn two_names_with_one_number_are_never_one_room() {
+    // 0: a proxy; 1: the gateway, whose room it is; 2: the router.
+    let mut rig = Rig::<Broker>::new();
+    let published = counter(&rig.machine, "messages_published");
+    rig.say(0, &collides(1));
+    rig.turn();
+    assert_eq!(counter(&rig.machine, "messages_published"), published);
+    assert_eq!(counter(&rig.machine, "dropped_name_collision"), 1);
+    let acks = rig.peers[0].got.iter().filter(|(kind, _)| *kind == FrameKind::LinkAck);
+    let code = acks.filter_map(|(_, body)| Ack::read_link(body).and_then(|(_, rest)| Ack::read(rest)));
+    assert_eq!(code.map(|ack| ack.code).next_back(), Some(Code::NameCollision));
+
+    let other = rig.link(77, Role::Gateway);
+    let (node, epoch, version) = (77, EPOCH, 1);
+    let mut membership = membership(version, true);
+    membership.check ^= 1;
+    rig.tell(2, &Record::GatewayBegin { node, epoch, version });
+    rig.tell(
+        2,
+        &Record::GatewayMembership {
+            node,
+            epoch,
+            membership,
+        },
+    );
+    rig.tell(2, &Record::GatewayEnd { node, epoch, version });
+    rig.turn();
+    let refused = (room_id(ROOM), Code::NameCollision);
+    assert_eq!(refusals(&mut rig, other), [refused]);
+    // It hears so again on another link, and never of the other room.
+    let other = rig.link(77, Role::Gateway);
+    rig.say(0, &link_publish(5, 1, 4, &[b"four"]));
+    rig.pass(100_000, 5_000);
+    assert_eq!(refusals(&mut rig, other), [refused]);
+    assert_eq!(counter(&rig.machine, "refused_name_collision"), 2);
+    assert_eq!(
+        (
+            rig.peers[other].frames(FrameKind::LinkRoom),
+            rig.peers[other].frames(FrameKind::LinkHeads)
+        ),
+        (0, 0)
+    );
+    assert!(rig.peers[1].frames(FrameKind::LinkRoom) > 0);
+}
+
+#[test]
+fn who_came_to_a_refused_room_is_told_why() {
+    for (from, code) in [(2, Code::NameCollision), (3, Code::Busy)] {
+        let mut rig = gateway();
+        rig.join(0, 7, ROOM, Positions::default());
+        let room = room_id(ROOM);
+        rig.tell(from, &Record::RoomRefused { room, code });
+        rig.tell(3, &Record::Covered { offset: 1 << 20 });
+        rig.join(1, 8, ROOM, Positions::default());
+        assert_eq!(answers(&mut rig, 0), [(7, Err(code))]);
+        assert_eq!(answers(&mut rig, 1), [(8, Err(code))]);
+        // Once nobody is there any more, it may be tried again.
+        pass(&mut rig, 3_000_000);
+        assert_eq!(rig.machine.rooms().count(), 0);
+        rig.join(1, 9, ROOM, Positions::default());
+        rig.tell(3, &Record::Covered { offset: 1 << 20 });
+        head(&mut rig, 1, 1);
+        assert_eq!(answers(&mut rig, 1), [(9, Ok(()))]);
+        // A member whose room is taken from it hears of that too.
+        rig.tell(from, &Record::RoomRefused { room, code });
+        rig.turn();
+        assert_eq!(answers(&mut rig, 1), [(0, Err(Code::Busy))]);
+        pass(&mut rig, 4_000_000);
+        assert_eq!(
+            (rig.machine.rooms().count(), rig.machine.sessions().table.len()),
+            (0, 1)
+        );
+    }
+}
+
+#[test]
+fn a_publisher_of_a_refused_room_is_told_once_and_stops() {
+    let mut rig = Rig::<Client>::new();
+    let ack = Ack {
+        handle: 0,
+        code: Code::NameCollision,
+        cumulative: 0,
+        highest: 0,
+        credit_messages: 256,
+        credit_bytes: 1 << 18,
+        stream: stream(1),
+        missing: vec![],
+        runs: vec![],
+    };
+    let mut events = Vec::new();
+    rig.machine.drain_events(&mut events);
+    events.clear();
+    rig.say(1, &body(|writer| ack.write(writer)));
+    rig.machine.drain_events(&mut events);
+    let refused = ClientEvent::Refused {
+        room: 0,
+        publication: true,
+        code: Code::NameCollision,
+    };
+    assert_eq!(events, [refused]);
+    let refused = Err(PublishError::Refused(Code::NameCollision));
+    assert_eq!(rig.machine.publish(0, b"more", 0), refused);
+    let sent = rig.peers[1].frames(FrameKind::Publish);
+    rig.pass(3_000_000, 10_000);
+    assert_eq!(rig.peers[1].frames(FrameKind::Publish), sent);
+}
+
+#[test]
+fn who_never_acknowledges_its_answers_is_let_go() {
+    let mut rig = gateway();
+    rig.join(1, 1, ROOM, Positions::default());
+    rig.tell(3, &Record::Covered { offset: 1 << 20 });
+    head(&mut rig, 1, 1);
+    rig.peers[0].polite = false;
+    for request in 10..2_000 {
+        rig.join(0, request, ROOM, Positions::default());
+        pass(&mut rig, 210_000);
+        if rig.machine.sessions().table.len() == 1 {
+            break;
+        }
+    }
+    assert_eq!(counter(&rig.machine, "sessions_log_full"), 1);
+    assert_eq!(rig.machine.sessions().table.len(), 1);
+    let members: Vec<usize> = rig.machine.rooms().map(|room| room.members.len()).collect();
+    assert_eq!(members, [1], "and is no member any more");
 }
 
 #[test]

@@ -285,8 +285,8 @@ fn frame(frame: &Frame<'_>, expected: &Value, out: &mut Writer<'_>) -> Value {
             let publish = LinkPublish::read(body).expect("good");
             assert!(publish.write(out));
             json!({
-                "room": publish.room, "user": publish.publisher.user, "incarnation": publish.publisher.incarnation,
-                "session": publish.session, "handle": publish.handle, "low": publish.low, "first": publish.first,
+                "room": publish.room, "check": publish.check, "user": publish.publisher.user,
+                "incarnation": publish.publisher.incarnation, "session": publish.session, "handle": publish.handle, "low": publish.low, "first": publish.first,
                 "messages": publications(publish.messages, publish.count),
             })
         }
@@ -340,8 +340,8 @@ fn record(record: &Record<'_>) -> Value {
         }
         Record::Opened { request, handle } => json!({"request": request, "handle": handle}),
         Record::SnapshotBegin { version } | Record::SnapshotEnd { version } => json!({ "version": version }),
-        Record::Membership { room, version, present } => {
-            json!({"room": room, "version": version, "present": present})
+        Record::Membership(known) => {
+            json!({"room": known.room, "check": known.check, "version": known.version, "present": known.present})
         }
         Record::Covered { offset } => json!({ "offset": offset }),
         Record::GatewayBegin { node, epoch, version } | Record::GatewayEnd { node, epoch, version } => {
@@ -350,13 +350,15 @@ fn record(record: &Record<'_>) -> Value {
         Record::GatewayMembership {
             node,
             epoch,
-            room,
-            version,
-            present,
-        } => json!({"node": node, "epoch": epoch, "room": room, "version": version, "present": present}),
+            membership: known,
+        } => json!({
+            "node": node, "epoch": epoch, "room": known.room, "check": known.check, "version": known.version,
+            "present": known.present,
+        }),
         Record::GatewayGone { node, epoch } => json!({"node": node, "epoch": epoch}),
         Record::Complete => json!({}),
         Record::LinkReady { token } => json!({"token": hex(token)}),
+        Record::RoomRefused { room, code } => json!({"room": room, "code": *code as u8}),
     }
 }
 

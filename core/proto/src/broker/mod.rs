@@ -25,7 +25,7 @@ use crate::router::GATEWAY_LEASE;
 use crate::segments::Segments;
 use crate::wire::header::HEADER;
 use crate::wire::record::Record;
-use crate::wire::{Frame, FrameKind, Frames, PublisherId, Role};
+use crate::wire::{Code, Frame, FrameKind, Frames, PublisherId, Role};
 use publish::Publication;
 use resends::Resends;
 use room::{Cursor, Room};
@@ -76,6 +76,12 @@ crate::counters! {
         dropped_not_owner,
         /// Messages dropped: too many rooms or publishers.
         dropped_full,
+        /// Messages dropped: another name has the room's number.
+        dropped_name_collision,
+        /// Rooms refused to gateways: too many.
+        refused_full,
+        /// Rooms refused to gateways: another name has the number.
+        refused_name_collision,
         /// Messages sent to gateways, repairs not counted.
         messages_sent,
         /// Messages sent to gateways again because they asked.
@@ -149,6 +155,7 @@ pub struct Broker {
     placement: Placement,
     name_key: [u8; 16],
     generation: u32,
+    rooms_max: usize,
     /// Routers that have told everything, by node. A broker that has heard one is running from then on.
     complete: HashSet<u32>,
     running: bool,
@@ -192,6 +199,7 @@ impl Broker {
             placement: Placement::default(),
             name_key: config.name_key,
             generation: 0,
+            rooms_max: ROOMS_MAX,
             complete: HashSet::new(),
             running: false,
             routers: BTreeMap::new(),
@@ -254,16 +262,25 @@ impl Broker {
         self.rooms.iter().flatten().map(|room| &**room)
     }
 
-    /// The room's slot; made if it is new. `None`: too many.
-    fn open_room(&mut self, now: Micros, id: u64) -> Option<u32> {
-        if let Some(at) = self.by_id.get(&id) {
-            return Some(*at);
+    /// The room's slot; made if it is new.
+    fn open_room(&mut self, now: Micros, id: u64, check: u64) -> Result<u32, Code> {
+        if let Some(at) = self.by_id.get(&id).copied() {
+            let same = self.rooms[at as usize]
+                .as_deref()
+                .is_some_and(|room| room.check == check);
+            return if same { Ok(at) } else { Err(Code::NameCollision) };
         }
-        if self.by_id.len() >= ROOMS_MAX {
-            return None;
+        if self.by_id.len() >= self.rooms_max {
+            return Err(Code::Busy);
         }
         self.generation += u32::from(self.generation == 0 || !planted::is(Bug::GenerationKept));
-        let room = Some(Box::new(Room::new(id, self.generation, self.segments.name(), now)));
+        let room = Some(Box::new(Room::new(
+            id,
+            check,
+            self.generation,
+            self.segments.name(),
+            now,
+        )));
         let at = match self.free.pop() {
             Some(at) => {
                 self.rooms[at as usize] = room;
@@ -276,7 +293,7 @@ impl Broker {
         };
         self.by_id.insert(id, at);
         self.counters.rooms_made += 1;
-        Some(at)
+        Ok(at)
     }
 
     fn take_link(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
@@ -339,11 +356,9 @@ impl Broker {
             Record::GatewayMembership {
                 node,
                 epoch,
-                room,
-                version,
-                present,
+                membership,
             } => {
-                self.interest.apply(node, epoch, room, version, present, &mut changes);
+                self.interest.apply(node, epoch, membership, &mut changes);
             }
             Record::GatewayEnd { node, epoch, version } => {
                 self.interest.end(node, epoch, version, &mut changes);
@@ -384,9 +399,9 @@ impl Broker {
         if !owned {
             return;
         }
-        let Some(at) = self.open_room(now, change.room) else {
-            self.counters.dropped_full += 1;
-            return;
+        let at = match self.open_room(now, change.room, change.check) {
+            Ok(at) => at,
+            Err(code) => return self.refuse_room(now, change.gateway, change.room, code),
         };
         let Some(room) = self.rooms[at as usize].as_deref_mut() else {
             return;
@@ -407,10 +422,21 @@ impl Broker {
         self.head_due(at, change.gateway);
     }
 
+    /// Tells a gateway that nothing will come of its interest in a room.
+    fn refuse_room(&mut self, now: Micros, gateway: u32, room: u64, code: Code) {
+        match code {
+            Code::NameCollision => self.counters.refused_name_collision += 1,
+            _ => self.counters.refused_full += 1,
+        }
+        if let Some(slot) = self.links.to(gateway) {
+            self.links.record(now, slot, &Record::RoomRefused { room, code });
+        }
+    }
+
     fn link_changes(&mut self, now: Micros) {
         while let Some(change) = self.links.change() {
             match change {
-                LinkChange::Up { slot, peer } if peer.role == Role::Gateway => self.gateway_up(slot, peer),
+                LinkChange::Up { slot, peer } if peer.role == Role::Gateway => self.gateway_up(now, slot, peer),
                 LinkChange::Down { peer, .. } if peer.role == Role::Router => drop(self.routers.remove(&peer.node)),
                 LinkChange::Down { slot, peer, .. } => {
                     if let Some(gateway) = self
@@ -425,10 +451,9 @@ impl Broker {
             }
             self.events.push_back(change);
         }
-        let _ = now;
     }
 
-    fn gateway_up(&mut self, slot: u32, peer: Identity) {
+    fn gateway_up(&mut self, now: Micros, slot: u32, peer: Identity) {
         let fresh = GatewayPeer {
             link: None,
             epoch: peer.epoch,
@@ -458,6 +483,21 @@ impl Broker {
             gateway.pending.push_back(at as u32);
         }
         self.links.table.mark(slot);
+        // What it could not be told then, or may have now.
+        let lacks = |(room, _): &(u64, u64)| {
+            let known = self.by_id.get(room).and_then(|at| self.rooms[*at as usize].as_deref());
+            !known.is_some_and(|room| room.gateways.iter().any(|cursor| cursor.gateway == peer.node))
+        };
+        let lacking: Vec<(u64, u64)> = self.interest.wanted_by(peer.node).filter(lacks).collect();
+        for (room, check) in lacking {
+            let change = Change {
+                gateway: peer.node,
+                room,
+                check,
+                present: true,
+            };
+            self.interest_changed(now, change);
+        }
     }
 
     /// A gateway is to be told a room's head.
@@ -562,4 +602,58 @@ impl Machine for Broker {
     }
 
     fn stalled(&mut self, _now: Micros) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Zeros;
+
+    impl Entropy for Zeros {
+        fn fill(&mut self, bytes: &mut [u8]) {
+            bytes.fill(0);
+        }
+    }
+
+    #[test]
+    fn a_broker_without_place_refuses_rooms_to_gateways_and_publishers_alike() {
+        let me = Identity {
+            node: 1,
+            role: Role::Broker,
+            epoch: 1,
+        };
+        let config = BrokerConfig {
+            me,
+            payload: 1_200,
+            arena_bytes: 0,
+            name_key: [1; 16],
+            cluster: ClusterKeys {
+                current: (1, [7; 32]),
+                next: None,
+            },
+            reset_secret: [1; 32],
+        };
+        let mut broker = Broker::new(config, 1, Box::new(Zeros));
+        let node = crate::placement::Node {
+            node: 1,
+            role: Role::Broker,
+            addr: Default::default(),
+        };
+        broker.placement.nodes.push(node);
+        broker.rooms_max = 1;
+        for room in [10, 11] {
+            let change = Change {
+                gateway: 2,
+                room,
+                check: room,
+                present: true,
+            };
+            broker.interest_changed(0, change);
+        }
+        assert_eq!((broker.rooms().count(), broker.counters.refused_full), (1, 1));
+        assert_eq!(broker.open_room(0, 11, 11), Err(Code::Busy));
+        assert_eq!(broker.open_room(0, 10, 11), Err(Code::NameCollision));
+        assert_eq!(broker.open_room(0, 10, 10), Ok(0));
+    }
 }

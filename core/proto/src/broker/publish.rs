@@ -57,29 +57,21 @@ impl Broker {
             self.counters.dropped_malformed += u64::from(frame.count);
             return false;
         }
-        let code = if !self.running && !planted::is(Bug::NumbersBeforeInterest) {
-            self.counters.dropped_not_ready += u64::from(frame.count);
-            Code::NotReady
-        } else if self.placement.owner(frame.room) != Some(self.node.me.node) {
-            self.counters.dropped_not_owner += u64::from(frame.count);
-            Code::NotReady
-        } else {
-            Code::Ok
-        };
         let Some(at) = self.publication(now, &frame) else {
             self.counters.dropped_full += u64::from(frame.count);
             return true;
         };
+        let room = self.admit(now, &frame);
         if let Some(publication) = self.publications[at as usize].as_deref_mut() {
             (publication.proxy, publication.session, publication.handle) = (proxy, frame.session, frame.handle);
             publication.low = publication.low.max(frame.low);
-            publication.code = code;
+            publication.code = room.err().unwrap_or(Code::Ok);
         }
-        if code != Code::Ok {
+        let Ok(room_at) = room else {
             self.acknowledge(at, Some(slot));
             return true;
-        }
-        let applied = self.apply(now, at, &frame);
+        };
+        let applied = self.apply(now, at, room_at, &frame);
         let waits = applied.smooth
             && self.publications[at as usize]
                 .as_deref_mut()
@@ -90,6 +82,25 @@ impl Broker {
             self.acknowledge(at, Some(slot));
         }
         applied.good
+    }
+
+    /// The room that a frame's messages may be numbered in, or why not.
+    fn admit(&mut self, now: Micros, frame: &LinkPublish<'_>) -> Result<u32, Code> {
+        let owned = self.placement.owner(frame.room) == Some(self.node.me.node);
+        let ready = self.running || planted::is(Bug::NumbersBeforeInterest);
+        let room = match (ready, owned) {
+            (true, true) => self.open_room(now, frame.room, frame.check),
+            _ => Err(Code::NotReady),
+        };
+        let dropped = match room {
+            Ok(_) => return room,
+            Err(Code::NameCollision) => &mut self.counters.dropped_name_collision,
+            Err(_) if !ready => &mut self.counters.dropped_not_ready,
+            Err(_) if !owned => &mut self.counters.dropped_not_owner,
+            Err(_) => &mut self.counters.dropped_full,
+        };
+        *dropped += u64::from(frame.count);
+        room
     }
 
     /// The publisher's state in the room; made if it is new.
@@ -139,14 +150,10 @@ impl Broker {
     }
 
     /// Numbers what is in turn, holds what is early.
-    fn apply(&mut self, now: Micros, at: u32, frame: &LinkPublish<'_>) -> Applied {
+    fn apply(&mut self, now: Micros, at: u32, room_at: u32, frame: &LinkPublish<'_>) -> Applied {
         let rough = Applied {
             good: true,
             smooth: false,
-        };
-        let Some(room_at) = self.open_room(now, frame.room) else {
-            self.counters.dropped_full += u64::from(frame.count);
-            return rough;
         };
         let Broker {
             rooms,

@@ -23,6 +23,8 @@ pub struct Cursor {
 /// One room.
 pub struct Room {
     pub id: u64,
+    /// The other 64 bits of the name's hash: whoever names the room first has it.
+    pub check: u64,
     pub generation: u32,
     /// What its built frames are known by.
     pub frames: u32,
@@ -34,9 +36,10 @@ pub struct Room {
 }
 
 impl Room {
-    pub fn new(id: u64, generation: u32, frames: u32, now: Micros) -> Self {
+    pub fn new(id: u64, check: u64, generation: u32, frames: u32, now: Micros) -> Self {
         Room {
             id,
+            check,
             generation,
             frames,
             ring: Ring::new(1),

@@ -709,7 +709,13 @@ impl Client {
         publication.acknowledged(now, ack, |published| {
             events.push_back(ClientEvent::Published(published))
         });
-        if publication.take_writable() {
+        if let Some(code) = publication.refused {
+            events.push_back(ClientEvent::Refused {
+                room: at as u32,
+                publication: true,
+                code,
+            });
+        } else if publication.take_writable() {
             events.push_back(ClientEvent::Writable { publication: at as u32 });
         }
     }

@@ -230,9 +230,13 @@ impl Publication {
         self.credit_messages = usize::from(ack.credit_messages);
         self.credit_bytes = ack.credit_bytes as usize;
         self.poll_at = (self.credit_messages == 0).then_some(now + POLL_EVERY);
-        if ack.code == Code::NotReady {
+        if ack.code.retry() {
             self.hold_until = Some(now + NOT_READY_WAIT);
             self.repeat_at = now + NOT_READY_WAIT;
+            return;
+        }
+        if ack.code != Code::Ok {
+            (self.refused, self.handle) = (Some(ack.code), None);
             return;
         }
         self.hold_until = None;

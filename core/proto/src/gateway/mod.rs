@@ -386,14 +386,13 @@ impl Gateway {
     }
 
     fn refuse(&mut self, slot: u32, request: u32, code: Code) {
-        if let Some(peer) = self.sessions.table.get_mut(slot) {
-            let retry_ms = if code.retry() { 500 } else { 0 };
-            peer.conn.record(&Record::Refused {
-                request,
-                code,
-                retry_ms,
-            });
-        }
+        let retry_ms = if code.retry() { 500 } else { 0 };
+        let refused = Record::Refused {
+            request,
+            code,
+            retry_ms,
+        };
+        self.sessions.tell(slot, &refused);
     }
 
     fn join(&mut self, now: Micros, slot: u32, request: u32, name: &[u8], positions: Positions) -> Result<(), Code> {
@@ -414,10 +413,13 @@ impl Gateway {
         let Some(room) = self.rooms[at as usize].as_deref_mut() else {
             return Err(Code::Busy);
         };
-        room.empty_since = None;
+        if let Some(code) = room.refused {
+            return Err(code);
+        }
         if room.waiting.len() >= ROOMS_MAX {
             return Err(Code::Busy);
         }
+        room.empty_since = None;
         if let Some(peer) = self.sessions.table.get_mut(slot) {
             peer.data.data.waiting += 1;
         }
@@ -457,7 +459,7 @@ impl Gateway {
             }
         };
         self.by_id.insert(key.id, at);
-        self.tell_membership(at, true);
+        self.tell_membership(now, at, true);
         self.schedule_room(now, at);
         Ok(at)
     }
@@ -513,16 +515,15 @@ impl Gateway {
                     room.members.push(slot);
                 }
             }
-            let start = room.position_at(&self.arena, place);
-            peer.conn.record(&Record::Joined {
+            let joined = Record::Joined {
                 request: waiting.request,
                 handle: at,
                 index: place,
-                start,
+                start: room.position_at(&self.arena, place),
                 gaps,
-            });
+            };
             self.counters.joins += 1;
-            self.sessions.table.mark(slot);
+            self.sessions.tell(slot, &joined);
         }
         room.waiting = still;
         room.note_empty(now);
@@ -530,15 +531,23 @@ impl Gateway {
     }
 
     /// Refuses whoever waits too long for a room that is not ready; the client asks again.
-    fn refuse_waiting(&mut self, now: Micros, at: u32) {
-        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+    fn refuse_overdue(&mut self, now: Micros, at: u32) {
+        let Some(room) = self.rooms[at as usize].as_deref() else {
             return;
         };
         // They wait in the order in which they came.
         let overdue = room
             .waiting
             .partition_point(|waiting| now >= waiting.since + ANSWER_WAIT);
-        let refused: Vec<Waiting> = room.waiting.drain(..overdue).collect();
+        self.refuse_waiting(now, at, overdue, Code::NotReady);
+    }
+
+    /// Refuses those who wait longest.
+    fn refuse_waiting(&mut self, now: Micros, at: u32, count: usize, code: Code) {
+        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+            return;
+        };
+        let refused: Vec<Waiting> = room.waiting.drain(..count).collect();
         room.note_empty(now);
         for waiting in refused {
             let Some(slot) = self.sessions.table.find(waiting.session) else {
@@ -548,9 +557,24 @@ impl Gateway {
                 peer.data.data.waiting -= 1;
             }
             self.counters.joins_refused += 1;
-            self.refuse(slot, waiting.request, Code::NotReady);
-            self.sessions.table.mark(slot);
+            self.refuse(slot, waiting.request, code);
         }
+    }
+
+    /// The router or the owner has no place for a room, or the owner has another one under its number. Who waits is refused;
+    /// who is a member comes back as a new one, to be refused in turn, for silence would look like a quiet room.
+    fn room_refused(&mut self, now: Micros, id: u64, code: Code) {
+        let Some(at) = self.by_id.get(&id).copied() else { return };
+        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+            return;
+        };
+        room.refused = Some(code);
+        let (waiting, members) = (room.waiting.len(), room.members.clone());
+        self.refuse_waiting(now, at, waiting, code);
+        for slot in members {
+            self.sessions.refuse(now, slot, Code::Busy);
+        }
+        self.schedule_room(now, at);
     }
 
     fn leave(&mut self, now: Micros, slot: u32, handle: u32) {
@@ -595,8 +619,8 @@ impl Gateway {
     }
 
     /// Forgets a room that has been empty long enough, and tells the router.
-    fn close_room(&mut self, at: u32) {
-        self.tell_membership(at, false);
+    fn close_room(&mut self, now: Micros, at: u32) {
+        self.tell_membership(now, at, false);
         if let Some(room) = self.rooms[at as usize].take() {
             self.by_id.remove(&room.id);
             self.free.push(at);
@@ -637,7 +661,7 @@ impl Gateway {
                 && room.waiting.is_empty()
                 && room.empty_since.is_some_and(|since| now >= since + LEAVE_HOLD)
             {
-                self.close_room(at);
+                self.close_room(now, at);
                 continue;
             }
             let fetching = room.fetching();
@@ -661,7 +685,7 @@ impl Gateway {
                     self.admit_waiting(now, at, given_up);
                 } else {
                     let heard = room.stream().is_some() || !room.in_force;
-                    self.refuse_waiting(now, at);
+                    self.refuse_overdue(now, at);
                     if !heard {
                         self.ask(at, false, Vec::new());
                     }

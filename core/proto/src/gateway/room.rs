@@ -11,7 +11,7 @@ use crate::planted::{self, Bug};
 use crate::ring::{Arena, Entry, Ring};
 use crate::wire::publish::Positions;
 use crate::wire::room::{Message, STREAMS_MAX};
-use crate::wire::{GapReason, PublisherId, StreamGap, StreamId};
+use crate::wire::{Code, GapReason, PublisherId, StreamGap, StreamId};
 
 /// The first place of a room; history can be put in front of it.
 pub const FIRST_PLACE: u64 = 1 << 32;
@@ -105,6 +105,8 @@ pub struct Room {
     pub log_offset: Option<u64>,
     /// Every running broker of the room knows that this gateway wants it.
     pub in_force: bool,
+    /// Why the router or the owner will have nothing of it.
+    pub refused: Option<Code>,
     /// Since when there has been no member.
     pub empty_since: Option<Micros>,
     /// Fan-out: whether the room is in the queue, and how many members this round still has to look at.
@@ -142,6 +144,7 @@ impl Room {
             version: 0,
             log_offset: None,
             in_force: false,
+            refused: None,
             empty_since: None,
             active: false,
             serve_at: 0,

@@ -7,7 +7,7 @@ use crate::links::LinkChange;
 use crate::machine::{Arrival, Micros, Outbox};
 use crate::wire::frame::append;
 use crate::wire::header::HEADER;
-use crate::wire::record::Record;
+use crate::wire::record::{Membership, Record};
 use crate::wire::room::{message_max, write_link_repair, Consumed, LinkBlock, LinkHead, LinkLost};
 use crate::wire::{Frame, FrameKind, Frames, Role, StreamId};
 
@@ -17,6 +17,15 @@ const CONSUMED_WAIT: Micros = 20_000;
 const UNCOVERED_SPARE: usize = 1_024;
 /// Repair requests that wait for space.
 const ASKS_MAX: usize = 4_096;
+
+fn membership(room: &Room, present: bool) -> Record<'static> {
+    Record::Membership(Membership {
+        room: room.id,
+        check: room.check,
+        version: room.version,
+        present,
+    })
+}
 
 /// A repair request that waits for space.
 pub(super) struct Ask {
@@ -65,12 +74,16 @@ impl Gateway {
             }
             match record {
                 Record::Covered { offset } if peer.role == Role::Router => self.covered(now, offset),
+                Record::RoomRefused { room, code } if matches!(peer.role, Role::Router | Role::Broker) => {
+                    self.room_refused(now, room, code);
+                }
                 _ => self.links.counters.link_dropped_frame += 1,
             }
         }
         self.records = records;
         self.links.after(now, slot, elicits);
         self.link_changes(now);
+        self.cleanup(now);
     }
 
     /// Takes a broker's frame. `false`: malformed or not a broker's to send.
@@ -178,7 +191,7 @@ impl Gateway {
         while let Some(change) = self.links.change() {
             match change {
                 LinkChange::Up { slot, peer } => match peer.role {
-                    Role::Router => self.tell_all(slot),
+                    Role::Router => self.tell_all(now, slot),
                     Role::Broker => self.owner_up(now, peer.node),
                     _ => {}
                 },
@@ -211,7 +224,7 @@ impl Gateway {
     }
 
     /// Tells the router whether this gateway has members of a room.
-    pub(super) fn tell_membership(&mut self, at: u32, present: bool) {
+    pub(super) fn tell_membership(&mut self, now: Micros, at: u32, present: bool) {
         self.version += 1;
         let router = self.router();
         let Some(room) = self.rooms[at as usize].as_deref_mut() else {
@@ -219,39 +232,26 @@ impl Gateway {
         };
         room.version = self.version;
         let Some(slot) = router else { return };
-        if let Some(link) = self.links.table.get_mut(slot) {
-            room.log_offset = link.conn.record(&Record::Membership {
-                room: room.id,
-                version: room.version,
-                present,
-            });
-            let logged = room.log_offset.filter(|_| present).map(|offset| (offset, at, room.id));
-            self.links.table.mark(slot);
-            self.uncovered.extend(logged);
-            // Rooms that came and went while nobody covered them are not waited for.
-            if self.uncovered.len() > 2 * self.by_id.len() + UNCOVERED_SPARE {
-                let rooms = &self.rooms;
-                self.uncovered
-                    .retain(|(_, at, id)| rooms[*at as usize].as_deref().is_some_and(|room| room.id == *id));
-            }
+        room.log_offset = self.links.record(now, slot, &membership(room, present));
+        let logged = room.log_offset.filter(|_| present).map(|offset| (offset, at, room.id));
+        self.uncovered.extend(logged);
+        // Rooms that came and went while nobody covered them are not waited for.
+        if self.uncovered.len() > 2 * self.by_id.len() + UNCOVERED_SPARE {
+            let rooms = &self.rooms;
+            self.uncovered
+                .retain(|(_, at, id)| rooms[*at as usize].as_deref().is_some_and(|room| room.id == *id));
         }
     }
 
     /// Tells a router everything: its link is new, so nothing that was told before counts.
-    fn tell_all(&mut self, slot: u32) {
-        let Some(link) = self.links.table.get_mut(slot) else {
-            return;
-        };
-        link.conn.record(&Record::SnapshotBegin { version: self.version });
+    fn tell_all(&mut self, now: Micros, slot: u32) {
+        let version = self.version;
+        self.links.record(now, slot, &Record::SnapshotBegin { version });
         let mut rooms: Vec<&mut Box<Room>> = self.rooms.iter_mut().flatten().collect();
         for room in &mut rooms {
-            room.log_offset = link.conn.record(&Record::Membership {
-                room: room.id,
-                version: room.version,
-                present: true,
-            });
+            room.log_offset = self.links.record(now, slot, &membership(room, true));
         }
-        let end = link.conn.record(&Record::SnapshotEnd { version: self.version });
+        let end = self.links.record(now, slot, &Record::SnapshotEnd { version });
         for room in rooms.iter_mut().filter(|room| !room.in_force) {
             room.log_offset = end;
         }
@@ -261,7 +261,6 @@ impl Gateway {
             Some((end?, at as u32, room.id))
         });
         self.uncovered.extend(waiting);
-        self.links.table.mark(slot);
     }
 
     /// Every running broker has what was logged up to `offset`.

@@ -8,7 +8,7 @@ use crate::codec::{Reader, Writer};
 /// Bytes of a client's publish frame in front of its messages.
 pub const PUBLISH: usize = FRAME + 4 + 8 + 8 + 1;
 /// Bytes of a proxy's publish frame in front of its messages.
-pub const LINK_PUBLISH: usize = FRAME + 8 + 16 + 8 + 4 + 8 + 8 + 1;
+pub const LINK_PUBLISH: usize = FRAME + 8 + 8 + 16 + 8 + 4 + 8 + 8 + 1;
 /// Bytes of a published message's own header.
 pub const PUBLISHED: usize = 3;
 /// Bytes of messages that a publish frame may carry, so that a proxy can pass them on in one datagram of `payload` bytes.
@@ -62,6 +62,8 @@ impl<'a> Publish<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct LinkPublish<'a> {
     pub room: u64,
+    /// The second half of the hash of the room's name.
+    pub check: u64,
     pub publisher: PublisherId,
     /// The proxy's name for the session, echoed in the acknowledgement.
     pub session: u64,
@@ -78,6 +80,7 @@ impl<'a> LinkPublish<'a> {
         let mut reader = Reader::new(body);
         Some(LinkPublish {
             room: reader.u64()?,
+            check: reader.u64()?,
             publisher: PublisherId {
                 user: reader.u64()?,
                 incarnation: reader.u64()?,
@@ -95,6 +98,7 @@ impl<'a> LinkPublish<'a> {
         append(writer, FrameKind::LinkPublish, 0, |writer| {
             writer
                 .u64(self.room)
+                .u64(self.check)
                 .u64(self.publisher.user)
                 .u64(self.publisher.incarnation)
                 .u64(self.session);

@@ -44,6 +44,37 @@ kinds! {
         GatewayGone = 23,
         Complete = 24,
         LinkReady = 25,
+        RoomRefused = 26,
+    }
+}
+
+/// Whether a gateway has members in a room, as of `version`. `check` is the second half of the hash of the room's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Membership {
+    pub room: u64,
+    pub check: u64,
+    pub version: u64,
+    pub present: bool,
+}
+
+impl Membership {
+    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        Some(Membership {
+            room: reader.u64()?,
+            check: reader.u64()?,
+            version: reader.number()?,
+            present: reader.u8()? != 0,
+        })
+    }
+
+    fn write(&self, writer: &mut Writer<'_>) {
+        let Membership {
+            room,
+            check,
+            version,
+            present,
+        } = *self;
+        writer.u64(room).u64(check).u64(version).u8(u8::from(present));
     }
 }
 
@@ -103,12 +134,7 @@ pub enum Record<'a> {
     SnapshotBegin {
         version: u64,
     },
-    /// Whether this gateway has members in `room`, as of `version`.
-    Membership {
-        room: u64,
-        version: u64,
-        present: bool,
-    },
+    Membership(Membership),
     SnapshotEnd {
         version: u64,
     },
@@ -126,9 +152,7 @@ pub enum Record<'a> {
     GatewayMembership {
         node: u32,
         epoch: u32,
-        room: u64,
-        version: u64,
-        present: bool,
+        membership: Membership,
     },
     GatewayEnd {
         node: u32,
@@ -146,6 +170,12 @@ pub enum Record<'a> {
     /// `token` proves a later reset of this link by the sender.
     LinkReady {
         token: [u8; 16],
+    },
+    // ---- router or broker to gateway
+    /// Nothing will come of this gateway's interest in a room.
+    RoomRefused {
+        room: u64,
+        code: Code,
     },
 }
 
@@ -202,11 +232,7 @@ impl<'a> Record<'a> {
                 handle: r.u32()?,
             },
             Kind::SnapshotBegin => Record::SnapshotBegin { version: r.number()? },
-            Kind::Membership => Record::Membership {
-                room: r.u64()?,
-                version: r.number()?,
-                present: r.u8()? != 0,
-            },
+            Kind::Membership => Record::Membership(Membership::read(r)?),
             Kind::SnapshotEnd => Record::SnapshotEnd { version: r.number()? },
             Kind::Covered => Record::Covered { offset: r.number()? },
             Kind::GatewayBegin => Record::GatewayBegin {
@@ -217,9 +243,7 @@ impl<'a> Record<'a> {
             Kind::GatewayMembership => Record::GatewayMembership {
                 node: r.u32()?,
                 epoch: r.u32()?,
-                room: r.u64()?,
-                version: r.number()?,
-                present: r.u8()? != 0,
+                membership: Membership::read(r)?,
             },
             Kind::GatewayEnd => Record::GatewayEnd {
                 node: r.u32()?,
@@ -232,6 +256,10 @@ impl<'a> Record<'a> {
             },
             Kind::Complete => Record::Complete,
             Kind::LinkReady => Record::LinkReady { token: r.array()? },
+            Kind::RoomRefused => Record::RoomRefused {
+                room: r.u64()?,
+                code: Code::from_u8(r.u8()?),
+            },
         };
         reader.is_empty().then_some(record)
     }
@@ -289,12 +317,7 @@ impl<'a> Record<'a> {
             Record::SnapshotBegin { version } => {
                 w.u8(Kind::SnapshotBegin as u8).u64(*version);
             }
-            Record::Membership { room, version, present } => {
-                w.u8(Kind::Membership as u8)
-                    .u64(*room)
-                    .u64(*version)
-                    .u8(u8::from(*present));
-            }
+            Record::Membership(membership) => membership.write(w.u8(Kind::Membership as u8)),
             Record::SnapshotEnd { version } => {
                 w.u8(Kind::SnapshotEnd as u8).u64(*version);
             }
@@ -307,16 +330,12 @@ impl<'a> Record<'a> {
             Record::GatewayMembership {
                 node,
                 epoch,
-                room,
-                version,
-                present,
+                membership,
             } => {
-                w.u8(Kind::GatewayMembership as u8)
-                    .u32(*node)
-                    .u32(*epoch)
-                    .u64(*room)
-                    .u64(*version)
-                    .u8(u8::from(*present));
+                membership.write(w.u8(Kind::GatewayMembership as u8).u32(*node).u32(*epoch));
+            }
+            Record::RoomRefused { room, code } => {
+                w.u8(Kind::RoomRefused as u8).u64(*room).u8(*code as u8);
             }
             Record::GatewayEnd { node, epoch, version } => {
                 w.u8(Kind::GatewayEnd as u8).u32(*node).u32(*epoch).u64(*version);
@@ -398,11 +417,12 @@ mod tests {
                 handle: 14,
             },
             Record::SnapshotBegin { version: 15 },
-            Record::Membership {
+            Record::Membership(Membership {
                 room: 16,
+                check: 33,
                 version: 17,
                 present: true,
-            },
+            }),
             Record::SnapshotEnd { version: 18 },
             Record::Covered { offset: 19 },
             Record::GatewayBegin {
@@ -413,9 +433,12 @@ mod tests {
             Record::GatewayMembership {
                 node: 23,
                 epoch: 24,
-                room: 25,
-                version: 26,
-                present: false,
+                membership: Membership {
+                    room: 25,
+                    check: 34,
+                    version: 26,
+                    present: false,
+                },
             },
             Record::GatewayEnd {
                 node: 27,
@@ -425,6 +448,10 @@ mod tests {
             Record::GatewayGone { node: 30, epoch: 31 },
             Record::Complete,
             Record::LinkReady { token: [32; 16] },
+            Record::RoomRefused {
+                room: 35,
+                code: Code::NameCollision,
+            },
         ];
         for record in records {
             record.encode(|bytes| assert_eq!(Record::read(bytes), Some(record.clone())));

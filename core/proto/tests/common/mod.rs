@@ -15,7 +15,7 @@ use muster_proto::door::{Door, DoorKey, Knock};
 use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent, LINK_SOCKET, PUBLIC_SOCKET};
 use muster_proto::handshake::{prologue, respond, ClusterKeys, InitiatorKey, ResetSecret, ResponderKey, ServerKey};
 use muster_proto::machine::{Addr, Arrival, Entropy, Inbox, Machine, Micros, Outbox, SocketId};
-use muster_proto::name::RoomName;
+use muster_proto::name::{RoomKey, RoomName};
 use muster_proto::node::{Dice, Identity};
 use muster_proto::placement::{Node, Placement};
 use muster_proto::proxy::{Proxy, ProxyConfig, ProxyEvent};
@@ -24,7 +24,7 @@ use muster_proto::seal::KeyCache;
 use muster_proto::wire::frame::{append, Frames, Status};
 use muster_proto::wire::header::{DatagramKind, Header, HEADER, VERSION};
 use muster_proto::wire::publish::{Ack, LinkPublish, Positions, Publish};
-use muster_proto::wire::record::Record;
+use muster_proto::wire::record::{Membership, Record};
 use muster_proto::wire::room::{
     write_link_repair, write_repair, Consumed, GapPlace, LinkBlock, LinkHead, LinkLost, Message, RoomBlock, Skip, WHOLE,
 };
@@ -74,8 +74,23 @@ pub fn server_key() -> ServerKey {
     ServerKey::from_private([1; 32])
 }
 
+pub fn room_key(name: &str) -> RoomKey {
+    RoomName::parse(name).unwrap().key(&NAME_KEY)
+}
+
 pub fn room_id(name: &str) -> u64 {
-    RoomName::parse(name).unwrap().key(&NAME_KEY).id
+    room_key(name).id
+}
+
+/// What a gateway says of the room.
+pub fn membership(version: u64, present: bool) -> Membership {
+    let RoomKey { id: room, check } = room_key(ROOM);
+    Membership {
+        room,
+        check,
+        version,
+        present,
+    }
 }
 
 fn placement() -> Placement {
@@ -496,7 +511,7 @@ impl<M: Subject> Rig<M> {
 // ---- frames as peers write them
 
 pub fn body(write: impl FnOnce(&mut Writer<'_>) -> bool) -> Vec<u8> {
-    let mut bytes = [0; 1156];
+    let mut bytes = [0; 1_400];
     let mut writer = Writer::new(&mut bytes);
     assert!(write(&mut writer), "the sample fits");
     let len = writer.len();
@@ -544,6 +559,7 @@ pub fn link_publish(incarnation: u64, low: u64, first: u64, data: &[&[u8]]) -> V
     body(|writer| {
         LinkPublish {
             room: room_id(ROOM),
+            check: room_key(ROOM).check,
             publisher: PublisherId { user: 42, incarnation },
             session: 7,
             handle: 0,
@@ -740,16 +756,8 @@ pub fn sample_records() -> Vec<Vec<u8>> {
         },
         Record::Opened { request: 2, handle: 0 },
         Record::SnapshotBegin { version: 5 },
-        Record::Membership {
-            room,
-            version: 6,
-            present: true,
-        },
-        Record::Membership {
-            room,
-            version: 7,
-            present: false,
-        },
+        Record::Membership(membership(6, true)),
+        Record::Membership(membership(7, false)),
         Record::SnapshotEnd { version: 7 },
         Record::Covered { offset: 3 },
         Record::GatewayBegin {
@@ -760,9 +768,11 @@ pub fn sample_records() -> Vec<Vec<u8>> {
         Record::GatewayMembership {
             node,
             epoch,
+            membership: membership(6, true),
+        },
+        Record::RoomRefused {
             room,
-            version: 6,
-            present: true,
+            code: Code::NameCollision,
         },
         Record::GatewayEnd {
             node,
@@ -1014,15 +1024,12 @@ impl Subject for Broker {
         rig.link(ROUTER, Role::Router);
         let (node, epoch, version) = (GATEWAY, EPOCH, 1);
         rig.tell(2, &Record::GatewayBegin { node, epoch, version });
-        let room = room_id(ROOM);
         rig.tell(
             2,
             &Record::GatewayMembership {
                 node,
                 epoch,
-                room,
-                version,
-                present: true,
+                membership: membership(version, true),
             },
         );
         rig.tell(2, &Record::GatewayEnd { node, epoch, version });
@@ -1066,15 +1073,7 @@ impl Subject for Router {
         rig.link(BROKER, Role::Broker);
         rig.link(PROXY, Role::Proxy);
         rig.tell(0, &Record::SnapshotBegin { version: 1 });
-        let room = room_id(ROOM);
-        rig.tell(
-            0,
-            &Record::Membership {
-                room,
-                version: 1,
-                present: true,
-            },
-        );
+        rig.tell(0, &Record::Membership(membership(1, true)));
         rig.tell(0, &Record::SnapshotEnd { version: 1 });
         rig.pass(60_000, 5_000);
     }
