@@ -300,6 +300,7 @@ def _run(name: str, measure: Measure, options: Options) -> None:
     try:
         report = _both(name, options) if options.loopback is Loopback.both else _once(name, measure, options)
     except VoidRunError as error:
+        _show_done(name, error, options)
         _say(str(error))
         raise typer.Exit(EXIT_TRY_LATER) from None
     except (Missing, netns.NotPossibleError) as error:
@@ -314,6 +315,21 @@ def _run(name: str, measure: Measure, options: Options) -> None:
         report.show(Console() if sys.stdout.isatty() else Console(width=PIPED_WIDTH))
     if options.check and not report.holds:
         raise typer.Exit(EXIT_FAILURE)
+
+
+def _show_done(name: str, error: VoidRunError, options: Options) -> None:
+    """What the rounds showed until one stayed void: on stderr, judged by nobody."""
+    done = error.done
+    cases = tuple(
+        Case.plain(f"{entry}, {figure}", done.series(entry, figure))
+        for entry, samples in done.samples.items()
+        if samples
+        for figure in done.figures(entry)
+    )
+    if cases and not options.json:
+        Report(f"{name} (unfinished)", machine.describe().as_dict(), cases).show(
+            Console(stderr=True, width=PIPED_WIDTH)
+        )
 
 
 def _once(name: str, measure: Measure, options: Options) -> Report:

@@ -10,7 +10,14 @@ REPEATS_MAX = 2
 
 
 class VoidRunError(Exception):
-    """A run was void, and void again both times it was repeated: the machine is too busy to measure on."""
+    """A run was void, and void again both times it was repeated: the machine is too busy to measure on.
+
+    `done` has what the rounds showed until then.
+    """
+
+    def __init__(self, message: str, done: "Results | None" = None) -> None:
+        super().__init__(message)
+        self.done = done or Results()
 
 
 @dataclass(frozen=True)
@@ -79,13 +86,14 @@ def interleave(entries: Sequence[Entry], rounds: int, progress: Progress = silen
             turn = number % len(entries) if entries else 0
             for entry in [*entries[turn:], *entries[:turn]]:
                 step(f"round {number + 1}/{rounds}  {entry.name}")
-                results.samples[entry.name].append(_valid(entry))
+                results.samples[entry.name].append(_valid(entry, results))
     return results
 
 
-def _valid(entry: Entry) -> Mapping[str, float]:
+def _valid(entry: Entry, done: Results) -> Mapping[str, float]:
     for _ in range(1 + REPEATS_MAX):
         sample = entry.run()
         if not sample.void:
             return sample.figures
-    raise VoidRunError(f"{entry.name}: {sample.void}, {1 + REPEATS_MAX} times in a row; try again on a quieter machine")
+    times = f"{1 + REPEATS_MAX} times in a row"
+    raise VoidRunError(f"{entry.name}: {sample.void}, {times}; try again on a quieter machine", done)

@@ -64,8 +64,9 @@ def test_a_void_run_is_repeated_twice_and_then_ends_all() -> None:
     assert interleave([void_until(3)], 1).series("x", "ns").values == (7.0,)
     assert len(runs) == 3
     runs.clear()
-    with pytest.raises(VoidRunError, match="x: 3 ms late, 3 times"):
-        interleave([void_until(4)], 1)
+    with pytest.raises(VoidRunError, match="x: 3 ms late, 3 times") as caught:
+        interleave([constant("y", 5.0), void_until(4)], 1)
+    assert caught.value.done.series("y", "ns").values == (5.0,)
     assert len(runs) == 3
 
 

@@ -252,6 +252,9 @@ impl Feed {
         for _ in 0..2 {
             self.prepare(self.publishers.len());
             let len = self.packets.last().map_or(bytes, |packet| packet.len);
+            // Every key is derived here, on both sides.
+            self.load();
+            self.open();
             self.load();
             self.machine();
             self.settle();

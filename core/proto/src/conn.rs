@@ -162,8 +162,8 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
 
     /// Touches what [`Conn::open`] will read, so that a batch's cache misses overlap.
     #[inline]
-    pub fn touch(&self) -> u64 {
-        self.window.highest() ^ self.heard_at
+    pub fn touch(&self, keys: &KeyCache) -> u64 {
+        self.window.highest() ^ self.heard_at ^ keys.touch(&self.keys)
     }
 
     /// Opens a data datagram in place. Gives the length of the frames behind the header.

@@ -176,6 +176,15 @@ impl KeyCache {
         Ok(len)
     }
 
+    /// Touches what opening will read.
+    #[inline]
+    pub fn touch(&self, slots: &KeySlots) -> u64 {
+        let Some(index) = slots.rx.index().filter(|index| *index < self.labels.len()) else {
+            return 0;
+        };
+        self.labels[index].generation ^ u64::from(std::ptr::eq(self.key(index).algorithm(), &AES_128_GCM))
+    }
+
     /// Frees the entries that were not used since the previous sweep, and the memory above the highest one in use.
     pub fn sweep(&mut self) {
         for label in &mut self.labels {

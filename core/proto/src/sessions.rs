@@ -9,6 +9,7 @@ use crate::conn::{Conn, Control, Reject, SESSION_LOG_BYTES};
 use crate::door::{Accepted, Door};
 use crate::machine::{Addr, Arrival, Micros, Outbox};
 use crate::node::Node;
+use crate::seal::KeyCache;
 use crate::table::Table;
 use crate::wire::frame::append;
 use crate::wire::header::{DatagramKind, Header};
@@ -166,6 +167,16 @@ impl<T: Default> Sessions<T> {
     /// The next credential to be judged.
     pub fn question(&mut self) -> Option<Question> {
         self.questions.pop_front()
+    }
+
+    /// Looks at what [`Sessions::receive`] will need of a datagram's session.
+    #[inline]
+    pub fn touch(&self, keys: &KeyCache, datagram: &[u8]) -> u64 {
+        Header::read(datagram)
+            .ok()
+            .and_then(|header| self.table.find(header.connection))
+            .and_then(|slot| self.table.get(slot))
+            .map_or(0, |peer| peer.conn.touch(keys))
     }
 
     /// Takes a datagram of the public socket. `Some`: sealed frames of a session, with their length behind the header.
