@@ -4,7 +4,7 @@
 //! What a role puts into a datagram beside control it writes itself, between [`Conn::control`] and [`Conn::seal`].
 
 use crate::codec::{Reader, Writer};
-use crate::flow::Flow;
+use crate::flow::{Flow, STATUS_DELAY};
 use crate::log::{LogReceiver, LogSender};
 use crate::machine::{Addr, Micros, Outbox, SocketId};
 use crate::planted::{self, Bug};
@@ -15,10 +15,8 @@ use crate::wire::header::{DatagramKind, Header, HEADER, STATUS_WANTED};
 use crate::wire::record::Record;
 use crate::wire::{Code, Frame, FrameKind};
 
-/// A status leaves after this many datagrams that want one …
+/// A status leaves after this many datagrams that want one, or [`STATUS_DELAY`] after the first of them.
 pub const STATUS_DATAGRAMS: u16 = 32;
-/// … or this long after the first of them.
-pub const STATUS_DELAY: Micros = 50_000;
 /// A status rides on data that leaves anyway once this many datagrams wait for one.
 const STATUS_RIDES: u16 = 8;
 /// When what is unacknowledged at the tail is probed, from its sending and from probe to probe.
@@ -379,7 +377,7 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         let end = (HEADER + len).max(pad.saturating_sub(TAG));
         buffer[HEADER + len..end].fill(0);
         let sequence = self.flow.sent(now, end + TAG, elicits);
-        let wants = self.want_status || elicits && self.flow.inquires();
+        let wants = self.want_status || elicits && self.flow.inquires(now);
         let header = Header {
             kind: DatagramKind::Data,
             key_id: self.key_id,

@@ -7,6 +7,8 @@ use std::collections::VecDeque;
 use crate::machine::Micros;
 use crate::wire::frame::Status;
 
+/// A receiver tells a status this long after the first datagram that wants one, at the latest.
+pub const STATUS_DELAY: Micros = 50_000;
 /// Datagrams that may leave before the first status.
 pub const CWND_FIRST: f32 = 10.0;
 /// The congestion window never falls below this.
@@ -47,8 +49,9 @@ pub struct Flow {
     /// The last sequence that a status will cover, and the highest that one has covered.
     asked: u64,
     covered: u64,
-    /// Up to where (sequence, charge) a status was asked for because the window was filling.
+    /// Up to where (sequence, charge) a status was asked for because the window was filling, and when one was asked for or came.
     inquired: (u64, u64),
+    inquired_at: Micros,
     charged: u64,
     charged_acked: u64,
     cwnd: f32,
@@ -77,6 +80,7 @@ impl Flow {
             asked: 0,
             covered: 0,
             inquired: (0, 0),
+            inquired_at: 0,
             charged: 0,
             charged_acked: 0,
             cwnd: CWND_FIRST,
@@ -111,19 +115,23 @@ impl Flow {
         self.next - 1 - self.acked
     }
 
-    /// Whether what was sent last is to ask for a status at once: with every third of either window that fills. More than
-    /// once in a window, since the one that asks may be lost; by bytes too, or a small buffer waits for the receiver's
-    /// patience.
-    pub fn inquires(&mut self) -> bool {
+    /// Whether what was sent last is to ask for a status at once: with every third of either window that fills, and when
+    /// there has been none for as long as the receiver would wait. More than once in a window, since the one that asks may be
+    /// lost; by bytes too, or a small buffer waits for the receiver's patience; by time, or a seldom datagram is probed for
+    /// before its status comes.
+    pub fn inquires(&mut self, now: Micros) -> bool {
         let (sequence, charged) = self.inquired;
         let part = (self.cwnd as u64).div_ceil(3);
         let part_bytes = u64::from(self.window) / 3;
         let by_cwnd = self.in_flight() >= part && self.next > sequence + part;
         let by_window = self.charged - self.charged_acked >= part_bytes && self.charged >= charged + part_bytes;
-        if by_cwnd || by_window {
+        let by_time = now >= self.inquired_at + STATUS_DELAY;
+        let inquires = by_cwnd || by_window || by_time;
+        if inquires {
             self.inquired = (self.next - 1, self.charged);
+            self.inquired_at = now;
         }
-        by_cwnd || by_window
+        inquires
     }
 
     pub fn cwnd(&self) -> f32 {
@@ -200,6 +208,7 @@ impl Flow {
             return true;
         }
         self.acked = status.highest;
+        self.inquired_at = now;
         self.received = status.received;
         self.progress_at = now;
         self.backoff = 0;
@@ -361,7 +370,7 @@ mod tests {
         let mut asks = Vec::new();
         while flow.available(1200) > 0 {
             let sequence = flow.sent(0, 1200, true);
-            if flow.inquires() {
+            if flow.inquires(0) {
                 asks.push(sequence);
             }
         }
@@ -375,11 +384,35 @@ mod tests {
         );
         while flow.available(1200) > 0 {
             let sequence = flow.sent(0, 1200, true);
-            if flow.inquires() {
+            if flow.inquires(0) {
                 asks.push(sequence);
             }
         }
         assert_eq!(asks, [10, 20, 30, 40]);
+    }
+
+    /// A datagram every 100 ms was probed for after 20 ms and told of after 50: three for one.
+    #[test]
+    fn a_seldom_datagram_asks_and_a_frequent_one_does_not() {
+        let mut flow = Flow::new(1 << 20);
+        for sequence in 1..20 {
+            let now = sequence * 2 * STATUS_DELAY;
+            flow.sent(now, 300, true);
+            assert!(flow.inquires(now), "{sequence}");
+            flow.status(now + 200, &status(sequence, sequence as u32));
+        }
+        let start = 40 * STATUS_DELAY;
+        flow.cwnd = 1000.0;
+        let asks = (0..100u64).filter(|step| {
+            let now = start + step * 1_000;
+            let sequence = flow.sent(now, 300, true);
+            let asks = flow.inquires(now);
+            if asks || step % 32 == 0 {
+                flow.status(now + 200, &status(sequence, sequence as u32));
+            }
+            asks
+        });
+        assert_eq!(asks.count(), 1, "a status comes with every 32nd");
     }
 
     #[test]
