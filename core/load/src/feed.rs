@@ -248,11 +248,10 @@ impl Feed {
     /// Finds the message size that makes packets of `bytes`.
     fn fit(&mut self, bytes: usize) {
         self.body = swarm::body(bytes.saturating_sub(100).max(swarm::HEAD));
-        // Twice: the first packet may carry the rest of the handshake.
-        for _ in 0..2 {
+        // The first packet may carry the rest of the handshake, and a key earns its place by some use.
+        for _ in 0..8 {
             self.prepare(self.publishers.len());
             let len = self.packets.last().map_or(bytes, |packet| packet.len);
-            // Every key is derived here, on both sides.
             self.load();
             self.open();
             self.load();

@@ -236,8 +236,7 @@ impl Flow {
         }
         if self.in_flight() == 0 {
             self.charged_acked = self.charged;
-            self.marks.clear();
-            self.marks.shrink_to(4);
+            self.marks = VecDeque::new(); // an idle connection keeps no memory for it
         }
         if let Some(at) = sample {
             self.sample(now, now.saturating_sub(at).saturating_sub(Micros::from(status.delay)));

@@ -5,8 +5,8 @@ use crate::machine::{Entropy, Micros};
 use crate::seal::KeyCache;
 use crate::wire::Role;
 
-/// How often expanded keys that nobody used are given back: well below a keepalive, so that idle sessions hold none (a
-/// key is 576 B; deriving it again takes 0.7 us).
+/// How often expanded keys that are little used are given back, so that idle sessions hold none (a key is 576 B; deriving it
+/// again takes 0.7 us).
 pub const SWEEP_EVERY: Micros = 3_000_000;
 
 /// Who a node is on links. The epoch strictly grows with each start (I-1).

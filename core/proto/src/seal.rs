@@ -96,6 +96,8 @@ pub struct KeyCache {
     free: Vec<u32>,
     hand: usize,
     derivations: u64,
+    /// Sweeps so far.
+    round: u16,
 }
 
 impl Default for KeyCache {
@@ -115,6 +117,7 @@ impl KeyCache {
             free: Vec::new(),
             hand: 0,
             derivations: 0,
+            round: 0,
         }
     }
 
@@ -133,15 +136,15 @@ impl KeyCache {
             Some(index) => index,
             None => {
                 let key = self.derive(secret, generation);
+                if !self.admits(&mut slots.tx, secret) {
+                    return seal_with(&key, nonce(direction, sequence), aad, buf);
+                }
                 self.install(slots.tx, slots.rx, secret, generation, key)
             }
         };
         slots.tx = Slot::of(index);
-        self.labels[index].used = true;
-        let nonce = Nonce::assume_unique_for_key(nonce(direction, sequence));
-        let tag = self.key(index).seal_in_place_separate_tag(nonce, Aad::from(aad), buf);
-        let tag = tag.expect("a datagram is far below AES-GCM's limit of 64 GiB");
-        tag.as_ref().try_into().expect("GCM tags have 16 bytes")
+        self.labels[index].note_use();
+        seal_with(self.key(index), nonce(direction, sequence), aad, buf)
     }
 
     /// Opens `buf` (ciphertext, then tag) in place and returns the length of the plaintext at its start.
@@ -159,7 +162,7 @@ impl KeyCache {
         let nonce = nonce(direction, sequence);
         if let Some(index) = self.find(slots.rx, slots.tx, secret, generation) {
             let len = open_with(self.key(index), nonce, aad, buf)?;
-            self.labels[index].used = true;
+            self.labels[index].note_use();
             self.advance_rx(slots, secret, index);
             return Ok(len);
         }
@@ -169,7 +172,7 @@ impl KeyCache {
         let newer = self
             .label(slots.rx, secret)
             .is_none_or(|label| label.generation < generation);
-        if newer {
+        if newer && self.admits(&mut slots.rx, secret) {
             let index = self.install(slots.rx, slots.tx, secret, generation, key);
             slots.rx = Slot::of(index);
         }
@@ -185,10 +188,12 @@ impl KeyCache {
         self.labels[index].generation ^ u64::from(std::ptr::eq(self.key(index).algorithm(), &AES_128_GCM))
     }
 
-    /// Frees the entries that were not used since the previous sweep, and the memory above the highest one in use.
+    /// Frees the entries that were used less than [`BUSY`] times since the previous sweep, and the memory above the highest
+    /// one in use.
     pub fn sweep(&mut self) {
+        self.round = self.round.wrapping_add(1);
         for label in &mut self.labels {
-            if std::mem::take(&mut label.used) {
+            if std::mem::take(&mut label.uses) >= BUSY {
                 continue;
             }
             *label = Label::FREE;
@@ -260,6 +265,20 @@ impl KeyCache {
         LessSafeKey::new(key.expect("AES-128 takes every key of 16 bytes"))
     }
 
+    /// Whether a connection that has no entry gets one: at once while there are few, else when it missed one often enough
+    /// since the last sweep. Who only keeps a session alive does without.
+    fn admits(&self, slot: &mut Slot, secret: &Secret) -> bool {
+        if self.len() < EAGER || self.label(*slot, secret).is_some() {
+            return true;
+        }
+        let misses = slot.misses(self.round) + 1;
+        if misses >= EARNED {
+            return true;
+        }
+        *slot = Slot::without(self.round, misses);
+        false
+    }
+
     /// Puts a key in the place of the connection's own older one (`own`), unless its other direction (`other`) still
     /// uses that; else into a free entry, a new one, or somebody else's.
     fn install(&mut self, own: Slot, other: Slot, secret: &Secret, generation: u64, key: LessSafeKey) -> usize {
@@ -289,12 +308,12 @@ impl KeyCache {
         index
     }
 
-    /// Second chance: the next entry not used since the hand or a sweep passed it. After [`VICTIMS_TRIED`] the next
+    /// Second chance: the next entry that was not used since the hand or a sweep passed it. After [`VICTIMS_TRIED`] the next
     /// one whatever it did, since a miss under a full load must not cost a walk over the whole slab.
     fn victim(&mut self) -> usize {
         for _ in 0..VICTIMS_TRIED {
             let index = self.advance_hand();
-            if !std::mem::take(&mut self.labels[index].used) {
+            if std::mem::take(&mut self.labels[index].uses) == 0 {
                 return index;
             }
         }
@@ -311,30 +330,53 @@ impl KeyCache {
 /// Entries allocated at once: 256 x 544 B = 136 KiB, just over what malloc returns to the kernel when freed.
 const CHUNK: usize = 256;
 
+/// Uses between two sweeps that make an expanded key worth its memory, and misses of one direction that earn it a place: more
+/// than four keepalives bring. A session that only keeps itself alive, every second at the most, derives its key anew each time:
+/// 0.7 us beside 5 us of socket calls.
+const BUSY: u8 = 10;
+const EARNED: u8 = 5;
+
+/// Entries that are given without asking: 576 KiB.
+const EAGER: usize = 1_024;
+
 /// Steps of the clock hand per eviction: 16 x 32 B of labels lie within a few cache lines.
 const VICTIMS_TRIED: usize = 16;
 
-/// An index plus one, so that the default, nought, is "none" in four bytes.
+/// An index plus one, so that the default, nought, is "none" in four bytes; or how often an entry was missed in a round.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 struct Slot(u32);
 
 impl Slot {
-    const INDEX_MAX: usize = u32::MAX as usize - 1;
+    const WITHOUT: u32 = 1 << 31;
+    const INDEX_MAX: usize = Self::WITHOUT as usize - 2;
+
+    fn without(round: u16, misses: u8) -> Self {
+        Slot(Self::WITHOUT | u32::from(round) << 8 | u32::from(misses))
+    }
+
+    fn misses(self, round: u16) -> u8 {
+        if self.0 & Self::WITHOUT != 0 && (self.0 >> 8) as u16 == round {
+            self.0 as u8
+        } else {
+            0
+        }
+    }
 
     fn of(index: usize) -> Self {
         Slot(index as u32 + 1)
     }
 
     fn index(self) -> Option<usize> {
-        self.0.checked_sub(1).map(|index| index as usize)
+        let index = self.0.checked_sub(1).filter(|_| self.0 & Self::WITHOUT == 0);
+        index.map(|index| index as usize)
     }
 }
 
-/// Whose key an entry holds, and whether it was used since the last sweep or pass of the hand.
+/// Whose key an entry holds, and how often it was used since the last sweep or pass of the hand.
 struct Label {
     secret: [u8; 16],
     generation: u64,
-    used: bool,
+    uses: u8,
 }
 
 impl Label {
@@ -342,20 +384,31 @@ impl Label {
     const FREE: Label = Label {
         secret: [0; 16],
         generation: u64::MAX,
-        used: false,
+        uses: 0,
     };
 
     fn new(secret: &Secret, generation: u64) -> Self {
         Label {
             secret: secret.0,
             generation,
-            used: true,
+            uses: 1,
         }
+    }
+
+    fn note_use(&mut self) {
+        self.uses = self.uses.saturating_add(1);
     }
 
     fn is_free(&self) -> bool {
         self.generation == u64::MAX
     }
+}
+
+fn seal_with(key: &LessSafeKey, nonce: [u8; 12], aad: &[u8], buf: &mut [u8]) -> [u8; TAG] {
+    let nonce = Nonce::assume_unique_for_key(nonce);
+    let tag = key.seal_in_place_separate_tag(nonce, Aad::from(aad), buf);
+    let tag = tag.expect("a datagram is far below AES-GCM's limit of 64 GiB");
+    tag.as_ref().try_into().expect("GCM tags have 16 bytes")
 }
 
 fn open_with(key: &LessSafeKey, nonce: [u8; 12], aad: &[u8], buf: &mut [u8]) -> Result<usize, OpenError> {
@@ -643,27 +696,69 @@ mod tests {
     }
 
     #[test]
-    fn sweep_frees_what_two_sweeps_did_not_see_used_and_returns_the_memory() {
+    fn sweep_frees_what_was_little_used_and_returns_the_memory() {
         let mut cache = KeyCache::default();
         let mut slots = vec![KeySlots::default(); 3 * CHUNK];
         assert_eq!(cache.chunks.capacity(), 0, "an idle process holds no keys");
-        for (n, slots) in slots.iter_mut().enumerate() {
+        let seal = |cache: &mut KeyCache, n: usize, slots: &mut KeySlots| {
             cache.seal(&secret(n as u32), slots, Initiator, 1, b"", &mut [0; 8]);
+        };
+        for _ in 0..BUSY {
+            for (n, slots) in slots.iter_mut().enumerate() {
+                seal(&mut cache, n, slots);
+            }
         }
         cache.sweep();
         assert_eq!(cache.len(), 3 * CHUNK);
-        cache.seal(&secret(7), &mut slots[7], Initiator, 2, b"", &mut [0; 8]);
+        for _ in 0..BUSY {
+            seal(&mut cache, 7, &mut slots[7]);
+        }
+        for (n, slots) in slots.iter_mut().enumerate().skip(8) {
+            seal(&mut cache, n, slots); // a keepalive
+        }
         cache.sweep();
         assert_eq!((cache.len(), cache.chunks.len()), (1, 1));
-        cache.seal(&secret(900), &mut slots[900 % CHUNK], Initiator, 2, b"", &mut [0; 8]);
+        seal(&mut cache, 900, &mut slots[900 % CHUNK]);
         assert_eq!(
             (cache.len(), cache.labels.len()),
             (2, CHUNK),
             "a freed entry is taken first"
         );
         cache.sweep();
-        cache.sweep();
         assert!(cache.is_empty() && cache.chunks.capacity() == 0 && cache.labels.capacity() == 0);
+    }
+
+    /// 10,000 sessions that only kept themselves alive held 5.8 MB of keys.
+    #[test]
+    fn among_many_an_entry_must_be_earned() {
+        let mut cache = KeyCache::default();
+        let mut slots = vec![KeySlots::default(); EAGER + 10];
+        for second in 0..30u64 {
+            for (n, slots) in slots.iter_mut().enumerate() {
+                let mut end = End::new(n as u32);
+                let mut sealed = end.seal(Responder, second, b"", b"ping");
+                let secret = secret(n as u32);
+                assert_eq!(cache.open(&secret, slots, Responder, second, b"", &mut sealed), Ok(4));
+                cache.seal(&secret, slots, Initiator, second, b"", &mut [0; 8]);
+            }
+            if second % 3 == 2 {
+                cache.sweep();
+            }
+        }
+        assert!(cache.is_empty());
+        let before = cache.derivations();
+        let last = slots.len() - 1;
+        for sequence in 100..200 {
+            cache.seal(
+                &secret(last as u32),
+                &mut slots[last],
+                Initiator,
+                sequence,
+                b"",
+                &mut [0; 8],
+            );
+        }
+        assert!(cache.derivations() - before <= u64::from(EARNED));
     }
 
     #[test]
