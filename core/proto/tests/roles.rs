@@ -9,12 +9,14 @@ use muster_proto::client::publication::PublishError;
 use muster_proto::client::{Client, ClientEvent, Side, SILENCE_MAX};
 use muster_proto::gateway::room::FIRST_PLACE;
 use muster_proto::gateway::{Gateway, ANSWER_WAIT};
-use muster_proto::limits::{PUBLISH_ACK_DELAY_MAX, PUBLISH_ACK_MESSAGES};
+use muster_proto::limits::{MESSAGE_AGE_MAX, PUBLISH_ACK_DELAY_MAX, PUBLISH_ACK_MESSAGES};
 use muster_proto::machine::Machine;
 use muster_proto::router::GATEWAY_LEASE;
 use muster_proto::wire::publish::{Ack, Positions, PROMPT};
 use muster_proto::wire::record::Record;
-use muster_proto::wire::room::{read_link_repair, write_link_repair, GapPlace, LinkBlock, LinkHead, RoomBlock, Skip};
+use muster_proto::wire::room::{
+    read_link_repair, write_link_repair, GapPlace, LinkBlock, LinkHead, RoomBlock, Skip, OLD,
+};
 use muster_proto::wire::{Code, FrameKind, GapReason, Role, StreamGap};
 
 /// Sessions 0 and 1, a broker's link and a router's: a gateway that knows no room yet.
@@ -516,4 +518,52 @@ fn a_skip_over_a_gap_announces_what_is_missing_before_the_gap() {
     }
     let slow = GapReason::Slow;
     assert_eq!(gaps, [gap(2, 5, slow), gap(6, 9, reason), gap(10, 10, slow)]);
+}
+
+#[test]
+fn what_waited_too_long_for_a_gateway_is_a_gap_in_a_live_room() {
+    let mut rig = gateway();
+    rig.join(0, 7, ROOM, Positions::default());
+    rig.tell(3, &Record::Covered { offset: 1 << 20 });
+    head(&mut rig, 1, 1);
+    pass(&mut rig, 100_000);
+    assert_eq!(answers(&mut rig, 0), [(7, Ok(()))]);
+    let mut old = link_room(1, 1, &[b"one", b"two"]);
+    old[1] |= OLD;
+    rig.say(2, &old);
+    rig.say(2, &link_room(1, 3, &[b"three"]));
+    rig.turn();
+    let got = |kind| rig.peers[0].got.iter().filter(move |(known, _)| *known == kind);
+    let gaps: Vec<_> = got(FrameKind::Gap)
+        .filter_map(|(_, body)| GapPlace::read(body))
+        .collect();
+    assert_eq!(gaps.len(), 1);
+    assert_eq!(
+        (gaps[0].gap.first, gaps[0].gap.last, gaps[0].gap.reason),
+        (1, 2, GapReason::Expired)
+    );
+    let blocks: Vec<_> = got(FrameKind::Room)
+        .filter_map(|(_, body)| RoomBlock::read(body))
+        .collect();
+    assert_eq!(blocks.iter().map(|block| block.offset).collect::<Vec<_>>(), [3]);
+}
+
+#[test]
+fn a_broker_says_what_waited_too_long() {
+    let mut rig = Rig::<Broker>::new();
+    rig.peers[1].polite = false; // it stands still, and the window fills
+    for sequence in 4..64 {
+        rig.say(0, &link_publish(5, 4, sequence, &[&[0; 1_000]]));
+    }
+    rig.turn();
+    assert_eq!(rig.peers[1].flagged, 0);
+    pass(&mut rig, MESSAGE_AGE_MAX + 1_000_000);
+    rig.peers[1].polite = true;
+    pass(&mut rig, 2_000_000);
+    let (flagged, all) = (rig.peers[1].flagged, rig.peers[1].frames(FrameKind::LinkRoom));
+    assert!(flagged > 20, "{flagged} of {all}");
+    rig.say(0, &link_publish(5, 64, 64, &[b"young"]));
+    pass(&mut rig, 200_000);
+    assert!(rig.peers[1].frames(FrameKind::LinkRoom) > all);
+    assert_eq!(rig.peers[1].flagged, flagged);
 }

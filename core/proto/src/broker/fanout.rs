@@ -1,9 +1,11 @@
 //! What leaves to gateways and proxies: room blocks by cursor, heads, repairs, acknowledgements.
 
 use super::resends::{Range, Resends};
+use super::room::Room;
 use super::{Broker, GatewayPeer};
 use crate::codec::Writer;
 use crate::conn::Heard;
+use crate::limits;
 use crate::links::frames_max;
 use crate::machine::{Micros, Outbox};
 use crate::ring::Arena;
@@ -11,7 +13,7 @@ use crate::segments::Built;
 use crate::wire::frame::{append, FRAME};
 use crate::wire::header::HEADER;
 use crate::wire::publish::Ack;
-use crate::wire::room::{read_link_repair, Consumed, LinkBlock, LinkHead, LinkLost, Message, LINK_BASE_AT};
+use crate::wire::room::{read_link_repair, Consumed, LinkBlock, LinkHead, LinkLost, Message, LINK_BASE_AT, OLD};
 use crate::wire::{FrameKind, Role};
 
 /// Where messages wait too, one datagram in so many is for history first.
@@ -250,9 +252,9 @@ impl Broker {
             write_heads(gateway, rooms, node, next, &mut writer);
             if free > 0 {
                 gateway.turn = gateway.turn.wrapping_add(1);
-                resend(&mut gateway.holes, node, rooms, arena, &mut writer, counters);
+                resend(&mut gateway.holes, Some(now), node, rooms, arena, &mut writer, counters);
                 if gateway.turn % HISTORY_TURN == 0 {
-                    resend(&mut gateway.history, node, rooms, arena, &mut writer, counters);
+                    resend(&mut gateway.history, None, node, rooms, arena, &mut writer, counters);
                 }
                 'rooms: while let Some(at) = gateway.pending.front().copied() {
                     let Some(room) = rooms[at as usize].as_deref_mut() else {
@@ -303,6 +305,9 @@ impl Broker {
                         // The frame is the same for all gateways but for where each one's interest began.
                         writer.written()[start + LINK_BASE_AT..start + LINK_BASE_AT + 8]
                             .copy_from_slice(&cursor.base.to_le_bytes());
+                        if is_old(room, arena, now, after - 1) {
+                            writer.written()[start + 1] |= OLD;
+                        }
                         counters.messages_sent += after - first;
                         cursor.next = after;
                         note_carrier(gateway, next, at);
@@ -312,7 +317,7 @@ impl Broker {
                     gateway.pending.pop_front();
                 }
                 if !more {
-                    resend(&mut gateway.history, node, rooms, arena, &mut writer, counters);
+                    resend(&mut gateway.history, None, node, rooms, arena, &mut writer, counters);
                 }
                 more |= gateway.resends();
             }
@@ -387,9 +392,11 @@ fn write_heads(
     });
 }
 
-/// Resends into the datagram, as far as it has space and the gateway may have it.
+/// Resends into the datagram, as far as it has space and the gateway may have it. With `live`, the time now, what became old is
+/// flagged; history is wanted however old it is.
 fn resend(
     resends: &mut Resends,
+    live: Option<Micros>,
     node: u32,
     rooms: &[Option<Box<super::Room>>],
     arena: &Arena,
@@ -402,7 +409,7 @@ fn resend(
             continue;
         };
         let before = writer.len();
-        let fitted = resend_range(&mut range, node, room, arena, writer, counters);
+        let fitted = resend_range(&mut range, live, node, room, arena, writer, counters);
         resends.spend(writer.len() - before);
         if range.next > range.last {
             resends.done(&range);
@@ -418,6 +425,7 @@ fn resend(
 /// Writes one frame of a range. `false`: it did not fit.
 fn resend_range(
     range: &mut Range,
+    live: Option<Micros>,
     node: u32,
     room: &super::Room,
     arena: &Arena,
@@ -441,6 +449,9 @@ fn resend_range(
     let cursor = room.gateways.iter().find(|cursor| cursor.gateway == node);
     let base = cursor.map_or(range.next, |cursor| cursor.base);
     writer.written()[start + LINK_BASE_AT..start + LINK_BASE_AT + 8].copy_from_slice(&base.to_le_bytes());
+    if live.is_some_and(|now| is_old(room, arena, now, built.next - 1)) {
+        writer.written()[start + 1] |= OLD;
+    }
     counters.messages_repaired += built.next - range.next;
     range.next = built.next;
     true
@@ -472,4 +483,12 @@ fn build(room: &super::Room, arena: &Arena, first: u64, until: u64, writer: &mut
         block.finish(writer) > 0
     });
     written.then_some(Built { next, whole })
+}
+
+/// Whether a message waited so long for its gateway that members of a live room do not want it any more.
+fn is_old(room: &Room, arena: &Arena, now: Micros, offset: u64) -> bool {
+    let age_ms = |at_ms: u32| ((now / 1_000) as u32).wrapping_sub(at_ms);
+    room.ring
+        .get(arena, offset)
+        .is_some_and(|entry| u64::from(age_ms(entry.at_ms)) * 1_000 > limits::MESSAGE_AGE_MAX)
 }

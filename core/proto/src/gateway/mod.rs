@@ -91,6 +91,8 @@ crate::counters! {
         dropped_stale_stream,
         /// Room messages dropped: too much is held ahead of a hole.
         dropped_held_full,
+        /// Room messages dropped, each a gap's part: they waited too long for this gateway, and the room is live.
+        dropped_expired,
         /// Gaps put into rooms because a repair did not come.
         gaps_unrepaired,
         /// Cursors of slow members that were moved.

@@ -435,12 +435,23 @@ impl Room {
         if self.next >= first {
             return false;
         }
-        self.give_up(arena, now, first);
+        self.give_up(arena, now, first, GapReason::Unrepaired);
         true
     }
 
+    /// What the owner had for this gateway below `until` is older than the room's members want: it is a gap. Gives how many
+    /// messages that are; `None`: of a stream that is no more.
+    pub fn outdated(&mut self, arena: &mut Arena, now: Micros, stream: StreamId, base: u64, until: u64) -> Option<u64> {
+        if !self.head(arena, now, stream, base, until) {
+            return None;
+        }
+        let before = self.next;
+        self.give_up(arena, now, until, GapReason::Expired);
+        Some(self.next - before)
+    }
+
     /// Makes everything missing before `until` a gap, keeping what is held in between.
-    fn give_up(&mut self, arena: &mut Arena, now: Micros, until: u64) {
+    fn give_up(&mut self, arena: &mut Arena, now: Micros, until: u64, reason: GapReason) {
         while self.next < until {
             let end = self
                 .held
@@ -448,7 +459,7 @@ impl Room {
                 .next()
                 .map_or(until, |(offset, _)| *offset);
             if end > self.next {
-                self.append_gap(arena, now, self.next, end - 1, GapReason::Unrepaired);
+                self.append_gap(arena, now, self.next, end - 1, reason);
                 self.next = end;
             }
             self.release(arena, now);
@@ -472,7 +483,7 @@ impl Room {
                     .range(self.next..)
                     .next()
                     .map_or(self.known, |(offset, _)| *offset);
-                self.give_up(arena, now, end);
+                self.give_up(arena, now, end, GapReason::Unrepaired);
                 grew = true;
             } else if self.asking.deadline().is_some_and(|at| now >= at) {
                 let offsets = (self.next, self.known);

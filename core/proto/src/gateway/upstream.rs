@@ -8,7 +8,7 @@ use crate::machine::{Arrival, Micros, Outbox};
 use crate::wire::frame::append;
 use crate::wire::header::HEADER;
 use crate::wire::record::{Membership, Record};
-use crate::wire::room::{message_max, write_link_repair, Consumed, LinkBlock, LinkHead, LinkLost};
+use crate::wire::room::{message_max, write_link_repair, Consumed, LinkBlock, LinkHead, LinkLost, OLD};
 use crate::wire::{Frame, FrameKind, Frames, Role, StreamId};
 
 /// Progress is told this long after it was made, so that one frame tells of many messages.
@@ -106,6 +106,20 @@ impl Gateway {
                     return true;
                 };
                 let (count, gaps) = (block.messages.left() as u64, room.ring.next());
+                if frame.flags & OLD != 0 && !room.paced {
+                    let until = block.offset + count;
+                    match room.outdated(&mut self.arena, now, stream(block.generation), block.base, until) {
+                        Some(expired) => self.counters.dropped_expired += expired,
+                        None => self.counters.dropped_stale_stream += count,
+                    }
+                    room.note_hole(now);
+                    if room.ring.next() > gaps {
+                        self.activate(at);
+                    }
+                    self.admit_waiting(now, at, false);
+                    self.schedule_room(now, at);
+                    return true;
+                }
                 let done = room.ingest(
                     &mut self.arena,
                     now,

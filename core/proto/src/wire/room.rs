@@ -31,6 +31,8 @@ pub const LINK_BLOCK: usize = FRAME + 8 + 4 + 8 + 8 + 1;
 pub const fn message_max(payload: usize) -> usize {
     payload - super::HEADER - crate::seal::TAG - ROOM_BLOCK - PUBLISHER - MESSAGE
 }
+/// Flag of a link room frame: all in it is older than a live room's members want.
+pub const OLD: u8 = 1;
 /// Where a link block's `base` stands, from the frame's first byte.
 pub const LINK_BASE_AT: usize = FRAME + 12;
 

@@ -181,6 +181,8 @@ pub struct Peer {
     pub last: Vec<u8>,
     pub received: u64,
     counts: [usize; 32],
+    /// Frames with a flag.
+    pub flagged: usize,
 }
 
 impl Peer {
@@ -342,6 +344,7 @@ impl<M: Subject> Rig<M> {
             let frame = frame.expect("our own frames are well formed");
             elicits |= frame.kind.elicits();
             peer.counts[frame.kind as usize] += 1;
+            peer.flagged += usize::from(frame.flags != 0);
             peer.got.push_back((frame.kind, frame.body.to_vec()));
             if peer.got.len() > 512 {
                 peer.got.pop_front();
@@ -470,6 +473,7 @@ impl<M: Subject> Rig<M> {
             last: Vec::new(),
             received: 0,
             counts: [0; 32],
+            flagged: 0,
         });
         let at = self.peers.len() - 1;
         self.frame(at, FrameKind::Ping as u8, &[]);
