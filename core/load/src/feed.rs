@@ -52,9 +52,6 @@ struct Publisher {
     client: Client,
     publication: u32,
     addr: Addr,
-    /// For opening alone: the same keys as the proxy's, found as cheaply as can be.
-    secret: Secret,
-    slots: KeySlots,
 }
 
 struct Packet {
@@ -87,6 +84,8 @@ pub struct Feed {
     sealed: Vec<u8>,
     slab: Vec<u8>,
     arrivals: Vec<Arrival>,
+    /// For opening alone: the same keys as the proxy's, found as cheaply as can be.
+    secrets: Vec<(Secret, KeySlots)>,
     keys: KeyCache,
     sockets: Vec<Socket>,
     sink: Socket,
@@ -170,6 +169,7 @@ impl Feed {
             sealed: Vec::new(),
             slab: Vec::new(),
             arrivals: Vec::new(),
+            secrets: Vec::with_capacity(config.senders),
             keys: KeyCache::default(),
             sockets: Vec::new(),
             sink: Socket::bind(node_addr(0), &plain)?,
@@ -201,9 +201,11 @@ impl Feed {
             .map(|peer| (peer.conn.addr, peer.conn.secret().clone()))
             .collect();
         for (addr, secret) in secrets {
-            feed.publishers[feed.by_addr[&addr]].secret = secret;
+            feed.secrets[feed.by_addr[&addr]].0 = secret;
         }
         feed.fit(config.datagram_bytes);
+        // The keys were expanded in the order of sending: another one, or they would lie in it.
+        feed.order = shuffled(config.senders, !config.seed);
         Ok(feed)
     }
 
@@ -239,9 +241,8 @@ impl Feed {
             client,
             publication,
             addr,
-            secret: Secret::new([0; 16]),
-            slots: KeySlots::default(),
         });
+        self.secrets.push((Secret::new([0; 16]), KeySlots::default()));
         Ok(())
     }
 
@@ -307,11 +308,10 @@ impl Feed {
     pub fn open(&mut self) -> usize {
         let mut opened = 0;
         for packet in &self.packets {
-            let publisher = &mut self.publishers[packet.sender as usize];
+            let (secret, slots) = &mut self.secrets[packet.sender as usize];
             let datagram = &mut self.slab[packet.start..packet.start + packet.len];
             let Ok(header) = Header::read(datagram) else { continue };
             let (aad, sealed) = datagram.split_at_mut(HEADER);
-            let (secret, slots) = (&publisher.secret, &mut publisher.slots);
             let len = self
                 .keys
                 .open(secret, slots, Direction::Initiator, header.sequence, aad, sealed);
