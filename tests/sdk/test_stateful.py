@@ -165,15 +165,18 @@ class Member:
         """No offset is left out, but those of repeats and of torn messages. Nothing may be on its way.
 
         What a reader drops is announced where it stands, at its last offset: the first of it has others before that.
+        Chunks of others' long messages may stand before the first message that was whole, and a long message may begin
+        in a stream whose owner died and end in the next one.
         """
         repeats = self.repeats + self.room.stats()["repeats"]
+        others = PEERS_MAX * (CHUNKS_MAX - 1)
+        ended = False
         for at, (stream, tally) in enumerate(self.streams.items()):
             silent = tally.last - tally.base - tally.counted
             if at or self.exact:
-                # Chunks of others' long messages may stand before the last one of the first message that was whole.
-                before = 0 if at else (PEERS_MAX - 1) * (CHUNKS_MAX - 1)
-                assert silent >= -before, f"{silent} in {stream}: {tally}"
-                cut = sum(gap.reason == "reader" for gap in tally.gaps) * (CHUNKS_MAX - 1)
+                assert silent >= (-others if ended or not at else 0), f"{silent} in {stream}: {tally}"
+                ended = any(gap.reason == "owner_lost" for gap in tally.gaps)
+                cut = sum(gap.reason == "reader" for gap in tally.gaps) * (CHUNKS_MAX - 1) + ended * others
                 assert silent <= cut or self.ledger.torn or repeats, f"{silent} in {stream}: {tally}"
 
     def complete(self) -> None:
@@ -463,10 +466,10 @@ class Rooms(RuleBasedStateMachine):
         raise AssertionError("only gaps come")
 
     def _justified(self, member: Member) -> None:
-        """Gaps have a cause."""
+        """Gaps have a cause. A long message of which an owner had the beginning when it died is never whole."""
         reasons = {item.reason for item in member.items if isinstance(item, muster.Gap)}
         causes = {
-            "unrepaired": self.lossy or member.ledger.torn,
+            "unrepaired": self.lossy or self.owner_died or member.ledger.torn,
             "owner_lost": self.owner_died,
             "expired": self.owner_died and member.resumed,
             **dict.fromkeys(member.causes, True),

@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use muster_proto::broker::Broker;
-use muster_proto::client::member::Item;
+use muster_proto::client::member::{Item, Policy};
 use muster_proto::client::publication::PublishError;
 use muster_proto::client::{Client, ClientEvent, Side, SILENCE_MAX};
 use muster_proto::gateway::room::FIRST_PLACE;
@@ -184,6 +184,44 @@ fn a_member_that_asks_for_repairs_notices_that_its_gateway_is_gone() {
     rig.pass(1_000_000 + SILENCE_MAX + 500_000, 10_000);
     assert!(rig.peers[0].frames(FrameKind::Repair) > 3, "it asks");
     assert!(!rig.machine.is_ready(Side::Gateway), "and draws its conclusion");
+}
+
+/// The gateway's next place of a room, with a thousand bytes.
+fn fill(rig: &mut Rig<Client>, handle: u32, at: u64) {
+    let frame = body(|writer| {
+        let mut block = RoomBlock::begin(writer, handle, FIRST_PLACE + at - 1, stream(1), at);
+        block.push(writer, &message(at, &[7; 1_000]));
+        block.finish(writer) == 1
+    });
+    rig.frame(0, FrameKind::Room as u8, &frame);
+}
+
+#[test]
+fn the_window_is_shut_while_any_room_blocks_and_no_longer() {
+    let mut rig = Rig::<Client>::new();
+    let rooms = [(3, "sports:one"), (4, "sports:two")].map(|(request, name)| {
+        let room = rig.machine.join(rig.now, name, Positions::default(), Policy::Block);
+        let joined = Record::Joined {
+            request,
+            handle: request,
+            index: FIRST_PLACE,
+            start: Positions::default(),
+            gaps: vec![],
+        };
+        rig.tell(0, &joined);
+        (1..=70).for_each(|at| fill(&mut rig, request, at));
+        room
+    });
+    let open = |rig: &mut Rig<Client>| {
+        rig.pass(100_000, 10_000);
+        rig.peers[0].conn.flow.available(1_200) > 0
+    };
+    assert!(!open(&mut rig));
+    let mut data = Vec::new();
+    while rig.machine.read(rig.now, rooms[0], &mut data).is_some() {}
+    assert!(!open(&mut rig), "the other one still blocks");
+    rig.machine.leave(rooms[1]);
+    assert!(open(&mut rig), "nobody blocks any more");
 }
 
 #[test]

@@ -312,6 +312,7 @@ impl Client {
             None if self.sessions[Side::Gateway as usize].ready => self.orphans.push((member.request, member.name)),
             None => {}
         }
+        self.set_window();
     }
 
     fn tell_leave(&mut self, handle: u32) {
@@ -342,7 +343,7 @@ impl Client {
                 now,
             })
         {
-            self.reopen_window();
+            self.set_window();
         }
         item
     }
@@ -413,10 +414,21 @@ impl Client {
         self.closing && self.sessions.iter().all(|session| session.conn.is_none())
     }
 
-    fn reopen_window(&mut self) {
-        let session = &mut self.sessions[Side::Gateway as usize];
-        if let Some(conn) = &mut session.conn {
-            conn.receive_window = self.window;
+    /// What the gateway may have on its way, which is everybody's: nothing while one room is blocked, little while one is
+    /// crowded. It is told at once when it may send again, since it waits for nothing else.
+    fn set_window(&mut self) {
+        let Some(conn) = &mut self.sessions[Side::Gateway as usize].conn else {
+            return;
+        };
+        let rooms = || self.rooms.iter().flatten();
+        let window = if rooms().any(|room| room.is_blocked()) {
+            0
+        } else if rooms().any(|room| room.is_crowded()) {
+            self.window.min(CROWDED_WINDOW)
+        } else {
+            self.window
+        };
+        if std::mem::replace(&mut conn.receive_window, window) == 0 && window > 0 {
             conn.tell_status();
         }
     }
@@ -658,7 +670,7 @@ impl Client {
                 now,
             },
         );
-        let (blocked, crowded) = (member.is_blocked(), member.is_crowded());
+        let narrow = member.is_blocked() || member.is_crowded();
         if let Some(at) = member.deadline() {
             self.check_at = Some(self.check_at.map_or(at, |known| known.min(at)));
         }
@@ -668,20 +680,9 @@ impl Client {
                 room: found.unwrap_or_default(),
             });
         }
-        self.limit_window(blocked, crowded);
-    }
-
-    /// Lets a room that is blocked or crowded say how much the gateway may have on its way.
-    fn limit_window(&mut self, blocked: bool, crowded: bool) {
-        let Some(conn) = &mut self.sessions[Side::Gateway as usize].conn else {
-            return;
-        };
-        if blocked {
-            conn.receive_window = 0;
-        } else if crowded {
-            conn.receive_window = conn.receive_window.min(CROWDED_WINDOW);
-        } else if conn.receive_window == CROWDED_WINDOW && !self.rooms.iter().flatten().any(|room| room.is_crowded()) {
-            conn.receive_window = self.window;
+        let conn = self.sessions[Side::Gateway as usize].conn.as_deref();
+        if conn.is_some_and(|conn| narrow || conn.receive_window != self.window) {
+            self.set_window();
         }
     }
 
