@@ -158,10 +158,10 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         }
     }
 
-    /// Touches what [`Conn::open`] will read, so that a batch's cache misses overlap.
+    /// Fetches the key that [`Conn::open`] will need.
     #[inline]
-    pub fn touch(&self, keys: &KeyCache) -> u64 {
-        self.window.highest() ^ self.heard_at ^ keys.touch(&self.keys)
+    pub fn fetch_key(&self, keys: &KeyCache) {
+        keys.fetch(&self.keys);
     }
 
     /// Opens a data datagram in place. Gives the length of the frames behind the header.
@@ -468,13 +468,15 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         self.tail_at.is_none()
     }
 
-    /// When this connection next needs time: a status, the log, the tail, giving up.
+    /// When this connection next needs time: a status, the log, the tail, giving up. Asked after each datagram.
+    #[inline]
     pub fn deadline(&self) -> Option<Micros> {
+        let sooner = |at: Micros, other: Option<Micros>| other.map_or(at, |other| at.min(other));
         let status = (self.pending > 0).then(|| self.pending_since + STATUS_DELAY);
-        let log = self.log.deadline(self.log_rto());
-        [status, log, self.tail_at, self.flow.timeout_at()]
-            .into_iter()
-            .flatten()
-            .min()
+        let mut at = sooner(Micros::MAX, status);
+        at = sooner(at, self.log.deadline(self.log_rto()));
+        at = sooner(at, self.tail_at);
+        at = sooner(at, self.flow.timeout_at());
+        (at != Micros::MAX).then_some(at)
     }
 }

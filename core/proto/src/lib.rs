@@ -28,6 +28,7 @@ pub mod order;
 pub mod placement;
 pub mod planted;
 pub mod proxy;
+pub mod queue;
 pub mod ring;
 pub mod router;
 pub mod seal;

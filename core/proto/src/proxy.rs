@@ -5,8 +5,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use muster_ahead::fetch;
+
 use crate::address::Bucket;
-use crate::codec::Writer;
 use crate::conn::Control;
 use crate::door::{Door, DoorKey};
 use crate::gateway::{LINK_SOCKET, PUBLIC_SOCKET};
@@ -16,6 +17,7 @@ use crate::machine::{Arrival, Entropy, Inbox, Machine, Micros, Outbox};
 use crate::name::{RoomKey, RoomName};
 use crate::node::{Identity, Node};
 use crate::placement::Placement;
+use crate::queue::Queue;
 use crate::sessions::{Question, Sessions};
 use crate::wire::frame::append;
 use crate::wire::header::HEADER;
@@ -31,10 +33,8 @@ pub const OPENS_A_SECOND: u32 = 10;
 pub const QUEUE_BYTES_MAX: usize = 2 << 20;
 /// Of these one session's, once the queue is half full.
 const QUEUE_SHARE_MAX: usize = QUEUE_BYTES_MAX / 8;
-/// What a frame in the queue costs beside its bytes.
-const FRAME_COST: usize = 48;
-/// Datagrams whose sessions are looked at before the first is opened: as many cache misses overlap.
-const TOUCHED_AHEAD: usize = 16;
+/// Datagrams between the fetching of a session, of what it points at, and its use.
+const AHEAD: usize = 4;
 /// Acknowledgements that wait for one session.
 const ACKS_MAX: usize = 512;
 
@@ -105,13 +105,6 @@ impl Default for Publisher {
             queued: 0,
         }
     }
-}
-
-#[derive(Default)]
-struct Queue {
-    /// Each with the session that it came from.
-    frames: VecDeque<(u64, Vec<u8>)>,
-    bytes: usize,
 }
 
 /// The proxy.
@@ -200,7 +193,7 @@ impl Proxy {
 
     /// Whether nothing waits for a broker.
     pub fn is_idle(&self) -> bool {
-        self.queues.values().all(|queue| queue.frames.is_empty())
+        self.queues.values().all(Queue::is_empty)
     }
 
     fn take_session(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
@@ -327,26 +320,25 @@ impl Proxy {
             messages: frame.messages,
         };
         let len = LINK_PUBLISH + frame.messages.len();
-        let mut bytes = vec![0; len];
-        let fits = len <= crate::links::frames_max(self.node.payload);
-        if !fits || !passed.write(&mut Writer::new(&mut bytes)) {
+        if len > crate::links::frames_max(self.node.payload) {
             self.sessions.counters.dropped_frame += 1;
             return;
         }
         let queue = self.queues.entry(node).or_default();
-        let cost = len + FRAME_COST;
+        let cost = Queue::cost(len);
         let Some(peer) = self.sessions.table.get_mut(slot) else {
             return;
         };
         // Once the queue is half full, who has put much into it waits for the others.
-        let greedy = queue.bytes > QUEUE_BYTES_MAX / 2 && peer.data.data.queued + cost > QUEUE_SHARE_MAX;
-        if queue.bytes + cost > QUEUE_BYTES_MAX || greedy {
+        let greedy = queue.bytes() > QUEUE_BYTES_MAX / 2 && peer.data.data.queued + cost > QUEUE_SHARE_MAX;
+        if queue.bytes() + cost > QUEUE_BYTES_MAX || greedy {
             self.counters.dropped_queue_full += count;
             return;
         }
         peer.data.data.queued += cost;
-        queue.bytes += cost;
-        queue.frames.push_back((session, bytes));
+        queue.push(session, len, |writer| {
+            passed.write(writer);
+        });
         self.counters.messages_forwarded += count;
         self.links.table.mark(link);
     }
@@ -373,12 +365,7 @@ impl Proxy {
                     }
                 }
                 Control::Other => self.links.counters.link_dropped_frame += 1,
-                Control::Heard(_)
-                    if self
-                        .queues
-                        .get(&peer.node)
-                        .is_some_and(|queue| !queue.frames.is_empty()) =>
-                {
+                Control::Heard(_) if self.queues.get(&peer.node).is_some_and(|queue| !queue.is_empty()) => {
                     self.links.table.mark(slot);
                 }
                 Control::Closed(_) => break,
@@ -438,18 +425,17 @@ impl Proxy {
                 let Some(queue) = queue.filter(|_| free > 0) else {
                     return false;
                 };
-                while let Some((session, frame)) = queue.frames.front() {
+                while let Some((session, frame)) = queue.front() {
                     if frame.len() > writer.room() {
                         more = true;
                         break;
                     }
                     writer.put(frame);
-                    let cost = frame.len() + FRAME_COST;
-                    queue.bytes -= cost;
-                    if let Some(peer) = table.find(*session).and_then(|slot| table.get_mut(slot)) {
+                    let cost = Queue::cost(frame.len());
+                    if let Some(peer) = table.find(session).and_then(|slot| table.get_mut(slot)) {
                         peer.data.data.queued = peer.data.data.queued.saturating_sub(cost);
                     }
-                    queue.frames.pop_front();
+                    queue.pop();
                     sent_any = true;
                 }
                 sent_any
@@ -512,18 +498,24 @@ impl Machine for Proxy {
     type Event = ProxyEvent;
 
     fn receive(&mut self, now: Micros, inbox: &mut Inbox<'_>) {
+        // Each step brings a datagram's session nearer, then what that points at, and takes a datagram for which both are there.
         let count = inbox.arrivals.len();
-        for first in (0..count).step_by(TOUCHED_AHEAD) {
-            let group = first..(first + TOUCHED_AHEAD).min(count);
-            let mut touched = 0;
-            for index in group.clone() {
-                let (arrival, datagram) = inbox.datagram(index);
+        let mut slots = [None; AHEAD];
+        for step in 0..count + 2 * AHEAD {
+            let slot = &mut slots[step % AHEAD];
+            if let Some(publisher) = slot
+                .take()
+                .and_then(|slot| self.sessions.fetch_key(&self.node.keys, slot))
+            {
+                publisher.rooms.first().map(fetch);
+            }
+            if step < count {
+                let (arrival, datagram) = inbox.datagram(step);
                 if arrival.socket == PUBLIC_SOCKET {
-                    touched ^= self.sessions.touch(&self.node.keys, datagram);
+                    *slot = self.sessions.fetch(datagram);
                 }
             }
-            std::hint::black_box(touched);
-            for index in group {
+            if let Some(index) = step.checked_sub(2 * AHEAD) {
                 let (arrival, datagram) = inbox.datagram(index);
                 if arrival.socket == PUBLIC_SOCKET {
                     self.take_session(now, arrival, datagram);
@@ -578,12 +570,12 @@ impl Machine for Proxy {
     fn stalled(&mut self, _now: Micros) {
         // What waited for an owner is older than the stall: the publishers repeat it.
         for queue in self.queues.values_mut() {
-            queue.bytes = 0;
-            for (session, _) in queue.frames.drain(..) {
+            while let Some((session, _)) = queue.front() {
                 let table = &mut self.sessions.table;
                 if let Some(peer) = table.find(session).and_then(|slot| table.get_mut(slot)) {
                     peer.data.data.queued = 0;
                 }
+                queue.pop();
             }
         }
     }

@@ -3,6 +3,7 @@
 //! Owns: [`Secret`], [`Direction`], [`nonce`], [`KeyCache`] with its [`KeySlots`], [`accepts_generation`].
 //! Must not know: headers (they come as associated data), replay windows, handshakes, addresses, time.
 
+use muster_ahead::fetch;
 use ring::aead::{Aad, LessSafeKey, Nonce, UnboundKey, AES_128_GCM};
 use ring::hkdf;
 
@@ -179,13 +180,14 @@ impl KeyCache {
         Ok(len)
     }
 
-    /// Touches what opening will read.
+    /// Fetches what opening will read.
     #[inline]
-    pub fn touch(&self, slots: &KeySlots) -> u64 {
+    pub fn fetch(&self, slots: &KeySlots) {
         let Some(index) = slots.rx.index().filter(|index| *index < self.labels.len()) else {
-            return 0;
+            return;
         };
-        self.labels[index].generation ^ u64::from(std::ptr::eq(self.key(index).algorithm(), &AES_128_GCM))
+        fetch(&self.labels[index]);
+        fetch(self.key(index));
     }
 
     /// Frees the entries that were used less than [`BUSY`] times since the previous sweep, and the memory above the highest

@@ -169,14 +169,21 @@ impl<T: Default> Sessions<T> {
         self.questions.pop_front()
     }
 
-    /// Looks at what [`Sessions::receive`] will need of a datagram's session.
+    /// Fetches the session that a datagram names. Gives its slot, whoever may be there.
     #[inline]
-    pub fn touch(&self, keys: &KeyCache, datagram: &[u8]) -> u64 {
-        Header::read(datagram)
-            .ok()
-            .and_then(|header| self.table.find(header.connection))
-            .and_then(|slot| self.table.get(slot))
-            .map_or(0, |peer| peer.conn.touch(keys))
+    pub fn fetch(&self, datagram: &[u8]) -> Option<u32> {
+        let header = Header::read(datagram).ok()?;
+        let slot = header.connection as u32;
+        self.table.fetch(slot);
+        Some(slot)
+    }
+
+    /// Fetches the key of a session that has been fetched. Gives what the role keeps of it.
+    #[inline]
+    pub fn fetch_key(&self, keys: &KeyCache, slot: u32) -> Option<&T> {
+        let peer = self.table.get(slot)?;
+        peer.conn.fetch_key(keys);
+        Some(&peer.data.data)
     }
 
     /// Takes a datagram of the public socket. `Some`: sealed frames of a session, with their length behind the header.

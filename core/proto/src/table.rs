@@ -5,6 +5,8 @@
 
 use std::collections::VecDeque;
 
+use muster_ahead::fetch;
+
 use crate::conn::Conn;
 use crate::machine::Micros;
 use crate::timer::Wheel;
@@ -66,6 +68,14 @@ impl<const BLOCKS: usize, T> Table<BLOCKS, T> {
             .get_mut(slot as usize / PIECE)?
             .get_mut(slot as usize % PIECE)?
             .as_mut()
+    }
+
+    /// Fetches what a slot holds.
+    #[inline]
+    pub fn fetch(&self, slot: u32) {
+        if let Some(place) = self.place(slot) {
+            fetch(place);
+        }
     }
 
     /// The slot that an id in a datagram names, if that very connection is still there.

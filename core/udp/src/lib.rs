@@ -1,4 +1,4 @@
-//! Batch datagram sockets for Linux: the only crate of Muster with `unsafe`.
+//! Batch datagram sockets for Linux: with `ahead` the only crate of Muster that has `unsafe`.
 //!
 //! Owns: sockets and their options, the headers that recvmmsg and sendmmsg dereference, what each errno means, the
 //! inner epoll and its timer, the clock and the kernel's entropy. Must not know: machines, turns, budgets, faults.
