@@ -231,6 +231,7 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         if !self.flow.status(now, &status) {
             return None;
         }
+        self.log.heard(status.highest);
         let covered = status.covers(self.tail_sequence) && status.missing_len == 0;
         if status.highest >= self.tail_sequence {
             self.tail_at = None;
@@ -347,9 +348,9 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         let mut elicits = false;
         let rto = self.log_rto();
         if self.log.has_due(now, rto) {
-            let log = &mut self.log;
+            let (log, carrier) = (&mut self.log, self.flow.next());
             elicits |= append(writer, FrameKind::Log, 0, |writer| {
-                let written = log.next_frame(now, rto, writer.spare());
+                let written = log.next_frame(now, rto, carrier, writer.spare());
                 writer.advance(written.unwrap_or(0));
                 written.is_some()
             });

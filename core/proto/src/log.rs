@@ -15,6 +15,8 @@ use std::collections::{BTreeMap, VecDeque};
 pub const FRAME_BYTES_ENOUGH: usize = FRAME_HEADER + RECORD_HEADER + LOG_RECORD_BYTES_MAX;
 /// What a queued record counts beside its bytes when a bound is checked: empty records are not free either.
 pub const RECORD_COST: usize = 32;
+/// What was lost is repeated at once this often; a peer that answers and never acknowledges is then left to the clock.
+const PROMPT_REPEATS: u8 = 8;
 
 const FRAME_HEADER: usize = 10;
 const RECORD_HEADER: usize = 2;
@@ -46,6 +48,8 @@ struct Queue {
     records: VecDeque<Record>,
     sent: usize,
     flight_bytes: usize,
+    /// The peer has told of all datagrams up to this one; 0 before the first word.
+    heard: u64,
     /// Their bytes one after the other, starting at `front`; kept in one piece so that no record is allocated alone.
     bytes: Vec<u8>,
     front: usize,
@@ -59,6 +63,8 @@ struct Record {
     sent: Micros,
     len: u16,
     repeats: u8,
+    /// Low half of the sequence of the datagram that it left with last.
+    carrier: u32,
 }
 
 impl LogSender {
@@ -88,6 +94,7 @@ impl LogSender {
             sent: 0,
             len: record.len() as u16,
             repeats: 0,
+            carrier: 0,
         });
         queue.cost += cost;
         let offset = self.next;
@@ -96,9 +103,10 @@ impl LogSender {
     }
 
     /// Writes the next frame body of due records into `buf` and returns its length; call until `None`. Due is what
-    /// was never sent and has room in flight, or was sent longer than `rto` ago, doubled with each repeat up to a
-    /// second. `None` also if the next due record does not fit (never with [`FRAME_BYTES_ENOUGH`]).
-    pub fn next_frame(&mut self, now: Micros, rto: Micros, buf: &mut [u8]) -> Option<usize> {
+    /// was never sent and has room in flight, what was lost, or was sent longer than `rto` ago, doubled with each repeat up to
+    /// a second. `None` also if the next due record does not fit (never with [`FRAME_BYTES_ENOUGH`]). `carrier`: the sequence
+    /// of the datagram that the frame leaves with.
+    pub fn next_frame(&mut self, now: Micros, rto: Micros, carrier: u64, buf: &mut [u8]) -> Option<usize> {
         let first_offset = self.first_unacknowledged();
         let queue = self.queue.as_deref_mut()?;
         let first = (0..queue.records.len().min(queue.sent + 1)).find(|&index| queue.is_due(index, now, rto))?;
@@ -113,7 +121,7 @@ impl LogSender {
             buf[used..used + RECORD_HEADER].copy_from_slice(&(bytes.len() as u16).to_le_bytes());
             buf[used + RECORD_HEADER..end].copy_from_slice(bytes);
             used = end;
-            queue.mark_sent(index, now);
+            queue.mark_sent(index, now, carrier);
             index += 1;
         }
         if index == first {
@@ -122,6 +130,14 @@ impl LogSender {
         buf[..8].copy_from_slice(&(first_offset + first as u64).to_le_bytes());
         buf[8..FRAME_HEADER].copy_from_slice(&((index - first) as u16).to_le_bytes());
         Some(used)
+    }
+
+    /// The peer has told of all datagrams up to `sequence`. If the first record left with one of them and stays
+    /// unacknowledged, its frame was lost or the acknowledgement was.
+    pub fn heard(&mut self, sequence: u64) {
+        if let Some(queue) = self.queue.as_deref_mut() {
+            queue.heard = queue.heard.max(sequence);
+        }
     }
 
     /// The peer has everything up to and with `upto`. What was never sent cannot be acknowledged: a peer that says so
@@ -172,7 +188,7 @@ impl LogSender {
     /// may go, `None` when idle.
     pub fn deadline(&self, rto: Micros) -> Option<Micros> {
         let queue = self.queue.as_ref()?;
-        if queue.may_send_new() {
+        if queue.may_send_new() || queue.is_lost(0) {
             return Some(0);
         }
         queue
@@ -199,6 +215,7 @@ impl Queue {
             records: VecDeque::new(),
             sent: 0,
             flight_bytes: 0,
+            heard: 0,
             bytes: Vec::new(),
             front: 0,
             base: 0,
@@ -223,15 +240,23 @@ impl Queue {
 
     fn is_due(&self, index: usize, now: Micros, rto: Micros) -> bool {
         if index < self.sent {
-            self.records[index].due(rto) <= now
+            self.records[index].due(rto) <= now || self.is_lost(index)
         } else {
             index == self.sent && self.may_send_new()
         }
     }
 
-    fn mark_sent(&mut self, index: usize, now: Micros) {
+    /// Whether a record that was sent left with the first one and that datagram brought nothing. What of the others is lost
+    /// shows when this is acknowledged.
+    fn is_lost(&self, index: usize) -> bool {
+        let (first, record) = (&self.records[0], &self.records[index]);
+        let heard = self.heard > 0 && (self.heard as u32).wrapping_sub(record.carrier) as i32 >= 0;
+        self.sent > 0 && heard && record.carrier == first.carrier && record.repeats < PROMPT_REPEATS
+    }
+
+    fn mark_sent(&mut self, index: usize, now: Micros, carrier: u64) {
         let record = &mut self.records[index];
-        record.sent = now;
+        (record.sent, record.carrier) = (now, carrier as u32);
         if index < self.sent {
             record.repeats = record.repeats.saturating_add(1);
         } else {
@@ -382,7 +407,7 @@ mod tests {
     fn frames(sender: &mut LogSender, now: Micros, size: usize) -> Vec<Vec<u8>> {
         let mut buf = vec![0; size];
         let mut frames = Vec::new();
-        while let Some(len) = sender.next_frame(now, RTO, &mut buf) {
+        while let Some(len) = sender.next_frame(now, RTO, now / 1_000 + 100, &mut buf) {
             frames.push(buf[..len].to_vec());
         }
         frames
@@ -490,6 +515,41 @@ mod tests {
         }
         assert_eq!(times, [0, 20, 60, 140, 300, 620, 1_260, 2_260, 3_260]);
         assert_eq!(sender.deadline(RTO), Some(4_260_000));
+    }
+
+    #[test]
+    fn what_the_peer_has_told_of_and_not_acknowledged_is_repeated_at_once() {
+        let mut sender = LogSender::new(1_000);
+        sender.push(b"x").unwrap();
+        let mut times = Vec::new();
+        for now in 0..3_000 {
+            if now >= 3 {
+                sender.heard(100 + now - 3); // of a datagram it tells three milliseconds later
+            }
+            if !frames(&mut sender, now * 1_000, 1_200).is_empty() {
+                times.push(now);
+            }
+        }
+        // A peer that answers without end and never acknowledges gets no more than that; then the clock counts.
+        assert_eq!(times, [0, 3, 6, 9, 12, 15, 18, 21, 24, 1_024, 2_024]);
+    }
+
+    #[test]
+    fn of_a_burst_only_what_was_lost_is_repeated_at_once() {
+        let mut sender = LogSender::new(1 << 20);
+        let mut buf = [0; 1_200];
+        for carrier in 1..=5 {
+            sender.push(&record(carrier, 1_000)).unwrap();
+            assert!(sender.next_frame(0, RTO, carrier, &mut buf).is_some());
+        }
+        sender.acknowledge(1);
+        sender.heard(5);
+        assert!(sender.has_due(1, RTO));
+        assert!(sender.next_frame(1, RTO, 6, &mut buf).is_some());
+        assert_eq!(buf[0], 2, "the second");
+        assert!(!sender.has_due(1, RTO), "the others have perhaps come");
+        sender.acknowledge(5);
+        assert!(sender.is_idle());
     }
 
     #[test]

@@ -163,7 +163,7 @@ fn frame(frame: &Frame<'_>, expected: &Value, out: &mut Writer<'_>) -> Value {
                 assert!(log.push(record).is_ok());
             }
             assert!(append(out, kind, 0, |writer| {
-                let len = log.next_frame(0, 30_000, writer.spare()).expect("records are due");
+                let len = log.next_frame(0, 30_000, 0, writer.spare()).expect("records are due");
                 writer.advance(len);
                 true
             }));

@@ -398,7 +398,7 @@ impl<M: Subject> Rig<M> {
         while self.peers[peer]
             .conn
             .log
-            .next_frame(self.now, 1, &mut scratch)
+            .next_frame(self.now, 1, 0, &mut scratch)
             .is_some()
         {}
         self.peers[peer].conn.log.acknowledge(last);
