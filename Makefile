@@ -14,7 +14,8 @@ lint: setup
 	@exec scripts/lint.sh
 
 sim: setup
-	@exec cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --seeds 0..1000 $(ARGS)
+	@cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --seeds 0..1000 $(ARGS)
+	@exec cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --kills --seeds 0..1000 $(ARGS)
 
 soak: setup
 	@exec .venv/bin/pytest -m soak $(ARGS)

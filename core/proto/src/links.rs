@@ -23,7 +23,7 @@ pub const PING_EVERY: Micros = 100_000;
 pub const DEAD_AFTER: Micros = 1_000_000;
 /// Hellos of one dial follow each other after this, doubled up to the second figure.
 pub const DIAL_FIRST: Micros = 50_000;
-pub const DIAL_MAX: Micros = 500_000;
+pub const DIAL_MAX: Micros = 250_000;
 /// Handshakes that wait for their first sealed datagram; older ones make way.
 pub const UNPROVEN_LIFE: Micros = 5_000_000;
 /// Control records that a link may have unacknowledged: a snapshot of 4 M rooms (`ROOMS_MAX` of every role) at 66 B, and
@@ -191,7 +191,12 @@ impl Links {
             DatagramKind::Data => return self.data(now, node, arrival, &header, datagram),
             DatagramKind::Hello => self.door.hello(now, arrival, &header, datagram),
             DatagramKind::Cookie => match self.dial_of(header.connection, arrival.from) {
-                Some(dial) => dial.due |= dial.knock.as_mut().is_some_and(|knock| knock.cookie(datagram)),
+                Some(dial) => {
+                    if dial.knock.as_mut().is_some_and(|knock| knock.cookie(datagram)) {
+                        // It is there: whatever is missing from here on was lost on the way.
+                        (dial.due, dial.at, dial.wait) = (true, now + DIAL_FIRST, 2 * DIAL_FIRST);
+                    }
+                }
                 None => self.counters.link_dropped_unknown += 1,
             },
             DatagramKind::Accept => self.opened(now, arrival, &header, datagram),

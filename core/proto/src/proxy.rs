@@ -12,6 +12,7 @@ use crate::conn::Control;
 use crate::door::{Door, DoorKey};
 use crate::gateway::{LINK_SOCKET, PUBLIC_SOCKET};
 use crate::handshake::{ClusterKeys, ResetSecret, ServerKey};
+use crate::limits;
 use crate::links::{LinkChange, Links};
 use crate::machine::{Arrival, Entropy, Inbox, Machine, Micros, Outbox};
 use crate::name::{RoomKey, RoomName};
@@ -23,7 +24,7 @@ use crate::wire::frame::append;
 use crate::wire::header::HEADER;
 use crate::wire::publish::{well_formed, Ack, LinkPublish, Publish, LINK_PUBLISH};
 use crate::wire::record::Record;
-use crate::wire::{Code, FrameKind, Frames, PublisherId, Role};
+use crate::wire::{Code, FrameKind, Frames, PublisherId, Role, StreamId};
 
 /// Rooms that one session may publish to.
 pub const SESSION_ROOMS: usize = 256;
@@ -303,6 +304,7 @@ impl Proxy {
             .and_then(|node| self.links.to(node).map(|slot| (node, slot)));
         let Some((node, link)) = owner else {
             self.counters.dropped_no_owner += count;
+            self.not_ready_ack(slot, &frame);
             return;
         };
         let passed = LinkPublish {
@@ -341,6 +343,29 @@ impl Proxy {
         });
         self.counters.messages_forwarded += count;
         self.links.table.mark(link);
+    }
+
+    /// Says for an owner that is not there that it is not ready: who hears nothing waits longer and longer.
+    fn not_ready_ack(&mut self, slot: u32, frame: &Publish<'_>) {
+        let Some(peer) = self.sessions.table.get_mut(slot) else {
+            return;
+        };
+        let ack = Ack {
+            handle: frame.handle,
+            code: Code::NotReady,
+            cumulative: frame.low.saturating_sub(1),
+            highest: frame.low.saturating_sub(1),
+            credit_messages: limits::CREDIT_MESSAGES as u16,
+            credit_bytes: limits::CREDIT_BYTES as u32,
+            stream: StreamId::default(),
+            missing: vec![],
+            runs: vec![],
+        };
+        let (ack, acks) = (ack.to_vec(), &mut peer.data.data.acks);
+        if acks.back() != Some(&ack) && acks.len() < ACKS_MAX {
+            acks.push_back(ack);
+            self.sessions.table.mark(slot);
+        }
     }
 
     fn take_link(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {

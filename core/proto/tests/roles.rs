@@ -10,8 +10,10 @@ use muster_proto::client::{Client, ClientEvent, Side, SILENCE_MAX};
 use muster_proto::gateway::room::FIRST_PLACE;
 use muster_proto::gateway::{Gateway, ANSWER_WAIT};
 use muster_proto::limits::{MESSAGE_AGE_MAX, PUBLISH_ACK_DELAY_MAX, PUBLISH_ACK_MESSAGES};
-use muster_proto::machine::Machine;
+use muster_proto::machine::{Addr, Machine};
+use muster_proto::proxy::Proxy;
 use muster_proto::router::GATEWAY_LEASE;
+use muster_proto::wire::header::{DatagramKind, Header, HEADER};
 use muster_proto::wire::publish::{Ack, Positions, PROMPT};
 use muster_proto::wire::record::Record;
 use muster_proto::wire::room::{
@@ -222,6 +224,113 @@ fn the_window_is_shut_while_any_room_blocks_and_no_longer() {
     assert!(!open(&mut rig), "the other one still blocks");
     rig.machine.leave(rooms[1]);
     assert!(open(&mut rig), "nobody blocks any more");
+}
+
+#[test]
+fn a_gateway_that_answers_nothing_is_asked_again_and_again_before_it_is_given_up() {
+    let mut rig = Rig::<Client>::new();
+    rig.pass(3_000_000, 10_000);
+    rig.peers[0].polite = false;
+    let (start, mut asked) = (rig.now, Vec::new());
+    while rig.machine.is_ready(Side::Gateway) {
+        let before = rig.peers[0].frames(FrameKind::Ping);
+        rig.pass(10_000, 10_000);
+        if rig.peers[0].frames(FrameKind::Ping) > before {
+            asked.push((rig.now - start) / 1_000);
+        }
+    }
+    let pause = asked.windows(2).map(|two| two[1] - two[0]).max();
+    assert!(pause <= Some(620) && asked.len() <= 20, "{asked:?}");
+    let lasted = rig.now - start - asked[0] * 1_000;
+    assert!(lasted.abs_diff(SILENCE_MAX) <= 20_000, "{lasted}");
+}
+
+/// Hellos that left for an address in so much time.
+fn hellos<M: Subject>(rig: &mut Rig<M>, to: Addr, time: u64) -> Vec<(u64, u64)> {
+    let (start, mut seen) = (rig.now, Vec::new());
+    while rig.now < start + time {
+        rig.turn();
+        for (addr, bytes) in std::mem::take(&mut rig.out) {
+            let header = Header::read(&bytes).expect("a header");
+            if header.kind == DatagramKind::Hello && addr == to {
+                seen.push(((rig.now - start) / 1_000, header.connection));
+            }
+        }
+        rig.now += 5_000;
+    }
+    seen
+}
+
+/// The answer to a hello without a cookie.
+fn cookie(connection: u64) -> Vec<u8> {
+    let header = Header {
+        kind: DatagramKind::Cookie,
+        key_id: 0,
+        flags: 0,
+        connection,
+        epoch: 0,
+        sequence: 0,
+        placement: 0,
+    };
+    let mut bytes = vec![7; HEADER + 16];
+    header.write(&mut bytes);
+    bytes
+}
+
+#[test]
+fn a_lost_hello_is_soon_repeated_and_a_far_server_has_time_to_answer() {
+    let mut rig = Rig::<Client>::bare();
+    let near = hellos(&mut rig, addr(9001), 250_000);
+    assert!(near.len() >= 3, "{near:?}");
+    rig.give(0, addr(9001), &cookie(near[0].1));
+    let far = hellos(&mut rig, addr(9001), 600_000);
+    assert_eq!(far[0].0, 0, "the cookie is shown at once");
+    assert!(far[1].0 >= 200 && far.len() <= 3, "{far:?}");
+    let mut rig = Rig::<Client>::bare();
+    let first = hellos(&mut rig, addr(9001), 5_000);
+    rig.give(0, addr(9001), &cookie(first[0].1));
+    let near = hellos(&mut rig, addr(9001), 200_000);
+    assert!(near.len() >= 3 && near[1].0 <= 55, "{near:?}");
+}
+
+#[test]
+fn a_link_that_was_answered_once_is_not_dialled_at_the_pace_of_the_dead() {
+    let mut rig = Rig::<Proxy>::bare();
+    let broker = addr(9000 + BROKER as u16);
+    let dead = hellos(&mut rig, broker, 3_000_000);
+    assert!((10..=15).contains(&dead.len()), "{dead:?}");
+    rig.give(0, broker, &cookie(dead[0].1));
+    let back = hellos(&mut rig, broker, 200_000);
+    assert!(back.len() >= 3 && back[0].0 == 0 && back[1].0 <= 55, "{back:?}");
+}
+
+#[test]
+fn a_proxy_says_that_an_owner_is_not_there() {
+    let mut rig = Rig::<Proxy>::bare();
+    rig.session(1);
+    let (request, incarnation) = (1, 5);
+    let name = ROOM.as_bytes();
+    rig.tell(
+        0,
+        &Record::Open {
+            request,
+            name,
+            incarnation,
+        },
+    );
+    rig.turn();
+    rig.say(0, &publish(0, 3, 4, &[b"four"]));
+    rig.say(0, &publish(0, 3, 5, &[b"five"]));
+    rig.turn();
+    let acks: Vec<Ack> = rig.peers[0]
+        .got
+        .iter()
+        .filter(|(kind, _)| *kind == FrameKind::Ack)
+        .map(|(_, body)| Ack::read(body).expect("well formed"))
+        .collect();
+    let said: Vec<_> = acks.iter().map(|ack| (ack.handle, ack.code, ack.cumulative)).collect();
+    assert_eq!(said, [(0, Code::NotReady, 2)], "once for both");
+    assert_eq!(counter(&rig.machine, "dropped_no_owner"), 2);
 }
 
 #[test]

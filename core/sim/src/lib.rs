@@ -13,9 +13,9 @@ pub mod world;
 pub use plan::Plan;
 pub use world::{Summary, World};
 
-/// Runs one seed.
-pub fn run(seed: u64, verbose: bool) -> (Summary, Result<(), String>) {
-    let world = || World::new(seed, Plan::draw(seed), verbose).run();
+/// Runs one seed of the plans that `draw` makes.
+pub fn run(seed: u64, draw: fn(u64) -> Plan, verbose: bool) -> (Summary, Result<(), String>) {
+    let world = || World::new(seed, draw(seed), verbose).run();
     std::panic::catch_unwind(world).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));

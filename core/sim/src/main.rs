@@ -1,17 +1,21 @@
-//! `muster-sim --seed N [--verbose]` replays one seed; `--seeds A..B` runs many. Exit code 1 if one fails.
+//! `muster-sim --seed N [--verbose]` replays one seed; `--seeds A..B` runs many; with `--kills` seeds of the plans that kill each
+//! role and judge how soon members receive again. Exit code 1 if one fails.
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Instant;
 
+use muster_proto::machine::Micros;
+use muster_sim::plan::Kind;
 use muster_sim::{run, Plan};
 
-const USAGE: &str = "usage: muster-sim --seed N [--verbose] | --seeds A..B [--keep-going]";
+const USAGE: &str = "usage: muster-sim [--kills] --seed N [--verbose] | [--kills] --seeds A..B [--keep-going]";
 
 struct Arguments {
     seeds: std::ops::Range<u64>,
     verbose: bool,
     keep_going: bool,
+    kills: bool,
 }
 
 fn parse(arguments: impl Iterator<Item = String>) -> Option<Arguments> {
@@ -19,6 +23,7 @@ fn parse(arguments: impl Iterator<Item = String>) -> Option<Arguments> {
         seeds: 0..0,
         verbose: false,
         keep_going: false,
+        kills: false,
     };
     let mut arguments = arguments.peekable();
     while let Some(argument) = arguments.next() {
@@ -36,6 +41,7 @@ fn parse(arguments: impl Iterator<Item = String>) -> Option<Arguments> {
             }
             "--verbose" => parsed.verbose = true,
             "--keep-going" => parsed.keep_going = true,
+            "--kills" => parsed.kills = true,
             _ => return None,
         }
     }
@@ -49,26 +55,35 @@ fn main() -> ExitCode {
     };
     let (start, total) = (Instant::now(), arguments.seeds.end - arguments.seeds.start);
     let progress = std::io::stderr().is_terminal();
+    let (draw, option): (fn(u64) -> Plan, _) = if arguments.kills {
+        (Plan::kills, " --kills")
+    } else {
+        (Plan::draw, "")
+    };
+    let mut returns = Vec::new();
     let (mut done, mut failed, mut messages, mut deliveries, mut virtual_us) = (0, 0, 0, 0, 0);
     for seed in arguments.seeds.clone() {
         if arguments.verbose {
-            println!("{:#?}", Plan::draw(seed));
+            println!("{:#?}", draw(seed));
         }
-        let (summary, mut result) = run(seed, arguments.verbose);
+        let (summary, mut result) = run(seed, draw, arguments.verbose);
         // Now and then a seed runs twice: the same seed must give the same run.
-        if result.is_ok() && (seed % 50 == 0 || total == 1) && run(seed, false).0 != summary {
+        if result.is_ok() && (seed % 50 == 0 || total == 1) && run(seed, draw, false).0 != summary {
             result = Err("a second run of the same seed went otherwise".into());
         }
         done += 1;
         messages += summary.published;
         deliveries += summary.delivered;
         virtual_us += summary.virtual_us;
+        returns.extend_from_slice(&summary.returns);
         if arguments.verbose {
             println!("{summary:#?}");
         }
         if let Err(why) = result {
             failed += 1;
-            println!("seed {seed} fails: {why}\n    cargo run -p muster-sim --release -- --seed {seed} --verbose");
+            println!(
+                "seed {seed} fails: {why}\n    cargo run -p muster-sim --release --{option} --seed {seed} --verbose"
+            );
             if !arguments.keep_going {
                 return ExitCode::FAILURE;
             }
@@ -87,9 +102,32 @@ fn main() -> ExitCode {
         virtual_us as f64 / 1e6,
         done as f64 / seconds
     );
+    print_returns(&returns);
     if failed > 0 {
         ExitCode::FAILURE
     } else {
         ExitCode::SUCCESS
+    }
+}
+
+/// How long it took until every member received again, by the role that had been killed.
+fn print_returns(returns: &[(Kind, Micros)]) {
+    for kind in [Kind::Router, Kind::Broker, Kind::Gateway, Kind::Proxy] {
+        let mut times: Vec<_> = returns
+            .iter()
+            .filter(|(of, _)| *of == kind)
+            .map(|(_, after)| *after)
+            .collect();
+        times.sort_unstable();
+        let Some(max) = times.last() else { continue };
+        let at = |share: usize| times[times.len() * share / 1_000] as f64 / 1e3;
+        println!(
+            "{kind:?} back {} times; until every member received again p50 {:.0} ms, p99 {:.0} ms, p99.9 {:.0} ms, max {:.0} ms",
+            times.len(),
+            at(500),
+            at(990),
+            at(999),
+            *max as f64 / 1e3
+        );
     }
 }

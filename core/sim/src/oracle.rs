@@ -36,6 +36,8 @@ pub struct Membership {
     /// From when on every acknowledged message must be had or announced as lost.
     pub owed_from: Option<Micros>,
     pub left: bool,
+    /// When the newest of what it had was published.
+    pub newest: Micros,
     /// Last number had of each life of each sender: what an earlier life sent may still be on its way.
     last: BTreeMap<(u64, u64), u64>,
     had: BTreeSet<(u64, u64)>,
@@ -146,6 +148,7 @@ impl Oracle {
             joined_at: None,
             owed_from,
             left: false,
+            newest: 0,
             last: BTreeMap::new(),
             had: BTreeSet::new(),
             offsets: BTreeMap::new(),
@@ -236,6 +239,7 @@ impl Oracle {
             return Err(format!("{who}: number {number} of {sender}: not what was published"));
         }
         *last = number;
+        membership.newest = membership.newest.max(self.messages[*known].called_at);
         membership.had.insert((sender, number));
         self.delivered += 1;
         self.delivered_datagrams += 1 + data.len() as u64 / 1_100;

@@ -15,6 +15,9 @@ pub const SETTLE: Micros = 13 * SECOND;
 /// How much longer it takes until a gateway that never came back is forgotten: its lease, and what a router that started
 /// meanwhile takes to say that it knows all there is to know.
 pub const FORGET: Micros = 34 * SECOND;
+/// How long after a killed process is back every member receives again, also where one datagram of twenty is lost.
+pub const BACK_MAX: Micros = 2 * SECOND;
+const KILL_EVERY: Micros = 6 * SECOND;
 
 /// Probabilities per million, and times, of one direction of a path.
 #[derive(Clone, Copy, Debug, Default)]
@@ -91,6 +94,8 @@ pub struct Plan {
     pub bundle: bool,
     /// Everyone leaves and is silent for longer than a room is kept, then comes back.
     pub evicts: bool,
+    /// How long after the return of a killed process every member must have received something new at the latest.
+    pub back_max: Option<Micros>,
 }
 
 /// The draw.
@@ -334,6 +339,7 @@ impl Plan {
             turn: draw.within(0, 200),
             bundle: !draw.chance(5),
             evicts: draw.chance(4),
+            back_max: None,
         };
         if plan.gateways > 1 && process_faults && !calm && draw.chance(15) {
             let at = draw.within(300 * MS, heal - 500 * MS);
@@ -345,6 +351,73 @@ impl Plan {
             }
         }
         plan
+    }
+
+    /// The draw of a run that kills each role once under steady load, on a near network that mostly loses a lot.
+    pub fn kills(seed: u64) -> Plan {
+        let mut draw = Draw(Dice::new(seed ^ 0x5eed));
+        let rooms: Vec<String> = (0..draw.within(1, 6)).map(|at| format!("live:room-{at}")).collect();
+        let client = ClientPlan {
+            rooms: vec![],
+            publishing: vec![],
+            policy: Policy::DropOldest,
+            inbox_bytes: 4 << 20,
+            read_every: None,
+            toggle_every: None,
+            resumes: false,
+        };
+        let every = draw.within(5 * MS, 50 * MS);
+        let publishing = |room| Publishing {
+            room,
+            every,
+            burst: 1,
+            bytes: (100, 200),
+        };
+        let member = ClientPlan {
+            rooms: (0..rooms.len()).collect(),
+            ..client.clone()
+        };
+        let mut clients = vec![member; draw.within(1, 4) as usize];
+        clients.push(ClientPlan {
+            publishing: (0..rooms.len()).map(publishing).collect(),
+            ..client.clone()
+        });
+        clients.push(ClientPlan {
+            rooms: vec![0],
+            toggle_every: Some(300 * MS),
+            ..client
+        });
+        let weather = Weather {
+            latency: draw.within(20, 300),
+            jitter: draw.within(0, 300),
+            loss: if draw.chance(80) { 50_000 } else { 0 },
+            ..Weather::default()
+        };
+        let mut processes = vec![0, 1, 2, 3];
+        let mut faults = Vec::new();
+        while !processes.is_empty() {
+            let process = processes.swap_remove(draw.below(processes.len() as u64) as usize);
+            let at = 2 * SECOND + faults.len() as Micros * KILL_EVERY + draw.below(SECOND / 2);
+            let down = 50 * MS + draw.skewed(3 * SECOND);
+            faults.push((at, Fault::Kill { process, down }));
+        }
+        Plan {
+            gateways: 1,
+            proxies: 1,
+            brokers: 1,
+            rooms,
+            clients,
+            links: weather,
+            sessions: weather,
+            heal: 2 * SECOND + faults.len() as Micros * KILL_EVERY,
+            faults,
+            arena_bytes: 16 << 20,
+            auth_delay: draw.below(5 * MS),
+            turn: draw.within(0, 200),
+            bundle: true,
+            evicts: false,
+            back_max: Some(BACK_MAX),
+        }
     }
 
     pub fn servers(&self) -> usize {

@@ -140,6 +140,8 @@ pub struct Summary {
     pub virtual_us: Micros,
     pub minimum: u64,
     pub reasons: BTreeMap<String, u64>,
+    /// Of each killed process, its role, and how long after its return every member had received something new.
+    pub returns: Vec<(Kind, Micros)>,
 }
 
 pub struct World {
@@ -161,6 +163,9 @@ pub struct World {
     verbose: bool,
     sent_before_last_second: u64,
     accounts: BTreeMap<&'static str, u64>,
+    /// What is back, and since when, while not every member has received what was published since.
+    back: Option<(Kind, Micros)>,
+    returns: Vec<(Kind, Micros)>,
 }
 
 fn addr(port: u16) -> Addr {
@@ -205,6 +210,8 @@ impl World {
             verbose,
             sent_before_last_second: 0,
             accounts: BTreeMap::new(),
+            back: None,
+            returns: Vec::new(),
             plan,
         };
         for process in 0..count {
@@ -480,6 +487,7 @@ impl World {
             virtual_us: self.now,
             minimum: self.minimum(),
             reasons: self.oracle.gap_reasons(),
+            returns: self.returns,
         };
         (summary, result)
     }
@@ -802,9 +810,26 @@ impl World {
                 self.oracle.item(membership, &item, &data)?;
             }
         }
+        self.note_return();
         let process = self.process_of(client);
         self.turn_at(process, now);
         Ok(())
+    }
+
+    /// Notes when every member that stays has received something that was published after the last return of a process.
+    fn note_return(&mut self) {
+        let Some((kind, since)) = self.back else { return };
+        let stays = |client: usize| self.plan.clients[client].toggle_every.is_none();
+        let mut members = self
+            .oracle
+            .memberships
+            .iter()
+            .filter(|membership| stays(membership.client));
+        if members.all(|membership| membership.newest > since) {
+            self.say(|| format!("every member receives again after the return of the {kind:?}"));
+            self.returns.push((kind, self.now - since));
+            self.back = None;
+        }
     }
 
     /// A client's program leaves one of its rooms, or comes back to one that it left.
@@ -879,6 +904,11 @@ impl World {
         let (epoch, addrs) = (self.processes[process].epoch + 1, self.processes[process].addrs.clone());
         let role = self.start(process, epoch);
         self.processes[process] = Process::new(role, epoch, addrs);
+        if self.plan.back_max.is_some() {
+            if let Some((kind, since)) = self.back.replace((self.plan.kind(process), self.now)) {
+                self.returns.push((kind, self.now - since));
+            }
+        }
         if let Some(client) = process.checked_sub(self.plan.servers()) {
             let program = &mut self.programs[client];
             program.life += 1;
@@ -969,6 +999,7 @@ impl World {
             !repairable || evicts || client.read_every.is_some() || client.toggle_every.is_some()
         })?;
         self.last_word()?;
+        self.returned()?;
         self.interest()?;
         self.bounds(end)?;
         for process in 0..self.processes.len() {
@@ -1026,6 +1057,17 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// After each return of a process every member received again soon.
+    fn returned(&self) -> Result<(), String> {
+        let Some(max) = self.plan.back_max else { return Ok(()) };
+        match self.returns.iter().find(|(_, after)| *after > max) {
+            Some((kind, after)) => Err(format!(
+                "{after} us until every member received again after the return of a {kind:?}"
+            )),
+            None => Ok(()),
+        }
     }
 
     /// Brokers know exactly the rooms that gateways have members of, and gateways have exactly the members that joined.

@@ -9,19 +9,23 @@ use muster_proto::seal::{KeyCache, Secret};
 use muster_proto::wire::header::{Header, HEADER};
 use muster_proto::wire::room::{Message, RoomBlock};
 use muster_proto::wire::{PublisherId, StreamId};
-use muster_sim::run;
+use muster_sim::{run, Plan};
 
 /// Seeds that a bug has until it must have been found.
 const SEEDS: u64 = 400;
 
 fn seeds_find(bug: Bug) {
     set(Some(bug));
-    let found = (0..SEEDS).find_map(|seed| run(seed, false).1.err().map(|why| (seed, why)));
+    let found = (0..SEEDS).find_map(|seed| run(seed, Plan::draw, false).1.err().map(|why| (seed, why)));
     set(None);
     match found {
         Some((seed, why)) => {
             println!("{bug:?}: seed {seed}: {why}");
-            assert_eq!(run(seed, false).1, Ok(()), "seed {seed} fails without {bug:?} as well");
+            assert_eq!(
+                run(seed, Plan::draw, false).1,
+                Ok(()),
+                "seed {seed} fails without {bug:?} as well"
+            );
         }
         None => panic!("{bug:?} was not found in {SEEDS} seeds"),
     }

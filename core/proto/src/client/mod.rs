@@ -30,12 +30,17 @@ use publication::{Publication, PublishError, Published};
 /// First and longest wait between attempts to open a session; each is a random part of a doubled one.
 pub const BACKOFF_FIRST: Micros = 100_000;
 pub const BACKOFF_MAX: Micros = 5_000_000;
-/// Hellos of one attempt follow each other after this.
-pub const HELLO_EVERY: Micros = 200_000;
+/// Hellos of one attempt follow each other after this, doubled up to the second figure, and never before their answers can
+/// have come: each that comes to a server costs it a handshake.
+pub const HELLO_FIRST: Micros = 50_000;
+pub const HELLO_MAX: Micros = 200_000;
 /// An attempt ends after this, and the next address is tried.
 pub const ATTEMPT_MAX: Micros = 2_000_000;
 /// A session that owes us an answer for this long is lost.
 pub const SILENCE_MAX: Micros = 2_000_000;
+/// What nobody answers is asked again after this, doubled up to the second figure, and a random part more.
+pub const ASK_FIRST: Micros = 100_000;
+pub const ASK_MAX: Micros = 400_000;
 /// What the gateway may have on its way while a room holds much behind a hole: 13 full datagrams, repairs first.
 const CROWDED_WINDOW: u32 = 32 * 1024;
 /// Rooms whose messages are remembered to have come before the answer to their join.
@@ -126,12 +131,25 @@ struct Session {
     next_at: Micros,
     attempt_until: Micros,
     hello_due: bool,
+    /// Between hellos, and between questions that nobody answers.
+    wait: Micros,
+    /// The round trip of the session before, or as the cookie has it; 0 where nothing is known.
+    rtt: Micros,
     keepalive: Micros,
     asked_at: Option<Micros>,
     ready: bool,
     probe: bool,
     challenge: Option<[u8; 8]>,
     losses: u64,
+}
+
+impl Session {
+    /// A hello leaves, and the next one not before its answer can have come.
+    fn hello(&mut self, now: Micros, wait: Micros) {
+        self.wait = wait.max(self.rtt + self.rtt / 2);
+        self.next_at = now + self.wait;
+        self.hello_due = true;
+    }
 }
 
 crate::counters! {
@@ -200,6 +218,8 @@ impl Client {
             next_at: 0,
             attempt_until: 0,
             hello_due: false,
+            wait: 0,
+            rtt: 0,
             keepalive: 1_000_000,
             asked_at: None,
             ready: false,
@@ -480,7 +500,12 @@ impl Client {
                 continue;
             }
             if header.kind == DatagramKind::Cookie {
-                session.hello_due |= knock.cookie(datagram);
+                if knock.cookie(datagram) {
+                    if session.rtt == 0 {
+                        session.rtt = (now + ATTEMPT_MAX - session.attempt_until).min(HELLO_MAX);
+                    }
+                    session.hello(now, HELLO_FIRST);
+                }
                 return;
             }
             let Some(opened) = knock.accept(datagram) else { break };
@@ -535,7 +560,7 @@ impl Client {
     fn lose(&mut self, now: Micros, side: Side, reason: &'static str) {
         let session = &mut self.sessions[side as usize];
         let was_ready = session.state == State::Ready;
-        session.conn = None;
+        session.rtt = session.conn.take().map_or(0, |conn| conn.flow.rtt());
         session.knock = None;
         session.ready = false;
         session.state = State::Waiting;
@@ -904,13 +929,12 @@ impl Client {
                 ));
                 session.state = State::Knocking;
                 session.attempt_until = now + ATTEMPT_MAX;
-                session.next_at = now + HELLO_EVERY;
-                session.hello_due = true;
+                session.hello(now, HELLO_FIRST);
             }
             State::Knocking | State::Opening if now >= session.attempt_until => self.lose(now, side, "unreachable"),
             State::Knocking if now >= session.next_at => {
-                session.next_at = now + HELLO_EVERY + self.node.dice.below(HELLO_EVERY / 2);
-                session.hello_due = true;
+                session.hello(now, (2 * session.wait).min(HELLO_MAX));
+                session.next_at += self.node.dice.below(session.wait / 2);
             }
             State::Ready | State::Opening => {
                 let Some(conn) = session.conn.as_mut() else { return };
@@ -922,13 +946,19 @@ impl Client {
                     return;
                 }
                 let mut ask = conn.flow.timeout(now);
-                ask |= now >= silent_at(conn, session.asked_at) + session.keepalive;
+                ask |= now >= ask_at(conn, session.asked_at, session.keepalive, session.wait);
                 if conn.tail_due(now) {
                     session.probe = true;
                     ask = true;
                 }
                 if ask {
                     conn.ask_status();
+                    let wait = match session.asked_at {
+                        Some(_) => (2 * session.wait).min(ASK_MAX),
+                        None => ASK_FIRST,
+                    };
+                    let wait = wait.max(2 * conn.flow.rtt());
+                    session.wait = wait + self.node.dice.below(wait / 2);
                     session.asked_at.get_or_insert(now);
                 }
             }
@@ -944,7 +974,7 @@ impl Client {
             State::Knocking => Some(session.next_at.min(session.attempt_until)),
             State::Opening | State::Ready => {
                 let conn = session.conn.as_ref()?;
-                let keepalive = silent_at(conn, session.asked_at) + session.keepalive;
+                let keepalive = ask_at(conn, session.asked_at, session.keepalive, session.wait);
                 let silence = session.asked_at.map(|at| at + SILENCE_MAX);
                 let attempt = (session.state == State::Opening).then_some(session.attempt_until);
                 [conn.deadline(), Some(keepalive), silence, attempt]
@@ -1066,11 +1096,11 @@ impl Client {
     }
 }
 
-/// Since when a session has been silent: nothing was heard, and once the peer was asked, nothing was sent either.
-fn silent_at(conn: &Conn<SESSION_BLOCKS>, asked_at: Option<Micros>) -> Micros {
+/// When a silent peer is asked whether it is there: after `keepalive`, and `wait` after something was sent to it in vain.
+fn ask_at(conn: &Conn<SESSION_BLOCKS>, asked_at: Option<Micros>, keepalive: Micros, wait: Micros) -> Micros {
     match asked_at {
-        Some(_) => conn.heard_at.max(conn.sent_at),
-        None => conn.heard_at,
+        Some(_) => conn.heard_at.max(conn.sent_at) + wait.min(keepalive),
+        None => conn.heard_at + keepalive,
     }
 }
 

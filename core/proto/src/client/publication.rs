@@ -77,6 +77,8 @@ pub struct Publication {
     pub refused: Option<Code>,
     /// The program was told to wait.
     pub waiting: bool,
+    /// Whose word the last acknowledgement was.
+    stream: StreamId,
     pub published: u64,
     pub repeated: u64,
     unacked: VecDeque<Unacked>,
@@ -119,6 +121,7 @@ impl Publication {
             retry_at: None,
             refused: None,
             waiting: false,
+            stream: StreamId::default(),
             published: 0,
             repeated: 0,
             unacked: VecDeque::new(),
@@ -230,6 +233,10 @@ impl Publication {
         self.credit_messages = usize::from(ack.credit_messages);
         self.credit_bytes = ack.credit_bytes as usize;
         self.poll_at = (self.credit_messages == 0).then_some(now + POLL_EVERY);
+        // An owner that says so, or a new one: the way there is as it was, and what went unanswered was nobody's.
+        if ack.code.retry() || std::mem::replace(&mut self.stream, ack.stream) != ack.stream {
+            self.repeat_wait = self.patience();
+        }
         if ack.code.retry() {
             self.hold_until = Some(now + NOT_READY_WAIT);
             self.repeat_at = now + NOT_READY_WAIT;
@@ -327,6 +334,7 @@ impl Publication {
         self.hold_until = None;
         self.lost_at = None;
         self.gated_below = 0;
+        self.repeat_wait = self.patience();
         self.any_due = true;
         self.unacked.iter_mut().for_each(|message| message.due = true);
     }
@@ -343,7 +351,7 @@ impl Publication {
         if self.lost_at.is_some_and(|at| now >= at) {
             self.repeat_lost(now);
         }
-        if self.unacked.is_empty() || self.unsent == 0 || now < self.repeat_at {
+        if self.handle.is_none() || self.unacked.is_empty() || self.unsent == 0 || now < self.repeat_at {
             return;
         }
         // The oldest draws an acknowledgement, and that tells what else is missing: a burst of repeats would only add to
@@ -519,6 +527,65 @@ mod tests {
         }
         assert!(now > start);
         publication.repeated - before
+    }
+
+    /// A publication whose owner has been silent for long, after it had answered soon.
+    fn left_alone() -> (Publication, Micros) {
+        let mut publication = Publication::new("live:room", 1, 1);
+        publication.handle = Some(1);
+        repeats(&mut publication, 1, 200, 10_000, 1_000);
+        publication.push(b"message", 0, 1_000).unwrap();
+        let start = 10_000_000;
+        for now in (start..start + 5_000_000).step_by(1_000) {
+            sends(&mut publication, now);
+        }
+        assert!(publication.repeat_wait >= REPEAT_MAX / 2);
+        (publication, start + 5_000_000)
+    }
+
+    fn sends(publication: &mut Publication, now: Micros) -> bool {
+        publication.expire(now);
+        publication.is_due() && publication.write(now, 1_000, &mut Writer::new(&mut [0; 1_200]))
+    }
+
+    /// How often something is sent in the next 150 ms.
+    fn pace(publication: &mut Publication, from: Micros) -> usize {
+        let times = (from..from + 150_000).step_by(1_000);
+        times.filter(|now| sends(publication, *now)).count()
+    }
+
+    #[test]
+    fn who_hears_of_an_owner_again_repeats_as_soon_as_at_first() {
+        let (mut silent, now) = left_alone();
+        assert!(pace(&mut silent, now) <= 1);
+        let word = |publication: &Publication, code, epoch| Ack {
+            handle: 1,
+            code,
+            cumulative: publication.low - 1,
+            highest: publication.low - 1,
+            credit_messages: 256,
+            credit_bytes: 1 << 18,
+            stream: StreamId {
+                epoch,
+                ..StreamId::default()
+            },
+            missing: vec![],
+            runs: vec![],
+        };
+        let (mut not_ready, now) = left_alone();
+        not_ready.acknowledged(now, &word(&not_ready, Code::NotReady, 1), |_| {});
+        let often = pace(&mut not_ready, now);
+        assert!((3..=7).contains(&often), "{often} times once it is asked again");
+        let (mut anew, now) = left_alone();
+        anew.acknowledged(now, &word(&anew, Code::Ok, 1), |_| {});
+        let often = pace(&mut anew, now);
+        assert!((4..=8).contains(&often), "{often} times");
+        let (mut another_way, now) = left_alone();
+        another_way.lost_session();
+        assert_eq!(pace(&mut another_way, now), 0, "there is no way yet");
+        another_way.handle = Some(1);
+        let often = pace(&mut another_way, now + 150_000);
+        assert!((4..=8).contains(&often), "{often} times");
     }
 
     #[test]

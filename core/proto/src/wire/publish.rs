@@ -223,6 +223,16 @@ impl Ack {
         Ack::read(rest).map(|_| (session, rest))
     }
 
+    /// What a proxy that answers itself sends to a client.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; Ack::LEN_MAX];
+        let mut writer = Writer::new(&mut bytes);
+        self.write_to(&mut writer);
+        let len = writer.len();
+        bytes.truncate(len);
+        bytes
+    }
+
     /// Writes from broker to proxy.
     pub fn write_link(&self, writer: &mut Writer<'_>, session: u64) -> bool {
         debug_assert!(self.missing.len() <= ACK_RANGES && self.runs.len() <= ACK_RUNS);
