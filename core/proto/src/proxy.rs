@@ -316,6 +316,7 @@ impl Proxy {
             },
             session,
             handle: frame.handle,
+            sent_at: frame.sent_at,
             low: frame.low,
             first: frame.first,
             count: frame.count,
@@ -352,6 +353,7 @@ impl Proxy {
         };
         let ack = Ack {
             handle: frame.handle,
+            echo: 0,
             code: Code::NotReady,
             cumulative: frame.low.saturating_sub(1),
             highest: frame.low.saturating_sub(1),

@@ -581,6 +581,7 @@ fn a_publisher_of_a_refused_room_is_told_once_and_stops() {
     let mut rig = Rig::<Client>::new();
     let ack = Ack {
         handle: 0,
+        echo: 0,
         code: Code::NameCollision,
         cumulative: 0,
         highest: 0,

@@ -115,7 +115,7 @@ fn ack(ack: &Ack) -> Value {
     stream(
         ack.stream,
         json!({
-            "handle": ack.handle, "code": ack.code as u8, "cumulative": ack.cumulative, "highest": ack.highest,
+            "handle": ack.handle, "echo": ack.echo, "code": ack.code as u8, "cumulative": ack.cumulative, "highest": ack.highest,
             "credit_messages": ack.credit_messages, "credit_bytes": ack.credit_bytes,
             "missing": ranges(&ack.missing), "runs": runs,
         }),
@@ -279,14 +279,14 @@ fn frame(frame: &Frame<'_>, expected: &Value, out: &mut Writer<'_>) -> Value {
             let publish = Publish::read(body).expect("good");
             assert!(publish.write(out));
             let messages = publications(publish.messages, publish.count);
-            json!({"handle": publish.handle, "low": publish.low, "first": publish.first, "messages": messages})
+            json!({"handle": publish.handle, "sent_at": publish.sent_at, "low": publish.low, "first": publish.first, "messages": messages})
         }
         FrameKind::LinkPublish => {
             let publish = LinkPublish::read(body).expect("good");
             assert!(publish.write(out));
             json!({
                 "room": publish.room, "check": publish.check, "user": publish.publisher.user,
-                "incarnation": publish.publisher.incarnation, "session": publish.session, "handle": publish.handle, "low": publish.low, "first": publish.first,
+                "incarnation": publish.publisher.incarnation, "session": publish.session, "handle": publish.handle, "sent_at": publish.sent_at, "low": publish.low, "first": publish.first,
                 "messages": publications(publish.messages, publish.count),
             })
         }

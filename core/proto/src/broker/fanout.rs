@@ -187,7 +187,7 @@ impl Broker {
                 let Some((at, session, ack)) = self.next_ack(now, proxy) else {
                     break;
                 };
-                bytes += FRAME + 55 + ack.missing.len() * 12 + ack.runs.len() * 18;
+                bytes += FRAME + 59 + ack.missing.len() * 12 + ack.runs.len() * 18;
                 waiting.push((at, session, ack));
             }
             let Some(link) = self.links.table.get_mut(slot) else {

@@ -24,6 +24,8 @@ pub struct Publication {
     handle: u32,
     low: u64,
     code: Code,
+    /// The clock of the last frame, until an acknowledgement gives it back.
+    echo: u32,
     ack_due: bool,
     withheld: bool,
     /// What came since the last acknowledgement, and whether that waits for company in `late_acks`.
@@ -65,6 +67,7 @@ impl Broker {
         if let Some(publication) = self.publications[at as usize].as_deref_mut() {
             (publication.proxy, publication.session, publication.handle) = (proxy, frame.session, frame.handle);
             publication.low = publication.low.max(frame.low);
+            publication.echo = frame.sent_at;
             publication.code = room.err().unwrap_or(Code::Ok);
         }
         let Ok(room_at) = room else {
@@ -129,6 +132,7 @@ impl Broker {
             handle: 0,
             low: frame.low,
             code: Code::Ok,
+            echo: 0,
             ack_due: false,
             withheld: false,
             fresh_messages: 0,
@@ -312,6 +316,7 @@ impl Broker {
             let known = publication.order.runs(publication.low, &mut runs);
             let ack = Ack {
                 handle: publication.handle,
+                echo: std::mem::take(&mut publication.echo),
                 code: publication.code,
                 cumulative: publication.order.cumulative(),
                 highest: publication.order.highest(),

@@ -820,8 +820,7 @@ impl Client {
                     .flatten()
                     .find(|known| known.request == request);
                 if let Some(publication) = found {
-                    publication.handle = Some(handle);
-                    publication.retry_at = None;
+                    publication.opened(now, handle);
                 }
             }
             _ => self.counters.datagrams_dropped += 1,

@@ -27,6 +27,9 @@ pub const POLL_EVERY: Micros = 100_000;
 /// An owner that is not ready is asked again after this.
 pub const NOT_READY_WAIT: Micros = 100_000;
 
+/// An acknowledgement that took longer is not timed.
+const SAMPLE_MAX: Micros = 60_000_000;
+
 struct Unacked {
     data: Box<[u8]>,
     flags: u8,
@@ -47,6 +50,11 @@ impl Unacked {
             limits::PUBLISH_ACK_DELAY_MAX
         }
     }
+}
+
+/// What a frame says of the time it leaves.
+fn clock(now: Micros) -> u32 {
+    (now as u32).max(1)
 }
 
 /// Why a message is not taken.
@@ -77,8 +85,6 @@ pub struct Publication {
     pub refused: Option<Code>,
     /// The program was told to wait.
     pub waiting: bool,
-    /// Whose word the last acknowledgement was.
-    stream: StreamId,
     pub published: u64,
     pub repeated: u64,
     unacked: VecDeque<Unacked>,
@@ -89,26 +95,23 @@ pub struct Publication {
     credit_bytes: usize,
     /// Index of the first message that was never sent.
     unsent: usize,
-    /// From sending a message to hearing that the owner has it, smoothed.
+    /// From sending a frame to its acknowledgement, smoothed.
     ack_rtt: Micros,
     ack_var: Micros,
-    sampled: u64,
-    /// When something was last repeated: an acknowledgement may answer that, and says nothing of what was sent before.
-    repeated_at: Micros,
     /// The highest sequence that the owner said it keeps, and when what lies beyond or was named is taken for lost.
     highest: u64,
     lost_at: Option<Micros>,
     /// Up to this sequence nothing is sent that is further ahead of a hole than an owner holds.
     gated_below: u64,
     any_due: bool,
-    /// When the oldest are repeated, and after how long: doubled each time, until a message that was sent once is acknowledged.
-    /// Before that nobody knows which sending an acknowledgement answers.
+    /// When the oldest are repeated, and after how long: doubled each time, until an acknowledgement tells how long one takes.
     repeat_at: Micros,
     repeat_wait: Micros,
     poll_at: Option<Micros>,
     poll_due: bool,
-    /// The owner is not ready: nothing is sent before.
+    /// The owner is not ready: nothing is sent before, and little until it says that it is.
     hold_until: Option<Micros>,
+    probing: bool,
 }
 
 impl Publication {
@@ -121,7 +124,6 @@ impl Publication {
             retry_at: None,
             refused: None,
             waiting: false,
-            stream: StreamId::default(),
             published: 0,
             repeated: 0,
             unacked: VecDeque::new(),
@@ -132,8 +134,6 @@ impl Publication {
             unsent: 0,
             ack_rtt: 0,
             ack_var: 0,
-            sampled: 0,
-            repeated_at: 0,
             highest: 0,
             lost_at: None,
             gated_below: 0,
@@ -143,6 +143,7 @@ impl Publication {
             poll_at: None,
             poll_due: false,
             hold_until: None,
+            probing: false,
         }
     }
 
@@ -183,22 +184,8 @@ impl Publication {
     pub fn acknowledged(&mut self, now: Micros, ack: &Ack, mut done: impl FnMut(Published)) {
         let mut run = 0;
         let mut progress = false;
-        let newest = ack.highest.max(ack.cumulative).checked_sub(self.low);
-        let newest = newest.filter(|_| ack.highest.max(ack.cumulative) > self.sampled);
-        self.sampled = self.sampled.max(ack.highest.max(ack.cumulative));
-        let fresh = newest
-            .and_then(|at| self.unacked.get(usize::try_from(at).ok()?))
-            .filter(|message| !message.repeated);
-        let sent_at = fresh.and_then(|message| message.sent_at);
-        if let Some(at) = sent_at.filter(|at| *at >= self.repeated_at) {
-            let sample = now.saturating_sub(at).max(1);
-            let off = self.ack_rtt.abs_diff(sample);
-            (self.ack_rtt, self.ack_var) = match self.ack_rtt {
-                // Later than patience has it: the way is another one.
-                known if known == 0 || sample > self.patience() => (sample, sample / 2),
-                known => ((known * 7 + sample) / 8, (self.ack_var * 3 + off) / 4),
-            };
-            self.repeat_wait = self.patience();
+        if ack.code == Code::Ok && ack.echo != 0 {
+            self.timed(clock(now).wrapping_sub(ack.echo));
         }
         while self.low <= ack.cumulative {
             let Some(message) = self.unacked.pop_front() else { break };
@@ -233,13 +220,11 @@ impl Publication {
         self.credit_messages = usize::from(ack.credit_messages);
         self.credit_bytes = ack.credit_bytes as usize;
         self.poll_at = (self.credit_messages == 0).then_some(now + POLL_EVERY);
-        // An owner that says so, or a new one: the way there is as it was, and what went unanswered was nobody's.
-        if ack.code.retry() || std::mem::replace(&mut self.stream, ack.stream) != ack.stream {
-            self.repeat_wait = self.patience();
-        }
         if ack.code.retry() {
+            self.afresh();
+            self.probing = true;
             self.hold_until = Some(now + NOT_READY_WAIT);
-            self.repeat_at = now + NOT_READY_WAIT;
+            self.repeat_at = now + NOT_READY_WAIT + self.repeat_wait;
             return;
         }
         if ack.code != Code::Ok {
@@ -247,6 +232,7 @@ impl Publication {
             return;
         }
         self.hold_until = None;
+        self.probing = false;
         if progress {
             self.repeat_at = now + self.repeat_wait + self.company();
         }
@@ -276,6 +262,22 @@ impl Publication {
     /// How long the owner may keep the acknowledgement of the oldest back.
     fn company(&self) -> Micros {
         self.unacked.front().map_or(0, Unacked::company)
+    }
+
+    /// An acknowledgement took so long.
+    fn timed(&mut self, sample: u32) {
+        let sample = Micros::from(sample).max(1);
+        if sample > SAMPLE_MAX {
+            return; // a clock of another turn, or no clock of ours
+        }
+        let off = self.ack_rtt.abs_diff(sample);
+        (self.ack_rtt, self.ack_var) = match self.ack_rtt {
+            // Later than patience has it: the way is another one. Much sooner: what stood in it has gone.
+            known if known == 0 || sample > self.patience() => (sample, sample / 2),
+            known if sample < known / 4 => ((known + sample) / 2, self.ack_var / 2),
+            known => ((known * 7 + sample) / 8, (self.ack_var * 3 + off) / 4),
+        };
+        self.repeat_wait = self.patience();
     }
 
     /// How long an acknowledgement may take (RFC 6298).
@@ -328,15 +330,30 @@ impl Publication {
         self.repeat_wait = (self.repeat_wait * 2).min(REPEAT_MAX);
     }
 
+    /// The proxy knows the room by `handle`.
+    pub fn opened(&mut self, now: Micros, handle: u32) {
+        self.handle = Some(handle);
+        self.retry_at = None;
+        self.repeat_at = now + self.repeat_wait;
+    }
+
     /// The proxy is gone: everything unacknowledged is sent again through the next one.
     pub fn lost_session(&mut self) {
         self.handle = None;
         self.hold_until = None;
+        self.afresh();
+    }
+
+    /// Nothing of what is unacknowledged is on its way any more: as if none of it had been sent.
+    fn afresh(&mut self) {
+        self.repeat_wait = self.patience();
+        self.highest = 0;
         self.lost_at = None;
         self.gated_below = 0;
-        self.repeat_wait = self.patience();
         self.any_due = true;
-        self.unacked.iter_mut().for_each(|message| message.due = true);
+        for message in &mut self.unacked {
+            (message.sent_at, message.repeated, message.missing, message.due) = (None, false, false, true);
+        }
     }
 
     /// Lets the waits for the owner, for credit and for acknowledgements pass.
@@ -388,6 +405,9 @@ impl Publication {
 
     /// How many of the unacknowledged may be on their way: all, or what an owner that waits for the first would hold.
     fn reach(&self) -> usize {
+        if self.probing {
+            return self.unacked.len().min(PROBES);
+        }
         if self.low >= self.gated_below {
             return self.unacked.len();
         }
@@ -429,16 +449,13 @@ impl Publication {
         let end = reach.min(self.unacked.len());
         let first = start.min(end);
         // What everything waits for is waited for.
-        let stops = self.waiting || self.low < self.gated_below;
+        let stops = self.waiting || self.probing || self.low < self.gated_below;
         for (index, message) in (first..).zip(self.unacked.range_mut(first..end)) {
             if count == PUBLISH_MESSAGES || !message.due || messages.room() < PUBLISHED + message.data.len() {
                 break;
             }
-            if message.sent_at.is_some() {
-                self.repeated += 1;
-                self.repeated_at = now;
-                message.repeated = true;
-            }
+            self.repeated += u64::from(index < self.unsent);
+            message.repeated |= message.sent_at.is_some();
             if message.repeated || stops && index + 1 == end {
                 message.flags |= PROMPT;
             }
@@ -462,6 +479,7 @@ impl Publication {
         let len = messages.len();
         Publish {
             handle,
+            sent_at: clock(now),
             low: self.low,
             first,
             count: count as u8,
@@ -509,6 +527,7 @@ mod tests {
                 let sent = publication.low + publication.unsent as u64 - 1;
                 let ack = Ack {
                     handle: 1,
+                    echo: clock(now),
                     code: Code::Ok,
                     cumulative: sent,
                     highest: sent,
@@ -532,7 +551,7 @@ mod tests {
     /// A publication whose owner has been silent for long, after it had answered soon.
     fn left_alone() -> (Publication, Micros) {
         let mut publication = Publication::new("live:room", 1, 1);
-        publication.handle = Some(1);
+        publication.opened(1, 1);
         repeats(&mut publication, 1, 200, 10_000, 1_000);
         publication.push(b"message", 0, 1_000).unwrap();
         let start = 10_000_000;
@@ -558,8 +577,9 @@ mod tests {
     fn who_hears_of_an_owner_again_repeats_as_soon_as_at_first() {
         let (mut silent, now) = left_alone();
         assert!(pace(&mut silent, now) <= 1);
-        let word = |publication: &Publication, code, epoch| Ack {
+        let word = |publication: &Publication, now, code, epoch| Ack {
             handle: 1,
+            echo: clock(now - 1_000),
             code,
             cumulative: publication.low - 1,
             highest: publication.low - 1,
@@ -573,17 +593,17 @@ mod tests {
             runs: vec![],
         };
         let (mut not_ready, now) = left_alone();
-        not_ready.acknowledged(now, &word(&not_ready, Code::NotReady, 1), |_| {});
+        not_ready.acknowledged(now, &word(&not_ready, now, Code::NotReady, 1), |_| {});
         let often = pace(&mut not_ready, now);
         assert!((3..=7).contains(&often), "{often} times once it is asked again");
         let (mut anew, now) = left_alone();
-        anew.acknowledged(now, &word(&anew, Code::Ok, 1), |_| {});
+        anew.acknowledged(now, &word(&anew, now, Code::Ok, 1), |_| {});
         let often = pace(&mut anew, now);
         assert!((4..=8).contains(&often), "{often} times");
         let (mut another_way, now) = left_alone();
         another_way.lost_session();
         assert_eq!(pace(&mut another_way, now), 0, "there is no way yet");
-        another_way.handle = Some(1);
+        another_way.opened(now + 150_000, 1);
         let often = pace(&mut another_way, now + 150_000);
         assert!((4..=8).contains(&often), "{often} times");
     }
@@ -592,15 +612,227 @@ mod tests {
     fn a_far_owner_is_not_taken_for_a_lossy_one() {
         for rtt in [80_000, 300_000, 900_000] {
             let mut publication = Publication::new("live:room", 1, 1);
-            publication.handle = Some(1);
+            publication.opened(1, 1);
             let repeated = repeats(&mut publication, 1, 200, 36_000, rtt);
             assert!(repeated <= 40, "{repeated} of 200 messages were repeated at {rtt} us");
             // And a near one that moves away.
             let mut publication = Publication::new("live:room", 1, 1);
-            publication.handle = Some(1);
+            publication.opened(1, 1);
             assert_eq!(repeats(&mut publication, 1, 200, 36_000, 4_000), 0);
             let repeated = repeats(&mut publication, 1_000_000_000, 200, 36_000, rtt);
             assert!(repeated <= 40, "{repeated} of 200 messages were repeated at {rtt} us");
         }
+    }
+
+    /// A path that loses one datagram in so many each way, and an owner behind it that holds what comes early, up to its bound.
+    struct Path {
+        one_in: u64,
+        dice: u64,
+        now: Micros,
+        owner: Owner,
+        /// Nothing gets there, and nothing is lost.
+        shut: bool,
+        there: VecDeque<(Micros, Vec<u8>)>,
+        back: VecDeque<(Micros, Ack)>,
+        datagrams: u64,
+    }
+
+    /// Who numbers, if anyone is there and ready.
+    #[derive(Default)]
+    struct Owner {
+        epoch: u32,
+        here: bool,
+        ready: bool,
+        cumulative: u64,
+        held: std::collections::BTreeSet<u64>,
+    }
+
+    impl Owner {
+        fn new(epoch: u32, ready: bool) -> Self {
+            Owner {
+                epoch,
+                here: true,
+                ready,
+                ..Owner::default()
+            }
+        }
+    }
+
+    const ONE_WAY: Micros = 2_000;
+
+    impl Path {
+        fn new(one_in: u64, seed: u64) -> Self {
+            let (there, back) = Default::default();
+            let dice = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            Path {
+                one_in,
+                dice,
+                now: 1,
+                owner: Owner::new(1, true),
+                shut: false,
+                there,
+                back,
+                datagrams: 0,
+            }
+        }
+
+        fn loses(&mut self) -> bool {
+            self.dice ^= self.dice << 13;
+            self.dice ^= self.dice >> 7;
+            self.dice ^= self.dice << 17;
+            self.dice % self.one_in == 0
+        }
+
+        fn arrives(&mut self, body: &[u8]) -> Option<Ack> {
+            let frame = Publish::read(body).unwrap();
+            let owner = &mut self.owner;
+            if !owner.here {
+                return None;
+            }
+            if owner.ready {
+                owner.cumulative = owner.cumulative.max(frame.low - 1);
+                for at in frame.first..frame.first + u64::from(frame.count) {
+                    if at == owner.cumulative + 1 || owner.held.len() < limits::HELD_MESSAGES_MAX {
+                        owner.held.insert(at);
+                    }
+                    while owner.held.remove(&(owner.cumulative + 1)) {
+                        owner.cumulative += 1;
+                    }
+                }
+                owner.held = owner.held.split_off(&owner.cumulative);
+            }
+            let highest = owner.held.last().copied().unwrap_or(owner.cumulative);
+            let mut missing: Vec<(u64, u64)> = Vec::new();
+            let mut next = owner.cumulative + 1;
+            for at in owner.held.iter().copied() {
+                if at > next && missing.len() < ACK_RANGES {
+                    missing.push((next, at - 1));
+                }
+                next = at + 1;
+            }
+            Some(Ack {
+                handle: 1,
+                echo: frame.sent_at,
+                code: if owner.ready { Code::Ok } else { Code::NotReady },
+                cumulative: owner.cumulative,
+                highest,
+                credit_messages: 256,
+                credit_bytes: 1 << 18,
+                stream: StreamId {
+                    node: 2,
+                    epoch: owner.epoch,
+                    generation: 1,
+                },
+                missing,
+                runs: vec![],
+            })
+        }
+
+        /// Lets time pass until `end`, or all is acknowledged; gives how long that took.
+        fn run(&mut self, publication: &mut Publication, time: Micros) -> Micros {
+            let start = self.now;
+            while self.now < start + time && publication.unacknowledged() > 0 {
+                self.now += 500;
+                let now = self.now;
+                while !self.shut && self.there.front().is_some_and(|(at, _)| *at <= now) {
+                    let (_, body) = self.there.pop_front().unwrap();
+                    if let Some(ack) = self.arrives(&body).filter(|_| !self.loses()) {
+                        self.back.push_back((now + ONE_WAY, ack));
+                    }
+                }
+                while self.back.front().is_some_and(|(at, _)| *at <= now) {
+                    let (_, ack) = self.back.pop_front().unwrap();
+                    publication.acknowledged(now, &ack, |_| {});
+                }
+                publication.expire(now);
+                while publication.is_due() {
+                    let mut bytes = [0; 1_200];
+                    let mut writer = Writer::new(&mut bytes);
+                    if !publication.write(now, 1_000, &mut writer) {
+                        break;
+                    }
+                    let len = writer.len();
+                    self.datagrams += 1;
+                    if !self.loses() {
+                        self.there
+                            .push_back((now + ONE_WAY, bytes[crate::wire::frame::FRAME..len].to_vec()));
+                    }
+                }
+            }
+            self.now - start
+        }
+    }
+
+    fn full() -> Publication {
+        let mut publication = Publication::new("live:room", 1, 1);
+        publication.opened(1, 1);
+        while publication.push(&[7; 900], 0, 1_000).is_ok() {}
+        publication
+    }
+
+    const SECOND: Micros = 1_000_000;
+
+    /// All that a client may have on its way, and then something happens; when all is acknowledged again.
+    fn recovery(name: &str, limit: Micros, happens: impl Fn(&mut Path, &mut Publication)) {
+        let mut took: Vec<(Micros, u64)> = (0..300)
+            .map(|seed| {
+                let (mut path, mut publication) = (Path::new(50, seed), full());
+                path.run(&mut publication, 3 * ONE_WAY);
+                happens(&mut path, &mut publication);
+                let before = path.datagrams;
+                (path.run(&mut publication, 60 * SECOND), path.datagrams - before)
+            })
+            .collect();
+        took.sort_unstable();
+        let worst = took[took.len() - 1].0;
+        let datagrams: u64 = took.iter().map(|(_, datagrams)| datagrams).sum();
+        eprintln!(
+            "{name}: p50 {} p90 {} worst {worst} datagrams {}",
+            took[150].0,
+            took[270].0,
+            datagrams / 300
+        );
+        if std::env::var("ALL").is_err() {
+            assert!(worst < limit, "{name}: {worst} us");
+        }
+    }
+
+    #[test]
+    fn whatever_happens_a_lost_datagram_costs_round_trips_and_not_seconds() {
+        recovery("nothing", SECOND, |_, _| {});
+        recovery("another session", SECOND, |path, publication| {
+            path.owner.here = false;
+            path.run(publication, 3 * SECOND);
+            publication.lost_session();
+            path.run(publication, SECOND);
+            publication.opened(path.now, 1);
+            path.owner.here = true;
+        });
+        recovery("an owner that was away", 2 * SECOND, |path, publication| {
+            path.owner.here = false;
+            path.run(publication, 3 * SECOND);
+            path.owner.here = true;
+        });
+        recovery("what waited for the owner", SECOND, |path, publication| {
+            path.shut = true;
+            path.run(publication, SECOND / 3);
+            path.shut = false;
+        });
+        recovery("another owner", 2 * SECOND, |path, publication| {
+            path.owner.here = false;
+            path.run(publication, 3 * SECOND);
+            path.owner = Owner::new(2, true);
+        });
+        recovery(
+            "another owner that is not ready at first",
+            2 * SECOND,
+            |path, publication| {
+                path.owner.here = false;
+                path.run(publication, 3 * SECOND);
+                path.owner = Owner::new(2, false);
+                path.run(publication, 2 * SECOND);
+                path.owner.ready = true;
+            },
+        );
     }
 }

@@ -6,9 +6,9 @@ use super::{Code, PublisherId, StreamId, HEADER};
 use crate::codec::{Reader, Writer};
 
 /// Bytes of a client's publish frame in front of its messages.
-pub const PUBLISH: usize = FRAME + 4 + 8 + 8 + 1;
+pub const PUBLISH: usize = FRAME + 4 + 4 + 8 + 8 + 1;
 /// Bytes of a proxy's publish frame in front of its messages.
-pub const LINK_PUBLISH: usize = FRAME + 8 + 8 + 16 + 8 + 4 + 8 + 8 + 1;
+pub const LINK_PUBLISH: usize = FRAME + 8 + 8 + 16 + 8 + 4 + 4 + 8 + 8 + 1;
 /// Bytes of a published message's own header.
 pub const PUBLISHED: usize = 3;
 /// Bytes of messages that a publish frame may carry, so that a proxy can pass them on in one datagram of `payload` bytes.
@@ -24,6 +24,8 @@ pub const PUBLISH_MESSAGES: usize = 255;
 #[derive(Clone, Copy, Debug)]
 pub struct Publish<'a> {
     pub handle: u32,
+    /// The publisher's clock, as the acknowledgement that this frame draws gives it back; not 0.
+    pub sent_at: u32,
     /// The lowest sequence that the publisher has no acknowledgement for.
     pub low: u64,
     pub first: u64,
@@ -37,6 +39,7 @@ impl<'a> Publish<'a> {
         let mut reader = Reader::new(body);
         Some(Publish {
             handle: reader.u32()?,
+            sent_at: reader.u32()?,
             low: reader.number()?,
             first: reader.number()?,
             count: reader.u8()?,
@@ -49,6 +52,7 @@ impl<'a> Publish<'a> {
         append(writer, FrameKind::Publish, 0, |writer| {
             writer
                 .u32(self.handle)
+                .u32(self.sent_at)
                 .u64(self.low)
                 .u64(self.first)
                 .u8(self.count)
@@ -67,8 +71,9 @@ pub struct LinkPublish<'a> {
     pub publisher: PublisherId,
     /// The proxy's name for the session, echoed in the acknowledgement.
     pub session: u64,
-    /// The proxy's handle of the room in that session, echoed.
+    /// The proxy's handle of the room in that session, and the publisher's clock, echoed.
     pub handle: u32,
+    pub sent_at: u32,
     pub low: u64,
     pub first: u64,
     pub count: u8,
@@ -87,6 +92,7 @@ impl<'a> LinkPublish<'a> {
             },
             session: reader.u64()?,
             handle: reader.u32()?,
+            sent_at: reader.u32()?,
             low: reader.number()?,
             first: reader.number()?,
             count: reader.u8()?,
@@ -104,6 +110,7 @@ impl<'a> LinkPublish<'a> {
                 .u64(self.session);
             writer
                 .u32(self.handle)
+                .u32(self.sent_at)
                 .u64(self.low)
                 .u64(self.first)
                 .u8(self.count)
@@ -147,6 +154,8 @@ pub const ACK_RANGES: usize = 4;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ack {
     pub handle: u32,
+    /// The clock of the frame that drew it; 0 if none did, or one that another acknowledgement has answered.
+    pub echo: u32,
     pub code: Code,
     /// Every sequence up to here is numbered.
     pub cumulative: u64,
@@ -164,11 +173,12 @@ pub struct Ack {
 
 impl Ack {
     /// Bytes of the longest acknowledgement between broker and proxy.
-    pub const LEN_MAX: usize = FRAME + 8 + 4 + 1 + 16 + 6 + StreamId::LEN + 2 + ACK_RANGES * 12 + ACK_RUNS * 18;
+    pub const LEN_MAX: usize = FRAME + 8 + 4 + 4 + 1 + 16 + 6 + StreamId::LEN + 2 + ACK_RANGES * 12 + ACK_RUNS * 18;
 
     fn read_from(reader: &mut Reader<'_>) -> Option<Self> {
         let mut ack = Ack {
             handle: reader.u32()?,
+            echo: reader.u32()?,
             code: Code::from_u8(reader.u8()?),
             cumulative: reader.number()?,
             highest: reader.number()?,
@@ -195,6 +205,7 @@ impl Ack {
     fn write_to(&self, writer: &mut Writer<'_>) {
         writer
             .u32(self.handle)
+            .u32(self.echo)
             .u8(self.code as u8)
             .u64(self.cumulative)
             .u64(self.highest)
@@ -313,13 +324,13 @@ mod tests {
     proptest! {
         #[test]
         fn an_acknowledgement_survives_both_hops(
-            handle: u32, cumulative in 0u64..1 << 62, session: u64,
+            handle: u32, echo: u32, cumulative in 0u64..1 << 62, session: u64,
             missing in prop::collection::vec((0u64..1 << 50, 0u64..1000), 0..=ACK_RANGES),
             runs in prop::collection::vec((0u64..1 << 62, 0u64..1 << 62, any::<u16>()), 0..=ACK_RUNS),
         ) {
             let missing = missing.into_iter().map(|(first, run)| (first, first + run)).collect();
             let stream = StreamId { node: 1, epoch: 2, generation: 3 };
-            let ack = Ack { handle, code: Code::NotReady, cumulative, highest: cumulative, credit_messages: 5, credit_bytes: 6, stream, missing, runs };
+            let ack = Ack { handle, echo, code: Code::NotReady, cumulative, highest: cumulative, credit_messages: 5, credit_bytes: 6, stream, missing, runs };
             let mut bytes = [0; Ack::LEN_MAX];
             let mut writer = Writer::new(&mut bytes);
             prop_assert!(ack.write_link(&mut writer, session));

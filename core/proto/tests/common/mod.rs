@@ -567,6 +567,7 @@ pub fn link_publish(incarnation: u64, low: u64, first: u64, data: &[&[u8]]) -> V
             publisher: PublisherId { user: 42, incarnation },
             session: 7,
             handle: 0,
+            sent_at: 1,
             low,
             first,
             count: data.len() as u8,
@@ -592,6 +593,7 @@ pub fn publish(handle: u32, low: u64, first: u64, data: &[&[u8]]) -> Vec<u8> {
     body(|writer| {
         Publish {
             handle,
+            sent_at: 1,
             low,
             first,
             count: data.len() as u8,
@@ -609,6 +611,7 @@ pub fn sample_frames() -> Vec<Vec<u8>> {
         |kind: FrameKind, bytes: Vec<u8>| body(|writer| append(writer, kind, 0, |writer| !writer.put(&bytes).full()));
     let ack = Ack {
         handle: 0,
+        echo: 1,
         code: Code::Ok,
         cumulative: 1,
         highest: 3,
