@@ -1,17 +1,24 @@
 //! Asks the processor for memory before it is used, so that the cache misses of a batch overlap.
 //!
-//! Owns [`fetch`], a hint that changes nothing but time. A crate of its own, since it is an instruction and those are `unsafe`.
+//! Owns [`fetch`] and [`fetch_part`], hints that change nothing but time. A crate of its own, since they are an instruction and those are `unsafe`.
+
+use std::ops::Range;
 
 const LINE: usize = 64;
 
 /// Begins to bring all of `value` into the nearest cache and waits for nothing.
 #[inline(always)]
 pub fn fetch<T: ?Sized>(value: &T) {
+    fetch_part(value, 0..std::mem::size_of_val(value));
+}
+
+/// The same for the bytes of `value` at `part`.
+#[inline(always)]
+pub fn fetch_part<T: ?Sized>(value: &T, part: Range<usize>) {
     let first = std::ptr::from_ref(value).cast::<u8>();
-    let len = std::mem::size_of_val(value);
-    let lead = first as usize % LINE;
-    for line in 0..(lead + len).div_ceil(LINE) {
-        hint(first.wrapping_sub(lead).wrapping_add(line * LINE));
+    let lead = (first as usize + part.start) % LINE;
+    for at in (0..lead + part.len()).step_by(LINE) {
+        hint(first.wrapping_add(part.start + at).wrapping_sub(lead));
     }
 }
 
@@ -41,5 +48,7 @@ mod tests {
         super::fetch(&());
         super::fetch(&[0u8; 1_000][..]);
         super::fetch("text");
+        super::fetch_part(&[0u64; 100], 100..700);
+        super::fetch_part(&0u8, 5_000..5_001);
     }
 }

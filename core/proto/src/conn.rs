@@ -64,43 +64,48 @@ pub enum Control {
 }
 
 /// One connection. `BLOCKS` x 64 is the replay window in datagrams.
+#[repr(C)] // what every datagram that comes needs stands together, from `tail_at` on
 pub struct Conn<const BLOCKS: usize> {
-    /// Ours: the id that stands in datagrams to us.
-    pub id: u64,
+    pub flow: Flow,
+    log_in: LogReceiver,
+    tail_sequence: u64,
+    status_from: u64,
+    pub sent_at: Micros,
     /// Theirs: the id that we put into datagrams to them.
     pub peer: u64,
-    pub addr: Addr,
     pub socket: SocketId,
-    pub flow: Flow,
-    pub log: LogSender,
-    log_in: LogReceiver,
+    /// Bytes that the peer may have in our socket buffer.
+    pub receive_window: u32,
+    /// Its tag also says of an `Option<Conn>` which it is.
+    tail_at: Option<Micros>,
+    /// Ours: the id that stands in datagrams to us.
+    pub id: u64,
     secret: Secret,
     keys: KeySlots,
-    initiator: bool,
-    key_id: u8,
-    window: Window<BLOCKS>,
+    pub heard_at: Micros,
+    highest_at: Micros,
+    /// How long nothing had been heard when the last datagram came.
+    pub silence: Micros,
+    /// The datagram that was opened last; `status_from` is the one that the status in force came with.
+    opened: u64,
+    pending_since: Micros,
     received: u32,
     pending: u16,
+    pub addr: Addr,
+    initiator: bool,
+    key_id: u8,
     wanted: bool,
     want_status: bool,
     log_ack: bool,
     tail_step: u8,
-    /// Bytes that the peer may have in our socket buffer.
-    pub receive_window: u32,
-    highest_at: Micros,
-    /// The datagram that was opened last, and the one that the status in force came with.
-    opened: u64,
-    status_from: u64,
-    pending_since: Micros,
-    pub heard_at: Micros,
-    /// How long nothing had been heard when the last datagram came.
-    pub silence: Micros,
-    pub sent_at: Micros,
-    tail_at: Option<Micros>,
-    tail_sequence: u64,
+    pub log: LogSender,
+    window: Window<BLOCKS>,
 }
 
 impl<const BLOCKS: usize> Conn<BLOCKS> {
+    /// From where on a datagram that comes needs it.
+    pub const HOT: usize = std::mem::offset_of!(Self, tail_at);
+
     #[allow(clippy::too_many_arguments)]
     pub fn new(
         id: u64,
@@ -284,6 +289,10 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         record.encode(|bytes| self.log.push(bytes)).ok()
     }
 
+    fn log_due(&self, now: Micros) -> bool {
+        !self.log.is_quiet() && self.log.has_due(now, self.log_rto())
+    }
+
     fn log_rto(&self) -> Micros {
         (3 * self.flow.rtt()).clamp(30_000, 500_000)
     }
@@ -294,8 +303,8 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
             || self.log_ack
             || self.want_status
             || self.pending >= STATUS_DATAGRAMS
-            || (self.pending > 0 && now >= self.pending_since + STATUS_DELAY)
-            || self.log.has_due(now, self.log_rto())
+            || self.status_due().is_some_and(|at| now >= at)
+            || self.log_due(now)
     }
 
     /// Asks the peer for a status with the next datagram, which will leave soon.
@@ -333,7 +342,7 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         let due = self.wanted
             || self.want_status
             || self.pending >= STATUS_RIDES
-            || (self.pending > 0 && now >= self.pending_since + STATUS_DELAY);
+            || self.status_due().is_some_and(|at| now >= at);
         if due && self.window.highest() > 0 && self.compose_status(now).write(writer) {
             self.pending = 0;
             self.wanted = false;
@@ -346,8 +355,8 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
             });
         }
         let mut elicits = false;
-        let rto = self.log_rto();
-        if self.log.has_due(now, rto) {
+        if self.log_due(now) {
+            let rto = self.log_rto();
             let (log, carrier) = (&mut self.log, self.flow.next());
             elicits |= append(writer, FrameKind::Log, 0, |writer| {
                 let written = log.next_frame(now, rto, carrier, writer.spare());
@@ -469,12 +478,16 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         self.tail_at.is_none()
     }
 
-    /// When this connection next needs time: a status, the log, the tail, giving up. Asked after each datagram.
+    /// When a status must leave for what has come.
     #[inline]
+    pub fn status_due(&self) -> Option<Micros> {
+        (self.pending > 0).then(|| self.pending_since + STATUS_DELAY)
+    }
+
+    /// When this connection next needs time: a status, the log, the tail, giving up.
     pub fn deadline(&self) -> Option<Micros> {
         let sooner = |at: Micros, other: Option<Micros>| other.map_or(at, |other| at.min(other));
-        let status = (self.pending > 0).then(|| self.pending_since + STATUS_DELAY);
-        let mut at = sooner(Micros::MAX, status);
+        let mut at = sooner(Micros::MAX, self.status_due());
         at = sooner(at, self.log.deadline(self.log_rto()));
         at = sooner(at, self.tail_at);
         at = sooner(at, self.flow.timeout_at());

@@ -199,6 +199,12 @@ impl LogSender {
             .min()
     }
 
+    /// Whether everything is acknowledged.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        self.queue.is_none()
+    }
+
     /// Whether [`LogSender::next_frame`] would write something into a buffer that is large enough.
     pub fn has_due(&self, now: Micros, rto: Micros) -> bool {
         self.deadline(rto).is_some_and(|deadline| deadline <= now)

@@ -89,12 +89,13 @@ struct OpenRoom {
 }
 
 /// What a proxy keeps per session.
+#[repr(C)] // what every datagram needs stands in front
 pub struct Publisher {
     rooms: Vec<OpenRoom>,
-    opens: Bucket,
-    acks: VecDeque<Vec<u8>>,
     /// What the queues to brokers hold of this session.
     queued: usize,
+    opens: Bucket,
+    acks: VecDeque<Vec<u8>>,
 }
 
 impl Default for Publisher {
@@ -201,7 +202,7 @@ impl Proxy {
         let Some((slot, len)) = self.sessions.receive(now, &mut self.node, arrival, datagram) else {
             return;
         };
-        let mut elicits = false;
+        let (mut elicits, mut control) = (false, false);
         let mut records = Vec::new();
         for frame in Frames::new(&datagram[HEADER..HEADER + len]) {
             let Ok(frame) = frame else {
@@ -209,8 +210,12 @@ impl Proxy {
                 break;
             };
             elicits |= frame.kind.elicits();
+            if frame.kind == FrameKind::Publish {
+                self.publish(slot, frame.body);
+                continue;
+            }
+            control = true;
             match self.sessions.control(now, slot, arrival.from, &frame, &mut records) {
-                Control::Other if frame.kind == FrameKind::Publish => self.publish(slot, frame.body),
                 Control::Other => self.sessions.counters.dropped_frame += 1,
                 Control::Closed(_) => break,
                 _ => {}
@@ -221,7 +226,7 @@ impl Proxy {
                 self.request(now, slot, record);
             }
         }
-        self.sessions.after(now, slot, elicits);
+        self.sessions.after(now, slot, elicits, control);
         while self.sessions.gone().is_some() {}
         while let Some(question) = self.sessions.question() {
             self.events.push_back(ProxyEvent::Authenticate(question));

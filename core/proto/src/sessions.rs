@@ -94,14 +94,15 @@ struct PathCheck {
 }
 
 /// One client's session.
+#[repr(C)] // what every datagram needs stands in front
 pub struct Session<T> {
-    pub user: u64,
-    pub data: T,
+    state: State,
     /// The tail is to be probed: the role sends heads with the next datagram.
     pub probe: bool,
-    state: State,
-    control: Bucket,
+    pub user: u64,
+    pub data: T,
     since: Micros,
+    control: Bucket,
     waiting: Vec<Vec<u8>>,
     path: Option<Box<PathCheck>>,
 }
@@ -427,17 +428,23 @@ impl<T: Default> Sessions<T> {
         self.table.schedule(slot, Some(now + LINGER));
     }
 
-    /// After the frames of one datagram: notes that they want a status, and when the session next needs time.
+    /// After the frames of one datagram: notes that they want a status, and when the session next needs time. Without control
+    /// among them that is only sooner for the status.
     #[inline]
-    pub fn after(&mut self, now: Micros, slot: u32, elicits: bool) {
+    pub fn after(&mut self, now: Micros, slot: u32, elicits: bool, control: bool) {
         let Some(peer) = self.table.get_mut(slot) else { return };
         if elicits {
             peer.conn.elicited(now);
         }
+        let status = peer.conn.status_due();
         if peer.conn.control_due(now) {
             self.table.mark(slot);
         }
-        self.reschedule(now, slot);
+        if control {
+            self.reschedule(now, slot);
+        } else {
+            self.table.schedule(slot, status.map(|at| at.max(now)));
+        }
     }
 
     /// Ends a session.

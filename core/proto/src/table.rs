@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use muster_ahead::fetch;
+use muster_ahead::fetch_part;
 
 use crate::conn::Conn;
 use crate::machine::Micros;
@@ -15,12 +15,16 @@ use crate::timer::Wheel;
 const PIECE: usize = 256;
 const NEVER: Micros = Micros::MAX;
 
+/// What every datagram needs of a role's data should stand in its first bytes.
+const HOT_DATA: usize = 64;
+
 /// One peer: its connection and what the role knows of it.
+#[repr(C)] // so that what every datagram needs stands together
 pub struct Peer<const BLOCKS: usize, T> {
     pub conn: Conn<BLOCKS>,
-    pub data: T,
-    queued: bool,
     scheduled: Micros,
+    queued: bool,
+    pub data: T,
 }
 
 /// A table of peers. An id is `random << 32 | slot`, so that a datagram of an earlier life finds nobody.
@@ -70,11 +74,13 @@ impl<const BLOCKS: usize, T> Table<BLOCKS, T> {
             .as_mut()
     }
 
-    /// Fetches what a slot holds.
+    /// Fetches what a datagram for the peer in a slot will need.
     #[inline]
     pub fn fetch(&self, slot: u32) {
         if let Some(place) = self.place(slot) {
-            fetch(place);
+            let data = std::mem::offset_of!(Peer<BLOCKS, T>, data);
+            fetch_part(place, Conn::<BLOCKS>::HOT..data + HOT_DATA);
+            self.wheel.fetch(slot);
         }
     }
 

@@ -10,6 +10,8 @@
 //! memory is bounded by the largest key. Bitmaps of the occupied slots let an advance skip what is empty, so a
 //! stall of days costs no more than the keys that fell due in it.
 
+use muster_ahead::fetch;
+
 use crate::machine::Micros;
 
 /// Microseconds of a tick.
@@ -91,6 +93,14 @@ impl Wheel {
         let tick = at.div_ceil(TICK).max(self.tick);
         self.nodes[index as usize].tick = tick;
         self.place(index);
+    }
+
+    /// Fetches what [`Wheel::schedule`] will need.
+    #[inline]
+    pub fn fetch(&self, key: u32) {
+        if let Some(node) = self.nodes.get(FIRST_KEY.saturating_add(key) as usize) {
+            fetch(node);
+        }
     }
 
     /// Forgets the deadline of `key`, if it has one.

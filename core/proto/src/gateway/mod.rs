@@ -324,7 +324,7 @@ impl Gateway {
         let Some((slot, len)) = self.sessions.receive(now, &mut self.node, arrival, datagram) else {
             return;
         };
-        let mut elicits = false;
+        let (mut elicits, mut control) = (false, false);
         let mut last: Option<Heard> = None;
         let mut records = std::mem::take(&mut self.records);
         for frame in Frames::new(&datagram[HEADER..HEADER + len]) {
@@ -333,6 +333,7 @@ impl Gateway {
                 break;
             };
             elicits |= frame.kind.elicits();
+            control |= frame.kind != FrameKind::Repair;
             match self.sessions.control(now, slot, arrival.from, &frame, &mut records) {
                 // However many a datagram holds, the rooms are gone through once.
                 Control::Heard(heard) if last.is_some_and(|last| last.status.highest > heard.status.highest) => {}
@@ -352,7 +353,7 @@ impl Gateway {
             }
         }
         self.records = records;
-        self.sessions.after(now, slot, elicits);
+        self.sessions.after(now, slot, elicits, control);
         self.cleanup(now);
         while let Some(question) = self.sessions.question() {
             self.events.push_back(GatewayEvent::Authenticate(question));
