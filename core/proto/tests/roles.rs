@@ -334,6 +334,30 @@ fn a_proxy_says_that_an_owner_is_not_there() {
 }
 
 #[test]
+fn a_reader_that_goes_on_asks_for_what_was_missing_when_it_blocked() {
+    let mut rig = Rig::<Client>::new();
+    let room = rig
+        .machine
+        .join(rig.now, "sports:one", Positions::default(), Policy::Block);
+    let joined = Record::Joined {
+        request: 3,
+        handle: 3,
+        index: FIRST_PLACE,
+        start: Positions::default(),
+        gaps: vec![],
+    };
+    rig.tell(0, &joined);
+    (1..=70).for_each(|at| fill(&mut rig, 3, at));
+    fill(&mut rig, 3, 90);
+    rig.pass(100_000, 10_000);
+    assert_eq!(rig.peers[0].frames(FrameKind::Repair), 0);
+    let mut data = Vec::new();
+    while rig.machine.read(rig.now, room, &mut data).is_some() {}
+    rig.pass(100_000, 10_000);
+    assert!(rig.peers[0].frames(FrameKind::Repair) > 0);
+}
+
+#[test]
 fn publications_take_turns_at_a_narrow_window() {
     let mut rig = Rig::<Client>::new();
     for (at, name) in (3..).zip(["sports:one", "sports:two", "sports:three"]) {

@@ -363,6 +363,9 @@ impl Client {
                 now,
             })
         {
+            if let Some(at) = member.deadline() {
+                soonest(&mut self.check_at, at);
+            }
             self.set_window();
         }
         item
@@ -697,7 +700,7 @@ impl Client {
         );
         let narrow = member.is_blocked() || member.is_crowded();
         if let Some(at) = member.deadline() {
-            self.check_at = Some(self.check_at.map_or(at, |known| known.min(at)));
+            soonest(&mut self.check_at, at);
         }
         if !member.told && !member.reading.items.is_empty() {
             member.told = true;
@@ -803,7 +806,7 @@ impl Client {
                     if let Some(upto) = early {
                         member.head(now, upto);
                         if let Some(at) = member.deadline() {
-                            self.check_at = Some(self.check_at.map_or(at, |known| known.min(at)));
+                            soonest(&mut self.check_at, at);
                         }
                     }
                     if !member.told && !member.reading.items.is_empty() {
@@ -852,7 +855,7 @@ impl Client {
             if member.request == request {
                 if code.retry() {
                     member.retry_at = Some(retry_at);
-                    self.check_at = Some(self.check_at.map_or(retry_at, |known| known.min(retry_at)));
+                    soonest(&mut self.check_at, retry_at);
                 } else {
                     self.events.push_back(ClientEvent::Refused {
                         room: at as u32,
@@ -904,7 +907,7 @@ impl Client {
             if member.deadline().is_some_and(|due| now >= due) && !self.repairs.contains(&(at as u32)) {
                 self.repairs.push_back(at as u32);
             } else if let Some(due) = member.deadline() {
-                self.check_at = Some(self.check_at.map_or(due, |known| known.min(due)));
+                soonest(&mut self.check_at, due);
             }
         }
         joins.into_iter().for_each(|room| self.ask_join(room));
@@ -1050,7 +1053,7 @@ impl Client {
                             write_repair(&mut writer, handle, &wanted);
                         }
                         if let Some(at) = member.deadline() {
-                            self.check_at = Some(self.check_at.map_or(at, |known| known.min(at)));
+                            soonest(&mut self.check_at, at);
                         }
                     }
                     repairs.pop_front();
@@ -1101,6 +1104,11 @@ fn ask_at(conn: &Conn<SESSION_BLOCKS>, asked_at: Option<Micros>, keepalive: Micr
         Some(_) => conn.heard_at.max(conn.sent_at) + wait.min(keepalive),
         None => conn.heard_at + keepalive,
     }
+}
+
+/// Brings `at` forward to `due`.
+fn soonest(at: &mut Option<Micros>, due: Micros) {
+    *at = Some(at.map_or(due, |known| known.min(due)));
 }
 
 /// Whether two names mean one room.
