@@ -2,7 +2,7 @@
 //!
 //! Knows no machine. A message is known by (sender, room, number), and its content follows from that.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use muster_proto::client::member::Item;
 use muster_proto::machine::Micros;
@@ -39,10 +39,52 @@ pub struct Membership {
     /// When the newest of what it had was published.
     pub newest: Micros,
     /// Last number had of each life of each sender: what an earlier life sent may still be on its way.
-    last: BTreeMap<(u64, u64), u64>,
-    had: BTreeSet<(u64, u64)>,
-    offsets: BTreeMap<StreamKey, u64>,
+    last: Few<(u64, u64), u64>,
+    /// A bit per message.
+    had: Vec<u64>,
+    /// Per stream the last offset had, and the last announced as lost.
+    offsets: Few<StreamKey, (u64, u64)>,
     gaps: Vec<Announced>,
+    /// Gaps without an end that no stream of the same owner has followed yet.
+    unfollowed: usize,
+}
+
+impl Membership {
+    fn has(&self, message: usize) -> bool {
+        self.had
+            .get(message / 64)
+            .is_some_and(|bits| bits >> (message % 64) & 1 == 1)
+    }
+
+    fn note_had(&mut self, message: usize) {
+        if self.had.len() <= message / 64 {
+            self.had.resize(message / 64 + 1, 0);
+        }
+        self.had[message / 64] |= 1 << (message % 64);
+    }
+}
+
+/// A map of a handful of keys, of which the newest is wanted most.
+#[derive(Debug)]
+struct Few<K, V>(Vec<(K, V)>);
+
+impl<K: PartialEq, V: Copy + Default> Few<K, V> {
+    fn get(&self, key: &K) -> Option<V> {
+        self.0
+            .iter()
+            .rev()
+            .find(|(known, _)| known == key)
+            .map(|(_, value)| *value)
+    }
+
+    fn entry(&mut self, key: K) -> &mut V {
+        let at = self.0.iter().rposition(|(known, _)| *known == key);
+        let at = at.unwrap_or_else(|| {
+            self.0.push((key, V::default()));
+            self.0.len() - 1
+        });
+        &mut self.0[at].1
+    }
 }
 
 /// Numbers below this are those of a sender's first life.
@@ -70,8 +112,10 @@ impl Announced {
 
 #[derive(Default)]
 pub struct Oracle {
-    /// By sender and room: messages by their numbers.
-    published: BTreeMap<(u64, usize), BTreeMap<u64, usize>>,
+    /// By sender, room and the sender's life: messages in the order of their numbers, from 1 above the life's.
+    published: BTreeMap<(u64, usize, u64), Vec<usize>>,
+    /// By room: messages in the order in which they were published.
+    by_room: BTreeMap<usize, Vec<usize>>,
     pub messages: Vec<Published>,
     pub memberships: Vec<Membership>,
     pub delivered: u64,
@@ -85,29 +129,45 @@ fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The content of a message: its number, as far as there is space for it, then bytes that follow from all three.
+/// The content of a message after its number: words that follow from all three, each by itself.
+fn word(sender: u64, room: usize, number: u64, at: usize) -> [u8; 8] {
+    let seed = sender << 40 ^ (room as u64) << 32 ^ number;
+    mix(seed.wrapping_add((at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))).to_le_bytes()
+}
+
+/// The content of a message of so many bytes.
 pub fn content(sender: u64, room: usize, number: u64, len: usize, into: &mut Vec<u8>) {
     into.clear();
-    into.extend_from_slice(&number.to_le_bytes()[..len.min(8)]);
-    let mut state = mix(sender << 40 ^ (room as u64) << 32 ^ number);
-    while into.len() < len {
-        state = mix(state.wrapping_add(0x9e37_79b9_7f4a_7c15));
-        let bytes = state.to_le_bytes();
-        into.extend_from_slice(&bytes[..bytes.len().min(len - into.len())]);
+    into.extend_from_slice(&number.to_le_bytes());
+    for at in 0..len.div_ceil(8) {
+        into.extend_from_slice(&word(sender, room, number, at));
     }
+    into.truncate(len);
+}
+
+fn is_content(sender: u64, room: usize, number: u64, data: &[u8]) -> bool {
+    let (first, rest) = data.split_at(data.len().min(8));
+    let words = rest.chunks_exact(8);
+    let (tail, last) = (words.remainder(), rest.len() / 8);
+    *first == number.to_le_bytes()[..first.len()]
+        && words
+            .enumerate()
+            .all(|(at, piece)| *piece == word(sender, room, number, at))
+        && *tail == word(sender, room, number, last)[..tail.len()]
 }
 
 impl Oracle {
     /// The number that the next message of `sender` in `room` has. Each life of a sender counts anew, above the one before.
     pub fn next_number(&self, sender: u64, room: usize, life: u64) -> u64 {
-        let last = self.published.get(&(sender, room)).and_then(|all| all.last_key_value());
-        last.map_or(0, |(number, _)| *number).max(life << LIFE_BITS) + 1
+        let count = self.published.get(&(sender, room, life)).map_or(0, Vec::len);
+        (life << LIFE_BITS) + count as u64 + 1
     }
 
     /// Notes a message that was taken for publishing; its place in `messages`, plus one, is its ticket.
     pub fn note_published(&mut self, now: Micros, sender: u64, room: usize, number: u64, len: usize) {
-        let all = self.published.entry((sender, room)).or_default();
-        all.insert(number, self.messages.len());
+        let all = self.published.entry((sender, room, number >> LIFE_BITS)).or_default();
+        all.push(self.messages.len());
+        self.by_room.entry(room).or_default().push(self.messages.len());
         self.messages.push(Published {
             sender,
             room,
@@ -149,10 +209,11 @@ impl Oracle {
             owed_from,
             left: false,
             newest: 0,
-            last: BTreeMap::new(),
-            had: BTreeSet::new(),
-            offsets: BTreeMap::new(),
+            last: Few(Vec::new()),
+            had: Vec::new(),
+            offsets: Few(Vec::new()),
             gaps: Vec::new(),
+            unfollowed: 0,
         });
         self.memberships.len() - 1
     }
@@ -165,14 +226,18 @@ impl Oracle {
 
     pub fn item(&mut self, at: usize, item: &Item, data: &[u8]) -> Result<(), String> {
         let membership = &mut self.memberships[at];
-        let who = format!("client {} in room {}", membership.client, membership.room);
+        let (client, room) = (membership.client, membership.room);
+        let who = || format!("client {client} in room {room}");
         let (stream, offset, sender) = match *item {
             Item::Gap(gap) => {
                 if gap.first > gap.last {
-                    return Err(format!("{who}: an empty gap {gap:?}"));
+                    return Err(format!("{}: an empty gap {gap:?}", who()));
                 }
                 self.gaps += 1;
                 let followed_by = None;
+                membership.unfollowed += usize::from(gap.last == StreamGap::OPEN);
+                let (_, lost) = membership.offsets.entry(key(gap.stream));
+                *lost = gap.last.max(*lost);
                 membership.gaps.push(Announced { gap, followed_by });
                 return Ok(());
             }
@@ -180,28 +245,29 @@ impl Oracle {
                 stream, offset, sender, ..
             } => (stream, offset, sender),
         };
-        for announced in membership
-            .gaps
-            .iter_mut()
-            .filter(|known| known.gap.last == StreamGap::OPEN)
-        {
-            if announced.followed_by.is_none() && announced.gap.stream.node == stream.node {
-                announced.followed_by = Some(stream);
+        if membership.unfollowed > 0 {
+            for announced in membership
+                .gaps
+                .iter_mut()
+                .filter(|known| known.gap.last == StreamGap::OPEN)
+            {
+                if announced.followed_by.is_none() && announced.gap.stream.node == stream.node {
+                    announced.followed_by = Some(stream);
+                    membership.unfollowed -= 1;
+                }
             }
         }
-        let last = membership.offsets.entry(key(stream)).or_default();
+        let (last, lost) = membership.offsets.entry(key(stream));
         if offset <= *last {
-            return Err(format!("{who}: offset {offset} of {stream:?} after {last}"));
+            return Err(format!("{}: offset {offset} of {stream:?} after {last}", who()));
         }
         *last = offset;
         // A gap may name what comes yet only where nobody knew the end of a stream.
-        if let Some(gap) = membership
-            .gaps
-            .iter()
-            .find(|known| known.gap.stream == stream && known.covers(stream, offset))
-        {
+        let mut gaps = membership.gaps.iter().filter(|_| offset <= *lost);
+        if let Some(gap) = gaps.find(|known| known.gap.stream == stream && known.covers(stream, offset)) {
             return Err(format!(
-                "{who}: offset {offset} was announced as lost before: {:?}",
+                "{}: offset {offset} was announced as lost before: {:?}",
+                who(),
                 gap.gap
             ));
         }
@@ -213,34 +279,28 @@ impl Oracle {
         } else {
             let span = 1u64 << (8 * data.len());
             let low = data.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
-            let last = membership.last.get(&(sender, 0)).copied().unwrap_or(0);
+            let last = membership.last.get(&(sender, 0)).unwrap_or(0);
             last + 1 + (low + span - (last + 1) % span) % span
         };
-        let last = membership.last.entry((sender, number >> LIFE_BITS)).or_default();
+        let last = membership.last.entry((sender, number >> LIFE_BITS));
         if number <= *last {
-            return Err(format!("{who}: number {number} of {sender} after {last}"));
+            return Err(format!("{}: number {number} of {sender} after {last}", who()));
         }
-        let known = self
-            .published
-            .get(&(sender, membership.room))
-            .and_then(|all| all.get(&number));
-        let Some(known) = known else {
-            return Err(format!("{who}: number {number} of {sender} was never published"));
+        let (life, nth) = (number >> LIFE_BITS, (number & ((1 << LIFE_BITS) - 1)).wrapping_sub(1));
+        let of_life = self.published.get(&(sender, room, life));
+        let Some(known) = of_life.and_then(|all| all.get(nth as usize)).copied() else {
+            return Err(format!("{}: number {number} of {sender} was never published", who()));
         };
-        let mut expected = Vec::new();
-        content(
-            sender,
-            membership.room,
-            number,
-            self.messages[*known].len,
-            &mut expected,
-        );
-        if expected != data {
-            return Err(format!("{who}: number {number} of {sender}: not what was published"));
+        let message = &self.messages[known];
+        if data.len() != message.len || !is_content(sender, room, number, data) {
+            return Err(format!(
+                "{}: number {number} of {sender}: not what was published",
+                who()
+            ));
         }
         *last = number;
-        membership.newest = membership.newest.max(self.messages[*known].called_at);
-        membership.had.insert((sender, number));
+        membership.newest = membership.newest.max(message.called_at);
+        membership.note_had(known);
         self.delivered += 1;
         self.delivered_datagrams += 1 + data.len() as u64 / 1_100;
         Ok(())
@@ -258,51 +318,50 @@ impl Oracle {
                     return Err(format!("{who}: a gap though nothing was beyond repair: {:?}", gap.gap));
                 }
             }
-            for ((sender, room), all) in &self.published {
-                if *room != membership.room {
+            for (at, message) in self.of_room(membership.room) {
+                let Some((stream, offset)) = message.acked else {
+                    continue;
+                };
+                if message.called_at <= owed_from || membership.has(at) {
                     continue;
                 }
-                for message in all.values().map(|at| &self.messages[*at]) {
-                    let Some((stream, offset)) = message.acked else {
-                        continue;
-                    };
-                    if message.called_at <= owed_from || membership.had.contains(&(*sender, message.number)) {
-                        continue;
-                    }
-                    let announced = membership.gaps.iter().any(|gap| gap.covers(stream, offset));
-                    let unknown = offset == 0 && !membership.gaps.is_empty();
-                    // The reader's policy dropped the copy that an earlier owner had numbered, and the later one is a repeat.
-                    let unknown = unknown
-                        || membership
-                            .gaps
-                            .iter()
-                            .any(|known| known.gap.reason == GapReason::Reader && key(known.gap.stream) < key(stream));
-                    if !announced && !unknown {
-                        return Err(format!(
-                            "{who}: number {} of {sender}, {} B, published at {}, acknowledged as {stream:?} offset {offset}, neither came nor was announced as lost; gaps {:?}, offsets {:?}, joined at {:?}",
-                            message.number,
-                            message.len,
-                            message.called_at,
-                            membership.gaps.iter().map(|gap| (gap.gap, gap.followed_by)).collect::<Vec<_>>(),
-                            membership.offsets,
-                            membership.joined_at,
-                        ));
-                    }
+                let announced = membership.gaps.iter().any(|gap| gap.covers(stream, offset));
+                let unknown = offset == 0 && !membership.gaps.is_empty();
+                // The reader's policy dropped the copy that an earlier owner had numbered, and the later one is a repeat.
+                let unknown = unknown
+                    || membership
+                        .gaps
+                        .iter()
+                        .any(|known| known.gap.reason == GapReason::Reader && key(known.gap.stream) < key(stream));
+                if !announced && !unknown {
+                    return Err(format!(
+                        "{who}: number {} of {}, {} B, published at {}, acknowledged as {stream:?} offset {offset}, neither came nor was announced as lost; gaps {:?}, offsets {:?}, joined at {:?}",
+                        message.number,
+                        message.sender,
+                        message.len,
+                        message.called_at,
+                        membership.gaps.iter().map(|gap| (gap.gap, gap.followed_by)).collect::<Vec<_>>(),
+                        membership.offsets,
+                        membership.joined_at,
+                    ));
                 }
             }
         }
         Ok(())
     }
 
-    /// How many messages that were published at `from` or later a member had.
-    pub fn had_since(&self, membership: &Membership, from: Micros) -> usize {
-        let of_room = self.published.iter().filter(|((_, room), _)| *room == membership.room);
-        of_room
-            .flat_map(|((sender, _), all)| all.values().map(|at| (*sender, &self.messages[*at])))
-            .filter(|(sender, message)| {
-                message.called_at >= from && membership.had.contains(&(*sender, message.number))
-            })
-            .count()
+    fn of_room(&self, room: usize) -> impl Iterator<Item = (usize, &Published)> {
+        let all = self.by_room.get(&room).into_iter().flatten();
+        all.map(|at| (*at, &self.messages[*at]))
+    }
+
+    /// Of the messages that were published to a member's room at `from` or later, how many it had, and how many there were.
+    pub fn had_since(&self, membership: &Membership, from: Micros) -> (usize, usize) {
+        let since = || {
+            self.of_room(membership.room)
+                .filter(|(_, message)| message.called_at >= from)
+        };
+        (since().filter(|(at, _)| membership.has(*at)).count(), since().count())
     }
 
     pub fn unacknowledged(&self) -> usize {

@@ -55,6 +55,41 @@ pub struct Sent {
     pub bytes: Vec<u8>,
 }
 
+/// What turns work with, one after the other, so that it is not made anew for each.
+pub struct Bench {
+    pub outbox: Outbox,
+    /// What the turn sent.
+    pub sent: Vec<Sent>,
+    slab: Vec<u8>,
+    arrivals: Vec<Arrival>,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Bench {
+    pub fn new(outbox: Outbox) -> Self {
+        Bench {
+            outbox,
+            sent: Vec::new(),
+            slab: Vec::new(),
+            arrivals: Vec::new(),
+            spare: Vec::new(),
+        }
+    }
+
+    /// A datagram's bytes, in what another one leaves behind.
+    pub fn copy(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut copy = self.spare.pop().unwrap_or_default();
+        copy.extend_from_slice(bytes);
+        copy
+    }
+
+    /// A datagram is at its end.
+    pub fn done(&mut self, mut bytes: Vec<u8>) {
+        bytes.clear();
+        self.spare.push(bytes);
+    }
+}
+
 pub struct Process {
     pub role: Role,
     pub state: State,
@@ -116,16 +151,15 @@ impl Process {
         self.turn_at = None;
     }
 
-    /// One turn. What it sends goes to the end of `sent`; the result is when the next turn is due.
-    pub fn turn(&mut self, now: Micros, outbox: &mut Outbox, sent: &mut Vec<Sent>) -> Result<Option<Micros>, String> {
+    /// One turn. What it sends goes to the end of the bench's `sent`; the result is when the next turn is due.
+    pub fn turn(&mut self, now: Micros, bench: &mut Bench) -> Result<Option<Micros>, String> {
         let late = self.expected.map_or(0, |at| now.saturating_sub(at));
-        let before = (self.queue.len(), sent.len());
+        let before = (self.queue.len(), bench.sent.len());
         let mut turn = Turn {
             now,
             stalled: late > STALL,
             queue: &mut self.queue,
-            outbox,
-            sent,
+            bench,
         };
         let (more, deadline) = match &mut self.role {
             Role::Gateway(machine) => turn.of(machine.as_mut()),
@@ -136,7 +170,7 @@ impl Process {
         };
         self.queued = 0;
         self.datagrams_in += before.0 as u64;
-        let idle = before.0 == 0 && sent.len() == before.1;
+        let idle = before.0 == 0 && bench.sent.len() == before.1;
         self.spins = if idle && deadline.is_some_and(|at| at <= now) {
             self.spins + 1
         } else {
@@ -167,8 +201,7 @@ struct Turn<'a> {
     now: Micros,
     stalled: bool,
     queue: &'a mut VecDeque<Queued>,
-    outbox: &'a mut Outbox,
-    sent: &'a mut Vec<Sent>,
+    bench: &'a mut Bench,
 }
 
 impl Turn<'_> {
@@ -186,23 +219,20 @@ impl Turn<'_> {
         let mut more = self.transmit(machine);
         while !self.queue.is_empty() {
             let count = self.queue.len().min(BATCH);
-            let (mut slab, mut arrivals) = (Vec::new(), Vec::new());
+            self.bench.slab.clear();
+            self.bench.arrivals.clear();
             for datagram in self.queue.drain(..count) {
-                arrivals.push(Arrival {
+                self.bench.arrivals.push(Arrival {
                     socket: datagram.socket,
                     from: datagram.from,
-                    start: slab.len() as u32,
+                    start: self.bench.slab.len() as u32,
                     len: datagram.bytes.len() as u32,
                 });
-                slab.extend_from_slice(&datagram.bytes);
+                self.bench.slab.extend_from_slice(&datagram.bytes);
+                self.bench.done(datagram.bytes);
             }
-            machine.receive(
-                self.now,
-                &mut Inbox {
-                    slab: &mut slab,
-                    arrivals: &arrivals,
-                },
-            );
+            let Bench { slab, arrivals, .. } = &mut *self.bench;
+            machine.receive(self.now, &mut Inbox { slab, arrivals });
             more = self.transmit(machine);
         }
         (more, machine.deadline())
@@ -210,20 +240,22 @@ impl Turn<'_> {
 
     fn transmit<M: Machine>(&mut self, machine: &mut M) -> bool {
         for _ in 0..SLICES {
-            self.outbox.clear();
-            let more = machine.transmit(self.now, self.outbox);
-            for parcel in self.outbox.parcels() {
-                for bytes in self.outbox.bytes(parcel).chunks(usize::from(parcel.segment)) {
-                    let bytes = bytes.to_vec();
-                    self.sent.push(Sent {
-                        socket: parcel.socket,
-                        to: parcel.to,
-                        bytes,
-                    });
+            let Bench {
+                outbox, sent, spare, ..
+            } = &mut *self.bench;
+            outbox.clear();
+            let more = machine.transmit(self.now, outbox);
+            for parcel in outbox.parcels() {
+                for bytes in outbox.bytes(parcel).chunks(usize::from(parcel.segment)) {
+                    let (socket, to) = (parcel.socket, parcel.to);
+                    let mut copy = spare.pop().unwrap_or_default();
+                    copy.extend_from_slice(bytes);
+                    let bytes = copy;
+                    sent.push(Sent { socket, to, bytes });
                 }
             }
             // A machine that says "more" and gives nothing would be asked for ever.
-            if !more || self.outbox.is_empty() {
+            if !more || outbox.is_empty() {
                 return false;
             }
         }

@@ -22,7 +22,7 @@ use muster_proto::wire::Role as NodeRole;
 use crate::net::Net;
 use crate::oracle::{content, Oracle};
 use crate::plan::{Fault, Kind, Plan, FORGET, MS, SECOND, SETTLE};
-use crate::process::{Process, Queued, Role, Sent, State};
+use crate::process::{Bench, Process, Queued, Role, Sent, State};
 
 const NAME_KEY: [u8; 16] = [9; 16];
 /// When after healing everyone publishes once more; this must reach every member.
@@ -46,44 +46,38 @@ impl Entropy for Seeded {
     }
 }
 
+/// Small, as they are moved about while they wait.
 enum Event {
+    /// A datagram, which waits in `arriving`.
     Arrive {
-        to: u32,
-        socket: u32,
-        from: Addr,
-        bytes: Vec<u8>,
+        at: u32,
     },
     Turn {
-        process: usize,
+        process: u32,
     },
-    Answer {
-        process: usize,
-        epoch: u32,
-        id: u64,
-        user: Option<u64>,
-    },
+    Answer(Box<Answer>),
     Publish {
-        client: usize,
-        at: usize,
+        client: u32,
+        at: u32,
     },
     Read {
-        client: usize,
+        client: u32,
     },
     Toggle {
-        client: usize,
+        client: u32,
     },
     Fault {
-        at: usize,
+        at: u32,
     },
     Restart {
-        process: usize,
+        process: u32,
     },
     Resume {
-        process: usize,
+        process: u32,
     },
     Mend {
-        from: usize,
-        to: usize,
+        from: u32,
+        to: u32,
     },
     Heal,
     LastWord,
@@ -91,6 +85,21 @@ enum Event {
         leaves: bool,
     },
     Broadcast,
+}
+
+struct Answer {
+    process: usize,
+    epoch: u32,
+    id: u64,
+    user: Option<u64>,
+}
+
+/// A datagram on its way.
+struct Arriving {
+    to: u32,
+    socket: u32,
+    from: Addr,
+    bytes: Vec<u8>,
 }
 
 struct Timed {
@@ -154,7 +163,12 @@ pub struct World {
     processes: Vec<Process>,
     ports: Vec<Option<(usize, u32)>>,
     net: Net,
-    outbox: Outbox,
+    /// Datagrams on their way, and the places among them that are free.
+    arriving: Vec<Option<Arriving>>,
+    free: Vec<u32>,
+    bench: Bench,
+    /// Of the servers.
+    keys: Vec<ServerKey>,
     oracle: Oracle,
     programs: Vec<Program>,
     healed: bool,
@@ -201,7 +215,10 @@ impl World {
             processes: Vec::new(),
             ports: vec![None; 100 + 2 * count],
             net: Net::new(seed, plan.servers(), count, plan.links, plan.sessions),
-            outbox: Outbox::new(seed % 2 == 0),
+            arriving: Vec::new(),
+            free: Vec::new(),
+            bench: Bench::new(Outbox::new(seed % 2 == 0)),
+            keys: (0..plan.servers()).map(server_key).collect(),
             oracle: Oracle::default(),
             programs: Vec::new(),
             healed: false,
@@ -233,7 +250,7 @@ impl World {
             world.begin(client);
         }
         for at in 0..world.plan.faults.len() {
-            world.push(world.plan.faults[at].0, Event::Fault { at });
+            world.push(world.plan.faults[at].0, Event::Fault { at: at as u32 });
         }
         world.push(world.plan.heal, Event::Heal);
         world.push(world.plan.heal + LAST_WORD, Event::LastWord);
@@ -264,7 +281,7 @@ impl World {
         of_kind
             .map(|process| Endpoint {
                 addr: public_addr(process),
-                key: server_key(process).public(),
+                key: self.keys[process].public(),
             })
             .collect()
     }
@@ -299,7 +316,7 @@ impl World {
                     name_key: NAME_KEY,
                     paced: vec!["paced".into()],
                     bundle: self.plan.bundle,
-                    server_key: server_key(process),
+                    server_key: self.keys[process].clone(),
                     cluster,
                     reset_secret,
                 };
@@ -309,7 +326,7 @@ impl World {
             }
             Kind::Proxy => {
                 let name_key = NAME_KEY;
-                let server_key = server_key(process);
+                let server_key = self.keys[process].clone();
                 let config = ProxyConfig {
                     me,
                     payload,
@@ -380,6 +397,7 @@ impl World {
         let known = &mut self.processes[process].turn_at;
         if known.is_none_or(|known| at < known) {
             *known = Some(at);
+            let process = process as u32;
             self.push(at, Event::Turn { process });
         }
     }
@@ -410,12 +428,15 @@ impl World {
         self.open(client);
         for (at, publishing) in plan.publishing.iter().enumerate() {
             let first = 100 * MS + self.dice.below(publishing.every.max(500 * MS));
+            let (client, at) = (client as u32, at as u32);
             self.push(first, Event::Publish { client, at });
         }
         if let Some(every) = plan.read_every {
+            let client = client as u32;
             self.push(every, Event::Read { client });
         }
         if let Some(every) = plan.toggle_every {
+            let client = client as u32;
             self.push(200 * MS + every, Event::Toggle { client });
         }
     }
@@ -500,12 +521,15 @@ impl World {
 
     fn handle(&mut self, event: Event) -> Result<(), String> {
         match event {
-            Event::Arrive {
-                to,
-                socket,
-                from,
-                bytes,
-            } => {
+            Event::Arrive { at } => {
+                let arriving = self.arriving[at as usize].take();
+                self.free.push(at);
+                let Arriving {
+                    to,
+                    socket,
+                    from,
+                    bytes,
+                } = arriving.expect("a datagram arrives once");
                 let process = &mut self.processes[to as usize];
                 let tail = bytes.last_chunk::<8>().map_or(0, |tail| u64::from_le_bytes(*tail));
                 for word in [self.now, u64::from(to), u64::from(from.port), bytes.len() as u64, tail] {
@@ -518,18 +542,19 @@ impl World {
                 }
             }
             Event::Turn { process } => {
-                let known = &mut self.processes[process];
+                let known = &mut self.processes[process as usize];
                 if known.turn_at == Some(self.now) && known.state == State::Up {
                     known.turn_at = None;
-                    return self.turn(process);
+                    return self.turn(process as usize);
                 }
             }
-            Event::Answer {
-                process,
-                epoch,
-                id,
-                user,
-            } => {
+            Event::Answer(answer) => {
+                let Answer {
+                    process,
+                    epoch,
+                    id,
+                    user,
+                } = *answer;
                 let known = &mut self.processes[process];
                 if known.epoch == epoch && known.is_alive() {
                     match &mut known.role {
@@ -543,34 +568,34 @@ impl World {
                 }
             }
             Event::Publish { client, at } => {
-                let publishing = self.plan.clients[client].publishing[at];
+                let publishing = self.plan.clients[client as usize].publishing[at as usize];
                 if !self.healed {
-                    self.publish(client, at, publishing.burst)?;
+                    self.publish(client as usize, at as usize, publishing.burst)?;
                     let jitter = self.dice.below(publishing.every / 2 + 1);
                     self.push(self.now + publishing.every + jitter, Event::Publish { client, at });
                 }
             }
             Event::Read { client } => {
-                let every = self.plan.clients[client].read_every.filter(|_| !self.healed);
-                if self.is_up(client) {
-                    self.read(client, if every.is_some() { 1 } else { usize::MAX })?;
+                let every = self.plan.clients[client as usize].read_every.filter(|_| !self.healed);
+                if self.is_up(client as usize) {
+                    self.read(client as usize, if every.is_some() { 1 } else { usize::MAX })?;
                 }
                 self.push(self.now + every.unwrap_or(20 * MS), Event::Read { client });
             }
             Event::Toggle { client } => {
                 if !self.healed {
-                    if self.is_up(client) {
-                        self.toggle(client)?;
+                    if self.is_up(client as usize) {
+                        self.toggle(client as usize)?;
                     }
-                    let every = self.plan.clients[client].toggle_every.unwrap_or(SECOND);
+                    let every = self.plan.clients[client as usize].toggle_every.unwrap_or(SECOND);
                     let wait = 1 + self.dice.below(2 * every);
                     self.push(self.now + wait, Event::Toggle { client });
                 }
             }
-            Event::Fault { at } => self.fault(self.plan.faults[at].1),
-            Event::Restart { process } => self.restart(process),
-            Event::Resume { process } => self.resume(process),
-            Event::Mend { from, to } => self.net.mend(from, to),
+            Event::Fault { at } => self.fault(self.plan.faults[at as usize].1),
+            Event::Restart { process } => self.restart(process as usize),
+            Event::Resume { process } => self.resume(process as usize),
+            Event::Mend { from, to } => self.net.mend(from as usize, to as usize),
             Event::Heal => self.heal(),
             Event::LastWord => {
                 self.last_word_at = self.now;
@@ -616,19 +641,20 @@ impl World {
     }
 
     fn turn(&mut self, process: usize) -> Result<(), String> {
-        let mut sent: Vec<Sent> = Vec::new();
         let unready = self.numbered_unready(process);
         let next = self.processes[process]
-            .turn(self.now, &mut self.outbox, &mut sent)
+            .turn(self.now, &mut self.bench)
             .map_err(|why| format!("{:?} (process {process}) {why}", self.plan.kind(process)))?;
         if unready.is_some() && self.numbered_unready(process).is_some_and(|now| Some(now) != unready) {
             return Err(format!(
                 "broker {process} numbers messages before it knows who wants them"
             ));
         }
-        for datagram in sent {
+        let mut sent = std::mem::take(&mut self.bench.sent);
+        for datagram in sent.drain(..) {
             self.send(process, datagram);
         }
+        self.bench.sent = sent;
         self.drain(process)?;
         if let Some(at) = next {
             self.turn_at(process, at);
@@ -642,20 +668,27 @@ impl World {
             return;
         };
         let fate = self.net.fate(self.now, process, to);
-        for at in fate.arrivals.into_iter().flatten() {
-            let mut bytes = datagram.bytes.clone();
+        let [first, again] = fate.arrivals;
+        let twin = again.map(|at| (at, self.bench.copy(&datagram.bytes)));
+        let Some(first) = first else {
+            return self.bench.done(datagram.bytes);
+        };
+        for (at, mut bytes) in [Some((first, datagram.bytes)), twin].into_iter().flatten() {
             if fate.spoiled {
                 self.net.spoil(&mut bytes);
             }
-            self.push(
-                at,
-                Event::Arrive {
-                    to: to as u32,
-                    socket,
-                    from,
-                    bytes,
-                },
-            );
+            let arriving = Arriving {
+                to: to as u32,
+                socket,
+                from,
+                bytes,
+            };
+            let place = self.free.pop().unwrap_or_else(|| {
+                self.arriving.push(None);
+                self.arriving.len() as u32 - 1
+            });
+            self.arriving[place as usize] = Some(arriving);
+            self.push(at, Event::Arrive { at: place });
         }
     }
 
@@ -710,15 +743,13 @@ impl World {
                 .credential
                 .first_chunk::<8>()
                 .map(|bytes| u64::from_le_bytes(*bytes) + 1);
-            self.push(
-                now + delay,
-                Event::Answer {
-                    process,
-                    epoch,
-                    id: question.id,
-                    user,
-                },
-            );
+            let answer = Answer {
+                process,
+                epoch,
+                id: question.id,
+                user,
+            };
+            self.push(now + delay, Event::Answer(Box::new(answer)));
         }
         Ok(())
     }
@@ -875,6 +906,7 @@ impl World {
             Fault::Kill { process, down } if self.processes[process].state == State::Up => {
                 self.count(process);
                 self.processes[process].die();
+                let process = process as u32;
                 self.push(self.now + down, Event::Restart { process });
             }
             Fault::Remove { process } if self.processes[process].state != State::Removed => {
@@ -886,10 +918,12 @@ impl World {
             }
             Fault::Pause { process, pause } if self.processes[process].state == State::Up => {
                 self.processes[process].state = State::Paused;
+                let process = process as u32;
                 self.push(self.now + pause, Event::Resume { process });
             }
             Fault::Cut { from, to, pause } if from != to => {
                 self.net.cut(from, to);
+                let (from, to) = (from as u32, to as u32);
                 self.push(self.now + pause, Event::Mend { from, to });
             }
             _ => {}
@@ -1037,13 +1071,7 @@ impl World {
         let from = self.last_word_at;
         for membership in self.oracle.memberships.iter().filter(|membership| !membership.left) {
             let from = from.max(membership.joined_at.unwrap_or(from));
-            let of_room = self
-                .oracle
-                .messages
-                .iter()
-                .filter(|message| message.room == membership.room);
-            let published = of_room.filter(|message| message.called_at >= from).count();
-            let had = self.oracle.had_since(membership, from);
+            let (had, published) = self.oracle.had_since(membership, from);
             let reader = &self.plan.clients[membership.client];
             if reader.read_every.is_some() && reader.policy != Policy::Block {
                 continue; // its inbox may be too small for what comes at once
