@@ -53,10 +53,10 @@ found! {
     a_member_that_asks_notices_that_its_gateway_is_gone: 73;
 }
 
-/// The last three took 2.5 to 2.9 s: a publisher that had grown patient lost one datagram, and so did the log of a link.
+/// The last four took 2.1 to 2.9 s: a publisher that had grown patient lost one datagram, and so did the log of a link.
 #[test]
 fn who_was_a_member_when_a_role_was_killed_receives_again_soon_after_its_return() {
-    for seed in (0..6).chain([177, 489, 934]) {
+    for seed in (0..6).chain([143, 177, 489, 934]) {
         if let (_, Err(why)) = run(seed, Plan::kills, false) {
             panic!("seed {seed}: {why}\n    cargo run -p muster-sim --release -- --kills --seed {seed} --verbose");
         }

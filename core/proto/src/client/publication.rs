@@ -13,6 +13,9 @@ use crate::wire::{Code, StreamId};
 /// Repeats of an unacknowledged message follow each other after this at least, and at most.
 pub const REPEAT_MIN: Micros = 2_000;
 pub const REPEAT_MAX: Micros = 1_000_000;
+/// How far the wait is doubled while no acknowledgement comes, but for who is further away: an owner that is back without a
+/// word is found within this.
+const BACK_OFF_MAX: Micros = 250_000;
 /// The same while no acknowledgement has been timed.
 const REPEAT_FIRST: Micros = 40_000;
 /// Messages that are repeated when no acknowledgement comes.
@@ -327,7 +330,7 @@ impl Publication {
     }
 
     fn back_off(&mut self) {
-        self.repeat_wait = (self.repeat_wait * 2).min(REPEAT_MAX);
+        self.repeat_wait = (self.repeat_wait * 2).min(BACK_OFF_MAX.max(self.patience()));
     }
 
     /// The proxy knows the room by `handle`.
@@ -558,7 +561,7 @@ mod tests {
         for now in (start..start + 5_000_000).step_by(1_000) {
             sends(&mut publication, now);
         }
-        assert!(publication.repeat_wait >= REPEAT_MAX / 2);
+        assert_eq!(publication.repeat_wait, BACK_OFF_MAX);
         (publication, start + 5_000_000)
     }
 
