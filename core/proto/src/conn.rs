@@ -5,12 +5,13 @@
 
 use crate::codec::{Reader, Writer};
 use crate::flow::{Flow, STATUS_DELAY};
+use crate::limits::STATUS_SPAN;
 use crate::log::{LogReceiver, LogSender};
 use crate::machine::{Addr, Micros, Outbox, SocketId};
 use crate::planted::{self, Bug};
 use crate::seal::{accepts_generation, Direction, KeyCache, KeySlots, Secret, TAG};
 use crate::window::{Verdict, Window};
-use crate::wire::frame::{append, Status};
+use crate::wire::frame::{append, Status, STATUS_RANGES};
 use crate::wire::header::{DatagramKind, Header, HEADER, STATUS_WANTED};
 use crate::wire::record::Record;
 use crate::wire::{Code, Frame, FrameKind};
@@ -40,12 +41,36 @@ pub enum Reject {
     Forged,
 }
 
-/// What a status told about the tail.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// What a status told of what this side sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Heard {
-    /// Some sequences that this side sent are missing at the peer, or the tail is not covered yet.
+    /// Some of it is missing at the peer, or may be, or the tail is not covered yet.
     pub missing: bool,
     pub status: Status,
+    /// What lies above the first and below the second is told of by no status: it may be missing.
+    untold: (u64, u64),
+}
+
+impl Heard {
+    /// `judged`: the highest that the status before told of. `clean`: nothing was lost since.
+    fn new(status: Status, judged: u64, clean: bool) -> Self {
+        let told_from = match status.missing() {
+            [.., (first, _)] if status.missing().len() == STATUS_RANGES => *first,
+            [] if clean => 0,
+            _ => (status.highest + 1).saturating_sub(STATUS_SPAN),
+        };
+        Heard {
+            missing: status.missing_len > 0 || judged + 1 < told_from,
+            status,
+            untold: (judged, told_from),
+        }
+    }
+
+    /// Whether `sequence` is missing at the peer, or may be. It is judged by the first status that goes so far.
+    pub fn lost(&self, sequence: u64) -> bool {
+        let (judged, told_from) = self.untold;
+        sequence <= self.status.highest && (!self.status.covers(sequence) || judged < sequence && sequence < told_from)
+    }
 }
 
 /// What a frame was to the connection.
@@ -68,6 +93,8 @@ pub enum Control {
 pub struct Conn<const BLOCKS: usize> {
     pub flow: Flow,
     log_in: LogReceiver,
+    /// The highest that a status told of, and how many had come by then.
+    told: (u64, u32),
     tail_sequence: u64,
     status_from: u64,
     pub sent_at: Micros,
@@ -146,6 +173,7 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
             silence: 0,
             sent_at: now,
             tail_at: None,
+            told: (0, 0),
             tail_sequence: 0,
         }
     }
@@ -227,24 +255,22 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         let status = Status::read(body)?;
         if self.opened < self.status_from {
             // Overtaken on the way: its window may be one that has opened or closed since.
-            return Some(Heard {
-                missing: false,
-                status: Status::default(),
-            });
+            return Some(Heard::default());
         }
         self.status_from = self.opened;
+        let (judged, received) = self.told;
         if !self.flow.status(now, &status) {
             return None;
         }
+        self.told = (status.highest.max(judged), status.received);
+        let clean = u64::from(status.received.wrapping_sub(received)) == status.highest.saturating_sub(judged);
         self.log.heard(status.highest);
-        let covered = status.covers(self.tail_sequence) && status.missing_len == 0;
         if status.highest >= self.tail_sequence {
             self.tail_at = None;
         }
-        Some(Heard {
-            missing: !covered,
-            status,
-        })
+        let mut heard = Heard::new(status, judged, clean);
+        heard.missing |= !status.covers(self.tail_sequence);
+        Some(heard)
     }
 
     /// Takes a log frame; `each` sees every record once and in order.
@@ -492,5 +518,51 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         at = sooner(at, self.tail_at);
         at = sooner(at, self.flow.timeout_at());
         (at != Micros::MAX).then_some(at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Datagrams come, late or never; a status is made now and then, and some of those come.
+        #[test]
+        fn what_is_lost_is_told_by_one_status_or_another(
+            steps in prop::collection::vec((prop_oneof![9 => Just(0u8), 1 => 1..4u8], 0..400u16), 1..3_000),
+        ) {
+            let mut window = Window::<16>::default();
+            let (mut told, mut received, mut late) = ((0, 0u32), 0u32, Vec::new());
+            let mut lost = std::collections::BTreeSet::new();
+            for (sequence, (fate, other)) in (1..).zip(steps) {
+                match fate {
+                    0 => {
+                        window.commit(sequence);
+                        received += 1;
+                    }
+                    1 => late.push(sequence),
+                    _ => {
+                        lost.insert(sequence);
+                    }
+                }
+                if other < 20 {
+                    for sequence in late.drain(..) {
+                        received += u32::from(window.commit(sequence) == Verdict::Fresh);
+                    }
+                }
+                if other == 399 || other % 50 == 7 && other > 300 {
+                    let mut status = Status { highest: window.highest(), received, ..Status::default() };
+                    status.missing_len = window.missing_ranges(&mut status.missing) as u8;
+                    let clean = u64::from(status.received - told.1) == status.highest - told.0;
+                    let heard = Heard::new(status, told.0, clean);
+                    prop_assert!(heard.missing || !(1..=status.highest).any(|sequence| heard.lost(sequence)));
+                    told = (status.highest, received);
+                    lost.retain(|sequence| !heard.lost(*sequence));
+                    let silent: Vec<_> = lost.range(..=status.highest).collect();
+                    prop_assert!(silent.is_empty(), "{silent:?} of {}", status.highest);
+                }
+            }
+        }
     }
 }

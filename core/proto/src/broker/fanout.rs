@@ -51,7 +51,7 @@ impl Broker {
             if carrier > heard.status.highest {
                 break;
             }
-            if !heard.status.covers(carrier) {
+            if heard.lost(carrier) {
                 lost.push(at);
             }
             gateway.recent.pop_front();

@@ -244,7 +244,7 @@ impl Gateway {
             };
             if heard.missing {
                 let carrier = next - u64::from((next as u32).wrapping_sub(joined.carrier));
-                if carrier <= heard.status.highest && !heard.status.covers(carrier) && carrier + 8_192 > next {
+                if heard.lost(carrier) && carrier + 8_192 > next {
                     joined.head_due = true;
                     pending = true;
                 }
