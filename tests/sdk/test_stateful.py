@@ -467,8 +467,8 @@ class Rooms(RuleBasedStateMachine):
     def _justified(self, member: Member) -> None:
         """Gaps have a cause.
 
-        A long message is never whole for whom an owner had its beginning when it died, nor for who joined in its middle, left and
-        came back there.
+        A long message is never whole for whom an owner had its beginning when it died, nor for who joined in its
+        middle, left and came back there.
         """
         reasons = {item.reason for item in member.items if isinstance(item, muster.Gap)}
         causes = {
@@ -516,8 +516,9 @@ SHORT: Final = settings(
 LONG: Final = settings(SHORT, max_examples=1_000, stateful_step_count=80, derandomize=False)
 
 
-@pytest.mark.soak  # about one short run in four finds a member that resumed and gets nothing for seconds: not understood yet
 @pytest.mark.timeout(1_800)
-@pytest.mark.parametrize("runs", [SHORT, LONG], ids=["short", "long"])
+@pytest.mark.parametrize(
+    "runs", [pytest.param(SHORT, id="short"), pytest.param(LONG, id="long", marks=pytest.mark.soak)]
+)
 def test_members_have_what_was_acknowledged_whatever_is_called(runs: settings) -> None:
     run_state_machine_as_test(Rooms, settings=runs)
