@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from bench import cli, fanout, hops, memory, overload, receive
 from bench.child import python_environment
-from bench.muster import LIVE, Instance, Muster, late_percentile_us
+from bench.muster import LIVE, PACED, Instance, Muster, late_percentile_us
 from bench.null import _null
 from bench.peers import compare
 from bench.report import Case, Goal
@@ -60,6 +60,15 @@ def test_a_schedule_that_sheds_never_waits_for_credit(instance: Instance) -> Non
     assert done["published"] + done["shed"] == 100_000
     assert done["shed"] > 0
     assert done["delivered"] == 2 * done["published"]
+
+
+def test_a_saturated_publisher_waits_for_what_is_on_its_way(instance: Instance) -> None:
+    with instance.clients(10, rooms=[instance.room(PACED), instance.room(PACED)]) as engine:
+        none = engine.saturate(200, 0.02, window=0)
+        some = engine.saturate(200, 0.2, window=2)
+    assert (none["published"], none["complete"]) == (0, True)
+    assert some["complete"]
+    assert some["delivered"] == 5 * some["published"] > 20  # more than one window
 
 
 def test_the_roles_loops_are_watched(instance: Instance) -> None:

@@ -163,6 +163,7 @@ impl Load {
         let swarm = self.driver.machine_mut();
         swarm.client(publisher).publish(publication, body, 0)?;
         swarm.touch(publisher);
+        swarm.published(room);
         self.next[room] += 1;
         Ok(())
     }
@@ -200,9 +201,12 @@ impl Load {
         outcome
     }
 
-    /// Publishes as fast as credit allows for `duration`, then waits for the last delivery.
-    pub fn saturate(&mut self, size: usize, duration: Micros, patience: Micros) -> Outcome {
+    /// Publishes for `duration` as fast as credit allows, or while less than `window` messages a member are on their way,
+    /// then waits for the last delivery. Credit alone lets a publisher run half a ring ahead of the members.
+    pub fn saturate(&mut self, size: usize, window: Option<u64>, duration: Micros, patience: Micros) -> Outcome {
         let (mut outcome, start) = self.begin(size, 0);
+        let members = self.driver.machine().members() as u64;
+        let ahead_max = window.map_or(u64::MAX, |window| window.saturating_mul(members));
         let mut body = swarm::body(size);
         let until = start + duration;
         loop {
@@ -213,7 +217,7 @@ impl Load {
             let mut any = false;
             // What the credit takes leaves together; look at the network every so often.
             for _ in 0..256 {
-                if self.publish(&mut body, now).is_err() {
+                if self.driver.machine().ahead() >= ahead_max || self.publish(&mut body, now).is_err() {
                     break;
                 }
                 outcome.published += 1;

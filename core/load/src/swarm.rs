@@ -98,6 +98,10 @@ pub struct Swarm {
     dirty: Vec<u32>,
     deadlines: BinaryHeap<Reverse<(Micros, u32)>>,
     joined: usize,
+    /// Members of each room.
+    rooms: Vec<u64>,
+    /// Deliveries that what was published in this run comes to.
+    owed: u64,
     pattern: Vec<u8>,
     scratch: Vec<u8>,
     tally: Tally,
@@ -108,7 +112,7 @@ pub struct Swarm {
 }
 
 impl Swarm {
-    pub fn new(clients: Vec<Client>, _rooms: usize) -> Self {
+    pub fn new(clients: Vec<Client>, rooms: usize) -> Self {
         let seat = |client| Seat {
             client,
             room: 0,
@@ -123,6 +127,8 @@ impl Swarm {
             dirty: Vec::new(),
             deadlines: BinaryHeap::new(),
             joined: 0,
+            rooms: vec![0; rooms],
+            owed: 0,
             pattern: Vec::new(),
             scratch: Vec::new(),
             tally: Tally::default(),
@@ -154,6 +160,7 @@ impl Swarm {
     }
 
     pub fn join(&mut self, now: Micros, index: usize, name: &str, room: usize) {
+        self.rooms[room] += 1;
         let seat = &mut self.seats[index];
         seat.room = room;
         seat.number = seat.client.join(now, name, Positions::default(), Policy::Block);
@@ -173,11 +180,22 @@ impl Swarm {
     pub fn begin(&mut self, size: usize, timed: usize, starts: &[u64]) {
         self.pattern = body(size);
         self.tally = Tally::default();
+        self.owed = 0;
         let members = self.members();
         self.latencies = (timed > 0).then(|| Latencies::new(timed, members / starts.len().max(1), starts));
         for seat in &mut self.seats[..members] {
             seat.next = starts[seat.room];
         }
+    }
+
+    /// A message to `room` was taken.
+    pub fn published(&mut self, room: usize) {
+        self.owed += self.rooms[room];
+    }
+
+    /// Deliveries of this run that are on their way.
+    pub fn ahead(&self) -> u64 {
+        self.owed.saturating_sub(self.tally.delivered.saturating_add(self.tally.lost))
     }
 
     pub fn has_all(&self, target: &[u64]) -> bool {

@@ -96,16 +96,17 @@ impl LoadEngine {
         self.load.connect(micros(timeout))
     }
 
-    /// Publishes as fast as credit allows.
-    #[pyo3(signature = (size, seconds, patience = 10.0))]
+    /// Publishes as fast as credit allows, at most `window` messages a member ahead of what was delivered.
+    #[pyo3(signature = (size, seconds, patience = 10.0, window = None))]
     fn saturate<'py>(
         &mut self,
         py: Python<'py>,
         size: usize,
         seconds: f64,
         patience: f64,
+        window: Option<u64>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let done = self.load.saturate(size, micros(seconds), micros(patience));
+        let done = self.load.saturate(size, window, micros(seconds), micros(patience));
         outcome(py, &done)
     }
 
