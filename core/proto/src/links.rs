@@ -254,11 +254,11 @@ impl Links {
             return;
         }
         self.epochs.insert(peer.node, peer.epoch);
-        if let Some(old) = self.by_node.insert(peer.node, slot) {
-            if let Some(old) = self.table.remove(old) {
+        if let Some(replaced) = self.by_node.insert(peer.node, slot) {
+            if let Some(old) = self.table.remove(replaced) {
                 self.counters.links_down += 1;
                 self.changes.push_back(LinkChange::Down {
-                    slot,
+                    slot: replaced,
                     peer: old.data.peer,
                     reason: "replaced",
                 });
@@ -613,18 +613,21 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_link_whose_log_is_full_is_given_up() {
+    fn links() -> Links {
         let cluster = ClusterKeys {
             current: (1, [7; 32]),
             next: None,
         };
         let key = DoorKey::Cluster(Box::new(cluster.clone()));
-        let mut links = Links::new(Door::new(key, ResetSecret::new([1; 32]), &mut Zeros), cluster, 0);
+        Links::new(Door::new(key, ResetSecret::new([1; 32]), &mut Zeros), cluster, 0)
+    }
+
+    /// A link to node 9, proven.
+    fn linked(links: &mut Links, id: u32, epoch: u32) -> (u32, Identity) {
         let peer = Identity {
             node: 9,
             role: Role::Router,
-            epoch: 1,
+            epoch,
         };
         let link = Link {
             peer,
@@ -636,8 +639,32 @@ mod tests {
         };
         let secret = Secret::new([1; 16]);
         let conn = |id| Conn::new(id, 1, 0, Addr::default(), secret, false, 1, 1_000, 0);
-        let slot = links.table.insert(5, |id| (conn(id), link));
+        let slot = links.table.insert(id, |id| (conn(id), link));
         links.prove(0, slot);
+        (slot, peer)
+    }
+
+    #[test]
+    fn a_link_that_is_replaced_goes_down_under_its_own_slot() {
+        let mut links = links();
+        let (slot, peer) = linked(&mut links, 5, 1);
+        assert_eq!(links.change(), Some(LinkChange::Up { slot, peer }));
+        let (next, again) = linked(&mut links, 6, 2);
+        let reason = "replaced";
+        assert_eq!(links.change(), Some(LinkChange::Down { slot, peer, reason }));
+        assert_eq!(
+            links.change(),
+            Some(LinkChange::Up {
+                slot: next,
+                peer: again
+            })
+        );
+    }
+
+    #[test]
+    fn a_link_whose_log_is_full_is_given_up() {
+        let mut links = links();
+        let (slot, peer) = linked(&mut links, 5, 1);
         assert!(matches!(links.change(), Some(LinkChange::Up { .. })));
         let mut told = 0;
         while links.record(0, slot, &Record::Complete).is_some() {
