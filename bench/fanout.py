@@ -9,13 +9,14 @@ each message is a datagram, and nobody would see the end of the run.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
-from bench import pin
+from bench import cpu, pin
 from bench.muster import GATEWAY, PACED, PATIENCE_SECONDS, Instance
 from bench.null import _null
 from bench.null.sockets import Clients, clients, open_udp
@@ -27,9 +28,12 @@ FANOUTS = (100, 1_000)
 LIVE_BUFFER_BYTES = 1 << 20
 RAW_SHARE_MIN, BUNDLED_MIN, JOINED_MIN = 0.90, 4.0, 10.0
 MEMBERS = (100, 1_000, 10_000)
-ROOMS = (1, 10, 100, 250)  # one publisher's session may hold 256
+ROOMS = (100, 1_000, 10_000, 100_000)
+ROOM_MEMBERS = 400  # so that each is in 250 of 100,000, and each room has one at least
+ROOM_WINDOW = 100
 SIZES = (16, 200, 1_000, 4_096, 16_384, 61_440)
 RATE, CPU, PER_CPU = "deliveries/s", "gateway CPU ns each", "deliveries per CPU second"
+LATE = "not all was delivered in time"
 RAW, SINGLE, BUNDLED, JOINED = "raw sendmmsg(64)", "one datagram each", "bundled", "bundled + GSO"
 WINDOW = {SINGLE: 32, BUNDLED: 160, JOINED: 1_600}  # messages on their way to each member: 32 datagrams or super-packets
 ON_THEIR_WAY_MAX = 2_000_000  # to all members: one or two seconds' work
@@ -40,12 +44,11 @@ class Shape:
     """One line of a table."""
 
     members: int
-    rooms: int
     payload_bytes: int
 
     @property
     def name(self) -> str:
-        return f"{self.members:,} clients, {self.rooms:,} rooms, {self.payload_bytes:,} B"
+        return f"{self.members:,} clients, {self.payload_bytes:,} B"
 
 
 def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progress = silent) -> tuple[Case, ...]:
@@ -62,24 +65,23 @@ def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progres
             instance.start()
         entries: list[Entry] = []
         for fanout in FANOUTS:
-            shape = Shape(fanout, 1, payload_bytes)
+            shape = Shape(fanout, payload_bytes)
             size = _datagram_bytes(instances[SINGLE], shape)
             entries.append(_raw(stack, fanout, size, seconds))
             entries += [_muster(kind, one, shape, seconds, WINDOW[kind]) for kind, one in instances.items()]
         results = interleave(entries, rounds, progress)
-        shapes = [*(Shape(each, 1, payload_bytes) for each in MEMBERS)]
-        shapes += [Shape(max(100, each), each, payload_bytes) for each in ROOMS[1:]]
-        shapes += [Shape(100, 1, size) for size in SIZES]
-        if quick:
-            shapes = [shape for shape in shapes if shape.members <= 1_000]
+        largest = 1_000 if quick else 100_000
+        shapes = [Shape(each, payload_bytes) for each in MEMBERS if each <= largest]
+        shapes += [Shape(100, size) for size in SIZES]
         table = [_muster("", instances[JOINED], shape, seconds, WINDOW[JOINED]) for shape in shapes]
+        table += [_rooms(instances[JOINED], rooms, payload_bytes, seconds) for rooms in ROOMS if rooms <= largest]
         results.samples.update(interleave(table, 1, progress).samples)
-    return (*_judged(results, payload_bytes, quick), *_table(results, shapes))
+    return (*_judged(results, payload_bytes, quick), *_table(results, table))
 
 
 def _judged(results: Results, payload_bytes: int, quick: bool) -> Iterator[Case]:
     for fanout in FANOUTS:
-        shape = Shape(fanout, 1, payload_bytes)
+        shape = Shape(fanout, payload_bytes)
         raw, single = _name(RAW, fanout), _name(SINGLE, shape.name)
         for figure in (PER_CPU, RATE):
             goal = Goal("PF-1", ">=", RAW_SHARE_MIN)
@@ -94,31 +96,58 @@ def _judged(results: Results, payload_bytes: int, quick: bool) -> Iterator[Case]
         yield Case.plain(f"x{fanout:,}, {RAW}, lost %", results.series(raw, "lost %"))
 
 
-def _table(results: Results, shapes: list[Shape]) -> Iterator[Case]:
-    for shape in dict.fromkeys(shapes):
-        for figure in (RATE, CPU):
-            yield Case.plain(f"{shape.name}, {figure}", results.series(_name("", shape.name), figure))
+def _table(results: Results, table: Sequence[Entry]) -> Iterator[Case]:
+    for name in dict.fromkeys(entry.name for entry in table):
+        for figure in results.figures(name):
+            if figure != PER_CPU:
+                yield Case.plain(f"{name}, {figure}", results.series(name, figure))
 
 
 def _name(kind: str, what: object) -> str:
-    return f"{kind} {what}"
+    return f"{kind} {what}".strip()
 
 
 def _muster(kind: str, instance: Instance, shape: Shape, seconds: float, window: int) -> Entry:
     window = min(window, ON_THEIR_WAY_MAX // shape.members)
 
     def once() -> Sample:
-        rooms = [instance.room(PACED) for _ in range(shape.rooms)]
-        with instance.clients(shape.members, rooms=rooms) as engine:
+        with instance.clients(shape.members, rooms=[instance.room(PACED)]) as engine:
             engine.saturate(shape.payload_bytes, seconds / 4, PATIENCE_SECONDS, window)
             before = instance.cpu_ns()[GATEWAY]
             done = engine.saturate(shape.payload_bytes, seconds, PATIENCE_SECONDS, window)
             used = instance.cpu_ns()[GATEWAY] - before
         each = used / max(done["delivered"], 1)
         figures = {RATE: done["delivered"] / done["wall_us"] * 1e6, CPU: each, PER_CPU: 1e9 / each}
-        return Sample(figures, "" if done["complete"] else "not all was delivered in time")
+        return Sample(figures, "" if done["complete"] else LATE)
 
     return Entry(_name(kind, shape.name), once)
+
+
+def _rooms(instance: Instance, rooms: int, payload_bytes: int, seconds: float) -> Entry:
+    """As many sessions in more and more rooms, one message after the other to another room: nothing has company."""
+    each = -(-rooms // ROOM_MEMBERS)
+
+    def once() -> Sample:
+        names = [instance.room(PACED) for _ in range(rooms)]
+        began = time.monotonic()
+        with instance.clients(ROOM_MEMBERS, rooms=names, rooms_each=each) as engine:
+            joined = ROOM_MEMBERS * each / (time.monotonic() - began)
+            engine.saturate(payload_bytes, seconds / 4, PATIENCE_SECONDS, ROOM_WINDOW)
+            before = instance.cpu_ns()
+            done = engine.saturate(payload_bytes, seconds, PATIENCE_SECONDS, ROOM_WINDOW)
+            used = {role: ns - before[role] for role, ns in instance.cpu_ns().items()}
+            memory = sum(cpu.rss_bytes(pid) for pid in instance.pids.values())
+        count = max(done["delivered"], 1)
+        figures = {
+            RATE: done["delivered"] / done["wall_us"] * 1e6,
+            CPU: used[GATEWAY] / count,
+            "server CPU ns each": sum(used.values()) / count,
+            "joins/s, handshakes included": joined,
+            "servers' memory MiB": memory / (1 << 20),
+        }
+        return Sample(figures, "" if done["complete"] else LATE)
+
+    return Entry(f"{rooms:,} rooms, {ROOM_MEMBERS:,} clients in {each:,} each", once)
 
 
 def _datagram_bytes(instance: Instance, shape: Shape) -> int:

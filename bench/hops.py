@@ -2,7 +2,7 @@
 
 CPU of all server processes per delivered message. The relays pass on datagrams of the same size at the same rate and answer
 their sources as often as Muster acknowledges, which is counted in a run before the rounds. They know no room, seal nothing
-and repair nothing; saturated they cannot bundle either.
+and repair nothing; saturated they cannot bundle either. Below: what waiting for acknowledgements costs.
 """
 
 import re
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from bench import cpu, pin
+from bench import cpu, pin, publishing
 from bench.muster import Instance, Muster, drive
 from bench.null import _null
 from bench.null.relays import chain
@@ -61,6 +61,7 @@ def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progres
             for every in (acknowledged[load].every, 0):
                 wanted = replace(acknowledged[load], every=every)
                 entries.append(_relays(stack, load, wanted))
+        entries += publishing.entries(instance, payload_bytes, seconds)
         results = interleave(entries, rounds, progress)
     cases: list[Case] = []
     for load in loads:
@@ -79,7 +80,7 @@ def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progres
         cases += [Case.plain(f"{mine}, {role} CPU ns each", results.series(mine, role)) for role in roles]
         cases.append(Case.plain(f"{mine}, {LOST}", results.series(mine, LOST)))
         cases.append(Case.plain(f"{theirs}, {LOST}", results.series(theirs, LOST)))
-    return tuple(cases)
+    return (*cases, *publishing.cases(results))
 
 
 def _names(load: Load) -> Sequence[str]:

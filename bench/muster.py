@@ -111,10 +111,16 @@ class Instance:
 
     @contextmanager
     def clients(
-        self, members: int, *, rooms: Sequence[str], gro: bool = True, buffer_bytes: int = CLIENT_BUFFER_BYTES
+        self,
+        members: int,
+        *,
+        rooms: Sequence[str],
+        rooms_each: int = 1,
+        gro: bool = True,
+        buffer_bytes: int = CLIENT_BUFFER_BYTES,
     ) -> Iterator[LoadEngine]:
-        """Joined members and a publisher on the driver core, which the calling thread is on inside."""
-        allow_files(members + 256)
+        """Joined members and a publisher for 256 rooms on the driver core, which the calling thread is on inside."""
+        allow_files(members + len(rooms) // 256 + 256)
 
         def reach(ends: Sequence[folders.Endpoint]) -> list[tuple[str, int, bytes]]:
             return [(end.host, end.port, bytes.fromhex(end.public_key)) for end in ends]
@@ -127,6 +133,7 @@ class Instance:
                 members=members,
                 rooms=list(rooms),
                 seed=secrets.randbits(60),
+                rooms_each=rooms_each,
                 recv_buffer=buffer_bytes,
                 gro=gro,
             )

@@ -71,6 +71,15 @@ def test_a_saturated_publisher_waits_for_what_is_on_its_way(instance: Instance) 
     assert some["delivered"] == 5 * some["published"] > 20  # more than one window
 
 
+def test_members_in_many_rooms_check_each(instance: Instance) -> None:
+    rooms = [instance.room(PACED) for _ in range(300)]  # more than one publisher may have
+    with instance.clients(10, rooms=rooms, rooms_each=60) as engine:
+        done = engine.saturate(200, 0.2, window=40)
+    assert done["complete"]
+    assert done["delivered"] == 2 * done["published"] > 0
+    assert (done["out_of_turn"], done["corrupted"], done["gaps"]) == (0, 0, 0)
+
+
 def test_the_roles_loops_are_watched(instance: Instance) -> None:
     for role in ("proxy", "broker", "router", "gateway"):
         assert instance.late_ticks(role).sum() > 0
@@ -131,7 +140,7 @@ def _small_memory(patch: pytest.MonkeyPatch) -> None:
 
 
 def _small_fanout(patch: pytest.MonkeyPatch) -> None:
-    for name, value in (("FANOUTS", (5,)), ("MEMBERS", (5,)), ("ROOMS", (1, 2)), ("SIZES", (61_440,))):
+    for name, value in (("FANOUTS", (5,)), ("MEMBERS", (5,)), ("ROOMS", (2, 20)), ("ROOM_MEMBERS", 5), ("SIZES", (61_440,))):
         patch.setattr(fanout, name, value)
 
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use muster_driver::{Driver, Faults};
 use muster_proto::client::publication::PublishError;
-use muster_proto::client::{Client, ClientConfig, Endpoint, Side};
+use muster_proto::client::{Client, ClientConfig, Endpoint};
 use muster_proto::machine::{Addr, Micros};
 use muster_udp::{monotonic_now, Counters, KernelEntropy, Socket, SocketOptions};
 
@@ -19,8 +19,10 @@ pub use feed::{Feed, FeedConfig};
 use swarm::Swarm;
 pub use swarm::{Latencies, Tally, HEAD};
 
-/// Members that connect at the same time: 128 take the two cores some 40 ms.
+/// Clients that connect at the same time: 128 take the two cores some 40 ms.
 const KNOCKING_MAX: usize = 128;
+/// Rooms that one session may publish to, so publishers share them.
+const PUBLISHER_ROOMS: usize = 256;
 /// How long saying goodbye may take.
 const CLOSE_PATIENCE_US: Micros = 2_000_000;
 
@@ -30,8 +32,10 @@ pub struct LoadConfig {
     pub proxies: Vec<Endpoint>,
     pub credential: Vec<u8>,
     pub members: usize,
-    /// Members are spread over these; the publisher goes round them.
+    /// At least one. Members are spread over these; publishing goes round them.
     pub rooms: Vec<String>,
+    /// How many of them each member joins.
+    pub rooms_each: usize,
     pub seed: u64,
     pub receive_bytes: Option<usize>,
     pub gro: bool,
@@ -63,10 +67,14 @@ pub struct Outcome {
 /// A running generator.
 pub struct Load {
     driver: Driver<Swarm>,
+    /// By room: what its publisher calls it.
     publications: Vec<u32>,
     next: Vec<u64>,
+    /// The room that is published to next.
+    turn: usize,
     rooms: Vec<String>,
-    /// Members that have begun to connect.
+    rooms_each: usize,
+    /// Clients that have begun to connect.
     begun: usize,
     counted: Counters,
 }
@@ -84,12 +92,12 @@ impl Load {
             send_bytes: None,
             gro: config.gro,
         };
-        let mut sockets = Vec::with_capacity(config.members + 1);
-        let mut clients = Vec::with_capacity(config.members + 1);
-        for index in 0..=config.members {
+        let count = config.members + config.rooms.len().div_ceil(PUBLISHER_ROOMS);
+        let mut sockets = Vec::with_capacity(count);
+        let mut clients = Vec::with_capacity(count);
+        for index in 0..count {
             let socket = Socket::bind(own_addr(index), &options)?;
-            // The last one is the publisher.
-            let publisher = index == config.members;
+            let publisher = index >= config.members;
             let client = ClientConfig {
                 gateways: if publisher { Vec::new() } else { config.gateways.clone() },
                 proxies: if publisher { config.proxies.clone() } else { Vec::new() },
@@ -103,48 +111,51 @@ impl Load {
             sockets.push(socket);
             clients.push(client);
         }
-        let rooms = config.rooms.len().max(1);
-        let mut driver = Driver::new(Swarm::new(clients, rooms), sockets)?;
+        let rooms = config.rooms.len();
+        let mut driver = Driver::new(Swarm::new(clients, config.members, rooms), sockets)?;
         driver.set_faults(config.faults);
-        let now = monotonic_now();
-        let mut publications = Vec::new();
-        let swarm = driver.machine_mut();
-        for room in &config.rooms {
-            publications.push(swarm.client(config.members).publication(now, room));
-        }
-        swarm.touch(config.members);
-        driver.kick();
         Ok(Load {
             driver,
-            publications,
+            publications: vec![0; rooms],
             next: vec![0; rooms],
+            turn: 0,
             rooms: config.rooms,
+            rooms_each: config.rooms_each,
             begun: 0,
             counted: Counters::default(),
         })
     }
 
-    /// Waits until every member has joined and the publisher is ready; gives how many have. Not all knock at once: one core
-    /// that plays thousands is slower than the time that a client waits for an answer.
+    /// Waits until every member has joined and the publishers are ready; gives how many members have. Not all knock at once:
+    /// one core that plays thousands is slower than the time that a client waits for an answer.
     pub fn connect(&mut self, timeout: Micros) -> usize {
         let until = monotonic_now() + timeout;
-        let members = self.driver.machine().members();
-        let wants_publisher = !self.publications.is_empty();
-        while monotonic_now() < until {
-            while self.begun < members && self.begun < self.driver.machine().joined() + KNOCKING_MAX {
-                let room = self.begun % self.rooms.len();
-                let swarm = self.driver.machine_mut();
-                swarm.join(monotonic_now(), self.begun, &self.rooms[room], room);
+        let count = self.driver.machine().clients();
+        while monotonic_now() < until && self.driver.machine().up() < count {
+            while self.begun < count && self.begun < self.driver.machine().up() + KNOCKING_MAX {
+                self.knock(self.begun);
                 self.begun += 1;
                 self.driver.kick();
             }
             self.turn(10_000);
-            let swarm = self.driver.machine();
-            if swarm.joined() == members && (!wants_publisher || swarm.publisher().is_ready(Side::Proxy)) {
-                return members;
-            }
         }
         self.driver.machine().joined()
+    }
+
+    fn knock(&mut self, index: usize) {
+        let (now, rooms) = (monotonic_now(), self.rooms.len());
+        let swarm = self.driver.machine_mut();
+        let members = swarm.members();
+        if index < members {
+            for room in (index * self.rooms_each..).take(self.rooms_each).map(|at| at % rooms) {
+                swarm.join(now, index, &self.rooms[room], room);
+            }
+        } else {
+            for room in (0..rooms).filter(|room| members + room / PUBLISHER_ROOMS == index) {
+                self.publications[room] = swarm.client(index).publication(now, &self.rooms[room]);
+            }
+            swarm.touch(index);
+        }
     }
 
     fn turn(&mut self, wait: Micros) {
@@ -154,17 +165,16 @@ impl Load {
     }
 
     fn publish(&mut self, body: &mut [u8], intended: Micros) -> Result<(), PublishError> {
-        let room = (0..self.next.len())
-            .min_by_key(|room| self.next[*room])
-            .unwrap_or_default();
+        let room = self.turn;
         swarm::stamp(body, self.next[room], intended, room);
         let publication = self.publications[room];
-        let publisher = self.driver.machine().members();
         let swarm = self.driver.machine_mut();
+        let publisher = swarm.members() + room / PUBLISHER_ROOMS;
         swarm.client(publisher).publish(publication, body, 0)?;
         swarm.touch(publisher);
         swarm.published(room);
         self.next[room] += 1;
+        self.turn = (room + 1) % self.next.len();
         Ok(())
     }
 
@@ -191,11 +201,10 @@ impl Load {
         outcome.datagrams = counters.received - self.counted.received;
         outcome.datagram_bytes = counters.received_bytes - self.counted.received_bytes;
         outcome.datagrams_joined = counters.received_joined - self.counted.received_joined;
-        let publisher = self.driver.machine().publisher();
-        outcome.acknowledged = self
-            .publications
-            .iter()
-            .filter_map(|at| publisher.publishing(*at))
+        let (swarm, members) = (self.driver.machine(), self.driver.machine().members());
+        let publications = self.publications.iter().enumerate();
+        outcome.acknowledged = publications
+            .filter_map(|(room, at)| swarm.seated(members + room / PUBLISHER_ROOMS).publishing(*at))
             .map(|known| known.published)
             .sum();
         outcome

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use muster_proto::client::member::{Item, Policy};
-use muster_proto::client::{Client, ClientEvent};
+use muster_proto::client::{Client, ClientEvent, Side};
 use muster_proto::machine::{Inbox, Machine, Micros, Outbox};
 use muster_proto::wire::publish::Positions;
 use muster_udp::monotonic_now;
@@ -82,22 +82,30 @@ pub fn stamp(body: &mut [u8], sequence: u64, intended: Micros, room: usize) {
     body[16..20].copy_from_slice(&(room as u32).to_le_bytes());
 }
 
-struct Seat {
-    client: Client,
+/// A room that a member is to be in.
+struct Place {
     room: usize,
     number: u32,
     joined: bool,
     next: u64,
+}
+
+struct Seat {
+    client: Client,
+    places: Vec<Place>,
+    /// Joined everywhere, or ready to publish.
+    up: bool,
     dirty: bool,
     scheduled: Micros,
 }
 
-/// Many clients over as many sockets. The last one publishes.
+/// Many clients over as many sockets: first the members, then those that publish.
 pub struct Swarm {
     seats: Vec<Seat>,
+    members: usize,
     dirty: Vec<u32>,
     deadlines: BinaryHeap<Reverse<(Micros, u32)>>,
-    joined: usize,
+    up: usize,
     /// Members of each room.
     rooms: Vec<u64>,
     /// Deliveries that what was published in this run comes to.
@@ -112,21 +120,20 @@ pub struct Swarm {
 }
 
 impl Swarm {
-    pub fn new(clients: Vec<Client>, rooms: usize) -> Self {
+    pub fn new(clients: Vec<Client>, members: usize, rooms: usize) -> Self {
         let seat = |client| Seat {
             client,
-            room: 0,
-            number: 0,
-            joined: false,
-            next: 0,
+            places: Vec::new(),
+            up: false,
             dirty: false,
             scheduled: Micros::MAX,
         };
         Swarm {
             seats: clients.into_iter().map(seat).collect(),
+            members,
             dirty: Vec::new(),
             deadlines: BinaryHeap::new(),
-            joined: 0,
+            up: 0,
             rooms: vec![0; rooms],
             owed: 0,
             pattern: Vec::new(),
@@ -139,12 +146,22 @@ impl Swarm {
         }
     }
 
-    pub fn members(&self) -> usize {
-        self.seats.len() - 1
+    pub fn clients(&self) -> usize {
+        self.seats.len()
     }
 
+    pub fn members(&self) -> usize {
+        self.members
+    }
+
+    /// Members that are in all their rooms.
     pub fn joined(&self) -> usize {
-        self.joined
+        self.seats[..self.members].iter().filter(|seat| seat.up).count()
+    }
+
+    /// The same and publishers that are ready.
+    pub fn up(&self) -> usize {
+        self.up
     }
 
     pub fn sessions_lost(&self) -> u64 {
@@ -155,15 +172,20 @@ impl Swarm {
         &mut self.seats[index].client
     }
 
-    pub fn publisher(&self) -> &Client {
-        &self.seats[self.seats.len() - 1].client
+    pub fn seated(&self, index: usize) -> &Client {
+        &self.seats[index].client
     }
 
     pub fn join(&mut self, now: Micros, index: usize, name: &str, room: usize) {
         self.rooms[room] += 1;
         let seat = &mut self.seats[index];
-        seat.room = room;
-        seat.number = seat.client.join(now, name, Positions::default(), Policy::Block);
+        let number = seat.client.join(now, name, Positions::default(), Policy::Block);
+        seat.places.push(Place {
+            room,
+            number,
+            joined: false,
+            next: 0,
+        });
         self.touch(index);
     }
 
@@ -181,10 +203,10 @@ impl Swarm {
         self.pattern = body(size);
         self.tally = Tally::default();
         self.owed = 0;
-        let members = self.members();
-        self.latencies = (timed > 0).then(|| Latencies::new(timed, members / starts.len().max(1), starts));
-        for seat in &mut self.seats[..members] {
-            seat.next = starts[seat.room];
+        let fanout = self.rooms.iter().sum::<u64>() as usize / starts.len().max(1);
+        self.latencies = (timed > 0).then(|| Latencies::new(timed, fanout, starts));
+        for place in self.seats.iter_mut().flat_map(|seat| &mut seat.places) {
+            place.next = starts[place.room];
         }
     }
 
@@ -199,9 +221,8 @@ impl Swarm {
     }
 
     pub fn has_all(&self, target: &[u64]) -> bool {
-        self.seats[..self.members()]
-            .iter()
-            .all(|seat| seat.next >= target[seat.room])
+        let mut places = self.seats.iter().flat_map(|seat| &seat.places);
+        places.all(|place| place.next >= target[place.room])
     }
 
     pub fn tally(&self) -> &Tally {
@@ -238,42 +259,43 @@ impl Swarm {
             last_at,
             ..
         } = self;
-        let seat = &mut seats[index];
+        let Seat { client, places, .. } = &mut seats[index];
         // The turn's own time is that of its beginning; what came since would look younger than it is.
         let arrived = monotonic_now();
-        loop {
-            scratch.clear();
-            match seat.client.read(now, seat.number, scratch) {
-                Some(Item::Message { .. }) => {
-                    tally.delivered += 1;
-                    tally.bytes += scratch.len() as u64;
-                    let (Some(sequence), Some(intended)) = (long(scratch, 0), long(scratch, 8)) else {
-                        tally.corrupted += 1;
-                        continue;
-                    };
-                    if sequence != seat.next {
-                        tally.out_of_turn += 1;
+        for place in places {
+            loop {
+                scratch.clear();
+                match client.read(now, place.number, scratch) {
+                    Some(Item::Message { .. }) => {
+                        tally.delivered += 1;
+                        tally.bytes += scratch.len() as u64;
+                        let (Some(sequence), Some(intended)) = (long(scratch, 0), long(scratch, 8)) else {
+                            tally.corrupted += 1;
+                            continue;
+                        };
+                        if sequence != place.next {
+                            tally.out_of_turn += 1;
+                        }
+                        place.next = sequence + 1;
+                        if scratch.len() != pattern.len()
+                            || scratch[HEAD..] != pattern[HEAD..]
+                            || scratch[16..20] != (place.room as u32).to_le_bytes()
+                        {
+                            tally.corrupted += 1;
+                        }
+                        if let Some(latencies) = latencies {
+                            let latency = u32::try_from(arrived.saturating_sub(intended)).unwrap_or(u32::MAX);
+                            latencies.note(place.room, sequence, latency);
+                        }
+                        *last_at = arrived;
                     }
-                    seat.next = sequence + 1;
-                    if scratch.len() != pattern.len()
-                        || scratch[HEAD..] != pattern[HEAD..]
-                        || scratch[16..20] != (seat.room as u32).to_le_bytes()
-                    {
-                        tally.corrupted += 1;
+                    Some(Item::Gap(gap)) => {
+                        tally.gaps += 1;
+                        let missing = gap.last.saturating_sub(gap.first).saturating_add(1);
+                        tally.lost = tally.lost.saturating_add(missing);
                     }
-                    if let Some(latencies) = latencies {
-                        let latency = u32::try_from(arrived.saturating_sub(intended)).unwrap_or(u32::MAX);
-                        latencies.note(seat.room, sequence, latency);
-                    }
-                    *last_at = arrived;
+                    None => break,
                 }
-                Some(Item::Gap(gap)) => {
-                    tally.gaps += 1;
-                    tally.lost = tally
-                        .lost
-                        .saturating_add(gap.last.saturating_sub(gap.first).saturating_add(1));
-                }
-                None => break,
             }
         }
     }
@@ -283,19 +305,32 @@ impl Swarm {
         self.seats[index].client.drain_events(&mut events);
         for event in events.drain(..) {
             match event {
-                ClientEvent::Joined { .. } => {
-                    self.joined += usize::from(!self.seats[index].joined);
-                    self.seats[index].joined = true;
+                ClientEvent::Joined { room, .. } => {
+                    let places = &mut self.seats[index].places;
+                    if let Some(place) = places.iter_mut().find(|place| place.number == room) {
+                        place.joined = true;
+                    }
+                    if places.iter().all(|place| place.joined) {
+                        self.set_up(index, true);
+                    }
                 }
+                ClientEvent::Ready { side: Side::Proxy, .. } => self.set_up(index, true),
                 ClientEvent::Down { .. } => {
                     self.lost += 1;
-                    self.joined -= usize::from(self.seats[index].joined);
-                    self.seats[index].joined = false;
+                    for place in &mut self.seats[index].places {
+                        place.joined = false;
+                    }
+                    self.set_up(index, false);
                 }
                 _ => {}
             }
         }
         self.events = events;
+    }
+
+    fn set_up(&mut self, index: usize, up: bool) {
+        self.up += usize::from(up);
+        self.up -= usize::from(std::mem::replace(&mut self.seats[index].up, up));
     }
 
     fn schedule(&mut self, index: usize) {

@@ -62,7 +62,7 @@ fn outcome<'py>(py: Python<'py>, outcome: &Outcome) -> PyResult<Bound<'py, PyDic
 #[pymethods]
 impl LoadEngine {
     #[new]
-    #[pyo3(signature = (*, gateways, proxies, credential, members, rooms, seed, recv_buffer = 0, gro = true, faults = None))]
+    #[pyo3(signature = (*, gateways, proxies, credential, members, rooms, seed, rooms_each = 1, recv_buffer = 0, gro = true, faults = None))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         gateways: Vec<(String, u16, Vec<u8>)>,
@@ -71,6 +71,7 @@ impl LoadEngine {
         members: usize,
         rooms: Vec<String>,
         seed: u64,
+        rooms_each: usize,
         recv_buffer: usize,
         gro: bool,
         faults: Option<Vec<FaultRule>>,
@@ -81,6 +82,7 @@ impl LoadEngine {
             credential,
             members,
             rooms,
+            rooms_each,
             seed,
             receive_bytes: (recv_buffer > 0).then_some(recv_buffer),
             gro,

@@ -178,7 +178,7 @@ class ClientEngine:
     def buffer(self) -> tuple[int, int]: ...  # asked for, effective
     def close(self) -> None: ...
 
-# Members and one publisher in the calling thread; every delivery is checked. Results are counts, and latencies as
+# Members and those who publish to their rooms in the calling thread; every delivery is checked. Results are counts, and latencies as
 # little-endian u32 microseconds.
 @final
 class LoadEngine:
@@ -191,6 +191,7 @@ class LoadEngine:
         members: int,
         rooms: list[str],
         seed: int,
+        rooms_each: int = 1,
         recv_buffer: int = 0,
         gro: bool = True,
         faults: list[_Fault] | None = None,
