@@ -217,7 +217,8 @@ impl Swarm {
 
     /// Deliveries of this run that are on their way.
     pub fn ahead(&self) -> u64 {
-        self.owed.saturating_sub(self.tally.delivered.saturating_add(self.tally.lost))
+        self.owed
+            .saturating_sub(self.tally.delivered.saturating_add(self.tally.lost))
     }
 
     pub fn has_all(&self, target: &[u64]) -> bool {

@@ -693,6 +693,37 @@ fn a_skip_over_a_gap_announces_what_is_missing_before_the_gap() {
 }
 
 #[test]
+fn gaps_that_follow_each_other_are_read_as_one() {
+    let mut rig = Rig::<Client>::new();
+    let gap = |first, last, reason| StreamGap {
+        stream: stream(1),
+        first,
+        last,
+        reason,
+    };
+    let (slow, unrepaired) = (GapReason::Slow, GapReason::Unrepaired);
+    let gaps = [
+        gap(1, 4, slow),
+        gap(5, 5, slow),
+        gap(6, 9, unrepaired),
+        gap(11, 12, unrepaired),
+    ];
+    for (at, gap) in gaps.into_iter().enumerate() {
+        let place = GapPlace {
+            handle: 0,
+            index: FIRST_PLACE + at as u64,
+            gap,
+        };
+        rig.say(0, &body(|writer| place.write(writer)));
+    }
+    let (mut data, mut read) = (Vec::new(), Vec::new());
+    while let Some(Item::Gap(gap)) = rig.machine.read(rig.now, 0, &mut data) {
+        read.push(gap);
+    }
+    assert_eq!(read, [gap(1, 5, slow), gap(6, 9, unrepaired), gap(11, 12, unrepaired)]);
+}
+
+#[test]
 fn what_waited_too_long_for_a_gateway_is_a_gap_in_a_live_room() {
     let mut rig = gateway();
     rig.join(0, 7, ROOM, Positions::default());

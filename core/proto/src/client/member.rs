@@ -431,17 +431,12 @@ impl Member {
 
     fn lost_chunks(&mut self, chunks: &[(StreamId, u64)]) {
         for (stream, offset) in chunks {
-            match self.reading.items.back_mut() {
-                Some(Item::Gap(gap)) if gap.stream == *stream && gap.last.checked_add(1) == Some(*offset) => {
-                    gap.last = *offset
-                }
-                _ => self.push_gap(StreamGap {
-                    stream: *stream,
-                    first: *offset,
-                    last: *offset,
-                    reason: GapReason::Unrepaired,
-                }),
-            }
+            self.push_gap(StreamGap {
+                stream: *stream,
+                first: *offset,
+                last: *offset,
+                reason: GapReason::Unrepaired,
+            });
             self.counters.lost += 1;
         }
     }
@@ -458,6 +453,13 @@ impl Member {
     }
 
     fn push_gap(&mut self, gap: StreamGap) {
+        if let Some(Item::Gap(last)) = self.reading.items.back_mut() {
+            let next = last.last.checked_add(1) == Some(gap.first);
+            if next && (last.stream, last.reason) == (gap.stream, gap.reason) {
+                last.last = gap.last;
+                return;
+            }
+        }
         self.counters.gaps += 1;
         let max = (self.inbox_bytes / ITEM).max(GAPS_MIN);
         if self.reading.items.len() >= max {
