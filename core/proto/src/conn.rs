@@ -20,8 +20,10 @@ use crate::wire::{Code, Frame, FrameKind};
 pub const STATUS_DATAGRAMS: u16 = 32;
 /// A status rides on data that leaves anyway once this many datagrams wait for one.
 const STATUS_RIDES: u16 = 8;
-/// When what is unacknowledged at the tail is probed, from its sending and from probe to probe.
+/// When what is unacknowledged at the tail is probed, from its sending and from probe to probe, at the soonest.
 pub const TAIL_PROBES: [Micros; 3] = [20_000, 60_000, 180_000];
+/// Nor before one and a half round trips, as its status may be on the way; but no round trip puts it off further than this.
+const PROBE_PUT_OFF_MAX: Micros = 500_000;
 /// Sequences below the highest that a status looks at for missing ones.
 pub const SESSION_LOG_BYTES: usize = 64 * 1024;
 
@@ -434,7 +436,7 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         if elicits {
             self.tail_sequence = sequence;
             self.tail_step = 0;
-            self.tail_at = Some(now + TAIL_PROBES[0]);
+            self.tail_at = self.probe_at(now, 0);
         }
         end + TAG
     }
@@ -475,13 +477,19 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         true
     }
 
+    fn probe_at(&self, now: Micros, step: u8) -> Option<Micros> {
+        let rtt = self.flow.measured();
+        let put_off = (rtt + rtt / 2).min(PROBE_PUT_OFF_MAX);
+        TAIL_PROBES.get(usize::from(step)).map(|wait| now + put_off.max(*wait))
+    }
+
     /// Whether the tail is to be probed now; advances to the next step. The caller sends a probe with the heads of rooms.
     pub fn tail_due(&mut self, now: Micros) -> bool {
         if self.tail_at.is_none_or(|at| now < at) {
             return false;
         }
         self.tail_step += 1;
-        self.tail_at = TAIL_PROBES.get(usize::from(self.tail_step)).map(|wait| now + wait);
+        self.tail_at = self.probe_at(now, self.tail_step);
         if planted::is(Bug::TailProbeStopsEarly) {
             self.tail_at = None;
         }
@@ -492,7 +500,7 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
     /// Restores the tail's progress after a probe was sealed as something that wants a status.
     pub fn tail_probed(&mut self, now: Micros, step: u8) {
         self.tail_step = step;
-        self.tail_at = TAIL_PROBES.get(usize::from(step)).map(|wait| now + wait);
+        self.tail_at = self.probe_at(now, step);
     }
 
     pub fn tail_step(&self) -> u8 {
@@ -525,6 +533,40 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// When the datagram that left at 1 s is probed for, on a path with this round trip.
+    fn probes(rtt: Micros) -> Vec<Micros> {
+        let addr = std::net::SocketAddr::from(([127, 0, 0, 1], 9)).into();
+        let mut conn = Conn::<16>::new(1, 2, 0, addr, Secret::new([3; 16]), true, 0, 1 << 10, 0);
+        let stamp = Stamp { epoch: 0, placement: 0 };
+        let (mut keys, mut buffer) = (KeyCache::default(), [0; 100]);
+        conn.seal(0, &mut keys, stamp, &mut buffer, 8, true, 0);
+        let status = Status {
+            highest: 1,
+            received: 1,
+            window: 1 << 16,
+            ..Status::default()
+        };
+        assert!(conn.flow.status(rtt, &status));
+        conn.seal(SECOND, &mut keys, stamp, &mut buffer, 8, true, 0);
+        (SECOND..3 * SECOND)
+            .step_by(1_000)
+            .filter(|now| conn.tail_due(*now))
+            .collect()
+    }
+
+    const SECOND: Micros = 1_000_000;
+
+    #[test]
+    fn a_tail_is_probed_for_three_times_and_never_before_its_status_can_have_come() {
+        assert_eq!(probes(500), [1_020_000, 1_080_000, 1_260_000]);
+        assert_eq!(probes(100_000), [1_150_000, 1_300_000, 1_480_000]);
+        assert_eq!(
+            probes(900_000),
+            [1_500_000, 2_000_000, 2_500_000],
+            "nor is it forgotten"
+        );
+    }
 
     proptest! {
         /// Datagrams come, late or never; a status is made now and then, and some of those come.

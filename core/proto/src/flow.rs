@@ -147,6 +147,11 @@ impl Flow {
         }
     }
 
+    /// The same, 0 before the first sample.
+    pub fn measured(&self) -> Micros {
+        Micros::from(self.rtt)
+    }
+
     /// Datagrams of at most `len` bytes that may leave now.
     pub fn available(&mut self, len: usize) -> usize {
         let by_cwnd = (self.cwnd as u64).saturating_sub(self.in_flight());
