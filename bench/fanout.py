@@ -35,7 +35,8 @@ SIZES = (16, 200, 1_000, 4_096, 16_384, 61_440)
 RATE, CPU, PER_CPU = "deliveries/s", "gateway CPU ns each", "deliveries per CPU second"
 LATE = "not all was delivered in time"
 RAW, SINGLE, BUNDLED, JOINED = "raw sendmmsg(64)", "one datagram each", "bundled", "bundled + GSO"
-WINDOW = {SINGLE: 32, BUNDLED: 160, JOINED: 1_600}  # messages on their way to each member: 32 datagrams or super-packets
+# Messages on their way to each member: 32 datagrams or super-packets.
+WINDOW = {SINGLE: 32, BUNDLED: 160, JOINED: 1_600}
 ON_THEIR_WAY_MAX = 2_000_000  # to all members: one or two seconds' work
 
 

@@ -140,7 +140,13 @@ def _small_memory(patch: pytest.MonkeyPatch) -> None:
 
 
 def _small_fanout(patch: pytest.MonkeyPatch) -> None:
-    for name, value in (("FANOUTS", (5,)), ("MEMBERS", (5,)), ("ROOMS", (2, 20)), ("ROOM_MEMBERS", 5), ("SIZES", (61_440,))):
+    for name, value in (
+        ("FANOUTS", (5,)),
+        ("MEMBERS", (5,)),
+        ("ROOMS", (2, 20)),
+        ("ROOM_MEMBERS", 5),
+        ("SIZES", (61_440,)),
+    ):
         patch.setattr(fanout, name, value)
 
 

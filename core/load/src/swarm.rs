@@ -1,7 +1,7 @@
 //! Many clients as one machine: who has something to do, and the check of every delivery.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 
 use muster_proto::client::member::{Item, Policy};
 use muster_proto::client::{Client, ClientEvent, Side};
@@ -103,7 +103,7 @@ struct Seat {
 pub struct Swarm {
     seats: Vec<Seat>,
     members: usize,
-    dirty: Vec<u32>,
+    dirty: VecDeque<u32>,
     deadlines: BinaryHeap<Reverse<(Micros, u32)>>,
     up: usize,
     /// Members of each room.
@@ -131,7 +131,7 @@ impl Swarm {
         Swarm {
             seats: clients.into_iter().map(seat).collect(),
             members,
-            dirty: Vec::new(),
+            dirty: VecDeque::new(),
             deadlines: BinaryHeap::new(),
             up: 0,
             rooms: vec![0; rooms],
@@ -193,7 +193,7 @@ impl Swarm {
     pub fn touch(&mut self, index: usize) {
         if !self.seats[index].dirty {
             self.seats[index].dirty = true;
-            self.dirty.push(index as u32);
+            self.dirty.push_back(index as u32);
         }
     }
 
@@ -397,12 +397,12 @@ impl Machine for Swarm {
     }
 
     fn transmit(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
-        while let Some(index) = self.dirty.last().copied() {
+        while let Some(index) = self.dirty.front().copied() {
             let index = index as usize;
             if self.seats[index].client.transmit(now, outbox) {
                 return true;
             }
-            self.dirty.pop();
+            self.dirty.pop_front();
             self.seats[index].dirty = false;
             self.drain(index);
             self.schedule(index);

@@ -178,8 +178,8 @@ class ClientEngine:
     def buffer(self) -> tuple[int, int]: ...  # asked for, effective
     def close(self) -> None: ...
 
-# Members and those who publish to their rooms in the calling thread; every delivery is checked. Results are counts, and latencies as
-# little-endian u32 microseconds.
+# Members and those who publish to their rooms in the calling thread; every delivery is checked. Results are counts, and
+# latencies as little-endian u32 microseconds.
 @final
 class LoadEngine:
     def __new__(
