@@ -24,7 +24,7 @@ const STATUS_RIDES: u16 = 8;
 pub const TAIL_PROBES: [Micros; 3] = [20_000, 60_000, 180_000];
 /// Nor before one and a half round trips, as its status may be on the way; but no round trip puts it off further than this.
 const PROBE_PUT_OFF_MAX: Micros = 500_000;
-/// Sequences below the highest that a status looks at for missing ones.
+/// Control records that a session may have unacknowledged.
 pub const SESSION_LOG_BYTES: usize = 64 * 1024;
 
 /// What stands in the header of everything that a node sends.
@@ -54,8 +54,11 @@ pub struct Heard {
 }
 
 impl Heard {
-    /// `judged`: the highest that the status before told of. `clean`: nothing was lost since.
-    fn new(status: Status, judged: u64, clean: bool) -> Self {
+    /// `told`: the highest that the status before told of, and how many had come by then.
+    fn new(status: Status, told: (u64, u32)) -> Self {
+        let (judged, received) = told;
+        // As many came as were sent: nothing was lost since.
+        let clean = u64::from(status.received.wrapping_sub(received)) == status.highest.saturating_sub(judged);
         let told_from = match status.missing() {
             [.., (first, _)] if status.missing().len() == STATUS_RANGES => *first,
             [] if clean => 0,
@@ -260,18 +263,16 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
             return Some(Heard::default());
         }
         self.status_from = self.opened;
-        let (judged, received) = self.told;
         if !self.flow.status(now, &status) {
             return None;
         }
-        self.told = (status.highest.max(judged), status.received);
-        let clean = u64::from(status.received.wrapping_sub(received)) == status.highest.saturating_sub(judged);
+        let mut heard = Heard::new(status, self.told);
+        heard.missing |= !status.covers(self.tail_sequence);
+        self.told = (status.highest.max(self.told.0), status.received);
         self.log.heard(status.highest);
         if status.highest >= self.tail_sequence {
             self.tail_at = None;
         }
-        let mut heard = Heard::new(status, judged, clean);
-        heard.missing |= !status.covers(self.tail_sequence);
         Some(heard)
     }
 
@@ -318,7 +319,7 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
     }
 
     fn log_due(&self, now: Micros) -> bool {
-        !self.log.is_quiet() && self.log.has_due(now, self.log_rto())
+        !self.log.is_idle() && self.log.has_due(now, self.log_rto())
     }
 
     fn log_rto(&self) -> Micros {
@@ -507,11 +508,6 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         self.tail_step
     }
 
-    /// Whether everything sent that wants a status is covered as far as is known.
-    pub fn is_quiet(&self) -> bool {
-        self.tail_at.is_none()
-    }
-
     /// When a status must leave for what has come.
     #[inline]
     pub fn status_due(&self) -> Option<Micros> {
@@ -596,8 +592,7 @@ mod tests {
                 if other == 399 || other % 50 == 7 && other > 300 {
                     let mut status = Status { highest: window.highest(), received, ..Status::default() };
                     status.missing_len = window.missing_ranges(&mut status.missing) as u8;
-                    let clean = u64::from(status.received - told.1) == status.highest - told.0;
-                    let heard = Heard::new(status, told.0, clean);
+                    let heard = Heard::new(status, told);
                     prop_assert!(heard.missing || !(1..=status.highest).any(|sequence| heard.lost(sequence)));
                     told = (status.highest, received);
                     lost.retain(|sequence| !heard.lost(*sequence));

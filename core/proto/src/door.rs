@@ -283,17 +283,8 @@ impl Door {
 }
 
 fn clear(kind: DatagramKind, connection: u64) -> Vec<u8> {
-    let header = Header {
-        kind,
-        key_id: 0,
-        flags: 0,
-        connection,
-        epoch: 0,
-        sequence: 0,
-        placement: 0,
-    };
     let mut bytes = vec![0; HEADER];
-    header.write(&mut bytes);
+    Header::clear(kind, connection).write(&mut bytes);
     bytes
 }
 
@@ -337,13 +328,8 @@ impl Knock {
         let buffer = &mut outbox.reserve(len)[..len];
         buffer.fill(0);
         let header = Header {
-            kind: DatagramKind::Hello,
             key_id: self.key_id,
-            flags: 0,
-            connection: self.id,
-            epoch: 0,
-            sequence: 0,
-            placement: 0,
+            ..Header::clear(DatagramKind::Hello, self.id)
         };
         header.write(buffer);
         Writer::new(&mut buffer[HEADER..])

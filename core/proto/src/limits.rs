@@ -79,9 +79,6 @@ pub const PUBLISH_ACK_BYTES: usize = 32 * KIB;
 
 /// What is older becomes a gap: a real-time message that late is better not delivered.
 pub const MESSAGE_AGE_MAX: Micros = 5 * SECOND;
-/// A loop that stood still for longer discards the datagrams queued meanwhile and repairs from positions: the
-/// kernel's buffer is overrun long before, so the queue holds the oldest part of what came, not the newest.
-pub const STALL: Micros = 500 * MS;
 
 const _: () = assert!(NAMESPACE_BYTES_MAX + 1 + ROOM_BYTES_MAX <= NAME_BYTES_MAX);
 const _: () = assert!(ASSEMBLY_SESSION_BYTES_MAX >= MESSAGE_BYTES_MAX);

@@ -180,6 +180,7 @@ impl LogSender {
     }
 
     /// Whether everything pushed is acknowledged.
+    #[inline]
     pub fn is_idle(&self) -> bool {
         self.queue.is_none()
     }
@@ -197,12 +198,6 @@ impl LogSender {
             .take(queue.sent)
             .map(|record| record.due(rto))
             .min()
-    }
-
-    /// Whether everything is acknowledged.
-    #[inline]
-    pub fn is_quiet(&self) -> bool {
-        self.queue.is_none()
     }
 
     /// Whether [`LogSender::next_frame`] would write something into a buffer that is large enough.

@@ -210,3 +210,8 @@ pub trait Machine {
     /// The loop stood still until `now`: what was queued before is stale (`docs/protocol.md`, stalls).
     fn stalled(&mut self, now: Micros);
 }
+
+/// Brings `at` forward to `due`, if anything is due.
+pub(crate) fn soonest(at: &mut Option<Micros>, due: Option<Micros>) {
+    *at = at.iter().copied().chain(due).min();
+}

@@ -263,17 +263,8 @@ fn hellos<M: Subject>(rig: &mut Rig<M>, to: Addr, time: u64) -> Vec<(u64, u64)> 
 
 /// The answer to a hello without a cookie.
 fn cookie(connection: u64) -> Vec<u8> {
-    let header = Header {
-        kind: DatagramKind::Cookie,
-        key_id: 0,
-        flags: 0,
-        connection,
-        epoch: 0,
-        sequence: 0,
-        placement: 0,
-    };
     let mut bytes = vec![7; HEADER + 16];
-    header.write(&mut bytes);
+    Header::clear(DatagramKind::Cookie, connection).write(&mut bytes);
     bytes
 }
 

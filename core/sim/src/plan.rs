@@ -76,6 +76,21 @@ pub struct ClientPlan {
     pub resumes: bool,
 }
 
+/// A client that does nothing, and would read at once.
+impl Default for ClientPlan {
+    fn default() -> Self {
+        ClientPlan {
+            rooms: vec![],
+            publishing: vec![],
+            policy: Policy::default(),
+            inbox_bytes: 4 << 20,
+            read_every: None,
+            toggle_every: None,
+            resumes: false,
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub gateways: usize,
@@ -357,15 +372,6 @@ impl Plan {
     pub fn kills(seed: u64) -> Plan {
         let mut draw = Draw(Dice::new(seed ^ 0x5eed));
         let rooms: Vec<String> = (0..draw.within(1, 6)).map(|at| format!("live:room-{at}")).collect();
-        let client = ClientPlan {
-            rooms: vec![],
-            publishing: vec![],
-            policy: Policy::DropOldest,
-            inbox_bytes: 4 << 20,
-            read_every: None,
-            toggle_every: None,
-            resumes: false,
-        };
         let every = draw.within(5 * MS, 50 * MS);
         let publishing = |room| Publishing {
             room,
@@ -375,17 +381,17 @@ impl Plan {
         };
         let member = ClientPlan {
             rooms: (0..rooms.len()).collect(),
-            ..client.clone()
+            ..ClientPlan::default()
         };
         let mut clients = vec![member; draw.within(1, 4) as usize];
         clients.push(ClientPlan {
             publishing: (0..rooms.len()).map(publishing).collect(),
-            ..client.clone()
+            ..ClientPlan::default()
         });
         clients.push(ClientPlan {
             rooms: vec![0],
             toggle_every: Some(300 * MS),
-            ..client
+            ..ClientPlan::default()
         });
         let weather = Weather {
             latency: draw.within(20, 300),

@@ -60,33 +60,37 @@ pub struct Bench {
     pub outbox: Outbox,
     /// What the turn sent.
     pub sent: Vec<Sent>,
+    pub spare: Spare,
     slab: Vec<u8>,
     arrivals: Vec<Arrival>,
-    spare: Vec<Vec<u8>>,
 }
+
+/// What datagrams at their end leave behind for others.
+#[derive(Default)]
+pub struct Spare(Vec<Vec<u8>>);
 
 impl Bench {
     pub fn new(outbox: Outbox) -> Self {
         Bench {
             outbox,
             sent: Vec::new(),
+            spare: Spare::default(),
             slab: Vec::new(),
             arrivals: Vec::new(),
-            spare: Vec::new(),
         }
     }
+}
 
-    /// A datagram's bytes, in what another one leaves behind.
+impl Spare {
     pub fn copy(&mut self, bytes: &[u8]) -> Vec<u8> {
-        let mut copy = self.spare.pop().unwrap_or_default();
+        let mut copy = self.0.pop().unwrap_or_default();
         copy.extend_from_slice(bytes);
         copy
     }
 
-    /// A datagram is at its end.
     pub fn done(&mut self, mut bytes: Vec<u8>) {
         bytes.clear();
-        self.spare.push(bytes);
+        self.0.push(bytes);
     }
 }
 
@@ -229,7 +233,7 @@ impl Turn<'_> {
                     len: datagram.bytes.len() as u32,
                 });
                 self.bench.slab.extend_from_slice(&datagram.bytes);
-                self.bench.done(datagram.bytes);
+                self.bench.spare.done(datagram.bytes);
             }
             let Bench { slab, arrivals, .. } = &mut *self.bench;
             machine.receive(self.now, &mut Inbox { slab, arrivals });
@@ -248,9 +252,7 @@ impl Turn<'_> {
             for parcel in outbox.parcels() {
                 for bytes in outbox.bytes(parcel).chunks(usize::from(parcel.segment)) {
                     let (socket, to) = (parcel.socket, parcel.to);
-                    let mut copy = spare.pop().unwrap_or_default();
-                    copy.extend_from_slice(bytes);
-                    let bytes = copy;
+                    let bytes = spare.copy(bytes);
                     sent.push(Sent { socket, to, bytes });
                 }
             }

@@ -669,9 +669,9 @@ impl World {
         };
         let fate = self.net.fate(self.now, process, to);
         let [first, again] = fate.arrivals;
-        let twin = again.map(|at| (at, self.bench.copy(&datagram.bytes)));
+        let twin = again.map(|at| (at, self.bench.spare.copy(&datagram.bytes)));
         let Some(first) = first else {
-            return self.bench.done(datagram.bytes);
+            return self.bench.spare.done(datagram.bytes);
         };
         for (at, mut bytes) in [Some((first, datagram.bytes)), twin].into_iter().flatten() {
             if fate.spoiled {

@@ -1,12 +1,15 @@
 //! A handful of seeds, those that found something, and that a seed is a run.
 
-use muster_proto::client::member::Policy;
 use muster_sim::plan::{ClientPlan, Fault, Publishing, Weather, MS, SECOND};
 use muster_sim::{run, Plan, Summary, World};
 
 fn holds(seed: u64) {
-    if let (_, Err(why)) = run(seed, Plan::draw, false) {
-        panic!("seed {seed}: {why}\n    cargo run -p muster-sim --release -- --seed {seed} --verbose");
+    holds_as(seed, Plan::draw, "");
+}
+
+fn holds_as(seed: u64, draw: fn(u64) -> Plan, option: &str) {
+    if let (_, Err(why)) = run(seed, draw, false) {
+        panic!("seed {seed}: {why}\n    cargo run -p muster-sim --release --{option} --seed {seed} --verbose");
     }
 }
 
@@ -57,23 +60,12 @@ found! {
 #[test]
 fn who_was_a_member_when_a_role_was_killed_receives_again_soon_after_its_return() {
     for seed in (0..6).chain([143, 177, 489, 934]) {
-        if let (_, Err(why)) = run(seed, Plan::kills, false) {
-            panic!("seed {seed}: {why}\n    cargo run -p muster-sim --release -- --kills --seed {seed} --verbose");
-        }
+        holds_as(seed, Plan::kills, " --kills");
     }
 }
 
 /// One of each role, one publisher and one reader of one room, and a calm network: a test adds what it is about.
 fn quiet() -> Plan {
-    let client = ClientPlan {
-        rooms: vec![],
-        publishing: vec![],
-        policy: Policy::DropOldest,
-        inbox_bytes: 4 << 20,
-        read_every: None,
-        toggle_every: None,
-        resumes: false,
-    };
     let publishing = Publishing {
         room: 0,
         every: 5 * MS,
@@ -92,11 +84,11 @@ fn quiet() -> Plan {
         clients: vec![
             ClientPlan {
                 publishing: vec![publishing],
-                ..client.clone()
+                ..ClientPlan::default()
             },
             ClientPlan {
                 rooms: vec![0],
-                ..client
+                ..ClientPlan::default()
             },
         ],
         links: calm,

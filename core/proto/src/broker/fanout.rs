@@ -10,7 +10,7 @@ use crate::links::frames_max;
 use crate::machine::{Micros, Outbox};
 use crate::ring::Arena;
 use crate::segments::Built;
-use crate::wire::frame::{append, FRAME};
+use crate::wire::frame::{append, FLAGS_AT};
 use crate::wire::header::HEADER;
 use crate::wire::publish::Ack;
 use crate::wire::room::{read_link_repair, Consumed, LinkBlock, LinkHead, LinkLost, Message, LINK_BASE_AT, OLD};
@@ -187,7 +187,7 @@ impl Broker {
                 let Some((at, session, ack)) = self.next_ack(now, proxy) else {
                     break;
                 };
-                bytes += FRAME + 59 + ack.missing.len() * 12 + ack.runs.len() * 18;
+                bytes += ack.link_len();
                 waiting.push((at, session, ack));
             }
             let Some(link) = self.links.table.get_mut(slot) else {
@@ -302,12 +302,7 @@ impl Broker {
                         }
                         let start = writer.len();
                         writer.put(bytes);
-                        // The frame is the same for all gateways but for where each one's interest began.
-                        writer.written()[start + LINK_BASE_AT..start + LINK_BASE_AT + 8]
-                            .copy_from_slice(&cursor.base.to_le_bytes());
-                        if is_old(room, arena, now, after - 1) {
-                            writer.written()[start + 1] |= OLD;
-                        }
+                        address(&mut writer, start, cursor.base, is_old(room, arena, now, after - 1));
                         counters.messages_sent += after - first;
                         cursor.next = after;
                         note_carrier(gateway, next, at);
@@ -448,10 +443,8 @@ fn resend_range(
     };
     let cursor = room.gateways.iter().find(|cursor| cursor.gateway == node);
     let base = cursor.map_or(range.next, |cursor| cursor.base);
-    writer.written()[start + LINK_BASE_AT..start + LINK_BASE_AT + 8].copy_from_slice(&base.to_le_bytes());
-    if live.is_some_and(|now| is_old(room, arena, now, built.next - 1)) {
-        writer.written()[start + 1] |= OLD;
-    }
+    let old = live.is_some_and(|now| is_old(room, arena, now, built.next - 1));
+    address(writer, start, base, old);
     counters.messages_repaired += built.next - range.next;
     range.next = built.next;
     true
@@ -483,6 +476,13 @@ fn build(room: &super::Room, arena: &Arena, first: u64, until: u64, writer: &mut
         block.finish(writer) > 0
     });
     written.then_some(Built { next, whole })
+}
+
+/// The frame at `start` is the same for all gateways, but for where each one's interest began and whether it comes too late.
+fn address(writer: &mut Writer<'_>, start: usize, base: u64, old: bool) {
+    let frame = &mut writer.written()[start..];
+    frame[LINK_BASE_AT..LINK_BASE_AT + 8].copy_from_slice(&base.to_le_bytes());
+    frame[FLAGS_AT] |= if old { OLD } else { 0 };
 }
 
 /// Whether a message waited so long for its gateway that members of a live room do not want it any more.

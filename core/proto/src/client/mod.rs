@@ -14,7 +14,7 @@ use crate::door::{reset_token, Knock};
 use crate::handshake::{same, InitiatorKey};
 use crate::hash::KeyedState;
 use crate::links::frames_max;
-use crate::machine::{Addr, Arrival, Entropy, Inbox, Machine, Micros, Outbox, SocketId};
+use crate::machine::{soonest, Addr, Arrival, Entropy, Inbox, Machine, Micros, Outbox, SocketId};
 use crate::name::RoomName;
 use crate::node::{Identity, Node};
 use crate::sessions::SESSION_BLOCKS;
@@ -363,9 +363,7 @@ impl Client {
                 now,
             })
         {
-            if let Some(at) = member.deadline() {
-                soonest(&mut self.check_at, at);
-            }
+            soonest(&mut self.check_at, member.deadline());
             self.set_window();
         }
         item
@@ -699,9 +697,7 @@ impl Client {
             },
         );
         let narrow = member.is_blocked() || member.is_crowded();
-        if let Some(at) = member.deadline() {
-            soonest(&mut self.check_at, at);
-        }
+        soonest(&mut self.check_at, member.deadline());
         if !member.told && !member.reading.items.is_empty() {
             member.told = true;
             self.events.push_back(ClientEvent::Readable {
@@ -805,9 +801,7 @@ impl Client {
                     member.joined(handle, index, &start, &gaps);
                     if let Some(upto) = early {
                         member.head(now, upto);
-                        if let Some(at) = member.deadline() {
-                            soonest(&mut self.check_at, at);
-                        }
+                        soonest(&mut self.check_at, member.deadline());
                     }
                     if !member.told && !member.reading.items.is_empty() {
                         member.told = true;
@@ -855,7 +849,7 @@ impl Client {
             if member.request == request {
                 if code.retry() {
                     member.retry_at = Some(retry_at);
-                    soonest(&mut self.check_at, retry_at);
+                    soonest(&mut self.check_at, Some(retry_at));
                 } else {
                     self.events.push_back(ClientEvent::Refused {
                         room: at as u32,
@@ -906,8 +900,8 @@ impl Client {
             }
             if member.deadline().is_some_and(|due| now >= due) && !self.repairs.contains(&(at as u32)) {
                 self.repairs.push_back(at as u32);
-            } else if let Some(due) = member.deadline() {
-                soonest(&mut self.check_at, due);
+            } else {
+                soonest(&mut self.check_at, member.deadline());
             }
         }
         joins.into_iter().for_each(|room| self.ask_join(room));
@@ -1052,9 +1046,7 @@ impl Client {
                         if let Some(handle) = member.handle.filter(|_| !wanted.is_empty()) {
                             write_repair(&mut writer, handle, &wanted);
                         }
-                        if let Some(at) = member.deadline() {
-                            soonest(&mut self.check_at, at);
-                        }
+                        soonest(&mut self.check_at, member.deadline());
                     }
                     repairs.pop_front();
                 }
@@ -1104,11 +1096,6 @@ fn ask_at(conn: &Conn<SESSION_BLOCKS>, asked_at: Option<Micros>, keepalive: Micr
         Some(_) => conn.heard_at.max(conn.sent_at) + wait.min(keepalive),
         None => conn.heard_at + keepalive,
     }
-}
-
-/// Brings `at` forward to `due`.
-fn soonest(at: &mut Option<Micros>, due: Micros) {
-    *at = Some(at.map_or(due, |known| known.min(due)));
 }
 
 /// Whether two names mean one room.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::chunks::split;
 use crate::codec::Writer;
 use crate::limits;
-use crate::machine::Micros;
+use crate::machine::{soonest, Micros};
 use crate::wire::publish::{Ack, Publish, ACK_RANGES, PROMPT, PUBLISH, PUBLISHED, PUBLISH_MESSAGES};
 use crate::wire::room::LAST;
 use crate::wire::{Code, StreamId};
@@ -13,11 +13,11 @@ use crate::wire::{Code, StreamId};
 /// Repeats of an unacknowledged message follow each other after this at least, and at most.
 pub const REPEAT_MIN: Micros = 2_000;
 pub const REPEAT_MAX: Micros = 1_000_000;
+/// The same while no acknowledgement has been timed.
+const REPEAT_FIRST: Micros = 40_000;
 /// How far the wait is doubled while no acknowledgement comes, but for who is further away: an owner that is back without a
 /// word is found within this.
 const BACK_OFF_MAX: Micros = 250_000;
-/// The same while no acknowledgement has been timed.
-const REPEAT_FIRST: Micros = 40_000;
 /// Messages that are repeated when no acknowledgement comes.
 const PROBES: usize = 2;
 /// After a hole, nothing is sent further ahead than an owner holds until this many more are acknowledged: holes come in
@@ -29,7 +29,6 @@ const BEYOND_SLACK: Micros = 1_000;
 pub const POLL_EVERY: Micros = 100_000;
 /// An owner that is not ready is asked again after this.
 pub const NOT_READY_WAIT: Micros = 100_000;
-
 /// An acknowledgement that took longer is not timed.
 const SAMPLE_MAX: Micros = 60_000_000;
 
@@ -321,7 +320,7 @@ impl Publication {
                 self.any_due = true;
                 doubted |= in_doubt && index >= beyond;
             } else {
-                self.lost_at = Some(self.lost_at.map_or(at, |known| known.min(at)));
+                soonest(&mut self.lost_at, Some(at));
             }
         }
         if doubted {

@@ -86,6 +86,18 @@ impl Gateway {
         self.cleanup(now);
     }
 
+    /// An owner told of a room's places; `before`: the next one until then.
+    fn room_told(&mut self, now: Micros, at: u32, before: u64) {
+        if let Some(room) = self.rooms[at as usize].as_deref_mut() {
+            room.note_hole(now);
+            if room.ring.next() > before {
+                self.activate(at);
+            }
+        }
+        self.admit_waiting(now, at, false);
+        self.schedule_room(now, at);
+    }
+
     /// Takes a broker's frame. `false`: malformed or not a broker's to send.
     fn take_broker(&mut self, now: Micros, node: u32, epoch: u32, frame: &Frame<'_>) -> bool {
         let stream = |generation| StreamId {
@@ -112,12 +124,7 @@ impl Gateway {
                         Some(expired) => self.counters.dropped_expired += expired,
                         None => self.counters.dropped_stale_stream += count,
                     }
-                    room.note_hole(now);
-                    if room.ring.next() > gaps {
-                        self.activate(at);
-                    }
-                    self.admit_waiting(now, at, false);
-                    self.schedule_room(now, at);
+                    self.room_told(now, at, gaps);
                     return true;
                 }
                 let done = room.ingest(
@@ -164,12 +171,7 @@ impl Gateway {
                         self.counters.dropped_stale_stream += 1;
                         continue;
                     }
-                    room.note_hole(now);
-                    if room.ring.next() > before {
-                        self.activate(at);
-                    }
-                    self.admit_waiting(now, at, false);
-                    self.schedule_room(now, at);
+                    self.room_told(now, at, before);
                     // An owner that repeats its head may not have heard how far we are.
                     self.note_consumed(at);
                 }

@@ -1,9 +1,12 @@
 //! Frames: what a seal holds. Kind, flags, 16-bit length, body; a zero kind is padding to the end.
 
 use crate::codec::{Reader, Writer};
+use crate::limits::MISSING_RANGES_MAX;
 
 /// Bytes in front of a frame's body.
 pub const FRAME: usize = 4;
+/// Where a frame's flags stand, from its first byte.
+pub const FLAGS_AT: usize = 1;
 
 /// What a frame is. The whitelist of who may send which is in `docs/protocol.md` and in each role.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -169,7 +172,7 @@ pub fn append(
 }
 
 /// Missing runs of datagram sequences that a status can name.
-pub const STATUS_RANGES: usize = 4;
+pub const STATUS_RANGES: usize = MISSING_RANGES_MAX;
 
 /// What a receiver has seen of its peer's datagrams, and how much more it can take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

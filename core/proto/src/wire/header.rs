@@ -58,6 +58,19 @@ pub enum HeaderError {
 }
 
 impl Header {
+    /// What stands in front of a datagram without a session: whose it is, and nothing else.
+    pub fn clear(kind: DatagramKind, connection: u64) -> Self {
+        Header {
+            kind,
+            key_id: 0,
+            flags: 0,
+            connection,
+            epoch: 0,
+            sequence: 0,
+            placement: 0,
+        }
+    }
+
     #[inline]
     pub fn read(bytes: &[u8]) -> Result<Self, HeaderError> {
         let Some(bytes) = bytes.first_chunk::<HEADER>() else {

@@ -4,6 +4,7 @@ use super::frame::{append, FrameKind, FRAME};
 use super::room::STREAMS_MAX;
 use super::{Code, PublisherId, StreamId, HEADER};
 use crate::codec::{Reader, Writer};
+use crate::limits::MISSING_RANGES_MAX;
 
 /// Bytes of a client's publish frame in front of its messages.
 pub const PUBLISH: usize = FRAME + 4 + 4 + 8 + 8 + 1;
@@ -148,7 +149,7 @@ pub fn well_formed(messages: &[u8], count: u8, payload: usize) -> bool {
 /// Runs of positions that one acknowledgement can carry.
 pub const ACK_RUNS: usize = 16;
 /// Missing ranges that one acknowledgement can carry.
-pub const ACK_RANGES: usize = 4;
+pub const ACK_RANGES: usize = MISSING_RANGES_MAX;
 
 /// What a room's owner has of a publisher's messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -173,7 +174,16 @@ pub struct Ack {
 
 impl Ack {
     /// Bytes of the longest acknowledgement between broker and proxy.
-    pub const LEN_MAX: usize = FRAME + 8 + 4 + 4 + 1 + 16 + 6 + StreamId::LEN + 2 + ACK_RANGES * 12 + ACK_RUNS * 18;
+    pub const LEN_MAX: usize = Ack::len_of(ACK_RANGES, ACK_RUNS);
+
+    const fn len_of(ranges: usize, runs: usize) -> usize {
+        FRAME + 8 + 4 + 4 + 1 + 16 + 6 + StreamId::LEN + 2 + ranges * 12 + runs * 18
+    }
+
+    /// Bytes of this one between broker and proxy.
+    pub fn link_len(&self) -> usize {
+        Ack::len_of(self.missing.len(), self.runs.len())
+    }
 
     fn read_from(reader: &mut Reader<'_>) -> Option<Self> {
         let mut ack = Ack {
@@ -335,6 +345,7 @@ mod tests {
             let mut writer = Writer::new(&mut bytes);
             prop_assert!(ack.write_link(&mut writer, session));
             let len = writer.len();
+            prop_assert_eq!(len, ack.link_len());
             let frame = Frames::new(&bytes[..len]).next().unwrap().unwrap();
             let (back, rest) = Ack::read_link(frame.body).unwrap();
             prop_assert_eq!(back, session);

@@ -1183,16 +1183,7 @@ impl Rig<Client> {
                 let done = respond(ResponderKey::Client(&key), &bound, noise, &[], &mut self.entropy).unwrap();
                 let id = 1 << 40 | u64::from(port);
                 let mut answer = vec![0; HEADER];
-                Header {
-                    kind: DatagramKind::Accept,
-                    key_id: 0,
-                    flags: 0,
-                    connection: header.connection,
-                    epoch: 0,
-                    sequence: 0,
-                    placement: 0,
-                }
-                .write(&mut answer);
+                Header::clear(DatagramKind::Accept, header.connection).write(&mut answer);
                 answer.extend_from_slice(&id.to_le_bytes());
                 answer.extend_from_slice(&(done.message2.len() as u16).to_le_bytes());
                 answer.extend_from_slice(&done.message2);
@@ -1298,13 +1289,8 @@ pub fn fuzz_handshake(data: &[u8]) {
             // A hello of full length with the cookie that the door gave, whatever stands behind it.
             datagram.resize(1200.max(datagram.len()), 0);
             Header {
-                kind: DatagramKind::Hello,
                 key_id: 1,
-                flags: 0,
-                connection: u64::from(who),
-                epoch: 0,
-                sequence: 0,
-                placement: 0,
+                ..Header::clear(DatagramKind::Hello, u64::from(who))
             }
             .write(&mut datagram);
             if let Some(cookie) = cookies.get(&(at, who)) {
