@@ -53,24 +53,41 @@ pub struct Heard {
     untold: (u64, u64),
 }
 
-impl Heard {
-    /// `told`: the highest that the status before told of, and how many had come by then.
-    fn new(status: Status, told: (u64, u32)) -> Self {
-        let (judged, received) = told;
-        // As many came as were sent: nothing was lost since.
-        let clean = u64::from(status.received.wrapping_sub(received)) == status.highest.saturating_sub(judged);
+/// What statuses have told so far.
+#[derive(Default)]
+struct Told {
+    highest: u64,
+    received: u32,
+    /// What was missing may have come since, and have been counted, until this one is the highest.
+    late_until: u64,
+}
+
+impl Told {
+    /// Takes a status of a peer that takes nothing which is `reach` behind the highest.
+    fn hear(&mut self, status: Status, reach: u64) -> Heard {
+        let judged = self.highest;
+        // As many came as were sent, and none of them was an earlier one: nothing was lost since.
+        let clean = judged >= self.late_until
+            && u64::from(status.received.wrapping_sub(self.received)) == status.highest.saturating_sub(judged);
         let told_from = match status.missing() {
             [.., (first, _)] if status.missing().len() == STATUS_RANGES => *first,
             [] if clean => 0,
             _ => (status.highest + 1).saturating_sub(STATUS_SPAN),
         };
+        let missing = status.missing_len > 0 || judged + 1 < told_from;
+        if missing {
+            self.late_until = status.highest + reach;
+        }
+        (self.highest, self.received) = (status.highest.max(judged), status.received);
         Heard {
-            missing: status.missing_len > 0 || judged + 1 < told_from,
+            missing,
             status,
             untold: (judged, told_from),
         }
     }
+}
 
+impl Heard {
     /// Whether `sequence` is missing at the peer, or may be. It is judged by the first status that goes so far.
     pub fn lost(&self, sequence: u64) -> bool {
         let (judged, told_from) = self.untold;
@@ -98,8 +115,7 @@ pub enum Control {
 pub struct Conn<const BLOCKS: usize> {
     pub flow: Flow,
     log_in: LogReceiver,
-    /// The highest that a status told of, and how many had come by then.
-    told: (u64, u32),
+    told: Told,
     tail_sequence: u64,
     status_from: u64,
     pub sent_at: Micros,
@@ -178,7 +194,7 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
             silence: 0,
             sent_at: now,
             tail_at: None,
-            told: (0, 0),
+            told: Told::default(),
             tail_sequence: 0,
         }
     }
@@ -266,9 +282,8 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         if !self.flow.status(now, &status) {
             return None;
         }
-        let mut heard = Heard::new(status, self.told);
+        let mut heard = self.told.hear(status, 64 * BLOCKS as u64);
         heard.missing |= !status.covers(self.tail_sequence);
-        self.told = (status.highest.max(self.told.0), status.received);
         self.log.heard(status.highest);
         if status.highest >= self.tail_sequence {
             self.tail_at = None;
@@ -528,7 +543,9 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::Dice;
     use proptest::prelude::*;
+    use std::collections::BTreeSet;
 
     /// When the datagram that left at 1 s is probed for, on a path with this round trip.
     fn probes(rtt: Micros) -> Vec<Micros> {
@@ -564,40 +581,96 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_late_datagram_does_not_stand_in_for_one_that_was_lost() {
+        let (mut window, mut told, mut came) = (Window::<16>::default(), Told::default(), 0);
+        let mut hear = |sequences: &mut dyn Iterator<Item = u64>| {
+            came += sequences
+                .filter(|sequence| window.commit(*sequence) == Verdict::Fresh)
+                .count() as u32;
+            let mut status = Status {
+                highest: window.highest(),
+                received: came,
+                ..Status::default()
+            };
+            status.missing_len = window.missing_ranges(&mut status.missing) as u8;
+            told.hear(status, 1_024)
+        };
+        assert!(hear(&mut (1..=20).filter(|sequence| *sequence != 10)).lost(10));
+        for at in 1..45 {
+            hear(&mut (20 * at + 1..=20 * at + 20));
+        }
+        let heard = hear(
+            &mut [10]
+                .into_iter()
+                .chain((901..=1_300).filter(|sequence| *sequence != 905)),
+        );
+        assert!(heard.missing && heard.lost(905));
+    }
+
+    /// So many datagrams, how many of them are lost or come after so many stretches more, and whether the status that is
+    /// made when it ends is heard.
+    fn stretch() -> impl Strategy<Value = (u64, u64, u64, usize, bool)> {
+        let datagrams = prop_oneof![4 => 1..60u64, 4 => 200..700u64, 1 => 1_000..1_200u64];
+        let few = || prop_oneof![6 => Just(0u64), 3 => Just(1), 1 => 2..30u64];
+        (datagrams, few(), few(), 0..4usize, prop::bool::weighted(0.8))
+    }
+
     proptest! {
-        /// Datagrams come, late or never; a status is made now and then, and some of those come.
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
         #[test]
         fn what_is_lost_is_told_by_one_status_or_another(
-            steps in prop::collection::vec((prop_oneof![9 => Just(0u8), 1 => 1..4u8], 0..400u16), 1..3_000),
+            mut stretches in prop::collection::vec(stretch(), 1..12),
+            seed in any::<u64>(),
         ) {
-            let mut window = Window::<16>::default();
-            let (mut told, mut received, mut late) = ((0, 0u32), 0u32, Vec::new());
-            let mut lost = std::collections::BTreeSet::new();
-            for (sequence, (fate, other)) in (1..).zip(steps) {
-                match fate {
-                    0 => {
+            // In the end all comes, for so long that nothing of before can.
+            let troubled = stretches.len();
+            stretches.extend([(40, 0, 0, 0, true); 40]);
+            stretches.push((700, 0, 0, 0, true));
+            let (mut dice, mut window, mut told) = (Dice::new(seed), Window::<16>::default(), Told::default());
+            // Of all that was sent: what came, what did not and no status has told of, and what comes late.
+            let (mut sent, mut judged, mut came, mut late) = (0, 0, BTreeSet::new(), Vec::new());
+            let mut untold = BTreeSet::new();
+            for (at, (datagrams, lost, tardy, after, heard)) in stretches.into_iter().enumerate() {
+                for chosen in 0..lost + tardy {
+                    let sequence = sent + 1 + dice.below(datagrams);
+                    untold.insert(sequence);
+                    late.extend((chosen >= lost).then_some((at + after, sequence)));
+                }
+                for sequence in sent + 1..=sent + datagrams {
+                    if !untold.contains(&sequence) {
                         window.commit(sequence);
-                        received += 1;
-                    }
-                    1 => late.push(sequence),
-                    _ => {
-                        lost.insert(sequence);
+                        came.insert(sequence);
                     }
                 }
-                if other < 20 {
-                    for sequence in late.drain(..) {
-                        received += u32::from(window.commit(sequence) == Verdict::Fresh);
+                sent += datagrams;
+                let highest = window.highest();
+                let mut status = Status { highest, received: came.len() as u32, ..Status::default() };
+                status.missing_len = window.missing_ranges(&mut status.missing) as u8;
+                if heard && highest > 0 {
+                    let told_from = match status.missing() {
+                        [_, _, _, (first, _)] => *first,
+                        _ => highest.saturating_sub(255),
+                    };
+                    let heard = told.hear(status, 1_024);
+                    let mut any = false;
+                    for sequence in highest.saturating_sub(4_000)..=sent + 1 {
+                        let lost = heard.lost(sequence);
+                        any |= lost;
+                        prop_assert!(lost || sequence > highest || !untold.contains(&sequence), "nobody tells of {sequence}");
+                        let told_of = sequence <= judged || sequence >= told_from;
+                        prop_assert!(!lost || !told_of || sequence <= highest && !came.contains(&sequence), "{sequence} came");
                     }
+                    prop_assert_eq!(heard.missing, any);
+                    prop_assert!(at < troubled + 30 || !any, "nothing was lost for long");
+                    untold = untold.split_off(&(highest + 1));
+                    judged = highest;
                 }
-                if other == 399 || other % 50 == 7 && other > 300 {
-                    let mut status = Status { highest: window.highest(), received, ..Status::default() };
-                    status.missing_len = window.missing_ranges(&mut status.missing) as u8;
-                    let heard = Heard::new(status, told);
-                    prop_assert!(heard.missing || !(1..=status.highest).any(|sequence| heard.lost(sequence)));
-                    told = (status.highest, received);
-                    lost.retain(|sequence| !heard.lost(*sequence));
-                    let silent: Vec<_> = lost.range(..=status.highest).collect();
-                    prop_assert!(silent.is_empty(), "{silent:?} of {}", status.highest);
+                for &(_, sequence) in late.iter().filter(|(when, _)| *when == at) {
+                    if window.commit(sequence) == Verdict::Fresh {
+                        untold.remove(&sequence);
+                        came.insert(sequence);
+                    }
                 }
             }
         }
