@@ -3,6 +3,7 @@
 import base64
 import sys
 from collections.abc import Iterable
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -22,7 +23,7 @@ async def subscribe(place: Folder, room: str, count: int | None, as_json: bool) 
         async for batch in joined.batches():
             wanted, left = take(batch, left)
             try:
-                await writer.write(render(wanted, as_json))
+                await show(writer, wanted, as_json)
             except BrokenPipeError:
                 return 0
             if left == 0:
@@ -43,30 +44,30 @@ def take(batch: Iterable[Message | Gap], left: int | None) -> tuple[list[Message
     return wanted, left
 
 
-def render(batch: Iterable[Message | Gap], as_json: bool) -> bytes:
-    """What goes to stdout. Gaps go to stderr, as lines; in JSON they stand among the messages, in order."""
-    pieces: list[bytes] = []
-    for item in batch:
-        if sdk.is_message(item):
-            pieces.append(_message_json(item) if as_json else item.data)
-        elif sdk.is_gap(item) and as_json:
-            gap = {"stream": str(item.stream), "first": item.first, "last": item.last, "reason": str(item.reason)}
-            pieces.append(msgspec.json.encode({"gap": gap}))
-        elif sdk.is_gap(item):
-            last = "unknown" if item.last is None else item.last
-            words = f"gap stream={item.stream} first={item.first} last={last} reason={item.reason}"
-            print(words, file=sys.stderr, flush=True)
-    return b"".join(piece + b"\n" for piece in pieces)
+async def show(writer: Writer, batch: Iterable[Message | Gap], as_json: bool) -> None:
+    """Print in order: messages on stdout; gaps on stderr, once all before them is written, but in JSON among the messages."""
+    if as_json:
+        await writer.write(b"".join(_json(item) + b"\n" for item in batch))
+        return
+    for gap, items in groupby(batch, sdk.is_gap):
+        if gap:
+            for item in filter(sdk.is_gap, items):
+                last = "unknown" if item.last is None else item.last
+                words = f"gap stream={item.stream} first={item.first} last={last} reason={item.reason}"
+                print(words, file=sys.stderr, flush=True)
+        else:
+            await writer.write(b"".join(item.data + b"\n" for item in filter(sdk.is_message, items)))
 
 
-def _message_json(message: Message) -> bytes:
-    document: dict[str, Any] = {
-        "room": message.room,
-        "position": str(message.position),
-        "sender": message.sender,
-    }
-    try:
-        document["data"] = message.data.decode()
-    except UnicodeDecodeError:
-        document["data_base64"] = base64.b64encode(message.data).decode()
+def _json(item: Message | Gap) -> bytes:
+    document: dict[str, Any] = {}
+    if sdk.is_message(item):
+        document = {"room": item.room, "position": str(item.position), "sender": item.sender}
+        try:
+            document["data"] = item.data.decode()
+        except UnicodeDecodeError:
+            document["data_base64"] = base64.b64encode(item.data).decode()
+    elif sdk.is_gap(item):
+        reason = str(item.reason)
+        document["gap"] = {"stream": str(item.stream), "first": item.first, "last": item.last, "reason": reason}
     return msgspec.json.encode(document)

@@ -1,6 +1,7 @@
 """`sub` prints bytes as they are and tells gaps apart; `pub` keeps the order and waits for the last answer."""
 
 import asyncio
+import contextlib
 import json
 import os
 from collections.abc import AsyncIterator
@@ -8,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from control.commands import pipes, pub
-from control.commands.sub import render, take
+from control.commands.sub import show, take
 from control.errors import UserError
 from tests.fakes.library import Client, Gap, Message
 
@@ -16,15 +17,23 @@ ONE, TWO = Message("r", 1, 7, b"one"), Message("r", 2, 7, b"\xff\x00")
 GAP = Gap(5, 3, None, "owner_lost")
 
 
-def test_messages_are_printed_byte_for_byte_and_gaps_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    assert render([ONE, GAP, Gap(5, 3, 4, "slow"), TWO], as_json=False) == b"one\n\xff\x00\n"
-    assert capsys.readouterr().err == (
-        "gap stream=5 first=3 last=unknown reason=owner_lost\ngap stream=5 first=3 last=4 reason=slow\n"
-    )
+async def shown(*items: Message | Gap, as_json: bool) -> bytes:
+    """What comes out of one pipe that both stdout and stderr lead to."""
+    ours, theirs = os.pipe()
+    with os.fdopen(theirs, "w") as both, contextlib.redirect_stderr(both):
+        await asyncio.wait_for(show(pipes.Writer(theirs), items, as_json), 5)
+    with os.fdopen(ours, "rb") as pipe:
+        return pipe.read()
 
 
-def test_json_keeps_order_and_bytes_that_are_no_text() -> None:
-    documents = [json.loads(line) for line in render([ONE, GAP, TWO], as_json=True).splitlines()]
+async def test_messages_are_printed_byte_for_byte_and_gaps_where_they_are() -> None:
+    gaps = b"gap stream=5 first=3 last=unknown reason=owner_lost\ngap stream=5 first=3 last=4 reason=slow\n"
+    printed = await shown(ONE, GAP, Gap(5, 3, 4, "slow"), TWO, as_json=False)
+    assert printed == b"one\n" + gaps + b"\xff\x00\n"
+
+
+async def test_json_keeps_order_and_bytes_that_are_no_text() -> None:
+    documents = [json.loads(line) for line in (await shown(ONE, GAP, TWO, as_json=True)).splitlines()]
     assert documents == [
         {"room": "r", "position": "1", "sender": 7, "data": "one"},
         {"gap": {"stream": "5", "first": 3, "last": None, "reason": "owner_lost"}},
