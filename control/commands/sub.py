@@ -45,7 +45,7 @@ def take(batch: Iterable[Message | Gap], left: int | None) -> tuple[list[Message
 
 
 async def show(writer: Writer, batch: Iterable[Message | Gap], as_json: bool) -> None:
-    """Print in order: messages on stdout; gaps on stderr, once all before them is written, but in JSON among the messages."""
+    """Print in order: messages on stdout, gaps on stderr once all before them is written; in JSON all on stdout."""
     if as_json:
         await writer.write(b"".join(_json(item) + b"\n" for item in batch))
         return
