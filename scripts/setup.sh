@@ -1,8 +1,8 @@
 #!/bin/sh
 # Brings a fresh clone to where it runs, and does nothing when that is already so.
 #
-#   scripts/setup.sh               tools, locked dependencies, the compiled parts
-#   scripts/setup.sh --services    also the servers that the whole test suite runs beside Muster
+#   scripts/setup.sh           tools, locked dependencies, the compiled parts
+#   scripts/setup.sh --tests   also what only the whole suite uses: clippy, and the servers that run beside Muster
 #
 # Everything it makes lies in this folder: .tools/ (uv) and .venv/. What must come from the system is
 # installed by apt when this runs as root, and named with the one line that installs it otherwise.
@@ -45,11 +45,13 @@ cargo_min() {
 
 compiler_works() { printf '#include <stdlib.h>\nint main(void) { return 0; }\n' | ${CC:-cc} -x c -o /dev/null - 2>/dev/null; }
 
-rust_packages() { # Debian 12 has a current Rust beside its own 1.63
+debian_12() { # which has a current Rust beside its own 1.63
     # shellcheck disable=SC1091
-    version=$( (. /etc/os-release && echo "${ID:-} ${VERSION_ID:-}") 2>/dev/null || true)
-    [ "$version" = 'debian 12' ] && echo rustc-web cargo-web || echo rustc cargo
+    [ "$( (. /etc/os-release && echo "${ID:-} ${VERSION_ID:-}") 2>/dev/null)" = 'debian 12' ]
 }
+
+rust_packages() { debian_12 && echo rustc-web cargo-web || echo rustc cargo; }
+clippy_package() { debian_12 && echo rust-web-clippy || echo rust-clippy; }
 
 missing_packages() { # one line of Debian packages; empty when nothing is missing
     missing=
@@ -60,8 +62,9 @@ missing_packages() { # one line of Debian packages; empty when nothing is missin
     echo $missing
 }
 
-missing_services() {
+missing_for_tests() {
     missing=
+    cargo clippy --version >/dev/null 2>&1 || missing=$(clippy_package)
     for name in redis-server mosquitto nats-server; do have "$name" || missing="$missing $name"; done
     echo $missing
 }
@@ -98,8 +101,8 @@ need_system() {
     [ -z "$packages" ] || die "still missing after apt: $packages (cargo >= 1.$RUST_MIN can also be installed with rustup)"
 }
 
-need_services() {
-    packages=$(missing_services)
+need_for_tests() {
+    packages=$(missing_for_tests)
     [ -n "$packages" ] || return 0
     # shellcheck disable=SC2086
     if can_apt; then
@@ -107,7 +110,7 @@ need_services() {
     elif [ "${CI:-}" = true ]; then
         die "missing; run: apt-get install --no-install-recommends $packages"
     else
-        say "tests that need these are skipped; to run them: apt-get install --no-install-recommends $packages"
+        say "what needs these is skipped; to run it too: apt-get install --no-install-recommends $packages"
     fi
 }
 
@@ -182,7 +185,7 @@ main() {
         fresh core "$core" || build_core
         fresh server "$server" || build_server "$server"
     fi
-    [ "${1:-}" != --services ] || need_services
+    [ "${1:-}" != --tests ] || need_for_tests
 }
 
 main "$@"

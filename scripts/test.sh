@@ -2,7 +2,7 @@
 # The whole suite: what reads the code, what runs the Rust parts, what runs everything. pytest's line is the last.
 set -u
 cd "$(dirname "$0")/.."
-scripts/setup.sh --services || exit $?
+scripts/setup.sh --tests || exit $?
 failed=0
 scripts/lint.sh || failed=1
 echo '== cargo test' >&2
