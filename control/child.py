@@ -14,6 +14,8 @@ from typing import IO, Any, Final, Literal
 import msgspec
 import structlog
 
+from control.errors import UserError
+
 BACKOFF_MIN_S: Final = 0.05
 BACKOFF_MAX_S: Final = 5.0
 HEALTHY_S: Final = 10.0
@@ -70,7 +72,12 @@ class Child:
     async def run(self) -> None:
         """Keep the process running until `stop`."""
         while not self._stopping.is_set():
-            code = await self._once()
+            code = None
+            try:
+                code = await self._once()
+            except (OSError, UserError) as error:  # a full disk, no process to be had: that may pass
+                self.error = str(error)
+                self._set("failed")
             if self._stopping.is_set():
                 break
             healthy = 0.0 if self._ready_at is None else time.monotonic() - self._ready_at

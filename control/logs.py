@@ -1,10 +1,29 @@
 """Logs: one JSON object per line on stderr, or text for eyes. Never one per packet."""
 
+import contextlib
 import logging
+import os
+import select
 import sys
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import structlog
+
+PIECE_BYTES: Final = 4_096
+"""What a pipe that is writable takes at once."""
+
+
+class _Stderr:
+    """Stderr that holds nobody up: what a full disk, a closed pipe or a reader that stands still does not take is lost."""
+
+    def write(self, text: str) -> None:
+        data = text.encode(errors="backslashreplace")
+        with contextlib.suppress(OSError):
+            while data and select.select((), (2,), (), 0)[1]:
+                data = data[os.write(2, data[:PIECE_BYTES]) :]
+
+    def flush(self) -> None:
+        """Nothing is kept."""
 
 
 def configure(level: str, style: Literal["json", "text"], **bound: Any) -> structlog.typing.FilteringBoundLogger:
@@ -23,7 +42,7 @@ def configure(level: str, style: Literal["json", "text"], **bound: Any) -> struc
             last,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=_Stderr()),  # type: ignore[arg-type]
         cache_logger_on_first_use=True,
     )
     log: structlog.typing.FilteringBoundLogger = structlog.get_logger(**bound)

@@ -35,6 +35,7 @@ READY_S: Final = 20.0
 STARTS_MAX: Final = 3
 DRAIN_MS: Final = 1_000
 KILL_S: Final = 2.0
+WRITE_AGAIN_S: Final = 1.0
 NODES: Final[Mapping[Role, int]] = {"router": 1, "broker": 2, "gateway": 3, "proxy": 4}
 # Publishers are refused first, members last are told what was still numbered.
 STOP_ORDER: Final[tuple[Role, ...]] = ("proxy", "broker", "gateway", "router")
@@ -63,6 +64,7 @@ class Supervisor:
         self._children: dict[Role, Child] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()
+        self._write_again: asyncio.TimerHandle | None = None
         self._open = contextlib.ExitStack()
 
     async def __aenter__(self) -> Self:
@@ -203,7 +205,18 @@ class Supervisor:
     def _on_change(self) -> None:
         self._changed.set()
         if len(self._children) == len(ROLES) and any(child.pid for child in self._children.values()):
+            self._write_record()
+
+    def _write_record(self) -> None:
+        """Write it, however often that takes: what it says of a role is no reason to let the role go."""
+        if self._write_again is not None:
+            self._write_again.cancel()
+            self._write_again = None
+        try:
             instance.write(self.folder, self.record())
+        except OSError as error:
+            self._log.warning("cannot be written", file=str(self.folder.record), error=error.strerror)
+            self._write_again = asyncio.get_running_loop().call_later(WRITE_AGAIN_S, self._write_record)
 
     def _endpoint(self, role: Role) -> Endpoint:
         host, port = self._clients[role]
@@ -229,6 +242,8 @@ class Supervisor:
                 await self._children[role].stop(KILL_S)
         if self._tasks:
             await asyncio.gather(*self._tasks)
+            if self._write_again is not None:
+                self._write_again.cancel()
             self.folder.record.unlink(missing_ok=True)
         self._open.close()
 

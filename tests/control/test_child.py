@@ -1,6 +1,7 @@
 """A supervised process comes back with back-off and goes when asked."""
 
 import asyncio
+import errno
 import random
 import sys
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from collections.abc import Sequence
 import structlog
 
 from control.child import BACKOFF_MAX_S, HEALTHY_S, Backoff, Child
+from control.errors import UserError
 from tests.waiting import until
 
 LOG = structlog.get_logger()
@@ -58,6 +60,24 @@ async def test_a_killed_process_is_started_again() -> None:
     await task
     assert child.state == "ended"
     assert child.pid == 0
+
+
+async def test_a_start_that_fails_for_now_is_tried_again() -> None:
+    failures: list[Exception] = [OSError(errno.ENOSPC, "no space"), UserError("the last epoch cannot be read")]
+
+    def command() -> Sequence[str]:
+        if failures:
+            raise failures.pop()
+        return [sys.executable, "-c", SERVES]
+
+    said: list[tuple[str, str | None]] = []
+    child = Child("fake", command, lambda: said.append((child.state, child.error)), LOG, Backoff(random.Random(1)))
+    task = asyncio.create_task(child.run())
+    await until_ready(child)
+    assert ("failed", "the last epoch cannot be read") in said
+    assert child.error is None
+    await child.stop(5)
+    await task
 
 
 async def test_a_process_that_does_not_listen_is_killed_at_the_deadline() -> None:

@@ -108,6 +108,31 @@ def _process(place: Folder, role: str) -> instance.Process:
     return next(process for process in instance.find(place).processes if process.role == role)
 
 
+async def test_roles_are_kept_up_while_their_file_cannot_be_written(tmp_path: Path) -> None:
+    config = settings(tmp_path)
+    place = instance.folder(config)
+    async with made(config) as supervisor:
+        before = supervisor.record().processes[0]
+        place.record.unlink()
+        place.record.mkdir()
+        os.kill(before.pid, signal.SIGKILL)
+        await until(lambda: (now := supervisor.record().processes[0]).ready and now.pid not in (0, before.pid))
+        place.record.rmdir()
+        await until(place.record.is_file)
+        assert instance.find(place) == supervisor.record()
+
+
+async def test_an_epoch_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    config = settings(tmp_path)
+    place = instance.folder(config)
+    instance.prepare(place)
+    (place.epochs / "node-2").write_text("what?")
+    async with asyncio.timeout(10):
+        with pytest.raises(UserError, match=r"broker cannot start: .*node-2: cannot read the last epoch"):
+            async with made(config):
+                pass
+
+
 async def test_a_second_instance_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     config = settings(tmp_path)
     async with made(config):

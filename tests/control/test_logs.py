@@ -1,0 +1,43 @@
+"""A log holds nobody up: whoever writes it goes on when nobody takes it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+LOGS = """
+from control import logs
+log = logs.configure("info", "json", role="broker")
+for number in range(3_000):
+    log.info("something happened", number=number, text="\\udcff" + "x" * number)
+print("went on", flush=True)
+"""
+
+
+def run(stderr: int) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", LOGS]
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, text=True, timeout=20, check=False)
+
+
+def test_each_line_is_one_document() -> None:
+    done = run(subprocess.PIPE)
+    assert done.stdout == "went on\n"
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [line["number"] for line in lines] == list(range(3_000))
+    assert lines[-1]["event"] == "something happened"
+    assert lines[-1]["role"] == "broker"
+
+
+@pytest.mark.parametrize("reader", ["stands still", "has gone", "has a full disk"])
+def test_nobody_need_take_it(reader: str) -> None:
+    ours, theirs = os.pipe()
+    if reader == "has a full disk":
+        os.close(theirs)
+        theirs = os.open("/dev/full", os.O_WRONLY)
+    if reader == "has gone":
+        os.close(ours)
+    done = run(theirs)
+    os.close(theirs)
+    assert (done.returncode, done.stdout) == (0, "went on\n")
