@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -21,10 +22,11 @@ def run(stderr: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, text=True, timeout=20, check=False)
 
 
-def test_each_line_is_one_document() -> None:
-    done = run(subprocess.PIPE)
-    assert done.stdout == "went on\n"
-    lines = [json.loads(line) for line in done.stderr.splitlines()]
+def test_each_line_is_one_document(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    with file.open("wb") as stream:
+        assert run(stream.fileno()).stdout == "went on\n"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert [line["number"] for line in lines] == list(range(3_000))
     assert lines[-1]["event"] == "something happened"
     assert lines[-1]["role"] == "broker"
