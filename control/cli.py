@@ -3,6 +3,7 @@
 Manners: data on stdout, all else on stderr; a mistake is one line and an exit code (`control/errors.py`).
 """
 
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from control.errors import USAGE, UserError
+from control.errors import FAILURE, USAGE, UserError
 
 app: Final = typer.Typer(
     name="muster",
@@ -184,6 +185,7 @@ def chance(flag: str, text: str | None) -> float | None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
+    open_missing_streams()
     try:
         code = app(arguments, prog_name="muster", standalone_mode=False)
         sys.stdout.flush()
@@ -193,6 +195,10 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has enough
         sys.stdout = None
         return 0
+    except OSError as error:
+        sys.stdout = None  # what it still holds would be tried once more
+        where = f"{error.filename}: " if error.filename else ""
+        return fail(f"{where}{error.strerror or error}", FAILURE)
     except typer.Abort:
         return 130
     except Exception as error:
@@ -205,6 +211,13 @@ def main(arguments: list[str] | None = None) -> int:
             return USAGE
         where = getattr(getattr(error, "ctx", None), "command_path", "muster")
         return fail(f"{show().rstrip('.')}; see {where} --help", USAGE)
+
+
+def open_missing_streams() -> None:
+    """A standard stream that was closed is /dev/null: another file would get its number, which libuv aborts on."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - it gets the lowest number: its own
 
 
 def fail(message: str, code: int) -> int:

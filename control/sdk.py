@@ -84,6 +84,9 @@ class Client(Protocol):
     async def writable(self, room: str) -> None:
         """Return when there is credit again."""
 
+    async def flush(self) -> None:
+        """Return when the owners have numbered everything that was published."""
+
     def stats(self) -> Mapping[str, int]:
         """What this client has counted."""
 

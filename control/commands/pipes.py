@@ -10,13 +10,18 @@ import threading
 from collections.abc import AsyncIterator
 from typing import Final
 
+from control.errors import UserError
+
 CHUNK_BYTES: Final = 1 << 16
 AHEAD: Final = 8
 """Chunks that are read before somebody takes them: 512 KiB."""
 
 
-async def lines(descriptor: int) -> AsyncIterator[list[bytes]]:
-    """The lines of a descriptor without their ends, as many at a time as were there. The last may lack its end."""
+async def lines(descriptor: int, longest: int) -> AsyncIterator[list[bytes]]:
+    """The lines of a descriptor without their ends, as many at a time as were there. The last may lack its end.
+
+    Raises `UserError` when more than `longest` bytes have come of a line that has not ended.
+    """
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
     free = threading.Semaphore(AHEAD)
@@ -35,14 +40,17 @@ async def lines(descriptor: int) -> AsyncIterator[list[bytes]]:
                 return
 
     threading.Thread(target=read, daemon=True, name="stdin").start()
-    rest = b""
+    rest, count = b"", 0
     while chunk := await chunks.get():
         if isinstance(chunk, OSError):
             raise chunk
         free.release()
         *whole, rest = (rest + chunk).split(b"\n")
+        count += len(whole)
         if whole:
             yield whole
+        if len(rest) > longest:
+            raise UserError(f"line {count + 1} does not end within {longest} bytes, the most that a message has")
     if rest:
         yield [rest]
 

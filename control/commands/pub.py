@@ -24,19 +24,21 @@ async def publish(place: Folder, room: str) -> int:
 
 
 async def send(client: Client, room: str, step: Callable[[int], None]) -> int:
-    """Publish in order. Wait where there is no credit, and for the answer to the last line, which covers all before it."""
-    sent, held = 0, None
-    async for lines in pipes.lines(0):
-        for line in lines:
-            if len(line) > MESSAGE_BYTES_MAX:
-                raise UserError(f"line {sent + 1} has {len(line)} bytes; a message has at most {MESSAGE_BYTES_MAX}")
-            while held is not None and not client.publish_nowait(room, held):
-                await client.writable(room)
-            held = line
-            sent += 1
-        step(sent)
-    if held is not None:
-        await client.publish(room, held)
+    """Publish each line as it comes, in order. Wait where there is no credit, and at the end until all are numbered."""
+    sent = 0
+    try:
+        async for lines in pipes.lines(0, MESSAGE_BYTES_MAX):
+            for line in lines:
+                if len(line) > MESSAGE_BYTES_MAX:
+                    raise UserError(f"line {sent + 1} has {len(line)} bytes; a message has at most {MESSAGE_BYTES_MAX}")
+                while not client.publish_nowait(room, line):
+                    await client.writable(room)
+                sent += 1
+            step(sent)
+    except UserError:  # the lines before it are published all the same
+        await client.flush()
+        raise
+    await client.flush()
     return sent
 
 

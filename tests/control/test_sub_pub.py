@@ -48,7 +48,7 @@ def test_only_messages_count() -> None:
 
 
 async def read_all(descriptor: int) -> list[bytes]:
-    return [line async for batch in pipes.lines(descriptor) for line in batch]
+    return [line async for batch in pipes.lines(descriptor, 10) for line in batch]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ async def test_lines_are_split_as_they_were(text: bytes, wanted: list[bytes]) ->
 async def test_a_line_comes_through_before_the_pipe_ends() -> None:
     ours, theirs = os.pipe()
     os.write(theirs, b"now\nhal")
-    lines = pipes.lines(ours)
+    lines = pipes.lines(ours, 10)
     assert await asyncio.wait_for(anext(lines), 5) == [b"now"]
     os.write(theirs, b"f\n")
     assert await asyncio.wait_for(anext(lines), 5) == [b"half"]
@@ -87,12 +87,35 @@ async def test_a_blocked_pipe_does_not_block_the_loop_and_a_closed_one_is_told()
 
 
 async def feed(monkeypatch: pytest.MonkeyPatch, lines: list[bytes]) -> None:
-    async def given(_descriptor: int) -> AsyncIterator[list[bytes]]:
+    async def given(_descriptor: int, _longest: int) -> AsyncIterator[list[bytes]]:
         for start in range(0, len(lines), 100):
             await asyncio.sleep(0)
             yield lines[start : start + 100]
 
     monkeypatch.setattr(pipes, "lines", given)
+
+
+async def test_a_line_that_does_not_end_is_not_kept() -> None:
+    ours, theirs = os.pipe()
+    os.write(theirs, b"one\n" + bytes(11))
+    lines = pipes.lines(ours, 10)
+    assert await anext(lines) == [b"one"]
+    with pytest.raises(UserError, match="line 2 does not end within 10 bytes"):
+        await asyncio.wait_for(anext(lines), 5)
+    os.close(theirs)
+    os.close(ours)
+
+
+async def test_a_line_is_published_before_the_next_one_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client()
+
+    async def given(_descriptor: int, _longest: int) -> AsyncIterator[list[bytes]]:
+        for line in (b"one", b"two"):
+            yield [line]
+            assert client.published[-1] == line
+
+    monkeypatch.setattr(pipes, "lines", given)
+    assert await pub.send(client, "room", lambda sent: None) == 2
 
 
 async def test_all_lines_are_published_in_order_and_the_last_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,6 +125,7 @@ async def test_all_lines_are_published_in_order_and_the_last_is_waited_for(monke
     assert await pub.send(client, "room", lambda sent: None) == 1000
     assert client.published == lines
     assert client.waited >= 1000 // 65
+    assert client.flushed == 1000
 
 
 async def test_nothing_is_published_for_no_lines(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,5 +137,8 @@ async def test_nothing_is_published_for_no_lines(monkeypatch: pytest.MonkeyPatch
 
 async def test_a_line_too_long_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     await feed(monkeypatch, [b"short", bytes(65_537)])
+    client = Client()
     with pytest.raises(UserError, match="line 2 has 65537 bytes"):
-        await pub.send(Client(), "room", lambda sent: None)
+        await pub.send(client, "room", lambda sent: None)
+    assert client.published == [b"short"]
+    assert client.flushed == 1, "what stands before it is published"

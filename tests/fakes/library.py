@@ -47,7 +47,7 @@ class Client:
     def __init__(self, credit: int = 256) -> None:
         self.credit = self.left = credit
         self.published: list[bytes] = []
-        self.waited = 0
+        self.waited = self.flushed = 0
 
     @asynccontextmanager
     async def join(self, room: str) -> AsyncIterator[Room]:
@@ -75,6 +75,10 @@ class Client:
         self.left -= 1
         self._publish(room, data)
         return True
+
+    async def flush(self) -> None:
+        await asyncio.sleep(0)
+        self.flushed = len(self.published)
 
     def stats(self) -> Mapping[str, int]:
         return {"repaired": 1}

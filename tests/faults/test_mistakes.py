@@ -65,6 +65,22 @@ def test_the_longest_line_is_taken(running: Instance) -> None:
     assert (code, said) == (0, "published 1 to room\n")
 
 
+def test_a_full_disk_takes_what_sub_prints_no_more(running: Instance) -> None:
+    with Path("/dev/full").open("wb") as full:
+        subscriber = running.command("sub", "full", "--count", "1", stdout=full, stderr=subprocess.PIPE)
+        assert subscriber.stderr is not None
+        assert subscriber.stderr.readline() == b"joined full\n"
+        assert run(running, "pub", "full", stdin=b"line\n")[0] == 0
+        check_line(subscriber.communicate(timeout=20)[1].decode(), "No space left on device")
+    assert subscriber.returncode == 1
+
+
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_a_standard_stream_may_be_closed(running: Instance, closed: str) -> None:
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", *MUSTER, "pub", "closed"]
+    assert subprocess.run(command, cwd=ROOT, env=running.environment, input=b"line\n", check=False).returncode == 0
+
+
 @pytest.mark.parametrize("word", ["sub", "pub"])
 def test_a_wrong_token(running: Instance, word: str) -> None:
     token = running.folder.token
