@@ -1,6 +1,7 @@
 """What is published to a room reaches its members: in order, whole, once, in every size."""
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import Iterable
 
@@ -68,6 +69,48 @@ async def test_batches_hold_all_that_came_in_order(address: muster.testing.Insta
                 if len(taken) == 5_000:
                     break
     assert taken == [b"%d" % number for number in range(5_000)]
+
+
+async def test_one_client_publishes_to_thousands_of_rooms(address: muster.testing.Instance) -> None:
+    names = [f"chat:{number}" for number in range(2_000)]
+    shares = [names[at : at + 250] for at in range(0, len(names), 250)]
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(muster.connect(address, proxies=())) for _ in shares]
+        joins = [client.join(name) for client, share in zip(clients, shares, strict=True) for name in share]
+        rooms = await asyncio.gather(*joins)
+        publisher = await stack.enter_async_context(muster.connect(address, gateways=()))
+        for name in names:
+            await publish_all(publisher, name, [b"first", b"second"])
+        # Again to the first, whose places others have had since, and to more than there are places for at once.
+        waits = [publisher.publish(name, data, timeout=30) for name in names[:400] for data in (b"third", b"fourth")]
+        positions = await asyncio.gather(*waits)
+        assert [each and each.offset for each in positions] == [3, 4] * 400
+        assert publisher.stats()["published"] == 4_800
+        for number, room in enumerate(rooms):
+            said = [b"first", b"second", b"third", b"fourth"][: 4 if number < 400 else 2]
+            assert await take(room, len(said)) == said
+
+
+async def test_who_waits_for_a_place_for_a_room_is_told_what_is_wrong(address: muster.testing.Instance) -> None:
+    async with muster.connect(address, timeout=0.2) as client:
+        address.stop("broker")
+        for number in range(256):
+            assert client.publish_nowait(f"r{number}", b"x")
+        assert not client.publish_nowait("another", b"x")
+        with pytest.raises(muster.TimedOut, match="wait for another to take messages"):
+            await client.writable("another")
+        with pytest.raises(muster.TimedOut, match="publish to another"):
+            await client.publish("another", b"x")
+        waits = [asyncio.create_task(client.publish("another", b"%d" % number, timeout=30)) for number in range(3)]
+        await asyncio.sleep(0)
+        with pytest.raises(muster.Invalid, match="a message is bytes, not str"):
+            await client.publish("another", "text")  # type: ignore[arg-type]
+        with pytest.raises(muster.TooLong):
+            await client.publish("another", bytes(65_537))
+        address.start("broker")
+        positions = await asyncio.gather(*waits)
+        assert [each and each.offset for each in positions] == [1, 2, 3]
+        await client.flush(30)
 
 
 @pytest.mark.parametrize("size", [0, 1, 1_100, 1_101, 30_000, 65_535, 65_536])

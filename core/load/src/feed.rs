@@ -235,7 +235,10 @@ impl Feed {
             socket: 0,
         };
         let mut client = Client::new(client, config.seed.wrapping_add(index as u64), Box::new(KernelEntropy));
-        let publication = client.publication(self.now, ROOM);
+        let publication = client
+            .publication(self.now, ROOM)
+            .expect("the first of its rooms")
+            .publication;
         self.by_addr.insert(addr, index);
         self.publishers.push(Publisher {
             client,

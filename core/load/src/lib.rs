@@ -12,6 +12,7 @@ use std::time::Duration;
 use muster_driver::{Driver, Faults};
 use muster_proto::client::publication::PublishError;
 use muster_proto::client::{Client, ClientConfig, Endpoint};
+use muster_proto::limits::SESSION_PUBLICATIONS_MAX;
 use muster_proto::machine::{Addr, Micros};
 use muster_udp::{monotonic_now, Counters, KernelEntropy, Socket, SocketOptions};
 
@@ -22,7 +23,7 @@ pub use swarm::{Latencies, Tally, HEAD};
 /// Clients that connect at the same time: 128 take the two cores some 40 ms.
 const KNOCKING_MAX: usize = 128;
 /// Rooms that one session may publish to, so publishers share them.
-const PUBLISHER_ROOMS: usize = 256;
+const PUBLISHER_ROOMS: usize = SESSION_PUBLICATIONS_MAX;
 /// How long saying goodbye may take.
 const CLOSE_PATIENCE_US: Micros = 2_000_000;
 
@@ -152,7 +153,10 @@ impl Load {
             }
         } else {
             for room in (0..rooms).filter(|room| members + room / PUBLISHER_ROOMS == index) {
-                self.publications[room] = swarm.client(index).publication(now, &self.rooms[room]);
+                let opened = swarm.client(index).publication(now, &self.rooms[room]);
+                self.publications[room] = opened
+                    .expect("a publisher has a place for each of its rooms")
+                    .publication;
             }
             swarm.touch(index);
         }

@@ -53,6 +53,8 @@ pub const ROOM_BYTES_MAX: usize = 160;
 
 // ---- Publishing -------------------------------------------------------------------------------------------------
 
+/// Rooms that one session may have open for publishing: 10 KiB of places at its proxy.
+pub const SESSION_PUBLICATIONS_MAX: usize = 256;
 /// Messages that one publisher may have unacknowledged in one room: 256 at a round trip of 10 ms are 25,600 a second.
 pub const CREDIT_MESSAGES: u64 = 256;
 /// The same in bytes: four of the largest messages, or 256 of 1 KiB.

@@ -179,6 +179,11 @@ impl LogSender {
         self.queue.as_ref().map_or(0, |queue| queue.cost)
     }
 
+    /// Whether the next record may find no place.
+    pub fn is_crowded(&self) -> bool {
+        self.pending_bytes() + LOG_RECORD_BYTES_MAX + RECORD_COST > self.bytes_max as usize
+    }
+
     /// Whether everything pushed is acknowledged.
     #[inline]
     pub fn is_idle(&self) -> bool {

@@ -7,12 +7,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 use muster_ahead::fetch;
 
-use crate::address::Bucket;
 use crate::conn::Control;
 use crate::door::{Door, DoorKey};
 use crate::gateway::{LINK_SOCKET, PUBLIC_SOCKET};
 use crate::handshake::{ClusterKeys, ResetSecret, ServerKey};
-use crate::limits;
+use crate::limits::{self, SESSION_PUBLICATIONS_MAX};
 use crate::links::{LinkChange, Links};
 use crate::machine::{Arrival, Entropy, Inbox, Machine, Micros, Outbox};
 use crate::name::{RoomKey, RoomName};
@@ -26,10 +25,9 @@ use crate::wire::publish::{well_formed, Ack, LinkPublish, Publish, LINK_PUBLISH}
 use crate::wire::record::Record;
 use crate::wire::{Code, FrameKind, Frames, PublisherId, Role, StreamId};
 
-/// Rooms that one session may publish to.
-pub const SESSION_ROOMS: usize = 256;
-/// Rooms a second that one session may open for publishing, and at once.
-pub const OPENS_A_SECOND: u32 = 10;
+/// Control records a second from one session, each of which opens a room: what brokers keep of so many for as long as they
+/// remember a room that nobody uses (60 s) is about 10 MB. One user's part of a broker is bounded there.
+pub const CONTROL_RATE: u32 = 200;
 /// Publish frames that wait for a broker's window, in bytes per broker: a burst of 2,000 full frames.
 pub const QUEUE_BYTES_MAX: usize = 2 << 20;
 /// Of these one session's, once the queue is half full.
@@ -62,7 +60,7 @@ crate::counters! {
         dropped_no_owner,
         /// Messages dropped: too much waits for the owner; the publisher repeats them.
         dropped_queue_full,
-        /// Messages dropped: a handle that the session did not open.
+        /// Messages dropped: a handle that the session did not open, or has closed.
         dropped_handle,
         /// Acknowledgements passed on to clients.
         acknowledgements_forwarded,
@@ -70,6 +68,8 @@ crate::counters! {
         dropped_acknowledgement,
         /// Rooms opened for publishing.
         rooms_opened,
+        /// Rooms that publishers closed.
+        rooms_closed,
         /// Opens refused, whatever the reason.
         opens_refused,
     }
@@ -82,30 +82,31 @@ pub enum ProxyEvent {
     Link(LinkChange),
 }
 
+/// A place for a room that is published to.
 #[derive(Clone, Copy)]
-struct OpenRoom {
+struct Place {
     key: RoomKey,
     incarnation: u64,
+    /// Below is the place's number, above how often it was used before: what is late for who had it before is nobody's.
+    handle: u32,
+    open: bool,
 }
 
 /// What a proxy keeps per session.
+#[derive(Default)]
 #[repr(C)] // what every datagram needs stands in front
 pub struct Publisher {
-    rooms: Vec<OpenRoom>,
+    places: Vec<Place>,
     /// What the queues to brokers hold of this session.
     queued: usize,
-    opens: Bucket,
     acks: VecDeque<Vec<u8>>,
 }
 
-impl Default for Publisher {
-    fn default() -> Self {
-        Publisher {
-            rooms: Vec::new(),
-            opens: Bucket::new(OPENS_A_SECOND, SESSION_ROOMS as u32),
-            acks: VecDeque::new(),
-            queued: 0,
-        }
+impl Publisher {
+    /// The place that `handle` names, as long as it is open.
+    fn place(&mut self, handle: u32) -> Option<&mut Place> {
+        let place = self.places.get_mut(handle as usize % SESSION_PUBLICATIONS_MAX)?;
+        (place.open && place.handle == handle).then_some(place)
     }
 }
 
@@ -133,7 +134,7 @@ impl Proxy {
         let node = Node::new(config.me, config.payload, seed, entropy);
         Proxy {
             links: Links::new(link, config.cluster, LINK_SOCKET),
-            sessions: Sessions::new(public, config.keepalive_ms, config.idle_ms),
+            sessions: Sessions::new(public, config.keepalive_ms, config.idle_ms, CONTROL_RATE),
             queues: BTreeMap::new(),
             placement: Placement::default(),
             name_key: config.name_key,
@@ -164,7 +165,7 @@ impl Proxy {
         if let Some((slot, waiting)) = self.sessions.answer(now, id, user) {
             for bytes in waiting {
                 if let Some(record) = Record::read(&bytes) {
-                    self.request(now, slot, record);
+                    self.request(slot, record);
                 }
             }
             self.sessions.reschedule(now, slot);
@@ -223,7 +224,7 @@ impl Proxy {
         }
         for bytes in records {
             if let Some(record) = self.sessions.record(now, slot, &bytes) {
-                self.request(now, slot, record);
+                self.request(slot, record);
             }
         }
         self.sessions.after(now, slot, elicits, control);
@@ -233,23 +234,24 @@ impl Proxy {
         }
     }
 
-    fn request(&mut self, now: Micros, slot: u32, record: Record<'_>) {
+    fn request(&mut self, slot: u32, record: Record<'_>) {
         let answer = match record {
             Record::Open {
                 request,
                 name,
                 incarnation,
-            } => match self.open(now, slot, name, incarnation) {
+            } => match self.open(slot, name, incarnation) {
                 Ok(handle) => Record::Opened { request, handle },
                 Err(code) => {
                     self.counters.opens_refused += 1;
                     Record::Refused {
                         request,
                         code,
-                        retry_ms: if code.retry() { 200 } else { 0 },
+                        retry_ms: 0,
                     }
                 }
             },
+            Record::Close { handle } => return self.close(slot, handle),
             Record::Join { request, .. } => Record::Refused {
                 request,
                 code: Code::NotAllowed,
@@ -260,30 +262,46 @@ impl Proxy {
         self.sessions.tell(slot, &answer);
     }
 
-    fn open(&mut self, now: Micros, slot: u32, name: &[u8], incarnation: u64) -> Result<u32, Code> {
+    fn open(&mut self, slot: u32, name: &[u8], incarnation: u64) -> Result<u32, Code> {
         let key = RoomName::from_bytes(name)
             .map_err(|_| Code::BadRoomName)?
             .key(&self.name_key);
         let Some(peer) = self.sessions.table.get_mut(slot) else {
             return Err(Code::Unknown);
         };
-        let publisher = &mut peer.data.data;
-        if let Some(handle) = publisher
-            .rooms
-            .iter()
-            .position(|known| known.key == key && known.incarnation == incarnation)
-        {
-            return Ok(handle as u32);
+        let places = &mut peer.data.data.places;
+        let known = |place: &&Place| place.open && place.key == key && place.incarnation == incarnation;
+        if let Some(place) = places.iter().find(known) {
+            return Ok(place.handle);
         }
-        if publisher.rooms.len() >= SESSION_ROOMS {
+        let at = places.iter().position(|place| !place.open).unwrap_or(places.len());
+        if at >= SESSION_PUBLICATIONS_MAX {
             return Err(Code::TooManyRooms);
         }
-        if !publisher.opens.take(now, 1) {
-            return Err(Code::RateLimited);
+        let used = places.get(at).map(|place| place.handle);
+        let place = Place {
+            key,
+            incarnation,
+            handle: used.map_or(at as u32, |handle| handle.wrapping_add(SESSION_PUBLICATIONS_MAX as u32)),
+            open: true,
+        };
+        match places.get_mut(at) {
+            Some(free) => *free = place,
+            None => places.push(place),
         }
-        publisher.rooms.push(OpenRoom { key, incarnation });
         self.counters.rooms_opened += 1;
-        Ok(publisher.rooms.len() as u32 - 1)
+        Ok(place.handle)
+    }
+
+    /// Frees the place of a room that is published to no more.
+    fn close(&mut self, slot: u32, handle: u32) {
+        let Some(peer) = self.sessions.table.get_mut(slot) else {
+            return;
+        };
+        if let Some(place) = peer.data.data.place(handle) {
+            place.open = false;
+            self.counters.rooms_closed += 1;
+        }
     }
 
     fn publish(&mut self, slot: u32, body: &[u8]) {
@@ -294,11 +312,11 @@ impl Proxy {
         };
         let count = u64::from(frame.count);
         self.counters.messages_received += count;
-        let Some(peer) = self.sessions.table.get(slot).filter(|peer| peer.data.is_open()) else {
+        let Some(peer) = self.sessions.table.get_mut(slot).filter(|peer| peer.data.is_open()) else {
             self.counters.dropped_handle += count;
             return;
         };
-        let Some(open) = peer.data.data.rooms.get(frame.handle as usize).copied() else {
+        let Some(open) = peer.data.data.place(frame.handle).copied() else {
             self.counters.dropped_handle += count;
             return;
         };
@@ -539,7 +557,7 @@ impl Machine for Proxy {
                 .take()
                 .and_then(|slot| self.sessions.fetch_key(&self.node.keys, slot))
             {
-                publisher.rooms.first().map(fetch);
+                publisher.places.first().map(fetch);
             }
             if step < count {
                 let (arrival, datagram) = inbox.datagram(step);

@@ -24,8 +24,7 @@ pub const HALF_OPEN_MAX: usize = 4_096;
 pub const HALF_OPEN_LIFE: Micros = 5_000_000;
 /// Credentials that wait for the authenticator's answer.
 pub const QUESTIONS_MAX: usize = 256;
-/// Control records a second from one session, and at once (256 joins and the credential).
-pub const CONTROL_RATE: u32 = 20;
+/// Control records that one session may send at once (256 joins and the credential); how many a second is the role's.
 pub const CONTROL_BURST: u32 = 300;
 /// Records that wait for the answer about the credential.
 const WAITING_MAX: usize = 300;
@@ -129,6 +128,7 @@ pub struct Sessions<T> {
     pub draining: bool,
     keepalive_ms: u32,
     idle: Micros,
+    control_rate: u32,
     half_open: VecDeque<(u64, Micros)>,
     questions: VecDeque<Question>,
     asking: usize,
@@ -138,7 +138,7 @@ pub struct Sessions<T> {
 }
 
 impl<T: Default> Sessions<T> {
-    pub fn new(door: Door, keepalive_ms: u32, idle_ms: u32) -> Self {
+    pub fn new(door: Door, keepalive_ms: u32, idle_ms: u32, control_rate: u32) -> Self {
         Sessions {
             table: Table::default(),
             door,
@@ -146,6 +146,7 @@ impl<T: Default> Sessions<T> {
             draining: false,
             keepalive_ms,
             idle: Micros::from(idle_ms) * 1000,
+            control_rate,
             half_open: VecDeque::new(),
             questions: VecDeque::new(),
             asking: 0,
@@ -322,9 +323,9 @@ impl<T: Default> Sessions<T> {
     /// Sorts a record: those of an open session come back for the role; the credential becomes a question; others wait.
     pub fn record<'a>(&mut self, now: Micros, slot: u32, bytes: &'a [u8]) -> Option<Record<'a>> {
         let peer = self.table.get_mut(slot)?;
-        // A leave is not counted: it undoes a join that was, and one that is dropped would leave a member behind for good.
-        let leave = matches!(Record::read(bytes), Some(Record::Leave { .. }));
-        if !leave && !peer.data.control.take(now, 1) {
+        // What undoes a join or an open that was is not counted: dropped, it would leave a member or a place behind for good.
+        let undoes = matches!(Record::read(bytes), Some(Record::Leave { .. } | Record::Close { .. }));
+        if !undoes && !peer.data.control.take(now, 1) {
             self.counters.dropped_control_rate += 1;
             // A record is acknowledged as soon as it is delivered, so what is dropped here must be answered.
             if let Some(record) = Record::read(bytes) {
@@ -337,7 +338,9 @@ impl<T: Default> Sessions<T> {
             return None;
         };
         match (peer.data.state, &record) {
-            (State::Open, Record::Join { .. } | Record::Leave { .. } | Record::Open { .. }) => return Some(record),
+            (State::Open, Record::Join { .. } | Record::Leave { .. } | Record::Open { .. } | Record::Close { .. }) => {
+                return Some(record)
+            }
             (State::Proven, Record::Authenticate { credential }) => {
                 if self.asking >= QUESTIONS_MAX || self.draining {
                     self.refuse(now, slot, Code::Busy);
@@ -550,7 +553,7 @@ impl<T: Default> Sessions<T> {
                 data: T::default(),
                 probe: false,
                 state: State::HalfOpen,
-                control: Bucket::new(CONTROL_RATE, CONTROL_BURST),
+                control: Bucket::new(self.control_rate, CONTROL_BURST),
                 since: now,
                 waiting: Vec::new(),
                 path: None,

@@ -14,7 +14,7 @@ use muster_proto::machine::{Addr, Machine};
 use muster_proto::proxy::Proxy;
 use muster_proto::router::GATEWAY_LEASE;
 use muster_proto::wire::header::{DatagramKind, Header, HEADER};
-use muster_proto::wire::publish::{Ack, Positions, PROMPT};
+use muster_proto::wire::publish::{Ack, LinkPublish, Positions, PROMPT};
 use muster_proto::wire::record::Record;
 use muster_proto::wire::room::{
     read_link_repair, write_link_repair, GapPlace, LinkBlock, LinkHead, RoomBlock, Skip, OLD,
@@ -324,6 +324,206 @@ fn a_proxy_says_that_an_owner_is_not_there() {
     assert_eq!(counter(&rig.machine, "dropped_no_owner"), 2);
 }
 
+fn open(rig: &mut Rig<Proxy>, request: u32) -> Record<'static> {
+    let name = format!("sports:{request}");
+    rig.peers[0].take_records();
+    rig.tell(
+        0,
+        &Record::Open {
+            request,
+            name: name.as_bytes(),
+            incarnation: u64::from(request),
+        },
+    );
+    rig.pass(10_000, 1_000);
+    let answer = rig.peers[0].take_records().pop().expect("an answer");
+    match Record::read(&answer) {
+        Some(Record::Opened { request, handle }) => Record::Opened { request, handle },
+        Some(Record::Refused {
+            request,
+            code,
+            retry_ms,
+        }) => Record::Refused {
+            request,
+            code,
+            retry_ms,
+        },
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_place_that_was_closed_is_used_again_and_takes_nothing_of_who_had_it_before() {
+    let mut rig = Rig::<Proxy>::new();
+    let (code, retry_ms) = (Code::TooManyRooms, 0);
+    // The first is open already.
+    for request in 2..257 {
+        let handle = request - 1;
+        assert_eq!(open(&mut rig, request), Record::Opened { request, handle });
+    }
+    let request = 257;
+    let counts = |rig: &Rig<Proxy>| {
+        let counters = &rig.machine.counters;
+        [
+            counters.messages_received,
+            counters.messages_forwarded,
+            counters.dropped_handle,
+        ]
+    };
+    let before = counts(&rig);
+    assert_eq!(
+        open(&mut rig, request),
+        Record::Refused {
+            request,
+            code,
+            retry_ms
+        }
+    );
+    rig.tell(0, &Record::Close { handle: 7 + 256 });
+    assert_eq!(
+        open(&mut rig, request),
+        Record::Refused {
+            request,
+            code,
+            retry_ms
+        }
+    );
+    (0..2).for_each(|_| rig.tell(0, &Record::Close { handle: 7 }));
+    let handle = 7 + 256;
+    assert_eq!(open(&mut rig, request), Record::Opened { request, handle });
+    assert_eq!(
+        open(&mut rig, request),
+        Record::Opened { request, handle },
+        "asked twice"
+    );
+    assert_eq!(rig.machine.counters.rooms_closed, 1);
+    // What is late for the eighth room goes nowhere, what is for its successor goes there.
+    rig.peers[2].got.clear();
+    rig.say(0, &publish(7, 1, 1, &[b"late"]));
+    rig.pass(10_000, 1_000);
+    assert_eq!(rig.peers[2].frames(FrameKind::LinkPublish), 1, "of before");
+    rig.say(0, &publish(handle, 1, 1, &[b"new", b"newer"]));
+    rig.pass(10_000, 1_000);
+    let passed = rig.peers[2]
+        .got
+        .iter()
+        .find(|(kind, _)| *kind == FrameKind::LinkPublish);
+    let passed = LinkPublish::read(&passed.expect("it went on").1).expect("well formed");
+    let incarnation = u64::from(request);
+    assert_eq!(
+        (passed.room, passed.publisher.incarnation, passed.handle),
+        (room_id("sports:257"), incarnation, handle)
+    );
+    assert_eq!(counts(&rig), [before[0] + 3, before[1] + 2, before[2] + 1]);
+}
+
+/// A client whose places are all taken: 256 rooms are open, and the first has messages that are not acknowledged.
+fn full_of_rooms() -> Rig<Client> {
+    let mut rig = Rig::<Client>::new();
+    for at in 1..256 {
+        let opened = rig.machine.publication(rig.now, &format!("sports:{at}"));
+        assert_eq!(
+            opened.map(|opened| (opened.publication, opened.closed)),
+            Some((at, None))
+        );
+        let (request, handle) = (2 + at, at);
+        rig.turn();
+        rig.tell(1, &Record::Opened { request, handle });
+    }
+    rig.pass(100_000, 5_000);
+    rig.peers[1].take_records();
+    rig
+}
+
+fn acknowledge(rig: &mut Rig<Client>, handle: u32, cumulative: u64) -> Vec<ClientEvent> {
+    let ack = Ack {
+        handle,
+        echo: 0,
+        code: Code::Ok,
+        cumulative,
+        highest: cumulative,
+        credit_messages: 256,
+        credit_bytes: 1 << 18,
+        stream: stream(1),
+        missing: vec![],
+        runs: vec![(1, 1, 9)],
+    };
+    let mut events = Vec::new();
+    rig.machine.drain_events(&mut events);
+    events.clear();
+    rig.say(1, &body(|writer| ack.write(writer)));
+    rig.machine.drain_events(&mut events);
+    events
+}
+
+#[test]
+fn a_client_closes_the_room_that_it_used_longest_ago_for_another() {
+    let mut rig = full_of_rooms();
+    for at in [2, 1, 3] {
+        assert_eq!(rig.machine.publish(at, b"used", 7), Ok(()));
+        rig.pass(10_000, 1_000);
+        acknowledge(&mut rig, at, 1);
+    }
+    (4..256).for_each(|at| assert_eq!(rig.machine.publish(at, b"used", 0), Ok(())));
+    let opened = rig.machine.publication(rig.now, "sports:new").expect("a place");
+    assert_eq!((opened.publication, opened.closed), (2 + 256, Some(2)));
+    rig.pass(10_000, 1_000);
+    let told = rig.peers[1].take_records();
+    let told: Vec<_> = told
+        .iter()
+        .map(|bytes| Record::read(bytes).expect("well formed"))
+        .collect();
+    assert_eq!(told[0], Record::Close { handle: 2 });
+    let Record::Open { request, .. } = told[1] else {
+        panic!("{:?}", told[1])
+    };
+    // Whatever is late for the one that was closed touches nobody.
+    assert!(rig.machine.publishing(2).is_none());
+    let new = opened.publication;
+    assert_eq!(
+        rig.machine.publish(2, b"closed", 8),
+        Err(PublishError::Refused(Code::Unknown))
+    );
+    assert_eq!(rig.machine.publish(new, b"new", 9), Ok(()));
+    rig.tell(1, &Record::Opened { request: 4, handle: 2 });
+    assert_eq!(rig.machine.publishing(new).and_then(|known| known.handle), None);
+    rig.tell(1, &Record::Opened { request, handle: 258 });
+    rig.pass(10_000, 1_000);
+    assert_eq!(acknowledge(&mut rig, 2, 1), []);
+    assert_eq!(rig.machine.publishing(new).map(|known| known.unacknowledged()), Some(1));
+    let events = acknowledge(&mut rig, 258, 1);
+    assert!(
+        matches!(events[..], [ClientEvent::Published(done)] if done.ticket == 9),
+        "{events:?}"
+    );
+    // It comes back as another life.
+    let again = rig.machine.publication(rig.now, "sports:2").expect("a place");
+    assert_eq!(again.closed, Some(1));
+    rig.pass(10_000, 1_000);
+    let told = rig.peers[1].take_records();
+    assert!(told
+        .iter()
+        .any(|bytes| matches!(Record::read(bytes), Some(Record::Open { name: b"sports:2", .. }))));
+}
+
+#[test]
+fn a_client_without_a_place_for_another_room_says_when_there_is_one() {
+    let mut rig = full_of_rooms();
+    (1..256).for_each(|at| assert_eq!(rig.machine.publish(at, b"used", 0), Ok(())));
+    assert_eq!(rig.machine.publication(rig.now, "sports:new"), None);
+    rig.pass(10_000, 1_000);
+    assert_eq!(rig.peers[1].take_records().len(), 0);
+    assert_eq!(acknowledge(&mut rig, 5, 0), []);
+    assert_eq!(acknowledge(&mut rig, 5, 1), [ClientEvent::Vacant]);
+    assert_eq!(acknowledge(&mut rig, 6, 1), [], "once");
+    let opened = rig.machine.publication(rig.now, "sports:new").expect("a place");
+    assert_eq!(opened.closed, Some(5));
+    // Asked for and not answered it can be named to nobody, so another one goes.
+    let opened = rig.machine.publication(rig.now, "sports:newer").expect("a place");
+    assert_eq!(opened.closed, Some(6));
+    assert_eq!(rig.machine.publication(rig.now, "sports:newest"), None);
+}
+
 #[test]
 fn a_reader_that_goes_on_asks_for_what_was_missing_when_it_blocked() {
     let mut rig = Rig::<Client>::new();
@@ -352,7 +552,7 @@ fn a_reader_that_goes_on_asks_for_what_was_missing_when_it_blocked() {
 fn publications_take_turns_at_a_narrow_window() {
     let mut rig = Rig::<Client>::new();
     for (at, name) in (3..).zip(["sports:one", "sports:two", "sports:three"]) {
-        let publication = rig.machine.publication(rig.now, name);
+        let publication = rig.machine.publication(rig.now, name).unwrap().publication;
         rig.turn();
         rig.tell(
             1,

@@ -312,7 +312,7 @@ fn record(record: &Record<'_>) -> Value {
             name,
             positions: known,
         } => json!({"request": request, "name": hex(name), "positions": positions(known)}),
-        Record::Leave { handle } => json!({ "handle": handle }),
+        Record::Leave { handle } | Record::Close { handle } => json!({ "handle": handle }),
         Record::Open {
             request,
             name,

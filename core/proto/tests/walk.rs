@@ -183,7 +183,7 @@ fn a_message_walks_through_all_five_machines() {
     broker.set_placement(0, placement.clone());
     router.set_placement(0, placement);
     let room = client.join(0, "sports:final", Positions::default(), Policy::DropOldest);
-    let publication = client.publication(0, "sports:final");
+    let publication = client.publication(0, "sports:final").unwrap().publication;
     let mut net = VecDeque::new();
     let mut now: Micros = 1;
     let (mut joined, mut published, mut received) = (false, Vec::new(), Vec::new());

@@ -145,6 +145,7 @@ impl ClientEngine {
                 } => ("refused", room, publication, code.name()).into_pyobject(py)?,
                 ClientEvent::Readable { room } => ("readable", room).into_pyobject(py)?,
                 ClientEvent::Writable { publication } => ("writable", publication).into_pyobject(py)?,
+                ClientEvent::Vacant => ("vacant",).into_pyobject(py)?,
                 ClientEvent::Published(done) => {
                     ("published", done.ticket, stream_tuple(done.stream), done.offset).into_pyobject(py)?
                 }
@@ -230,12 +231,13 @@ impl ClientEngine {
         Ok(Some(PyBytes::new(py, writer.written())))
     }
 
-    /// Opens a room for publishing. Returns its number here.
-    fn publication(&mut self, name: &str) -> PyResult<u32> {
+    /// Opens a room for publishing. Returns its number here, and that of the one which was closed for it. None: an event tells
+    /// when there is a place.
+    fn publication(&mut self, name: &str) -> PyResult<Option<(u32, Option<u32>)>> {
         let driver = self.get_mut()?;
-        let publication = driver.machine_mut().publication(monotonic_now(), name);
+        let opened = driver.machine_mut().publication(monotonic_now(), name);
         driver.kick();
-        Ok(publication)
+        Ok(opened.map(|opened| (opened.publication, opened.closed)))
     }
 
     /// Takes a message: 0 taken, 1 no credit, 2 too long, 3 the room was refused. An event names `ticket` unless it is 0.
@@ -287,15 +289,6 @@ impl ClientEngine {
         stats.set_item("repaired", counters.repaired)?;
         stats.set_item("dropped_reader", counters.dropped_reader)?;
         Ok(Some(stats))
-    }
-
-    /// What a room that is written counted: messages acknowledged, frames repeated.
-    fn publication_stats(&self, publication: u32) -> PyResult<Option<(u64, u64)>> {
-        Ok(self
-            .get()?
-            .machine()
-            .publishing(publication)
-            .map(|known| (known.published, known.repeated)))
     }
 
     /// Smoothed round trip in microseconds: 0 to the gateway, 1 to the proxy.

@@ -45,9 +45,11 @@ class _Publication:
     """A room that is published to. Who waits for credit goes first, in order."""
 
     name: str
-    number: int
+    number: int | None = None
+    """In the engine; None while there is no place for the room."""
     waiting: deque[_Waiting] = field(default_factory=deque)
     writable: "asyncio.Future[None] | None" = None
+    watchers: int = 0
     refused: MusterError | None = None
     told: bool = False
     """Whether somebody heard of the refusal."""
@@ -81,6 +83,7 @@ class Client:
         self._left = dict.fromkeys(COUNTS, 0)
         self._publications: dict[str, _Publication] = {}
         self._by_number: dict[int, _Publication] = {}
+        self._untold: MusterError | None = None
         self._tickets: dict[int, tuple[_Publication, asyncio.Future[Position | None]]] = {}
         self._ticket = 0
         self._flushed: asyncio.Future[None] | None = None
@@ -91,6 +94,7 @@ class Client:
             "refused": self._on_refused,
             "readable": self._on_readable,
             "writable": self._on_writable,
+            "vacant": self._on_vacant,
             "published": self._on_published,
         }
 
@@ -189,10 +193,12 @@ class Client:
         self._tickets[ticket] = publication, done
         try:
             if publication.waiting or not self._push(publication, data, ticket):
+                _check_data(data)
                 publication.waiting.append(_Waiting(data, ticket, done))
             return await self.wait(done, self._timeout if timeout is None else timeout, f"publish to {room}", 1)
         finally:
             self._tickets.pop(ticket, None)
+            self._drop_unwanted(publication)
 
     def publish_nowait(self, room: str, data: bytes) -> bool:
         """Publish if there is credit; False says there is none, and nothing was taken.
@@ -202,15 +208,25 @@ class Client:
         publication = self._publications.get(room)
         if publication is None or publication.refused is not None or self._state != "open":
             publication = self._publication(room)
-        return not publication.waiting and self._push(publication, data, 0)
+        taken = not publication.waiting and self._push(publication, data, 0)
+        self._drop_unwanted(publication)
+        return taken
 
     async def writable(self, room: str, *, timeout: float | None = None) -> None:
         """Return when `publish_nowait` is worth trying again after it said False."""
+        known = room in self._publications
         publication = self._publication(room)
+        if not known and publication.number is not None:
+            return  # what said False was closed since, or had no place
         if publication.writable is None:
             publication.writable = self.loop.create_future()
         seconds = self._timeout if timeout is None else timeout
-        await self.wait(asyncio.shield(publication.writable), seconds, f"wait for {room} to take messages", 1)
+        publication.watchers += 1
+        try:
+            await self.wait(asyncio.shield(publication.writable), seconds, f"wait for {room} to take messages", 1)
+        finally:
+            publication.watchers -= 1
+            self._drop_unwanted(publication)
 
     async def flush(self, timeout: float | None = None) -> None:
         """Return when every message of this client is acknowledged. Raises `Refused` if a room refused some."""
@@ -222,10 +238,13 @@ class Client:
                 self._flushed = self.loop.create_future()
                 self._turns.after = self._check_flushed
             await self.wait(asyncio.shield(self._flushed), seconds, f"{count} messages are not acknowledged", 1)
-        for publication in self._by_number.values():
+        for publication in self._publications.values():
             if publication.refused is not None and not publication.told:
                 publication.told = True
                 raise publication.refused
+        untold, self._untold = self._untold, None
+        if untold is not None:
+            raise untold
 
     # --- what it counted --------------------------------------------------------------------------------------
 
@@ -236,11 +255,6 @@ class Client:
         for room in self._rooms.values():
             for name, value in room.stats().items():
                 stats[name] += value
-        stats["published"] = stats["publish_repeated"] = 0
-        for number in self._by_number:
-            published, repeated = self.engine.publication_stats(number) or (0, 0)
-            stats["published"] += published
-            stats["publish_repeated"] += repeated
         stats["unacknowledged"] = self._unacknowledged()
         for side, name in enumerate(SESSIONS):
             rtt = self.engine.rtt_us(side)
@@ -297,29 +311,53 @@ class Client:
             _check_name(room)
             if 1 not in self._sides:
                 raise Unavailable("this client has no proxy; give connect(proxies=…)")
-            number = self.engine.publication(room)
-            publication = self._publications[room] = self._by_number[number] = _Publication(room, number)
+            publication = self._publications[room] = _Publication(room)
+            self._place(publication)
         if publication.refused is not None:
             publication.told = True
             raise publication.refused
         return publication
 
+    def _place(self, publication: _Publication) -> bool:
+        """Find a place in the engine, which may close another room for it that nothing is waited for in."""
+        placed = self.engine.publication(publication.name)
+        if placed is None:
+            return False
+        publication.number, closed = placed
+        self._by_number[publication.number] = publication
+        if closed is not None:
+            gone = self._by_number.pop(closed)
+            del self._publications[gone.name]
+            if not gone.told:
+                self._untold = self._untold or gone.refused
+        return True
+
+    def _drop_unwanted(self, publication: _Publication) -> None:
+        """Forget a room that found no place, once nobody waits for one."""
+        waited_for = publication.watchers or any(not each.done.done() for each in publication.waiting)
+        if publication.number is None and not waited_for:
+            self._publications.pop(publication.name, None)
+
     def _push(self, publication: _Publication, data: bytes, ticket: int) -> bool:
+        if publication.number is None:
+            return False
         try:
             said = self.engine.publish(publication.number, data, ticket)
         except TypeError:
-            raise Invalid(f"a message is bytes, not {type(data).__name__}") from None
+            _check_data(data)
+            raise
         if said == _TAKEN:
             return True
         if said == _NO_CREDIT:
             return False
         if said == _TOO_LONG:
-            raise TooLong(f"a message has at most {MESSAGE_BYTES_MAX} bytes, not {len(data)}; nothing was sent")
+            _check_data(data)
         raise publication.refused or Refused(f"publish to {publication.name}", "unknown")
 
     def _unacknowledged(self) -> int:
-        waited = [each for each in self._by_number.values() if each.refused is None]
-        return sum(len(each.waiting) + self.engine.unacknowledged(each.number) for each in waited)
+        waited = [each for each in self._publications.values() if each.refused is None]
+        placed = [each.number for each in waited if each.number is not None]
+        return sum(len(each.waiting) for each in waited) + sum(map(self.engine.unacknowledged, placed))
 
     def _check_flushed(self) -> None:
         if self._flushed is not None and not self._unacknowledged():
@@ -350,7 +388,7 @@ class Client:
             for room in self._rooms.values():
                 room.on_error(error)
         else:
-            for publication in self._by_number.values():
+            for publication in list(self._publications.values()):
                 self._refuse(publication, error)
 
     def _on_joined(self, number: int, _gaps: list[Any]) -> None:
@@ -363,8 +401,9 @@ class Client:
 
     def _on_refused(self, number: int, is_publication: bool, code: str) -> None:
         if is_publication:
-            publication = self._by_number[number]
-            self._refuse(publication, Refused(f"publish to {publication.name}", code))
+            publication = self._by_number.get(number)
+            if publication is not None:
+                self._refuse(publication, Refused(f"publish to {publication.name}", code))
         else:
             room = self._rooms[number]
             room.on_error(Refused(f"join {room.name}", code))
@@ -383,7 +422,17 @@ class Client:
         self._check_flushed()
 
     def _on_writable(self, number: int) -> None:
-        publication = self._by_number[number]
+        publication = self._by_number.get(number)
+        if publication is not None:
+            self._let_go_on(publication)
+
+    def _on_vacant(self) -> None:
+        for publication in [each for each in self._publications.values() if each.number is None]:
+            if not self._place(publication):
+                break
+            self._let_go_on(publication)
+
+    def _let_go_on(self, publication: _Publication) -> None:
         while publication.waiting:
             first = publication.waiting[0]
             if not first.done.done() and not self._push(publication, first.data, first.ticket):
@@ -417,7 +466,7 @@ class Client:
         if self.closed:
             return
         self._state = "closed"
-        for publication in self._by_number.values():
+        for publication in self._publications.values():
             self._refuse(publication, error)
         for opened in self._opened.values():
             if not opened.done():
@@ -489,6 +538,13 @@ def _check_name(name: str) -> None:
         wrong = "a room name is text"
     if wrong is not None:
         raise BadRoomName(f"{name!r:.80}: {wrong}")
+
+
+def _check_data(data: bytes) -> None:
+    if not isinstance(data, bytes):
+        raise Invalid(f"a message is bytes, not {type(data).__name__}")
+    if len(data) > MESSAGE_BYTES_MAX:
+        raise TooLong(f"a message has at most {MESSAGE_BYTES_MAX} bytes, not {len(data)}; nothing was sent")
 
 
 def _full_name(name: str) -> str:

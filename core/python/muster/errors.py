@@ -34,7 +34,7 @@ class Refused(MusterError):
 
     WORDS: ClassVar[Mapping[str, str]] = {
         "bad_credential": "the token is wrong",
-        "too_many_rooms": "one client cannot be in more rooms",
+        "too_many_rooms": "one client is in at most 256 rooms at a time",
         "bad_room_name": "that is no room name",
         "name_collision": "another room has this name's number; choose another name",
         "not_allowed": "that is not allowed to this client",

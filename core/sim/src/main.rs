@@ -1,5 +1,6 @@
 //! `muster-sim --seed N [--verbose]` replays one seed; `--seeds A..B` runs many; with `--kills` seeds of the plans that kill each
-//! role and judge how soon members receive again. Exit code 1 if one fails.
+//! role and judge how soon members receive again, with `--rooms` of those with more rooms than a session may have open. Exit
+//! code 1 if one fails.
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -9,13 +10,14 @@ use muster_proto::machine::Micros;
 use muster_sim::plan::Kind;
 use muster_sim::{run, Plan};
 
-const USAGE: &str = "usage: muster-sim [--kills] --seed N [--verbose] | [--kills] --seeds A..B [--keep-going]";
+const USAGE: &str = "usage: muster-sim [--kills | --rooms] (--seed N [--verbose] | --seeds A..B [--keep-going])";
 
 struct Arguments {
     seeds: std::ops::Range<u64>,
     verbose: bool,
     keep_going: bool,
-    kills: bool,
+    draw: fn(u64) -> Plan,
+    option: &'static str,
 }
 
 fn parse(arguments: impl Iterator<Item = String>) -> Option<Arguments> {
@@ -23,7 +25,8 @@ fn parse(arguments: impl Iterator<Item = String>) -> Option<Arguments> {
         seeds: 0..0,
         verbose: false,
         keep_going: false,
-        kills: false,
+        draw: Plan::draw,
+        option: "",
     };
     let mut arguments = arguments.peekable();
     while let Some(argument) = arguments.next() {
@@ -41,7 +44,8 @@ fn parse(arguments: impl Iterator<Item = String>) -> Option<Arguments> {
             }
             "--verbose" => parsed.verbose = true,
             "--keep-going" => parsed.keep_going = true,
-            "--kills" => parsed.kills = true,
+            "--kills" => (parsed.draw, parsed.option) = (Plan::kills, " --kills"),
+            "--rooms" => (parsed.draw, parsed.option) = (Plan::many_rooms, " --rooms"),
             _ => return None,
         }
     }
@@ -55,11 +59,7 @@ fn main() -> ExitCode {
     };
     let (start, total) = (Instant::now(), arguments.seeds.end - arguments.seeds.start);
     let progress = std::io::stderr().is_terminal();
-    let (draw, option): (fn(u64) -> Plan, _) = if arguments.kills {
-        (Plan::kills, " --kills")
-    } else {
-        (Plan::draw, "")
-    };
+    let (draw, option) = (arguments.draw, arguments.option);
     let mut returns = Vec::new();
     let (mut done, mut failed, mut messages, mut deliveries, mut virtual_us) = (0, 0, 0, 0, 0);
     for seed in arguments.seeds.clone() {

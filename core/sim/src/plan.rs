@@ -4,6 +4,8 @@
 //! that a run is not always the average of everything.
 
 use muster_proto::client::member::Policy;
+use muster_proto::gateway::SESSION_ROOMS;
+use muster_proto::limits::SESSION_PUBLICATIONS_MAX;
 use muster_proto::machine::Micros;
 use muster_proto::node::Dice;
 
@@ -423,6 +425,65 @@ impl Plan {
             bundle: true,
             evicts: false,
             back_max: Some(BACK_MAX),
+        }
+    }
+
+    /// The draw of a run in which clients publish to more rooms than a session may have open.
+    pub fn many_rooms(seed: u64) -> Plan {
+        let mut draw = Draw(Dice::new(seed ^ 0x5eed));
+        let count = draw.within(SESSION_PUBLICATIONS_MAX as u64 + 1, 400) as usize;
+        let every = draw.within(500 * MS, 3 * SECOND);
+        let mut clients = Vec::new();
+        for _ in 0..draw.within(1, 2) {
+            let publishing = |room| Publishing {
+                room,
+                every,
+                burst: 2,
+                bytes: (8, 100),
+            };
+            clients.push(ClientPlan {
+                publishing: (0..count).map(publishing).collect(),
+                ..ClientPlan::default()
+            });
+        }
+        for _ in 0..draw.within(1, 3) {
+            let first = draw.below((count - SESSION_ROOMS) as u64) as usize;
+            clients.push(ClientPlan {
+                rooms: (first..first + SESSION_ROOMS).collect(),
+                ..ClientPlan::default()
+            });
+        }
+        let proxies = draw.within(1, 2) as usize;
+        let weather = Weather {
+            latency: draw.within(20, 10_000),
+            jitter: draw.skewed(10_000),
+            loss: draw.skewed(50_000),
+            duplicate: draw.skewed(60_000),
+            reorder: draw.skewed(60_000),
+            ..Weather::default()
+        };
+        let mut faults = Vec::new();
+        for _ in 0..draw.below(3) {
+            let process = 1 + draw.below(proxies as u64 + 1) as usize;
+            let down = draw.within(5 * MS, SECOND);
+            faults.push((draw.within(2 * SECOND, 5 * SECOND), Fault::Kill { process, down }));
+        }
+        Plan {
+            gateways: 1,
+            proxies,
+            brokers: 1,
+            rooms: (0..count).map(|at| format!("live:room-{at}")).collect(),
+            clients,
+            links: weather,
+            sessions: weather,
+            faults,
+            heal: 6 * SECOND,
+            arena_bytes: 16 << 20,
+            auth_delay: draw.below(5 * MS),
+            turn: draw.within(0, 200),
+            bundle: true,
+            evicts: false,
+            back_max: None,
         }
     }
 

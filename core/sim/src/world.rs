@@ -131,7 +131,8 @@ struct Program {
     /// By place in the plan's rooms: the client's number of the room, and the membership.
     joined: Vec<Option<(u32, usize)>>,
     positions: Vec<Option<(Positions, Micros)>>,
-    publications: Vec<u32>,
+    /// By place in the plan's publishing; one whose room was closed for another is opened again.
+    publications: Vec<Option<u32>>,
     /// How often its process was started again.
     life: u64,
 }
@@ -451,7 +452,8 @@ impl World {
         let (now, mut publications) = (self.now, Vec::new());
         for publishing in &plan.publishing {
             let name = self.plan.rooms[publishing.room].clone();
-            publications.push(self.machine(client).publication(now, &name));
+            let opened = self.machine(client).publication(now, &name);
+            publications.push(opened.map(|opened| opened.publication));
         }
         self.programs[client].publications = publications;
     }
@@ -804,7 +806,10 @@ impl World {
             return Ok(());
         }
         let publishing = self.plan.clients[client].publishing[at];
-        let (sender, publication) = (client as u64 + 1, self.programs[client].publications[at]);
+        let Some(publication) = self.publication(client, at) else {
+            return Ok(());
+        };
+        let sender = client as u64 + 1;
         let mut bytes = Vec::new();
         for _ in 0..count {
             let (low, high) = publishing.bytes;
@@ -823,6 +828,20 @@ impl World {
         let process = self.process_of(client);
         self.turn_at(process, self.now);
         Ok(())
+    }
+
+    /// A client's publication, opened again if it was closed; none while all places are taken.
+    fn publication(&mut self, client: usize, at: usize) -> Option<u32> {
+        let (now, room) = (self.now, self.plan.clients[client].publishing[at].room);
+        let known = self.programs[client].publications[at];
+        let open = |machine: &Client| known.filter(|known| machine.publishing(*known).is_some());
+        if let Some(known) = open(self.machine(client)) {
+            return Some(known);
+        }
+        let name = self.plan.rooms[room].clone();
+        let opened = self.machine(client).publication(now, &name);
+        self.programs[client].publications[at] = opened.map(|opened| opened.publication);
+        self.programs[client].publications[at]
     }
 
     /// A client's program reads at most `count` items of each room.
@@ -998,21 +1017,18 @@ impl World {
         let end = self.now;
         for client in 0..self.plan.clients.len() {
             for at in 0..self.programs[client].publications.len() {
-                let publication = self.programs[client].publications[at];
-                let left = self
-                    .machine(client)
-                    .publishing(publication)
-                    .map_or(0, |known| known.unacknowledged());
+                let number = self.programs[client].publications[at];
+                let machine = self.machine(client);
+                let Some(publication) = number.and_then(|number| machine.publishing(number)) else {
+                    continue;
+                };
+                let left = publication.unacknowledged();
                 if left > 0 {
                     return Err(format!(
                         "client {client}: {left} messages of publication {at} stay unacknowledged"
                     ));
                 }
-                if self
-                    .machine(client)
-                    .publishing(publication)
-                    .is_some_and(|known| known.waiting)
-                {
+                if publication.waiting {
                     return Err(format!("client {client}: publication {at} never became writable again"));
                 }
             }

@@ -64,6 +64,11 @@ fn who_was_a_member_when_a_role_was_killed_receives_again_soon_after_its_return(
     }
 }
 
+#[test]
+fn a_client_publishes_to_more_rooms_than_a_session_may_have_open() {
+    (0..8).for_each(|seed| holds_as(seed, Plan::many_rooms, " --rooms"));
+}
+
 /// One of each role, one publisher and one reader of one room, and a calm network: a test adds what it is about.
 fn quiet() -> Plan {
     let publishing = Publishing {

@@ -13,6 +13,7 @@ use crate::conn::{Conn, Control, SESSION_LOG_BYTES};
 use crate::door::{reset_token, Knock};
 use crate::handshake::{same, InitiatorKey};
 use crate::hash::KeyedState;
+use crate::limits::SESSION_PUBLICATIONS_MAX;
 use crate::links::frames_max;
 use crate::machine::{soonest, Addr, Arrival, Entropy, Inbox, Machine, Micros, Outbox, SocketId};
 use crate::name::RoomName;
@@ -43,6 +44,8 @@ pub const ASK_FIRST: Micros = 100_000;
 pub const ASK_MAX: Micros = 400_000;
 /// What the gateway may have on its way while a room holds much behind a hole: 13 full datagrams, repairs first.
 const CROWDED_WINDOW: u32 = 32 * 1024;
+/// What finds no place in the log of a session is tried again after this.
+const LOG_FULL_WAIT: Micros = 50_000;
 /// Rooms whose messages are remembered to have come before the answer to their join.
 const EARLY_MAX: usize = 64;
 
@@ -107,7 +110,16 @@ pub enum ClientEvent {
     Writable {
         publication: u32,
     },
+    /// A room can be opened for publishing again.
+    Vacant,
     Published(Published),
+}
+
+/// A room that was opened for publishing, and the one that was closed for it as the one not used for longest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Opened {
+    pub publication: u32,
+    pub closed: Option<u32>,
 }
 
 #[derive(PartialEq, Eq, Clone, Copy, Debug)]
@@ -165,6 +177,10 @@ crate::counters! {
         sessions_lost,
         /// Frames of rooms that this client is no member of (yet).
         frames_unknown_room,
+        /// Messages acknowledged.
+        published,
+        /// Messages sent again.
+        publish_repeated,
     }
 }
 
@@ -178,7 +194,12 @@ pub struct Client {
     rooms: Vec<Option<Box<Member>>>,
     /// Rooms by handle; a client has few.
     handles: Vec<(u32, u32)>,
-    publications: Vec<Option<Box<Publication>>>,
+    /// At most [`SESSION_PUBLICATIONS_MAX`].
+    publications: Vec<Publication>,
+    /// The program was told that there is no place for another.
+    full: bool,
+    /// Messages taken for publishing.
+    taken: u64,
     /// Which of them fills the next datagram first: a narrow window is everybody's.
     publish_at: usize,
     repairs: VecDeque<u32>,
@@ -238,6 +259,8 @@ impl Client {
             rooms: Vec::new(),
             handles: Vec::new(),
             publications: Vec::new(),
+            full: false,
+            taken: 0,
             publish_at: 0,
             repairs: VecDeque::new(),
             orphans: Vec::new(),
@@ -369,60 +392,95 @@ impl Client {
         item
     }
 
-    /// Opens a room for publishing.
-    pub fn publication(&mut self, now: Micros, name: &str) -> u32 {
-        let known = self
-            .publications
-            .iter()
-            .position(|known| known.as_deref().is_some_and(|known| &*known.name == name));
-        if let Some(at) = known {
-            return at as u32;
+    /// Opens a room for publishing, unless it is open. `None`: all places are taken by rooms whose messages are not
+    /// acknowledged; [`ClientEvent::Vacant`] tells when one is free.
+    pub fn publication(&mut self, now: Micros, name: &str) -> Option<Opened> {
+        if let Some(known) = self.publications.iter().find(|known| &*known.name == name) {
+            return Some(Opened {
+                publication: known.number,
+                closed: None,
+            });
         }
+        let idle = match self.publications.len() < SESSION_PUBLICATIONS_MAX {
+            true => None,
+            false => match self.idle_publication() {
+                Some(at) => Some(at),
+                None => {
+                    self.full = true;
+                    return None;
+                }
+            },
+        };
+        let closed = idle.map(|at| self.publications[at].number);
+        let number = closed.map_or(self.publications.len() as u32, |number| {
+            number.wrapping_add(SESSION_PUBLICATIONS_MAX as u32)
+        });
         self.request += 1;
         // A new life of this client's publishing in the room, should the room be opened a second time.
         let incarnation = self.incarnation.wrapping_add(u64::from(self.request));
-        let publication = Publication::new(name, self.request, incarnation);
-        self.publications.push(Some(Box::new(publication)));
-        let at = self.publications.len() as u32 - 1;
+        let publication = Publication::new(name, number, self.request, incarnation);
+        match idle {
+            Some(at) => {
+                let old = std::mem::replace(&mut self.publications[at], publication);
+                if let (Some(handle), Some(conn)) = (old.handle, &mut self.sessions[Side::Proxy as usize].conn) {
+                    conn.record(&Record::Close { handle });
+                }
+            }
+            None => self.publications.push(publication),
+        }
         self.open(now, Side::Proxy);
-        self.ask_open(at);
-        at
+        self.ask_open(now, number as usize % SESSION_PUBLICATIONS_MAX);
+        Some(Opened {
+            publication: number,
+            closed,
+        })
     }
 
-    fn ask_open(&mut self, at: u32) {
-        let Some(publication) = self.publications[at as usize].as_deref() else {
-            return;
-        };
+    /// The publication that can be closed and was not used for longest.
+    fn idle_publication(&self) -> Option<usize> {
+        let session = &self.sessions[Side::Proxy as usize];
+        let log_full = session.conn.as_ref().is_some_and(|conn| conn.log.is_crowded());
+        // One that was asked for and not answered cannot be named.
+        let named = |known: &Publication| known.handle.is_some() || known.refused.is_some() || !session.ready;
+        let publications = self.publications.iter().enumerate();
+        let idle = publications.filter(|(_, known)| !log_full && known.is_idle() && named(known));
+        idle.min_by_key(|(_, known)| known.used).map(|(at, _)| at)
+    }
+
+    fn ask_open(&mut self, now: Micros, at: usize) {
+        let publication = &mut self.publications[at];
         let session = &mut self.sessions[Side::Proxy as usize];
-        if !session.ready {
+        if !session.ready || publication.refused.is_some() {
             return;
         }
         if let Some(conn) = &mut session.conn {
-            let incarnation = publication.incarnation;
-            conn.record(&Record::Open {
+            let asked = conn.record(&Record::Open {
                 request: publication.request,
                 name: publication.name.as_bytes(),
-                incarnation,
+                incarnation: publication.incarnation,
             });
+            publication.retry_at = asked.is_none().then_some(now + LOG_FULL_WAIT);
         }
     }
 
     /// Publishes a message. Unless `ticket` is 0, [`ClientEvent::Published`] names it when the owner has numbered it.
     pub fn publish(&mut self, publication: u32, data: &[u8], ticket: u64) -> Result<(), PublishError> {
         let chunk_max = chunk_max(self.node.payload);
-        let Some(publication) = self
+        let place = self
             .publications
-            .get_mut(publication as usize)
-            .and_then(|place| place.as_deref_mut())
-        else {
+            .get_mut(publication as usize % SESSION_PUBLICATIONS_MAX);
+        let Some(known) = place.filter(|known| known.number == publication) else {
             return Err(PublishError::Refused(Code::Unknown));
         };
-        publication.push(data, ticket, chunk_max)
+        self.taken += 1;
+        known.used = self.taken;
+        known.push(data, ticket, chunk_max)
     }
 
-    /// A room that is published to.
+    /// A room that is published to, while it is open.
     pub fn publishing(&self, publication: u32) -> Option<&Publication> {
-        self.publications.get(publication as usize)?.as_deref()
+        let place = self.publications.get(publication as usize % SESSION_PUBLICATIONS_MAX)?;
+        (place.number == publication).then_some(place)
     }
 
     /// Closes the sessions: the next slice says so to the servers.
@@ -534,7 +592,7 @@ impl Client {
             session.asked_at = None;
             match side {
                 Side::Gateway => (0..self.rooms.len() as u32).for_each(|room| self.ask_join(room)),
-                Side::Proxy => (0..self.publications.len() as u32).for_each(|at| self.ask_open(at)),
+                Side::Proxy => (0..self.publications.len()).for_each(|at| self.ask_open(now, at)),
             }
             return;
         }
@@ -590,7 +648,6 @@ impl Client {
             Side::Proxy => self
                 .publications
                 .iter_mut()
-                .flatten()
                 .for_each(|publication| publication.lost_session()),
         }
         self.events.push_back(ClientEvent::Down {
@@ -724,24 +781,24 @@ impl Client {
     }
 
     fn acknowledged(&mut self, now: Micros, ack: &Ack) {
-        let found = self
-            .publications
-            .iter_mut()
-            .enumerate()
-            .find(|(_, known)| known.as_deref().is_some_and(|known| known.handle == Some(ack.handle)));
-        let Some((at, Some(publication))) = found else { return };
-        let events = &mut self.events;
+        let mut known = self.publications.iter_mut();
+        let Some(publication) = known.find(|known| known.handle == Some(ack.handle) && known.refused.is_none()) else {
+            return;
+        };
+        let (events, before) = (&mut self.events, publication.published);
         publication.acknowledged(now, ack, |published| {
             events.push_back(ClientEvent::Published(published))
         });
+        self.counters.published += publication.published - before;
+        let number = publication.number;
         if let Some(code) = publication.refused {
             events.push_back(ClientEvent::Refused {
-                room: at as u32,
+                room: number,
                 publication: true,
                 code,
             });
         } else if publication.take_writable() {
-            events.push_back(ClientEvent::Writable { publication: at as u32 });
+            events.push_back(ClientEvent::Writable { publication: number });
         }
     }
 
@@ -811,12 +868,8 @@ impl Client {
                 self.events.push_back(ClientEvent::Joined { room: at as u32, gaps });
             }
             Record::Opened { request, handle } => {
-                let found = self
-                    .publications
-                    .iter_mut()
-                    .flatten()
-                    .find(|known| known.request == request);
-                if let Some(publication) = found {
+                let mut known = self.publications.iter_mut();
+                if let Some(publication) = known.find(|known| known.request == request) {
                     publication.opened(now, handle);
                 }
             }
@@ -860,26 +913,20 @@ impl Client {
                 return;
             }
         }
-        for (at, publication) in self
-            .publications
-            .iter_mut()
-            .enumerate()
-            .filter_map(|(at, known)| Some((at, known.as_deref_mut()?)))
-        {
-            if publication.request == request {
-                if code.retry() {
-                    publication.retry_at = Some(retry_at);
-                } else {
-                    publication.refused = Some(code);
-                    self.events.push_back(ClientEvent::Refused {
-                        room: at as u32,
-                        publication: true,
-                        code,
-                    });
-                }
-                return;
-            }
+        let mut known = self.publications.iter_mut();
+        let Some(publication) = known.find(|known| known.request == request) else {
+            return;
+        };
+        if code.retry() {
+            publication.retry_at = Some(retry_at);
+            return;
         }
+        publication.refuse(code);
+        self.events.push_back(ClientEvent::Refused {
+            room: publication.number,
+            publication: true,
+            code,
+        });
     }
 
     fn expire_rooms(&mut self, now: Micros) {
@@ -1011,7 +1058,7 @@ impl Client {
             let due = side == Side::Proxy
                 && session.state == State::Ready
                 && free > 0
-                && publications.iter().flatten().any(|known| known.is_due());
+                && publications.iter().any(|known| known.is_due());
             let asks = side == Side::Gateway && !repairs.is_empty();
             if !due && !asks && !probe && !*closing && session.challenge.is_none() && !conn.control_due(now) {
                 return false;
@@ -1056,9 +1103,8 @@ impl Client {
                 let first = *publish_at;
                 let mut opened = false;
                 for at in (0..count).map(|step| (first + step) % count) {
-                    let Some(publication) = publications[at].as_deref_mut() else {
-                        continue;
-                    };
+                    let publication = &mut publications[at];
+                    let before = publication.repeated;
                     while publication.write(now, publish_body_max(payload), &mut writer) {
                         // The datagram is mostly this one's: the next begins behind it.
                         if !std::mem::replace(&mut opened, true) {
@@ -1066,6 +1112,7 @@ impl Client {
                         }
                         elicits = true;
                     }
+                    counters.publish_repeated += publication.repeated - before;
                 }
             }
             if *closing {
@@ -1136,18 +1183,14 @@ impl Machine for Client {
             self.expire_session(now, side);
         }
         self.expire_rooms(now);
-        let mut opens = Vec::new();
-        for (at, publication) in self.publications.iter_mut().enumerate() {
-            let Some(publication) = publication.as_deref_mut() else {
-                continue;
-            };
+        for at in 0..self.publications.len() {
+            let publication = &mut self.publications[at];
             publication.expire(now);
             if publication.retry_at.is_some_and(|at| now >= at) {
                 publication.retry_at = None;
-                opens.push(at as u32);
+                self.ask_open(now, at);
             }
         }
-        opens.into_iter().for_each(|at| self.ask_open(at));
     }
 
     fn transmit(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
@@ -1168,7 +1211,6 @@ impl Machine for Client {
         let publications = self
             .publications
             .iter()
-            .flatten()
             .filter_map(|publication| publication.deadline())
             .min();
         SIDES
@@ -1180,6 +1222,10 @@ impl Machine for Client {
     }
 
     fn drain_events(&mut self, events: &mut Vec<ClientEvent>) {
+        if self.full && self.idle_publication().is_some() {
+            self.full = false;
+            self.events.push_back(ClientEvent::Vacant);
+        }
         events.extend(self.events.drain(..));
     }
 

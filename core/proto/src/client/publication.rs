@@ -80,6 +80,10 @@ pub struct Published {
 /// One room to publish to.
 pub struct Publication {
     pub name: Box<str>,
+    /// The program's name for it.
+    pub number: u32,
+    /// What was published since, in this room or another, tells how long it has not been used.
+    pub used: u64,
     pub request: u32,
     pub handle: Option<u32>,
     pub incarnation: u64,
@@ -117,9 +121,11 @@ pub struct Publication {
 }
 
 impl Publication {
-    pub fn new(name: &str, request: u32, incarnation: u64) -> Self {
+    pub fn new(name: &str, number: u32, request: u32, incarnation: u64) -> Self {
         Publication {
             name: name.into(),
+            number,
+            used: 0,
             request,
             handle: None,
             incarnation,
@@ -147,6 +153,11 @@ impl Publication {
             hold_until: None,
             probing: false,
         }
+    }
+
+    /// Whether nobody waits for anything here.
+    pub fn is_idle(&self) -> bool {
+        self.refused.is_some() || self.unacked.is_empty() && !self.waiting
     }
 
     /// Messages (chunks counted one by one) that are not acknowledged.
@@ -230,8 +241,7 @@ impl Publication {
             return;
         }
         if ack.code != Code::Ok {
-            (self.refused, self.handle) = (Some(ack.code), None);
-            return;
+            return self.refuse(ack.code);
         }
         self.hold_until = None;
         self.probing = false;
@@ -332,6 +342,14 @@ impl Publication {
         self.repeat_wait = (self.repeat_wait * 2).min(BACK_OFF_MAX.max(self.patience()));
     }
 
+    /// Nothing will come of it: what is unacknowledged is dropped.
+    pub fn refuse(&mut self, code: Code) {
+        self.refused = Some(code);
+        self.unacked.clear();
+        (self.bytes, self.unsent) = (0, 0);
+        (self.retry_at, self.poll_at, self.lost_at, self.hold_until) = (None, None, None, None);
+    }
+
     /// The proxy knows the room by `handle`.
     pub fn opened(&mut self, now: Micros, handle: u32) {
         self.handle = Some(handle);
@@ -401,6 +419,7 @@ impl Publication {
     /// Whether something is to be sent now.
     pub fn is_due(&self) -> bool {
         self.handle.is_some()
+            && self.refused.is_none()
             && self.hold_until.is_none()
             && (self.unsent < self.reach() || self.any_due || self.poll_due)
     }
@@ -552,7 +571,7 @@ mod tests {
 
     /// A publication whose owner has been silent for long, after it had answered soon.
     fn left_alone() -> (Publication, Micros) {
-        let mut publication = Publication::new("live:room", 1, 1);
+        let mut publication = Publication::new("live:room", 0, 1, 1);
         publication.opened(1, 1);
         repeats(&mut publication, 1, 200, 10_000, 1_000);
         publication.push(b"message", 0, 1_000).unwrap();
@@ -613,12 +632,12 @@ mod tests {
     #[test]
     fn a_far_owner_is_not_taken_for_a_lossy_one() {
         for rtt in [80_000, 300_000, 900_000] {
-            let mut publication = Publication::new("live:room", 1, 1);
+            let mut publication = Publication::new("live:room", 0, 1, 1);
             publication.opened(1, 1);
             let repeated = repeats(&mut publication, 1, 200, 36_000, rtt);
             assert!(repeated <= 40, "{repeated} of 200 messages were repeated at {rtt} us");
             // And a near one that moves away.
-            let mut publication = Publication::new("live:room", 1, 1);
+            let mut publication = Publication::new("live:room", 0, 1, 1);
             publication.opened(1, 1);
             assert_eq!(repeats(&mut publication, 1, 200, 36_000, 4_000), 0);
             let repeated = repeats(&mut publication, 1_000_000_000, 200, 36_000, rtt);
@@ -766,7 +785,7 @@ mod tests {
     }
 
     fn full() -> Publication {
-        let mut publication = Publication::new("live:room", 1, 1);
+        let mut publication = Publication::new("live:room", 0, 1, 1);
         publication.opened(1, 1);
         while publication.push(&[7; 900], 0, 1_000).is_ok() {}
         publication

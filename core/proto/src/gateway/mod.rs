@@ -36,6 +36,8 @@ pub const PUBLIC_SOCKET: SocketId = 1;
 pub const SESSION_ROOMS: usize = 256;
 /// Joins a second of one session, and at once (a reconnect joins all its rooms).
 pub const JOINS_A_SECOND: u32 = 5;
+/// Control records a second from one session.
+pub const CONTROL_RATE: u32 = 20;
 /// Messages a second that owners are asked for so that one session's joins go on where it was, and at once: four rooms of
 /// the most that is fetched for one, or all its rooms with 1,024 each.
 pub const HISTORY_A_SECOND: u32 = 1_024;
@@ -215,7 +217,7 @@ impl Gateway {
         let (k0, k1) = (node.secret_u64(), node.secret_u64());
         Gateway {
             links: Links::new(link, config.cluster, LINK_SOCKET),
-            sessions: Sessions::new(public, config.keepalive_ms, config.idle_ms),
+            sessions: Sessions::new(public, config.keepalive_ms, config.idle_ms, CONTROL_RATE),
             rooms: Vec::new(),
             free: Vec::new(),
             by_id: HashMap::with_hasher(KeyedState::new(k0, k1)),

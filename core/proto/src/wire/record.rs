@@ -34,6 +34,7 @@ kinds! {
         Leave = 6,
         Open = 7,
         Opened = 8,
+        Close = 9,
         SnapshotBegin = 16,
         Membership = 17,
         SnapshotEnd = 18,
@@ -101,6 +102,10 @@ pub enum Record<'a> {
         request: u32,
         name: &'a [u8],
         incarnation: u64,
+    },
+    /// Nothing more is published by this handle; all that was is acknowledged.
+    Close {
+        handle: u32,
     },
     // ---- gateway or proxy to client
     /// Authenticated as `user`. `token` proves a later reset of this session.
@@ -231,6 +236,7 @@ impl<'a> Record<'a> {
                 request: r.u32()?,
                 handle: r.u32()?,
             },
+            Kind::Close => Record::Close { handle: r.u32()? },
             Kind::SnapshotBegin => Record::SnapshotBegin { version: r.number()? },
             Kind::Membership => Record::Membership(Membership::read(r)?),
             Kind::SnapshotEnd => Record::SnapshotEnd { version: r.number()? },
@@ -313,6 +319,9 @@ impl<'a> Record<'a> {
             }
             Record::Opened { request, handle } => {
                 w.u8(Kind::Opened as u8).u32(*request).u32(*handle);
+            }
+            Record::Close { handle } => {
+                w.u8(Kind::Close as u8).u32(*handle);
             }
             Record::SnapshotBegin { version } => {
                 w.u8(Kind::SnapshotBegin as u8).u64(*version);
@@ -416,6 +425,7 @@ mod tests {
                 request: 13,
                 handle: 14,
             },
+            Record::Close { handle: 36 },
             Record::SnapshotBegin { version: 15 },
             Record::Membership(Membership {
                 room: 16,

@@ -734,6 +734,7 @@ pub fn sample_records() -> Vec<Vec<u8>> {
             positions: Positions(vec![(stream(1), 1)]),
         },
         Record::Leave { handle: 0 },
+        Record::Close { handle: 0 },
         Record::Open {
             request: 9,
             name: ROOM.as_bytes(),
@@ -1106,7 +1107,7 @@ impl Subject for Client {
         };
         let mut client = Client::new(config, seed, entropy(seed));
         client.join(1_000_000, ROOM, Positions::default(), Policy::DropOldest);
-        let publication = client.publication(1_000_000, ROOM);
+        let publication = client.publication(1_000_000, ROOM).unwrap().publication;
         for ticket in 1..=3 {
             let _ = client.publish(publication, b"hello", ticket);
         }
