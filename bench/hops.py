@@ -1,8 +1,9 @@
 """The whole way, client -> proxy -> broker -> gateway -> client, against three blocking raw relays (PF-11).
 
 CPU of all server processes per delivered message. The relays pass on datagrams of the same size at the same rate and answer
-their sources as often as Muster acknowledges, which is counted in a run before the rounds. They know no room, seal nothing
-and repair nothing; saturated they cannot bundle either. Below: what waiting for acknowledgements costs.
+their sources as often as Muster acknowledges, and the clients answer the last relay as often as members send a status, which
+is counted in a run before the rounds. They know no room, seal nothing and repair nothing; saturated they cannot bundle
+either. Beside them: the same with no answer at all. Below: what waiting for acknowledgements costs.
 """
 
 import re
@@ -32,9 +33,10 @@ CPU_EACH, LOST = "server CPU ns each", "lost %"
 
 @dataclass(frozen=True)
 class Acknowledged:
-    """How often, in messages; and the size of a datagram with one message."""
+    """How often, in messages, to publishers and by members (0: hardly ever); and the size of a datagram with one message."""
 
     every: int
+    by_members: int
     datagram_bytes: int
 
 
@@ -58,9 +60,8 @@ def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progres
         entries: list[Entry] = []
         for load in loads:
             entries.append(_muster(target, load))
-            for every in (acknowledged[load].every, 0):
-                wanted = replace(acknowledged[load], every=every)
-                entries.append(_relays(stack, load, wanted))
+            none = replace(acknowledged[load], every=0, by_members=0)
+            entries += [_relays(stack, load, wanted) for wanted in (acknowledged[load], none)]
         entries += publishing.entries(instance, payload_bytes, seconds)
         results = interleave(entries, rounds, progress)
     cases: list[Case] = []
@@ -116,6 +117,7 @@ def _relays(stack: ExitStack, load: Load, wanted: Acknowledged) -> Entry:
                 rate=rate,
                 window=RELAY_WINDOW[load.fanout],
                 seconds=load.seconds,
+                answer_every=wanted.by_members,
             )
             used = cpu.total_ns(pids) - before
         return Sample({CPU_EACH: used / max(got, 1), LOST: 100 * (1 - got / (published * load.fanout))})
@@ -127,18 +129,26 @@ def _relays(stack: ExitStack, load: Load, wanted: Acknowledged) -> Entry:
 
 
 def _acknowledged(instance: Instance, load: Load) -> Acknowledged:
-    """From the proxy's counters, over a short run."""
+    """From the counters of proxy and gateway, over a short run."""
+
+    def counted() -> dict[str, float]:
+        return {f"{role} {name}": value for role in ("proxy", "gateway") for name, value in _counters(instance, role)}
+
     with instance.clients(load.fanout, rooms=[instance.room("paced")]) as engine:
-        before = dict(_counters(instance, "proxy"))
+        drive(instance, engine, replace(load, warm_up_seconds=0.0, seconds=0.3))  # joins have their own answers
+        before = counted()
         drive(instance, engine, replace(load, warm_up_seconds=0.0, seconds=0.3))
-        after = dict(_counters(instance, "proxy"))
+        after = counted()
 
-    def grown(name: str) -> float:
-        return sum(value - before.get(key, 0.0) for key, value in after.items() if name in key)
+    def per_answer(messages: str, answers: str) -> int:
+        grown = {name: sum(after[key] - before.get(key, 0.0) for key in after if name in key) for name in (messages, answers)}
+        return max(1, round(grown[messages] / grown[answers])) if grown[answers] else 0
 
-    acks = grown("acknowledgements_forwarded")
-    every = round(grown("messages_forwarded") / acks) if acks else 0
-    return Acknowledged(max(1, every), load.payload_bytes + SIZE_BY_HAND)
+    return Acknowledged(
+        max(1, per_answer("proxy muster_messages_forwarded", "proxy muster_acknowledgements_forwarded")),
+        per_answer("gateway muster_messages_sent", "gateway muster_datagrams_received"),
+        load.payload_bytes + SIZE_BY_HAND,
+    )
 
 
 def _counters(instance: Instance, role: str) -> Iterator[tuple[str, float]]:

@@ -4,6 +4,7 @@
 `/api/v1/rooms/{name}`, `/api/v1/interest`. It has no login and so never leaves the machine (`admin.host`).
 """
 
+import asyncio
 import contextlib
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -82,8 +83,20 @@ def _json(status: int, body: Any) -> Answer:
     return status, "application/json", msgspec.json.encode(body) + b"\n"
 
 
-class _Uvicorn(uvicorn.Server):
-    """Leaves the signals to whoever owns the process."""
+class HttpServer(uvicorn.Server):
+    """Leaves the signals to whoever owns the process, and wakes up for requests only, not ten times a second."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._ended = asyncio.Event()
+
+    def end(self) -> None:
+        """Have `serve` finish what it answers and return."""
+        self._ended.set()
+
+    async def main_loop(self) -> None:
+        """Wait for `end`."""
+        await self._ended.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -96,9 +109,9 @@ def listen(address: tuple[str, int]) -> socket.socket:
     return socket.create_server(address, family=family, backlog=64)
 
 
-def http(app: Admin) -> uvicorn.Server:
-    """A server to be run with `serve(sockets=[…])` in the running loop and ended by `should_exit`."""
-    return _Uvicorn(
+def http(app: Admin) -> HttpServer:
+    """A server to be run with `serve(sockets=[…])` in the running loop."""
+    return HttpServer(
         uvicorn.Config(
             app,
             loop="none",
@@ -109,6 +122,7 @@ def http(app: Admin) -> uvicorn.Server:
             access_log=False,
             interface="asgi3",
             server_header=False,
+            date_header=False,
             timeout_graceful_shutdown=1,
         )
     )

@@ -36,7 +36,7 @@ class EngineCollector(Collector):
         yield from self._families(CounterMetricFamily, [("turns", "Turns of the engine", server.turns)])
         gauges = [
             ("ready", "1 while the role serves", float(server.ready)),
-            ("loop_lag_seconds", "Longest delay of the event loop since the last scrape", server.take_lag()),
+            ("loop_lag_seconds", "Longest delay of the event loop since the last scrape", server.engine.take_late()),
         ]
         yield from self._families(GaugeMetricFamily, gauges)
 

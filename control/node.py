@@ -78,7 +78,7 @@ async def serve(spec: Spec, server: Server, log: structlog.typing.FilteringBound
     try:
         await server.run(stop, spec.drain_ms / 1000)
     finally:
-        http.should_exit = True
+        http.end()
         await serving
     log.info("ended")
 

@@ -28,6 +28,9 @@ class Engine(Protocol):
     def events(self) -> list[Event]:
         """Take what happened since the last call."""
 
+    def take_late(self) -> float:
+        """Return by how many seconds a turn was late, the longest since the last call."""
+
     def answer(self, question_id: int, user: int | None) -> None:
         """Answer an `authenticate` question; None refuses."""
 

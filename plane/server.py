@@ -1,4 +1,4 @@
-"""Runs one engine on the loop: its descriptor, its events, drain and lag. Knows no role.
+"""Runs one engine on the loop: its descriptor, its events, drain. Knows no role.
 
 The engine's descriptor is an inner epoll, so that an ICMP error on a UDP socket cannot deafen the loop. One Python
 call per turn; while work waits, the next turn is queued behind what else the loop has to do.
@@ -14,9 +14,6 @@ import structlog
 from plane.engine import EVENTS, MORE, Event
 from plane.role import Handler, Role
 
-LAG_INTERVAL_S: Final = 0.1
-LAG_WARNING_S: Final = 0.5
-"""A role that stood still longer discards what was queued (`docs/protocol.md`, stalls)."""
 DRAIN_POLL_S: Final = 0.02
 
 
@@ -28,12 +25,11 @@ class Server:
         self.ready = False
         self.draining = False
         self.turns = 0
-        self.lag_s = 0.0
-        """The loop's longest delay since somebody last asked `take_lag`."""
         self.on_ready: Callable[[bool], None] = lambda ready: None
         self._handlers: dict[str, Handler] = {
             "ready": self._became_ready,
             "not_ready": self._lost_ready,
+            "stalled": self._stood_still,
             **role.handlers,
         }
         self._log = log
@@ -47,7 +43,6 @@ class Server:
         self._failed = loop.create_future()
         loop.add_reader(self.engine.fd(), self._turn)
         self._watching = True
-        lag = asyncio.create_task(self._watch_lag())
         stopped = asyncio.create_task(stop.wait())
         try:
             self._turn()
@@ -58,16 +53,10 @@ class Server:
             await self._drain(drain_s)
         finally:
             stopped.cancel()
-            lag.cancel()
             if self._watching:
                 loop.remove_reader(self.engine.fd())
             self._watching = False
             self.engine.close()
-
-    def take_lag(self) -> float:
-        """The loop's longest delay since the last call, in seconds."""
-        lag, self.lag_s = self.lag_s, 0.0
-        return lag
 
     def status(self) -> dict[str, Any]:
         """The engine's answer and what the server knows besides."""
@@ -117,6 +106,9 @@ class Server:
         self._log.warning("not ready", reason=reason)
         self.on_ready(False)
 
+    def _stood_still(self, seconds: float) -> None:
+        self._log.warning("the loop stood still", seconds=round(seconds, 3))
+
     async def _drain(self, drain_s: float) -> None:
         self.draining = True
         self.engine.drain()
@@ -127,12 +119,3 @@ class Server:
                 return
             self._turn()
             await asyncio.sleep(DRAIN_POLL_S)
-
-    async def _watch_lag(self) -> None:
-        while True:
-            before = time.monotonic()
-            await asyncio.sleep(LAG_INTERVAL_S)
-            lag = time.monotonic() - before - LAG_INTERVAL_S
-            self.lag_s = max(self.lag_s, lag)
-            if lag > LAG_WARNING_S:
-                self._log.warning("the loop stood still", seconds=round(lag, 3))

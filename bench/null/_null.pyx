@@ -121,6 +121,7 @@ cdef enum:
     ACK = 2
     STOP = 3
     HEADER = 16             # kind, three unused bytes, run, sequence
+    ANSWER_BYTES = 64       # about what a sealed status has
 
 
 cdef inline int64_t now_ns() noexcept nogil:
@@ -682,9 +683,10 @@ cdef struct Driven:
 cdef Driven _drive_loop(
     int fd, int epoll, const int32_t[::1] fds, sockaddr_in *to, uint8_t *frame, size_t size, _Batch batch,
     int64_t interval, int64_t window, int64_t publishes, int64_t time_ns,
-    int32_t[::1] arrived, uint64_t[::1] latency, uint64_t[::1] lateness
+    int32_t[::1] arrived, uint64_t[::1] latency, uint64_t[::1] lateness, int answer_every, int32_t[::1] unanswered
 ) noexcept nogil:
-    """Publishes on a schedule (`interval` > 0) or with `window` in flight, and counts what reaches the receivers.
+    """Publishes on a schedule (`interval` > 0) or with `window` in flight, counts what reaches the receivers and has each
+    answer every `answer_every`-th.
 
     `arrived[sequence % len]` counts copies; a publish that UDP lost is given up after 50 ms without any arrival.
     """
@@ -694,8 +696,14 @@ cdef Driven _drive_loop(
     cdef int64_t next_send = 0, oldest = 0, began, now, last_arrival, last_progress, due
     cdef uint64_t sequence
     cdef uint32_t run
-    cdef int ready, received, e, i, timeout
+    cdef int ready, received, e, i, timeout, receiver
+    cdef uint8_t answer[ANSWER_BYTES]
     memset(&total, 0, sizeof(total))
+    memset(answer, 0, sizeof(answer))
+    answer[0] = ACK
+    for i in range(<int>batch.length):
+        batch.messages[i].msg_hdr.msg_name = &batch.names[i]
+        batch.messages[i].msg_hdr.msg_namelen = sizeof(sockaddr_in)
     began = now_ns()
     run = <uint32_t>began   # what an earlier run left in the sockets is no delivery of this one
     last_arrival = last_progress = began
@@ -738,7 +746,8 @@ cdef Driven _drive_loop(
                 if received > 0:
                     total.acks += received
                 continue
-            received = batch.receive(fds[events[e].data.u32], False, MSG_DONTWAIT)
+            receiver = events[e].data.u32
+            received = batch.receive(fds[receiver], False, MSG_DONTWAIT)
             now = now_ns()
             for i in range(received):
                 sequence = (<uint64_t *>(batch.data + i * batch.buffer_bytes + 8))[0]
@@ -751,6 +760,10 @@ cdef Driven _drive_loop(
                 total.deliveries += 1
                 last_arrival = last_progress = now
                 arrived[sequence & mask] += 1
+                unanswered[receiver] += 1
+                if answer_every and unanswered[receiver] >= answer_every:
+                    unanswered[receiver] = 0
+                    sendto(fds[receiver], answer, ANSWER_BYTES, 0, <sockaddr *>&batch.names[i], sizeof(sockaddr_in))
             while oldest < next_send and arrived[oldest & mask] >= receivers:
                 oldest += 1
     total.published = next_send
@@ -758,7 +771,7 @@ cdef Driven _drive_loop(
     return total
 
 
-def drive(fd, fds, address, port, size, *, rate=None, window=64, count=None, seconds=1.0):
+def drive(fd, fds, address, port, size, *, rate=None, window=64, count=None, seconds=1.0, answer_every=0):
     cdef const int32_t[::1] descriptors = _array(fds, np.int32, "fds")
     cdef _Destinations to = _Destinations(np.array([address], dtype=np.uint32), np.array([port], dtype=np.uint16))
     cdef int descriptor = fd
@@ -777,6 +790,8 @@ def drive(fd, fds, address, port, size, *, rate=None, window=64, count=None, sec
     latency = np.zeros(publishes * len(fds) if rate is not None else 0, dtype=np.uint64)
     lateness = np.zeros(publishes if rate is not None else 0, dtype=np.uint64)
     cdef int32_t[::1] arrived_view = arrived
+    cdef int32_t[::1] unanswered = np.zeros(len(fds), dtype=np.int32)
+    cdef int answer_every_c = answer_every
     cdef uint64_t[::1] latency_view = latency
     cdef uint64_t[::1] lateness_view = lateness
     memset(frame, 0x5A, sizeof(frame))
@@ -793,7 +808,7 @@ def drive(fd, fds, address, port, size, *, rate=None, window=64, count=None, sec
         with nogil:
             total = _drive_loop(
                 descriptor, epoll, descriptors, to.names, frame, size_c, messages, interval, window_c, publishes,
-                time_ns, arrived_view, latency_view, lateness_view)
+                time_ns, arrived_view, latency_view, lateness_view, answer_every_c, unanswered)
     finally:
         close(epoll)
     return (total.published, total.deliveries, total.strangers, total.acks, total.wall,

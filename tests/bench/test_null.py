@@ -226,7 +226,7 @@ def test_three_relays_carry_every_publish_to_every_client(options: dict[str, int
     ):
         before = cpu.total_ns(pids)
         sent, deliveries, strangers, acks, wall_ns, latency, lateness = _null.drive(
-            publisher.fileno(), twenty.fds, number_of(entry[0]), entry[1], 200, **options
+            publisher.fileno(), twenty.fds, number_of(entry[0]), entry[1], 200, answer_every=2, **options
         )
         used = cpu.total_ns(pids) - before
         assert len(pids) == 3

@@ -42,7 +42,7 @@ async def site() -> AsyncIterator[Site]:
     listener = admin.listen(("127.0.0.1", 0))
     serving = asyncio.create_task(http.serve(sockets=[listener]))
     yield Site(server, listener.getsockname()[1])
-    http.should_exit = True
+    http.end()
     await serving
     stop.set()
     await running

@@ -43,6 +43,9 @@ class FakeEngine:
         taken, self.waiting = self.waiting, []
         return taken
 
+    def take_late(self) -> float:
+        return 0.25
+
     def answer(self, question_id: int, user: int | None) -> None:
         self.answers.append((question_id, user))
 

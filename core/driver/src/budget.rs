@@ -2,6 +2,8 @@
 //!
 //! Owns: [`Budget`] and what is left of it within a turn.
 
+use std::time::Duration;
+
 use muster_proto::machine::Micros;
 
 /// A loop that was called later than this after it should have been has stood still; what queued up is stale.
@@ -17,6 +19,11 @@ pub const RETRY_US: Micros = 2_000;
 /// 10,000 small ones; this is 26 such sockets, or 0.2 s of work.
 pub const DISCARDED_MAX: usize = 262_144;
 
+/// A turn that begins so soon after the last one may linger: at 2,000 datagrams a second and more.
+pub const BRISK_US: Micros = 500;
+/// How long it waits for the next datagram before it goes back to the outer loop.
+pub const LINGER_STEP: Duration = Duration::from_millis(1);
+
 /// What one turn may do. Each is checked between batches, so it may be exceeded by one batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
@@ -25,6 +32,8 @@ pub struct Budget {
     /// Datagrams sent. A bound on input alone starves the loop: one datagram may go to 1,000 members.
     pub sent_max: usize,
     pub turn_us: Micros,
+    /// How long a turn may go on while datagrams follow each other briskly; 0 for loops that have better things to do.
+    pub linger_us: Micros,
 }
 
 impl Default for Budget {
@@ -33,6 +42,7 @@ impl Default for Budget {
             received_max: 1_024,
             sent_max: 2_048,
             turn_us: 1_000,
+            linger_us: 0,
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use muster_proto::machine::{Machine, Micros, Outbox, SocketId};
 use muster_udp::{Counters, Cursor, Kernel, Poll, Receiver, Sender, Sent, Socket, Syscalls, Timer, EVENTS_MAX};
 
-use crate::budget::{Budget, Spent, AGE_MAX_US, BEAT_US, DISCARDED_MAX, RETRY_US, STALL_US};
+use crate::budget::{Budget, Spent, AGE_MAX_US, BEAT_US, BRISK_US, DISCARDED_MAX, LINGER_STEP, RETRY_US, STALL_US};
 use crate::faults::{FaultCounters, Faults};
 
 /// Up to so many sockets are tried one by one; with more, asking which of them are ready is cheaper.
@@ -29,13 +29,15 @@ pub struct Turn {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DriverCounters {
     pub turns: u64,
+    /// Times that a turn lingered and something came.
+    pub lingered: u64,
     /// Turns that ended with work left.
     pub turns_cut: u64,
     /// Times that the loop was found to have stood still.
     pub stalls: u64,
     /// Datagrams received but dropped unseen after a standstill.
     pub discarded: u64,
-    /// Longest delay of a turn behind its time.
+    /// Longest delay of a turn behind its time, since somebody last took it.
     pub late_us_max: u64,
 }
 
@@ -65,6 +67,8 @@ pub struct Driver<M: Machine, S: Syscalls = Kernel> {
     armed: Option<Micros>,
     /// When the next turn should be at the latest; unknown before the first.
     expected: Option<Micros>,
+    /// When the last turn ended.
+    ended: Micros,
     more: bool,
     budget: Budget,
     injected: Option<Box<Injected>>,
@@ -96,6 +100,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
             timer: Timer::new()?,
             armed: None,
             expected: None,
+            ended: 0,
             more: false,
             budget: Budget::default(),
             injected: None,
@@ -164,6 +169,11 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         self.counters
     }
 
+    /// The longest delay of a turn behind its time since the last call.
+    pub fn take_late(&mut self) -> Micros {
+        std::mem::take(&mut self.counters.late_us_max)
+    }
+
     pub fn udp_counters(&self) -> &Counters {
         &self.udp_counters
     }
@@ -199,10 +209,36 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         self.more || self.poll.wait(timeout) > 0
     }
 
-    /// Receives, lets time pass and sends, within the budget.
+    /// Receives, lets time pass and sends, within the budget; then lingers, if the budget allows it and turns follow each
+    /// other briskly: waiting here for what comes next costs less than going through the outer loop for each datagram.
     pub fn turn(&mut self) -> Turn {
         let now = self.syscalls.now();
         self.counters.turns += 1;
+        let until = (now <= self.ended + BRISK_US).then_some(now + self.budget.linger_us);
+        let mut more = self.step(now, None);
+        while !more && until.is_some_and(|until| self.syscalls.now() < until) {
+            let ready = self.poll.wait(LINGER_STEP);
+            if ready == 0 {
+                break;
+            }
+            self.counters.lingered += 1;
+            let now = self.syscalls.now();
+            more = self.step(now, Some(ready));
+        }
+        self.counters.turns_cut += u64::from(more);
+        self.ended = self.syscalls.now();
+        self.more = more;
+        if more {
+            self.expected = Some(self.ended);
+        } else {
+            self.settle();
+        }
+        Turn { more }
+    }
+
+    /// One round of it. `ready`: so many descriptors are known to be ready, else all are looked at. Returns whether the
+    /// budget ran out first.
+    fn step(&mut self, now: Micros, ready: Option<usize>) -> bool {
         let late = self.expected.map_or(0, |expected| now.saturating_sub(expected));
         self.counters.late_us_max = self.counters.late_us_max.max(late);
         if late > STALL_US {
@@ -226,14 +262,14 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         }
 
         let mut spent = Spent::new(self.budget, now);
-        let more = if self.sockets.len() <= TRIED_SOCKETS_MAX {
-            self.serve_each(now, &mut spent)
-        } else {
-            self.serve_ready(now, &mut spent)
+        let more = match ready {
+            None if self.sockets.len() <= TRIED_SOCKETS_MAX => self.serve_each(now, &mut spent),
+            ready => self.serve_ready(now, ready, &mut spent),
         };
-        self.counters.turns_cut += u64::from(more);
-        self.finish(now, more);
-        Turn { more }
+        if !more {
+            self.expect(now);
+        }
+        more
     }
 
     /// Tries every socket in turn until all are empty. Returns whether the budget ran out first.
@@ -257,10 +293,11 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         }
     }
 
-    /// Asks which sockets are ready and collects their datagrams into common batches. Returns whether the budget ran out.
-    fn serve_ready(&mut self, now: Micros, spent: &mut Spent) -> bool {
+    /// Asks which sockets are ready, unless that is known, and collects their datagrams into common batches. Returns whether
+    /// the budget ran out.
+    fn serve_ready(&mut self, now: Micros, mut known: Option<usize>, spent: &mut Spent) -> bool {
         loop {
-            let ready = self.poll.wait(Duration::ZERO);
+            let ready = known.take().unwrap_or_else(|| self.poll.wait(Duration::ZERO));
             let share = (self.receiver.slots() / ready.max(1)).max(1);
             let mut all_drained = ready < EVENTS_MAX;
             for index in 0..ready {
@@ -428,13 +465,8 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         }
     }
 
-    /// Arranges for the next turn.
-    fn finish(&mut self, now: Micros, more: bool) {
-        self.more = more;
-        if more {
-            self.expected = Some(self.syscalls.now());
-            return;
-        }
+    /// Arranges for the next turn: at the latest in a beat.
+    fn expect(&mut self, now: Micros) {
         let waiting = (!self.outbox.is_empty()).then_some(self.filled_at + AGE_MAX_US + 1);
         let held = self
             .injected
@@ -447,7 +479,17 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         let at = due.map_or(now + BEAT_US, |due| due.min(now + BEAT_US));
         self.arm(at);
         // A deadline in the past asks for a turn at once; it does not make that turn late.
-        self.expected = self.armed.map(|at| at.max(now));
+        self.expected = Some(at.max(now));
+    }
+
+    /// Moves the timer back to what is due, once a turn: waking up for nothing costs more.
+    fn settle(&mut self) {
+        if let (Some(armed), Some(due)) = (self.armed, self.expected) {
+            if armed < due {
+                self.armed = None;
+                self.arm(due);
+            }
+        }
     }
 
     /// Sets the timer unless it fires earlier anyway.

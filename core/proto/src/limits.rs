@@ -69,8 +69,8 @@ pub const HELD_BYTES_MAX: usize = 64 * KIB;
 pub const REMEMBERED_MESSAGES: usize = 256;
 /// A publisher that sent nothing to a room for this long is forgotten; it starts again at its lowest unacknowledged.
 pub const PUBLISHER_IDLE: Micros = 60 * SECOND;
-/// A publisher's acknowledgement may wait this long for company, when nobody waits for it: at 1,000 messages a second one
-/// acknowledgement covers five.
+/// A publisher's acknowledgement may wait this long for company, when nobody waits for it and one left to the same proxy within
+/// that time: at 1,000 messages a second one covers five.
 pub const PUBLISH_ACK_DELAY_MAX: Micros = 5 * MS;
 /// Or until this many messages wait for it: an eighth of the credit, so that the publisher's pipe never runs dry.
 pub const PUBLISH_ACK_MESSAGES: u32 = 32;

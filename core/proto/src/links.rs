@@ -17,9 +17,10 @@ use crate::wire::{Frame, Role};
 
 /// Blocks of a link's replay window: 8,192 datagrams.
 pub const LINK_BLOCKS: usize = 128;
-/// A link on which nothing else leaves says so this often.
-pub const PING_EVERY: Micros = 100_000;
-/// A link on which nothing was heard for this long is dead; ten pings were lost or the peer stands still.
+/// A link on which nothing else leaves says so after this, and again so soon while nothing is heard.
+pub const PING_IDLE: Micros = 200_000;
+pub const PING_AGAIN: Micros = 100_000;
+/// A link on which nothing was heard for this long is dead; eight pings were lost or the peer stands still.
 pub const DEAD_AFTER: Micros = 1_000_000;
 /// Hellos of one dial follow each other after this, doubled up to the second figure.
 pub const DIAL_FIRST: Micros = 50_000;
@@ -393,7 +394,9 @@ impl Links {
         if link.conn.control_due(now) {
             self.table.mark(slot);
         }
-        self.reschedule(now, slot);
+        if let Some(at) = self.due(slot) {
+            self.table.postpone(slot, at.max(now));
+        }
     }
 
     /// Gives up a link; if we dialled it, we dial again.
@@ -465,18 +468,15 @@ impl Links {
         }
     }
 
+    fn due(&self, slot: u32) -> Option<Micros> {
+        let link = self.table.get(slot).filter(|link| link.data.proven)?;
+        let at = ping_at(&link.conn).min(link.conn.heard_at + DEAD_AFTER);
+        Some(link.conn.deadline().map_or(at, |due| due.min(at)))
+    }
+
     fn reschedule(&mut self, now: Micros, slot: u32) {
-        let Some(link) = self.table.get(slot) else { return };
-        if !link.data.proven {
-            return;
-        }
-        let conn = &link.conn;
-        let at = conn
-            .deadline()
-            .unwrap_or(Micros::MAX)
-            .min(conn.sent_at + PING_EVERY)
-            .min(conn.heard_at + DEAD_AFTER);
-        self.table.schedule(slot, Some(at.max(now)));
+        let at = self.due(slot).map(|at| at.max(now));
+        self.table.schedule(slot, at);
     }
 
     /// Lets pass what is due: pings, probes, losses, dials, waiting handshakes.
@@ -488,7 +488,7 @@ impl Links {
                 continue;
             }
             let mut ready = false;
-            if link.conn.flow.timeout(now) || now >= link.conn.sent_at + PING_EVERY {
+            if link.conn.flow.timeout(now) || now >= ping_at(&link.conn) {
                 link.conn.ask_status();
                 ready = true;
             }
@@ -590,6 +590,12 @@ impl Links {
             .flatten()
             .min()
     }
+}
+
+/// When a link that has nothing else to send says that it is there.
+fn ping_at(conn: &Conn<LINK_BLOCKS>) -> Micros {
+    let unanswered = conn.sent_at >= conn.heard_at + PING_AGAIN;
+    conn.sent_at + if unanswered { PING_AGAIN } else { PING_IDLE }
 }
 
 /// Bytes of frames that a datagram of `payload` bytes has room for.

@@ -444,7 +444,9 @@ impl<T: Default> Sessions<T> {
             self.table.mark(slot);
         }
         if control {
-            self.reschedule(now, slot);
+            if let Some(at) = self.due(slot) {
+                self.table.postpone(slot, at.max(now));
+            }
         } else {
             self.table.schedule(slot, status.map(|at| at.max(now)));
         }
@@ -469,16 +471,17 @@ impl<T: Default> Sessions<T> {
         }
     }
 
+    fn due(&self, slot: u32) -> Option<Micros> {
+        let peer = self.table.get(slot)?;
+        let dies_at = self.dies_at(&peer.data, peer.conn.heard_at);
+        Some(peer.conn.deadline().map_or(dies_at, |at| at.min(dies_at)))
+    }
+
     /// Notes when the session next needs time.
     #[inline]
     pub fn reschedule(&mut self, now: Micros, slot: u32) {
-        let Some(peer) = self.table.get(slot) else { return };
-        let at = peer
-            .conn
-            .deadline()
-            .unwrap_or(Micros::MAX)
-            .min(self.dies_at(&peer.data, peer.conn.heard_at));
-        self.table.schedule(slot, Some(at.max(now)));
+        let at = self.due(slot).map(|at| at.max(now));
+        self.table.schedule(slot, at);
     }
 
     /// Lets pass what is due.

@@ -193,6 +193,15 @@ impl<const BLOCKS: usize, T> Table<BLOCKS, T> {
         }
     }
 
+    /// The same, but a later time counts too: for when something has come that others wait for no more.
+    pub fn postpone(&mut self, slot: u32, at: Micros) {
+        let Some(peer) = self.get_mut(slot) else { return };
+        if at != peer.scheduled {
+            peer.scheduled = at;
+            self.wheel.schedule(slot, at);
+        }
+    }
+
     /// The next peer whose time has come.
     pub fn pop_due(&mut self, now: Micros) -> Option<u32> {
         while let Some(slot) = self.wheel.pop(now) {

@@ -2,12 +2,12 @@
 
 use std::os::fd::AsRawFd;
 
-use muster_driver::{Driver, FaultCounters};
+use muster_driver::{Budget, Driver, FaultCounters};
 use muster_proto::broker::{Broker, BrokerConfig};
 use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent};
 use muster_proto::handshake::{ClusterKeys, ResetSecret, ServerKey};
 use muster_proto::links::LinkChange;
-use muster_proto::machine::Machine;
+use muster_proto::machine::{Machine, Micros};
 use muster_proto::name::RoomName;
 use muster_proto::node::Identity;
 use muster_proto::proxy::{Proxy, ProxyConfig, ProxyEvent};
@@ -207,12 +207,17 @@ impl RoleMachine for Router {
     }
 }
 
+/// What else the loop has to do waits for so long at most while datagrams follow each other briskly.
+const LINGER_US: Micros = 2_000;
+
 /// A driver and what was noticed since the last look.
 struct Running<M: RoleMachine> {
     driver: Driver<M>,
     events: Vec<M::Event>,
     ready: Option<bool>,
     ready_changed: bool,
+    /// Standstills that were told.
+    stalls: u64,
 }
 
 impl<M: RoleMachine> Running<M> {
@@ -225,11 +230,16 @@ impl<M: RoleMachine> Running<M> {
             .collect();
         driver.machine_mut().set_buffers(&bytes);
         driver.set_faults(faults);
+        driver.set_budget(Budget {
+            linger_us: LINGER_US,
+            ..Budget::default()
+        });
         Ok(Running {
             driver,
             events: Vec::new(),
             ready: None,
             ready_changed: false,
+            stalls: 0,
         })
     }
 
@@ -241,7 +251,8 @@ impl<M: RoleMachine> Running<M> {
             self.ready = Some(ready);
             self.ready_changed = true;
         }
-        u8::from(turn.more) | u8::from(!self.events.is_empty() || self.ready_changed) << 1
+        let stalled = self.stalls != self.driver.counters().stalls;
+        u8::from(turn.more) | u8::from(!self.events.is_empty() || self.ready_changed || stalled) << 1
     }
 
     fn events<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
@@ -254,6 +265,10 @@ impl<M: RoleMachine> Running<M> {
                 None => list.append(("ready",))?,
                 Some(reason) => list.append(("not_ready", reason))?,
             }
+        }
+        let counters = self.driver.counters();
+        if std::mem::replace(&mut self.stalls, counters.stalls) != counters.stalls {
+            list.append(("stalled", counters.late_us_max as f64 / 1e6))?;
         }
         Ok(list)
     }
@@ -354,12 +369,17 @@ macro_rules! engine {
                 Ok(self.get()?.driver.fd().as_raw_fd())
             }
 
-            fn turn(&mut self) -> PyResult<u8> {
-                Ok(self.get_mut()?.turn())
+            fn turn(&mut self, py: Python<'_>) -> PyResult<u8> {
+                let running = self.get_mut()?;
+                Ok(py.detach(|| running.turn()))
             }
 
             fn events<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
                 self.get_mut()?.events(py)
+            }
+
+            fn take_late(&mut self) -> PyResult<f64> {
+                Ok(self.get_mut()?.driver.take_late() as f64 / 1e6)
             }
 
             fn placement(&mut self, epoch: u32, nodes: Vec<(u32, String, String, u16)>) -> PyResult<()> {

@@ -49,11 +49,18 @@ impl Poll {
 
     /// Waits until something is ready, at most `timeout`, and returns how many are.
     pub fn wait(&mut self, timeout: Duration) -> usize {
-        if !timeout.is_zero() && !self.is_ready_within(timeout) {
+        let whole = timeout.subsec_micros() % 1_000 == 0;
+        if !whole && !self.is_ready_within(timeout) {
             return 0;
         }
+        let wait_ms = if whole {
+            i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX)
+        } else {
+            0
+        };
+        let (epoll, events) = (self.epoll.as_raw_fd(), self.events.as_mut_ptr());
         // SAFETY: the array has EVENTS_MAX entries.
-        let count = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), self.events.as_mut_ptr(), EVENTS_MAX as i32, 0) };
+        let count = unsafe { libc::epoll_wait(epoll, events, EVENTS_MAX as i32, wait_ms) };
         // Only EINTR is left as an error: the descriptor and the array are ours.
         usize::try_from(count).unwrap_or(0)
     }

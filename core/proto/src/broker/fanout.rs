@@ -206,7 +206,7 @@ impl Broker {
             for at in left {
                 self.requeue_ack(at);
             }
-            if !sent || self.acks.get(&proxy).is_none_or(|acks| acks.is_empty()) {
+            if !sent || self.acks.get(&proxy).is_none_or(|acks| acks.due.is_empty()) {
                 return;
             }
         }

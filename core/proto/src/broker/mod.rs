@@ -26,7 +26,7 @@ use crate::segments::Segments;
 use crate::wire::header::HEADER;
 use crate::wire::record::Record;
 use crate::wire::{Code, Frame, FrameKind, Frames, PublisherId, Role};
-use publish::Publication;
+use publish::{Acks, Publication};
 use resends::Resends;
 use room::{Cursor, Room};
 
@@ -146,10 +146,8 @@ pub struct Broker {
     /// Publications of each user.
     user_publications: HashMap<u64, u32, KeyedState>,
     gateways: BTreeMap<u32, GatewayPeer>,
-    /// Acknowledgements due, per proxy node.
-    acks: BTreeMap<u32, VecDeque<u32>>,
-    /// Publications whose acknowledgement waits for company, and until when.
-    late_acks: VecDeque<(Micros, u32)>,
+    /// Per proxy node.
+    acks: BTreeMap<u32, Acks>,
     arena: Arena,
     segments: Segments,
     placement: Placement,
@@ -193,7 +191,6 @@ impl Broker {
             user_publications: HashMap::with_hasher(hash),
             gateways: BTreeMap::new(),
             acks: BTreeMap::new(),
-            late_acks: VecDeque::new(),
             arena: Arena::new(config.arena_bytes),
             segments: Segments::new(node.secret_u64()),
             placement: Placement::default(),
@@ -590,7 +587,7 @@ impl Machine for Broker {
 
     fn deadline(&self) -> Option<Micros> {
         let sweep = (!self.rooms.is_empty() || !self.publishers.is_empty()).then_some(self.sweep_at);
-        let late = self.late_acks.front().map(|(due, _)| *due);
+        let late = self.acks.values().filter_map(Acks::deadline).min();
         [self.links.deadline(), self.withheld_at, late, sweep]
             .into_iter()
             .flatten()

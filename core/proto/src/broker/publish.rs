@@ -1,5 +1,7 @@
 //! Publishing at the owner: order per publisher, numbering, acknowledgements and credit.
 
+use std::collections::VecDeque;
+
 use super::{Broker, PUBLISHERS_MAX, SWEPT_AT_ONCE, USER_PUBLICATIONS_MAX, WITHHOLD_EVERY, WITHHOLD_MAX};
 use crate::limits;
 use crate::machine::Micros;
@@ -28,10 +30,27 @@ pub struct Publication {
     echo: u32,
     ack_due: bool,
     withheld: bool,
-    /// What came since the last acknowledgement, and whether that waits for company in `late_acks`.
+    /// What came since the last acknowledgement, and whether that waits for company.
     fresh_messages: u32,
     fresh_bytes: usize,
     late: bool,
+}
+
+/// What is to be acknowledged to one proxy, by publication.
+#[derive(Default)]
+pub(super) struct Acks {
+    pub(super) due: VecDeque<u32>,
+    /// Those that wait for company, since when, and when an acknowledgement left last.
+    late: Vec<u32>,
+    since: Option<Micros>,
+    sent_at: Micros,
+}
+
+impl Acks {
+    /// When those that wait have waited long enough.
+    pub(super) fn deadline(&self) -> Option<Micros> {
+        self.since.map(|since| since + limits::PUBLISH_ACK_DELAY_MAX)
+    }
 }
 
 /// What a frame did: whether it was well formed, and whether all of it was numbered and nobody waits for its answer.
@@ -233,21 +252,38 @@ impl Broker {
         }
     }
 
-    /// An acknowledgement is due soon, or with the next one that does not wait.
+    /// An acknowledgement is due soon: at once where none has left for as long as it would wait, so that seldom messages cost
+    /// no wake-up of their own for it.
     fn acknowledge_later(&mut self, now: Micros, at: u32) {
         let Some(publication) = self.publications[at as usize].as_deref_mut() else {
             return;
         };
+        let proxy = publication.proxy;
+        let acks = self.acks.entry(proxy).or_default();
         if !publication.late && !publication.ack_due {
             publication.late = true;
-            self.late_acks.push_back((now + limits::PUBLISH_ACK_DELAY_MAX, at));
+            acks.late.push(at);
+            acks.since.get_or_insert(now);
+        }
+        if now >= acks.sent_at + limits::PUBLISH_ACK_DELAY_MAX {
+            self.release_acks(proxy);
         }
     }
 
     /// Acknowledges what has waited long enough for company.
     pub(super) fn acknowledge_late(&mut self, now: Micros) {
-        while let Some((_, at)) = self.late_acks.front().copied().filter(|(due, _)| now >= *due) {
-            self.late_acks.pop_front();
+        let due = |acks: &Acks| acks.deadline().is_some_and(|at| now >= at);
+        let proxies = self.acks.iter().filter(|(_, acks)| due(acks));
+        for proxy in proxies.map(|(proxy, _)| *proxy).collect::<Vec<_>>() {
+            self.release_acks(proxy);
+        }
+    }
+
+    fn release_acks(&mut self, proxy: u32) {
+        let Some(acks) = self.acks.get_mut(&proxy) else { return };
+        acks.since = None;
+        let mut late = std::mem::take(&mut acks.late);
+        for at in late.drain(..) {
             let Some(publication) = self.publications[at as usize].as_deref_mut() else {
                 continue;
             };
@@ -255,6 +291,9 @@ impl Broker {
             if publication.fresh_messages > 0 {
                 self.acknowledge(at, None);
             }
+        }
+        if let Some(acks) = self.acks.get_mut(&proxy) {
+            acks.late = late; // its memory is used again
         }
     }
 
@@ -266,7 +305,7 @@ impl Broker {
         let slot = slot.or_else(|| self.links.to(publication.proxy));
         if !publication.ack_due {
             publication.ack_due = true;
-            self.acks.entry(publication.proxy).or_default().push_back(at);
+            self.acks.entry(publication.proxy).or_default().due.push_back(at);
         }
         if let Some(slot) = slot {
             self.links.table.mark(slot);
@@ -276,7 +315,9 @@ impl Broker {
     /// The next acknowledgement for a proxy, with its publication and the session it is for.
     pub(super) fn next_ack(&mut self, now: Micros, proxy: u32) -> Option<(u32, u64, Ack)> {
         loop {
-            let at = self.acks.get_mut(&proxy)?.pop_front()?;
+            let acks = self.acks.get_mut(&proxy)?;
+            let at = acks.due.pop_front()?;
+            acks.sent_at = now;
             let Some(publication) = self.publications[at as usize].as_deref_mut() else {
                 continue;
             };
