@@ -216,6 +216,12 @@ impl Publisher {
         count
     }
 
+    /// Where the last `count` of the runs that are remembered begin.
+    pub fn last_runs(&self, count: usize) -> u64 {
+        let last = self.remembered.iter().rev().take(count);
+        self.next - last.map(|run| u64::from(run.count)).sum::<u64>()
+    }
+
     /// Everything up to and with this sequence has been applied (or settled elsewhere); 0 before the first.
     pub fn cumulative(&self) -> u64 {
         self.next - 1
@@ -296,6 +302,16 @@ mod tests {
             applied.push(ready.seq);
         }
         applied
+    }
+
+    #[test]
+    fn the_last_runs_begin_where_a_count_from_the_end_says() {
+        let mut publisher = Publisher::new(1);
+        for (sequence, offset) in [(1, 10), (2, 11), (3, 20), (4, 30), (5, 31), (6, 40)] {
+            publisher.applied(sequence, offset);
+        }
+        let begin: Vec<u64> = (0..6).map(|count| publisher.last_runs(count)).collect();
+        assert_eq!(begin, [7, 6, 4, 3, 1, 1]);
     }
 
     /// A list of all that was applied and a set of all that is held; every answer found by looking through them.

@@ -37,7 +37,7 @@ class _Waiting:
 
     data: bytes
     ticket: int
-    done: "asyncio.Future[Position | None]"
+    done: "asyncio.Future[Position]"
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class Client:
         self._publications: dict[str, _Publication] = {}
         self._by_number: dict[int, _Publication] = {}
         self._untold: MusterError | None = None
-        self._tickets: dict[int, tuple[_Publication, asyncio.Future[Position | None]]] = {}
+        self._tickets: dict[int, tuple[_Publication, asyncio.Future[Position]]] = {}
         self._ticket = 0
         self._flushed: asyncio.Future[None] | None = None
         self._handlers: dict[str, Callable[..., None]] = {
@@ -180,16 +180,15 @@ class Client:
             raise Invalid(f"policy is one of {', '.join(POLICIES)}, not {policy!r}")
         return Room(self, name, positions, policy, self._timeout if timeout is None else timeout)
 
-    async def publish(self, room: str, data: bytes, *, timeout: float | None = None) -> Position | None:
+    async def publish(self, room: str, data: bytes, *, timeout: float | None = None) -> Position:
         """Return when the room's owner has numbered the message, and with it everything this client published before.
 
-        The position is None in the rare case that the message was numbered but the answer that said where was lost.
         When the wait ends early (`TimedOut`, cancellation), the message may be published all the same.
         """
         publication = self._publication(room)
         self._ticket += 1
         ticket = self._ticket
-        done: asyncio.Future[Position | None] = self.loop.create_future()
+        done: asyncio.Future[Position] = self.loop.create_future()
         self._tickets[ticket] = publication, done
         try:
             if publication.waiting or not self._push(publication, data, ticket):
@@ -445,7 +444,7 @@ class Client:
     def _on_published(self, ticket: int, stream: tuple[int, int, int], offset: int) -> None:
         _, done = self._tickets.get(ticket, (None, None))
         if done is not None and not done.done():
-            done.set_result(Position(stream, offset) if offset else None)
+            done.set_result(Position(stream, offset))
 
     # --- end --------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ pub struct Published {
     pub number: u64,
     pub len: usize,
     pub called_at: Micros,
-    /// Where its owner says that it stands; offset 0 where the owner did not remember.
+    /// Where its owner says that it stands.
     pub acked: Option<(StreamId, u64)>,
     /// Its sender died before it was acknowledged.
     pub forgotten: bool,
@@ -195,6 +195,9 @@ impl Oracle {
         let Some(message) = message else {
             return Err(format!("an acknowledgement for ticket {ticket}, which nobody has"));
         };
+        if offset == 0 {
+            return Err(format!("nobody says where message {} stands", message.number));
+        }
         if message.acked.replace((stream, offset)).is_some() {
             return Err(format!("message {} was acknowledged twice", message.number));
         }
@@ -326,13 +329,11 @@ impl Oracle {
                     continue;
                 }
                 let announced = membership.gaps.iter().any(|gap| gap.covers(stream, offset));
-                let unknown = offset == 0 && !membership.gaps.is_empty();
                 // The reader's policy dropped the copy that an earlier owner had numbered, and the later one is a repeat.
-                let unknown = unknown
-                    || membership
-                        .gaps
-                        .iter()
-                        .any(|known| known.gap.reason == GapReason::Reader && key(known.gap.stream) < key(stream));
+                let unknown = membership
+                    .gaps
+                    .iter()
+                    .any(|known| known.gap.reason == GapReason::Reader && key(known.gap.stream) < key(stream));
                 if !announced && !unknown {
                     return Err(format!(
                         "{who}: number {} of {}, {} B, published at {}, acknowledged as {stream:?} offset {offset}, neither came nor was announced as lost; gaps {:?}, offsets {:?}, joined at {:?}",

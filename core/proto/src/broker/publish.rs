@@ -26,6 +26,8 @@ pub struct Publication {
     handle: u32,
     low: u64,
     code: Code,
+    /// It repeated what had been numbered, so it may lack where that stands.
+    repeated: bool,
     /// The clock of the last frame, until an acknowledgement gives it back.
     echo: u32,
     ack_due: bool,
@@ -151,6 +153,7 @@ impl Broker {
             handle: 0,
             low: frame.low,
             code: Code::Ok,
+            repeated: false,
             echo: 0,
             ack_due: false,
             withheld: false,
@@ -241,6 +244,7 @@ impl Broker {
         if frame.count == 0 {
             order.offer(now, 0, 0);
         }
+        publication.repeated |= repeated > 0;
         publication.fresh_messages += u32::from(seen);
         publication.fresh_bytes += frame.messages.len();
         if room.ring.next() > before {
@@ -354,7 +358,11 @@ impl Broker {
             let mut ranges = [(0, 0); ACK_RANGES];
             let missing = publication.order.missing_ranges(&mut ranges);
             let mut runs = [Run::default(); ACK_RUNS];
-            let known = publication.order.runs(publication.low, &mut runs);
+            let from = match std::mem::take(&mut publication.repeated) {
+                true => publication.low,
+                false => publication.low.max(publication.order.last_runs(ACK_RUNS)),
+            };
+            let known = publication.order.runs(from, &mut runs);
             let ack = Ack {
                 handle: publication.handle,
                 echo: std::mem::take(&mut publication.echo),

@@ -201,13 +201,10 @@ impl Publication {
             self.timed(clock(now).wrapping_sub(ack.echo));
         }
         while self.low <= ack.cumulative {
-            let Some(message) = self.unacked.pop_front() else { break };
-            self.unsent = self.unsent.saturating_sub(1);
-            self.bytes -= message.data.len();
-            progress = true;
-            if message.flags & LAST != 0 {
-                self.published += 1;
-            }
+            let Some(message) = self.unacked.front() else {
+                self.low = ack.cumulative + 1;
+                break;
+            };
             if message.ticket != 0 {
                 while ack
                     .runs
@@ -216,20 +213,22 @@ impl Publication {
                 {
                     run += 1;
                 }
-                let offset = ack
-                    .runs
-                    .get(run)
-                    .filter(|(first, _, _)| *first <= self.low)
-                    .map_or(0, |(first, offset, _)| offset + (self.low - first));
+                let Some((first, offset, _)) = ack.runs.get(run).filter(|(first, _, _)| *first <= self.low) else {
+                    break; // where it stands was said before and lost: repeated, it is said again
+                };
                 done(Published {
                     ticket: message.ticket,
                     stream: ack.stream,
-                    offset,
+                    offset: offset + (self.low - first),
                 });
             }
+            progress = true;
+            self.bytes -= message.data.len();
+            self.published += u64::from(message.flags & LAST != 0);
+            self.unacked.pop_front();
+            self.unsent = self.unsent.saturating_sub(1);
             self.low += 1;
         }
-        self.low = self.low.max(ack.cumulative + 1);
         self.credit_messages = usize::from(ack.credit_messages);
         self.credit_bytes = ack.credit_bytes as usize;
         self.poll_at = (self.credit_messages == 0).then_some(now + POLL_EVERY);
@@ -627,6 +626,50 @@ mod tests {
         another_way.opened(now + 150_000, 1);
         let often = pace(&mut another_way, now + 150_000);
         assert!((4..=8).contains(&often), "{often} times");
+    }
+
+    #[test]
+    fn a_message_is_repeated_until_its_place_is_known() {
+        let mut publication = Publication::new("live:room", 0, 1, 1);
+        publication.opened(1, 1);
+        (1..=3).for_each(|ticket| publication.push(b"message", ticket % 3, 1_000).unwrap());
+        sends(&mut publication, 1);
+        let ack = |runs: Vec<(u64, u64, u16)>| Ack {
+            handle: 1,
+            echo: 0,
+            code: Code::Ok,
+            cumulative: 3,
+            highest: 3,
+            credit_messages: 256,
+            credit_bytes: 1 << 18,
+            stream: StreamId::default(),
+            missing: vec![],
+            runs,
+        };
+        let mut placed = Vec::new();
+        publication.acknowledged(2, &ack(vec![(2, 12, 2)]), |done| {
+            placed.push((done.ticket, done.offset))
+        });
+        assert_eq!(
+            (placed.len(), publication.unacknowledged()),
+            (0, 3),
+            "who waits for the first knows no place"
+        );
+        publication.acknowledged(3, &ack(vec![(1, 11, 1)]), |done| {
+            placed.push((done.ticket, done.offset))
+        });
+        assert_eq!((&placed[..], publication.unacknowledged()), (&[(1, 11)][..], 2));
+        assert!(
+            (4..1_000_000).step_by(1_000).any(|now| sends(&mut publication, now)),
+            "it asks again"
+        );
+        publication.acknowledged(5, &ack(vec![(2, 12, 2)]), |done| {
+            placed.push((done.ticket, done.offset))
+        });
+        assert_eq!(
+            (&placed[..], publication.unacknowledged()),
+            (&[(1, 11), (2, 12)][..], 0)
+        );
     }
 
     #[test]
