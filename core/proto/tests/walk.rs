@@ -133,7 +133,6 @@ fn a_message_walks_through_all_five_machines() {
             arena_bytes: 1 << 20,
             keepalive_ms: 1000,
             idle_ms: 10_000,
-            max_age_ms: 5000,
             name_key: [9; 16],
             paced: vec![],
             bundle: true,

@@ -490,7 +490,7 @@ fn sockets(addresses: &[&HostPort], recv_buffer: usize, send_buffer: usize) -> P
 impl GatewayEngine {
     #[new]
     #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, keepalive_ms,
-        idle_timeout_ms, faults, name_key, bind, server_key, reset_secret, arena_bytes, paced_namespaces, max_age_ms = 5_000, bundle = true, coalesce = true))]
+        idle_timeout_ms, faults, name_key, bind, server_key, reset_secret, arena_bytes, paced_namespaces, bundle = true, coalesce = true))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         node: u32,
@@ -510,7 +510,6 @@ impl GatewayEngine {
         reset_secret: &[u8],
         arena_bytes: usize,
         paced_namespaces: Vec<String>,
-        max_age_ms: u32,
         bundle: bool,
         coalesce: bool,
     ) -> PyResult<Self> {
@@ -525,7 +524,6 @@ impl GatewayEngine {
             arena_bytes,
             keepalive_ms,
             idle_ms: idle_timeout_ms,
-            max_age_ms,
             name_key: array(name_key, "a name key")?,
             paced: paced_namespaces,
             bundle,

@@ -60,7 +60,6 @@ class GatewayEngine(_Engine):
         reset_secret: bytes,
         arena_bytes: int,
         paced_namespaces: list[str],
-        max_age_ms: int = 5000,
         bundle: bool = True,
         coalesce: bool = True,
     ) -> GatewayEngine: ...

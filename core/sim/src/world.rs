@@ -313,7 +313,6 @@ impl World {
                     arena_bytes: self.plan.arena_bytes,
                     keepalive_ms,
                     idle_ms,
-                    max_age_ms: 5_000,
                     name_key: NAME_KEY,
                     paced: vec!["paced".into()],
                     bundle: self.plan.bundle,

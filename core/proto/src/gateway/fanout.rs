@@ -9,6 +9,7 @@ use super::room::Room;
 use super::{Gateway, Joined};
 use crate::codec::Writer;
 use crate::conn::Heard;
+use crate::limits::MESSAGE_AGE_MAX;
 use crate::links::frames_max;
 use crate::machine::{Micros, Outbox, SLICE_DATAGRAMS};
 use crate::planted::{self, Bug};
@@ -250,7 +251,7 @@ impl Gateway {
                 }
             }
             if revived && !room.paced && joined.cursor < room.ring.next() {
-                let since = now_ms.saturating_sub((self.max_age / 1000) as u32);
+                let since = now_ms.saturating_sub((MESSAGE_AGE_MAX / 1_000) as u32);
                 let young = room.ring.find_time(&self.arena, since);
                 joined.too_old = joined.too_old.max(young);
             }

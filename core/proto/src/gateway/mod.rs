@@ -64,8 +64,6 @@ pub struct GatewayConfig {
     pub arena_bytes: usize,
     pub keepalive_ms: u32,
     pub idle_ms: u32,
-    /// Older messages become a gap instead of being sent.
-    pub max_age_ms: u32,
     pub name_key: [u8; 16],
     /// Namespaces whose owner waits for the slowest member.
     pub paced: Vec<String>,
@@ -195,7 +193,6 @@ pub struct Gateway {
     trim_next: usize,
     config_paced: Vec<String>,
     name_key: [u8; 16],
-    max_age: Micros,
     bundle: bool,
     /// The machine's clock in milliseconds as of this turn.
     now_ms: u32,
@@ -235,7 +232,6 @@ impl Gateway {
             trim_next: 0,
             config_paced: config.paced,
             name_key: config.name_key,
-            max_age: Micros::from(config.max_age_ms) * 1000,
             bundle: config.bundle,
             now_ms: 0,
             records: Vec::new(),

@@ -857,7 +857,6 @@ impl Subject for Gateway {
             arena_bytes: 1 << 20,
             keepalive_ms: 1000,
             idle_ms: 10_000,
-            max_age_ms: 5000,
             name_key: NAME_KEY,
             paced: vec!["paced".into()],
             bundle: true,
