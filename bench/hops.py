@@ -141,7 +141,9 @@ def _acknowledged(instance: Instance, load: Load) -> Acknowledged:
         after = counted()
 
     def per_answer(messages: str, answers: str) -> int:
-        grown = {name: sum(after[key] - before.get(key, 0.0) for key in after if name in key) for name in (messages, answers)}
+        grown = {
+            name: sum(after[key] - before.get(key, 0.0) for key in after if name in key) for name in (messages, answers)
+        }
         return max(1, round(grown[messages] / grown[answers])) if grown[answers] else 0
 
     return Acknowledged(

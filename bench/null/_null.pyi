@@ -94,7 +94,7 @@ def drive(
     seconds: float = 1.0,
     answer_every: int = 0,
 ) -> tuple[int, int, int, int, int, NDArray[np.uint64], NDArray[np.uint64]]:
-    """Publishes to the first relay and counts arrivals at all `fds`, each of which answers every `answer_every`-th (0: none).
+    """Publishes to the first relay and counts arrivals at all `fds`, each answering every `answer_every`-th (0: none).
 
     With `rate` an open loop; else at most `window` publishes not yet arrived everywhere.
     Returns (published, deliveries, strangers, acks, wall ns to the last arrival, latency and lateness ns if paced).

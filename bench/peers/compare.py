@@ -12,7 +12,9 @@ from bench.targets import Load, Result, Target
 FANOUTS = (100, 1000)
 RATES = (100_000.0, 1_000_000.0)  # deliveries a second
 PACED_RATES = (50_000.0, 100_000.0, 150_000.0, 1_000_000.0)
+PER_CPU = "deliveries per server CPU second"
 CPU_RATES_MAX = 150_000.0  # up to here CPU per delivery is what counts, above it the wait
+WINDOW = 1_024  # publishes on their way to a peer: NATS is at its best there, 10 % above 256; Muster has its own credit
 HEADROOM = 0.8  # a pace above this share of what a target can do at all is not run against it
 
 
@@ -32,7 +34,8 @@ def loads(*, quick: bool, payload_bytes: int = 200, saturated_only: bool = False
     seconds, warm_up = (0.3, 0.1) if quick else (1.0, 0.3)
     fanouts = FANOUTS[:1] if quick else FANOUTS
     saturated = [
-        Load("saturated", fanout, payload_bytes, seconds=seconds, warm_up_seconds=warm_up) for fanout in fanouts
+        Load("saturated", fanout, payload_bytes, window=WINDOW, seconds=seconds, warm_up_seconds=warm_up)
+        for fanout in fanouts
     ]
     rates = () if saturated_only else RATES[:1] if quick else RATES
     paced = [
@@ -51,12 +54,19 @@ def paced_loads(*, quick: bool, payload_bytes: int = 200) -> tuple[Load, ...]:
 
 
 def claims(wanted: Sequence[Load], *, quick: bool) -> list[Claim]:
-    """What Muster is to be against the peers: PF-5, PF-6 and PF-7."""
+    """What Muster is to be against the peers: PF-5, PF-6 and PF-7.
+
+    Saturated, both what arrived and what the server core could do are judged: the one driver core may be full before it.
+    """
     found = []
     for load in wanted:
         if load.mode == "saturated" and load.fanout == FANOUTS[0]:
             goals = {"redis": Goal("PF-5", ">", 1), "nats": Goal("PF-5", ">", 1), "mosquitto": Goal("PF-5", ">=", 15)}
-            found += [Claim("muster", peer, load.name, "deliveries/s", goal) for peer, goal in goals.items()]
+            found += [
+                Claim("muster", peer, load.name, figure, goal)
+                for figure in ("deliveries/s", PER_CPU)
+                for peer, goal in goals.items()
+            ]
         elif load.mode == "paced" and load.rate <= CPU_RATES_MAX:
             chain = "server CPU ns each"
             found += [
@@ -116,6 +126,7 @@ def figures(result: Result, *, quick: bool = False) -> dict[str, float]:
     shown = {
         "deliveries/s": result.per_second,
         "server CPU ns each": result.cpu_ns_each,
+        **({} if result.latency else {PER_CPU: 1e9 * result.deliveries / max(result.server_cpu_ns, 1)}),
         **{
             f"{role} CPU ns each": used / result.deliveries if result.deliveries else 0.0
             for role, used in result.role_cpu_ns.items()
