@@ -5,12 +5,18 @@ from collections import Counter
 from typing import Final
 
 from control.metrics_docs import markdown
-from tests.documents import ROOT
+from tests.documents import ROOT, spans
 from tests.faults.conftest import Make
 from tests.faults.instance import ROLES
 
 PAGE: Final = ROOT / "docs" / "metrics.md"
 SAMPLE: Final = re.compile(r"(\w+(?:\{[^}]*\})?) \S+")
+
+
+def test_what_operators_are_told_to_watch_exists() -> None:
+    told = {span for span in spans((ROOT / "docs" / "operations.md").read_text()) if span.startswith("muster_")}
+    assert len(told) > 10
+    assert told <= spans(PAGE.read_text())
 
 
 def test_every_metric_of_every_role_is_in_the_documents_and_no_other(make: Make) -> None:
