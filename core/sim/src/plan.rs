@@ -370,7 +370,8 @@ impl Plan {
         plan
     }
 
-    /// The draw of a run that kills each role once under steady load, on a near network that mostly loses a lot.
+    /// The draw of a run that kills each role under steady load, half the time together with another one, on a near network
+    /// that mostly loses a lot.
     pub fn kills(seed: u64) -> Plan {
         let mut draw = Draw(Dice::new(seed ^ 0x5eed));
         let rooms: Vec<String> = (0..draw.within(1, 6)).map(|at| format!("live:room-{at}")).collect();
@@ -402,12 +403,16 @@ impl Plan {
             ..Weather::default()
         };
         let mut processes = vec![0, 1, 2, 3];
-        let mut faults = Vec::new();
+        let (mut faults, mut heal) = (Vec::new(), 2 * SECOND);
         while !processes.is_empty() {
             let process = processes.swap_remove(draw.below(processes.len() as u64) as usize);
-            let at = 2 * SECOND + faults.len() as Micros * KILL_EVERY + draw.below(SECOND / 2);
-            let down = 50 * MS + draw.skewed(3 * SECOND);
+            let (at, down) = (heal + draw.below(SECOND / 2), 50 * MS + draw.skewed(3 * SECOND));
             faults.push((at, Fault::Kill { process, down }));
+            if draw.chance(50) {
+                let process = (process + draw.within(1, 3) as usize) % 4;
+                faults.push((at, Fault::Kill { process, down }));
+            }
+            heal += KILL_EVERY;
         }
         Plan {
             gateways: 1,
@@ -417,7 +422,7 @@ impl Plan {
             clients,
             links: weather,
             sessions: weather,
-            heal: 2 * SECOND + faults.len() as Micros * KILL_EVERY,
+            heal,
             faults,
             arena_bytes: 16 << 20,
             auth_delay: draw.below(5 * MS),

@@ -956,10 +956,8 @@ impl World {
         let (epoch, addrs) = (self.processes[process].epoch + 1, self.processes[process].addrs.clone());
         let role = self.start(process, epoch);
         self.processes[process] = Process::new(role, epoch, addrs);
-        if self.plan.back_max.is_some() {
-            if let Some((kind, since)) = self.back.replace((self.plan.kind(process), self.now)) {
-                self.returns.push((kind, self.now - since));
-            }
+        if self.plan.back_max.is_some() && self.back.is_none() {
+            self.back = Some((self.plan.kind(process), self.now)); // and of whoever died with it
         }
         if let Some(client) = process.checked_sub(self.plan.servers()) {
             let program = &mut self.programs[client];

@@ -113,6 +113,8 @@ pub struct Publication {
     /// When the oldest are repeated, and after how long: doubled each time, until an acknowledgement tells how long one takes.
     repeat_at: Micros,
     repeat_wait: Micros,
+    /// The owner was away until then, or is far: the first frame that left later tells which.
+    timed_from: Option<Micros>,
     poll_at: Option<Micros>,
     poll_due: bool,
     /// The owner is not ready: nothing is sent before, and little until it says that it is.
@@ -148,6 +150,7 @@ impl Publication {
             any_due: false,
             repeat_at: 0,
             repeat_wait: REPEAT_FIRST,
+            timed_from: None,
             poll_at: None,
             poll_due: false,
             hold_until: None,
@@ -198,7 +201,7 @@ impl Publication {
         let mut run = 0;
         let mut progress = false;
         if ack.code == Code::Ok && ack.echo != 0 {
-            self.timed(clock(now).wrapping_sub(ack.echo));
+            self.timed(now, clock(now).wrapping_sub(ack.echo));
         }
         while self.low <= ack.cumulative {
             let Some(message) = self.unacked.front() else {
@@ -276,19 +279,29 @@ impl Publication {
     }
 
     /// An acknowledgement took so long.
-    fn timed(&mut self, sample: u32) {
+    fn timed(&mut self, now: Micros, sample: u32) {
         let sample = Micros::from(sample).max(1);
         if sample > SAMPLE_MAX {
             return; // a clock of another turn, or no clock of ours
         }
+        let tells = self.timed_from.map(|from| now.saturating_sub(sample) >= from);
+        if tells == Some(false) {
+            return;
+        }
+        let late = sample > self.patience();
+        let away = tells.is_none() && late && (self.probing || self.in_doubt());
         let off = self.ack_rtt.abs_diff(sample);
         (self.ack_rtt, self.ack_var) = match self.ack_rtt {
             // Later than patience has it: the way is another one. Much sooner: what stood in it has gone.
-            known if known == 0 || sample > self.patience() => (sample, sample / 2),
+            known if known == 0 || late || tells.is_some() => (sample, sample / 2),
             known if sample < known / 4 => ((known + sample) / 2, self.ack_var / 2),
             known => ((known * 7 + sample) / 8, (self.ack_var * 3 + off) / 4),
         };
         self.repeat_wait = self.patience();
+        self.timed_from = away.then_some(now);
+        if away {
+            self.repeat_wait = self.repeat_wait.min(BACK_OFF_MAX);
+        }
     }
 
     /// How long an acknowledgement may take (RFC 6298).
@@ -300,6 +313,11 @@ impl Publication {
         }
     }
 
+    /// Whether what is known of the way no longer holds, as far as anyone can tell.
+    fn in_doubt(&self) -> bool {
+        self.ack_rtt == 0 || self.repeat_wait > self.patience()
+    }
+
     /// Repeats what the owner named as missing, at once if it was sent but once; and, as what lies beyond all that the owner
     /// kept, whenever it had time to get there: it is lost, or was dropped as too far ahead.
     fn repeat_lost(&mut self, now: Micros) {
@@ -307,8 +325,7 @@ impl Publication {
             0 => self.repeat_wait,
             rtt => rtt + rtt / 4 + BEYOND_SLACK,
         };
-        // Whether what is known of the way no longer holds, as far as anyone can tell.
-        let in_doubt = self.ack_rtt == 0 || self.repeat_wait > self.patience();
+        let in_doubt = self.in_doubt();
         let beyond = self.highest.saturating_add(1).saturating_sub(self.low);
         let beyond = usize::try_from(beyond).unwrap_or(usize::MAX);
         let mut doubted = false;
@@ -670,6 +687,42 @@ mod tests {
             (&placed[..], publication.unacknowledged()),
             (&[(1, 11), (2, 12)][..], 0)
         );
+    }
+
+    #[test]
+    fn what_waited_for_an_owner_that_was_away_does_not_make_it_a_far_one() {
+        for refused in [false, true] {
+            let (mut publication, mut now) = left_alone();
+            let heard = |publication: &mut Publication, now, code, took: Micros| {
+                let ack = Ack {
+                    handle: 1,
+                    echo: clock(now - took),
+                    code,
+                    cumulative: publication.low - 1,
+                    highest: publication.low - 1,
+                    credit_messages: 256,
+                    credit_bytes: 1 << 18,
+                    stream: StreamId::default(),
+                    missing: vec![],
+                    runs: vec![],
+                };
+                publication.acknowledged(now, &ack, |_| {});
+            };
+            if refused {
+                heard(&mut publication, now, Code::NotReady, 2_000);
+                now += NOT_READY_WAIT;
+            }
+            for took in [900_000, 850_000, 800_000] {
+                heard(&mut publication, now, Code::Ok, took);
+            }
+            let again = (now..)
+                .step_by(1_000)
+                .find(|now| sends(&mut publication, *now))
+                .unwrap();
+            assert!(again <= now + BACK_OFF_MAX, "{} us", again - now);
+            heard(&mut publication, again + 2_000, Code::Ok, 2_000);
+            assert!(publication.patience() < 20_000, "{} us", publication.patience());
+        }
     }
 
     #[test]
