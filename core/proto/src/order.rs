@@ -262,6 +262,11 @@ impl Publisher {
         self.last_seen
     }
 
+    /// Messages held.
+    pub fn held_len(&self) -> usize {
+        self.held.as_ref().map_or(0, |held| held.messages.len())
+    }
+
     /// Bytes of the messages held.
     pub fn held_bytes(&self) -> usize {
         self.held.as_ref().map_or(0, |held| held.bytes)

@@ -149,6 +149,40 @@ fn names_gateway(rig: &mut Rig<Broker>, router: usize) {
 }
 
 #[test]
+fn a_broker_accounts_for_what_it_held_and_never_numbered() {
+    let mut rig = Rig::<Broker>::new();
+    let counts = |rig: &Rig<Broker>| {
+        let names = [
+            "messages_received",
+            "messages_published",
+            "messages_repeated",
+            "dropped_held",
+        ];
+        (names.map(|name| counter(&rig.machine, name)), rig.machine.held())
+    };
+    let (before, _) = counts(&rig);
+    let since = |rig: &Rig<Broker>| {
+        let (now, held) = counts(rig);
+        ([0, 1, 2, 3].map(|at| now[at] - before[at]), held)
+    };
+    let proxy = rig
+        .peers
+        .iter()
+        .position(|peer| peer.role == Role::Proxy)
+        .expect("a proxy");
+    rig.say(proxy, &link_publish(77, 1, 3, &[b"three", b"four", b"five"]));
+    assert_eq!(since(&rig), ([3, 0, 0, 0], 3));
+    // Another owner numbered up to the third, and the fourth comes again.
+    rig.say(proxy, &link_publish(77, 4, 4, &[b"four"]));
+    assert_eq!(since(&rig), ([4, 2, 1, 1], 0));
+    rig.say(proxy, &link_publish(77, 6, 8, &[b"eight"]));
+    assert_eq!(since(&rig), ([5, 2, 1, 1], 1));
+    // Who stays away is forgotten with it.
+    rig.pass(130_000_000, 50_000);
+    assert_eq!(since(&rig), ([5, 2, 1, 2], 0));
+}
+
+#[test]
 fn a_gateway_that_a_new_router_never_hears_of_is_forgotten() {
     let wanted = |rig: &Rig<Broker>| rig.machine.interest().len();
     let mut rig = broker();

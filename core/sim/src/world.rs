@@ -1217,6 +1217,23 @@ impl World {
                         + counters.dropped_handle,
                 );
             }
+            Role::Broker(machine) => {
+                let counters = &machine.counters;
+                add("broker received", counters.messages_received);
+                add(
+                    "broker accounted",
+                    counters.messages_published
+                        + counters.messages_repeated
+                        + counters.dropped_ahead
+                        + counters.dropped_held
+                        + counters.dropped_malformed
+                        + counters.dropped_not_ready
+                        + counters.dropped_not_owner
+                        + counters.dropped_full
+                        + counters.dropped_name_collision
+                        + machine.held(),
+                );
+            }
             Role::Gateway(machine) => {
                 add("members joined", machine.counters.joins);
                 add("members left", machine.counters.leaves);
@@ -1228,8 +1245,13 @@ impl World {
     /// Accepted = passed on + dropped by reason (I-8).
     fn accounts(&self) -> Result<(), String> {
         let of = |name| self.accounts.get(name).copied().unwrap_or(0);
-        if of("proxy received") != of("proxy accounted") {
-            return Err(format!("proxies lose count: {:?}", self.accounts));
+        for (received, accounted) in [
+            ("proxy received", "proxy accounted"),
+            ("broker received", "broker accounted"),
+        ] {
+            if of(received) != of(accounted) {
+                return Err(format!("{received} is not {accounted}: {:?}", self.accounts));
+            }
         }
         Ok(())
     }

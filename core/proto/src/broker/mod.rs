@@ -60,6 +60,8 @@ pub struct BrokerConfig {
 crate::counters! {
     /// What a broker did for rooms.
     pub struct BrokerCounters {
+        /// Messages taken from proxies.
+        messages_received,
         /// Messages numbered.
         messages_published,
         /// Messages that had been numbered before.
@@ -68,6 +70,8 @@ crate::counters! {
         messages_held,
         /// Messages dropped: too far ahead of what is missing; the publisher repeats them.
         dropped_ahead,
+        /// Messages dropped that had been held: they were numbered elsewhere, or their publisher came no more.
+        dropped_held,
         /// Messages dropped: malformed publish frames.
         dropped_malformed,
         /// Messages dropped: this broker does not know all interest yet.
@@ -253,6 +257,12 @@ impl Broker {
     pub fn room(&self, name: &RoomName<'_>) -> Option<&Room> {
         let at = self.by_id.get(&name.key(&self.name_key).id)?;
         self.rooms[*at as usize].as_deref()
+    }
+
+    /// Messages held now, because an earlier one is missing.
+    pub fn held(&self) -> u64 {
+        let publications = self.publications.iter().flatten();
+        publications.map(|publication| publication.held()).sum()
     }
 
     pub fn rooms(&self) -> impl Iterator<Item = &Room> {

@@ -62,6 +62,11 @@ struct Applied {
 }
 
 impl Publication {
+    /// Messages held because an earlier one is missing.
+    pub fn held(&self) -> u64 {
+        self.order.held_len() as u64
+    }
+
     /// Whether the publisher waits for nothing and can do without an acknowledgement for a while.
     fn can_wait(&self) -> bool {
         self.fresh_messages < limits::PUBLISH_ACK_MESSAGES && self.fresh_bytes < limits::PUBLISH_ACK_BYTES
@@ -74,6 +79,7 @@ impl Broker {
         let Some(frame) = LinkPublish::read(body) else {
             return false;
         };
+        self.counters.messages_received += u64::from(frame.count);
         let numbered = frame.first.max(frame.low) <= SEQUENCE_MAX && frame.first != 0 && frame.low != 0;
         // What no gateway could send on would be a hole that nothing closes.
         if !numbered || !well_formed(frame.messages, frame.count, self.node.payload) {
@@ -213,9 +219,11 @@ impl Broker {
             order.applied(sequence, offset);
             counters.messages_published += 1;
         };
+        let (held_before, mut released) = (order.held_len(), 0);
         order.settle(frame.low);
         while let Some(ready) = order.pop_ready() {
             number(order, ready.seq, ready.flags, &ready.data);
+            released += 1;
         }
         let (mut seen, mut held, mut repeated, mut ahead) = (0, 0, 0, 0);
         let mut prompt = frame.count == 0;
@@ -228,6 +236,7 @@ impl Broker {
                     number(order, sequence, flags, data);
                     while let Some(ready) = order.pop_ready() {
                         number(order, ready.seq, ready.flags, &ready.data);
+                        released += 1;
                     }
                 }
                 Decision::Hold => {
@@ -239,6 +248,7 @@ impl Broker {
             }
         }
         counters.messages_held += held;
+        counters.dropped_held += held_before as u64 + held - released - order.held_len() as u64;
         counters.messages_repeated += repeated;
         counters.dropped_ahead += ahead;
         if frame.count == 0 {
@@ -447,6 +457,7 @@ impl Broker {
             let Some(gone) = place.take_if(|known| idle(known)) else {
                 continue;
             };
+            self.counters.dropped_held += gone.held();
             self.free_publications.push(self.sweep_publication as u32);
             self.publishers.remove(&(gone.room, gone.id));
             if let Some(count) = self.user_publications.get_mut(&gone.id.user) {
