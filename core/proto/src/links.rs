@@ -394,9 +394,7 @@ impl Links {
         if link.conn.control_due(now) {
             self.table.mark(slot);
         }
-        if let Some(at) = self.due(slot) {
-            self.table.postpone(slot, at.max(now));
-        }
+        self.table.postpone(slot, self.due(now, slot));
     }
 
     /// Gives up a link; if we dialled it, we dial again.
@@ -468,15 +466,15 @@ impl Links {
         }
     }
 
-    fn due(&self, slot: u32) -> Option<Micros> {
+    /// When a link next needs time, `now` at the soonest.
+    fn due(&self, now: Micros, slot: u32) -> Option<Micros> {
         let link = self.table.get(slot).filter(|link| link.data.proven)?;
         let at = ping_at(&link.conn).min(link.conn.heard_at + DEAD_AFTER);
-        Some(link.conn.deadline().map_or(at, |due| due.min(at)))
+        Some(link.conn.deadline().map_or(at, |due| due.min(at)).max(now))
     }
 
     fn reschedule(&mut self, now: Micros, slot: u32) {
-        let at = self.due(slot).map(|at| at.max(now));
-        self.table.schedule(slot, at);
+        self.table.schedule(slot, self.due(now, slot));
     }
 
     /// Lets pass what is due: pings, probes, losses, dials, waiting handshakes.

@@ -444,9 +444,7 @@ impl<T: Default> Sessions<T> {
             self.table.mark(slot);
         }
         if control {
-            if let Some(at) = self.due(slot) {
-                self.table.postpone(slot, at.max(now));
-            }
+            self.table.postpone(slot, self.due(now, slot));
         } else {
             self.table.schedule(slot, status.map(|at| at.max(now)));
         }
@@ -471,17 +469,17 @@ impl<T: Default> Sessions<T> {
         }
     }
 
-    fn due(&self, slot: u32) -> Option<Micros> {
+    /// When a session next needs time, `now` at the soonest.
+    fn due(&self, now: Micros, slot: u32) -> Option<Micros> {
         let peer = self.table.get(slot)?;
         let dies_at = self.dies_at(&peer.data, peer.conn.heard_at);
-        Some(peer.conn.deadline().map_or(dies_at, |at| at.min(dies_at)))
+        Some(peer.conn.deadline().map_or(dies_at, |at| at.min(dies_at)).max(now))
     }
 
     /// Notes when the session next needs time.
     #[inline]
     pub fn reschedule(&mut self, now: Micros, slot: u32) {
-        let at = self.due(slot).map(|at| at.max(now));
-        self.table.schedule(slot, at);
+        self.table.schedule(slot, self.due(now, slot));
     }
 
     /// Lets pass what is due.

@@ -194,7 +194,8 @@ impl<const BLOCKS: usize, T> Table<BLOCKS, T> {
     }
 
     /// The same, but a later time counts too: for when something has come that others wait for no more.
-    pub fn postpone(&mut self, slot: u32, at: Micros) {
+    pub fn postpone(&mut self, slot: u32, at: Option<Micros>) {
+        let Some(at) = at else { return };
         let Some(peer) = self.get_mut(slot) else { return };
         if at != peer.scheduled {
             peer.scheduled = at;

@@ -49,14 +49,10 @@ impl Poll {
 
     /// Waits until something is ready, at most `timeout`, and returns how many are.
     pub fn wait(&mut self, timeout: Duration) -> usize {
-        let whole = timeout.subsec_micros() % 1_000 == 0;
-        if !whole && !self.is_ready_within(timeout) {
-            return 0;
-        }
-        let wait_ms = if whole {
-            i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX)
-        } else {
-            0
+        let wait_ms = match timeout.subsec_micros() % 1_000 {
+            0 => i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX),
+            _ if self.is_ready_within(timeout) => 0,
+            _ => return 0,
         };
         let (epoll, events) = (self.epoll.as_raw_fd(), self.events.as_mut_ptr());
         // SAFETY: the array has EVENTS_MAX entries.
