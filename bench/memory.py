@@ -11,7 +11,7 @@ from bench.report import Case, Goal
 from bench.rounds import Entry, Sample, interleave
 
 BASE = 1_000
-COUNTS = (5_000, 10_000, 14_000)  # one driver core answers for no more: sessions are lost, and made again, and lost
+COUNTS = (5_000, 10_000, 18_000)
 COUNTS_QUICK = (10_000,)
 JUDGED = 10_000
 MESSAGES_A_SECOND, TRAFFIC_SECONDS = 10.0, 1.0

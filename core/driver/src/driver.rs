@@ -70,6 +70,8 @@ pub struct Driver<M: Machine, S: Syscalls = Kernel> {
     /// When the last turn ended.
     ended: Micros,
     more: bool,
+    /// Sockets that are to be looked at before time passes, where that is due and what has come is to be heard first.
+    unheard: Option<usize>,
     budget: Budget,
     injected: Option<Box<Injected>>,
     counters: DriverCounters,
@@ -102,6 +104,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
             expected: None,
             ended: 0,
             more: false,
+            unheard: None,
             budget: Budget::default(),
             injected: None,
             counters: DriverCounters::default(),
@@ -251,10 +254,13 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         if self.armed.is_some_and(|at| at <= now) {
             self.armed = None;
         }
-        // What lies in the sockets after a standstill, and is not discarded, is heard first: the silence was ours.
-        let hears_first = late > STALL_US && !M::DISCARDS_STALE;
-        if !hears_first && self.machine.deadline().is_some_and(|at| at <= now) {
-            self.machine.expire(now);
+        // Who does not discard what lies in the sockets hears it before time passes: the silence was our own slowness.
+        if self.machine.deadline().is_some_and(|at| at <= now) {
+            if M::DISCARDS_STALE || self.sockets.is_empty() {
+                self.machine.expire(now);
+            } else {
+                self.unheard.get_or_insert(self.sockets.len());
+            }
         }
         self.give_up_stale(now);
         while let Some(mut inbox) = self.injected.as_mut().and_then(|injected| injected.faults.arrive(now)) {
@@ -299,7 +305,8 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         loop {
             let ready = known.take().unwrap_or_else(|| self.poll.wait(Duration::ZERO));
             let share = (self.receiver.slots() / ready.max(1)).max(1);
-            let mut all_drained = ready < EVENTS_MAX;
+            let all = ready < EVENTS_MAX;
+            let mut all_drained = all;
             for index in 0..ready {
                 let event = self.poll.ready(index);
                 if event.token == TIMER_TOKEN || !event.readable {
@@ -309,6 +316,9 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
                     return true;
                 }
                 all_drained &= self.receive(event.token as usize, share);
+            }
+            if all {
+                self.unheard = self.unheard.map(|_| 0); // no other has anything
             }
             if self.serve(now, spent) {
                 return true;
@@ -322,6 +332,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
     /// Receives from one socket into the slab. Returns whether nothing is left there.
     fn receive(&mut self, index: usize, slots_max: usize) -> bool {
         let (socket, id) = (&self.sockets[index], index as SocketId);
+        self.unheard = self.unheard.map(|left| left.saturating_sub(1));
         let received = self
             .receiver
             .receive(&mut self.syscalls, socket, id, slots_max, &mut self.udp_counters);
@@ -340,6 +351,10 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
             self.machine.receive(now, &mut self.receiver.inbox());
         }
         self.receiver.clear();
+        if self.unheard == Some(0) {
+            self.unheard = None;
+            self.machine.expire(now);
+        }
         let cut = self.transmit(now, spent);
         cut || (count > 0 && spent.is_over(self.syscalls.now()))
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::{friend, heard, loopback, socket, told, Told, Toy};
 use muster_driver::{Budget, Driver, Turn, AGE_MAX_US, BEAT_US, RETRY_US, STALL_US};
-use muster_proto::machine::SLICE_DATAGRAMS;
+use muster_proto::machine::{Inbox, Machine, Micros, Outbox, SLICE_DATAGRAMS};
 use muster_udp::{monotonic_now, Poll};
 
 const SOON: Duration = Duration::from_secs(5);
@@ -429,6 +429,76 @@ fn a_loop_that_leaves_work_undone_too_long_has_stood_still() {
     told.advance(STALL_US + 1);
     driver.turn();
     assert_eq!((driver.counters().stalls, driver.counters().discarded), (1, 1));
+}
+
+/// A toy that wants all that is sent to it, however old.
+struct Keen(Toy);
+
+impl Machine for Keen {
+    type Event = usize;
+
+    const DISCARDS_STALE: bool = false;
+
+    fn receive(&mut self, now: Micros, inbox: &mut Inbox<'_>) {
+        self.0.receive(now, inbox);
+    }
+
+    fn expire(&mut self, now: Micros) {
+        self.0.expire(now);
+    }
+
+    fn transmit(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
+        self.0.transmit(now, outbox)
+    }
+
+    fn deadline(&self) -> Option<Micros> {
+        self.0.deadline()
+    }
+
+    fn drain_events(&mut self, events: &mut Vec<usize>) {
+        self.0.drain_events(events);
+    }
+
+    fn stalled(&mut self, now: Micros) {
+        self.0.stalled(now);
+    }
+}
+
+#[test]
+fn who_wants_what_is_old_hears_it_before_time_passes_however_many_turns_it_takes() {
+    const SOCKETS: usize = 600;
+    let told = Told::new();
+    let sockets: Vec<_> = (0..SOCKETS).map(|_| socket()).collect();
+    let friends: Vec<_> = sockets.iter().map(|socket| friend(socket.local())).collect();
+    let mut driver = Driver::with_syscalls(Keen(Toy::default()), sockets, told.clone()).unwrap();
+    driver.set_budget(Budget {
+        received_max: 100,
+        ..Budget::default()
+    });
+    for round in 1..=3 {
+        friends.iter().for_each(|friend| drop(friend.send(b"asked")));
+        driver.machine_mut().0.next_tick = Some(told.now());
+        let mut turns = 0;
+        while driver.machine().0.ticks.len() < round {
+            assert!(driver.machine().0.received.len() <= round * SOCKETS);
+            driver.turn();
+            turns += 1;
+        }
+        assert_eq!(driver.machine().0.received.len(), round * SOCKETS);
+        assert!(turns > 2, "the budget cut none of {turns} turns");
+    }
+}
+
+#[test]
+fn who_wants_what_is_old_has_its_time_though_the_sockets_never_run_dry() {
+    let mut driver = Driver::new(Keen(Toy::default().ticking(0, 1)), vec![socket()]).unwrap();
+    let own = driver.sockets()[0].local();
+    (0..64).for_each(|_| driver.machine_mut().0.say(0, own, b"again"));
+    for turn in 1..=20 {
+        driver.turn();
+        assert!(driver.machine().0.ticks.len() >= turn);
+    }
+    assert!(driver.machine().0.received.len() > 20);
 }
 
 #[test]

@@ -216,8 +216,8 @@ impl Turn<'_> {
             }
             machine.stalled(self.now);
         }
-        // After a standstill what already lies in the sockets is heard first, as the driver does.
-        if !self.stalled && machine.deadline().is_some_and(|at| at <= self.now) {
+        let due = machine.deadline().is_some_and(|at| at <= self.now);
+        if due && M::DISCARDS_STALE {
             machine.expire(self.now);
         }
         let mut more = self.transmit(machine);
@@ -237,6 +237,11 @@ impl Turn<'_> {
             }
             let Bench { slab, arrivals, .. } = &mut *self.bench;
             machine.receive(self.now, &mut Inbox { slab, arrivals });
+            more = self.transmit(machine);
+        }
+        // Who discards nothing hears what lies in the sockets before time passes, as in the driver.
+        if due && !M::DISCARDS_STALE {
+            machine.expire(self.now);
             more = self.transmit(machine);
         }
         (more, machine.deadline())
