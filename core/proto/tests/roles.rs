@@ -7,7 +7,7 @@ use muster_proto::broker::Broker;
 use muster_proto::client::member::{Item, Policy};
 use muster_proto::client::publication::PublishError;
 use muster_proto::client::{Client, ClientEvent, Side, SILENCE_MAX};
-use muster_proto::gateway::room::FIRST_PLACE;
+use muster_proto::gateway::room::{BACKFILL_WAIT, FIRST_PLACE, HOLE_WAIT};
 use muster_proto::gateway::{Gateway, ANSWER_WAIT};
 use muster_proto::limits::{MESSAGE_AGE_MAX, PUBLISH_ACK_DELAY_MAX, PUBLISH_ACK_MESSAGES};
 use muster_proto::machine::{Addr, Machine};
@@ -17,7 +17,7 @@ use muster_proto::wire::header::{DatagramKind, Header, HEADER};
 use muster_proto::wire::publish::{Ack, LinkPublish, Positions, PROMPT};
 use muster_proto::wire::record::Record;
 use muster_proto::wire::room::{
-    read_link_repair, write_link_repair, GapPlace, LinkBlock, LinkHead, RoomBlock, Skip, OLD,
+    message_max, read_link_repair, write_link_repair, GapPlace, LinkBlock, LinkHead, RoomBlock, Skip, LINK_BLOCK, OLD,
 };
 use muster_proto::wire::{Code, FrameKind, GapReason, Role, StreamGap};
 
@@ -977,6 +977,135 @@ fn what_waited_too_long_for_a_gateway_is_a_gap_in_a_live_room() {
         .filter_map(|(_, body)| RoomBlock::read(body))
         .collect();
     assert_eq!(blocks.iter().map(|block| block.offset).collect::<Vec<_>>(), [3]);
+}
+
+#[test]
+fn a_gateway_accounts_for_every_message_of_its_owners() {
+    let mut rig = gateway();
+    let mut known = [0; 11];
+    // What a step changed, by name.
+    let mut changed = |rig: &Rig<Gateway>| {
+        let names = [
+            "messages_received",
+            "messages_placed",
+            "messages_duplicate",
+            "dropped_no_member",
+            "dropped_stale_stream",
+            "dropped_held_full",
+            "dropped_held",
+            "dropped_unwanted",
+            "dropped_malformed",
+            "dropped_expired",
+        ];
+        let mut now = [0; 11];
+        names
+            .iter()
+            .enumerate()
+            .for_each(|(at, name)| now[at] = counter(&rig.machine, name));
+        now[10] = rig.machine.held();
+        let [received, accounted @ ..] = now;
+        assert_eq!(received, accounted.iter().sum::<u64>(), "{now:?}");
+        let before = std::mem::replace(&mut known, now);
+        let changed = (0..11).filter(|at| now[*at] != before[*at]);
+        let named = changed.map(|at| (*names.get(at).unwrap_or(&"held"), now[at] as i64 - before[at] as i64));
+        named.collect::<Vec<_>>()
+    };
+    let said = |rig: &mut Rig<Gateway>, bytes: &[u8]| {
+        rig.say(2, bytes);
+        rig.turn();
+    };
+    said(&mut rig, &link_room(1, 4, &[b"four"]));
+    assert_eq!(changed(&rig), [("messages_received", 1), ("dropped_no_member", 1)]);
+    rig.join(0, 7, ROOM, Positions::default());
+    rig.tell(3, &Record::Covered { offset: 1 << 20 });
+    head(&mut rig, 1, 5);
+    said(&mut rig, &link_room(1, 4, &[b"four", b"five"]));
+    assert_eq!(
+        changed(&rig),
+        [
+            ("messages_received", 2),
+            ("messages_placed", 1),
+            ("dropped_unwanted", 1)
+        ]
+    );
+    said(&mut rig, &link_room(1, 7, &[b"seven", b"eight"]));
+    assert_eq!(changed(&rig), [("messages_received", 2), ("held", 2)]);
+    said(&mut rig, &link_room(1, 7, &[b"seven"]));
+    said(&mut rig, &link_room(1, 5, &[b"five"]));
+    assert_eq!(changed(&rig), [("messages_received", 2), ("messages_duplicate", 2)]);
+    let mut old = link_room(1, 6, &[b"six", b"seven"]);
+    old[1] |= OLD;
+    said(&mut rig, &old);
+    assert_eq!(
+        changed(&rig),
+        [
+            ("messages_received", 2),
+            ("messages_placed", 2),
+            ("messages_duplicate", 1),
+            ("dropped_expired", 1),
+            ("held", -2)
+        ]
+    );
+    // History that comes in part, for a join that stops waiting.
+    rig.join(1, 8, ROOM, Positions(vec![(stream(1), 1)]));
+    said(&mut rig, &link_room(1, 2, &[b"two"]));
+    said(&mut rig, &link_room(1, 4, &[b"four"]));
+    assert_eq!(
+        changed(&rig),
+        [("messages_received", 2), ("messages_placed", 1), ("held", 1)]
+    );
+    pass(&mut rig, BACKFILL_WAIT + 100_000);
+    assert_eq!(changed(&rig), [("dropped_held", 1), ("held", -1)]);
+    // A count that lies, and what members could not be sent.
+    let mut short = link_room(1, 9, &[b"nine"]);
+    short[LINK_BLOCK - 1] += 3;
+    said(&mut rig, &short);
+    let long = vec![0; message_max(PAYLOAD) + 1];
+    said(&mut rig, &link_room(1, 11, &[&long]));
+    assert_eq!(
+        changed(&rig),
+        [
+            ("messages_received", 5),
+            ("messages_placed", 1),
+            ("dropped_malformed", 4)
+        ]
+    );
+    // A stream ends behind a hole.
+    said(&mut rig, &link_room(1, 12, &[b"twelve"]));
+    head(&mut rig, 2, 1);
+    said(&mut rig, &link_room(1, 13, &[b"late"]));
+    assert_eq!(
+        changed(&rig),
+        [
+            ("messages_received", 2),
+            ("dropped_stale_stream", 1),
+            ("dropped_held", 1)
+        ]
+    );
+    // More than the room's share of the arena behind a hole.
+    let held = rig.machine.arena().room_bytes_max() / 1_000;
+    for offset in 2..held as u64 + 4 {
+        rig.say(2, &link_room(2, offset, &[&[0; 1_000]]));
+    }
+    assert_eq!(
+        changed(&rig),
+        [
+            ("messages_received", held as i64 + 2),
+            ("dropped_held_full", 2),
+            ("held", held as i64)
+        ]
+    );
+    assert_eq!(counter(&rig.machine, "gaps_unrepaired"), 0);
+    pass(&mut rig, 2 * HOLE_WAIT + 100_000);
+    assert_eq!(
+        changed(&rig),
+        [("messages_placed", held as i64), ("held", -(held as i64))]
+    );
+    assert_eq!(
+        counter(&rig.machine, "gaps_unrepaired"),
+        2,
+        "the hole, and what was not held"
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `muster-sim --seed N [--verbose]` replays one seed; `--seeds A..B` runs many; with `--kills` seeds of the plans that kill each
-//! role and judge how soon members receive again, with `--rooms` of those with more rooms than a session may have open. Exit
-//! code 1 if one fails.
+//! role and judge how soon members receive again, with `--rooms` of those with more rooms than a session may have open, with
+//! `--holes` of those in which gateways hold all that they may. Exit code 1 if one fails.
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -10,7 +10,8 @@ use muster_proto::machine::Micros;
 use muster_sim::plan::Kind;
 use muster_sim::{run, Plan};
 
-const USAGE: &str = "usage: muster-sim [--kills | --rooms] (--seed N [--verbose] | --seeds A..B [--keep-going])";
+const USAGE: &str =
+    "usage: muster-sim [--kills | --rooms | --holes] (--seed N [--verbose] | --seeds A..B [--keep-going])";
 
 struct Arguments {
     seeds: std::ops::Range<u64>,
@@ -46,6 +47,7 @@ fn parse(arguments: impl Iterator<Item = String>) -> Option<Arguments> {
             "--keep-going" => parsed.keep_going = true,
             "--kills" => (parsed.draw, parsed.option) = (Plan::kills, " --kills"),
             "--rooms" => (parsed.draw, parsed.option) = (Plan::many_rooms, " --rooms"),
+            "--holes" => (parsed.draw, parsed.option) = (Plan::holes, " --holes"),
             _ => return None,
         }
     }

@@ -35,7 +35,7 @@ pub struct Weather {
     pub corrupt: u64,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Kind {
     Gateway,
     Proxy,
@@ -484,6 +484,66 @@ impl Plan {
             faults,
             heal: 6 * SECOND,
             arena_bytes: 16 << 20,
+            auth_delay: draw.below(5 * MS),
+            turn: draw.within(0, 200),
+            bundle: true,
+            evicts: false,
+            back_max: None,
+        }
+    }
+
+    /// The draw of a run in which more comes behind a hole than a gateway with a small arena holds: much is published at once,
+    /// links lose in bursts, an owner may die while holes are open, and members come back for what they missed.
+    pub fn holes(seed: u64) -> Plan {
+        let mut draw = Draw(Dice::new(seed ^ 0x5eed));
+        let rooms: Vec<String> = (0..draw.within(1, 3)).map(|at| format!("live:room-{at}")).collect();
+        let publishing = Publishing {
+            room: 0,
+            every: draw.within(5 * MS, 20 * MS),
+            burst: draw.within(64, 256) as usize,
+            bytes: (200, draw.within(800, 1_000) as usize),
+        };
+        let publishing = |room| Publishing { room, ..publishing };
+        let mut clients = vec![ClientPlan {
+            publishing: (0..rooms.len()).map(publishing).collect(),
+            ..ClientPlan::default()
+        }];
+        for _ in 0..draw.within(1, 3) {
+            clients.push(ClientPlan {
+                rooms: (0..rooms.len()).collect(),
+                toggle_every: draw.chance(60).then(|| draw.within(50 * MS, 500 * MS)),
+                resumes: true,
+                ..ClientPlan::default()
+            });
+        }
+        let weather = Weather {
+            latency: draw.within(20, 2_000),
+            jitter: draw.skewed(2_000),
+            loss: draw.within(0, 20_000),
+            burst_in: draw.within(500, 5_000),
+            burst_out: draw.within(30_000, 300_000),
+            ..Weather::default()
+        };
+        let heal = 3 * SECOND;
+        let mut faults = Vec::new();
+        for _ in 0..draw.below(3) {
+            let (process, down) = (2, draw.within(5 * MS, 500 * MS));
+            faults.push((draw.within(500 * MS, heal), Fault::Kill { process, down }));
+        }
+        Plan {
+            gateways: 1,
+            proxies: 1,
+            brokers: 1,
+            rooms,
+            clients,
+            links: weather,
+            sessions: Weather {
+                latency: draw.within(20, 5_000),
+                ..Weather::default()
+            },
+            faults,
+            heal,
+            arena_bytes: 1 << 20,
             auth_delay: draw.below(5 * MS),
             turn: draw.within(0, 200),
             bundle: true,

@@ -35,6 +35,49 @@ const EVICTION: Micros = AWAY + 6 * SECOND;
 const IDLE_LINK_DATAGRAMS: u64 = 60;
 const IDLE_SESSION_DATAGRAMS: u64 = 8;
 
+/// What can become of a message that came to a role.
+const ACCOUNTED: [(Kind, &[&str]); 3] = [
+    (
+        Kind::Proxy,
+        &[
+            "messages_forwarded",
+            "dropped_no_owner",
+            "dropped_queue_full",
+            "dropped_handle",
+        ],
+    ),
+    (
+        Kind::Broker,
+        &[
+            "messages_published",
+            "messages_repeated",
+            "held",
+            "dropped_ahead",
+            "dropped_held",
+            "dropped_malformed",
+            "dropped_not_ready",
+            "dropped_not_owner",
+            "dropped_full",
+            "dropped_name_collision",
+        ],
+    ),
+    (
+        Kind::Gateway,
+        &[
+            "messages_placed",
+            "messages_duplicate",
+            "held",
+            "dropped_no_member",
+            "dropped_stale_stream",
+            "dropped_held_full",
+            "dropped_held",
+            "dropped_unwanted",
+            "dropped_malformed",
+            "dropped_expired",
+        ],
+    ),
+];
+
 struct Seeded(Dice);
 
 impl Entropy for Seeded {
@@ -137,6 +180,9 @@ struct Program {
     life: u64,
 }
 
+/// Counters of all lives of all processes of a kind.
+pub type Accounts = BTreeMap<(Kind, &'static str), u64>;
+
 /// What one run was like.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
@@ -150,6 +196,7 @@ pub struct Summary {
     pub virtual_us: Micros,
     pub minimum: u64,
     pub reasons: BTreeMap<String, u64>,
+    pub accounts: Accounts,
     /// Of each killed process, its role, and how long after its return every member had received something new.
     pub returns: Vec<(Kind, Micros)>,
 }
@@ -177,7 +224,7 @@ pub struct World {
     trace: u64,
     verbose: bool,
     sent_before_last_second: u64,
-    accounts: BTreeMap<&'static str, u64>,
+    accounts: Accounts,
     /// What is back, and since when, while not every member has received what was published since.
     back: Option<(Kind, Micros)>,
     returns: Vec<(Kind, Micros)>,
@@ -509,6 +556,7 @@ impl World {
             virtual_us: self.now,
             minimum: self.minimum(),
             reasons: self.oracle.gap_reasons(),
+            accounts: self.accounts,
             returns: self.returns,
         };
         (summary, result)
@@ -1203,54 +1251,32 @@ impl World {
 
     /// Adds a process's counters to the accounts, at the end of its life or of the run.
     fn count(&mut self, process: usize) {
-        let accounts = &mut self.accounts;
-        let mut add = |name, value| *accounts.entry(name).or_default() += value;
+        let (kind, accounts) = (self.plan.kind(process), &mut self.accounts);
+        let mut add = |name, value| *accounts.entry((kind, name)).or_default() += value;
         match &self.processes[process].role {
-            Role::Proxy(machine) => {
-                let counters = &machine.counters;
-                add("proxy received", counters.messages_received);
-                add(
-                    "proxy accounted",
-                    counters.messages_forwarded
-                        + counters.dropped_no_owner
-                        + counters.dropped_queue_full
-                        + counters.dropped_handle,
-                );
-            }
+            Role::Proxy(machine) => machine.counters.each(|name, _, value| add(name, value)),
             Role::Broker(machine) => {
-                let counters = &machine.counters;
-                add("broker received", counters.messages_received);
-                add(
-                    "broker accounted",
-                    counters.messages_published
-                        + counters.messages_repeated
-                        + counters.dropped_ahead
-                        + counters.dropped_held
-                        + counters.dropped_malformed
-                        + counters.dropped_not_ready
-                        + counters.dropped_not_owner
-                        + counters.dropped_full
-                        + counters.dropped_name_collision
-                        + machine.held(),
-                );
+                machine.counters.each(|name, _, value| add(name, value));
+                add("held", machine.held());
             }
             Role::Gateway(machine) => {
-                add("members joined", machine.counters.joins);
-                add("members left", machine.counters.leaves);
+                machine.counters.each(|name, _, value| add(name, value));
+                add("held", machine.held());
             }
             _ => {}
         }
     }
 
-    /// Accepted = passed on + dropped by reason (I-8).
+    /// Message by message, what came was passed on, had come before, is held, or was dropped by reason (I-8).
     fn accounts(&self) -> Result<(), String> {
-        let of = |name| self.accounts.get(name).copied().unwrap_or(0);
-        for (received, accounted) in [
-            ("proxy received", "proxy accounted"),
-            ("broker received", "broker accounted"),
-        ] {
-            if of(received) != of(accounted) {
-                return Err(format!("{received} is not {accounted}: {:?}", self.accounts));
+        for (kind, names) in ACCOUNTED {
+            let of = |name| self.accounts.get(&(kind, name)).copied().unwrap_or(0);
+            let (received, accounted) = (of("messages_received"), names.iter().copied().map(of).sum::<u64>());
+            if received != accounted {
+                return Err(format!(
+                    "of {received} messages that came to a {kind:?} {accounted} are accounted for: {:?}",
+                    self.accounts
+                ));
             }
         }
         Ok(())

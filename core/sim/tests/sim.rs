@@ -1,16 +1,19 @@
 //! A handful of seeds, those that found something, and that a seed is a run.
 
-use muster_sim::plan::{ClientPlan, Fault, Publishing, Weather, MS, SECOND};
+use muster_sim::plan::{ClientPlan, Fault, Kind, Publishing, Weather, MS, SECOND};
+use muster_sim::world::Accounts;
 use muster_sim::{run, Plan, Summary, World};
 
 fn holds(seed: u64) {
     holds_as(seed, Plan::draw, "");
 }
 
-fn holds_as(seed: u64, draw: fn(u64) -> Plan, option: &str) {
-    if let (_, Err(why)) = run(seed, draw, false) {
+fn holds_as(seed: u64, draw: fn(u64) -> Plan, option: &str) -> Summary {
+    let (summary, result) = run(seed, draw, false);
+    if let Err(why) = result {
         panic!("seed {seed}: {why}\n    cargo run -p muster-sim --release --{option} --seed {seed} --verbose");
     }
+    summary
 }
 
 #[test]
@@ -66,7 +69,24 @@ fn who_was_a_member_when_a_role_was_killed_receives_again_soon_after_its_return(
 
 #[test]
 fn a_client_publishes_to_more_rooms_than_a_session_may_have_open() {
-    (0..8).for_each(|seed| holds_as(seed, Plan::many_rooms, " --rooms"));
+    for seed in 0..8 {
+        holds_as(seed, Plan::many_rooms, " --rooms");
+    }
+}
+
+/// Every run's accounts are judged; here, that there was something to account for.
+#[test]
+fn what_gateways_hold_behind_holes_and_drop_is_accounted_for() {
+    let mut reached = Accounts::new();
+    for seed in 0..12 {
+        let summary = holds_as(seed, Plan::holes, " --holes");
+        for (of, value) in summary.accounts {
+            *reached.entry(of).or_default() += value;
+        }
+    }
+    for name in ["messages_duplicate", "dropped_held_full", "dropped_held"] {
+        assert!(reached[&(Kind::Gateway, name)] > 0, "{name}: {reached:?}");
+    }
 }
 
 /// One of each role, one publisher and one reader of one room, and a calm network: a test adds what it is about.

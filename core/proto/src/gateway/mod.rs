@@ -27,7 +27,7 @@ use crate::wire::header::HEADER;
 use crate::wire::publish::Positions;
 use crate::wire::record::Record;
 use crate::wire::{Code, FrameKind, Frames};
-use room::{Room, Start, Waiting, Wanted};
+use room::{Pen, Room, Start, Waiting, Wanted};
 
 /// The link socket of every role, and the public one of those that have clients.
 pub const LINK_SOCKET: SocketId = 0;
@@ -77,9 +77,11 @@ pub struct GatewayConfig {
 crate::counters! {
     /// What a gateway did for rooms.
     pub struct GatewayCounters {
-        /// Room messages taken from owners, each once.
+        /// Room messages taken from owners.
         messages_received,
-        /// Room messages taken again.
+        /// Room messages given a place, each once.
+        messages_placed,
+        /// Room messages that had come before.
         messages_duplicate,
         /// Messages sent to members, repairs not counted.
         messages_sent,
@@ -91,6 +93,12 @@ crate::counters! {
         dropped_stale_stream,
         /// Room messages dropped: too much is held ahead of a hole.
         dropped_held_full,
+        /// Room messages dropped that had been held: their stream ended, or nobody waits for them any more.
+        dropped_held,
+        /// Room messages dropped: of before what the room began with, and no join waits for them.
+        dropped_unwanted,
+        /// Room messages dropped: cut short, or longer than what members can be sent.
+        dropped_malformed,
         /// Room messages dropped, each a gap's part: they waited too long for this gateway, and the room is live.
         dropped_expired,
         /// Gaps put into rooms because a repair did not come.
@@ -303,6 +311,11 @@ impl Gateway {
     /// Every room that has members, or had them lately.
     pub fn rooms(&self) -> impl Iterator<Item = &Room> {
         self.rooms.iter().flatten().map(|room| &**room)
+    }
+
+    /// Messages held now, because an earlier one is missing or because history is not whole.
+    pub fn held(&self) -> u64 {
+        self.rooms().map(|room| room.held_len() as u64).sum()
     }
 
     /// This gateway's truth of what it wants: (gateway, room id), sorted, as routers and brokers should have it.
@@ -622,7 +635,8 @@ impl Gateway {
     /// Forgets a room that has been empty long enough, and tells the router.
     fn close_room(&mut self, now: Micros, at: u32) {
         self.tell_membership(now, at, false);
-        if let Some(room) = self.rooms[at as usize].take() {
+        if let Some(mut room) = self.rooms[at as usize].take() {
+            room.drop_held(&mut self.counters, u64::MAX);
             self.by_id.remove(&room.id);
             self.free.push(at);
             self.room_wheel.cancel(at);
@@ -666,15 +680,12 @@ impl Gateway {
                 continue;
             }
             let fetching = room.fetching();
-            let gaps = room.ring.next();
-            if room.expire(
-                &mut self.arena,
+            let mut pen = Pen {
+                arena: &mut self.arena,
+                counters: &mut self.counters,
                 now,
-                2_000,
-                &mut wanted,
-                crate::wire::room::REPAIR_RANGES,
-            ) {
-                self.counters.gaps_unrepaired += room.ring.next() - gaps;
+            };
+            if room.expire(&mut pen, 2_000, &mut wanted, crate::wire::room::REPAIR_RANGES) {
                 self.activate(at);
             }
             let Some(room) = self.rooms[at as usize].as_deref_mut() else {

@@ -4,13 +4,15 @@
 //! and with holes; places are given in order only, so a member never asks for what the gateway lacks.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
+use super::GatewayCounters;
 use crate::asking::{Asking, Pace};
 use crate::machine::Micros;
 use crate::planted::{self, Bug};
 use crate::ring::{Arena, Entry, Ring};
 use crate::wire::publish::Positions;
-use crate::wire::room::{Message, STREAMS_MAX};
+use crate::wire::room::{BlockMessages, Message, STREAMS_MAX};
 use crate::wire::{Code, GapReason, PublisherId, StreamGap, StreamId};
 
 /// The first place of a room; history can be put in front of it.
@@ -23,7 +25,7 @@ pub const PACE: Pace = Pace {
     again: 15_000,
     again_max: 15_000,
 };
-/// Messages and bytes held ahead of a hole, per room.
+/// Messages and bytes held ahead of a hole, per room; never more than the room's share of the arena, which would not keep them.
 pub const HELD_MAX: usize = 8_192;
 pub const HELD_BYTES_MAX: usize = 8 << 20;
 /// How long a join with positions waits for history from the owner.
@@ -70,15 +72,11 @@ pub struct Waiting {
     pub tried: Option<Micros>,
 }
 
-/// What a block did.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Ingested {
-    /// Places were added.
-    pub grew: bool,
-    pub duplicates: u32,
-    pub stale: bool,
-    /// Messages dropped because too much is held already.
-    pub overflow: u32,
+/// What a room writes its places with: the arena they go to, the time, and who counts what became of each message.
+pub struct Pen<'a> {
+    pub arena: &'a mut Arena,
+    pub counters: &'a mut GatewayCounters,
+    pub now: Micros,
 }
 
 /// Where a member starts, or that history must come first.
@@ -224,7 +222,12 @@ impl Room {
         }
     }
 
-    fn append(&mut self, arena: &mut Arena, now: Micros, offset: u64, message: &Message<'_>) {
+    /// Messages held, ahead of a hole or until history is whole.
+    pub fn held_len(&self) -> usize {
+        self.held.len()
+    }
+
+    fn append(&mut self, pen: &mut Pen<'_>, offset: u64, message: &Message<'_>) {
         let entry = Entry {
             offset,
             publisher: message.publisher,
@@ -234,13 +237,14 @@ impl Room {
             at_ms: 0,
             data: message.data,
         };
-        self.ring.push(arena, now, &entry);
+        self.ring.push(pen.arena, pen.now, &entry);
+        pen.counters.messages_placed += 1;
         self.next = offset + 1;
         self.hole_since = None;
         self.consumed_dirty = true;
     }
 
-    fn append_gap(&mut self, arena: &mut Arena, now: Micros, first: u64, last: u64, reason: GapReason) {
+    fn append_gap(&mut self, pen: &mut Pen<'_>, first: u64, last: u64, reason: GapReason) {
         let entry = Entry {
             offset: first,
             publisher: PublisherId::default(),
@@ -250,13 +254,14 @@ impl Room {
             at_ms: 0,
             data: &[],
         };
-        self.ring.push(arena, now, &entry);
+        self.ring.push(pen.arena, pen.now, &entry);
+        pen.counters.gaps_unrepaired += u64::from(reason == GapReason::Unrepaired);
         self.hole_since = None;
         self.consumed_dirty = true;
     }
 
     /// Makes `stream` the current one if it is newer. `false`: it is older, its block is stale.
-    fn open_stream(&mut self, arena: &mut Arena, now: Micros, stream: StreamId, base: u64) -> bool {
+    fn open_stream(&mut self, pen: &mut Pen<'_>, stream: StreamId, base: u64) -> bool {
         match self.stream() {
             Some(current) if current == stream => return true,
             Some(current)
@@ -272,36 +277,49 @@ impl Room {
                 } else {
                     GapReason::OwnerLost
                 };
-                self.append_gap(arena, now, self.next, StreamGap::OPEN, reason);
+                self.append_gap(pen, self.next, StreamGap::OPEN, reason);
                 // Who was a member all along wants the new stream from its beginning.
-                self.start_stream(arena, stream, 1);
+                self.start_stream(pen, stream, 1);
             }
-            None => self.start_stream(arena, stream, base.max(1)),
+            None => self.start_stream(pen, stream, base.max(1)),
         }
         true
     }
 
-    fn start_stream(&mut self, arena: &Arena, stream: StreamId, next: u64) {
+    fn start_stream(&mut self, pen: &mut Pen<'_>, stream: StreamId, next: u64) {
         if self.spans.len() == STREAMS_MAX {
             self.spans.remove(0);
             // Places whose stream nobody can name any more can't be sent.
-            self.ring.drop_below(arena, self.spans[0].place);
+            self.ring.drop_below(pen.arena, self.spans[0].place);
         }
         self.spans.push(Span {
             stream,
             place: self.ring.next(),
         });
         (self.next, self.low, self.known) = (next, next, next);
-        self.held.clear();
-        self.held_bytes = 0;
+        self.drop_held(pen.counters, u64::MAX);
         self.hole_since = None;
         self.asking.restart(next);
         self.backfill = None;
     }
 
+    /// Drops what is held of offsets before `until`.
+    pub fn drop_held(&mut self, counters: &mut GatewayCounters, until: u64) {
+        let rest = self.held.split_off(&until);
+        let dropped = std::mem::replace(&mut self.held, rest);
+        self.held_bytes -= dropped.values().map(|held| held.data.len()).sum::<usize>();
+        counters.dropped_held += dropped.len() as u64;
+    }
+
+    /// Nobody waits for history any more, so what came of it and has no place goes.
+    fn end_backfill(&mut self, pen: &mut Pen<'_>) {
+        self.backfill = None;
+        self.drop_held(pen.counters, self.low);
+    }
+
     /// Takes what the owner says of its head.
-    pub fn head(&mut self, arena: &mut Arena, now: Micros, stream: StreamId, base: u64, next: u64) -> bool {
-        if !self.open_stream(arena, now, stream, base) {
+    pub fn head(&mut self, pen: &mut Pen<'_>, stream: StreamId, base: u64, next: u64) -> bool {
+        if !self.open_stream(pen, stream, base) {
             return false;
         }
         self.known = self.known.max(next);
@@ -309,54 +327,62 @@ impl Room {
     }
 
     /// Takes a block of the owner's messages. One of more than `data_max` bytes could not be sent to members: it stays a hole,
-    /// and becomes a gap.
-    #[allow(clippy::too_many_arguments)]
-    pub fn ingest<'a>(
+    /// and becomes a gap. Tells whether places were added; `None`: the block is of a stream that is no more.
+    pub fn ingest(
         &mut self,
-        arena: &mut Arena,
-        now: Micros,
+        pen: &mut Pen<'_>,
         stream: StreamId,
         base: u64,
         offset: u64,
-        messages: impl Iterator<Item = Message<'a>>,
+        messages: BlockMessages<'_>,
         data_max: usize,
-    ) -> Ingested {
-        let mut done = Ingested::default();
-        if !self.open_stream(arena, now, stream, base) {
-            done.stale = true;
-            return done;
+    ) -> Option<bool> {
+        if !self.open_stream(pen, stream, base) {
+            return None;
         }
-        let before = self.ring.next();
+        let (before, count) = (self.ring.next(), messages.left() as u64);
+        let mut taken = 0;
         for (offset, message) in (offset..).zip(messages) {
+            taken += 1;
             if message.data.len() > data_max {
-                done.overflow += 1;
+                pen.counters.dropped_malformed += 1;
             } else if offset == self.next || offset > self.next && planted::is(Bug::ForwardsPastHole) {
-                self.append(arena, now, offset, &message);
+                self.append(pen, offset, &message);
                 if !self.held.is_empty() {
-                    self.release(arena, now);
+                    self.release(pen);
                 }
-            } else if offset < self.next
-                && (offset >= self.low || self.backfill.as_ref().is_none_or(|wanted| offset < wanted.from))
-            {
-                done.duplicates += 1;
-            } else if !self.hold(offset, &message) {
-                done.overflow += 1;
+            } else if !self.had(pen.counters, offset) {
+                self.hold(pen, offset, &message);
             }
             self.known = self.known.max(offset + 1);
         }
+        // A lie in a length ends a block.
+        pen.counters.dropped_malformed += count - taken;
         if self.backfill.is_some() {
-            self.prepend(arena, now);
+            self.prepend(pen);
         }
-        done.grew = self.ring.next() > before;
-        done
+        Some(self.ring.next() > before)
     }
 
-    fn hold(&mut self, offset: u64, message: &Message<'_>) -> bool {
-        if self.held.contains_key(&offset) {
-            return true;
+    /// Whether an offset came already, or is of before the ring and no join waits for it; counts it then.
+    fn had(&self, counters: &mut GatewayCounters, offset: u64) -> bool {
+        if offset < self.low {
+            let wanted = self.backfill.as_ref().is_some_and(|wanted| offset >= wanted.from);
+            if !wanted {
+                counters.dropped_unwanted += 1;
+                return true;
+            }
         }
-        if self.held.len() >= HELD_MAX || self.held_bytes + message.data.len() > HELD_BYTES_MAX {
-            return false;
+        let had = (self.low..self.next).contains(&offset) || self.held.contains_key(&offset);
+        counters.messages_duplicate += u64::from(had);
+        had
+    }
+
+    fn hold(&mut self, pen: &mut Pen<'_>, offset: u64, message: &Message<'_>) {
+        let bytes_max = HELD_BYTES_MAX.min(pen.arena.room_bytes_max());
+        if self.held.len() >= HELD_MAX || self.held_bytes + message.data.len() > bytes_max {
+            pen.counters.dropped_held_full += 1;
+            return;
         }
         self.held_bytes += message.data.len();
         let held = Held {
@@ -366,7 +392,6 @@ impl Room {
             data: message.data.into(),
         };
         self.held.insert(offset, held);
-        true
     }
 
     fn take_held(&mut self, offset: u64) -> Option<Held> {
@@ -376,7 +401,7 @@ impl Room {
     }
 
     /// Appends what was held directly behind the ring.
-    fn release(&mut self, arena: &mut Arena, now: Micros) {
+    fn release(&mut self, pen: &mut Pen<'_>) {
         while let Some(held) = self.take_held(self.next) {
             let message = Message {
                 publisher: held.publisher,
@@ -384,24 +409,19 @@ impl Room {
                 flags: held.flags,
                 data: &held.data,
             };
-            self.append(arena, now, self.next, &message);
+            self.append(pen, self.next, &message);
         }
     }
 
     /// Puts history that was held directly in front of the ring into it.
-    fn prepend(&mut self, arena: &mut Arena, now: Micros) {
-        let Some(span) = self.spans.last().copied() else { return };
+    fn prepend(&mut self, pen: &mut Pen<'_>) {
         // History can only go before a stream that fills the ring from its first place.
-        if span.place < self.ring.first() {
-            return;
-        }
-        if span.place > self.ring.first() {
-            self.backfill = None;
-            return;
+        if self.spans.last().is_none_or(|span| span.place != self.ring.first()) {
+            return self.end_backfill(pen);
         }
         while let Some(held) = self.low.checked_sub(1).and_then(|offset| self.take_held(offset)) {
             self.low -= 1;
-            self.fetch_at = now;
+            self.fetch_at = pen.now;
             let entry = Entry {
                 offset: self.low,
                 publisher: held.publisher,
@@ -411,47 +431,52 @@ impl Room {
                 at_ms: 0,
                 data: &held.data,
             };
-            self.ring.push_front(arena, now, &entry);
+            self.ring.push_front(pen.arena, pen.now, &entry);
+            pen.counters.messages_placed += 1;
         }
         if let Some(span) = self.spans.last_mut() {
             span.place = self.ring.first();
         }
         if self.backfill.as_ref().is_some_and(|wanted| self.low <= wanted.from) {
-            self.backfill = None;
+            self.end_backfill(pen);
         }
     }
 
     /// The owner no longer has offsets below `first` of `stream`.
-    pub fn lost(&mut self, arena: &mut Arena, now: Micros, stream: StreamId, first: u64) -> bool {
+    pub fn lost(&mut self, pen: &mut Pen<'_>, stream: StreamId, first: u64) -> bool {
         if self.stream() != Some(stream) {
             return false;
         }
         if let Some(wanted) = &mut self.backfill {
             wanted.from = wanted.from.max(first);
             if self.low <= wanted.from {
-                self.backfill = None;
+                self.end_backfill(pen);
             }
         }
         if self.next >= first {
             return false;
         }
-        self.give_up(arena, now, first, GapReason::Unrepaired);
+        self.give_up(pen, first, GapReason::Unrepaired);
         true
     }
 
-    /// What the owner had for this gateway below `until` is older than the room's members want: it is a gap. Gives how many
-    /// messages that are; `None`: of a stream that is no more.
-    pub fn outdated(&mut self, arena: &mut Arena, now: Micros, stream: StreamId, base: u64, until: u64) -> Option<u64> {
-        if !self.head(arena, now, stream, base, until) {
-            return None;
+    /// What the owner had for this gateway at `offsets` is older than the room's members want: all that is missing before its
+    /// end is a gap. `false`: of a stream that is no more.
+    pub fn outdated(&mut self, pen: &mut Pen<'_>, stream: StreamId, base: u64, offsets: Range<u64>) -> bool {
+        let until = offsets.end;
+        if !self.head(pen, stream, base, until) {
+            return false;
         }
-        let before = self.next;
-        self.give_up(arena, now, until, GapReason::Expired);
-        Some(self.next - before)
+        for offset in offsets {
+            let had = self.had(pen.counters, offset);
+            pen.counters.dropped_expired += u64::from(!had);
+        }
+        self.give_up(pen, until, GapReason::Expired);
+        true
     }
 
     /// Makes everything missing before `until` a gap, keeping what is held in between.
-    fn give_up(&mut self, arena: &mut Arena, now: Micros, until: u64, reason: GapReason) {
+    fn give_up(&mut self, pen: &mut Pen<'_>, until: u64, reason: GapReason) {
         while self.next < until {
             let end = self
                 .held
@@ -459,10 +484,10 @@ impl Room {
                 .next()
                 .map_or(until, |(offset, _)| *offset);
             if end > self.next {
-                self.append_gap(arena, now, self.next, end - 1, reason);
+                self.append_gap(pen, self.next, end - 1, reason);
                 self.next = end;
             }
-            self.release(arena, now);
+            self.release(pen);
         }
         self.known = self.known.max(self.next);
     }
@@ -473,7 +498,8 @@ impl Room {
     }
 
     /// Lets the wait for holes and history pass. Gives ranges to ask the owner for; `grew` tells whether places were added.
-    pub fn expire(&mut self, arena: &mut Arena, now: Micros, rtt: Micros, wanted: &mut Wanted, ranges: usize) -> bool {
+    pub fn expire(&mut self, pen: &mut Pen<'_>, rtt: Micros, wanted: &mut Wanted, ranges: usize) -> bool {
+        let now = pen.now;
         let mut grew = false;
         if self.has_hole() {
             let since = *self.hole_since.get_or_insert(now);
@@ -483,7 +509,7 @@ impl Room {
                     .range(self.next..)
                     .next()
                     .map_or(self.known, |(offset, _)| *offset);
-                self.give_up(arena, now, end, GapReason::Unrepaired);
+                self.give_up(pen, end, GapReason::Unrepaired);
                 grew = true;
             } else if self.asking.deadline().is_some_and(|at| now >= at) {
                 let offsets = (self.next, self.known);
@@ -493,7 +519,7 @@ impl Room {
         }
         if let Some(backfill) = &self.backfill {
             if now >= backfill.until {
-                self.backfill = None;
+                self.end_backfill(pen);
             } else if now >= self.fetch_at {
                 self.fetch_at = now + PACE.again.max(2 * rtt);
                 let mut from = backfill.from.max(self.low.saturating_sub(BACKFILL_STEP));

@@ -1,6 +1,6 @@
 //! What a gateway says with brokers and routers: room blocks in, repair requests and progress out, membership up.
 
-use super::room::Room;
+use super::room::{Pen, Room};
 use super::{Gateway, GatewayEvent};
 use crate::conn::Control;
 use crate::links::LinkChange;
@@ -110,44 +110,40 @@ impl Gateway {
                 let Some(block) = LinkBlock::read(frame.body) else {
                     return false;
                 };
+                let count = block.messages.left() as u64;
+                self.counters.messages_received += count;
                 let Some(at) = self.by_id.get(&block.room).copied() else {
-                    self.counters.dropped_no_member += block.messages.left() as u64;
+                    self.counters.dropped_no_member += count;
                     return true;
                 };
                 let Some(room) = self.rooms[at as usize].as_deref_mut() else {
                     return true;
                 };
-                let (count, gaps) = (block.messages.left() as u64, room.ring.next());
+                let before = room.ring.next();
+                let mut pen = Pen {
+                    arena: &mut self.arena,
+                    counters: &mut self.counters,
+                    now,
+                };
+                let stream = stream(block.generation);
                 if frame.flags & OLD != 0 && !room.paced {
-                    let until = block.offset + count;
-                    match room.outdated(&mut self.arena, now, stream(block.generation), block.base, until) {
-                        Some(expired) => self.counters.dropped_expired += expired,
-                        None => self.counters.dropped_stale_stream += count,
+                    let offsets = block.offset..block.offset + count;
+                    if !room.outdated(&mut pen, stream, block.base, offsets) {
+                        self.counters.dropped_stale_stream += count;
                     }
-                    self.room_told(now, at, gaps);
+                    self.room_told(now, at, before);
                     return true;
                 }
-                let done = room.ingest(
-                    &mut self.arena,
-                    now,
-                    stream(block.generation),
-                    block.base,
-                    block.offset,
-                    block.messages,
-                    message_max(self.node.payload),
-                );
+                let data_max = message_max(self.node.payload);
+                let grew = room.ingest(&mut pen, stream, block.base, block.offset, block.messages, data_max);
                 room.note_hole(now);
-                let grew = room.ring.next() - gaps;
-                self.counters.messages_duplicate += u64::from(done.duplicates);
-                self.counters.dropped_held_full += u64::from(done.overflow);
-                if done.stale {
+                let Some(grew) = grew else {
                     self.counters.dropped_stale_stream += count;
                     return true;
-                }
-                self.counters.messages_received += grew;
+                };
                 let room_has_hole = room.has_hole() || room.fetching();
                 let waiting = !room.waiting.is_empty();
-                if done.grew {
+                if grew {
                     self.activate(at);
                 }
                 if room_has_hole {
@@ -167,7 +163,12 @@ impl Gateway {
                         continue;
                     };
                     let before = room.ring.next();
-                    if !room.head(&mut self.arena, now, stream(head.generation), head.base, head.next) {
+                    let mut pen = Pen {
+                        arena: &mut self.arena,
+                        counters: &mut self.counters,
+                        now,
+                    };
+                    if !room.head(&mut pen, stream(head.generation), head.base, head.next) {
                         self.counters.dropped_stale_stream += 1;
                         continue;
                     }
@@ -187,8 +188,12 @@ impl Gateway {
                 let Some(room) = self.rooms[at as usize].as_deref_mut() else {
                     return true;
                 };
-                if room.lost(&mut self.arena, now, stream(lost.generation), lost.first) {
-                    self.counters.gaps_unrepaired += 1;
+                let mut pen = Pen {
+                    arena: &mut self.arena,
+                    counters: &mut self.counters,
+                    now,
+                };
+                if room.lost(&mut pen, stream(lost.generation), lost.first) {
                     self.activate(at);
                 }
                 self.admit_waiting(
