@@ -25,6 +25,7 @@ FILE_VARIABLE: Final = "MUSTER_CONFIG"
 NOT_KEYS: Final = frozenset({FILE_VARIABLE, "MUSTER_BENCH_LOOPBACK"})
 """Variables with the prefix that are no keys: ours, and that by which `muster bench` finds itself in its namespace."""
 DEFAULT: Final = "default"
+ADDRESS: Final = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<v4>[0-9.]+)):(?P<port>[0-9]{1,5})")
 NAMESPACE: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 
 KeyPath = tuple[str, ...]
@@ -101,13 +102,19 @@ def dotted(path: Iterable[str]) -> str:
 
 def split_address(text: str) -> tuple[str, int]:
     """`host:port` (an IPv6 host in brackets) as a pair. Raises `ValueError`."""
-    host, _, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    ipaddress.ip_address(host)
-    number = int(port)
-    if not 0 <= number <= 65535:
+    match = ADDRESS.fullmatch(text)
+    if match is None:
         raise ValueError(text)
-    return host, number
+    host = ipaddress.IPv6Address(match["v6"]) if match["v6"] else ipaddress.IPv4Address(match["v4"])
+    port = int(match["port"])
+    if port > 65535:
+        raise ValueError(text)
+    return str(getattr(host, "ipv4_mapped", None) or host), port
+
+
+def address_text(host: str, port: int) -> str:
+    """The pair as it is written and shown."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 # --- layers ---------------------------------------------------------------------------------------------------------
@@ -230,18 +237,28 @@ def _check(config: Config, layers: Mapping[KeyPath, Value]) -> None:
         below = (value.origin for each, value in layers.items() if each[: len(path)] == path)
         return ConfigError(f"{next(below, DEFAULT)}: {dotted(path)}: {text}")
 
+    links: dict[KeyPath, str] = {}
     for role in ROLES:
         section = config.role(role)
-        for name in ("bind", "link_bind"):
-            address = getattr(section, name, "127.0.0.1:0")
+        names = ("bind", "link_bind") if isinstance(section, ClientOptions) else ("bind",)
+        for name in names:
+            address: str = getattr(section, name)
             try:
-                split_address(address)
+                links[role, names[-1]], _ = split_address(address)
             except ValueError:
-                raise fail((role, name), f"{address!r} is no IP address and port, as 127.0.0.1:7400") from None
+                examples = "127.0.0.1:7400 or [::1]:7400"
+                raise fail((role, name), f"{address!r} is no IP address and port, as {examples}") from None
+        if ipaddress.ip_address(links[role, names[-1]]).is_unspecified:
+            raise fail((role, names[-1]), f"{address!r} is every address; the other roles send there, so name one")
         if isinstance(section, ClientOptions) and section.idle_timeout_ms < 2 * section.keepalive_ms:
             name = "idle_timeout_ms" if (role, "idle_timeout_ms") in layers else "keepalive_ms"
             silence, keepalive = section.idle_timeout_ms, section.keepalive_ms
             raise fail((role, name), f"an idle timeout of {silence} ms is less than two keepalives of {keepalive} ms")
+    first, *others = sorted(links, key=lambda path: path not in layers)  # who wrote an address can change it
+    for path in others:
+        if (":" in links[path]) != (":" in links[first]):
+            text = f"{links[first]} does not reach {dotted(path)}, {links[path]}: links are all IPv4 or all IPv6"
+            raise fail(first, text)
     for name in config.namespaces:
         if not NAMESPACE.fullmatch(name):
             raise fail(("namespaces", name), "a namespace has 1 to 32 of a-z, 0-9, _ and -")

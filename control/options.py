@@ -35,11 +35,17 @@ def key(text: str, why: str = "", unit: str = "", **bounds: Any) -> Meta:
 
 Address = Annotated[
     str,
-    key("UDP address, `host:port`", "port 0: a free one is chosen once and kept across restarts"),
+    key(
+        "UDP address, `host:port`, an IPv6 host in brackets",
+        "port 0: a free one is chosen once and kept across restarts",
+    ),
 ]
 LinkAddress = Annotated[
     str,
-    key("UDP address for links to the other roles, `host:port`", "apart from clients: a flood there cannot fill it"),
+    key(
+        "UDP address for links to the other roles, `host:port`; all IPv4 or all IPv6",
+        "apart from clients: a flood there cannot fill it",
+    ),
 ]
 Chance = Annotated[float, key("", "faults are off unless asked for", "fraction", ge=0.0, le=1.0)]
 ArenaMib = Annotated[

@@ -5,7 +5,7 @@ import errno
 import socket
 from typing import Final
 
-from control.config import split_address
+from control.config import address_text, split_address
 from control.errors import UserError
 
 WHY: Final = {
@@ -40,6 +40,6 @@ class Ports:
             held.bind((host, port))
         except OSError as error:
             why = WHY.get(error.errno or 0, f"cannot be bound: {error.strerror}")
-            raise UserError(f"{key}: {host}:{port} {why}") from None
+            raise UserError(f"{key}: {address_text(host, port)} {why}") from None
         bound: tuple[str, int] = held.getsockname()[:2]
         return bound

@@ -36,6 +36,8 @@ STARTS_MAX: Final = 3
 DRAIN_MS: Final = 1_000
 KILL_S: Final = 2.0
 WRITE_AGAIN_S: Final = 1.0
+LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Where clients of this machine reach what listens everywhere."""
 NODES: Final[Mapping[Role, int]] = {"router": 1, "broker": 2, "gateway": 3, "proxy": 4}
 # Publishers are refused first, members last are told what was still numbered.
 STOP_ORDER: Final[tuple[Role, ...]] = ("proxy", "broker", "gateway", "router")
@@ -220,6 +222,7 @@ class Supervisor:
 
     def _endpoint(self, role: Role) -> Endpoint:
         host, port = self._clients[role]
+        host = LOOPBACK.get(host, host)
         return Endpoint(node=NODES[role], host=host, port=port, public_key=self._public_keys[role])
 
     def _process(self, role: Role, child: Child) -> Process:

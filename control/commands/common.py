@@ -44,7 +44,8 @@ def fetch(process: Process, path: str) -> tuple[int, bytes]:
         response = connection.getresponse()
         return response.status, response.read()
     except (OSError, http.client.HTTPException) as error:
-        raise UserError(f"{process.role} does not answer on {host}:{port}: {error}; try again", TRY_LATER) from None
+        where = config.address_text(host, port)
+        raise UserError(f"{process.role} does not answer on {where}: {error}; try again", TRY_LATER) from None
     finally:
         connection.close()
 

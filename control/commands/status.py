@@ -6,6 +6,7 @@ from typing import Any
 from rich.table import Table
 
 from control.commands import common
+from control.config import address_text
 from control.errors import UserError
 
 
@@ -18,7 +19,7 @@ def show(config_file: Path | None, as_json: bool) -> int:
             _, answer = common.get(process, "/api/v1/status")
         except UserError as error:
             answer = {"role": process.role, "node": process.node, "state": "no answer", "error": str(error)}
-        roles.append({**answer, "restarts": process.restarts, "admin": f"http://{process.admin[0]}:{process.admin[1]}"})
+        roles.append({**answer, "restarts": process.restarts, "admin": f"http://{address_text(*process.admin)}"})
     healthy = all(role["state"] == "ready" for role in roles)
     if as_json:
         common.print_json({"instance": record.name, "version": record.version, "faults": record.faults, "roles": roles})
@@ -31,7 +32,7 @@ def show(config_file: Path | None, as_json: bool) -> int:
     for column in ("role", "node", "state", "restarts", "epoch", "pid", "address", "admin"):
         table.add_column(column)
     for role in roles:
-        addresses = ", ".join(f"{host}:{port}" for host, port in role.get("addresses", []))
+        addresses = ", ".join(address_text(*each) for each in role.get("addresses", []))
         cells = (
             role["role"],
             role["node"],

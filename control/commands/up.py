@@ -87,9 +87,9 @@ def greet(supervisor: Supervisor, demo: bool) -> None:
     record = supervisor.record()
     for role, endpoints in (("gateway", record.gateways), ("proxy", record.proxies)):
         for endpoint in endpoints:
-            say(f"{role:8} {endpoint.host}:{endpoint.port}")
+            say(f"{role:8} {config.address_text(endpoint.host, endpoint.port)}")
     for process in record.processes:
-        say(f"{process.role:8} http://{process.admin[0]}:{process.admin[1]}/metrics")
+        say(f"{process.role:8} http://{config.address_text(*process.admin)}/metrics")
     say(f"instance {supervisor.folder.path}" + (f", logs in {supervisor.folder.logs}" if demo else ""))
     say("try, in other terminals:")
     for command in (f"muster sub {ROOM}", f"echo hello | muster pub {ROOM}", "muster status"):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from control.config import find_file, load, split_address, values
+from control.config import address_text, find_file, load, split_address, values
 from control.config_docs import markdown
 from control.errors import BAD_CONFIG, ConfigError
 from control.options import UP
@@ -71,6 +71,11 @@ def test_the_result_is_frozen(tmp_path: Path) -> None:
         ('[gateway]\narena_mib = "64"', ["gateway.arena_mib", "`int`"]),
         ("[gateway]\narena_mib = 0", [">= 1"]),
         ('[gateway]\nbind = "somewhere"', ["gateway.bind", "127.0.0.1:7400"]),
+        ('[gateway]\nbind = "::1:7400"', ["gateway.bind", "[::1]:7400"]),
+        ('[gateway]\nbind = "[fe80::1%lo]:7400"', ["gateway.bind", "no IP address"]),
+        ('[router]\nbind = "0.0.0.0:7400"', ["router.bind", "'0.0.0.0:7400'", "name one"]),
+        ('[proxy]\nlink_bind = "[::]:0"', ["proxy.link_bind", "'[::]:0'", "name one"]),
+        ('[router]\nbind = "[::1]:0"', ["muster.toml: router.bind", "broker.bind", "IPv4", "IPv6"]),
         ("[gateway]\nkeepalive_ms = 60000", ["gateway.keepalive_ms", "45000"]),
         ('[namespaces."No Name"]\nflow = "live"', ['namespaces."No Name"', "a-z"]),
         ('[faults.links."gateway-client"]\nloss = 0.1', ["did you mean gateway->client?"]),
@@ -137,6 +142,11 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 
 def test_an_ipv6_address_stands_in_brackets() -> None:
     assert split_address("[::1]:7400") == ("::1", 7400)
+    assert address_text("::1", 7400) == "[::1]:7400"
+    assert split_address("[::ffff:127.0.0.1]:0") == ("127.0.0.1", 0)
+    for wrong in ("::1:7400", "::1", "[::1]", "[127.0.0.1]:0", "127.0.0.1: 1", "127.0.0.1:65536"):
+        with pytest.raises(ValueError):
+            split_address(wrong)
 
 
 def test_the_documentation_is_what_the_code_says() -> None:

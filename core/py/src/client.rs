@@ -1,5 +1,6 @@
 //! The client's engine: one member and publisher, over one socket.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 
 use muster_driver::Driver;
@@ -7,6 +8,7 @@ use muster_proto::client::member::{Item, Policy};
 use muster_proto::client::publication::PublishError;
 use muster_proto::client::{Client, ClientConfig, ClientEvent, Endpoint, Side};
 use muster_proto::codec::{Reader, Writer};
+use muster_proto::machine::Addr;
 use muster_proto::wire::publish::Positions;
 use muster_proto::wire::{StreamGap, StreamId};
 use muster_udp::{monotonic_now, KernelEntropy, Socket};
@@ -34,6 +36,10 @@ pub struct ClientEngine {
 
 fn closed() -> PyErr {
     PyRuntimeError::new_err("the client is closed")
+}
+
+fn any(ip: impl Into<IpAddr>) -> Addr {
+    Addr::from(SocketAddr::new(ip.into(), 0))
 }
 
 fn endpoints(list: Vec<(String, u16, Vec<u8>)>) -> PyResult<Vec<Endpoint>> {
@@ -71,15 +77,14 @@ impl ClientEngine {
 #[pymethods]
 impl ClientEngine {
     #[new]
-    #[pyo3(signature = (*, gateways, proxies, credential, seed, bind = ("0.0.0.0".to_string(), 0), recv_buffer = 0, send_buffer = 0,
-        payload_bytes = 1200, inbox_bytes = 8 << 20, faults = None))]
+    #[pyo3(signature = (*, gateways, proxies, credential, seed, recv_buffer = 0, send_buffer = 0, payload_bytes = 1200,
+        inbox_bytes = 8 << 20, faults = None))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         gateways: Vec<(String, u16, Vec<u8>)>,
         proxies: Vec<(String, u16, Vec<u8>)>,
         credential: Vec<u8>,
         seed: u64,
-        bind: (String, u16),
         recv_buffer: usize,
         send_buffer: usize,
         payload_bytes: usize,
@@ -97,10 +102,10 @@ impl ClientEngine {
             inbox_bytes,
             socket: 0,
         };
-        let socket = Socket::bind(
-            convert::addr(&bind.0, bind.1)?,
-            &convert::socket_options(recv_buffer, send_buffer),
-        )?;
+        let options = convert::socket_options(recv_buffer, send_buffer);
+        // Of both families, so that any server can be spoken to; of one on a machine without IPv6.
+        let socket = Socket::bind(any(Ipv6Addr::UNSPECIFIED), &options)
+            .or_else(|_| Socket::bind(any(Ipv4Addr::UNSPECIFIED), &options))?;
         let machine = Client::new(config, seed, Box::new(KernelEntropy));
         let mut driver = Driver::new(machine, vec![socket])?;
         let buffer = driver.sockets()[0].buffers().receive_bytes;

@@ -145,7 +145,6 @@ class ClientEngine:
         proxies: list[tuple[str, int, bytes]],
         credential: bytes,
         seed: int,
-        bind: tuple[str, int] = ...,
         recv_buffer: int = 0,
         send_buffer: int = 0,
         payload_bytes: int = 1200,
