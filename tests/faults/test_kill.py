@@ -1,11 +1,14 @@
-"""kill -9 of each role under load: the others go on, and nothing is missing in silence."""
+"""kill -9 under load, of each role and of all with their supervisor: nothing is missing in silence."""
 
 import asyncio
 import functools
 import itertools
+import os
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -113,3 +116,40 @@ async def test_a_role_that_is_killed_comes_back_and_nothing_is_missing_in_silenc
     if gaps["router"] or gaps["proxy"]:  # nothing goes through a router; what a proxy had is repeated through the next
         late.append(f"members were told of gaps although no ring died: {gaps}")
     assert not late, "\n".join(late)
+
+
+@pytest.mark.parametrize("lost", ["ports", "token"])
+async def test_clients_find_the_instance_that_took_the_place_of_a_killed_one(
+    make: Make, figures: Callable[..., None], lost: str
+) -> None:
+    sections: dict[str, dict[str, Any]] = {}
+    if lost == "token":  # at the same addresses the old one is refused
+        with socket.socket(type=socket.SOCK_DGRAM) as one, socket.socket(type=socket.SOCK_DGRAM) as other:
+            for role, held in (("gateway", one), ("proxy", other)):
+                held.bind(("127.0.0.1", 0))
+                sections[role] = {"bind": f"127.0.0.1:{held.getsockname()[1]}"}
+    instance, ledger = make(**sections), Ledger(ROOMS, rate=RATE)
+    with instance.running() as up:
+        async with (
+            ledger.members(instance.folder.path, MEMBERS),
+            muster.connect(instance.folder.path, gateways=[], timeout=60) as client,
+            asyncio.TaskGroup() as tasks,
+        ):
+            publishing = tasks.create_task(ledger.publish_steadily(client, 1, 100))
+            await asyncio.sleep(BETWEEN_S)
+            pids = instance.pids().values()
+            up.kill()
+            up.communicate()
+            await until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
+            if lost == "token":
+                instance.folder.token.unlink()
+            with instance.running():
+                back, mark = time.monotonic(), ledger.mark()
+                await until(functools.partial(ledger.reached, mark), 30)
+                first = max(ledger.first_after(mark)) - back
+                figures(since_back_s=round(first, 3), gaps=dict(ledger.gaps()))
+                ledger.stop.set()
+                await publishing
+                await ledger.settle()
+    ledger.check()
+    assert first < BACK_S_MAX

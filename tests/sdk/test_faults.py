@@ -1,11 +1,15 @@
 """Restarts, slow readers, losses: what a program sees of them."""
 
 import asyncio
+import json
+import os
+from pathlib import Path
 
 import pytest
 
 import muster
 import muster.testing
+from muster.instance import start_time
 from tests.waiting import until
 
 LOSSY: list[muster.Fault] = [
@@ -29,6 +33,17 @@ def data(items: list[muster.Item]) -> list[bytes]:
     return [item.data for item in items if isinstance(item, muster.Message)]
 
 
+def describe(instance: muster.testing.Instance, folder: Path) -> None:
+    """Write what `muster up` writes for those who look for an instance by its folder."""
+    (folder / "token").write_bytes(instance.token)
+    endpoints = {
+        kind: [{"host": host, "port": port, "public_key": key} for host, port, key in servers]
+        for kind, servers in (("gateways", instance.gateways), ("proxies", instance.proxies))
+    }
+    process = {"pid": os.getpid(), "started": start_time(os.getpid()), "token_file": str(folder / "token")}
+    (folder / "instance.json").write_text(json.dumps(process | endpoints))
+
+
 async def flood(client: muster.Client, count: int, size: int = 0) -> None:
     for number in range(count):
         while not client.publish_nowait("r", b"%d" % number + bytes(size)):
@@ -48,6 +63,26 @@ async def test_a_restarted_gateway_is_found_again_and_nothing_is_missed(address:
         await client.publish("r", b"20")
         assert data(await read_until(room, b"20")) == [b"%d" % number for number in range(10, 21)]
         assert client.stats()["sessions_lost"] >= 1
+
+
+async def test_an_instance_that_took_the_place_of_another_is_found_by_its_folder(tmp_path: Path) -> None:
+    async with muster.testing.instance() as first:
+        describe(first, tmp_path)
+        client = await muster.connect(tmp_path)
+        room = await client.join("r")
+        await client.publish("r", b"before")
+        assert data(await read_until(room, b"before")) == [b"before"]
+    (tmp_path / "instance.json").write_text("{}")
+    async with muster.testing.instance() as second:  # with other ports, keys and another token
+        await until(lambda: client.stats()["sessions_lost"] >= 2)
+        second.restart("broker")  # whose epoch is later than the first one's, as after any start
+        describe(second, tmp_path)
+        async with asyncio.timeout(5):
+            await client.publish("r", b"after")
+            gap, *items = await read_until(room, b"after")
+        assert isinstance(gap, muster.Gap), "what the first may have taken along is announced"
+        assert data(items) == [b"after"]
+        await client.close()
 
 
 async def test_a_later_join_goes_on_after_what_was_read_not_after_what_came(address: muster.testing.Instance) -> None:

@@ -6,7 +6,7 @@ use common::*;
 use muster_proto::broker::Broker;
 use muster_proto::client::member::{Item, Policy};
 use muster_proto::client::publication::PublishError;
-use muster_proto::client::{Client, ClientEvent, Side, SILENCE_MAX};
+use muster_proto::client::{Client, ClientEvent, Endpoint, Side, SILENCE_MAX};
 use muster_proto::gateway::room::{BACKFILL_WAIT, FIRST_PLACE, HOLE_WAIT};
 use muster_proto::gateway::{Gateway, ANSWER_WAIT};
 use muster_proto::limits::{MESSAGE_AGE_MAX, PUBLISH_ACK_DELAY_MAX, PUBLISH_ACK_MESSAGES};
@@ -538,6 +538,38 @@ fn a_client_closes_the_room_that_it_used_longest_ago_for_another() {
     assert!(told
         .iter()
         .any(|bytes| matches!(Record::read(bytes), Some(Record::Open { name: b"sports:2", .. }))));
+}
+
+#[test]
+fn a_client_that_is_told_of_other_servers_goes_there_at_once_but_keeps_a_session_that_is_good() {
+    let hellos = |rig: &mut Rig<Client>| -> Vec<Addr> {
+        let sent = rig.out.drain(..);
+        sent.filter(|(_, bytes)| Header::read(bytes).unwrap().kind == DatagramKind::Hello)
+            .map(|(to, _)| to)
+            .collect()
+    };
+    let servers = |port| {
+        vec![Endpoint {
+            addr: addr(port),
+            key: server_key().public(),
+        }]
+    };
+    let mut rig = Rig::<Client>::new();
+    rig.frame(0, FrameKind::Close as u8, &[0]);
+    for _ in 0..300 {
+        rig.pass(100_000, 20_000);
+        rig.frame(1, FrameKind::Ping as u8, &[]);
+    }
+    assert!(hellos(&mut rig).iter().all(|to| *to == addr(9001)));
+    rig.machine
+        .redirect(rig.now, servers(9005), servers(9006), b"token".to_vec());
+    rig.pass(150_000, 10_000);
+    let sent = hellos(&mut rig);
+    assert!(!sent.is_empty() && sent.iter().all(|to| *to == addr(9005)), "{sent:?}");
+    assert!(rig.machine.is_ready(Side::Proxy));
+    rig.frame(1, FrameKind::Close as u8, &[0]);
+    rig.pass(150_000, 10_000);
+    assert!(hellos(&mut rig).contains(&addr(9006)));
 }
 
 #[test]

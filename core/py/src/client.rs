@@ -169,6 +169,22 @@ impl ClientEngine {
         Ok(())
     }
 
+    /// The servers are elsewhere, or want another credential: sessions that are not good are opened there.
+    fn redirect(
+        &mut self,
+        gateways: Vec<(String, u16, Vec<u8>)>,
+        proxies: Vec<(String, u16, Vec<u8>)>,
+        credential: Vec<u8>,
+    ) -> PyResult<()> {
+        let (gateways, proxies) = (endpoints(gateways)?, endpoints(proxies)?);
+        let driver = self.get_mut()?;
+        driver
+            .machine_mut()
+            .redirect(monotonic_now(), gateways, proxies, credential);
+        driver.kick();
+        Ok(())
+    }
+
     fn is_ready(&self, side: usize) -> PyResult<bool> {
         Ok(self
             .get()?

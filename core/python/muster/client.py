@@ -6,8 +6,9 @@ import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, TypedDict, TypeVar, final
 
 from ._core import ClientEngine, room_name_error
 from .errors import SESSIONS, BadRoomName, Closed, Invalid, MusterError, Refused, TimedOut, TooLong, Unavailable
@@ -20,6 +21,7 @@ MESSAGE_BYTES_MAX: Final = 65_536
 TIMEOUT_S: Final = 10.0
 UNREAD_BYTES: Final = 8 << 20
 RECEIVE_BUFFER_BYTES: Final = 4 << 20
+LOOK_AGAIN_S: Final = 0.5
 DEFAULT_NAMESPACE: Final = "default"
 
 _TAKEN, _NO_CREDIT, _TOO_LONG = range(3)
@@ -29,6 +31,12 @@ Fault = tuple[str, tuple[str, int] | None, float, float, float, float, int, int,
 jitter in ms. For tests."""
 
 _Result = TypeVar("_Result")
+
+
+class _Servers(TypedDict):
+    gateways: list[tuple[str, int, bytes]]
+    proxies: list[tuple[str, int, bytes]]
+    credential: bytes
 
 
 @dataclass(slots=True)
@@ -70,13 +78,20 @@ class Client:
         receive_buffer_bytes: int,
         faults: Sequence[Fault] | None,
     ) -> None:
-        self._instance, self._gateways, self._proxies, self._token = instance, gateways, proxies, token
+        explicit = instance is None and (gateways or proxies)
+        self._by_folder = not (isinstance(instance, Address) or explicit or None not in [gateways, proxies, token])
+        self._instance = instance if isinstance(instance, Address) else Address((), (), b"")
+        # Absolute, as it may be read again after a change of directory.
+        self._folder = None if isinstance(instance, Address) or not instance else Path(instance).expanduser().absolute()
+        self._gateways, self._proxies, self._token = gateways, proxies, token
         self._timeout, self._buffer_bytes, self._faults = timeout, buffer_bytes, faults
         self._receive_buffer_bytes = receive_buffer_bytes
         self._state = "new"
         self._sides: list[int] = []
         self._failed: MusterError | None = None
         self._down = ["does not answer", "does not answer"]
+        self._lost: set[int] = set()
+        self._look: asyncio.TimerHandle | None = None
         self._opened: dict[int, asyncio.Future[None]] = {}
         self._rooms: dict[int, Room] = {}
         self._names: set[str] = set()
@@ -106,13 +121,11 @@ class Client:
     async def __aenter__(self) -> "Client":
         if self._state != "new":
             raise Invalid("a client is opened once; call muster.connect again")
-        address = self._address()
+        self._known = address = self._address()
         self.loop = asyncio.get_running_loop()
         try:
             self.engine = ClientEngine(
-                gateways=[_endpoint(each) for each in address.gateways],
-                proxies=[_endpoint(each) for each in address.proxies],
-                credential=address.token,
+                **_servers(address),
                 seed=secrets.randbits(63),
                 inbox_bytes=self._buffer_bytes,
                 recv_buffer=self._receive_buffer_bytes,
@@ -372,13 +385,34 @@ class Client:
 
     def _on_ready(self, side: int, _user: int) -> None:
         self._down[side] = "does not answer"
+        self._lost.discard(side)
         if not self._opened[side].done():
             self._opened[side].set_result(None)
 
     def _on_down(self, side: int, reason: str, retry: bool) -> None:
         self._down[side] = f"does not answer ({reason})" if reason in {"unreachable", "silent"} else f"said {reason}"
-        if not retry:
+        self._lost.add(side)
+        if not self._look_again() and not retry:
+            self._lost.discard(side)
             self._fail(side, Refused(f"session with the {SESSIONS[side]}", reason))
+
+    def _look_again(self) -> bool:
+        """Whether the instance that was found by its folder is another one now. Looks until all sessions are good."""
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
+        if not self._by_folder or not self._lost:
+            return False
+        self._look = self.loop.call_later(LOOK_AGAIN_S, self._look_again)
+        try:
+            address = self._address()
+            if address == self._known:
+                return False
+            self.engine.redirect(**_servers(address))
+        except (MusterError, ValueError, OverflowError, OSError):  # there is none yet, or none of this version
+            return False
+        self._known = address
+        return True
 
     def _fail(self, side: int, error: MusterError) -> None:
         if not self._opened[side].done():
@@ -465,6 +499,8 @@ class Client:
         if self.closed:
             return
         self._state = "closed"
+        if self._look is not None:
+            self._look.cancel()
         for publication in self._publications.values():
             self._refuse(publication, error)
         for opened in self._opened.values():
@@ -482,19 +518,12 @@ class Client:
     # --- start ------------------------------------------------------------------------------------------------
 
     def _address(self) -> Address:
-        gateways, proxies, token = self._gateways, self._proxies, self._token
-        explicit = self._instance is None and (gateways or proxies)
-        if isinstance(self._instance, Address):
-            known = self._instance
-        elif explicit or (gateways is not None and proxies is not None and token is not None):
-            known = Address((), (), b"")
-        else:
-            known = find(self._instance)
-        gateways = known.gateways if gateways is None else tuple(gateways)
-        proxies = known.proxies if proxies is None else tuple(proxies)
+        known = find(self._folder) if self._by_folder else self._instance
+        gateways = known.gateways if self._gateways is None else tuple(self._gateways)
+        proxies = known.proxies if self._proxies is None else tuple(self._proxies)
         if not gateways and not proxies:
             raise Invalid("no address: give at least one of gateways and proxies")
-        token = known.token if token is None else token
+        token = known.token if self._token is None else self._token
         return Address(gateways, proxies, token.encode() if isinstance(token, str) else token)
 
 
@@ -515,11 +544,20 @@ def connect(
     `gateways` and `proxies`, (host, port, public key in hex) each, stand in the place of the instance's; an empty list
     opens no session of that kind, as for a client that only publishes, or only reads. `timeout` in seconds holds for
     this and for every call that names none. `buffer_bytes`: unread bytes per room, then the room's policy decides.
-    Sessions that are lost are opened again for ever, with jitter, and rooms are joined again where they stood.
+    Sessions that are lost are opened again for ever, with jitter, and rooms are joined again where they stood; what was
+    read from the folder is read again then, so that an instance is found which took the place of the first.
 
     Raises `Unavailable` (no instance here), `Refused` (`bad_credential`), `TimedOut`, `Invalid`.
     """
     return Client(instance, gateways, proxies, token, timeout, buffer_bytes, receive_buffer_bytes, faults)
+
+
+def _servers(address: Address) -> _Servers:
+    return {
+        "gateways": [_endpoint(each) for each in address.gateways],
+        "proxies": [_endpoint(each) for each in address.proxies],
+        "credential": address.token,
+    }
 
 
 def _endpoint(known: Endpoint) -> tuple[str, int, bytes]:

@@ -50,7 +50,7 @@ const LOG_FULL_WAIT: Micros = 50_000;
 const EARLY_MAX: usize = 64;
 
 /// Where a server listens, and the key that it proves itself by.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Endpoint {
     pub addr: Addr,
     pub key: [u8; 32],
@@ -291,6 +291,27 @@ impl Client {
         if session.state == State::Idle && !session.endpoints.is_empty() {
             session.state = State::Waiting;
             session.next_at = now;
+        }
+    }
+
+    /// The servers are elsewhere, or want another credential. A session that is good stays; others are opened there at once.
+    pub fn redirect(&mut self, now: Micros, gateways: Vec<Endpoint>, proxies: Vec<Endpoint>, credential: Vec<u8>) {
+        let other = self.credential != credential;
+        self.credential = credential;
+        for (session, endpoints) in self.sessions.iter_mut().zip([gateways, proxies]) {
+            if session.endpoints == endpoints && !other {
+                continue;
+            }
+            session.at = self.node.dice.below(endpoints.len() as u64) as usize;
+            session.endpoints = endpoints;
+            if !matches!(session.state, State::Idle | State::Ready) {
+                session.knock = None;
+                session.conn = None;
+                session.ready = false;
+                session.state = State::Waiting;
+                session.attempts = 0;
+                session.next_at = now + self.node.dice.below(BACKOFF_FIRST);
+            }
         }
     }
 
