@@ -16,14 +16,26 @@ PIECE_BYTES: Final = 4_096
 class _Stderr:
     """Stderr that holds nobody up: what a full disk, a closed pipe or a reader that stands still does not take is lost."""
 
+    def __init__(self) -> None:
+        self.lost = 0
+
     def write(self, text: str) -> None:
         data = text.encode(errors="backslashreplace")
         with contextlib.suppress(OSError):
             while data and select.select((), (2,), (), 0)[1]:
                 data = data[os.write(2, data[:PIECE_BYTES]) :]
+        self.lost += bool(data)
 
     def flush(self) -> None:
         """Nothing is kept."""
+
+
+_STDERR: Final = _Stderr()
+
+
+def lost() -> int:
+    """Lines that nobody took, or not the whole of them."""
+    return _STDERR.lost
 
 
 def configure(level: str, style: Literal["json", "text"], **bound: Any) -> structlog.typing.FilteringBoundLogger:
@@ -42,7 +54,7 @@ def configure(level: str, style: Literal["json", "text"], **bound: Any) -> struc
             last,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.WriteLoggerFactory(file=_Stderr()),  # type: ignore[arg-type]
+        logger_factory=structlog.WriteLoggerFactory(file=_STDERR),  # type: ignore[arg-type]
         cache_logger_on_first_use=True,
     )
     log: structlog.typing.FilteringBoundLogger = structlog.get_logger(**bound)

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from control import logs
 from plane.server import Server
 
 NAME: Final = re.compile(r"(?P<name>[a-z][a-z0-9_]*)(?:\{(?P<labels>.*)\})?")
@@ -33,7 +34,11 @@ class EngineCollector(Collector):
         yield build
         yield from self._families(CounterMetricFamily, server.engine.counters())
         yield from self._families(GaugeMetricFamily, server.engine.gauges())
-        yield from self._families(CounterMetricFamily, [("turns", "Turns of the engine", server.turns)])
+        counters = [
+            ("turns", "Turns of the engine", server.turns),
+            ("log_lines_lost", "Lines of the log that nobody took whole", logs.lost()),
+        ]
+        yield from self._families(CounterMetricFamily, counters)
         gauges = [
             ("ready", "1 while the role serves", float(server.ready)),
             ("loop_lag_seconds", "Longest delay of the event loop since the last scrape", server.engine.take_late()),

@@ -2,6 +2,7 @@
 
 import functools
 import socket
+import time
 from typing import Any
 
 import pytest
@@ -36,3 +37,19 @@ async def test_no_name_stands_for_two_counts(role: Role) -> None:
         names = [name for name, _, _ in [*engine.counters(), *engine.gauges()]]
         assert len(names) == len(set(names))
         assert all(text for _, text, _ in [*engine.counters(), *engine.gauges()])
+
+
+async def test_each_standstill_is_told_with_its_own_length() -> None:
+    async with muster.testing.instance() as running:
+        engine: Any = running._engines["router"]
+
+        def stand_still(seconds: float) -> float:
+            time.sleep(seconds)
+            engine.turn()
+            (told,) = [event[1] for event in engine.events() if event[0] == "stalled"]
+            return float(told)
+
+        engine.turn()
+        engine.events()
+        assert stand_still(2.5) > 2.0
+        assert 0.5 < stand_still(1.0) < 2.0

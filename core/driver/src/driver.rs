@@ -35,6 +35,8 @@ pub struct DriverCounters {
     pub turns_cut: u64,
     /// Times that the loop was found to have stood still.
     pub stalls: u64,
+    /// How long the last standstill was.
+    pub stalled_us: u64,
     /// Datagrams received but dropped unseen after a standstill.
     pub discarded: u64,
     /// Longest delay of a turn behind its time, since somebody last took it.
@@ -246,6 +248,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         self.counters.late_us_max = self.counters.late_us_max.max(late);
         if late > STALL_US {
             self.counters.stalls += 1;
+            self.counters.stalled_us = late;
             if M::DISCARDS_STALE {
                 self.discard();
             }

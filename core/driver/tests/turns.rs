@@ -386,6 +386,18 @@ fn after_a_standstill_the_queue_is_discarded_and_the_machine_is_told() {
 }
 
 #[test]
+fn each_standstill_has_its_own_length() {
+    let (mut driver, told, _) = told(Toy::default());
+    driver.turn();
+    for late in [3 * STALL_US, 2 * STALL_US] {
+        told.advance(BEAT_US + late);
+        driver.turn();
+        assert_eq!(driver.counters().stalled_us, late);
+    }
+    assert_eq!(driver.take_late(), 3 * STALL_US);
+}
+
+#[test]
 fn a_loop_that_is_merely_late_or_idle_discards_nothing() {
     let (mut driver, told, local) = told(Toy::default());
     let friend = friend(local);

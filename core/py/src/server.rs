@@ -268,7 +268,7 @@ impl<M: RoleMachine> Running<M> {
         }
         let counters = self.driver.counters();
         if std::mem::replace(&mut self.stalls, counters.stalls) != counters.stalls {
-            list.append(("stalled", counters.late_us_max as f64 / 1e6))?;
+            list.append(("stalled", counters.stalled_us as f64 / 1e6))?;
         }
         Ok(list)
     }
@@ -291,6 +291,10 @@ impl<M: RoleMachine> Running<M> {
         add("", "stalls", help, counters.stalls);
         let help = "Datagrams dropped: they were queued while the loop stood still.";
         add("", "dropped_stalled", help, counters.discarded);
+        let help = "Times that a turn waited for the next datagram itself, and it came.";
+        add("", "turns_lingered", help, counters.lingered);
+        let help = "Turns that ended with work left, because their time or their datagrams ran out.";
+        add("", "turns_cut", help, counters.turns_cut);
         let none = FaultCounters::default();
         let faults = self.driver.fault_counters().unwrap_or(&none);
         faults.each(|name, help, value| add("faults_", name, help, value));
