@@ -5,6 +5,7 @@ import json
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,6 +112,51 @@ async def test_calls_end_in_time_while_a_server_is_gone(address: muster.testing.
         with pytest.raises(muster.TimedOut, match="no answer in 2 s"):
             await client.close()
         assert client.closed
+
+
+class Told:
+    """A client's engine that was told by every room's owner what it takes nothing for."""
+
+    def __init__(self, engine: Any, code: str) -> None:
+        self._engine, self._code = engine, code
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def put_off(self, publication: int) -> str:
+        assert self._engine.put_off(publication) is None, "nobody told it"
+        return self._code
+
+
+async def test_what_an_owner_has_no_place_for_is_refused_when_the_wait_ends(
+    address: muster.testing.Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with muster.connect(address) as client:
+        await client.publish("r", b"x")
+        address.stop("proxy")
+        for code, error in (("not_ready", muster.TimedOut), ("busy", muster.Refused)):
+            monkeypatch.setattr(client, "engine", Told(client.engine, code))
+            with pytest.raises(error, match=r"^publish to r: ") as told:
+                await client.publish("r", b"y", timeout=0.1)
+            assert told.value.retry
+            monkeypatch.undo()
+        assert told.value.code == "busy"
+        address.start("proxy")
+        assert await client.publish("r", b"z"), "the client tries again by itself"
+
+
+async def test_an_owner_that_is_not_there_puts_publishers_off(address: muster.testing.Instance) -> None:
+    async with muster.connect(address) as client:
+        await client.publish("r", b"x")
+        number = client._publications["r"].number
+        assert number is not None
+        assert client.engine.put_off(number) is None
+        address.stop("broker")
+        assert client.publish_nowait("r", b"y")
+        await until(lambda: client.engine.put_off(number) == "not_ready", 10)
+        address.start("broker")
+        await client.flush(10)
+        assert client.engine.put_off(number) is None
 
 
 @pytest.mark.parametrize("name", ["", "x" * 500, "UPPER:x", "a:", ":x", "a\nb", "\ud800"])

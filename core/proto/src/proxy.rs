@@ -11,7 +11,7 @@ use crate::conn::Control;
 use crate::door::{Door, DoorKey};
 use crate::gateway::{LINK_SOCKET, PUBLIC_SOCKET};
 use crate::handshake::{ClusterKeys, ResetSecret, ServerKey};
-use crate::limits::{self, SESSION_PUBLICATIONS_MAX};
+use crate::limits::SESSION_PUBLICATIONS_MAX;
 use crate::links::{LinkChange, Links};
 use crate::machine::{Arrival, Entropy, Inbox, Machine, Micros, Outbox};
 use crate::name::{RoomKey, RoomName};
@@ -23,7 +23,7 @@ use crate::wire::frame::append;
 use crate::wire::header::HEADER;
 use crate::wire::publish::{well_formed, Ack, LinkPublish, Publish, LINK_PUBLISH};
 use crate::wire::record::Record;
-use crate::wire::{Code, FrameKind, Frames, PublisherId, Role, StreamId};
+use crate::wire::{Code, FrameKind, Frames, PublisherId, Role};
 
 /// Control records a second from one session, each of which opens a room: what brokers keep of so many for as long as they
 /// remember a room that nobody uses (60 s) is about 10 MB. One user's part of a broker is bounded there.
@@ -374,18 +374,7 @@ impl Proxy {
         let Some(peer) = self.sessions.table.get_mut(slot) else {
             return;
         };
-        let ack = Ack {
-            handle: frame.handle,
-            echo: 0,
-            code: Code::NotReady,
-            cumulative: frame.low.saturating_sub(1),
-            highest: frame.low.saturating_sub(1),
-            credit_messages: limits::CREDIT_MESSAGES as u16,
-            credit_bytes: limits::CREDIT_BYTES as u32,
-            stream: StreamId::default(),
-            missing: vec![],
-            runs: vec![],
-        };
+        let ack = Ack::refusing(frame.handle, frame.low, Code::NotReady);
         let (ack, acks) = (ack.to_vec(), &mut peer.data.data.acks);
         if acks.back() != Some(&ack) && acks.len() < ACKS_MAX {
             acks.push_back(ack);

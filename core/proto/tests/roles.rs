@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use muster_proto::broker::Broker;
+use muster_proto::broker::{Broker, USER_PUBLICATIONS_MAX};
 use muster_proto::client::member::{Item, Policy};
 use muster_proto::client::publication::PublishError;
 use muster_proto::client::{Client, ClientEvent, Endpoint, Side, SILENCE_MAX};
@@ -782,6 +782,31 @@ fn refusals<M: Subject>(rig: &mut Rig<M>, peer: usize) -> Vec<(u64, Code)> {
         _ => None,
     });
     refusals.collect()
+}
+
+#[test]
+fn a_publisher_that_finds_no_place_is_told_so_and_gets_one_when_others_are_forgotten() {
+    let mut rig = Rig::<Broker>::new();
+    let said = |rig: &mut Rig<Broker>, incarnation: u64| {
+        rig.peers[0].got.clear();
+        rig.say(0, &link_publish(incarnation, 1, 1, &[b"one"]));
+        rig.pass(2 * PUBLISH_ACK_DELAY_MAX, PUBLISH_ACK_DELAY_MAX);
+        let acks = rig.peers[0].got.iter().filter(|(kind, _)| *kind == FrameKind::LinkAck);
+        let acks = acks.map(|(_, body)| Ack::read_link(body).expect("well formed"));
+        let acks = acks.map(|(session, rest)| (session, Ack::read(rest).expect("well formed")));
+        acks.map(|(session, ack)| (session, ack.handle, ack.code, ack.cumulative))
+            .collect::<Vec<_>>()
+    };
+    for incarnation in 1_000..1_000 + USER_PUBLICATIONS_MAX as u64 {
+        rig.say(0, &link_publish(incarnation, 1, 1, &[]));
+    }
+    rig.pass(100_000, 5_000);
+    let refused = counter(&rig.machine, "dropped_full");
+    assert_eq!(said(&mut rig, 1), [(7, 0, Code::Busy, 0)]);
+    assert_eq!(counter(&rig.machine, "dropped_full"), refused + 1);
+    assert_eq!(said(&mut rig, 1_000), [(7, 0, Code::Ok, 1)], "who has a place keeps it");
+    pass(&mut rig, 125_000_000);
+    assert_eq!(said(&mut rig, 1), [(7, 0, Code::Ok, 1)]);
 }
 
 #[test]

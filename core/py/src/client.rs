@@ -10,7 +10,7 @@ use muster_proto::client::{Client, ClientConfig, ClientEvent, Endpoint, Side};
 use muster_proto::codec::{Reader, Writer};
 use muster_proto::machine::Addr;
 use muster_proto::wire::publish::Positions;
-use muster_proto::wire::{StreamGap, StreamId};
+use muster_proto::wire::{Code, StreamGap, StreamId};
 use muster_udp::{monotonic_now, KernelEntropy, Socket};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -281,6 +281,12 @@ impl ClientEngine {
             .machine()
             .publishing(publication)
             .map_or(0, |known| known.unacknowledged()))
+    }
+
+    /// Why the owner takes nothing now, where it said so last; the client asks it again.
+    fn put_off(&self, publication: u32) -> PyResult<Option<&'static str>> {
+        let known = self.get()?.machine().publishing(publication);
+        Ok(known.and_then(|known| known.put_off).map(Code::name))
     }
 
     fn counters(&self) -> PyResult<Vec<(String, String, u64)>> {

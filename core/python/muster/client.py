@@ -196,7 +196,8 @@ class Client:
     async def publish(self, room: str, data: bytes, *, timeout: float | None = None) -> Position:
         """Return when the room's owner has numbered the message, and with it everything this client published before.
 
-        When the wait ends early (`TimedOut`, cancellation), the message may be published all the same.
+        When the wait ends early (`TimedOut`, `Refused` with the code `busy`, cancellation), the message may be published all
+        the same.
         """
         publication = self._publication(room)
         self._ticket += 1
@@ -208,6 +209,10 @@ class Client:
                 _check_data(data)
                 publication.waiting.append(_Waiting(data, ticket, done))
             return await self.wait(done, self._timeout if timeout is None else timeout, f"publish to {room}", 1)
+        except TimedOut:
+            if not self.closed and publication.number is not None and self.engine.put_off(publication.number) == "busy":
+                raise Refused(f"publish to {room}", "busy") from None
+            raise
         finally:
             self._tickets.pop(ticket, None)
             self._drop_unwanted(publication)

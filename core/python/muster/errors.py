@@ -38,12 +38,14 @@ class Refused(MusterError):
         "bad_room_name": "that is no room name",
         "name_collision": "another room has this name's number; choose another name",
         "not_allowed": "that is not allowed to this client",
+        "busy": "the room's owner has no place for another publisher or room",
     }
 
     def __init__(self, what: str, code: str) -> None:
         words = self.WORDS.get(code)
         super().__init__(f"{what}: {code}" if words is None else f"{what}: {words} ({code})")
         self.code = code
+        self.retry = code == "busy"
 
 
 class TooLong(MusterError, ValueError):

@@ -1,5 +1,6 @@
 //! What leaves to gateways and proxies: room blocks by cursor, heads, repairs, acknowledgements.
 
+use super::publish::Acks;
 use super::resends::{Range, Resends};
 use super::room::Room;
 use super::{Broker, GatewayPeer};
@@ -180,7 +181,7 @@ impl Broker {
     fn serve_proxy(&mut self, now: Micros, slot: u32, proxy: u32, outbox: &mut Outbox) {
         let limit = frames_max(self.node.payload);
         while outbox.room() > 0 {
-            let mut waiting: Vec<(u32, u64, Ack)> = Vec::new();
+            let mut waiting: Vec<(Option<u32>, u64, Ack)> = Vec::new();
             let mut bytes = 0;
             // Acknowledgements are not repeated by us: the publisher asks again by repeating.
             while bytes + Ack::LEN_MAX <= limit - 64 {
@@ -198,7 +199,7 @@ impl Broker {
             let sent = self.links.send(now, &mut self.node, slot, outbox, |writer, _| {
                 for (at, session, ack) in &waiting {
                     if !ack.write_link(writer, *session) {
-                        left.push(*at);
+                        left.extend(*at);
                     }
                 }
                 false
@@ -206,7 +207,7 @@ impl Broker {
             for at in left {
                 self.requeue_ack(at);
             }
-            if !sent || self.acks.get(&proxy).is_none_or(|acks| acks.due.is_empty()) {
+            if !sent || self.acks.get(&proxy).is_none_or(Acks::is_empty) {
                 return;
             }
         }

@@ -38,10 +38,15 @@ pub struct Publication {
     late: bool,
 }
 
+/// Refusals for one proxy that wait to leave: more are heard when the publishers ask again.
+const REFUSALS_MAX: usize = 256;
+
 /// What is to be acknowledged to one proxy, by publication.
 #[derive(Default)]
 pub(super) struct Acks {
-    pub(super) due: VecDeque<u32>,
+    due: VecDeque<u32>,
+    /// To publishers that found no place, by their session.
+    refusals: VecDeque<(u64, Ack)>,
     /// Those that wait for company, since when, and when an acknowledgement left last.
     late: Vec<u32>,
     since: Option<Micros>,
@@ -49,6 +54,10 @@ pub(super) struct Acks {
 }
 
 impl Acks {
+    pub(super) fn is_empty(&self) -> bool {
+        self.due.is_empty() && self.refusals.is_empty()
+    }
+
     /// When those that wait have waited long enough.
     pub(super) fn deadline(&self) -> Option<Micros> {
         self.since.map(|since| since + limits::PUBLISH_ACK_DELAY_MAX)
@@ -88,6 +97,11 @@ impl Broker {
         }
         let Some(at) = self.publication(now, &frame) else {
             self.counters.dropped_full += u64::from(frame.count);
+            let refusals = &mut self.acks.entry(proxy).or_default().refusals;
+            if refusals.len() < REFUSALS_MAX {
+                refusals.push_back((frame.session, Ack::refusing(frame.handle, frame.low, Code::Busy)));
+            }
+            self.links.table.mark(slot);
             return true;
         };
         let room = self.admit(now, &frame);
@@ -326,10 +340,14 @@ impl Broker {
         }
     }
 
-    /// The next acknowledgement for a proxy, with its publication and the session it is for.
-    pub(super) fn next_ack(&mut self, now: Micros, proxy: u32) -> Option<(u32, u64, Ack)> {
+    /// The next acknowledgement for a proxy, with its publication, if it has one, and the session it is for.
+    pub(super) fn next_ack(&mut self, now: Micros, proxy: u32) -> Option<(Option<u32>, u64, Ack)> {
         loop {
             let acks = self.acks.get_mut(&proxy)?;
+            if let Some((session, refusal)) = acks.refusals.pop_front() {
+                self.counters.acknowledgements_sent += 1;
+                return Some((None, session, refusal));
+            }
             let at = acks.due.pop_front()?;
             acks.sent_at = now;
             let Some(publication) = self.publications[at as usize].as_deref_mut() else {
@@ -389,7 +407,7 @@ impl Broker {
                     .collect(),
             };
             self.counters.acknowledgements_sent += 1;
-            return Some((at, publication.session, ack));
+            return Some((Some(at), publication.session, ack));
         }
     }
 

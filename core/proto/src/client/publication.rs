@@ -117,9 +117,9 @@ pub struct Publication {
     timed_from: Option<Micros>,
     poll_at: Option<Micros>,
     poll_due: bool,
-    /// The owner is not ready: nothing is sent before, and little until it says that it is.
+    /// The owner takes nothing now, and why: nothing is sent before, and little until it takes that.
     hold_until: Option<Micros>,
-    probing: bool,
+    pub put_off: Option<Code>,
 }
 
 impl Publication {
@@ -154,7 +154,7 @@ impl Publication {
             poll_at: None,
             poll_due: false,
             hold_until: None,
-            probing: false,
+            put_off: None,
         }
     }
 
@@ -237,7 +237,7 @@ impl Publication {
         self.poll_at = (self.credit_messages == 0).then_some(now + POLL_EVERY);
         if ack.code.retry() {
             self.afresh();
-            self.probing = true;
+            self.put_off = Some(ack.code);
             self.hold_until = Some(now + NOT_READY_WAIT);
             self.repeat_at = now + NOT_READY_WAIT + self.repeat_wait;
             return;
@@ -246,7 +246,7 @@ impl Publication {
             return self.refuse(ack.code);
         }
         self.hold_until = None;
-        self.probing = false;
+        self.put_off = None;
         if progress {
             self.repeat_at = now + self.repeat_wait + self.company();
         }
@@ -289,7 +289,7 @@ impl Publication {
             return;
         }
         let late = sample > self.patience();
-        let away = tells.is_none() && late && (self.probing || self.in_doubt());
+        let away = tells.is_none() && late && (self.put_off.is_some() || self.in_doubt());
         let off = self.ack_rtt.abs_diff(sample);
         (self.ack_rtt, self.ack_var) = match self.ack_rtt {
             // Later than patience has it: the way is another one. Much sooner: what stood in it has gone.
@@ -442,7 +442,7 @@ impl Publication {
 
     /// How many of the unacknowledged may be on their way: all, or what an owner that waits for the first would hold.
     fn reach(&self) -> usize {
-        if self.probing {
+        if self.put_off.is_some() {
             return self.unacked.len().min(PROBES);
         }
         if self.low >= self.gated_below {
@@ -486,7 +486,7 @@ impl Publication {
         let end = reach.min(self.unacked.len());
         let first = start.min(end);
         // What everything waits for is waited for.
-        let stops = self.waiting || self.probing || self.low < self.gated_below;
+        let stops = self.waiting || self.put_off.is_some() || self.low < self.gated_below;
         for (index, message) in (first..).zip(self.unacked.range_mut(first..end)) {
             if count == PUBLISH_MESSAGES || !message.due || messages.room() < PUBLISHED + message.data.len() {
                 break;

@@ -4,7 +4,7 @@ use super::frame::{append, FrameKind, FRAME};
 use super::room::STREAMS_MAX;
 use super::{Code, PublisherId, StreamId, HEADER};
 use crate::codec::{Reader, Writer};
-use crate::limits::MISSING_RANGES_MAX;
+use crate::limits::{CREDIT_BYTES, CREDIT_MESSAGES, MISSING_RANGES_MAX};
 
 /// Bytes of a client's publish frame in front of its messages.
 pub const PUBLISH: usize = FRAME + 4 + 4 + 8 + 8 + 1;
@@ -178,6 +178,22 @@ impl Ack {
 
     const fn len_of(ranges: usize, runs: usize) -> usize {
         FRAME + 8 + 4 + 4 + 1 + 16 + 6 + StreamId::LEN + 2 + ranges * 12 + runs * 18
+    }
+
+    /// Nothing is taken of what begins with `low`, and why; nothing else is known.
+    pub fn refusing(handle: u32, low: u64, code: Code) -> Self {
+        Ack {
+            handle,
+            echo: 0,
+            code,
+            cumulative: low.saturating_sub(1),
+            highest: low.saturating_sub(1),
+            credit_messages: CREDIT_MESSAGES as u16,
+            credit_bytes: CREDIT_BYTES as u32,
+            stream: StreamId::default(),
+            missing: vec![],
+            runs: vec![],
+        }
     }
 
     /// Bytes of this one between broker and proxy.
