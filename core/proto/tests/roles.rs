@@ -17,9 +17,10 @@ use muster_proto::wire::header::{DatagramKind, Header, HEADER};
 use muster_proto::wire::publish::{Ack, LinkPublish, Positions, PROMPT};
 use muster_proto::wire::record::Record;
 use muster_proto::wire::room::{
-    message_max, read_link_repair, write_link_repair, GapPlace, LinkBlock, LinkHead, RoomBlock, Skip, LINK_BLOCK, OLD,
+    message_max, read_link_repair, write_link_repair, GapPlace, LinkBlock, LinkHead, Message, RoomBlock, Skip, FIRST,
+    LAST, LINK_BLOCK, OLD, WHOLE,
 };
-use muster_proto::wire::{Code, FrameKind, GapReason, Role, StreamGap};
+use muster_proto::wire::{Code, FrameKind, GapReason, PublisherId, Role, StreamGap};
 
 /// Sessions 0 and 1, a broker's link and a router's: a gateway that knows no room yet.
 fn gateway() -> Rig<Gateway> {
@@ -230,6 +231,84 @@ fn fill(rig: &mut Rig<Client>, handle: u32, at: u64) {
         block.finish(writer) == 1
     });
     rig.frame(0, FrameKind::Room as u8, &frame);
+}
+
+/// One message, or a chunk of one, from a publisher of its own.
+fn piece(rig: &mut Rig<Client>, at: u64, (user, sequence): (u64, u64), flags: u8) {
+    let frame = body(|writer| {
+        let mut block = RoomBlock::begin(writer, 3, FIRST_PLACE + at - 1, stream(1), at);
+        let publisher = PublisherId { user, incarnation: 1 };
+        let piece = Message {
+            publisher,
+            flags,
+            ..message(sequence, &[7; 1_000])
+        };
+        block.push(writer, &piece);
+        block.finish(writer) == 1
+    });
+    rig.frame(0, FrameKind::Room as u8, &frame);
+}
+
+/// What a program reads that joins with a policy and lets this happen first.
+fn read_after(policy: Policy, before: impl FnOnce(&mut Rig<Client>, u32)) -> Vec<Item> {
+    let mut rig = Rig::<Client>::new();
+    let room = rig.machine.join(rig.now, "sports:one", Positions::default(), policy);
+    let joined = Record::Joined {
+        request: 3,
+        handle: 3,
+        index: FIRST_PLACE,
+        start: Positions::default(),
+        gaps: vec![],
+    };
+    rig.tell(0, &joined);
+    before(&mut rig, room);
+    let mut data = Vec::new();
+    std::iter::from_fn(|| rig.machine.read(rig.now, room, &mut data)).collect()
+}
+
+#[test]
+fn what_a_reader_was_too_slow_for_is_a_gap_from_its_first_chunk_on() {
+    let dropped = |read: &[Item]| {
+        let gaps = read.iter().filter_map(|item| match item {
+            Item::Gap(gap) if gap.reason == GapReason::Reader => Some((gap.first, gap.last)),
+            _ => None,
+        });
+        gaps.collect::<Vec<_>>()
+    };
+    let chunks = [FIRST, 0, LAST];
+    let long = |rig: &mut Rig<Client>, at: u64| {
+        (at..)
+            .zip(chunks)
+            .for_each(|(at, flags)| piece(rig, at, (1, at), flags))
+    };
+    // The space is for 61 of them.
+    let newest = read_after(Policy::DropNewest, |rig, _| {
+        (1..=60).for_each(|at| piece(rig, at, (1, at), WHOLE));
+        long(rig, 61);
+        long(rig, 64);
+    });
+    assert_eq!(dropped(&newest), [(61, 66)]);
+    let oldest = read_after(Policy::DropOldest, |rig, _| {
+        long(rig, 1);
+        (4..=63).for_each(|at| piece(rig, at, (1, at), WHOLE));
+    });
+    assert_eq!(dropped(&oldest), [(1, 3)]);
+    // What came between the chunks and was read is no part of it.
+    let oldest = read_after(Policy::DropOldest, |rig, room| {
+        piece(rig, 1, (1, 1), FIRST);
+        piece(rig, 2, (2, 1), WHOLE);
+        assert!(rig.machine.read(rig.now, room, &mut Vec::new()).is_some());
+        piece(rig, 3, (1, 2), LAST);
+        (4..=64).for_each(|at| piece(rig, at, (1, at), WHOLE));
+    });
+    assert_eq!(dropped(&oldest), [(3, 3)]);
+    let newest = read_after(Policy::DropNewest, |rig, _| {
+        (1..=60).for_each(|at| piece(rig, at, (1, at), WHOLE));
+        piece(rig, 61, (1, 61), FIRST);
+        piece(rig, 62, (2, 1), WHOLE);
+        piece(rig, 63, (1, 62), LAST);
+    });
+    assert_eq!(dropped(&newest), [(63, 63)]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! One room at a member: what came, in order; what is missing, asked for; what the reader has not taken yet.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::ops::RangeInclusive;
 
 use crate::asking::{Asking, Pace};
 use crate::chunks::{Assembler, Budget, Outcome, Reason};
@@ -43,7 +44,9 @@ pub enum Item {
     /// A message: `data` is the next `len` bytes of the inbox.
     Message {
         stream: StreamId,
+        /// Its offset, that of its last chunk, and that of its first.
         offset: u64,
+        first: u64,
         sender: u64,
         len: u32,
     },
@@ -388,7 +391,7 @@ impl Member {
             self.middle.remove(&message.publisher);
         }
         if message.flags & WHOLE == WHOLE && !self.partial.contains_key(&message.publisher) {
-            self.deliver(stream, offset, message.publisher.user, message.data);
+            self.deliver(stream, offset..=offset, message.publisher.user, message.data);
             return;
         }
         let (outcome, abandoned) = self.assembler.push(
@@ -404,9 +407,13 @@ impl Member {
         }
         match outcome {
             Outcome::Complete(data) => {
-                self.partial.remove(&message.publisher);
+                let chunks = self.partial.remove(&message.publisher).unwrap_or_default();
+                let first = chunks
+                    .iter()
+                    .find(|(of, _)| *of == stream)
+                    .map_or(offset, |(_, first)| *first);
                 let data = data.into_owned();
-                self.deliver(stream, offset, message.publisher.user, &data);
+                self.deliver(stream, first..=offset, message.publisher.user, &data);
             }
             Outcome::Partial => self
                 .partial
@@ -477,12 +484,13 @@ impl Member {
         self.reading.items.push_back(Item::Gap(gap));
     }
 
-    fn deliver(&mut self, stream: StreamId, offset: u64, sender: u64, data: &[u8]) {
+    fn deliver(&mut self, stream: StreamId, offsets: RangeInclusive<u64>, sender: u64, data: &[u8]) {
+        let (first, offset) = offsets.into_inner();
         let reading = &mut self.reading;
         let full =
             |reading: &Reading| reading.bytes.len() + data.len() + (reading.items.len() + 1) * 64 > self.inbox_bytes;
         if self.policy == Policy::DropNewest && full(reading) {
-            self.dropped(stream, offset);
+            self.dropped(stream, first, offset);
             return;
         }
         if self.policy == Policy::DropOldest {
@@ -496,23 +504,28 @@ impl Member {
                     break;
                 };
                 let Some(Item::Message {
-                    stream, offset, len, ..
+                    stream,
+                    offset,
+                    first,
+                    len,
+                    ..
                 }) = self.reading.items.get(at).copied()
                 else {
                     break;
                 };
                 self.reading.bytes.drain(..len as usize);
                 self.counters.dropped_reader += 1;
+                let first = self.not_had(at, stream, first);
                 let gap = StreamGap {
                     stream,
-                    first: offset,
+                    first,
                     last: offset,
                     reason: GapReason::Reader,
                 };
                 // Neighbouring drops become one gap.
                 let merged = match at.checked_sub(1).and_then(|before| self.reading.items.get_mut(before)) {
                     Some(Item::Gap(known)) if known.reason == GapReason::Reader && known.stream == stream => {
-                        known.last = offset;
+                        (known.first, known.last) = (known.first.min(first), offset);
                         true
                     }
                     _ => false,
@@ -529,23 +542,38 @@ impl Member {
         self.reading.items.push_back(Item::Message {
             stream,
             offset,
+            first,
             sender,
             len: data.len() as u32,
         });
         self.reading.bytes.extend(data);
     }
 
-    fn dropped(&mut self, stream: StreamId, offset: u64) {
+    fn dropped(&mut self, stream: StreamId, first: u64, offset: u64) {
         self.counters.dropped_reader += 1;
+        let first = self.not_had(self.reading.items.len(), stream, first);
         match self.reading.items.back_mut() {
-            Some(Item::Gap(gap)) if gap.reason == GapReason::Reader && gap.stream == stream => gap.last = offset,
+            Some(Item::Gap(gap)) if gap.reason == GapReason::Reader && gap.stream == stream => {
+                (gap.first, gap.last) = (gap.first.min(first), offset);
+            }
             _ => self.push_gap(StreamGap {
                 stream,
-                first: offset,
+                first,
                 last: offset,
                 reason: GapReason::Reader,
             }),
         }
+    }
+
+    /// From `first` on, what is behind all that the reader had of `stream`, or has before the item `at`: messages of others
+    /// come between the chunks of one.
+    fn not_had(&self, at: usize, stream: StreamId, first: u64) -> u64 {
+        let before = self.reading.items.iter().take(at).rev().find_map(|item| match item {
+            Item::Message { stream: of, offset, .. } if *of == stream => Some(*offset),
+            _ => None,
+        });
+        let had = before.or_else(|| self.read.of(stream)).unwrap_or(0);
+        first.max(had + 1)
     }
 
     /// Takes the next unread item; a message's bytes go to the end of `data`.
