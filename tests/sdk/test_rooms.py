@@ -203,6 +203,24 @@ async def test_a_join_taken_back_does_not_end_the_one_after_it(address: muster.t
             assert await take(room, 20) == [b"%d" % number for number in range(20)]
 
 
+async def test_of_ten_thousand_rooms_a_client_gets_into_256_and_is_told_so_of_the_others_at_once(
+    address: muster.testing.Instance,
+) -> None:
+    async with muster.connect(address) as client:
+        joins = (client.join(f"r{number}", timeout=5) for number in range(10_000))
+        async with asyncio.timeout(5):
+            answers = await asyncio.gather(*joins, return_exceptions=True)
+        rooms = [each for each in answers if isinstance(each, muster.Room)]
+        refused = [each.code for each in answers if isinstance(each, muster.Refused)]
+        assert (len(rooms), refused) == (256, ["too_many_rooms"] * (10_000 - 256))
+        await asyncio.gather(*(client.publish(room.name, room.name.encode()) for room in rooms))
+        for room in rooms:
+            assert await take(room, 1) == [room.name.encode()]
+            room.leave()
+        async with client.join("r9999"):  # as soon as there is a place again
+            pass
+
+
 async def test_a_room_is_joined_once_per_client_under_either_name(address: muster.testing.Instance) -> None:
     async with muster.connect(address) as client, client.join("r"):
         with pytest.raises(muster.Invalid, match="is in that room already"):

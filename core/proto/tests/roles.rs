@@ -619,6 +619,45 @@ fn a_client_closes_the_room_that_it_used_longest_ago_for_another() {
         .any(|bytes| matches!(Record::read(bytes), Some(Record::Open { name: b"sports:2", .. }))));
 }
 
+/// The rooms that the client asked to join and those that it left, by name and handle, in order.
+fn joins_and_leaves(rig: &mut Rig<Client>) -> Vec<Result<String, u32>> {
+    let records = rig.peers[0].take_records();
+    let asked = records.iter().filter_map(|bytes| match Record::read(bytes) {
+        Some(Record::Join { name, .. }) => Some(Ok(String::from_utf8(name.to_vec()).unwrap())),
+        Some(Record::Leave { handle }) => Some(Err(handle)),
+        _ => None,
+    });
+    asked.collect()
+}
+
+#[test]
+fn more_joins_and_leaves_than_a_log_holds_are_told_all_the_same_and_in_order() {
+    let mut rig = Rig::<Client>::new();
+    joins_and_leaves(&mut rig);
+    let positions = Positions((1..=4).map(|epoch| (stream(epoch), 7)).collect());
+    let name = |at: usize| format!("sports:{at:0>150}");
+    for at in 1..256 {
+        rig.machine
+            .join(rig.now, &name(at), positions.clone(), Policy::DropOldest);
+    }
+    rig.machine.leave(0);
+    rig.machine
+        .join(rig.now, ROOM, Positions::default(), Policy::DropOldest);
+    for _ in 0..50 {
+        rig.pass(20_000, 5_000);
+        rig.frame(0, FrameKind::Ping as u8, &[]);
+    }
+    let asked = joins_and_leaves(&mut rig);
+    let mut names: Vec<_> = asked.iter().flatten().cloned().collect();
+    names.sort();
+    let mut wanted: Vec<_> = (1..256).map(name).chain([ROOM.to_string()]).collect();
+    wanted.sort();
+    assert_eq!(names, wanted);
+    let left = asked.iter().position(|each| *each == Err(0));
+    let again = asked.iter().position(|each| *each == Ok(ROOM.to_string()));
+    assert!(left.is_some() && left < again, "left {left:?}, joined again {again:?}");
+}
+
 #[test]
 fn a_client_that_is_told_of_other_servers_goes_there_at_once_but_keeps_a_session_that_is_good() {
     let hellos = |rig: &mut Rig<Client>| -> Vec<Addr> {

@@ -19,6 +19,7 @@ from .turns import Event, Turns
 
 MESSAGE_BYTES_MAX: Final = 65_536
 TIMEOUT_S: Final = 10.0
+ROOMS_MAX: Final = 256
 UNREAD_BYTES: Final = 8 << 20
 RECEIVE_BUFFER_BYTES: Final = 4 << 20
 LOOK_AGAIN_S: Final = 0.5
@@ -290,6 +291,8 @@ class Client:
         full = _full_name(room.name)
         if full in self._names:
             raise Invalid(f"{room.name}: this client is in that room already")
+        if len(self._rooms) >= ROOMS_MAX:  # to ask would cost the others their share of the servers' patience
+            raise Refused(f"join {room.name}", "too_many_rooms")
         try:
             number = self.engine.join(room.name, positions, policy)
         except ValueError as error:

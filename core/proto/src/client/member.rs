@@ -99,7 +99,8 @@ pub struct Member {
     pub name: Box<str>,
     pub request: u32,
     pub handle: Option<u32>,
-    pub wanted: bool,
+    /// The gateway owes an answer to the join.
+    pub asked: bool,
     pub policy: Policy,
     pub inbox_bytes: usize,
     pub positions: Positions,
@@ -140,7 +141,7 @@ impl Member {
             name: name.into(),
             request,
             handle: None,
-            wanted: true,
+            asked: false,
             policy,
             inbox_bytes,
             read: positions.clone(),
@@ -169,6 +170,7 @@ impl Member {
             return; // a repeated answer
         }
         self.handle = Some(handle);
+        self.asked = false;
         self.retry_at = None;
         self.next = index;
         self.known = index;
@@ -201,6 +203,7 @@ impl Member {
     /// The session is gone; what is had so far is kept for the next join.
     pub fn lost_session(&mut self) {
         self.handle = None;
+        self.asked = false;
         self.next = 0;
         self.held.clear();
         self.held_bytes = 0;

@@ -207,8 +207,8 @@ pub struct Client {
     orphans: Vec<(u32, Box<str>)>,
     /// Handle and known places of rooms whose join is not answered yet.
     early: Vec<(u32, u64)>,
-    #[cfg(feature = "planted")]
-    late_leaves: Vec<u32>,
+    /// Handles whose leave found no place in the log yet. Joins wait for them.
+    leaves: VecDeque<u32>,
     request: u32,
     incarnation: u64,
     hash: KeyedState,
@@ -265,8 +265,7 @@ impl Client {
             repairs: VecDeque::new(),
             orphans: Vec::new(),
             early: Vec::new(),
-            #[cfg(feature = "planted")]
-            late_leaves: Vec::new(),
+            leaves: VecDeque::new(),
             request: 0,
             incarnation,
             hash,
@@ -340,11 +339,11 @@ impl Client {
             }
         };
         self.open(now, Side::Gateway);
-        self.ask_join(room);
+        self.ask_join(now, room);
         room
     }
 
-    fn ask_join(&mut self, room: u32) {
+    fn ask_join(&mut self, now: Micros, room: u32) {
         let Some(member) = self.rooms[room as usize].as_deref_mut() else {
             return;
         };
@@ -352,12 +351,18 @@ impl Client {
         if !session.ready {
             return;
         }
+        let free = self.leaves.is_empty() || planted_late_leaves();
         if let Some(conn) = &mut session.conn {
-            conn.record(&Record::Join {
+            let join = Record::Join {
                 request: member.request,
                 name: member.name.as_bytes(),
                 positions: member.positions.clone(),
-            });
+            };
+            member.asked = free && conn.record(&join).is_some();
+            if !member.asked {
+                member.retry_at = Some(now + LOG_FULL_WAIT);
+                soonest(&mut self.check_at, member.retry_at);
+            }
         }
     }
 
@@ -373,19 +378,28 @@ impl Client {
                 self.handles.retain(|(known, _)| *known != handle);
                 self.tell_leave(handle);
             }
-            None if self.sessions[Side::Gateway as usize].ready => self.orphans.push((member.request, member.name)),
+            None if member.asked => self.orphans.push((member.request, member.name)),
             None => {}
         }
         self.set_window();
     }
 
     fn tell_leave(&mut self, handle: u32) {
-        #[cfg(feature = "planted")]
-        if crate::planted::is(crate::planted::Bug::LeaveOvertakesJoin) {
-            return self.late_leaves.push(handle);
+        self.leaves.push_back(handle);
+        if !planted_late_leaves() {
+            self.tell_leaves();
         }
-        if let Some(conn) = &mut self.sessions[Side::Gateway as usize].conn {
-            conn.record(&Record::Leave { handle });
+    }
+
+    fn tell_leaves(&mut self) {
+        let Some(conn) = &mut self.sessions[Side::Gateway as usize].conn else {
+            return;
+        };
+        while let Some(handle) = self.leaves.front().copied() {
+            if conn.record(&Record::Leave { handle }).is_none() {
+                return;
+            }
+            self.leaves.pop_front();
         }
     }
 
@@ -612,7 +626,7 @@ impl Client {
             session.ready = true;
             session.asked_at = None;
             match side {
-                Side::Gateway => (0..self.rooms.len() as u32).for_each(|room| self.ask_join(room)),
+                Side::Gateway => (0..self.rooms.len() as u32).for_each(|room| self.ask_join(now, room)),
                 Side::Proxy => (0..self.publications.len()).for_each(|at| self.ask_open(now, at)),
             }
             return;
@@ -662,6 +676,7 @@ impl Client {
             Side::Gateway => {
                 self.handles.clear();
                 self.orphans.clear();
+                self.leaves.clear();
                 self.early.clear();
                 self.repairs.clear();
                 self.rooms.iter_mut().flatten().for_each(|member| member.lost_session());
@@ -921,6 +936,7 @@ impl Client {
             .filter_map(|(at, room)| Some((at, room.as_deref_mut()?)))
         {
             if member.request == request {
+                member.asked = false;
                 if code.retry() {
                     member.retry_at = Some(retry_at);
                     soonest(&mut self.check_at, Some(retry_at));
@@ -972,7 +988,7 @@ impl Client {
                 soonest(&mut self.check_at, member.deadline());
             }
         }
-        joins.into_iter().for_each(|room| self.ask_join(room));
+        joins.into_iter().for_each(|room| self.ask_join(now, room));
     }
 
     fn expire_session(&mut self, now: Micros, side: Side) {
@@ -1158,6 +1174,10 @@ impl Client {
     }
 }
 
+fn planted_late_leaves() -> bool {
+    crate::planted::is(crate::planted::Bug::LeaveOvertakesJoin)
+}
+
 /// When a silent peer is asked whether it is there: after `keepalive`, and `wait` after something was sent to it in vain.
 fn ask_at(conn: &Conn<SESSION_BLOCKS>, asked_at: Option<Micros>, keepalive: Micros, wait: Micros) -> Micros {
     match asked_at {
@@ -1215,12 +1235,7 @@ impl Machine for Client {
     }
 
     fn transmit(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
-        #[cfg(feature = "planted")]
-        if let Some(conn) = &mut self.sessions[Side::Gateway as usize].conn {
-            for handle in self.late_leaves.drain(..) {
-                conn.record(&Record::Leave { handle });
-            }
-        }
+        self.tell_leaves();
         let mut more = false;
         for side in SIDES {
             more |= self.serve(now, side, outbox);
