@@ -9,7 +9,7 @@ import contextlib
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final
-from urllib.parse import parse_qs, unquote
+from urllib.parse import parse_qs
 
 import msgspec
 import uvicorn
@@ -19,6 +19,7 @@ from plane.server import Server
 
 ROOMS_PAGE: Final = 100
 ROOMS_PAGE_MAX: Final = 1000
+ROOMS_OFFSET_MAX: Final = (1 << 32) - 1
 
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
@@ -63,7 +64,7 @@ class Admin:
             wanted = [[gateway, f"{room:016x}"] for gateway, room in self._server.engine.interest()]
             return _json(200, {"interest": wanted})
         if path.startswith("/api/v1/rooms/"):
-            name = unquote(path.removeprefix("/api/v1/rooms/"))
+            name = path.removeprefix("/api/v1/rooms/")
             room = self._server.engine.room(name)
             return _json(404, {"error": f"no room {name!r} here"}) if room is None else _json(200, room)
         return _json(404, {"error": f"nothing at {path}"})
@@ -74,8 +75,8 @@ class Admin:
             limit = int(query.get("limit", [str(ROOMS_PAGE)])[0])
         except ValueError:
             return _json(400, {"error": "offset and limit are numbers"})
-        if offset < 0 or not 1 <= limit <= ROOMS_PAGE_MAX:
-            return _json(400, {"error": f"0 <= offset, 1 <= limit <= {ROOMS_PAGE_MAX}"})
+        if not (0 <= offset <= ROOMS_OFFSET_MAX and 1 <= limit <= ROOMS_PAGE_MAX):
+            return _json(400, {"error": f"0 <= offset <= {ROOMS_OFFSET_MAX}, 1 <= limit <= {ROOMS_PAGE_MAX}"})
         return _json(200, {"offset": offset, "rooms": self._server.engine.rooms(offset, limit)})
 
 

@@ -3,6 +3,7 @@
 Manners: data on stdout, all else on stderr; a mistake is one line and an exit code (`control/errors.py`).
 """
 
+import io
 import os
 import sys
 from importlib import import_module
@@ -103,7 +104,7 @@ def status(json: Json = False, config: ConfigFile = None) -> int:
 
 @rooms_app.command("ls")
 def rooms_ls(
-    offset: Annotated[int, typer.Option(min=0, help="Rooms to pass over.")] = 0,
+    offset: Annotated[int, typer.Option(min=0, max=(1 << 32) - 1, help="Rooms to pass over.")] = 0,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Rooms to show.")] = 100,
     json: Json = False,
     config: ConfigFile = None,
@@ -185,7 +186,7 @@ def chance(flag: str, text: str | None) -> float | None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    open_missing_streams()
+    prepare_streams()
     try:
         code = app(arguments, prog_name="muster", standalone_mode=False)
         sys.stdout.flush()
@@ -213,11 +214,16 @@ def main(arguments: list[str] | None = None) -> int:
         return fail(f"{show().rstrip('.')}; see {where} --help", USAGE)
 
 
-def open_missing_streams() -> None:
-    """A standard stream that was closed is /dev/null: another file would get its number, which libuv aborts on."""
+def prepare_streams() -> None:
+    """A standard stream that was closed is /dev/null: another file would get its number, which libuv aborts on.
+
+    Names of rooms are printed in every locale, with escapes for the letters that it lacks.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - it gets the lowest number: its own
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def fail(message: str, code: int) -> int:

@@ -12,6 +12,7 @@ import muster
 from control import instance
 from control.errors import FAILURE, TRY_LATER, UNAVAILABLE, USAGE, UserError
 from control.instance import Folder
+from muster.client import check_name as check_room_name
 
 EXIT_CODES: Final[Mapping[str, int]] = {
     "unavailable": UNAVAILABLE,
@@ -101,6 +102,14 @@ def is_gap(item: Message | Gap) -> TypeGuard[Gap]:
     return not hasattr(item, "data")
 
 
+def check_name(room: str) -> None:
+    """Raise `UserError` unless it is a room name."""
+    try:
+        check_room_name(room)
+    except muster.BadRoomName as error:
+        raise _user_error(error) from None
+
+
 @asynccontextmanager
 async def connect(place: Folder, *, publishes: bool = True, reads: bool = True) -> AsyncIterator[Client]:
     """Connect to the instance in `place`, with a session for each thing that the client does. Raises `UserError`."""
@@ -111,4 +120,8 @@ async def connect(place: Folder, *, publishes: bool = True, reads: bool = True) 
         ) as client:
             yield client
     except muster.MusterError as error:
-        raise UserError(str(error), EXIT_CODES.get(error.code, FAILURE)) from None
+        raise _user_error(error) from None
+
+
+def _user_error(error: muster.MusterError) -> UserError:
+    return UserError(str(error), EXIT_CODES.get(error.code, FAILURE))

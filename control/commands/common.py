@@ -17,6 +17,8 @@ from control.errors import TRY_LATER, UserError
 from control.instance import Folder, Process, Record
 
 HTTP_S: Final = 2.0
+WIDTH: Final = 4_096
+"""Of a line, in columns: more than any table has."""
 
 
 def place(config_file: Path | None) -> Folder:
@@ -52,12 +54,12 @@ def fetch(process: Process, path: str) -> tuple[int, bytes]:
 
 def print_json(document: Any) -> None:
     """One document on stdout."""
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
+    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
 
 
 def out() -> Console:
-    """The console for data; colours only for eyes, never with NO_COLOR."""
-    return Console(soft_wrap=True, highlight=False)
+    """The console for data, which is shown as it is and not folded; colours only for eyes, never with NO_COLOR."""
+    return Console(soft_wrap=True, highlight=False, markup=False, emoji=False, width=WIDTH)
 
 
 def run(work: Coroutine[Any, Any, int]) -> int:

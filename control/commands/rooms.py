@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 from rich.table import Table
 
+from control import sdk
 from control.commands import common
 from control.errors import UserError
 from control.instance import Process, Record
@@ -28,6 +29,7 @@ def ls(config_file: Path | None, offset: int, limit: int, as_json: bool) -> int:
 
 def show(config_file: Path | None, name: str, as_json: bool) -> int:
     """Print what each role says of one room."""
+    sdk.check_name(name)
     record = common.running(config_file)
     answers: dict[str, Any] = {}
     for process in record.processes:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from control.commands import common
 from control.config import address_text
@@ -25,9 +26,9 @@ def show(config_file: Path | None, as_json: bool) -> int:
         common.print_json({"instance": record.name, "version": record.version, "faults": record.faults, "roles": roles})
         return 0 if healthy else 1
     console = common.out()
-    console.print(f"[bold]{record.name}[/bold] {record.version}, process {record.pid}")
+    console.print(Text.assemble((record.name, "bold"), f" {record.version}, process {record.pid}"))
     if record.faults:
-        console.print("[bold red]FAULTS ARE INJECTED ON PURPOSE[/bold red], as the configuration says")
+        console.print(Text.assemble(("FAULTS ARE INJECTED ON PURPOSE", "bold red"), ", as the configuration says"))
     table = Table(box=None, pad_edge=False)
     for column in ("role", "node", "state", "restarts", "epoch", "pid", "address", "admin"):
         table.add_column(column)

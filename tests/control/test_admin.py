@@ -81,6 +81,7 @@ async def test_rooms_come_in_pages_and_one_by_one(site: Site) -> None:
     assert (await site.get("/api/v1/rooms/absent"))[0] == 404
     assert (await site.get("/api/v1/rooms?limit=many"))[0] == 400
     assert (await site.get("/api/v1/rooms?limit=100000"))[0] == 400
+    assert (await site.get(f"/api/v1/rooms?offset={1 << 64}"))[0] == 400
 
 
 async def test_interest_is_gateways_with_room_ids_in_hex(site: Site) -> None:

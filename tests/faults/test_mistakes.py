@@ -46,10 +46,10 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
         yield instance
 
 
-@pytest.mark.parametrize("word", ["sub", "pub"])
-@pytest.mark.parametrize("name", ["", "two\nlines", "x" * 300, ":room", "NAMESPACE?:room"])
-def test_a_bad_room_name(running: Instance, word: str, name: str) -> None:
-    code, said = run(running, word, name, stdin=b"line\n")
+@pytest.mark.parametrize("words", ["sub", "pub", "rooms show"])
+@pytest.mark.parametrize("name", ["", "two\nlines", "x" * 161, ":room", "NAMESPACE?:room", "\udcff"])
+def test_a_bad_room_name(running: Instance, words: str, name: str) -> None:
+    code, said = run(running, *words.split(), name, stdin=b"line\n")
     check_line(said, "name")
     assert code == 2
 

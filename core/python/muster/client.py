@@ -189,7 +189,7 @@ class Client:
         as gaps. `policy`: what happens when more than `buffer_bytes` are unread. `drop_oldest` and `drop_newest` put a
         gap with the reason `reader` in the place of what they drop; `block` takes nothing more from the gateway.
         """
-        _check_name(name)
+        check_name(name)
         if policy not in POLICIES:
             raise Invalid(f"policy is one of {', '.join(POLICIES)}, not {policy!r}")
         return Room(self, name, positions, policy, self._timeout if timeout is None else timeout)
@@ -328,7 +328,7 @@ class Client:
         self._check_open()
         publication = self._publications.get(room)
         if publication is None:
-            _check_name(room)
+            check_name(room)
             if 1 not in self._sides:
                 raise Unavailable("this client has no proxy; give connect(proxies=…)")
             publication = self._publications[room] = _Publication(room)
@@ -576,7 +576,8 @@ def _endpoint(known: Endpoint) -> tuple[str, int, bytes]:
         raise Invalid(f"{host}:{port}: the public key is no hex") from None
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
+    """Raise `BadRoomName` unless it is a room name."""
     try:
         wrong = room_name_error(name)
     except (TypeError, UnicodeError):
