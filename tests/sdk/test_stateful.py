@@ -164,7 +164,7 @@ class Member:
     def dense(self) -> None:
         """No offset is left out, but those of repeats and of torn messages. Nothing may be on its way.
 
-        What a reader drops is announced where it stands, at its last offset: the first of it has others before that.
+        Of what a reader drops, chunks may be left out that others' messages stood behind.
         Chunks of others' long messages may stand before the first message that was whole, and a long message may begin
         in a stream whose owner died and end in the next one.
         """
@@ -175,7 +175,9 @@ class Member:
             if at or self.exact:
                 assert silent >= -others, f"{silent} in {stream}: {tally}"
                 ended = any(gap.reason == "owner_lost" for gap in tally.gaps)
-                cut = sum(gap.reason == "reader" for gap in tally.gaps) * (CHUNKS_MAX - 1) + ended * others
+                dropped = sum(gap.reason == "reader" for gap in tally.gaps)
+                mixed = len({sent.by for sent in self.ledger.sent.values()}) > 1
+                cut = mixed * dropped * (CHUNKS_MAX - 1) + ended * others
                 assert silent <= cut or self.ledger.torn or repeats, f"{silent} in {stream}: {tally}"
 
     def complete(self) -> None:

@@ -44,7 +44,7 @@ pub enum Item {
     /// A message: `data` is the next `len` bytes of the inbox.
     Message {
         stream: StreamId,
-        /// Its offset, that of its last chunk, and that of its first.
+        /// Its offset, that of its last chunk, and where its chunks begin that follow each other up to there.
         offset: u64,
         first: u64,
         sender: u64,
@@ -410,11 +410,14 @@ impl Member {
         }
         match outcome {
             Outcome::Complete(data) => {
-                let chunks = self.partial.remove(&message.publisher).unwrap_or_default();
-                let first = chunks
-                    .iter()
-                    .find(|(of, _)| *of == stream)
-                    .map_or(offset, |(_, first)| *first);
+                let mut chunks = self.partial.remove(&message.publisher).unwrap_or_default();
+                let mut first = offset;
+                while let Some((of, before)) = chunks.pop() {
+                    if (of, before + 1) != (stream, first) {
+                        break; // others' messages came between
+                    }
+                    first = before;
+                }
                 let data = data.into_owned();
                 self.deliver(stream, first..=offset, message.publisher.user, &data);
             }
@@ -518,7 +521,6 @@ impl Member {
                 };
                 self.reading.bytes.drain(..len as usize);
                 self.counters.dropped_reader += 1;
-                let first = self.not_had(at, stream, first);
                 let gap = StreamGap {
                     stream,
                     first,
@@ -528,7 +530,7 @@ impl Member {
                 // Neighbouring drops become one gap.
                 let merged = match at.checked_sub(1).and_then(|before| self.reading.items.get_mut(before)) {
                     Some(Item::Gap(known)) if known.reason == GapReason::Reader && known.stream == stream => {
-                        (known.first, known.last) = (known.first.min(first), offset);
+                        known.last = offset;
                         true
                     }
                     _ => false,
@@ -554,11 +556,8 @@ impl Member {
 
     fn dropped(&mut self, stream: StreamId, first: u64, offset: u64) {
         self.counters.dropped_reader += 1;
-        let first = self.not_had(self.reading.items.len(), stream, first);
         match self.reading.items.back_mut() {
-            Some(Item::Gap(gap)) if gap.reason == GapReason::Reader && gap.stream == stream => {
-                (gap.first, gap.last) = (gap.first.min(first), offset);
-            }
+            Some(Item::Gap(gap)) if gap.reason == GapReason::Reader && gap.stream == stream => gap.last = offset,
             _ => self.push_gap(StreamGap {
                 stream,
                 first,
@@ -566,17 +565,6 @@ impl Member {
                 reason: GapReason::Reader,
             }),
         }
-    }
-
-    /// From `first` on, what is behind all that the reader had of `stream`, or has before the item `at`: messages of others
-    /// come between the chunks of one.
-    fn not_had(&self, at: usize, stream: StreamId, first: u64) -> u64 {
-        let before = self.reading.items.iter().take(at).rev().find_map(|item| match item {
-            Item::Message { stream: of, offset, .. } if *of == stream => Some(*offset),
-            _ => None,
-        });
-        let had = before.or_else(|| self.read.of(stream)).unwrap_or(0);
-        first.max(had + 1)
     }
 
     /// Takes the next unread item; a message's bytes go to the end of `data`.
