@@ -148,6 +148,8 @@ def _from_environment(environment: Mapping[str, str]) -> dict[KeyPath, Value]:
     for name in sorted(environment):
         if not name.startswith(PREFIX) or name in NOT_KEYS:
             continue
+        if any("\ud800" <= letter <= "\udfff" for letter in environment[name]):  # bytes that no letter stands for
+            raise ConfigError(f"{name}: {environment[name]!a} is not text in this locale")
         path = tuple(name[len(PREFIX) :].lower().split("__"))
         if len(path) == 1:
             close = _close(name, [_variable(key) for key, _ in _leaves(Config())])

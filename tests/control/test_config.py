@@ -100,6 +100,7 @@ def test_a_mistake_in_the_file_is_one_line_that_names_it(tmp_path: Path, text: s
         ("MUSTER_GATEWAY__BIND__X", "1", ["nothing below"]),
         ("MUSTER_GATEWAY", "1", ["MUSTER_SECTION__KEY"]),
         ("MUSTER_NAMESPACES__FILES", "paced", ["is a table"]),
+        ("MUSTER_INSTANCE__DIR", "/tmp/\udcff", ["MUSTER_INSTANCE__DIR", "not text"]),
     ],
 )
 def test_a_mistake_in_the_environment_is_one_line_that_names_it(
