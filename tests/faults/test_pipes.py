@@ -20,6 +20,7 @@ from tests.faults.instance import Instance
 SECONDS_MAX = 15.0
 RSS_MIB_MAX = 200
 STOPPED_S = 3.0
+BACK_S_MAX = 2.0
 GAP = re.compile(rb"gap stream=(\S+) first=(\d+) last=(\d+|unknown) reason=(\w+)")
 BUFFERS: dict[str, dict[str, Any]] = {
     role: {"recv_buffer_bytes": 0, "send_buffer_bytes": 0} for role in ("gateway", "proxy", "broker", "router")
@@ -196,6 +197,42 @@ async def test_beside_it_one_that_is_stopped_has_the_whole_in_lines_and_gaps(
         account(lines, printed, gaps, offsets)
     assert took < SECONDS_MAX
     assert max(instance.peak.mib().values()) < RSS_MIB_MAX
+
+
+async def test_a_reader_that_stood_still_longer_than_its_session_lives_goes_on_by_itself(
+    make: Make, figures: Callable[..., None], tmp_path: Path
+) -> None:
+    instance = make(gateway={"keepalive_ms": 100, "idle_timeout_ms": 400}, faults={"loss": 0.02})
+    lines = NUMBERS[:3_000]
+    with instance.running():
+        stopped = Subscriber(instance, tmp_path, "stopped", "nums")
+        publisher = instance.command("pub", "nums", stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        assert publisher.stdin is not None
+        with ended(stopped), publisher.stdin as source:
+
+            def offsets(index: int) -> tuple[int, int]:
+                return index + 1, index + 1
+
+            def feed(thousand: int) -> None:
+                source.write(b"\n".join(lines[(thousand - 1) * 1_000 : thousand * 1_000]) + b"\n")
+                source.flush()
+
+            feed(1)
+            assert await wait_for(lambda: tells_all(stopped, lines[:1_000], offsets), time.monotonic() + 10)
+            os.kill(stopped.process.pid, signal.SIGSTOP)
+            feed(2)
+            expired = await wait_for(lambda: instance.metrics("gateway")["sessions_expired"], time.monotonic() + 10)
+            assert expired, "its session outlived the idle timeout"
+            os.kill(stopped.process.pid, signal.SIGCONT)
+            began = time.monotonic()
+            feed(3)
+            assert await wait_for(lambda: tells_all(stopped, lines, offsets), began + 10)
+            took = time.monotonic() - began
+            source.close()
+            assert publisher.wait(20) == 0
+        figures(seconds=took, gaps=len(stopped.gaps()))
+        account(lines, stopped.output.read_bytes().splitlines(), stopped.gaps(), offsets)
+    assert took < BACK_S_MAX
 
 
 def account(
