@@ -5,6 +5,7 @@ acknowledged and what each member was given, nothing else. A failure prints the 
 """
 
 import asyncio
+import collections
 import contextlib
 import functools
 import itertools
@@ -29,7 +30,10 @@ MEMBERS_MAX: Final = 6
 MARKERS_MAX: Final = 20
 MARKER_S: Final = 10.0
 CALL_S: Final = 30.0
-ROOMS: Final = ("default:red", "default:blue", "files:green")
+ROOMS: Final = ("default:red", "default:blue", "files:green", "wide:0")
+WIDE: Final = 200
+"""Rooms that a client publishes to at once; with those of another call they are more than it may have open."""
+WIDE_CALLS_MAX: Final = 2
 PACED: Final = ["files"]
 TOKENS: Final = {b"%d" % user: user for user in range(1, 1_000)}
 LOSSY: Final[list[muster.Fault]] = [
@@ -243,18 +247,23 @@ read_by_someone = precondition(lambda self: self.members)
 class Rooms(RuleBasedStateMachine):
     """Calls of programs, and crashes."""
 
+    closed = 0
+    """Rooms that clients closed for others, over all runs."""
+
     def __init__(self) -> None:
         super().__init__()
         chunk_bytes()
         self.loop = uvloop.new_event_loop()
         self.numbers = itertools.count()
         self.users = iter(TOKENS)
-        self.ledgers = {room: Ledger() for room in ROOMS}
+        self.ledgers = collections.defaultdict[str, Ledger](Ledger)
+        self.wide = itertools.count(1)
         self.peers: list[Peer] = []
         self.members: list[Member] = []
         self.gone: list[Member] = []
         self.down: set[muster.testing.Role] = set()
         self.lossy = self.owner_died = False
+        self.wide_calls = 0
 
     def do(self, call: Awaitable[Result]) -> Result:
         async def bounded() -> Result:
@@ -398,6 +407,25 @@ class Rooms(RuleBasedStateMachine):
                 break
             self.ledgers[name].sent[sent.data] = sent
 
+    @precondition(lambda self: self.wide_calls < WIDE_CALLS_MAX)
+    @rule(at=anyone, wait=st.booleans())
+    def publish_widely(self, at: int, wait: bool) -> None:
+        """To many rooms that nobody reads, between two messages to one that somebody may: it is closed and opened again."""
+        self.wide_calls += 1
+        peer = self.peers[at % len(self.peers)]
+        names = ["wide:0", *(f"wide:{next(self.wide)}" for _ in range(WIDE)), "wide:0"]
+
+        async def publish_all() -> None:
+            await asyncio.gather(*(self._publish(peer, name, NUMBER_BYTES) for name in names))
+
+        if wait and not self.down:
+            self.do(publish_all())
+            return
+        for name in names:
+            sent = self._next(peer, name, NUMBER_BYTES)
+            if peer.client.publish_nowait(name, sent.data):
+                self.ledgers[name].sent[sent.data] = sent
+
     @whole
     @rule(at=anyone)
     def flush(self, at: int) -> None:
@@ -499,6 +527,8 @@ class Rooms(RuleBasedStateMachine):
             if sys.exc_info()[0] is None:
                 self._finish()
         finally:
+            if "proxy" not in self.down:
+                Rooms.closed += self.instance.status("proxy")["counters"]["rooms_closed"]
             for peer in self.peers:
                 self.loop.run_until_complete(peer.client.__aexit__(RuntimeError, RuntimeError(), None))
             self.loop.run_until_complete(self.running.__aexit__(None, None, None))
@@ -522,3 +552,4 @@ LONG: Final = settings(SHORT, max_examples=1_000, stateful_step_count=80, derand
 )
 def test_members_have_what_was_acknowledged_whatever_is_called(runs: settings) -> None:
     run_state_machine_as_test(Rooms, settings=runs)
+    assert Rooms.closed > 0, "no client published to more rooms than it may have open"
