@@ -52,7 +52,8 @@ def test_the_demo_loses_nothing_and_a_second_one_starts_at_once(
     second = run(instance, "--demo", "--for", "1", "--members", "5")
     assert second.returncode == 0, second.stderr[-2000:]
     assert "every member got every message" in second.stdout
-    assert time.monotonic() - began < 8
+    # As soon as the first, on whatever machine: it waits for nothing that the first left behind.
+    assert time.monotonic() - began - 1 < 2 * (took - seconds)
 
 
 def dropped(metrics: Mapping[str, float], *reasons: str) -> float:
