@@ -39,7 +39,9 @@ pub struct Membership {
     /// When the newest of what it had was published.
     pub newest: Micros,
     /// Last number had of each life of each sender: what an earlier life sent may still be on its way.
-    last: Few<(u64, u64), u64>,
+    last: Lasts,
+    /// The same when each stream began: of what that stream has, these are repeats.
+    began: Vec<(StreamKey, Lasts)>,
     /// A bit per message.
     had: Vec<u64>,
     /// Per stream the last offset had, and the last announced as lost.
@@ -56,6 +58,13 @@ impl Membership {
             .is_some_and(|bits| bits >> (message % 64) & 1 == 1)
     }
 
+    /// Whether later messages of its sender had been had when the stream began.
+    fn repeats(&self, stream: StreamId, message: &Published) -> bool {
+        let life = (message.sender, message.number >> LIFE_BITS);
+        let mut began = self.began.iter().filter(|(known, _)| *known == key(stream));
+        began.any(|(_, last)| last.get(&life).is_some_and(|last| message.number <= last))
+    }
+
     fn note_had(&mut self, message: usize) {
         if self.had.len() <= message / 64 {
             self.had.resize(message / 64 + 1, 0);
@@ -65,7 +74,7 @@ impl Membership {
 }
 
 /// A map of a handful of keys, of which the newest is wanted most.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Few<K, V>(Vec<(K, V)>);
 
 impl<K: PartialEq, V: Copy + Default> Few<K, V> {
@@ -91,6 +100,8 @@ impl<K: PartialEq, V: Copy + Default> Few<K, V> {
 const LIFE_BITS: u32 = 20;
 
 type StreamKey = (u32, u32, u32);
+/// Numbers by sender and life.
+type Lasts = Few<(u64, u64), u64>;
 
 fn key(stream: StreamId) -> StreamKey {
     (stream.node, stream.epoch, stream.generation)
@@ -213,6 +224,7 @@ impl Oracle {
             left: false,
             newest: 0,
             last: Few(Vec::new()),
+            began: Vec::new(),
             had: Vec::new(),
             offsets: Few(Vec::new()),
             gaps: Vec::new(),
@@ -259,6 +271,9 @@ impl Oracle {
                     membership.unfollowed -= 1;
                 }
             }
+        }
+        if membership.began.last().is_none_or(|(known, _)| *known != key(stream)) {
+            membership.began.push((key(stream), membership.last.clone()));
         }
         let (last, lost) = membership.offsets.entry(key(stream));
         if offset <= *last {
@@ -329,11 +344,13 @@ impl Oracle {
                     continue;
                 }
                 let announced = membership.gaps.iter().any(|gap| gap.covers(stream, offset));
-                // The reader's policy dropped the copy that an earlier owner had numbered, and the later one is a repeat.
-                let unknown = membership
-                    .gaps
-                    .iter()
-                    .any(|known| known.gap.reason == GapReason::Reader && key(known.gap.stream) < key(stream));
+                // The copy that an earlier owner had numbered is in a gap, and this one is a repeat: surely where later ones were
+                // had when the stream began; what its own policy dropped a reader does not know of.
+                let repeats = membership.repeats(stream, message);
+                let unknown = membership.gaps.iter().any(|known| {
+                    let whole = known.gap.last != StreamGap::OPEN && repeats;
+                    key(known.gap.stream) < key(stream) && (whole || known.gap.reason == GapReason::Reader)
+                });
                 if !announced && !unknown {
                     return Err(format!(
                         "{who}: number {} of {}, {} B, published at {}, acknowledged as {stream:?} offset {offset}, neither came nor was announced as lost; gaps {:?}, offsets {:?}, joined at {:?}",

@@ -526,7 +526,7 @@ impl Plan {
         };
         let heal = 3 * SECOND;
         let mut faults = Vec::new();
-        for _ in 0..draw.below(3) {
+        for _ in 0..draw.within(1, 3) {
             let (process, down) = (2, draw.within(5 * MS, 500 * MS));
             faults.push((draw.within(500 * MS, heal), Fault::Kill { process, down }));
         }

@@ -78,7 +78,7 @@ fn a_client_publishes_to_more_rooms_than_a_session_may_have_open() {
 #[test]
 fn what_gateways_hold_behind_holes_and_drop_is_accounted_for() {
     let mut reached = Accounts::new();
-    for seed in 0..12 {
+    for seed in 0..20 {
         let summary = holds_as(seed, Plan::holes, " --holes");
         for (of, value) in summary.accounts {
             *reached.entry(of).or_default() += value;
