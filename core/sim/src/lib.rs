@@ -4,6 +4,7 @@
 //! reordering, jitter, corruption and one-way cuts, kills, restarts and pauses processes, heals everything, and then demands
 //! what `oracle` and `world` say. A run is a function of its seed: a failing one is replayed by its number.
 
+pub mod agenda;
 pub mod net;
 pub mod oracle;
 pub mod plan;

@@ -99,7 +99,6 @@ pub struct Process {
     pub state: State,
     pub epoch: u32,
     pub addrs: Vec<Addr>,
-    pub turn_at: Option<Micros>,
     queue: VecDeque<Queued>,
     queued: u64,
     pub overflowed: u64,
@@ -117,7 +116,6 @@ impl Process {
             state: State::Up,
             epoch,
             addrs,
-            turn_at: None,
             queue: VecDeque::new(),
             queued: 0,
             overflowed: 0,
@@ -152,7 +150,6 @@ impl Process {
         self.state = State::Down;
         self.queue.clear();
         self.queued = 0;
-        self.turn_at = None;
     }
 
     /// One turn. What it sends goes to the end of the bench's `sent`; the result is when the next turn is due.

@@ -1,9 +1,8 @@
 //! One run: processes, network, what the programs of the clients do, and the clock that goes from event to event.
 //!
-//! Owns the order of events. What is drawn stands in `plan`, what must hold in `oracle`.
+//! Owns what each event does; their order stands in `agenda`. What is drawn stands in `plan`, what must hold in `oracle`.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 
 use muster_proto::broker::{Broker, BrokerConfig};
 use muster_proto::client::member::Policy;
@@ -19,6 +18,7 @@ use muster_proto::router::{Router, RouterConfig};
 use muster_proto::wire::publish::Positions;
 use muster_proto::wire::Role as NodeRole;
 
+use crate::agenda::{Agenda, Next};
 use crate::net::Net;
 use crate::oracle::{content, Oracle};
 use crate::plan::{Fault, Kind, Plan, FORGET, MS, SECOND, SETTLE};
@@ -95,9 +95,6 @@ enum Event {
     Arrive {
         at: u32,
     },
-    Turn {
-        process: u32,
-    },
     Answer(Box<Answer>),
     Publish {
         client: u32,
@@ -145,29 +142,6 @@ struct Arriving {
     bytes: Vec<u8>,
 }
 
-struct Timed {
-    at: Micros,
-    number: u64,
-    event: Event,
-}
-
-impl PartialEq for Timed {
-    fn eq(&self, other: &Self) -> bool {
-        (self.at, self.number) == (other.at, other.number)
-    }
-}
-impl Eq for Timed {}
-impl PartialOrd for Timed {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Timed {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.number).cmp(&(other.at, other.number))
-    }
-}
-
 /// What a client's program knows.
 #[derive(Default)]
 struct Program {
@@ -206,8 +180,7 @@ pub struct World {
     seed: u64,
     dice: Dice,
     now: Micros,
-    events: BinaryHeap<Reverse<Timed>>,
-    number: u64,
+    agenda: Agenda<Event>,
     processes: Vec<Process>,
     ports: Vec<Option<(usize, u32)>>,
     net: Net,
@@ -258,8 +231,7 @@ impl World {
             seed,
             dice: Dice::new(seed ^ 0x3017d),
             now: 0,
-            events: BinaryHeap::new(),
-            number: 0,
+            agenda: Agenda::new(count),
             processes: Vec::new(),
             ports: vec![None; 100 + 2 * count],
             net: Net::new(seed, plan.servers(), count, plan.links, plan.sessions),
@@ -292,22 +264,26 @@ impl World {
             world.processes.push(Process::new(role, epoch, addrs));
             // Processes start one after the other, as a supervisor starts them.
             let after = world.dice.below(50 * MS);
-            world.turn_at(process, after);
+            world.agenda.turn_at(process, after);
         }
         for client in 0..world.plan.clients.len() {
             world.begin(client);
         }
         for at in 0..world.plan.faults.len() {
-            world.push(world.plan.faults[at].0, Event::Fault { at: at as u32 });
+            world
+                .agenda
+                .push(world.plan.faults[at].0, Event::Fault { at: at as u32 });
         }
-        world.push(world.plan.heal, Event::Heal);
-        world.push(world.plan.heal + LAST_WORD, Event::LastWord);
+        world.agenda.push(world.plan.heal, Event::Heal);
+        world.agenda.push(world.plan.heal + LAST_WORD, Event::LastWord);
         if world.plan.evicts {
             let away = world.plan.heal + SETTLE;
-            world.push(away, Event::Everyone { leaves: true });
-            world.push(away + AWAY, Event::Broadcast);
-            world.push(away + AWAY + SECOND, Event::Everyone { leaves: false });
-            world.push(away + AWAY + 2 * SECOND, Event::LastWord);
+            world.agenda.push(away, Event::Everyone { leaves: true });
+            world.agenda.push(away + AWAY, Event::Broadcast);
+            world
+                .agenda
+                .push(away + AWAY + SECOND, Event::Everyone { leaves: false });
+            world.agenda.push(away + AWAY + 2 * SECOND, Event::LastWord);
         }
         world
     }
@@ -431,24 +407,6 @@ impl World {
         }
     }
 
-    fn push(&mut self, at: Micros, event: Event) {
-        self.number += 1;
-        self.events.push(Reverse(Timed {
-            at,
-            number: self.number,
-            event,
-        }));
-    }
-
-    fn turn_at(&mut self, process: usize, at: Micros) {
-        let known = &mut self.processes[process].turn_at;
-        if known.is_none_or(|known| at < known) {
-            *known = Some(at);
-            let process = process as u32;
-            self.push(at, Event::Turn { process });
-        }
-    }
-
     fn process_of(&self, client: usize) -> usize {
         self.plan.servers() + client
     }
@@ -476,15 +434,15 @@ impl World {
         for (at, publishing) in plan.publishing.iter().enumerate() {
             let first = 100 * MS + self.dice.below(publishing.every.max(500 * MS));
             let (client, at) = (client as u32, at as u32);
-            self.push(first, Event::Publish { client, at });
+            self.agenda.push(first, Event::Publish { client, at });
         }
         if let Some(every) = plan.read_every {
             let client = client as u32;
-            self.push(every, Event::Read { client });
+            self.agenda.push(every, Event::Read { client });
         }
         if let Some(every) = plan.toggle_every {
             let client = client as u32;
-            self.push(200 * MS + every, Event::Toggle { client });
+            self.agenda.push(200 * MS + every, Event::Toggle { client });
         }
     }
 
@@ -520,7 +478,7 @@ impl World {
         let membership = self.oracle.join(client, room, owed_from);
         self.programs[client].joined[place] = Some((number, membership));
         let process = self.process_of(client);
-        self.turn_at(process, now);
+        self.agenda.turn_at(process, now);
     }
 
     /// Runs to the end and judges.
@@ -530,16 +488,20 @@ impl World {
         end += if self.plan.removes() { FORGET } else { 0 };
         let mut result = Ok(());
         let mut noted = false;
-        while let Some(Reverse(timed)) = self.events.pop() {
-            if !noted && timed.at >= end - SECOND {
+        while let Some((at, next)) = self.agenda.pop() {
+            if !noted && at >= end - SECOND {
                 noted = true;
                 self.sent_before_last_second = self.net.sent;
             }
-            if timed.at > end {
+            if at > end {
                 break;
             }
-            self.now = timed.at;
-            result = self.handle(timed.event);
+            self.now = at;
+            result = match next {
+                Next::Turn(process) if self.processes[process].state == State::Up => self.turn(process),
+                Next::Turn(_) => Ok(()),
+                Next::Event(event) => self.handle(event),
+            };
             if result.is_err() {
                 break;
             }
@@ -587,14 +549,7 @@ impl World {
                 process.deliver(Queued { socket, from, bytes });
                 if process.state == State::Up {
                     let at = self.now + self.plan.turn;
-                    self.turn_at(to as usize, at);
-                }
-            }
-            Event::Turn { process } => {
-                let known = &mut self.processes[process as usize];
-                if known.turn_at == Some(self.now) && known.state == State::Up {
-                    known.turn_at = None;
-                    return self.turn(process as usize);
+                    self.agenda.turn_at(to as usize, at);
                 }
             }
             Event::Answer(answer) => {
@@ -612,7 +567,7 @@ impl World {
                         _ => {}
                     }
                     if known.state == State::Up {
-                        self.turn_at(process, self.now);
+                        self.agenda.turn_at(process, self.now);
                     }
                 }
             }
@@ -621,7 +576,8 @@ impl World {
                 if !self.healed {
                     self.publish(client as usize, at as usize, publishing.burst)?;
                     let jitter = self.dice.below(publishing.every / 2 + 1);
-                    self.push(self.now + publishing.every + jitter, Event::Publish { client, at });
+                    self.agenda
+                        .push(self.now + publishing.every + jitter, Event::Publish { client, at });
                 }
             }
             Event::Read { client } => {
@@ -629,7 +585,8 @@ impl World {
                 if self.is_up(client as usize) {
                     self.read(client as usize, if every.is_some() { 1 } else { usize::MAX })?;
                 }
-                self.push(self.now + every.unwrap_or(20 * MS), Event::Read { client });
+                self.agenda
+                    .push(self.now + every.unwrap_or(20 * MS), Event::Read { client });
             }
             Event::Toggle { client } => {
                 if !self.healed {
@@ -638,7 +595,7 @@ impl World {
                     }
                     let every = self.plan.clients[client as usize].toggle_every.unwrap_or(SECOND);
                     let wait = 1 + self.dice.below(2 * every);
-                    self.push(self.now + wait, Event::Toggle { client });
+                    self.agenda.push(self.now + wait, Event::Toggle { client });
                 }
             }
             Event::Fault { at } => self.fault(self.plan.faults[at as usize].1),
@@ -706,7 +663,7 @@ impl World {
         self.bench.sent = sent;
         self.drain(process)?;
         if let Some(at) = next {
-            self.turn_at(process, at);
+            self.agenda.turn_at(process, at);
         }
         Ok(())
     }
@@ -737,7 +694,7 @@ impl World {
                 self.arriving.len() as u32 - 1
             });
             self.arriving[place as usize] = Some(arriving);
-            self.push(at, Event::Arrive { at: place });
+            self.agenda.push(at, Event::Arrive { at: place });
         }
     }
 
@@ -798,7 +755,7 @@ impl World {
                 id: question.id,
                 user,
             };
-            self.push(now + delay, Event::Answer(Box::new(answer)));
+            self.agenda.push(now + delay, Event::Answer(Box::new(answer)));
         }
         Ok(())
     }
@@ -873,7 +830,7 @@ impl World {
                 .note_published(self.now, sender, publishing.room, number, len);
         }
         let process = self.process_of(client);
-        self.turn_at(process, self.now);
+        self.agenda.turn_at(process, self.now);
         Ok(())
     }
 
@@ -909,7 +866,7 @@ impl World {
         }
         self.note_return();
         let process = self.process_of(client);
-        self.turn_at(process, now);
+        self.agenda.turn_at(process, now);
         Ok(())
     }
 
@@ -946,7 +903,7 @@ impl World {
             self.join(client, place);
         }
         let process = self.process_of(client);
-        self.turn_at(process, self.now);
+        self.agenda.turn_at(process, self.now);
         Ok(())
     }
 
@@ -962,7 +919,7 @@ impl World {
         self.oracle.memberships[membership].left = true;
         self.programs[client].joined[place] = None;
         self.programs[client].positions[place] = Some((positions, self.now));
-        self.turn_at(self.process_of(client), self.now);
+        self.agenda.turn_at(self.process_of(client), self.now);
         Ok(())
     }
 
@@ -973,7 +930,7 @@ impl World {
                 self.count(process);
                 self.processes[process].die();
                 let process = process as u32;
-                self.push(self.now + down, Event::Restart { process });
+                self.agenda.push(self.now + down, Event::Restart { process });
             }
             Fault::Remove { process } if self.processes[process].state != State::Removed => {
                 if self.processes[process].state != State::Down {
@@ -985,12 +942,12 @@ impl World {
             Fault::Pause { process, pause } if self.processes[process].state == State::Up => {
                 self.processes[process].state = State::Paused;
                 let process = process as u32;
-                self.push(self.now + pause, Event::Resume { process });
+                self.agenda.push(self.now + pause, Event::Resume { process });
             }
             Fault::Cut { from, to, pause } if from != to => {
                 self.net.cut(from, to);
                 let (from, to) = (from as u32, to as u32);
-                self.push(self.now + pause, Event::Mend { from, to });
+                self.agenda.push(self.now + pause, Event::Mend { from, to });
             }
             _ => {}
         }
@@ -1017,7 +974,7 @@ impl World {
             self.oracle.forget(client as u64 + 1);
             self.open(client);
         }
-        self.turn_at(process, self.now);
+        self.agenda.turn_at(process, self.now);
     }
 
     fn resume(&mut self, process: usize) {
@@ -1026,8 +983,7 @@ impl World {
         }
         self.say(|| format!("process {process} goes on"));
         self.processes[process].state = State::Up;
-        self.processes[process].turn_at = None;
-        self.turn_at(process, self.now);
+        self.agenda.turn_at(process, self.now);
     }
 
     fn heal(&mut self) {
