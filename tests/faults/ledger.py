@@ -17,6 +17,7 @@ import muster
 
 HEAD: Final = struct.Struct("<IQQ")
 SETTLE_S: Final = 20.0
+AHEAD_MAX: Final = 1_000
 
 Stream = muster.Stream
 Key = tuple[int, int]
@@ -132,13 +133,16 @@ class Ledger:
             self.errors.append(error)
 
     async def publish_all(self, client: muster.Client, publisher: int, per_room: int, size: int) -> None:
-        """Publish to every room as fast as credit allows; wait until all is acknowledged, positions unasked."""
+        """Publish to every room as fast as credit allows, never far ahead of a member: who reads too slowly for a live room
+        rightly gets gaps. Wait until all is acknowledged, positions unasked."""
         for room in self.rooms:
             self.sent.setdefault(room, set())
 
         async def one(room: str) -> None:
-            sent = self.sent[room]
+            sent, seats = self.sent[room], [seat for seat in self.seats if seat.room == room]
             for number in range(per_room):
+                while number % 100 == 0 and any(len(seat.items) < number - AHEAD_MAX for seat in seats):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
                 data = content(publisher, number, size)
                 while not client.publish_nowait(room, data):
                     await client.writable(room)
