@@ -1,6 +1,7 @@
 """A role that stands still for seconds (SIGSTOP): no flood of what is old, no queue without bound, and recovery."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 
@@ -70,3 +71,33 @@ async def test_a_role_that_stood_still_recovers_without_a_stale_flood(
     # Old is what was numbered long ago: a message that its publisher still held while a proxy stood is new when it comes.
     assert max(ledger.age_s(seat) for seat in ledger.seats) < MAX_AGE_S + 1.0
     assert max(growth.values()) < GROWTH_MIB_MAX, growth
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("roles", [("gateway",), ("proxy",), ROLES], ids="-".join)
+async def test_who_looked_for_a_role_for_long_finds_it_as_soon_as_it_goes_on(
+    make: Make, figures: Callable[..., None], roles: tuple[str, ...]
+) -> None:
+    instance, ledger = make(), Ledger(ROOMS, rate=100.0)
+    with instance.running():
+        async with (
+            ledger.members(instance.folder.path, MEMBERS),
+            muster.connect(instance.folder.path, gateways=[], timeout=90) as client,
+            asyncio.TaskGroup() as tasks,
+        ):
+            publishing = tasks.create_task(ledger.publish_steadily(client, 1, SIZE))
+            await asyncio.sleep(1.0)
+            async with contextlib.AsyncExitStack() as stack:
+                for role in roles:
+                    await stack.enter_async_context(instance.stopped(role))
+                await asyncio.sleep(40.0)
+            resumed, mark = time.monotonic(), ledger.mark()
+            await until(lambda: ledger.reached(mark), 20)
+            back = max(ledger.first_after(mark)) - resumed
+            figures(roles=roles, since_resumed_s=round(back, 3))
+            ledger.stop.set()
+            await publishing
+            await ledger.settle()
+    ledger.check()
+    assert back < BACK_S_MAX

@@ -619,6 +619,21 @@ fn a_client_closes_the_room_that_it_used_longest_ago_for_another() {
         .any(|bytes| matches!(Record::read(bytes), Some(Record::Open { name: b"sports:2", .. }))));
 }
 
+#[test]
+fn a_client_knocks_within_a_second_of_its_servers_return_however_long_they_were_away() {
+    let mut rig = Rig::<Client>::bare();
+    let mut last = rig.now;
+    let mut longest = 0;
+    for _ in 0..12_000 {
+        rig.pass(10_000, 10_000);
+        if rig.out.drain(..).any(|(to, _)| to == addr(9001)) {
+            longest = longest.max(rig.now - last);
+            last = rig.now;
+        }
+    }
+    assert!((200_000..1_000_000).contains(&longest), "{longest} us without a hello");
+}
+
 /// The rooms that the client asked to join and those that it left, by name and handle, in order.
 fn joins_and_leaves(rig: &mut Rig<Client>) -> Vec<Result<String, u32>> {
     let records = rig.peers[0].take_records();
