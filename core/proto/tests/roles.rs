@@ -1111,6 +1111,47 @@ fn a_skip_over_a_gap_announces_what_is_missing_before_the_gap() {
 }
 
 #[test]
+fn what_a_member_had_of_another_gateway_neither_comes_again_nor_is_announced_as_lost() {
+    let mut rig = Rig::<Client>::new();
+    let stream = stream(1);
+    let mut at = FIRST_PLACE;
+    // A gateway that began anew may be behind the one before, and not know that the owner had numbered so much.
+    for (first, last) in [(1, 3), (2, 5)] {
+        let block = body(|writer| {
+            let mut block = RoomBlock::begin(writer, 0, at, stream, first);
+            (first..=last).all(|offset| block.push(writer, &message(100 * at + offset, b"text")));
+            block.finish(writer) > 0
+        });
+        rig.frame(0, FrameKind::Room as u8, &block);
+        at += last - first + 1;
+    }
+    let gap = |first, last| StreamGap {
+        stream,
+        first,
+        last,
+        reason: GapReason::OwnerLost,
+    };
+    for named in [gap(2, 3), gap(4, 7), gap(6, StreamGap::OPEN)] {
+        let place = GapPlace {
+            handle: 0,
+            index: at,
+            gap: named,
+        };
+        rig.say(0, &body(|writer| place.write(writer)));
+        at += 1;
+    }
+    let (mut data, mut offsets, mut gaps) = (Vec::new(), Vec::new(), Vec::new());
+    while let Some(item) = rig.machine.read(rig.now, 0, &mut data) {
+        match item {
+            Item::Message { offset, .. } => offsets.push(offset),
+            Item::Gap(gap) => gaps.push(gap),
+        }
+    }
+    assert_eq!(offsets, [1, 2, 3, 4, 5]);
+    assert_eq!(gaps, [gap(6, StreamGap::OPEN)], "6 and 7, and what nobody knows of");
+}
+
+#[test]
 fn gaps_that_follow_each_other_are_read_as_one() {
     let mut rig = Rig::<Client>::new();
     let gap = |first, last, reason| StreamGap {

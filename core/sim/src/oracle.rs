@@ -251,7 +251,11 @@ impl Oracle {
                 self.gaps += 1;
                 let followed_by = None;
                 membership.unfollowed += usize::from(gap.last == StreamGap::OPEN);
-                let (_, lost) = membership.offsets.entry(key(gap.stream));
+                let (last, lost) = membership.offsets.entry(key(gap.stream));
+                // A chunk may be given up after later messages were had; all else is told in its turn.
+                if gap.first <= *last && gap.reason != GapReason::Unrepaired {
+                    return Err(format!("{}: had up to {last}, and then {gap:?}", who()));
+                }
                 *lost = gap.last.max(*lost);
                 membership.gaps.push(Announced { gap, followed_by });
                 return Ok(());

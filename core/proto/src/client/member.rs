@@ -376,6 +376,10 @@ impl Member {
     }
 
     fn message(&mut self, shared: &mut Shared<'_>, stream: StreamId, offset: u64, message: &Message<'_>) {
+        if self.positions.of(stream).is_some_and(|had| offset <= had) {
+            self.counters.repeats += 1; // a gateway that was behind the one before
+            return;
+        }
         self.positions.advance(stream, offset);
         if self
             .last
@@ -454,7 +458,12 @@ impl Member {
         }
     }
 
-    fn gap(&mut self, gap: StreamGap) {
+    /// Takes a gap, but for what was had of a gateway that knew more.
+    fn gap(&mut self, mut gap: StreamGap) {
+        gap.first = gap.first.max(self.positions.of(gap.stream).map_or(0, |had| had + 1));
+        if gap.first > gap.last {
+            return;
+        }
         advance_past(&mut self.positions, &gap);
         if gap.last != StreamGap::OPEN {
             self.counters.lost = self
