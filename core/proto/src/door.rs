@@ -349,6 +349,11 @@ impl Knock {
         }
     }
 
+    /// Whether somebody is there: a cookie came.
+    pub fn is_answered(&self) -> bool {
+        self.cookie != [0; 16]
+    }
+
     /// Takes an accept. A forged one changes nothing.
     pub fn accept(&mut self, datagram: &[u8]) -> Option<Opened> {
         let mut reader = Reader::new(&datagram[HEADER..]);

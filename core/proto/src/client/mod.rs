@@ -31,7 +31,8 @@ use publication::{Publication, PublishError, Published};
 /// First and longest wait between attempts to open a session; each is a random part of a doubled one.
 pub const BACKOFF_FIRST: Micros = 100_000;
 pub const BACKOFF_MAX: Micros = 5_000_000;
-/// The longest where nobody answered: hellos to nobody cost no server a handshake, and one that is back is soon found.
+/// The longest where nobody is there: hellos to nobody cost no server anything, and one that is back is soon found. One that
+/// gives a cookie and no more has too much to do.
 pub const UNANSWERED_MAX: Micros = 500_000;
 /// Hellos of one attempt follow each other after this, doubled up to the second figure, and never before their answers can
 /// have come: each that comes to a server costs it a handshake.
@@ -656,10 +657,8 @@ impl Client {
     fn lose(&mut self, now: Micros, side: Side, reason: &'static str) {
         let session = &mut self.sessions[side as usize];
         let was_ready = session.state == State::Ready;
-        let longest = match session.state {
-            State::Knocking => UNANSWERED_MAX,
-            _ => BACKOFF_MAX,
-        };
+        let unanswered = session.knock.as_ref().is_some_and(|knock| !knock.is_answered());
+        let longest = if unanswered { UNANSWERED_MAX } else { BACKOFF_MAX };
         session.rtt = session.conn.take().map_or(0, |conn| conn.flow.rtt());
         session.knock = None;
         session.ready = false;
