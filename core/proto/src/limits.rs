@@ -44,6 +44,11 @@ pub const LOG_BACKOFF_MAX: Micros = SECOND;
 
 // ---- Sessions and rooms -----------------------------------------------------------------------------------------
 
+/// Rooms that a role knows at once: 4 M x about 250 B at a gateway, 200 B at a broker are 1 GB, the most that one process should
+/// hold, and as many as a link's log can tell.
+pub const ROOMS_MAX: usize = 4 << 20;
+/// A gateway that is away for this long has no members any more.
+pub const GATEWAY_LEASE: Micros = 30 * SECOND;
 /// A room's name with its namespace, in bytes of UTF-8.
 pub const NAME_BYTES_MAX: usize = 200;
 /// A namespace, in bytes of `a-z`, `0-9`, `_`, `-`.

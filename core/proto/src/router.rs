@@ -10,6 +10,7 @@ use crate::door::{Door, DoorKey};
 use crate::handshake::{ClusterKeys, ResetSecret};
 use crate::hash::KeyedState;
 use crate::interest::Interest;
+use crate::limits::{GATEWAY_LEASE, ROOMS_MAX};
 use crate::links::{LinkChange, Links, LINK_BLOCKS};
 use crate::machine::{Arrival, Entropy, Inbox, Machine, Micros, Outbox};
 use crate::node::{Identity, Node};
@@ -20,11 +21,6 @@ use crate::wire::{Code, Frames, Role};
 
 /// How long a new router waits for gateways that the placement names before it says that it knows all there is to know.
 pub const SETTLE: Micros = 1_000_000;
-/// A gateway that is away for this long has no members any more.
-pub const GATEWAY_LEASE: Micros = 30_000_000;
-
-/// Rooms known at once, over all gateways, tombstones included: as many as a link's log can tell, and as a broker has.
-pub const ROOMS_MAX: usize = crate::broker::ROOMS_MAX;
 
 /// How a router is set up.
 pub struct RouterConfig {
@@ -92,7 +88,7 @@ impl Router {
             brokers: BTreeMap::new(),
             placement: Placement::default(),
             started: None,
-            rooms_max: ROOMS_MAX,
+            rooms_max: ROOMS_MAX, // over all gateways, tombstones included
             counters: RouterCounters::default(),
             events: VecDeque::new(),
             node,

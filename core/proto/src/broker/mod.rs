@@ -14,6 +14,7 @@ use crate::door::{Door, DoorKey};
 use crate::handshake::{ClusterKeys, ResetSecret};
 use crate::hash::KeyedState;
 use crate::interest::{Change, Interest};
+use crate::limits::{GATEWAY_LEASE, ROOMS_MAX};
 use crate::links::{LinkChange, Links};
 use crate::machine::{Arrival, Entropy, Inbox, Machine, Micros, Outbox};
 use crate::name::RoomName;
@@ -21,7 +22,6 @@ use crate::node::{Identity, Node};
 use crate::placement::Placement;
 use crate::planted::{self, Bug};
 use crate::ring::Arena;
-use crate::router::GATEWAY_LEASE;
 use crate::segments::Segments;
 use crate::wire::header::HEADER;
 use crate::wire::record::Record;
@@ -30,8 +30,6 @@ use publish::{Acks, Publication};
 use resends::Resends;
 use room::{Cursor, Room};
 
-/// Rooms at once: 4 M x about 200 B is 800 MB, the most that one process should hold.
-pub const ROOMS_MAX: usize = 4 << 20;
 /// Publishers at once, each about 150 B while idle.
 pub const PUBLISHERS_MAX: usize = 1 << 20;
 /// Of these, one user's: whoever opens rooms to publish without end leaves the others most of the places.

@@ -14,6 +14,7 @@ use crate::conn::{Control, Heard};
 use crate::door::{Door, DoorKey};
 use crate::handshake::{ClusterKeys, ResetSecret, ServerKey};
 use crate::hash::KeyedState;
+use crate::limits::ROOMS_MAX;
 use crate::links::{LinkChange, Links};
 use crate::machine::{Arrival, Entropy, Inbox, Machine, Micros, Outbox, SocketId};
 use crate::name::{RoomKey, RoomName};
@@ -44,8 +45,6 @@ pub const HISTORY_A_SECOND: u32 = 1_024;
 pub const HISTORY_FIRST: u32 = 4 * room::BACKFILL_MAX as u32;
 /// A leave is told to the router after the room was empty for this long.
 pub const LEAVE_HOLD: Micros = 2_000_000;
-/// Rooms at once: 4 M x about 250 B is 1 GB, the most that one process should hold.
-pub const ROOMS_MAX: usize = 4 << 20;
 /// A join whose history does not come is answered without it after this.
 const JOIN_WAIT: Micros = 2 * room::BACKFILL_WAIT;
 /// A join to a room whose owner says nothing is refused after this: longer than a broker or a router takes to start again,
