@@ -20,6 +20,7 @@ use muster_proto::wire::room::{
     LAST, LINK_BLOCK, OLD, WHOLE,
 };
 use muster_proto::wire::{Code, FrameKind, GapReason, PublisherId, Role, StreamGap};
+use std::collections::BTreeSet;
 
 /// Sessions 0 and 1, a broker's link and a router's: a gateway that knows no room yet.
 fn gateway() -> Rig<Gateway> {
@@ -308,6 +309,35 @@ fn what_a_reader_was_too_slow_for_is_a_gap_from_its_first_chunk_on() {
         piece(rig, 63, (1, 62), LAST);
     });
     assert_eq!(dropped(&newest), [(63, 63)]);
+}
+
+/// A session that comes back joins all its rooms at once: their answers may be lost, while what follows them comes.
+#[test]
+fn what_came_before_the_answer_to_a_join_is_asked_for_in_every_room() {
+    let mut rig = Rig::<Client>::new();
+    let requests = 3..3 + 255;
+    for request in requests.clone() {
+        let name = format!("sports:{request}");
+        rig.machine
+            .join(rig.now, &name, Positions::default(), Policy::DropOldest);
+    }
+    requests.clone().for_each(|handle| fill(&mut rig, handle, 1));
+    let mut asked = BTreeSet::new();
+    for request in requests.clone() {
+        let joined = Record::Joined {
+            request,
+            handle: request,
+            index: FIRST_PLACE,
+            start: Positions::default(),
+            gaps: vec![],
+        };
+        rig.tell(0, &joined);
+        rig.pass(10_000, 2_000);
+        let repairs = rig.peers[0].got.drain(..).filter(|(kind, _)| *kind == FrameKind::Repair);
+        asked.extend(repairs.map(|(_, body)| u32::from_le_bytes(body[..4].try_into().unwrap())));
+    }
+    let forgotten: Vec<_> = requests.filter(|handle| !asked.contains(handle)).collect();
+    assert_eq!(forgotten, [0; 0]);
 }
 
 #[test]

@@ -49,8 +49,9 @@ pub const ASK_MAX: Micros = 400_000;
 const CROWDED_WINDOW: u32 = 32 * 1024;
 /// What finds no place in the log of a session is tried again after this.
 const LOG_FULL_WAIT: Micros = 50_000;
-/// Rooms whose messages are remembered to have come before the answer to their join.
-const EARLY_MAX: usize = 64;
+/// Rooms whose messages are remembered to have come before the answer to their join: the 256 of a session that joins them all
+/// at once, and as many that it has just left.
+const EARLY_MAX: usize = 512;
 
 /// Where a server listens, and the key that it proves itself by.
 #[derive(Clone, PartialEq, Eq, Debug)]
