@@ -333,11 +333,43 @@ fn what_came_before_the_answer_to_a_join_is_asked_for_in_every_room() {
         };
         rig.tell(0, &joined);
         rig.pass(10_000, 2_000);
-        let repairs = rig.peers[0].got.drain(..).filter(|(kind, _)| *kind == FrameKind::Repair);
+        let repairs = rig.peers[0]
+            .got
+            .drain(..)
+            .filter(|(kind, _)| *kind == FrameKind::Repair);
         asked.extend(repairs.map(|(_, body)| u32::from_le_bytes(body[..4].try_into().unwrap())));
     }
     let forgotten: Vec<_> = requests.filter(|handle| !asked.contains(handle)).collect();
     assert_eq!(forgotten, [0; 0]);
+}
+
+#[test]
+fn what_a_room_that_was_left_still_sends_is_not_asked_of_the_next_one_with_its_handle() {
+    let mut rig = Rig::<Client>::new();
+    let join = |rig: &mut Rig<Client>, name: &str| {
+        rig.machine
+            .join(rig.now, name, Positions::default(), Policy::DropOldest)
+    };
+    let answer = |rig: &mut Rig<Client>, request: u32, handle: u32| {
+        let joined = Record::Joined {
+            request,
+            handle,
+            index: FIRST_PLACE,
+            start: Positions::default(),
+            gaps: vec![],
+        };
+        rig.tell(0, &joined);
+    };
+    let one = join(&mut rig, "sports:one");
+    answer(&mut rig, 3, 3);
+    rig.machine.leave(one);
+    join(&mut rig, "sports:two");
+    fill(&mut rig, 3, 9);
+    answer(&mut rig, 4, 4);
+    join(&mut rig, "sports:three");
+    answer(&mut rig, 5, 3);
+    rig.pass(100_000, 5_000);
+    assert_eq!(rig.peers[0].frames(FrameKind::Repair), 0);
 }
 
 #[test]

@@ -330,6 +330,9 @@ impl Client {
 
     /// Becomes a member of a room. The name is judged by the gateway.
     pub fn join(&mut self, now: Micros, name: &str, positions: Positions, policy: Policy) -> u32 {
+        if !self.is_joining() {
+            self.early.clear(); // of rooms that were left, whose handles may be others' by now
+        }
         self.request += 1;
         let member = Member::new(name, self.request, positions, policy, self.inbox_bytes, self.hash);
         let room = match self.rooms.iter().position(Option::is_none) {
@@ -812,14 +815,18 @@ impl Client {
     /// Messages of a room whose join is not answered yet, as the answer was lost or overtaken: to the gateway they have
     /// arrived, so the member must know by itself that there is something to ask for.
     fn note_early(&mut self, handle: u32, upto: u64) {
-        let joining = self.rooms.iter().flatten().any(|member| member.handle.is_none());
-        if !joining {
-            self.early.clear();
-        } else if let Some((_, known)) = self.early.iter_mut().find(|(known, _)| *known == handle) {
+        if !self.is_joining() {
+            return;
+        }
+        if let Some((_, known)) = self.early.iter_mut().find(|(known, _)| *known == handle) {
             *known = upto.max(*known);
         } else if self.early.len() < EARLY_MAX {
             self.early.push((handle, upto));
         }
+    }
+
+    fn is_joining(&self) -> bool {
+        self.rooms.iter().flatten().any(|member| member.handle.is_none())
     }
 
     fn acknowledged(&mut self, now: Micros, ack: &Ack) {
