@@ -27,6 +27,7 @@ use crate::timer::Wheel;
 use crate::wire::header::HEADER;
 use crate::wire::publish::Positions;
 use crate::wire::record::Record;
+use crate::wire::room::REPAIR_RANGES;
 use crate::wire::{Code, FrameKind, Frames};
 use room::{Pen, Room, Start, Waiting, Wanted};
 
@@ -668,6 +669,9 @@ impl Gateway {
     fn expire_rooms(&mut self, now: Micros) {
         let mut wanted = Wanted::default();
         while let Some(at) = self.room_wheel.pop(now) {
+            let rtt = self.rooms[at as usize]
+                .as_deref()
+                .map_or(0, |room| self.owner_rtt(room));
             let Some(room) = self.rooms[at as usize].as_deref_mut() else {
                 continue;
             };
@@ -684,7 +688,7 @@ impl Gateway {
                 counters: &mut self.counters,
                 now,
             };
-            if room.expire(&mut pen, 2_000, &mut wanted, crate::wire::room::REPAIR_RANGES) {
+            if room.expire(&mut pen, rtt, &mut wanted, REPAIR_RANGES) {
                 self.activate(at);
             }
             let Some(room) = self.rooms[at as usize].as_deref_mut() else {

@@ -513,6 +513,8 @@ impl Room {
                 grew = true;
             } else if self.asking.deadline().is_some_and(|at| now >= at) {
                 let offsets = (self.next, self.known);
+                // However slow the link is, there is time for some tries.
+                let rtt = rtt.min(HOLE_WAIT / 8);
                 self.asking
                     .ask(now, rtt, offsets, &self.held, ranges, &mut wanted.holes);
             }
@@ -521,7 +523,7 @@ impl Room {
             if now >= backfill.until {
                 self.end_backfill(pen);
             } else if now >= self.fetch_at {
-                self.fetch_at = now + PACE.again.max(2 * rtt);
+                self.fetch_at = now + PACE.again.max(2 * rtt.min(BACKFILL_WAIT / 8));
                 let mut from = backfill.from.max(self.low.saturating_sub(BACKFILL_STEP));
                 let held = self.held.range(from..self.low).map(|(offset, _)| *offset);
                 for offset in held.chain([self.low]) {
@@ -691,5 +693,44 @@ impl Room {
             }
             first = 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How often history is asked for before it is given up, of an owner that takes so long to answer.
+    fn asked(rtt: Micros) -> usize {
+        let (mut arena, mut counters) = (Arena::new(1 << 20), GatewayCounters::default());
+        let mut room = Room::new(1, 2, "sports:final", false, 0);
+        let stream = StreamId {
+            node: 5,
+            epoch: 1,
+            generation: 1,
+        };
+        let mut pen = Pen {
+            arena: &mut arena,
+            counters: &mut counters,
+            now: 0,
+        };
+        assert!(room.head(&mut pen, stream, 101, 101));
+        let had = Positions(vec![(stream, 40)]);
+        assert!(matches!(room.start(pen.arena, 0, &had, false, |_| true), Start::Fetch));
+        let mut times = 0;
+        for now in (0..=BACKFILL_WAIT).step_by(1_000) {
+            pen.now = now;
+            let mut wanted = Wanted::default();
+            room.expire(&mut pen, rtt, &mut wanted, 4);
+            assert!(wanted.history.is_empty() || wanted.history == [(41, 100)]);
+            times += wanted.history.len();
+        }
+        assert!(!room.fetching());
+        times
+    }
+
+    #[test]
+    fn history_is_asked_for_again_when_its_answer_is_overdue_but_some_times_however_slow_the_owner() {
+        assert_eq!([asked(500), asked(50_000), asked(60_000_000)], [67, 10, 4]);
     }
 }

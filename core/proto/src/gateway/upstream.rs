@@ -303,16 +303,22 @@ impl Gateway {
         }
     }
 
+    /// Who numbers a room's messages, and the slot of the link there.
+    fn owner(&self, room: &Room) -> Option<(u32, u32)> {
+        let numbers = room.stream().map(|stream| stream.node);
+        let node = numbers.or_else(|| self.placement.owner(room.id))?;
+        Some((node, self.links.to(node)?))
+    }
+
+    /// How long a room's owner takes to answer.
+    pub(super) fn owner_rtt(&self, room: &Room) -> Micros {
+        let link = self.owner(room).and_then(|(_, slot)| self.links.table.get(slot));
+        link.map_or(0, |peer| peer.conn.flow.rtt())
+    }
+
     /// Asks a room's owner for ranges, as history or as holes; for none: where its head is.
     pub(super) fn ask(&mut self, at: u32, history: bool, ranges: Vec<(u64, u64)>) {
-        let Some(room) = self.rooms[at as usize].as_deref() else {
-            return;
-        };
-        let node = room
-            .stream()
-            .map(|stream| stream.node)
-            .or_else(|| self.placement.owner(room.id));
-        let Some((node, slot)) = node.and_then(|node| Some((node, self.links.to(node)?))) else {
+        let Some((node, slot)) = self.rooms[at as usize].as_deref().and_then(|room| self.owner(room)) else {
             return;
         };
         if self.asks.len() < ASKS_MAX {
