@@ -7,6 +7,7 @@ use muster_proto::broker::{Broker, USER_PUBLICATIONS_MAX};
 use muster_proto::client::member::{Item, Policy};
 use muster_proto::client::publication::PublishError;
 use muster_proto::client::{Client, ClientEvent, Endpoint, Side, SILENCE_MAX};
+use muster_proto::codec::NUMBER_MAX;
 use muster_proto::gateway::room::{BACKFILL_WAIT, FIRST_PLACE, HOLE_WAIT};
 use muster_proto::gateway::{Gateway, ANSWER_WAIT};
 use muster_proto::limits::{GATEWAY_LEASE, MESSAGE_AGE_MAX, PUBLISH_ACK_DELAY_MAX, PUBLISH_ACK_MESSAGES};
@@ -92,6 +93,16 @@ fn a_join_is_answered_when_the_owner_has_said_where_the_room_stands() {
     head(&mut rig, 2, 1);
     pass(&mut rig, 50_000);
     assert_eq!(rig.peers[0].frames(FrameKind::Gap), 1);
+}
+
+#[test]
+fn a_join_with_a_position_that_no_owner_can_have_given_is_answered_in_numbers() {
+    let mut rig = gateway();
+    rig.join(0, 7, ROOM, Positions(vec![(stream(1), NUMBER_MAX)]));
+    rig.tell(3, &Record::Covered { offset: 1 << 20 });
+    head(&mut rig, 2, 1);
+    pass(&mut rig, 50_000);
+    assert_eq!(answers(&mut rig, 0), [(7, Ok(()))]);
 }
 
 #[test]

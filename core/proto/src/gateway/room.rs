@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use super::GatewayCounters;
 use crate::asking::{Asking, Pace};
+use crate::codec::NUMBER_MAX;
 use crate::machine::Micros;
 use crate::planted::{self, Bug};
 use crate::ring::{Arena, Entry, Ring};
@@ -612,7 +613,7 @@ impl Room {
                 };
                 gaps.push(StreamGap {
                     stream: had,
-                    first: offset.saturating_add(1),
+                    first: (offset + 1).min(NUMBER_MAX), // for one that no owner has given, but that can be said
                     last: StreamGap::OPEN,
                     reason,
                 });
