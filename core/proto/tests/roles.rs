@@ -9,7 +9,7 @@ use muster_proto::client::publication::PublishError;
 use muster_proto::client::{Client, ClientEvent, Endpoint, Side, SILENCE_MAX};
 use muster_proto::codec::NUMBER_MAX;
 use muster_proto::gateway::room::{BACKFILL_WAIT, FIRST_PLACE, HOLE_WAIT};
-use muster_proto::gateway::{Gateway, ANSWER_WAIT};
+use muster_proto::gateway::{Gateway, ANSWER_WAIT, SESSION_ROOMS};
 use muster_proto::limits::{GATEWAY_LEASE, MESSAGE_AGE_MAX, PUBLISH_ACK_DELAY_MAX, PUBLISH_ACK_MESSAGES};
 use muster_proto::machine::{Addr, Machine};
 use muster_proto::proxy::Proxy;
@@ -93,6 +93,26 @@ fn a_join_is_answered_when_the_owner_has_said_where_the_room_stands() {
     head(&mut rig, 2, 1);
     pass(&mut rig, 50_000);
     assert_eq!(rig.peers[0].frames(FrameKind::Gap), 1);
+}
+
+#[test]
+fn who_is_in_as_many_rooms_as_may_be_is_refused_another_and_answered_for_one_of_them() {
+    let mut rig = gateway();
+    let name = |at: u32| format!("sports:{at}");
+    for at in 0..SESSION_ROOMS as u32 {
+        rig.join(0, at, &name(at), Positions::default());
+        rig.tell(3, &Record::Covered { offset: 1 << 20 });
+        head_of(&mut rig, &name(at), 1 + at, 1);
+    }
+    assert_eq!(answers(&mut rig, 0).len(), SESSION_ROOMS);
+    pass(&mut rig, 1_000_000);
+    rig.join(0, 1_000, &name(SESSION_ROOMS as u32), Positions::default());
+    rig.join(0, 1_001, &name(7), Positions::default());
+    pass(&mut rig, 50_000);
+    assert_eq!(
+        answers(&mut rig, 0),
+        [(1_000, Err(Code::TooManyRooms)), (1_001, Ok(()))]
+    );
 }
 
 #[test]

@@ -417,7 +417,10 @@ impl Gateway {
         };
         let session = peer.conn.id;
         peer.data.data.slot = slot;
-        if peer.data.data.joined.len() + peer.data.data.waiting as usize >= SESSION_ROOMS {
+        let joined = &peer.data.data.joined;
+        let again = |at: &u32| joined.iter().any(|known| known.room == *at);
+        let full = joined.len() + peer.data.data.waiting as usize >= SESSION_ROOMS;
+        if full && !self.by_id.get(&key.id).is_some_and(again) {
             return Err(Code::TooManyRooms);
         }
         if !peer.data.data.joins.take(now, 1) {
