@@ -310,6 +310,12 @@ impl Proxy {
             self.sessions.counters.dropped_frame += 1;
             return;
         };
+        let len = LINK_PUBLISH + frame.messages.len();
+        if len > crate::links::frames_max(self.node.payload) {
+            self.sessions.counters.dropped_frame += 1;
+            self.refuse(slot, &frame, Code::Malformed);
+            return;
+        }
         let count = u64::from(frame.count);
         self.counters.messages_received += count;
         let Some(peer) = self.sessions.table.get_mut(slot).filter(|peer| peer.data.is_open()) else {
@@ -327,7 +333,7 @@ impl Proxy {
             .and_then(|node| self.links.to(node).map(|slot| (node, slot)));
         let Some((node, link)) = owner else {
             self.counters.dropped_no_owner += count;
-            self.not_ready_ack(slot, &frame);
+            self.refuse(slot, &frame, Code::NotReady);
             return;
         };
         let passed = LinkPublish {
@@ -345,11 +351,6 @@ impl Proxy {
             count: frame.count,
             messages: frame.messages,
         };
-        let len = LINK_PUBLISH + frame.messages.len();
-        if len > crate::links::frames_max(self.node.payload) {
-            self.sessions.counters.dropped_frame += 1;
-            return;
-        }
         let queue = self.queues.entry(node).or_default();
         let cost = Queue::cost(len);
         let Some(peer) = self.sessions.table.get_mut(slot) else {
@@ -369,12 +370,12 @@ impl Proxy {
         self.links.table.mark(link);
     }
 
-    /// Says for an owner that is not there that it is not ready: who hears nothing waits longer and longer.
-    fn not_ready_ack(&mut self, slot: u32, frame: &Publish<'_>) {
-        let Some(peer) = self.sessions.table.get_mut(slot) else {
+    /// Says of a frame that goes to no owner why: who hears nothing waits longer and longer.
+    fn refuse(&mut self, slot: u32, frame: &Publish<'_>, code: Code) {
+        let Some(peer) = self.sessions.table.get_mut(slot).filter(|peer| peer.data.is_open()) else {
             return;
         };
-        let ack = Ack::refusing(frame.handle, frame.low, Code::NotReady);
+        let ack = Ack::refusing(frame.handle, frame.low, code);
         let (ack, acks) = (ack.to_vec(), &mut peer.data.data.acks);
         if acks.back() != Some(&ack) && acks.len() < ACKS_MAX {
             acks.push_back(ack);

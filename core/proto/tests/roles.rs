@@ -500,8 +500,8 @@ fn a_link_that_was_answered_once_is_not_dialled_at_the_pace_of_the_dead() {
     assert!(back.len() >= 3 && back[0].0 == 0 && back[1].0 <= 55, "{back:?}");
 }
 
-#[test]
-fn a_proxy_says_that_an_owner_is_not_there() {
+/// A proxy, and a session that publishes to a room.
+fn publishing() -> Rig<Proxy> {
     let mut rig = Rig::<Proxy>::bare();
     rig.session(1);
     let (request, incarnation) = (1, 5);
@@ -515,18 +515,38 @@ fn a_proxy_says_that_an_owner_is_not_there() {
         },
     );
     rig.turn();
+    rig
+}
+
+/// Handle, code and cumulative sequence of all acknowledgements.
+fn acknowledgements(rig: &Rig<Proxy>) -> Vec<(u32, Code, u64)> {
+    let got = rig.peers[0].got.iter();
+    got.filter(|(kind, _)| *kind == FrameKind::Ack)
+        .map(|(_, body)| Ack::read(body).expect("well formed"))
+        .map(|ack| (ack.handle, ack.code, ack.cumulative))
+        .collect()
+}
+
+#[test]
+fn a_proxy_says_that_an_owner_is_not_there() {
+    let mut rig = publishing();
     rig.say(0, &publish(0, 3, 4, &[b"four"]));
     rig.say(0, &publish(0, 3, 5, &[b"five"]));
     rig.turn();
-    let acks: Vec<Ack> = rig.peers[0]
-        .got
-        .iter()
-        .filter(|(kind, _)| *kind == FrameKind::Ack)
-        .map(|(_, body)| Ack::read(body).expect("well formed"))
-        .collect();
-    let said: Vec<_> = acks.iter().map(|ack| (ack.handle, ack.code, ack.cumulative)).collect();
-    assert_eq!(said, [(0, Code::NotReady, 2)], "once for both");
+    assert_eq!(acknowledgements(&rig), [(0, Code::NotReady, 2)], "once for both");
     assert_eq!(counter(&rig.machine, "dropped_no_owner"), 2);
+}
+
+#[test]
+fn a_proxy_refuses_a_publish_frame_that_would_not_fit_into_a_link() {
+    let longest = PAYLOAD - 113;
+    for (len, code, dropped) in [(longest, Code::NotReady, 0), (longest + 1, Code::Malformed, 1)] {
+        let mut rig = publishing();
+        rig.say(0, &publish(0, 3, 4, &[&vec![0; len - 3]]));
+        rig.turn();
+        assert_eq!(acknowledgements(&rig), [(0, code, 2)]);
+        assert_eq!(counter(&rig.machine, "dropped_frame"), dropped);
+    }
 }
 
 fn open(rig: &mut Rig<Proxy>, request: u32) -> Record<'static> {
