@@ -280,8 +280,8 @@ fn piece(rig: &mut Rig<Client>, at: u64, (user, sequence): (u64, u64), flags: u8
     rig.frame(0, FrameKind::Room as u8, &frame);
 }
 
-/// What a program reads that joins with a policy and lets this happen first.
-fn read_after(policy: Policy, before: impl FnOnce(&mut Rig<Client>, u32)) -> Vec<Item> {
+/// A client that has joined a room with a policy; the room's handle is 3.
+fn member_with(policy: Policy) -> (Rig<Client>, u32) {
     let mut rig = Rig::<Client>::new();
     let room = rig.machine.join(rig.now, "sports:one", Positions::default(), policy);
     let joined = Record::Joined {
@@ -292,6 +292,12 @@ fn read_after(policy: Policy, before: impl FnOnce(&mut Rig<Client>, u32)) -> Vec
         gaps: vec![],
     };
     rig.tell(0, &joined);
+    (rig, room)
+}
+
+/// What a program reads that joins with a policy and lets this happen first.
+fn read_after(policy: Policy, before: impl FnOnce(&mut Rig<Client>, u32)) -> Vec<Item> {
+    let (mut rig, room) = member_with(policy);
     before(&mut rig, room);
     let mut data = Vec::new();
     std::iter::from_fn(|| rig.machine.read(rig.now, room, &mut data)).collect()
@@ -847,18 +853,7 @@ fn a_client_without_a_place_for_another_room_says_when_there_is_one() {
 
 #[test]
 fn a_reader_that_goes_on_asks_for_what_was_missing_when_it_blocked() {
-    let mut rig = Rig::<Client>::new();
-    let room = rig
-        .machine
-        .join(rig.now, "sports:one", Positions::default(), Policy::Block);
-    let joined = Record::Joined {
-        request: 3,
-        handle: 3,
-        index: FIRST_PLACE,
-        start: Positions::default(),
-        gaps: vec![],
-    };
-    rig.tell(0, &joined);
+    let (mut rig, room) = member_with(Policy::Block);
     (1..=70).for_each(|at| fill(&mut rig, 3, at));
     fill(&mut rig, 3, 90);
     rig.pass(100_000, 10_000);

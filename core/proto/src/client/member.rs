@@ -376,11 +376,10 @@ impl Member {
     }
 
     fn message(&mut self, shared: &mut Shared<'_>, stream: StreamId, offset: u64, message: &Message<'_>) {
-        if self.positions.of(stream).is_some_and(|had| offset <= had) {
+        if !self.positions.advance(stream, offset) {
             self.counters.repeats += 1; // a gateway that was behind the one before
             return;
         }
-        self.positions.advance(stream, offset);
         if self
             .last
             .get(&message.publisher)
@@ -580,7 +579,9 @@ impl Member {
     pub fn read(&mut self, data: &mut Vec<u8>) -> Option<Item> {
         let item = self.reading.items.pop_front()?;
         match item {
-            Item::Message { stream, offset, .. } => self.read.advance(stream, offset),
+            Item::Message { stream, offset, .. } => {
+                self.read.advance(stream, offset);
+            }
             Item::Gap(gap) => advance_past(&mut self.read, &gap),
         }
         if let Item::Message { len, .. } = item {

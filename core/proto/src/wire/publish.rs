@@ -324,20 +324,20 @@ impl Positions {
             .map(|(_, offset)| *offset)
     }
 
-    /// Notes that everything of `stream` up to `offset` is had or announced as lost; forgets the oldest beyond four.
-    pub fn advance(&mut self, stream: StreamId, offset: u64) {
-        match self.0.last_mut() {
-            Some((id, last)) if *id == stream => *last = (*last).max(offset),
-            _ => match self.0.iter_mut().find(|(id, _)| *id == stream) {
-                Some((_, last)) => *last = (*last).max(offset),
-                None => {
-                    if self.0.len() == STREAMS_MAX {
-                        self.0.remove(0);
-                    }
-                    self.0.push((stream, offset));
-                }
-            },
+    /// Notes that everything of `stream` up to `offset` is had or announced as lost; forgets the oldest beyond four. Returns
+    /// whether that is news.
+    pub fn advance(&mut self, stream: StreamId, offset: u64) -> bool {
+        // Nearly always the last one.
+        if let Some((_, last)) = self.0.iter_mut().rev().find(|(id, _)| *id == stream) {
+            let news = offset > *last;
+            *last = offset.max(*last);
+            return news;
         }
+        if self.0.len() == STREAMS_MAX {
+            self.0.remove(0);
+        }
+        self.0.push((stream, offset));
+        true
     }
 }
 
