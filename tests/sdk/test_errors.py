@@ -257,6 +257,22 @@ async def test_a_cancelled_publish_that_waits_for_credit_is_not_published(addres
     assert seen == {b"before", b"last"}
 
 
+async def test_closing_ends_a_flush_with_an_error_when_messages_are_not_acknowledged(
+    address: muster.testing.Instance,
+) -> None:
+    client = await muster.connect(address)
+    await client.publish("r", b"x")
+    address.stop("proxy")
+    assert client.publish_nowait("r", b"lost")
+    waiting = [asyncio.ensure_future(call) for call in (client.publish("r", b"y"), client.flush())]
+    await asyncio.sleep(0)
+    with pytest.raises(muster.TimedOut):
+        await client.close(timeout=0.05)
+    for call in waiting:
+        with pytest.raises(muster.Closed):
+            await call
+
+
 async def test_a_cancelled_connect_leaves_nothing_behind(nobody: tuple[str, int, str]) -> None:
     before = len(os.listdir("/proc/self/fd"))
     connecting = asyncio.ensure_future(muster.connect(gateways=[nobody], token="x"))

@@ -509,14 +509,14 @@ class Client:
         self._state = "closed"
         if self._look is not None:
             self._look.cancel()
+        if self._flushed is not None:  # first: with its rooms refused, nothing would be left to wait for
+            _fail(self._flushed, error)
+            self._flushed = None
         for publication in self._publications.values():
             self._refuse(publication, error)
         for opened in self._opened.values():
             if not opened.done():
                 _fail(opened, error)
-        if self._flushed is not None:
-            _fail(self._flushed, error)
-            self._flushed = None
         for room in self._rooms.values():
             room.end(broken=self._failed is not None)
             room.on_error(error)
