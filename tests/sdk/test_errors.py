@@ -257,6 +257,20 @@ async def test_a_cancelled_publish_that_waits_for_credit_is_not_published(addres
     assert seen == {b"before", b"last"}
 
 
+async def test_publishes_whose_wait_for_credit_ended_leave_nothing_behind(address: muster.testing.Instance) -> None:
+    async with muster.connect(address) as client:
+        await client.publish("r", b"x")
+        address.stop("broker")
+        while client.publish_nowait("r", b"x"):
+            pass
+        for _ in range(100):
+            with pytest.raises(muster.TimedOut):
+                await client.publish("r", b"never", timeout=0)
+        assert client.stats()["unacknowledged"] == 256
+        address.start("broker")
+        await client.flush(10)
+
+
 async def test_closing_ends_a_flush_with_an_error_when_messages_are_not_acknowledged(
     address: muster.testing.Instance,
 ) -> None:

@@ -173,6 +173,16 @@ async def test_nowait_says_no_when_credit_is_used_up_and_writable_says_when_to_g
         assert (await take(room, taken + 1))[-1] == b"last"
 
 
+async def test_who_asks_late_whether_a_room_is_writable_is_told_at_once(address: muster.testing.Instance) -> None:
+    async with muster.connect(address, timeout=2) as client:
+        await client.writable("r")
+        while client.publish_nowait("r", b"x"):
+            pass
+        await client.flush()
+        await client.writable("r")
+        assert client.publish_nowait("r", b"last")
+
+
 async def test_a_room_can_be_left_and_joined_again_at_once(address: muster.testing.Instance) -> None:
     async with muster.connect(address) as client:
         for number in range(20):

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import secrets
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,22 +41,16 @@ class _Servers(TypedDict):
 
 
 @dataclass(slots=True)
-class _Waiting:
-    """A message that waits for credit."""
-
-    data: bytes
-    ticket: int
-    done: "asyncio.Future[Position]"
-
-
-@dataclass(slots=True)
 class _Publication:
     """A room that is published to. Who waits for credit goes first, in order."""
 
     name: str
     number: int | None = None
     """In the engine; None while there is no place for the room."""
-    waiting: deque[_Waiting] = field(default_factory=deque)
+    waiting: "OrderedDict[int, bytes]" = field(default_factory=OrderedDict)
+    """By ticket."""
+    full: bool = False
+    """Whether the engine said that there is no credit, and not since that there is."""
     writable: "asyncio.Future[None] | None" = None
     watchers: int = 0
     refused: MusterError | None = None
@@ -208,7 +202,7 @@ class Client:
         try:
             if publication.waiting or not self._push(publication, data, ticket):
                 _check_data(data)
-                publication.waiting.append(_Waiting(data, ticket, done))
+                publication.waiting[ticket] = data
             return await self.wait(done, self._timeout if timeout is None else timeout, f"publish to {room}", 1)
         except TimedOut:
             if not self.closed and publication.number is not None and self.engine.put_off(publication.number) == "busy":
@@ -216,6 +210,7 @@ class Client:
             raise
         finally:
             self._tickets.pop(ticket, None)
+            publication.waiting.pop(ticket, None)
             self._drop_unwanted(publication)
 
     def publish_nowait(self, room: str, data: bytes) -> bool:
@@ -231,11 +226,10 @@ class Client:
         return taken
 
     async def writable(self, room: str, *, timeout: float | None = None) -> None:
-        """Return when `publish_nowait` is worth trying again after it said False."""
-        known = room in self._publications
+        """Return when `publish_nowait` is worth trying, at once where there is credit."""
         publication = self._publication(room)
-        if not known and publication.number is not None:
-            return  # what said False was closed since, or had no place
+        if publication.number is not None and not publication.full:
+            return
         if publication.writable is None:
             publication.writable = self.loop.create_future()
         seconds = self._timeout if timeout is None else timeout
@@ -354,9 +348,9 @@ class Client:
 
     def _drop_unwanted(self, publication: _Publication) -> None:
         """Forget a room that found no place, once nobody waits for one."""
-        waited_for = publication.watchers or any(not each.done.done() for each in publication.waiting)
-        if publication.number is None and not waited_for:
+        if publication.number is None and not publication.watchers and not publication.waiting:
             self._publications.pop(publication.name, None)
+            self._check_flushed()
 
     def _push(self, publication: _Publication, data: bytes, ticket: int) -> bool:
         if publication.number is None:
@@ -369,6 +363,7 @@ class Client:
         if said == _TAKEN:
             return True
         if said == _NO_CREDIT:
+            publication.full = True
             return False
         if said == _TOO_LONG:
             _check_data(data)
@@ -474,11 +469,12 @@ class Client:
             self._let_go_on(publication)
 
     def _let_go_on(self, publication: _Publication) -> None:
+        publication.full = False
         while publication.waiting:
-            first = publication.waiting[0]
-            if not first.done.done() and not self._push(publication, first.data, first.ticket):
+            ticket, data = next(iter(publication.waiting.items()))
+            if not self._tickets[ticket][1].done() and not self._push(publication, data, ticket):
                 return
-            publication.waiting.popleft()
+            del publication.waiting[ticket]
         if publication.writable is not None and not publication.writable.done():
             publication.writable.set_result(None)
         publication.writable = None
