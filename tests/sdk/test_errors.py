@@ -3,7 +3,9 @@
 import asyncio
 import json
 import os
+import pickle
 import socket
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,42 @@ async def test_a_token_that_is_no_longer_good_ends_readers_and_publishers() -> N
         with pytest.raises(muster.Refused, match="bad_credential"):
             async with asyncio.timeout(20):
                 await client.publish("r", b"y")
+
+
+async def test_an_error_that_is_told_again_keeps_nothing_of_the_times_before(address: muster.testing.Instance) -> None:
+    async with muster.connect(address) as client, client.join("r") as room:
+        await client.publish("r", b"x")
+        await anext(room)
+        address._tokens.clear()
+        address.restart("gateway")
+        address.restart("proxy")
+
+        async def publish_nowait() -> None:
+            client.publish_nowait("r", b"x")
+
+        for call in (lambda: client.publish("r", b"x"), publish_nowait, lambda: anext(room)):
+            told: list[muster.Refused] = []
+            async with asyncio.timeout(20):
+                while len(told) < 5:
+                    try:
+                        await call()
+                        await asyncio.sleep(0)
+                    except muster.Refused as error:
+                        told.append(error)
+            last = [len(traceback.extract_tb(error.__traceback__)) for error in told[1:]]
+            assert len(set(map(id, told))) == 5
+            assert len(set(last)) == 1, "the traceback is of the last time alone"
+
+
+def test_an_error_goes_into_another_process_as_it_is() -> None:
+    for error in (
+        muster.Refused("publish to r", "busy"),
+        muster.Refused("publish to r", "unknown"),
+        muster.TimedOut("late"),
+        muster.BadRoomName("no name"),
+    ):
+        other = pickle.loads(pickle.dumps(error))
+        assert (type(other), str(other), other.code, other.retry) == (type(error), str(error), error.code, error.retry)
 
 
 async def test_without_an_instance_connecting_says_how_to_start_one(tmp_path: Path) -> None:

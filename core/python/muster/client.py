@@ -5,6 +5,7 @@ import os
 import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Generator, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -253,7 +254,7 @@ class Client:
         for publication in self._publications.values():
             if publication.refused is not None and not publication.told:
                 publication.told = True
-                raise publication.refused
+                raise copy(publication.refused)
         untold, self._untold = self._untold, None
         if untold is not None:
             raise untold
@@ -329,7 +330,7 @@ class Client:
             self._place(publication)
         if publication.refused is not None:
             publication.told = True
-            raise publication.refused
+            raise copy(publication.refused)
         return publication
 
     def _place(self, publication: _Publication) -> bool:
@@ -367,7 +368,7 @@ class Client:
             return False
         if said == _TOO_LONG:
             _check_data(data)
-        raise publication.refused or Refused(f"publish to {publication.name}", "unknown")
+        raise copy(publication.refused or Refused(f"publish to {publication.name}", "unknown"))
 
     def _unacknowledged(self) -> int:
         waited = [each for each in self._publications.values() if each.refused is None]
@@ -450,7 +451,7 @@ class Client:
         for known, done in self._tickets.values():
             if known is publication and not done.done():
                 publication.told = True
-                done.set_exception(error)
+                done.set_exception(copy(error))
         if publication.writable is not None and not publication.writable.done():
             publication.told = True
             _fail(publication.writable, error)
@@ -490,7 +491,7 @@ class Client:
         if self._state == "open":
             return
         if self._failed is not None:
-            raise self._failed
+            raise copy(self._failed)
         if self._state == "new":
             raise Invalid("the client is not open; use `async with muster.connect() as client`")
         raise Closed("the client is closed")
@@ -594,5 +595,5 @@ def _full_name(name: str) -> str:
 
 
 def _fail(future: "asyncio.Future[Any]", error: MusterError) -> None:
-    future.set_exception(error)
+    future.set_exception(copy(error))
     future.exception()  # nobody need be waiting

@@ -42,10 +42,14 @@ class Refused(MusterError):
     }
 
     def __init__(self, what: str, code: str) -> None:
-        words = self.WORDS.get(code)
-        super().__init__(f"{what}: {code}" if words is None else f"{what}: {words} ({code})")
+        super().__init__(what, code)
         self.code = code
         self.retry = code == "busy"
+
+    def __str__(self) -> str:
+        what, code = self.args
+        words = self.WORDS.get(code)
+        return f"{what}: {code}" if words is None else f"{what}: {words} ({code})"
 
 
 class TooLong(MusterError, ValueError):

@@ -3,6 +3,7 @@
 import asyncio
 import struct
 from collections.abc import AsyncIterator, Generator, Iterable
+from copy import copy
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, final
 
@@ -132,7 +133,7 @@ class Room:
             if self._left:
                 raise StopAsyncIteration
             if self._number is None:
-                raise self._error or Invalid(f"{self.name}: not joined; use `async with client.join(…) as room`")
+                raise copy(self._error or Invalid(f"{self.name}: not joined; use `async with client.join(…) as room`"))
             if self._readable:
                 engine = self._client.engine
                 self._before = engine.positions(self._number) or b""
@@ -141,7 +142,7 @@ class Room:
                 if taken:
                     return self._items(taken)
             if self._error is not None:
-                raise self._error
+                raise copy(self._error)
             await self._wait()
 
     async def _wait(self) -> None:
