@@ -592,6 +592,19 @@ fn one_user_cannot_take_every_place_of_a_broker() {
     assert!(counter(&rig.machine, "dropped_full") >= 1_000);
 }
 
+/// What was to be told to a proxy that never came back kept its publishers for ever.
+#[test]
+fn publishers_of_a_proxy_that_is_gone_are_forgotten() {
+    let mut rig = Rig::<Broker>::new();
+    rig.peers[0].polite = false;
+    for incarnation in 1_000..1_100 {
+        rig.say(0, &link_publish(incarnation, 1, 2, &[b"early"]));
+    }
+    assert_eq!(rig.machine.held(), 100);
+    rig.pass(70_000_000, 1_000_000);
+    assert_eq!(rig.machine.held(), 0);
+}
+
 #[test]
 fn gaps_without_end_do_not_fill_a_client() {
     let mut rig = Rig::<Client>::new();

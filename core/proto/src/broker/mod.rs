@@ -443,6 +443,7 @@ impl Broker {
             match change {
                 LinkChange::Up { slot, peer } if peer.role == Role::Gateway => self.gateway_up(now, slot, peer),
                 LinkChange::Down { peer, .. } if peer.role == Role::Router => drop(self.routers.remove(&peer.node)),
+                LinkChange::Down { peer, .. } if peer.role == Role::Proxy => self.forget_acks(peer.node),
                 LinkChange::Down { slot, peer, .. } => {
                     if let Some(gateway) = self
                         .gateways

@@ -325,18 +325,33 @@ impl Broker {
         }
     }
 
-    /// An acknowledgement is due to the publisher; `slot` is its proxy's link if it is at hand.
+    /// An acknowledgement is due to the publisher; `slot` is its proxy's link if it is at hand. Without a link there is nobody
+    /// to tell: the publisher asks again by repeating.
     fn acknowledge(&mut self, at: u32, slot: Option<u32>) {
         let Some(publication) = self.publications[at as usize].as_deref_mut() else {
             return;
         };
-        let slot = slot.or_else(|| self.links.to(publication.proxy));
+        let Some(slot) = slot.or_else(|| self.links.to(publication.proxy)) else {
+            return;
+        };
         if !publication.ack_due {
             publication.ack_due = true;
             self.acks.entry(publication.proxy).or_default().due.push_back(at);
         }
-        if let Some(slot) = slot {
-            self.links.table.mark(slot);
+        self.links.table.mark(slot);
+    }
+
+    /// A proxy's link is lost, and with it what was to be told there.
+    pub(super) fn forget_acks(&mut self, proxy: u32) {
+        let Some(acks) = self.acks.remove(&proxy) else { return };
+        for at in acks.due.into_iter().chain(acks.late) {
+            let Some(publication) = self.publications[at as usize].as_deref_mut() else {
+                continue;
+            };
+            (publication.ack_due, publication.late) = (false, false);
+            if publication.proxy != proxy {
+                self.acknowledge(at, None);
+            }
         }
     }
 
