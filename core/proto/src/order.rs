@@ -11,6 +11,14 @@ use crate::limits::{CREDIT_MESSAGES, HELD_BYTES_MAX, HELD_MESSAGES_MAX, MISSING_
 use crate::machine::Micros;
 use std::collections::{BTreeMap, VecDeque};
 
+/// What a held message costs beside its bytes: its place among the others and its allocation.
+const HELD_COST: usize = 64;
+
+/// What a held message of `len` bytes counts.
+pub fn held_cost(len: usize) -> usize {
+    len + HELD_COST
+}
+
 /// The sequence numbers of one publisher in one room: dense, from 1.
 #[derive(Debug)]
 pub struct Publisher {
@@ -270,6 +278,11 @@ impl Publisher {
     /// Bytes of the messages held.
     pub fn held_bytes(&self) -> usize {
         self.held.as_ref().map_or(0, |held| held.bytes)
+    }
+
+    /// What the messages held count in all, each by [`held_cost`].
+    pub fn held_cost(&self) -> usize {
+        self.held_bytes() + self.held_len() * HELD_COST
     }
 
     fn drop_held_below(&mut self, seq: u64) {

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use common::*;
+use muster_proto::broker::users::USER_HELD_MAX;
 use muster_proto::broker::Broker;
 use muster_proto::client::Client;
 use muster_proto::gateway::{Gateway, LINK_SOCKET, PUBLIC_SOCKET};
@@ -590,6 +591,33 @@ fn one_user_cannot_take_every_place_of_a_broker() {
         rig.say(0, &link_publish(1_000 + incarnation, 1, 1, &[b""]));
     }
     assert!(counter(&rig.machine, "dropped_full") >= 1_000);
+}
+
+/// Each publisher may have 64 KiB held, but there may be a million of them.
+#[test]
+fn holes_of_many_publishers_do_not_fill_a_broker() {
+    let mut rig = Rig::<Broker>::new();
+    let before = counter(&rig.machine, "messages_published");
+    let data: &[&[u8]] = &[&[b'x'; 1_000]];
+    for at in 0..40_000 {
+        rig.say(0, &link_publish(1_000 + at / 60, 1, 2 + at % 60, data));
+    }
+    let held = rig.machine.held_bytes();
+    assert!(
+        (1 << 20..=USER_HELD_MAX).contains(&held),
+        "{held} B are held for one user"
+    );
+    assert_eq!(counter(&rig.machine, "messages_published"), before);
+    let another = |first, data| link_publish_of(43, 1, 1, first, data);
+    rig.say(0, &another(2, &[b"early"]));
+    rig.say(0, &another(1, &[b"late"]));
+    assert_eq!(
+        counter(&rig.machine, "messages_published"),
+        before + 2,
+        "another's are held"
+    );
+    rig.pass(70_000_000, 1_000_000);
+    assert_eq!(rig.machine.held_bytes(), 0, "who does not come back leaves nothing");
 }
 
 /// What was to be told to a proxy that never came back kept its publishers for ever.

@@ -6,6 +6,7 @@ mod fanout;
 mod publish;
 mod resends;
 pub mod room;
+pub mod users;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -29,6 +30,7 @@ use crate::wire::{Code, Frame, FrameKind, Frames, PublisherId, Role};
 use publish::{Acks, Publication};
 use resends::Resends;
 use room::{Cursor, Room};
+use users::Users;
 
 /// Publishers at once, each about 150 B while idle.
 pub const PUBLISHERS_MAX: usize = 1 << 20;
@@ -145,8 +147,7 @@ pub struct Broker {
     publishers: HashMap<(u64, PublisherId), u32, KeyedState>,
     publications: Vec<Option<Box<Publication>>>,
     free_publications: Vec<u32>,
-    /// Publications of each user.
-    user_publications: HashMap<u64, u32, KeyedState>,
+    users: Users,
     gateways: BTreeMap<u32, GatewayPeer>,
     /// Per proxy node.
     acks: BTreeMap<u32, Acks>,
@@ -190,7 +191,7 @@ impl Broker {
             publishers: HashMap::with_hasher(hash),
             publications: Vec::new(),
             free_publications: Vec::new(),
-            user_publications: HashMap::with_hasher(hash),
+            users: Users::new(hash),
             gateways: BTreeMap::new(),
             acks: BTreeMap::new(),
             arena: Arena::new(config.arena_bytes),
@@ -261,6 +262,11 @@ impl Broker {
     pub fn held(&self) -> u64 {
         let publications = self.publications.iter().flatten();
         publications.map(|publication| publication.held()).sum()
+    }
+
+    /// Their bytes, with what each costs beside them.
+    pub fn held_bytes(&self) -> usize {
+        self.users.held()
     }
 
     pub fn rooms(&self) -> impl Iterator<Item = &Room> {

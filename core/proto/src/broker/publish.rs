@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use super::{Broker, PUBLISHERS_MAX, SWEPT_AT_ONCE, USER_PUBLICATIONS_MAX, WITHHOLD_EVERY, WITHHOLD_MAX};
+use super::{Broker, PUBLISHERS_MAX, SWEPT_AT_ONCE, WITHHOLD_EVERY, WITHHOLD_MAX};
 use crate::limits;
 use crate::machine::Micros;
-use crate::order::{Decision, Publisher, Run};
+use crate::order::{held_cost, Decision, Publisher, Run};
 use crate::planted::{self, Bug};
 use crate::ring::Entry;
 use crate::wire::publish::{published, well_formed, Ack, LinkPublish, ACK_RANGES, ACK_RUNS, PROMPT};
@@ -156,12 +156,9 @@ impl Broker {
         if let Some(at) = self.publishers.get(&key) {
             return Some(*at);
         }
-        let user = frame.publisher.user;
-        let many = self.user_publications.get(&user).copied().unwrap_or(0) as usize >= USER_PUBLICATIONS_MAX;
-        if self.publishers.len() >= PUBLISHERS_MAX || many {
+        if self.publishers.len() >= PUBLISHERS_MAX || !self.users.enter(frame.publisher.user) {
             return None;
         }
-        *self.user_publications.entry(user).or_default() += 1;
         let mut order = Publisher::new(frame.low);
         order.offer(now, 0, 0); // notes the time
         let publication = Some(Box::new(Publication {
@@ -204,6 +201,7 @@ impl Broker {
         let Broker {
             rooms,
             publications,
+            users,
             arena,
             counters,
             ..
@@ -234,6 +232,7 @@ impl Broker {
             counters.messages_published += 1;
         };
         let (held_before, mut released) = (order.held_len(), 0);
+        let mut cost = order.held_cost();
         order.settle(frame.low);
         while let Some(ready) = order.pop_ready() {
             number(order, ready.seq, ready.flags, &ready.data);
@@ -253,13 +252,17 @@ impl Broker {
                         released += 1;
                     }
                 }
-                Decision::Hold => {
+                Decision::Hold if users.hold(publisher.user, held_cost(data.len())) => {
                     order.hold(sequence, flags, data);
+                    cost += held_cost(data.len());
                     held += 1;
                 }
                 Decision::Duplicate { .. } => repeated += 1,
-                Decision::Refuse(_) => ahead += 1,
+                Decision::Hold | Decision::Refuse(_) => ahead += 1,
             }
+        }
+        if cost > order.held_cost() {
+            users.release(publisher.user, cost - order.held_cost());
         }
         counters.messages_held += held;
         counters.dropped_held += held_before as u64 + held - released - order.held_len() as u64;
@@ -493,12 +496,8 @@ impl Broker {
             self.counters.dropped_held += gone.held();
             self.free_publications.push(self.sweep_publication as u32);
             self.publishers.remove(&(gone.room, gone.id));
-            if let Some(count) = self.user_publications.get_mut(&gone.id.user) {
-                *count -= 1;
-                if *count == 0 {
-                    self.user_publications.remove(&gone.id.user);
-                }
-            }
+            self.users.release(gone.id.user, gone.order.held_cost());
+            self.users.leave(gone.id.user);
         }
     }
 }

@@ -559,12 +559,16 @@ pub fn link_room(generation: u32, offset: u64, data: &[&[u8]]) -> Vec<u8> {
 
 /// A proxy's publish frame.
 pub fn link_publish(incarnation: u64, low: u64, first: u64, data: &[&[u8]]) -> Vec<u8> {
+    link_publish_of(42, incarnation, low, first, data)
+}
+
+pub fn link_publish_of(user: u64, incarnation: u64, low: u64, first: u64, data: &[&[u8]]) -> Vec<u8> {
     let messages = messages(data);
     body(|writer| {
         LinkPublish {
             room: room_id(ROOM),
             check: room_key(ROOM).check,
-            publisher: PublisherId { user: 42, incarnation },
+            publisher: PublisherId { user, incarnation },
             session: 7,
             handle: 0,
             sent_at: 1,
