@@ -6,6 +6,7 @@ import os
 import pickle
 import socket
 import traceback
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -221,9 +222,12 @@ async def test_wrong_arguments_are_told(address: muster.testing.Instance) -> Non
             client.join("r", policy="sometimes")  # type: ignore[arg-type]
         with pytest.raises(muster.Invalid, match="positions"):
             await client.join("r", positions=b"\xffnonsense")
+        position = await client.publish("r", b"x")
+        with pytest.raises(muster.Invalid, match=r"positions are bytes, as room\.positions gave them, not Position"):
+            client.join("r", positions=position)  # type: ignore[arg-type]
         with pytest.raises(muster.Invalid, match="a message is bytes, not str"):
             client.publish_nowait("r", "text")  # type: ignore[arg-type]
-        async with client.join("r"):
+        async with client.join("r", positions=client.join("r").positions):  # of a room that was never entered
             pass
     async with muster.connect(address, proxies=()) as client:
         with pytest.raises(muster.Unavailable, match="no proxy"):
@@ -233,12 +237,34 @@ async def test_wrong_arguments_are_told(address: muster.testing.Instance) -> Non
             await client.join("r")
 
 
+@pytest.mark.parametrize("timeout", [float("nan"), "5", timedelta(seconds=5)])
+async def test_a_timeout_that_is_no_number_is_told_before_anything_is_sent(
+    address: muster.testing.Instance, timeout: Any
+) -> None:
+    with pytest.raises(muster.Invalid, match="a time-out is a number of seconds, not"):
+        muster.connect(address, timeout=timeout)
+    async with muster.connect(address) as client:
+        for call in (
+            client.publish("r", b"x", timeout=timeout),
+            client.writable("r", timeout=timeout),
+            client.flush(timeout),
+        ):
+            with pytest.raises(muster.Invalid, match="a time-out is a number of seconds, not"):
+                await call
+        with pytest.raises(muster.Invalid, match="a time-out is a number of seconds, not"):
+            client.join("r", timeout=timeout)
+        assert client.stats()["unacknowledged"] == 0
+
+
 async def test_a_closed_client_says_so(address: muster.testing.Instance) -> None:
     client = muster.connect(address)
     with pytest.raises(muster.Invalid, match="not open"):
         client.publish_nowait("r", b"x")
+    joining = client.join("r")
+    with pytest.raises(muster.Invalid, match="not open"):
+        await joining
     await client
-    room = await client.join("r")
+    room = await joining
     await client.publish("r", b"x")
     await anext(room)
     reading = asyncio.ensure_future(anext(room))

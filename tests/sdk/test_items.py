@@ -15,6 +15,8 @@ def test_positions_compare_within_a_stream_only() -> None:
     assert Position((1, 2, 4), 4) != ONE
     with pytest.raises(ValueError, match="different streams"):
         assert Position((1, 3, 1), 9) > ONE
+    with pytest.raises(TypeError, match="with positions, not with int"):
+        assert ONE < 5  # type: ignore[operator]
 
 
 def test_positions_are_values() -> None:

@@ -1,6 +1,7 @@
 """The client: two sessions in one compiled engine, the rooms that are read, and what waits for an answer."""
 
 import asyncio
+import math
 import os
 import secrets
 from collections import OrderedDict
@@ -80,7 +81,7 @@ class Client:
         # Absolute, as it may be read again after a change of directory.
         self._folder = None if isinstance(instance, Address) or not instance else Path(instance).expanduser().absolute()
         self._gateways, self._proxies, self._token = gateways, proxies, token
-        self._timeout, self._buffer_bytes, self._faults = timeout, buffer_bytes, faults
+        self._timeout, self._buffer_bytes, self._faults = _check_seconds(timeout), buffer_bytes, faults
         self._receive_buffer_bytes = receive_buffer_bytes
         self._state = "new"
         self._sides: list[int] = []
@@ -187,7 +188,9 @@ class Client:
         check_name(name)
         if policy not in POLICIES:
             raise Invalid(f"policy is one of {', '.join(POLICIES)}, not {policy!r}")
-        return Room(self, name, positions, policy, self._timeout if timeout is None else timeout)
+        if not isinstance(positions, bytes | None):
+            raise Invalid(f"positions are bytes, as room.positions gave them, not {type(positions).__name__}")
+        return Room(self, name, positions or None, policy, self._seconds(timeout))
 
     async def publish(self, room: str, data: bytes, *, timeout: float | None = None) -> Position:
         """Return when the room's owner has numbered the message, and with it everything this client published before.
@@ -195,6 +198,7 @@ class Client:
         When the wait ends early (`TimedOut`, `Refused` with the code `busy`, cancellation), the message may be published all
         the same.
         """
+        seconds = self._seconds(timeout)
         publication = self._publication(room)
         self._ticket += 1
         ticket = self._ticket
@@ -204,7 +208,7 @@ class Client:
             if publication.waiting or not self._push(publication, data, ticket):
                 _check_data(data)
                 publication.waiting[ticket] = data
-            return await self.wait(done, self._timeout if timeout is None else timeout, f"publish to {room}", 1)
+            return await self.wait(done, seconds, f"publish to {room}", 1)
         except TimedOut:
             if not self.closed and publication.number is not None and self.engine.put_off(publication.number) == "busy":
                 raise Refused(f"publish to {room}", "busy") from None
@@ -228,12 +232,12 @@ class Client:
 
     async def writable(self, room: str, *, timeout: float | None = None) -> None:
         """Return when `publish_nowait` is worth trying, at once where there is credit."""
+        seconds = self._seconds(timeout)
         publication = self._publication(room)
         if publication.number is not None and not publication.full:
             return
         if publication.writable is None:
             publication.writable = self.loop.create_future()
-        seconds = self._timeout if timeout is None else timeout
         publication.watchers += 1
         try:
             await self.wait(asyncio.shield(publication.writable), seconds, f"wait for {room} to take messages", 1)
@@ -244,7 +248,7 @@ class Client:
     async def flush(self, timeout: float | None = None) -> None:
         """Return when every message of this client is acknowledged. Raises `Refused` if a room refused some."""
         self._check_open()
-        seconds = self._timeout if timeout is None else timeout
+        seconds = self._seconds(timeout)
         count = self._unacknowledged()
         if count:
             if self._flushed is None:
@@ -316,6 +320,9 @@ class Client:
                 raise
             why = "" if self.closed or self.engine.is_ready(side) else f"; the {SESSIONS[side]} {self._down[side]}"
             raise TimedOut(f"{what}: no answer in {seconds:g} s{why}") from None
+
+    def _seconds(self, timeout: float | None) -> float:
+        return self._timeout if timeout is None else _check_seconds(timeout)
 
     # --- publishing -------------------------------------------------------------------------------------------
 
@@ -581,6 +588,12 @@ def check_name(name: str) -> None:
         wrong = "a room name is text"
     if wrong is not None:
         raise BadRoomName(f"{name!r:.80}: {wrong}")
+
+
+def _check_seconds(timeout: float) -> float:
+    if not isinstance(timeout, int | float) or math.isnan(timeout):
+        raise Invalid(f"a time-out is a number of seconds, not {timeout!r}")
+    return timeout
 
 
 def _check_data(data: bytes) -> None:

@@ -72,6 +72,8 @@ class Position:
         return self._offset >= other._offset
 
     def _same_stream(self, other: "Position") -> None:
+        if not isinstance(other, Position):
+            raise TypeError(f"a position compares with positions, not with {type(other).__name__}")
         if self._stream != other._stream:
             raise ValueError(f"{self} and {other} are of different streams: neither is before the other")
 

@@ -65,8 +65,8 @@ class Room:
         if self._joined is not None:
             raise Invalid(f"{self.name}: a room object is joined once; call client.join again")
         client = self._client
-        self._joined = client.loop.create_future()
         self._number = client.enter(self, self._given, POLICIES.index(self._policy))
+        self._joined = client.loop.create_future()
         try:
             await client.wait(self._joined, self._timeout, f"join {self.name}")
         except BaseException:
