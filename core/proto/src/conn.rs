@@ -328,6 +328,16 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         }
     }
 
+    /// Bytes of the peer's records that came before their predecessors.
+    pub fn early_bytes(&self) -> usize {
+        self.log_in.held_bytes()
+    }
+
+    /// From now on there may be so many of them; what is beyond comes again.
+    pub fn hold_at_most(&mut self, bytes: usize) {
+        self.log_in.hold_at_most(bytes);
+    }
+
     /// Appends a record to the control log. `None`: the log is full.
     pub fn record(&mut self, record: &Record<'_>) -> Option<u64> {
         record.encode(|bytes| self.log.push(bytes)).ok()

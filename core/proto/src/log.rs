@@ -346,6 +346,11 @@ impl LogReceiver {
         self.next - 1
     }
 
+    /// From now on so much may be held out of order.
+    pub fn hold_at_most(&mut self, bytes_max: usize) {
+        self.bytes_max = u32::try_from(bytes_max).unwrap_or(u32::MAX);
+    }
+
     /// Bytes held out of order, as counted towards `bytes_max`.
     pub fn held_bytes(&self) -> usize {
         self.held.as_ref().map_or(0, |held| held.cost)

@@ -30,6 +30,10 @@ pub const CONTROL_BURST: u32 = 300;
 const WAITING_MAX: usize = 300;
 /// Their bytes, over all sessions: 256 credentials under way with 16 KiB of joins each.
 pub const WAITING_BYTES_MAX: usize = 4 << 20;
+/// Bytes of records that came before their predecessors, over all sessions: 256 that use all of theirs.
+pub const EARLY_BYTES_MAX: usize = 256 * SESSION_LOG_BYTES;
+/// Of these, a session's that has shown no credential: as many as there may be take half.
+pub const EARLY_UNKNOWN_MAX: usize = EARLY_BYTES_MAX / 2 / HALF_OPEN_MAX;
 /// Sessions at once: 1 M x about 1 KB is 1 GB, the most that one process should hold.
 pub const SESSIONS_MAX: usize = 1 << 20;
 /// How long a refused session stays to tell why.
@@ -133,6 +137,7 @@ pub struct Sessions<T> {
     questions: VecDeque<Question>,
     asking: usize,
     waiting_bytes: usize,
+    early_bytes: usize,
     gone: Vec<T>,
     pub buffer: u32,
 }
@@ -151,6 +156,7 @@ impl<T: Default> Sessions<T> {
             questions: VecDeque::new(),
             asking: 0,
             waiting_bytes: 0,
+            early_bytes: 0,
             gone: Vec::new(),
             buffer: 212_992,
         }
@@ -159,6 +165,11 @@ impl<T: Default> Sessions<T> {
     /// Bytes of records that wait for an answer about a credential.
     pub fn waiting_bytes(&self) -> usize {
         self.waiting_bytes
+    }
+
+    /// Bytes of records that came before their predecessors.
+    pub fn early_bytes(&self) -> usize {
+        self.early_bytes
     }
 
     /// What ended sessions leave behind, for the role to clean up.
@@ -308,7 +319,18 @@ impl<T: Default> Sessions<T> {
             }
             return Control::Done;
         }
+        let early = peer.conn.early_bytes();
+        if frame.kind == FrameKind::Log {
+            let own = if peer.data.is_open() {
+                SESSION_LOG_BYTES
+            } else {
+                EARLY_UNKNOWN_MAX
+            };
+            peer.conn
+                .hold_at_most(own.min(early + EARLY_BYTES_MAX - self.early_bytes));
+        }
         let control = peer.conn.control_frame(now, frame, records);
+        self.early_bytes = self.early_bytes + peer.conn.early_bytes() - early;
         match control {
             Control::Closed(_) => {
                 self.counters.sessions_closed += 1;
@@ -457,6 +479,7 @@ impl<T: Default> Sessions<T> {
                 self.asking -= 1;
             }
             self.waiting_bytes -= peer.data.waiting.iter().map(Vec::len).sum::<usize>();
+            self.early_bytes -= peer.conn.early_bytes();
             self.gone.push(peer.data.data);
         }
     }

@@ -17,6 +17,7 @@ use muster_proto::machine::SocketId;
 use muster_proto::node::{Dice, Identity};
 use muster_proto::proxy::Proxy;
 use muster_proto::router::Router;
+use muster_proto::sessions::{EARLY_BYTES_MAX, EARLY_UNKNOWN_MAX};
 use muster_proto::wire::header::{DatagramKind, Header, HEADER};
 use muster_proto::wire::publish::Positions;
 use muster_proto::wire::record::Record;
@@ -355,6 +356,54 @@ fn sessions_without_a_credential_hold_little() {
     assert!(held > 100_000, "the test holds something: {held} B");
     rig.pass(7_000_000, 500_000);
     assert_eq!(rig.machine.sessions().waiting_bytes(), 0, "and it is given back");
+}
+
+/// Sends a session's log without its first record, as long as the session takes it.
+fn log_without_its_first_record(rig: &mut Rig<Gateway>, at: usize) {
+    let name = "x".repeat(160);
+    rig.peers[at].polite = false;
+    rig.peers[at].conn.log.push(b"never sent").expect("there is room");
+    for request in 1..290 {
+        rig.tell(
+            at,
+            &Record::Join {
+                request,
+                name: name.as_bytes(),
+                positions: Positions::default(),
+            },
+        );
+    }
+}
+
+#[test]
+fn records_that_came_too_early_hold_little() {
+    let me = Identity {
+        node: 0,
+        role: Role::Client,
+        epoch: 0,
+    };
+    let mut rig = Rig::<Gateway>::new();
+    let strangers = (0..100).filter_map(|number| rig.connect(PUBLIC_SOCKET, stranger(100 + number), me));
+    let strangers: Vec<usize> = strangers.collect();
+    for at in &strangers {
+        log_without_its_first_record(&mut rig, *at);
+    }
+    let held = rig.machine.sessions().early_bytes();
+    assert!(
+        held > 0 && held <= strangers.len() * EARLY_UNKNOWN_MAX,
+        "{held} B of strangers"
+    );
+    for number in 0..300 {
+        let at = rig.session(1_000 + number);
+        log_without_its_first_record(&mut rig, at);
+    }
+    let held = rig.machine.sessions().early_bytes();
+    assert!(
+        held > EARLY_BYTES_MAX / 2 && held <= EARLY_BYTES_MAX,
+        "{held} B of 300 members"
+    );
+    rig.pass(40_000_000, 500_000);
+    assert_eq!(rig.machine.sessions().early_bytes(), 0, "and it is given back");
 }
 
 #[test]
