@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::hash::KeyedState;
+use crate::limits::NODES_MAX;
 use crate::wire::record::Membership;
 
 /// Tombstones kept per gateway; the oldest versions go first.
@@ -55,6 +56,9 @@ impl Interest {
     fn view(&mut self, gateway: u32, epoch: u32, changes: &mut Vec<Change>) -> Option<&mut View> {
         let hash = self.hash;
         if self.views.get(&gateway).is_some_and(|view| view.epoch > epoch) {
+            return None;
+        }
+        if self.views.len() >= NODES_MAX && !self.views.contains_key(&gateway) {
             return None;
         }
         if self.views.get(&gateway).is_some_and(|view| view.epoch < epoch) {
@@ -144,6 +148,9 @@ impl Interest {
             let (_, floor, _) = versions.select_nth_unstable(TOMBSTONES_MAX / 2);
             let floor = *floor;
             view.rooms.retain(|_, known| known.present || known.version > floor);
+            if let Some(seen) = &mut view.snapshot {
+                seen.retain(|room| view.rooms.contains_key(room));
+            }
         }
         true
     }
@@ -186,6 +193,11 @@ impl Interest {
         self.views
             .iter()
             .map(|(gateway, view)| (*gateway, view.epoch, view.version))
+    }
+
+    /// Whether anything is known of a gateway.
+    pub fn has(&self, gateway: u32) -> bool {
+        self.views.contains_key(&gateway)
     }
 
     /// Whether a whole snapshot of the gateway's present life has come.
@@ -315,6 +327,28 @@ mod tests {
         }
         let (rooms, _) = interest.rooms_of(1);
         assert!(rooms.len() <= TOMBSTONES_MAX, "{}", rooms.len());
+    }
+
+    #[test]
+    fn a_snapshot_without_end_is_remembered_as_far_as_its_rooms_are() {
+        let (mut interest, mut changes) = (interest(), Vec::new());
+        interest.begin(1, 1, 1, &mut changes);
+        interest.apply(1, 1, said(1, 1, true), &mut changes);
+        for room in 2..4 * TOMBSTONES_MAX as u64 {
+            interest.apply(1, 1, said(room, room, false), &mut changes);
+        }
+        let seen = interest.views[&1].snapshot.as_ref().map_or(0, HashSet::len);
+        assert!(seen <= 1 + TOMBSTONES_MAX, "{seen} rooms");
+        interest.end(1, 1, 2, &mut changes);
+        assert_eq!(interest.wanted(), [(1, 1)]);
+    }
+
+    #[test]
+    fn gateways_without_end_are_not_kept() {
+        let (mut interest, mut changes) = (interest(), Vec::new());
+        let taken = (0..2 * NODES_MAX as u32).filter(|node| interest.begin(*node, 1, 1, &mut changes));
+        assert_eq!(taken.count(), NODES_MAX);
+        assert!(interest.begin(1, 2, 1, &mut changes), "who is known lives on");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::conn::{Conn, Control, Reject};
 use crate::door::{reset_token, Accepted, Door, Knock};
 use crate::handshake::{same, ClusterKeys, InitiatorKey};
+use crate::limits::NODES_MAX;
 use crate::machine::{Addr, Arrival, Micros, Outbox, SocketId};
 use crate::node::{Identity, Node};
 use crate::table::Table;
@@ -54,6 +55,8 @@ crate::counters! {
         link_dropped_frame,
         /// Handshakes refused: the node's epoch is lower than one seen.
         link_refused_epoch,
+        /// Links refused: too many nodes.
+        link_refused_full,
         /// Links that came up.
         links_up,
         /// Links that were lost.
@@ -251,6 +254,11 @@ impl Links {
         let peer = link.data.peer;
         if self.epochs.get(&peer.node).is_some_and(|known| *known > peer.epoch) {
             self.counters.link_refused_epoch += 1;
+            self.table.remove(slot);
+            return;
+        }
+        if self.epochs.len() >= NODES_MAX && !self.epochs.contains_key(&peer.node) {
+            self.counters.link_refused_full += 1;
             self.table.remove(slot);
             return;
         }
@@ -663,6 +671,17 @@ mod tests {
                 peer: again
             })
         );
+    }
+
+    #[test]
+    fn nodes_without_end_are_not_remembered() {
+        let mut links = links();
+        links.epochs = (100..100 + NODES_MAX as u32).map(|node| (node, 1)).collect();
+        linked(&mut links, 5, 1);
+        assert_eq!((links.change(), links.counters.link_refused_full), (None, 1));
+        links.epochs.insert(9, 1);
+        linked(&mut links, 5, 2);
+        assert!(links.change().is_some(), "who was here before may come back");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::publish::Acks;
 use super::resends::{Range, Resends};
 use super::room::Room;
-use super::{Broker, GatewayPeer};
+use super::{enqueue, Broker, GatewayPeer};
 use crate::codec::Writer;
 use crate::conn::Heard;
 use crate::limits;
@@ -28,6 +28,7 @@ impl Broker {
         let Broker {
             rooms, gateways, links, ..
         } = self;
+        let count = rooms.len();
         let Some(room) = rooms[at as usize].as_deref_mut() else {
             return;
         };
@@ -37,7 +38,7 @@ impl Broker {
             };
             let Some(slot) = gateway.link else { continue };
             cursor.queued = true;
-            gateway.pending.push_back(at);
+            enqueue(&mut gateway.pending, at, count);
             links.table.mark(slot);
         }
     }

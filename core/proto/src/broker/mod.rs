@@ -45,6 +45,8 @@ const WITHHOLD_EVERY: Micros = 20_000;
 const SWEEP_EVERY: Micros = 1_000_000;
 /// Idle state looked at in one sweep: about a millisecond, and all of it within two minutes.
 const SWEPT_AT_ONCE: usize = 8_192;
+/// Places in a gateway's queue of rooms beyond two for each room, before it is looked through.
+const QUEUE_SPARE: usize = 1_024;
 
 /// How a broker is set up.
 pub struct BrokerConfig {
@@ -127,6 +129,15 @@ struct GatewayPeer {
     history: Resends,
     /// Datagrams, to know whose turn it is.
     turn: u32,
+}
+
+/// Puts a room into a gateway's queue. One that came and went may be in it several times, so now and then it is looked through.
+fn enqueue(queue: &mut VecDeque<u32>, at: u32, rooms: usize) {
+    queue.push_back(at);
+    if queue.len() > 2 * rooms + QUEUE_SPARE {
+        let mut known = HashSet::new();
+        queue.retain(|at| known.insert(*at));
+    }
 }
 
 impl GatewayPeer {
@@ -361,14 +372,23 @@ impl Broker {
         let told = self.routers.entry(router).or_default();
         match *record {
             Record::GatewayBegin { node, epoch, version } => {
-                told.gateways.insert(node);
                 self.interest.begin(node, epoch, version, &mut changes);
+                if self.interest.has(node) {
+                    told.gateways.insert(node);
+                }
             }
             Record::GatewayMembership {
                 node,
                 epoch,
                 membership,
             } => {
+                let full = self.interest.kept() >= self.rooms_max;
+                if full && !self.interest.knows(node, membership.room) {
+                    if membership.present {
+                        self.refuse_room(now, node, membership.room, Code::Busy);
+                    }
+                    return true;
+                }
                 self.interest.apply(node, epoch, membership, &mut changes);
             }
             Record::GatewayEnd { node, epoch, version } => {
@@ -526,7 +546,7 @@ impl Broker {
         };
         if !cursor.head_due {
             cursor.head_due = true;
-            gateway.heads.push_back(at);
+            enqueue(&mut gateway.heads, at, self.rooms.len());
         }
         self.links.table.mark(slot);
     }
@@ -628,8 +648,7 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_broker_without_place_refuses_rooms_to_gateways_and_publishers_alike() {
+    fn broker() -> Broker {
         let me = Identity {
             node: 1,
             role: Role::Broker,
@@ -653,6 +672,58 @@ mod tests {
             addr: Default::default(),
         };
         broker.placement.nodes.push(node);
+        broker
+    }
+
+    /// What a router says of a room of gateway 2.
+    fn told(room: u64, version: u64, present: bool) -> Record<'static> {
+        let membership = crate::wire::record::Membership {
+            room,
+            check: room,
+            version,
+            present,
+        };
+        Record::GatewayMembership {
+            node: 2,
+            epoch: 1,
+            membership,
+        }
+    }
+
+    #[test]
+    fn a_router_cannot_tell_a_broker_of_more_rooms_than_there_may_be() {
+        let mut broker = broker();
+        broker.rooms_max = 3;
+        for room in 10..20 {
+            assert!(broker.membership(0, 4, &told(room, room, room % 2 == 0)));
+        }
+        assert_eq!((broker.interest.kept(), broker.counters.refused_full), (3, 3));
+        assert!(broker.membership(0, 4, &told(12, 30, false)), "what is known may end");
+        assert_eq!(broker.interest.wanted(), [(2, 10)]);
+    }
+
+    /// Each coming put its head into a queue that a link without a window never empties.
+    #[test]
+    fn rooms_that_come_and_go_wait_once_for_a_gateway() {
+        let mut broker = broker();
+        let peer = Identity {
+            node: 2,
+            role: Role::Gateway,
+            epoch: 1,
+        };
+        broker.gateway_up(0, 0, peer);
+        for version in 1..10_000 {
+            assert!(broker.membership(0, 4, &told(10 + version / 2 % 3, version, version % 2 == 0)));
+        }
+        let gateway = &broker.gateways[&2];
+        let waiting = gateway.heads.len() + gateway.pending.len();
+        assert!(waiting <= 2 * (QUEUE_SPARE + 2 * broker.rooms.len()), "{waiting} wait");
+        assert!(gateway.heads.contains(&0));
+    }
+
+    #[test]
+    fn a_broker_without_place_refuses_rooms_to_gateways_and_publishers_alike() {
+        let mut broker = broker();
         broker.rooms_max = 1;
         for room in [10, 11] {
             let change = Change {
