@@ -6,6 +6,7 @@ import os
 import pickle
 import socket
 import traceback
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -254,6 +255,41 @@ async def test_a_timeout_that_is_no_number_is_told_before_anything_is_sent(
         with pytest.raises(muster.Invalid, match="a time-out is a number of seconds, not"):
             client.join("r", timeout=timeout)
         assert client.stats()["unacknowledged"] == 0
+
+
+async def test_a_client_belongs_to_the_loop_that_opened_it(address: muster.testing.Instance) -> None:
+    async with muster.connect(address) as client:
+        await client.publish("r", b"x")
+        calls: list[Callable[[], Any]] = [
+            lambda: client.publish("r", b"x"),
+            lambda: client.join("other"),
+            lambda: client.writable("r"),
+            client.flush,
+            client.close,
+            lambda: asyncio.sleep(0, client.publish_nowait("r", b"x")),
+        ]
+
+        async def elsewhere() -> None:
+            for call in calls:
+                with pytest.raises(muster.Invalid, match="belongs to the loop that opened it"):
+                    await call()
+
+        await asyncio.to_thread(asyncio.run, elsewhere())
+        with pytest.raises(muster.Invalid, match="belongs to the loop that opened it"):
+            await asyncio.to_thread(client.publish_nowait, "r", b"x")
+        assert (await client.publish("r", b"y")).offset == 2
+
+
+def test_a_client_whose_loop_has_ended_takes_nothing_more() -> None:
+    async def opened() -> muster.Client:
+        async with muster.testing.instance() as address:
+            client = await muster.connect(address)
+            await client.publish("r", b"x")
+            return client
+
+    client = asyncio.run(opened())
+    with pytest.raises(muster.Invalid, match="belongs to the loop that opened it"):
+        client.publish_nowait("r", b"never")
 
 
 async def test_a_closed_client_says_so(address: muster.testing.Instance) -> None:

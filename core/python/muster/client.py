@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import get_ident
 from types import TracebackType
 from typing import Any, Final, TypedDict, TypeVar, final
 
@@ -119,7 +120,7 @@ class Client:
         if self._state != "new":
             raise Invalid("a client is opened once; call muster.connect again")
         self._known = address = self._address()
-        self.loop = asyncio.get_running_loop()
+        self.loop, self._thread = asyncio.get_running_loop(), get_ident()
         try:
             self.engine = ClientEngine(
                 **_servers(address),
@@ -150,17 +151,18 @@ class Client:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            if kind is None and not self.closed:
-                await self.flush()
-        finally:
+        if kind is None:
+            await self.close()
+        else:
             self._close(Closed("the client is closed"))
 
     async def close(self, timeout: float | None = None) -> None:
         """Wait until everything published is acknowledged, then say goodbye. Raises `TimedOut`, and is closed anyway."""
+        if self.closed:
+            return
+        self._check_open()
         try:
-            if not self.closed:
-                await self.flush(timeout)
+            await self.flush(timeout)
         finally:
             self._close(Closed("the client is closed"))
 
@@ -224,7 +226,8 @@ class Client:
         What was taken is repeated until the owner has it, through other proxies if need be; `flush` waits for that.
         """
         publication = self._publications.get(room)
-        if publication is None or publication.refused is not None or self._state != "open":
+        elsewhere = self._state != "open" or get_ident() != self._thread or self.loop.is_closed()
+        if elsewhere or publication is None or publication.refused is not None:
             publication = self._publication(room)
         taken = not publication.waiting and self._push(publication, data, 0)
         self._drop_unwanted(publication)
@@ -496,6 +499,8 @@ class Client:
 
     def _check_open(self) -> None:
         if self._state == "open":
+            if self.loop is not _running_loop():
+                raise Invalid("this client belongs to the loop that opened it, and is used while that runs")
             return
         if self._failed is not None:
             raise copy(self._failed)
@@ -578,6 +583,13 @@ def _endpoint(known: Endpoint) -> tuple[str, int, bytes]:
         return host, port, bytes.fromhex(key)
     except (ValueError, TypeError):
         raise Invalid(f"{host}:{port}: the public key is no hex") from None
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def check_name(name: str) -> None:
