@@ -1,10 +1,12 @@
 """Mistakes and misfortune: each has a type, a code, one clear line, and an end in time."""
 
 import asyncio
+import gc
 import json
 import os
 import pickle
 import socket
+import threading
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
@@ -290,6 +292,27 @@ def test_a_client_whose_loop_has_ended_takes_nothing_more() -> None:
     client = asyncio.run(opened())
     with pytest.raises(muster.Invalid, match="belongs to the loop that opened it"):
         client.publish_nowait("r", b"never")
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_a_thread_left_behind_can_be_collected_by_another() -> None:
+    async def use(closes: bool) -> None:
+        running = muster.testing.instance()
+        address = await running.__aenter__()
+        client = await muster.connect(address)
+        await client.publish("r", b"x")
+        if closes:
+            await client.close()
+            address.close()
+
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    for closes in (False, True):
+        thread = threading.Thread(target=lambda: asyncio.run(use(closes)))  # noqa: B023
+        thread.start()
+        thread.join()
+        gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 async def test_a_closed_client_says_so(address: muster.testing.Instance) -> None:

@@ -180,7 +180,7 @@ impl Outbox {
 }
 
 /// Unpredictable bytes for keys, cookies and tokens. Drivers give the kernel's; only the simulator gives seeded ones.
-pub trait Entropy: Send {
+pub trait Entropy: Send + Sync {
     fn fill(&mut self, bytes: &mut [u8]);
 }
 

@@ -27,7 +27,7 @@ const TOO_LONG: u8 = 2;
 const REFUSED: u8 = 3;
 
 /// Sessions with a gateway and a proxy, the rooms that are read and those that are written.
-#[pyclass(unsendable, module = "muster._core")]
+#[pyclass(module = "muster._core")]
 pub struct ClientEngine {
     driver: Option<Driver<Client>>,
     events: Vec<ClientEvent>,

@@ -8,7 +8,7 @@ use pyo3::types::{PyBytes, PyDict};
 use crate::convert::{self, array, FaultRule};
 
 /// Thousands of members and one publisher in this thread, checking every byte.
-#[pyclass(unsendable, module = "muster._core")]
+#[pyclass(module = "muster._core")]
 pub struct LoadEngine {
     load: Load,
 }
@@ -148,7 +148,7 @@ impl LoadEngine {
 }
 
 /// Sealed publishes of many real sessions, and the proxy that takes them, step by step for whoever holds the clock.
-#[pyclass(unsendable, module = "muster._core")]
+#[pyclass(module = "muster._core")]
 pub struct FeedEngine {
     feed: Feed,
 }

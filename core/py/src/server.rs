@@ -352,7 +352,7 @@ fn cluster(node: u32, key: &(u8, Vec<u8>)) -> PyResult<(ClusterKeys, [u8; 32])> 
 macro_rules! engine {
     ($(#[$doc:meta])* $name:ident, $machine:ident, $extra:tt) => {
         $(#[$doc])*
-        #[pyclass(unsendable, module = "muster._core")]
+        #[pyclass(module = "muster._core")]
         pub struct $name {
             running: Option<Running<$machine>>,
         }

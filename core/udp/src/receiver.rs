@@ -48,6 +48,8 @@ pub struct Receiver {
 // SAFETY: the raw pointers in `headers` and `iovs` lead into boxes that the same value owns, and are written anew before
 // each call that follows them.
 unsafe impl Send for Receiver {}
+// SAFETY: nothing follows them through a shared reference.
+unsafe impl Sync for Receiver {}
 
 impl Receiver {
     /// A slab for sockets with GRO or for sockets all without it.

@@ -77,6 +77,8 @@ pub struct Sender {
 
 // SAFETY: every raw pointer in it is written anew before the call that follows it.
 unsafe impl Send for Sender {}
+// SAFETY: nothing follows them through a shared reference.
+unsafe impl Sync for Sender {}
 
 impl Default for Sender {
     fn default() -> Self {
