@@ -1,5 +1,6 @@
 """`muster pub ROOM`: every line of stdin is a message."""
 
+import asyncio
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
@@ -35,7 +36,7 @@ async def send(client: Client, room: str, step: Callable[[int], None]) -> int:
                     await client.writable(room)
                 sent += 1
             step(sent)
-    except UserError:  # the lines before it are published all the same
+    except (UserError, asyncio.CancelledError):  # the lines before it, or before a signal, are published all the same
         await client.flush()
         raise
     await client.flush()

@@ -128,6 +128,23 @@ async def test_all_lines_are_published_in_order_and_the_last_is_waited_for(monke
     assert client.flushed == 1000
 
 
+async def test_a_signal_waits_for_what_was_read_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client()
+
+    async def given(_descriptor: int, _longest: int) -> AsyncIterator[list[bytes]]:
+        yield [b"one"]
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(pipes, "lines", given)
+    stepped = asyncio.Event()
+    sending = asyncio.create_task(pub.send(client, "room", lambda sent: stepped.set()))
+    await stepped.wait()
+    sending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+    assert client.flushed == 1
+
+
 async def test_nothing_is_published_for_no_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     await feed(monkeypatch, [])
     client = Client()
