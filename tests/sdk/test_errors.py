@@ -190,7 +190,7 @@ async def test_what_an_owner_has_no_place_for_is_refused_when_the_wait_ends(
 async def test_an_owner_that_is_not_there_puts_publishers_off(address: muster.testing.Instance) -> None:
     async with muster.connect(address) as client:
         await client.publish("r", b"x")
-        number = client._publications["r"].number
+        number = client._publications["default:r"].number
         assert number is not None
         assert client.engine.put_off(number) is None
         address.stop("broker")

@@ -183,6 +183,15 @@ async def test_who_asks_late_whether_a_room_is_writable_is_told_at_once(address:
         assert client.publish_nowait("r", b"last")
 
 
+async def test_messages_to_a_room_keep_their_order_under_either_name(address: muster.testing.Instance) -> None:
+    async with muster.connect(address) as client, client.join("r") as room:
+        for number in range(1_000):
+            name = ("r", "default:r")[number % 7 == 0]
+            while not client.publish_nowait(name, b"%d" % number):
+                await client.writable(name)
+        assert await take(room, 1_000) == [b"%d" % number for number in range(1_000)]
+
+
 async def test_a_room_can_be_left_and_joined_again_at_once(address: muster.testing.Instance) -> None:
     async with muster.connect(address) as client:
         for number in range(20):

@@ -94,7 +94,7 @@ class Client:
         self._rooms: dict[int, Room] = {}
         self._names: set[str] = set()
         self._left = dict.fromkeys(COUNTS, 0)
-        self._publications: dict[str, _Publication] = {}
+        self._publications: dict[str, _Publication] = {}  # by full name
         self._by_number: dict[int, _Publication] = {}
         self._untold: MusterError | None = None
         self._tickets: dict[int, tuple[_Publication, asyncio.Future[Position]]] = {}
@@ -225,7 +225,7 @@ class Client:
 
         What was taken is repeated until the owner has it, through other proxies if need be; `flush` waits for that.
         """
-        publication = self._publications.get(room)
+        publication = self._publications.get(_full_name(room))
         elsewhere = self._state != "open" or get_ident() != self._thread or self.loop.is_closed()
         if elsewhere or publication is None or publication.refused is not None:
             publication = self._publication(room)
@@ -331,12 +331,13 @@ class Client:
 
     def _publication(self, room: str) -> _Publication:
         self._check_open()
-        publication = self._publications.get(room)
+        full = _full_name(room)
+        publication = self._publications.get(full)
         if publication is None:
             check_name(room)
             if 1 not in self._sides:
                 raise Unavailable("this client has no proxy; give connect(proxies=…)")
-            publication = self._publications[room] = _Publication(room)
+            publication = self._publications[full] = _Publication(room)
             self._place(publication)
         if publication.refused is not None:
             publication.told = True
@@ -352,7 +353,7 @@ class Client:
         self._by_number[publication.number] = publication
         if closed is not None:
             gone = self._by_number.pop(closed)
-            del self._publications[gone.name]
+            del self._publications[_full_name(gone.name)]
             if not gone.told:
                 self._untold = self._untold or gone.refused
         return True
@@ -360,7 +361,7 @@ class Client:
     def _drop_unwanted(self, publication: _Publication) -> None:
         """Forget a room that found no place, once nobody waits for one."""
         if publication.number is None and not publication.watchers and not publication.waiting:
-            self._publications.pop(publication.name, None)
+            self._publications.pop(_full_name(publication.name), None)
             self._check_flushed()
 
     def _push(self, publication: _Publication, data: bytes, ticket: int) -> bool:
@@ -616,7 +617,7 @@ def _check_data(data: bytes) -> None:
 
 
 def _full_name(name: str) -> str:
-    return name if ":" in name else f"{DEFAULT_NAMESPACE}:{name}"
+    return f"{DEFAULT_NAMESPACE}:{name}" if isinstance(name, str) and ":" not in name else name
 
 
 def _fail(future: "asyncio.Future[Any]", error: MusterError) -> None:
