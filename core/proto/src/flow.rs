@@ -18,7 +18,7 @@ pub const CWND_MAX: f32 = 16_384.0;
 /// Factor of one cut.
 pub const CWND_CUT: f32 = 0.7;
 /// A round is judged only when it saw this many datagrams; fewer tell nothing about a rate of 5 %.
-const ROUND_MIN: u64 = 50;
+const ROUND_MIN: u64 = 20;
 /// Queueing beyond the smallest round trip that counts as congestion.
 const QUEUE_MAX: u32 = 50_000;
 /// The smallest round trip is forgotten after this, since paths change.
@@ -60,6 +60,8 @@ pub struct Flow {
     rtt: u32,
     rtt_min: u32,
     rtt_min_at: Micros,
+    /// What a round trip took beyond the smallest when too little was in flight to queue: the path became longer, or varies.
+    not_ours: u32,
     round_start: u64,
     round_end: u64,
     round_received: u32,
@@ -67,6 +69,8 @@ pub struct Flow {
     progress_at: Micros,
     cut_at: Micros,
     backoff: u8,
+    /// The windows before the silence that gave up what was in flight.
+    before: (f32, f32),
     limited: bool,
     marks: VecDeque<Mark>,
 }
@@ -89,6 +93,7 @@ impl Flow {
             rtt: 0,
             rtt_min: u32::MAX,
             rtt_min_at: 0,
+            not_ours: 0,
             round_start: 0,
             round_end: 0,
             round_received: 0,
@@ -96,6 +101,7 @@ impl Flow {
             progress_at: 0,
             cut_at: 0,
             backoff: 0,
+            before: (CWND_FIRST, CWND_MAX),
             limited: false,
             marks: VecDeque::new(),
         }
@@ -210,13 +216,15 @@ impl Flow {
         self.window = status.window;
         let newly = status.highest.saturating_sub(self.acked);
         if newly == 0 {
+            if self.backoff > 0 && status.missing_len == 0 {
+                self.undo(now);
+            }
             return true;
         }
         self.acked = status.highest;
         self.inquired_at = now;
         self.received = status.received;
         self.progress_at = now;
-        self.backoff = 0;
         let mut sample = None;
         while let Some(mark) = self.marks.front().copied() {
             if mark.sequence <= status.highest {
@@ -244,24 +252,49 @@ impl Flow {
             self.marks = VecDeque::new(); // an idle connection keeps no memory for it
         }
         if let Some(at) = sample {
-            self.sample(now, now.saturating_sub(at).saturating_sub(Micros::from(status.delay)));
+            let rtt = now.saturating_sub(at).saturating_sub(Micros::from(status.delay));
+            self.sample(now, at, rtt);
         }
-        self.grow(newly);
-        self.judge(now, status);
+        let lossy = self.lossy(status);
+        if !lossy {
+            self.grow(newly);
+        }
+        self.judge(now, status, lossy);
         true
     }
 
-    fn sample(&mut self, now: Micros, rtt: Micros) {
+    /// Takes the round trip of a datagram that left at `at`.
+    fn sample(&mut self, now: Micros, at: Micros, rtt: Micros) {
         let rtt = u32::try_from(rtt.max(1)).unwrap_or(u32::MAX);
         self.rtt = if self.rtt == 0 {
             rtt
         } else {
             (u64::from(self.rtt) * 7 / 8 + u64::from(rtt) / 8) as u32
         };
-        if rtt <= self.rtt_min || now - self.rtt_min_at > MIN_RTT_AGE {
+        if Micros::from(rtt) <= self.patience() {
+            self.backoff = 0;
+        }
+        let old = now - self.rtt_min_at > MIN_RTT_AGE;
+        if old || rtt <= self.rtt_min {
             self.rtt_min = rtt;
             self.rtt_min_at = now;
         }
+        if old {
+            self.not_ours = 0;
+        }
+        if self.at_floor() && at >= self.cut_at && rtt > self.queue() {
+            self.not_ours = rtt - self.rtt_min;
+            self.threshold = CWND_MAX;
+        }
+    }
+
+    fn at_floor(&self) -> bool {
+        self.cwnd < CWND_FLOOR + 1.0
+    }
+
+    /// A longer round trip is a queue.
+    fn queue(&self) -> u32 {
+        self.rtt_min.saturating_add(self.not_ours).saturating_add(QUEUE_MAX)
     }
 
     fn grow(&mut self, newly: u64) {
@@ -278,18 +311,31 @@ impl Flow {
         self.cwnd = self.cwnd.min(CWND_MAX);
     }
 
+    /// What silence gave up has come, all of it: it only took longer than was waited for. The wait stays as long as it has
+    /// become until a round trip fits into the usual one.
+    fn undo(&mut self, now: Micros) {
+        let (cwnd, threshold) = std::mem::take(&mut self.before);
+        self.cwnd = self.cwnd.max(cwnd);
+        self.threshold = self.threshold.max(threshold);
+        self.progress_at = now;
+    }
+
+    /// Whether this round lost more than 5 % plus two standard deviations: a handful lost by chance is no congestion.
+    fn lossy(&self, status: &Status) -> bool {
+        let total = status.highest.saturating_sub(self.round_start);
+        let lost = total.saturating_sub(u64::from(status.received.wrapping_sub(self.round_received)));
+        lost as f32 > total as f32 * 0.05 + 2.0 * (total as f32 * 0.05).sqrt()
+    }
+
     /// Judges loss and queueing once per round trip.
-    fn judge(&mut self, now: Micros, status: &Status) {
+    fn judge(&mut self, now: Micros, status: &Status, lossy: bool) {
         if status.highest < self.round_end {
             return;
         }
         let total = status.highest - self.round_start;
-        let queued = self.rtt_min != u32::MAX && self.rtt > self.rtt_min.saturating_add(QUEUE_MAX);
-        let lost = total.saturating_sub(u64::from(status.received.wrapping_sub(self.round_received)));
-        // 5 % plus two standard deviations: a handful of datagrams lost by chance is no congestion.
-        let bearable = total as f32 * 0.05 + 2.0 * (total as f32 * 0.05).sqrt();
-        let lossy = total >= ROUND_MIN && lost as f32 > bearable;
-        if (lossy || queued) && now - self.cut_at >= self.rtt() {
+        let lossy = lossy && total >= ROUND_MIN;
+        let queued = self.rtt > self.queue();
+        if (lossy || queued) && !self.at_floor() && now - self.cut_at >= self.rtt() {
             self.cut(now);
         }
         if total >= ROUND_MIN {
@@ -310,15 +356,22 @@ impl Flow {
         (self.in_flight() > 0).then(|| self.progress_at + self.rto())
     }
 
+    /// How long silence lasts at least before everything in flight is given up.
+    fn patience(&self) -> Micros {
+        (4 * self.rtt()).clamp(RTO_MIN, RTO_MAX)
+    }
+
     fn rto(&self) -> Micros {
-        let base = (4 * self.rtt()).clamp(RTO_MIN, RTO_MAX);
-        (base << self.backoff.min(3)).min(RTO_MAX)
+        (self.patience() << self.backoff.min(3)).min(RTO_MAX)
     }
 
     /// Gives up what is in flight when its time has come. True if it did: the caller asks for a status.
     pub fn timeout(&mut self, now: Micros) -> bool {
         if self.timeout_at().is_none_or(|at| now < at) {
             return false;
+        }
+        if self.backoff == 0 || !self.at_floor() {
+            self.before = (self.cwnd, self.threshold);
         }
         self.acked = self.next - 1;
         self.charged_acked = self.charged;
@@ -460,6 +513,76 @@ mod tests {
         flow.sent(2000, 100, true);
         assert!(flow.status(3000, &status(3, 3)));
         assert_eq!(flow.in_flight(), 0);
+    }
+
+    /// Who always has more to send, over a path that says of each datagram after how long its status comes; none: it is lost.
+    /// Gives the window at the end of each second.
+    fn sends_for(
+        flow: &mut Flow,
+        from: Micros,
+        seconds: u64,
+        mut path: impl FnMut(Micros) -> Option<Micros>,
+    ) -> Vec<u32> {
+        let mut back: VecDeque<(Micros, Status)> = VecDeque::new();
+        let (mut windows, mut received) = (Vec::new(), flow.received);
+        for now in (from..from + seconds * 1_000_000).step_by(1_000) {
+            while back.front().is_some_and(|(at, _)| now >= *at) {
+                let (_, status) = back.pop_front().unwrap();
+                flow.status(now, &status);
+            }
+            let asks = flow.timeout(now);
+            for _ in 0..flow.available(1200) + usize::from(asks) {
+                let sequence = flow.sent(now, 1200, true);
+                let asks = flow.inquires(now) || asks;
+                if let Some(wait) = path(now) {
+                    received += 1;
+                    if asks {
+                        let missing_len = u8::from(u64::from(received) < sequence);
+                        let status = status(sequence, received);
+                        back.push_back((now + wait, Status { missing_len, ..status }));
+                    }
+                }
+            }
+            if (now + 1_000 - from) % 1_000_000 == 0 {
+                windows.push(flow.cwnd as u32);
+            }
+        }
+        windows
+    }
+
+    /// The first statuses came after the silence that gives up, three times: two datagrams a round trip, one more with each.
+    #[test]
+    fn a_round_trip_of_800_ms_opens_the_window_as_a_short_one_does() {
+        let windows = sends_for(&mut Flow::new(1 << 20), 0, 6, |_| Some(800_000));
+        assert!(windows[5] >= 100, "{windows:?}");
+    }
+
+    /// It looked like a queue for the ten seconds in which the short one was remembered, and cost the window for forty more.
+    #[test]
+    fn a_path_that_becomes_longer_is_no_queue() {
+        let mut flow = Flow::new(1 << 20);
+        sends_for(&mut flow, 0, 1, |_| Some(1_000));
+        flow.cwnd = 20.0;
+        let windows = sends_for(&mut flow, 1_000_000, 16, |_| Some(800_000));
+        assert!(windows[15] >= 50, "{windows:?}");
+    }
+
+    /// 256 kbit/s before which two datagrams have room: they were sent four times what passes.
+    #[test]
+    fn a_path_that_loses_for_want_of_room_is_not_flooded() {
+        let (mut free, mut sent, mut lost) = (0, 0u32, 0u32);
+        let windows = sends_for(&mut Flow::new(1 << 20), 0, 30, |now| {
+            let late = now > 10_000_000;
+            let queued = u64::saturating_sub(free, now);
+            sent += u32::from(late);
+            if queued > 50_000 {
+                lost += u32::from(late);
+                return None;
+            }
+            free = now + queued + 38_000;
+            Some(queued + 38_000 + 40_000)
+        });
+        assert!(lost * 3 < sent, "{lost} of {sent} were lost: {windows:?}");
     }
 
     #[test]
