@@ -56,6 +56,12 @@ async def test_a_token_that_is_no_longer_good_ends_readers_and_publishers() -> N
         with pytest.raises(muster.Refused, match="bad_credential"):
             async with asyncio.timeout(20):
                 await client.publish("r", b"y")
+        async with asyncio.timeout(1):
+            for call in (client.join("another"), client.publish("another", b"z"), client.writable("another")):
+                with pytest.raises(muster.Refused, match="bad_credential"):
+                    await call
+        with pytest.raises(muster.Refused, match="bad_credential"):
+            client.publish_nowait("another", b"z")
 
 
 async def test_an_error_that_is_told_again_keeps_nothing_of_the_times_before(address: muster.testing.Instance) -> None:

@@ -89,6 +89,7 @@ class Client:
         self._failed: MusterError | None = None
         self._down = ["does not answer", "does not answer"]
         self._lost: set[int] = set()
+        self._refused: dict[int, MusterError] = {}
         self._look: asyncio.TimerHandle | None = None
         self._opened: dict[int, asyncio.Future[None]] = {}
         self._rooms: dict[int, Room] = {}
@@ -290,6 +291,8 @@ class Client:
         self._check_open()
         if 0 not in self._sides:
             raise Unavailable("this client has no gateway; give connect(gateways=…)")
+        if 0 in self._refused:
+            raise copy(self._refused[0])
         full = _full_name(room.name)
         if full in self._names:
             raise Invalid(f"{room.name}: this client is in that room already")
@@ -337,6 +340,8 @@ class Client:
             check_name(room)
             if 1 not in self._sides:
                 raise Unavailable("this client has no proxy; give connect(proxies=…)")
+            if 1 in self._refused:
+                raise copy(self._refused[1])
             publication = self._publications[full] = _Publication(room)
             self._place(publication)
         if publication.refused is not None:
@@ -401,6 +406,7 @@ class Client:
     def _on_ready(self, side: int, _user: int) -> None:
         self._down[side] = "does not answer"
         self._lost.discard(side)
+        self._refused.pop(side, None)
         if not self._opened[side].done():
             self._opened[side].set_result(None)
 
@@ -430,6 +436,7 @@ class Client:
         return True
 
     def _fail(self, side: int, error: MusterError) -> None:
+        self._refused[side] = error
         if not self._opened[side].done():
             _fail(self._opened[side], error)
         if side == 0:
