@@ -321,6 +321,20 @@ def test_what_a_thread_left_behind_can_be_collected_by_another() -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+async def test_a_role_that_runs_or_does_not_is_told(address: muster.testing.Instance) -> None:
+    with pytest.raises(muster.Invalid, match="the gateway runs already"):
+        address.start("gateway")
+    address.stop("gateway")
+    for call in (address.stop, address.restart, address.status):
+        with pytest.raises(muster.Invalid, match="the gateway does not run"):
+            call("gateway")
+        with pytest.raises(muster.Invalid, match="a role is one of router, broker, gateway, proxy, not 'edge'"):
+            call("edge")  # type: ignore[arg-type]
+    address.start("gateway")
+    async with muster.connect(address) as client:
+        await client.publish("r", b"x")
+
+
 async def test_a_closed_client_says_so(address: muster.testing.Instance) -> None:
     client = muster.connect(address)
     with pytest.raises(muster.Invalid, match="not open"):

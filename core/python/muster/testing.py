@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, Protocol
 
 from ._core import BrokerEngine, GatewayEngine, ProxyEngine, RouterEngine, public_key
 from .client import Fault
+from .errors import Invalid
 from .instance import Address, Endpoint
 from .turns import Engine, Event, Turns
 
@@ -61,11 +62,14 @@ class Instance(Address):
 
     def stop(self, role: Role) -> None:
         """End one role as a crash does: nobody is told."""
+        self._engine(role)
         self._running.pop(role).close()
         del self._engines[role]
 
     def start(self, role: Role) -> None:
         """Start a stopped role again, at the same address, with nothing of what it knew."""
+        if role in self._running:
+            raise Invalid(f"the {role} runs already")
         self._make(role)
         self._run(role)
 
@@ -76,7 +80,7 @@ class Instance(Address):
 
     def status(self, role: Role) -> dict[str, Any]:
         """What the role's engine says of itself."""
-        status: dict[str, Any] = self._engines[role].status()
+        status: dict[str, Any] = self._engine(role).status()
         return status
 
     def close(self) -> None:
@@ -85,6 +89,13 @@ class Instance(Address):
             self.stop(role)
         if self._errors:
             raise self._errors[0]
+
+    def _engine(self, role: Role) -> Any:
+        if role not in ROLES:
+            raise Invalid(f"a role is one of {', '.join(ROLES)}, not {role!r}")
+        if role not in self._running:
+            raise Invalid(f"the {role} does not run")
+        return self._engines[role]
 
     def _endpoint(self, role: Role) -> Endpoint:
         return HOST, self._ports[role][0], bytes(public_key(self._secrets[role])).hex()
