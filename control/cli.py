@@ -200,6 +200,10 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout = None  # what it still holds would be tried once more
         where = f"{error.filename}: " if error.filename else ""
         return fail(f"{where}{error.strerror or error}", FAILURE)
+    except MemoryError:
+        return fail("there is too little memory, or `ulimit -v` leaves too little", FAILURE)
+    except ImportError as error:  # also where there is no memory to map it
+        return fail(f"cannot load: {error}", FAILURE)
     except typer.Abort:
         return 130
     except Exception as error:

@@ -1,8 +1,10 @@
 """What several commands share: the instance they mean, its admin ports, and how a coroutine is run to its end."""
 
 import asyncio
+import contextlib
 import http.client
 import json
+import resource
 import signal
 import sys
 from collections.abc import Coroutine
@@ -17,6 +19,8 @@ from control.errors import TRY_LATER, UserError
 from control.instance import Folder, Process, Record
 
 HTTP_S: Final = 2.0
+FILES: Final = 64
+"""Open at once in a supervisor, twice; below, libuv aborts or raises in the midst of its start."""
 WIDTH: Final = 4_096
 """Of a line, in columns: more than any table has."""
 
@@ -64,9 +68,21 @@ def out() -> Console:
 
 def run(work: Coroutine[Any, Any, int]) -> int:
     """Run to the end and return the exit code. SIGINT and SIGTERM are ends like others: 0."""
-    import uvloop
+    until_signal = _until_signal(work)
+    with contextlib.closing(work), contextlib.closing(until_signal):  # also where they never begin
+        enough_files()
+        import uvloop
 
-    return uvloop.run(_until_signal(work))
+        return uvloop.run(until_signal)
+
+
+def enough_files() -> None:
+    """Have the kernel let this process, and its children, open `FILES` at once. Raises `UserError` where it may not."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY != hard < FILES:
+        raise UserError(f"only {hard} files may be open here at once; allow more: ulimit -n {FILES}")
+    if resource.RLIM_INFINITY != soft < FILES:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, hard))
 
 
 async def _until_signal(work: Coroutine[Any, Any, int]) -> int:

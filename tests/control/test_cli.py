@@ -8,8 +8,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from control import cli
 
 ROOT = Path(__file__).parents[2]
 
@@ -93,6 +96,24 @@ def test_an_unknown_variable_stops_every_command_that_reads_the_configuration(mu
     done = muster("status", MUSTER_GATEWAY_ARENA_MIB="1")
     assert done.returncode == 78
     assert "did you mean MUSTER_GATEWAY__ARENA_MIB?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "muster: there is too little memory, or `ulimit -v` leaves too little\n"),
+        (ImportError("a.so: failed to map\nsegment"), "muster: cannot load: a.so: failed to map segment\n"),
+    ],
+)
+def test_what_cannot_be_loaded_is_one_line(
+    error: Exception, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setitem(sys.modules, "uvloop", SimpleNamespace(run=fails))
+    assert cli.main(["pub", "room"]) == 1
+    assert capsys.readouterr().err == said
 
 
 def test_the_help_names_every_word(muster: Command) -> None:

@@ -14,10 +14,10 @@ from tests.faults.conftest import Make
 from tests.faults.instance import MUSTER, ROOT, Instance, configuration
 
 
-def run(instance: Instance, *words: str, stdin: bytes = b"", **environment: str) -> tuple[int, str]:
-    """One command to its end: exit code, and stderr, which must be the only thing it says."""
+def run(instance: Instance, *words: str, stdin: bytes = b"", under: str = ":", **environment: str) -> tuple[int, str]:
+    """One command to its end, after the shell did `under`: exit code, and stderr, which must be the only thing it says."""
     done = subprocess.run(
-        [*MUSTER, *words],
+        ["sh", "-c", f'{under}; exec "$@"', "sh", *MUSTER, *words],
         cwd=ROOT,
         env=instance.environment | environment,
         input=stdin,
@@ -79,6 +79,18 @@ def test_a_full_disk_takes_what_sub_prints_no_more(running: Instance) -> None:
 def test_a_standard_stream_may_be_closed(running: Instance, closed: str) -> None:
     command = ["sh", "-c", f'exec "$@" {closed}', "sh", *MUSTER, "pub", "closed"]
     assert subprocess.run(command, cwd=ROOT, env=running.environment, input=b"line\n", check=False).returncode == 0
+
+
+@pytest.mark.parametrize("words", ["up", "sub few", "pub few"])
+@pytest.mark.parametrize("files", [6, 8, 12, 24])
+def test_too_few_files_may_be_open(make: Make, words: str, files: int) -> None:
+    code, said = run(make(), *words.split(), under=f"ulimit -n {files}", stdin=b"line\n")
+    check_line(said, f"{files} files", "ulimit -n 64")
+    assert code == 1
+
+
+def test_a_soft_limit_on_open_files_is_raised(running: Instance) -> None:
+    assert run(running, "pub", "few", under="ulimit -S -n 12", stdin=b"line\n") == (0, "published 1 to few\n")
 
 
 @pytest.mark.parametrize("word", ["sub", "pub"])
