@@ -142,6 +142,35 @@ async def test_nobody_there_is_a_time_out_that_names_the_side(nobody: tuple[str,
     assert isinstance(told.value, TimeoutError)
 
 
+async def test_names_of_hosts_are_looked_up_without_holding_up_the_loop(
+    address: muster.testing.Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+
+    async def look_up(host: str, port: int, **_: Any) -> list[Any]:
+        if host == "known.example":
+            return [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", ("127.0.0.1", port))]
+        host.encode("idna")
+        if host == "unknown.example":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return await loop.create_future()  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(loop, "getaddrinfo", look_up)
+    for host, ends in (
+        ("unknown.example", muster.Unavailable),
+        ("x" * 70, muster.Unavailable),
+        ("slow.example", muster.TimedOut),
+    ):
+        with pytest.raises(ends) as told:
+            await muster.connect(gateways=[(host, 7400, KEY)], token="x", timeout=0.1)
+    assert str(told.value) == "connect: no answer in 0.1 s"
+    proxies = [("known.example", port, key) for _, port, key in address.proxies]
+    async with muster.connect(address, proxies=proxies) as client:
+        await client.publish("r", b"x")
+    with pytest.raises(muster.Invalid, match=r"a server is \(host, port, public key in hex\), not"):
+        await muster.connect(gateways=[("127.0.0.1", 7400)], token="x")  # type: ignore[list-item]
+
+
 async def test_calls_end_in_time_while_a_server_is_gone(address: muster.testing.Instance) -> None:
     async with asyncio.timeout(10):
         client = await muster.connect(address, timeout=2)

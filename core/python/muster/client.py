@@ -8,7 +8,9 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
+from socket import SOCK_DGRAM
 from threading import get_ident
 from types import TracebackType
 from typing import Any, Final, TypedDict, TypeVar, final
@@ -85,6 +87,7 @@ class Client:
         self._timeout, self._buffer_bytes, self._faults = _check_seconds(timeout), buffer_bytes, faults
         self._receive_buffer_bytes = receive_buffer_bytes
         self._state = "new"
+        self._hosts: dict[str, str] = {}
         self._sides: list[int] = []
         self._failed: MusterError | None = None
         self._down = ["does not answer", "does not answer"]
@@ -122,9 +125,11 @@ class Client:
             raise Invalid("a client is opened once; call muster.connect again")
         self._known = address = self._address()
         self.loop, self._thread = asyncio.get_running_loop(), get_ident()
+        began = self.loop.time()
+        await self.wait(self._look_up(address), self._timeout, "connect")
         try:
             self.engine = ClientEngine(
-                **_servers(address),
+                **self._servers(address),
                 seed=secrets.randbits(63),
                 inbox_bytes=self._buffer_bytes,
                 recv_buffer=self._receive_buffer_bytes,
@@ -141,7 +146,6 @@ class Client:
             for side in self._sides:
                 self._opened[side] = self.loop.create_future()
                 self.engine.open(side)
-            began = self.loop.time()
             for side in self._sides:
                 await self.wait(self._opened[side], self._timeout, "connect", side, began)
         except BaseException:
@@ -429,7 +433,7 @@ class Client:
             address = self._address()
             if address == self._known:
                 return False
-            self.engine.redirect(**_servers(address))
+            self.engine.redirect(**self._servers(address))
         except (MusterError, ValueError, OverflowError, OSError):  # there is none yet, or none of this version
             return False
         self._known = address
@@ -551,6 +555,31 @@ class Client:
         token = known.token if self._token is None else self._token
         return Address(gateways, proxies, token.encode() if isinstance(token, str) else token)
 
+    async def _look_up(self, address: Address) -> None:
+        for host, port, _ in map(_whole, (*address.gateways, *address.proxies)):
+            try:
+                ip_address(host)
+            except ValueError:  # a name
+                try:
+                    found = await self.loop.getaddrinfo(host, port, type=SOCK_DGRAM)
+                except (OSError, UnicodeError) as error:
+                    raise Unavailable(f"{host}:{port}: {error}") from None
+                self._hosts[host] = str(found[0][4][0])
+
+    def _servers(self, address: Address) -> _Servers:
+        return {
+            "gateways": [self._endpoint(each) for each in address.gateways],
+            "proxies": [self._endpoint(each) for each in address.proxies],
+            "credential": address.token,
+        }
+
+    def _endpoint(self, known: Endpoint) -> tuple[str, int, bytes]:
+        host, port, key = _whole(known)
+        try:
+            return self._hosts.get(host, host), port, bytes.fromhex(key)
+        except (ValueError, TypeError):
+            raise Invalid(f"{host}:{port}: the public key is no hex") from None
+
 
 def connect(
     instance: str | os.PathLike[str] | Address | None = None,
@@ -577,20 +606,12 @@ def connect(
     return Client(instance, gateways, proxies, token, timeout, buffer_bytes, receive_buffer_bytes, faults)
 
 
-def _servers(address: Address) -> _Servers:
-    return {
-        "gateways": [_endpoint(each) for each in address.gateways],
-        "proxies": [_endpoint(each) for each in address.proxies],
-        "credential": address.token,
-    }
-
-
-def _endpoint(known: Endpoint) -> tuple[str, int, bytes]:
-    host, port, key = known
+def _whole(known: Endpoint) -> Endpoint:
     try:
-        return host, port, bytes.fromhex(key)
+        host, port, key = known
     except (ValueError, TypeError):
-        raise Invalid(f"{host}:{port}: the public key is no hex") from None
+        raise Invalid(f"a server is (host, port, public key in hex), not {known!r:.80}") from None
+    return host, port, key
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
