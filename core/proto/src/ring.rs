@@ -314,12 +314,13 @@ impl Ring {
         low
     }
 
-    /// The first place appended at `since_ms` or later.
-    pub fn find_time(&self, arena: &Arena, since_ms: u32) -> u64 {
+    /// The first place that was appended at most `age_ms` before `now_ms`, which begins anew after 49 days.
+    pub fn find_age(&self, arena: &Arena, now_ms: u32, age_ms: u32) -> u64 {
+        let young = |entry: Entry<'_>| now_ms.wrapping_sub(entry.at_ms) <= age_ms;
         let (mut low, mut high) = (self.first, self.next());
         while low < high {
             let middle = low + (high - low) / 2;
-            if self.get(arena, middle).is_some_and(|entry| entry.at_ms >= since_ms) {
+            if self.get(arena, middle).is_some_and(young) {
                 high = middle;
             } else {
                 low = middle + 1;

@@ -17,15 +17,21 @@ use muster_proto::wire::header::{DatagramKind, Header, HEADER};
 use muster_proto::wire::publish::{Ack, LinkPublish, Positions, PROMPT};
 use muster_proto::wire::record::Record;
 use muster_proto::wire::room::{
-    message_max, read_link_repair, write_link_repair, GapPlace, LinkBlock, LinkHead, Message, RoomBlock, Skip, FIRST,
-    LAST, LINK_BLOCK, OLD, WHOLE,
+    message_max, read_link_repair, write_link_repair, write_repair, GapPlace, LinkBlock, LinkHead, LinkLost, Message,
+    RoomBlock, Skip, FIRST, LAST, LINK_BLOCK, OLD, WHOLE,
 };
 use muster_proto::wire::{Code, FrameKind, GapReason, PublisherId, Role, StreamGap};
 use std::collections::BTreeSet;
 
 /// Sessions 0 and 1, a broker's link and a router's: a gateway that knows no room yet.
 fn gateway() -> Rig<Gateway> {
+    gateway_since(1_000_000)
+}
+
+/// The same, whose clock begins there.
+fn gateway_since(now: u64) -> Rig<Gateway> {
     let mut rig = Rig::<Gateway>::bare();
+    rig.now = now;
     rig.session(1);
     rig.session(2);
     rig.link(BROKER, Role::Broker);
@@ -1474,4 +1480,142 @@ fn a_broker_says_what_waited_too_long() {
     pass(&mut rig, 200_000);
     assert!(rig.peers[1].frames(FrameKind::LinkRoom) > all);
     assert_eq!(rig.peers[1].flagged, flagged);
+}
+
+/// A member of the room that had `count` messages.
+fn member_that_had(count: u64) -> Rig<Gateway> {
+    member_of(gateway(), count)
+}
+
+fn member_of(mut rig: Rig<Gateway>, count: u64) -> Rig<Gateway> {
+    rig.join(0, 1, ROOM, Positions::default());
+    rig.tell(3, &Record::Covered { offset: 1 << 20 });
+    head(&mut rig, 1, 1);
+    for offset in 1..=count {
+        rig.say(2, &link_room(1, offset, &[b"again"]));
+    }
+    pass(&mut rig, 100_000);
+    rig
+}
+
+#[test]
+fn what_a_member_asked_for_again_is_not_sent_once_it_has_left() {
+    let mut rig = member_that_had(5);
+    let repair = body(|writer| write_repair(writer, 0, &[(FIRST_PLACE, FIRST_PLACE + 4)]));
+    let sent = |rig: &Rig<Gateway>| rig.peers[0].frames(FrameKind::Room);
+    let before = sent(&rig);
+    rig.say(0, &repair);
+    pass(&mut rig, 20_000);
+    assert!(sent(&rig) > before, "a member gets it");
+    let before = sent(&rig);
+    rig.say(0, &repair);
+    rig.tell(0, &Record::Leave { handle: 0 });
+    pass(&mut rig, 20_000);
+    assert_eq!(sent(&rig), before);
+}
+
+#[test]
+fn a_room_that_was_left_and_joined_again_wakes_nobody() {
+    let mut rig = member_that_had(1);
+    rig.tell(0, &Record::Leave { handle: 0 });
+    pass(&mut rig, 500_000);
+    rig.join(0, 2, ROOM, Positions::default());
+    pass(&mut rig, 100_000);
+    assert_eq!(answers(&mut rig, 0), [(1, Ok(())), (2, Ok(()))]);
+    let mut wakes = 0;
+    for _ in 0..4_000 {
+        wakes += u32::from(rig.machine.deadline().is_some_and(|at| at <= rig.now));
+        rig.pass(1_000, 1_000);
+    }
+    assert!(wakes < 400, "{wakes} turns in 4 s");
+}
+
+/// Session 0, which has stood still for longer than a live room waits, speaks again; then comes the room's 60th message.
+fn stood_still(rig: &mut Rig<Gateway>) {
+    rig.peers[0].polite = false;
+    for offset in 2..60 {
+        rig.say(2, &link_room(1, offset, &[&[b'x'; 900]]));
+    }
+    for _ in 0..(MESSAGE_AGE_MAX + 1_000_000) / 100_000 {
+        rig.pass(100_000, 20_000);
+        for link in [2, 3] {
+            rig.frame(link, FrameKind::Ping as u8, &[]);
+        }
+    }
+    rig.say(2, &link_room(1, 60, &[b"young"]));
+    rig.peers[0].polite = true;
+    rig.peers[0].conn.ask_status();
+    rig.turn();
+}
+
+/// How many room frames, and how many skips, session 0 gets until the 60th message is there.
+fn until_young(rig: &mut Rig<Gateway>) -> (usize, usize) {
+    let frames = |rig: &Rig<Gateway>| [FrameKind::Room, FrameKind::Skip].map(|kind| rig.peers[0].frames(kind));
+    let [rooms, skips] = frames(rig);
+    for _ in 0..20 {
+        if rig.peers[0].got.iter().any(|(_, body)| body.ends_with(b"young")) {
+            let now = frames(rig);
+            return (now[0] - rooms, now[1] - skips);
+        }
+        rig.peers[0].conn.ask_status();
+        pass(rig, 50_000);
+    }
+    panic!("the newest message does not come");
+}
+
+#[test]
+fn a_member_that_stood_still_gets_nothing_old_whatever_its_gateway_s_clock_says() {
+    let wrap = (1 << 32) * 1_000;
+    for clock in [1_000_000, wrap - 500_000, wrap - 3_000_000, wrap - 7_000_000] {
+        let mut rig = member_of(gateway_since(clock), 1);
+        stood_still(&mut rig);
+        let (rooms, skips) = until_young(&mut rig);
+        assert!(
+            rooms <= 2 && skips <= 1,
+            "clock {clock}: {rooms} messages and {skips} skips"
+        );
+    }
+}
+
+#[test]
+fn a_member_that_stood_still_and_joins_again_gets_the_history_that_it_names() {
+    let mut rig = member_that_had(1);
+    stood_still(&mut rig);
+    rig.join(0, 2, ROOM, Positions(vec![(stream(1), 1)]));
+    rig.turn();
+    rig.peers[0].got.clear();
+    let (rooms, skips) = until_young(&mut rig);
+    assert!(rooms > 20 && skips == 0, "{rooms} messages and {skips} skips");
+}
+
+#[test]
+fn a_join_whose_history_went_with_its_owner_is_answered() {
+    let mut rig = gateway();
+    rig.join(0, 1, ROOM, Positions(vec![(stream(1), 400)]));
+    rig.tell(3, &Record::Covered { offset: 1 << 20 });
+    head(&mut rig, 1, 500);
+    pass(&mut rig, 20_000);
+    assert_eq!(answers(&mut rig, 0), [], "it waits for what it missed");
+    rig.say(2, &link_room(2, 1, &[b"anew"]));
+    pass(&mut rig, 2 * BACKFILL_WAIT + 100_000);
+    assert_eq!(answers(&mut rig, 0), [(1, Ok(()))]);
+}
+
+#[test]
+fn what_an_earlier_stream_lost_is_no_gap_in_the_next() {
+    let mut rig = member_that_had(3);
+    rig.say(2, &link_room(2, 1, &[b"anew"]));
+    let lost = |generation| LinkLost {
+        room: room_id(ROOM),
+        generation,
+        first: 9,
+    };
+    pass(&mut rig, 20_000);
+    let before = counter(&rig.machine, "gaps_unrepaired");
+    rig.say(2, &body(|writer| lost(1).write(writer)));
+    pass(&mut rig, 20_000);
+    assert_eq!(counter(&rig.machine, "gaps_unrepaired"), before);
+    rig.say(2, &body(|writer| lost(2).write(writer)));
+    pass(&mut rig, 20_000);
+    assert_eq!(counter(&rig.machine, "gaps_unrepaired"), before + 1);
 }

@@ -251,8 +251,8 @@ impl Gateway {
                 }
             }
             if revived && !room.paced && joined.cursor < room.ring.next() {
-                let since = now_ms.saturating_sub((MESSAGE_AGE_MAX / 1_000) as u32);
-                let young = room.ring.find_time(&self.arena, since);
+                let age_ms = (MESSAGE_AGE_MAX / 1_000) as u32;
+                let young = room.ring.find_age(&self.arena, now_ms, age_ms);
                 joined.too_old = joined.too_old.max(young);
             }
             pending |= joined.cursor < room.ring.next();
