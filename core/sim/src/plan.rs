@@ -95,6 +95,8 @@ impl Default for ClientPlan {
 
 #[derive(Clone, Debug)]
 pub struct Plan {
+    /// What the machines' clock says at the start.
+    pub clock: Micros,
     pub gateways: usize,
     pub proxies: usize,
     pub brokers: usize,
@@ -113,6 +115,15 @@ pub struct Plan {
     pub evicts: bool,
     /// How long after the return of a killed process every member must have received something new at the latest.
     pub back_max: Option<Micros>,
+}
+
+/// In two seeds of three the clock passes a number after which 32 bits of microseconds, or of milliseconds, begin anew.
+fn clock(seed: u64) -> Micros {
+    match seed % 3 {
+        0 => 0,
+        1 => (1 << 32) - 4 * SECOND,
+        _ => (1 << 32) * MS - 4 * SECOND,
+    }
 }
 
 /// The draw.
@@ -342,6 +353,7 @@ impl Plan {
             }
         }
         let mut plan = Plan {
+            clock: clock(seed),
             gateways,
             proxies,
             brokers,
@@ -415,6 +427,7 @@ impl Plan {
             heal += KILL_EVERY;
         }
         Plan {
+            clock: clock(seed),
             gateways: 1,
             proxies: 1,
             brokers: 1,
@@ -474,6 +487,7 @@ impl Plan {
             faults.push((draw.within(2 * SECOND, 5 * SECOND), Fault::Kill { process, down }));
         }
         Plan {
+            clock: clock(seed),
             gateways: 1,
             proxies,
             brokers: 1,
@@ -531,6 +545,7 @@ impl Plan {
             faults.push((draw.within(500 * MS, heal), Fault::Kill { process, down }));
         }
         Plan {
+            clock: clock(seed),
             gateways: 1,
             proxies: 1,
             brokers: 1,

@@ -230,7 +230,7 @@ impl World {
         let mut world = World {
             seed,
             dice: Dice::new(seed ^ 0x3017d),
-            now: 0,
+            now: plan.clock,
             agenda: Agenda::new(count),
             processes: Vec::new(),
             ports: vec![None; 100 + 2 * count],
@@ -242,7 +242,7 @@ impl World {
             oracle: Oracle::default(),
             programs: Vec::new(),
             healed: false,
-            last_word_at: 0,
+            last_word_at: plan.clock,
             trace: seed,
             verbose,
             sent_before_last_second: 0,
@@ -264,7 +264,7 @@ impl World {
             world.processes.push(Process::new(role, epoch, addrs));
             // Processes start one after the other, as a supervisor starts them.
             let after = world.dice.below(50 * MS);
-            world.agenda.turn_at(process, after);
+            world.agenda.turn_at(process, world.now + after);
         }
         for client in 0..world.plan.clients.len() {
             world.begin(client);
@@ -272,12 +272,13 @@ impl World {
         for at in 0..world.plan.faults.len() {
             world
                 .agenda
-                .push(world.plan.faults[at].0, Event::Fault { at: at as u32 });
+                .push(world.now + world.plan.faults[at].0, Event::Fault { at: at as u32 });
         }
-        world.agenda.push(world.plan.heal, Event::Heal);
-        world.agenda.push(world.plan.heal + LAST_WORD, Event::LastWord);
+        let heal = world.now + world.plan.heal;
+        world.agenda.push(heal, Event::Heal);
+        world.agenda.push(heal + LAST_WORD, Event::LastWord);
         if world.plan.evicts {
-            let away = world.plan.heal + SETTLE;
+            let away = heal + SETTLE;
             world.agenda.push(away, Event::Everyone { leaves: true });
             world.agenda.push(away + AWAY, Event::Broadcast);
             world
@@ -434,15 +435,15 @@ impl World {
         for (at, publishing) in plan.publishing.iter().enumerate() {
             let first = 100 * MS + self.dice.below(publishing.every.max(500 * MS));
             let (client, at) = (client as u32, at as u32);
-            self.agenda.push(first, Event::Publish { client, at });
+            self.agenda.push(self.now + first, Event::Publish { client, at });
         }
         if let Some(every) = plan.read_every {
             let client = client as u32;
-            self.agenda.push(every, Event::Read { client });
+            self.agenda.push(self.now + every, Event::Read { client });
         }
         if let Some(every) = plan.toggle_every {
             let client = client as u32;
-            self.agenda.push(200 * MS + every, Event::Toggle { client });
+            self.agenda.push(self.now + 200 * MS + every, Event::Toggle { client });
         }
     }
 
@@ -483,7 +484,7 @@ impl World {
 
     /// Runs to the end and judges.
     pub fn run(mut self) -> (Summary, Result<(), String>) {
-        let mut end = self.plan.heal + SETTLE;
+        let mut end = self.plan.clock + self.plan.heal + SETTLE;
         end += if self.plan.evicts { EVICTION } else { 0 };
         end += if self.plan.removes() { FORGET } else { 0 };
         let mut result = Ok(());
@@ -515,7 +516,7 @@ impl World {
             datagrams: self.net.sent,
             lost: self.net.lost,
             overflowed: self.processes.iter().map(|process| process.overflowed).sum(),
-            virtual_us: self.now,
+            virtual_us: self.now - self.plan.clock,
             minimum: self.minimum(),
             reasons: self.oracle.gap_reasons(),
             accounts: self.accounts,

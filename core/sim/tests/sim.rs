@@ -102,6 +102,7 @@ fn quiet() -> Plan {
         ..Weather::default()
     };
     Plan {
+        clock: 0,
         gateways: 1,
         proxies: 1,
         brokers: 1,
