@@ -37,10 +37,18 @@ async def send(client: Client, room: str, step: Callable[[int], None]) -> int:
                 sent += 1
             step(sent)
     except (UserError, asyncio.CancelledError):  # the lines before it, or before a signal, are published all the same
-        await client.flush()
+        await acknowledged(client)
         raise
-    await client.flush()
+    await acknowledged(client)
     return sent
+
+
+async def acknowledged(client: Client) -> None:
+    """Wait until all are numbered. Raises `UserError` when a signal comes first."""
+    try:
+        await client.flush()
+    except asyncio.CancelledError:
+        raise UserError("ended by a signal before every line was acknowledged; some may not be published") from None
 
 
 @contextlib.contextmanager

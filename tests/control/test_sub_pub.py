@@ -10,7 +10,7 @@ import pytest
 
 from control.commands import pipes, pub
 from control.commands.sub import show, take
-from control.errors import UserError
+from control.errors import FAILURE, UserError
 from tests.fakes.library import Client, Gap, Message
 
 ONE, TWO = Message("r", 1, 7, b"one"), Message("r", 2, 7, b"\xff\x00")
@@ -143,6 +143,23 @@ async def test_a_signal_waits_for_what_was_read_before_it(monkeypatch: pytest.Mo
     with pytest.raises(asyncio.CancelledError):
         await sending
     assert client.flushed == 1
+
+
+async def test_a_signal_while_lines_are_not_acknowledged_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    await feed(monkeypatch, [b"one"])
+    client, flushing = Client(), asyncio.Event()
+
+    async def never() -> None:
+        flushing.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(client, "flush", never)
+    sending = asyncio.create_task(pub.send(client, "room", lambda sent: None))
+    await flushing.wait()
+    sending.cancel()
+    with pytest.raises(UserError, match="ended by a signal before every line was acknowledged") as told:
+        await sending
+    assert told.value.exit_code == FAILURE
 
 
 async def test_nothing_is_published_for_no_lines(monkeypatch: pytest.MonkeyPatch) -> None:
