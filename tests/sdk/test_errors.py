@@ -308,11 +308,11 @@ async def test_a_client_belongs_to_the_loop_that_opened_it(address: muster.testi
 
         async def elsewhere() -> None:
             for call in calls:
-                with pytest.raises(muster.Invalid, match="belongs to the loop that opened it"):
+                with pytest.raises(muster.Invalid, match="belongs to the loop and the thread that opened it"):
                     await call()
 
         await asyncio.to_thread(asyncio.run, elsewhere())
-        with pytest.raises(muster.Invalid, match="belongs to the loop that opened it"):
+        with pytest.raises(muster.Invalid, match="belongs to the loop and the thread that opened it"):
             await asyncio.to_thread(client.publish_nowait, "r", b"x")
         assert (await client.publish("r", b"y")).offset == 2
 
@@ -325,7 +325,7 @@ def test_a_client_whose_loop_has_ended_takes_nothing_more() -> None:
             return client
 
     client = asyncio.run(opened())
-    with pytest.raises(muster.Invalid, match="belongs to the loop that opened it"):
+    with pytest.raises(muster.Invalid, match="belongs to the loop and the thread that opened it"):
         client.publish_nowait("r", b"never")
 
 

@@ -511,8 +511,9 @@ class Client:
 
     def _check_open(self) -> None:
         if self._state == "open":
-            if self.loop is not _running_loop():
-                raise Invalid("this client belongs to the loop that opened it, and is used while that runs")
+            other = get_ident() != self._thread or self.loop.is_closed()
+            if other or _running_loop() not in {self.loop, None}:
+                raise Invalid("this client belongs to the loop and the thread that opened it")
             return
         if self._failed is not None:
             raise copy(self._failed)
