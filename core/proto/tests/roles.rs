@@ -1619,3 +1619,17 @@ fn what_an_earlier_stream_lost_is_no_gap_in_the_next() {
     pass(&mut rig, 20_000);
     assert_eq!(counter(&rig.machine, "gaps_unrepaired"), before + 1);
 }
+
+#[test]
+fn who_asks_for_another_stream_is_told_where_the_room_stands() {
+    let mut rig = Rig::<Broker>::new();
+    let got = |rig: &Rig<Broker>| [FrameKind::LinkRoom, FrameKind::LinkHeads].map(|kind| rig.peers[1].frames(kind));
+    let [rooms, heads] = got(&rig);
+    let ask = |generation| body(|writer| write_link_repair(writer, room_id(ROOM), generation, false, &[(1, 3)]));
+    rig.say(1, &ask(2));
+    pass(&mut rig, 10_000);
+    assert_eq!(got(&rig), [rooms, heads + 1]);
+    rig.say(1, &ask(1));
+    pass(&mut rig, 10_000);
+    assert_eq!(got(&rig), [rooms + 1, heads + 1]);
+}
