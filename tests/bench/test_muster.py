@@ -151,7 +151,7 @@ def _small_fanout(patch: pytest.MonkeyPatch) -> None:
 
 
 def _small_overload(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(overload, "FANOUT", 5)
+    patch.setattr(overload, "FANOUTS", (5,))
 
 
 def _small_hops(patch: pytest.MonkeyPatch) -> None:

@@ -132,8 +132,6 @@ pub struct Conn<const BLOCKS: usize> {
     keys: KeySlots,
     pub heard_at: Micros,
     highest_at: Micros,
-    /// How long nothing had been heard when the last datagram came.
-    pub silence: Micros,
     /// The datagram that was opened last; `status_from` is the one that the status in force came with.
     opened: u64,
     pending_since: Micros,
@@ -191,7 +189,6 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
             status_from: 0,
             pending_since: 0,
             heard_at: now,
-            silence: 0,
             sent_at: now,
             tail_at: None,
             told: Told::default(),
@@ -249,7 +246,6 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         self.window.commit(header.sequence);
         self.opened = header.sequence;
         self.received = self.received.wrapping_add(1);
-        self.silence = now - self.heard_at;
         self.heard_at = now;
         if header.flags & STATUS_WANTED != 0 {
             self.wanted = true;

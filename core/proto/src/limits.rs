@@ -83,6 +83,8 @@ pub const PUBLISH_ACK_DELAY_MAX: Micros = 5 * MS;
 pub const PUBLISH_ACK_MESSAGES: u32 = 32;
 /// The same in bytes.
 pub const PUBLISH_ACK_BYTES: usize = 32 * KIB;
+/// A gateway tells its progress this long after it was made, so that one frame tells of many messages.
+pub const CONSUMED_WAIT: Micros = 20 * MS;
 
 // ---- Rings, repair, age -----------------------------------------------------------------------------------------
 

@@ -1578,6 +1578,25 @@ fn a_member_that_stood_still_gets_nothing_old_whatever_its_gateway_s_clock_says(
 }
 
 #[test]
+fn a_member_that_is_heard_all_along_but_has_no_window_gets_nothing_old_either() {
+    let mut rig = member_of(gateway(), 1);
+    let window = std::mem::take(&mut rig.peers[0].conn.receive_window);
+    for offset in 2..60 {
+        rig.peers[0].conn.ask_status();
+        rig.say(2, &link_room(1, offset, &[&[b'x'; 900]]));
+        pass(&mut rig, 200_000);
+    }
+    rig.say(2, &link_room(1, 60, &[b"young"]));
+    rig.peers[0].conn.receive_window = window;
+    let (rooms, skips) = until_young(&mut rig);
+    let young = (MESSAGE_AGE_MAX / 200_000) as usize;
+    assert!(
+        rooms > 10 && rooms <= young + 3 && skips == 1,
+        "{rooms} messages and {skips} skips"
+    );
+}
+
+#[test]
 fn a_member_that_stood_still_and_joins_again_gets_the_history_that_it_names() {
     let mut rig = member_that_had(1);
     stood_still(&mut rig);

@@ -143,6 +143,7 @@ impl Broker {
             let next = room.ring.next();
             if let Some(cursor) = room.cursor(node) {
                 cursor.consumed = cursor.consumed.max(consumed.next.min(next));
+                cursor.told_at = now;
             }
         }
         if self.withheld_at.is_some() {
@@ -489,8 +490,6 @@ fn address(writer: &mut Writer<'_>, start: usize, base: u64, old: bool) {
 
 /// Whether a message waited so long for its gateway that members of a live room do not want it any more.
 fn is_old(room: &Room, arena: &Arena, now: Micros, offset: u64) -> bool {
-    let age_ms = |at_ms: u32| ((now / 1_000) as u32).wrapping_sub(at_ms);
-    room.ring
-        .get(arena, offset)
-        .is_some_and(|entry| u64::from(age_ms(entry.at_ms)) * 1_000 > limits::MESSAGE_AGE_MAX)
+    room.age(arena, now, offset)
+        .is_some_and(|age| age > limits::MESSAGE_AGE_MAX)
 }

@@ -38,7 +38,7 @@ pub const PUBLISHERS_MAX: usize = 1 << 20;
 pub const USER_PUBLICATIONS_MAX: usize = PUBLISHERS_MAX / 4;
 /// A room that nobody wants or publishes to is forgotten after this; made again it is a new stream.
 pub const ROOM_IDLE: Micros = 60_000_000;
-/// Credit is withheld for a gateway that is behind for this long at most.
+/// Credit is withheld for a gateway that is late or behind for this long at most.
 pub const WITHHOLD_MAX: Micros = 500_000;
 /// How often withheld credit and idle state are looked at.
 const WITHHOLD_EVERY: Micros = 20_000;
@@ -96,7 +96,7 @@ crate::counters! {
         repairs_served,
         /// Repair requests dropped: beyond what the requester may have resent.
         dropped_repair_limit,
-        /// Times that credit was withheld because a gateway was behind.
+        /// Times that credit was withheld because a gateway was late or behind.
         credit_withheld,
         /// Rooms made, each a new stream.
         rooms_made,
@@ -444,9 +444,11 @@ impl Broker {
                 base: next,
                 next,
                 consumed: next,
+                told_at: now,
                 queued: false,
                 head_due: false,
                 behind_since: None,
+                late_since: None,
             });
         }
         // The gateway learns the stream at once, so that the first message is no surprise to it.

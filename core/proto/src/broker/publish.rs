@@ -1,9 +1,10 @@
 //! Publishing at the owner: order per publisher, numbering, acknowledgements and credit.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use super::{Broker, PUBLISHERS_MAX, SWEPT_AT_ONCE, WITHHOLD_EVERY, WITHHOLD_MAX};
+use super::{Broker, GatewayPeer, PUBLISHERS_MAX, SWEPT_AT_ONCE, WITHHOLD_EVERY};
 use crate::limits;
+use crate::links::Links;
 use crate::machine::Micros;
 use crate::order::{held_cost, Decision, Publisher, Run};
 use crate::planted::{self, Bug};
@@ -384,12 +385,7 @@ impl Broker {
                 if let Some(room) = self.rooms[room_at as usize].as_deref_mut() {
                     stream.generation = room.generation;
                     let (links, gateways) = (&self.links, &self.gateways);
-                    let live = |node: u32| {
-                        gateways
-                            .get(&node)
-                            .is_some_and(|gateway| gateway.link.is_some_and(|slot| links.table.get(slot).is_some()))
-                    };
-                    withheld = room.withholds(&self.arena, now, live, WITHHOLD_MAX);
+                    withheld = room.withholds(&self.arena, now, |node| gateway_rtt(links, gateways, node));
                     if withheld && !publication.withheld {
                         publication.withheld = true;
                         if room.withheld.is_empty() {
@@ -442,17 +438,12 @@ impl Broker {
         self.withheld_at = None;
         let mut released = Vec::new();
         let (links, gateways) = (&self.links, &self.gateways);
-        let live = |node: u32| {
-            gateways
-                .get(&node)
-                .is_some_and(|gateway| gateway.link.is_some_and(|slot| links.table.get(slot).is_some()))
-        };
         let (rooms, arena) = (&mut self.rooms, &self.arena);
         self.withheld.retain(|at| {
             let Some(room) = rooms[*at as usize].as_deref_mut() else {
                 return false;
             };
-            if room.withholds(arena, now, live, WITHHOLD_MAX) {
+            if room.withholds(arena, now, |node| gateway_rtt(links, gateways, node)) {
                 return true;
             }
             released.append(&mut room.withheld);
@@ -468,7 +459,7 @@ impl Broker {
                 let behind: Vec<u32> = room
                     .gateways
                     .iter()
-                    .filter(|cursor| cursor.behind_since.is_some())
+                    .filter(|cursor| cursor.behind_since.is_some() || cursor.late_since.is_some())
                     .map(|cursor| cursor.gateway)
                     .collect();
                 behind.into_iter().for_each(|node| self.head_due(at, node));
@@ -500,4 +491,10 @@ impl Broker {
             self.users.leave(gone.id.user);
         }
     }
+}
+
+/// The round trip to a gateway, if it has a link.
+fn gateway_rtt(links: &Links, gateways: &BTreeMap<u32, GatewayPeer>, node: u32) -> Option<Micros> {
+    let slot = gateways.get(&node)?.link?;
+    Some(links.table.get(slot)?.conn.flow.rtt())
 }

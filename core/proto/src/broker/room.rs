@@ -1,5 +1,7 @@
 //! One room at its owner: the ring of numbered messages and a cursor for each gateway that wants them.
 
+use super::WITHHOLD_MAX;
+use crate::limits::CONSUMED_WAIT;
 use crate::machine::Micros;
 use crate::ring::{Arena, Ring};
 
@@ -11,13 +13,32 @@ pub struct Cursor {
     pub base: u64,
     /// The next offset to send.
     pub next: u64,
-    /// The first offset that the gateway says it lacks.
+    /// The first offset that the gateway has not passed on, as it said last, and when it said so.
     pub consumed: u64,
+    pub told_at: Micros,
     /// In the gateway's queue of rooms with something to send.
     pub queued: bool,
     pub head_due: bool,
     /// Since when it is more than half a ring behind.
     pub behind_since: Option<Micros>,
+    /// Since when what it passes on is late.
+    pub late_since: Option<Micros>,
+}
+
+/// A message that waits at a gateway for so long, besides the way there and back, is late.
+const LATE: Micros = 60_000;
+/// Fewer messages that wait are no sign of a gateway that can't keep up, but of a word that was lost.
+const LATE_MESSAGES: u64 = 4;
+/// Who has said nothing for so long is not slow but away: its rooms do not wait for it here.
+const AWAY: Micros = 100_000;
+
+/// Whether what is so since then may hold publishers up.
+fn holds(since: &mut Option<Micros>, so: bool, now: Micros) -> bool {
+    if !so {
+        *since = None;
+        return false;
+    }
+    now < *since.get_or_insert(now) + WITHHOLD_MAX
 }
 
 /// One room.
@@ -63,24 +84,115 @@ impl Room {
         (self.ring.bytes() as u64 * behind / len) as usize
     }
 
-    /// Whether publishers are to wait for a gateway that is more than half a ring behind, for half a second at most.
-    pub fn withholds(&mut self, arena: &Arena, now: Micros, live: impl Fn(u32) -> bool, wait: Micros) -> bool {
-        let half = arena.room_bytes_max() / 2;
-        if self.ring.bytes() <= half {
-            self.gateways.iter_mut().for_each(|cursor| cursor.behind_since = None);
+    /// How long ago a message was numbered.
+    pub fn age(&self, arena: &Arena, now: Micros, offset: u64) -> Option<Micros> {
+        let entry = self.ring.get(arena, offset)?;
+        Some(u64::from(((now / 1_000) as u32).wrapping_sub(entry.at_ms)) * 1_000)
+    }
+
+    /// Whether a gateway that is there passes messages on too late; `rtt` is that of its link.
+    fn is_late(&self, arena: &Arena, now: Micros, cursor: &Cursor, rtt: Micros) -> bool {
+        let waiting = self.ring.next().saturating_sub(cursor.consumed);
+        if waiting < LATE_MESSAGES || now > cursor.told_at + AWAY {
             return false;
         }
+        self.age(arena, now, cursor.consumed)
+            .is_some_and(|age| age > LATE + CONSUMED_WAIT + rtt)
+    }
+
+    /// Whether publishers are to wait for a gateway that passes on too late or is more than half a ring behind, for half a second
+    /// at most. `rtt`: that of a gateway's link, if it has one.
+    pub fn withholds(&mut self, arena: &Arena, now: Micros, rtt: impl Fn(u32) -> Option<Micros>) -> bool {
+        let half = arena.room_bytes_max() / 2;
         let mut withholds = false;
         for at in 0..self.gateways.len() {
-            let behind = self.behind(self.gateways[at].consumed) > half;
+            let cursor = self.gateways[at];
+            let rtt = rtt(cursor.gateway);
+            let behind = rtt.is_some() && self.behind(cursor.consumed) > half;
+            let late = rtt.is_some_and(|rtt| self.is_late(arena, now, &cursor, rtt));
             let cursor = &mut self.gateways[at];
-            if !behind {
-                cursor.behind_since = None;
-            } else if live(cursor.gateway) {
-                let since = *cursor.behind_since.get_or_insert(now);
-                withholds |= now < since + wait;
-            }
+            withholds |= holds(&mut cursor.behind_since, behind, now);
+            withholds |= holds(&mut cursor.late_since, late, now);
         }
         withholds
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::Entry;
+    use crate::wire::PublisherId;
+
+    const RTT: Micros = 10_000;
+
+    /// A room that numbered a message every 10 ms, of which its gateway has passed on the first two.
+    fn room(arena: &mut Arena, messages: u64) -> (Room, Micros) {
+        let mut room = Room::new(1, 2, 3, 4, 0);
+        for offset in 1..=messages {
+            let entry = Entry {
+                offset,
+                publisher: PublisherId::default(),
+                sequence: offset,
+                flags: 0,
+                gap: false,
+                at_ms: 0,
+                data: b"x",
+            };
+            room.ring.push(arena, offset * 10_000, &entry);
+        }
+        let now = messages * 10_000;
+        room.gateways.push(Cursor {
+            gateway: 7,
+            base: 1,
+            next: messages + 1,
+            consumed: 3,
+            told_at: now,
+            queued: false,
+            head_due: false,
+            behind_since: None,
+            late_since: None,
+        });
+        (room, now)
+    }
+
+    fn withholds(room: &mut Room, arena: &Arena, now: Micros) -> bool {
+        room.withholds(arena, now, |_| Some(RTT))
+    }
+
+    #[test]
+    fn publishers_wait_for_a_gateway_that_says_that_it_is_late() {
+        let mut arena = Arena::new(1 << 20);
+        let (mut room, now) = room(&mut arena, 20);
+        assert!(withholds(&mut room, &arena, now), "the third message waits for 170 ms");
+        room.gateways[0].consumed = 14;
+        assert!(!withholds(&mut room, &arena, now), "the 14th for 60 ms");
+    }
+
+    #[test]
+    fn nobody_waits_for_a_gateway_that_says_nothing_or_has_no_link() {
+        let mut arena = Arena::new(1 << 20);
+        let (mut room, now) = room(&mut arena, 20);
+        assert!(!room.withholds(&arena, now, |_| None));
+        assert!(!withholds(&mut room, &arena, now + AWAY + 1_000));
+    }
+
+    #[test]
+    fn a_far_gateway_and_one_whose_word_was_lost_are_not_late() {
+        let mut arena = Arena::new(1 << 20);
+        let (mut room, now) = room(&mut arena, 20);
+        assert!(!room.withholds(&arena, now, |_| Some(200_000)));
+        room.gateways[0].consumed = 22 - LATE_MESSAGES;
+        assert!(!withholds(&mut room, &arena, now + AWAY));
+    }
+
+    #[test]
+    fn a_late_gateway_is_waited_for_but_so_long() {
+        let mut arena = Arena::new(1 << 20);
+        let (mut room, now) = room(&mut arena, 20);
+        assert!(withholds(&mut room, &arena, now));
+        let later = now + WITHHOLD_MAX;
+        room.gateways[0].told_at = later;
+        assert!(!withholds(&mut room, &arena, later));
     }
 }

@@ -9,7 +9,6 @@ use super::room::Room;
 use super::{Gateway, Joined};
 use crate::codec::Writer;
 use crate::conn::Heard;
-use crate::limits::MESSAGE_AGE_MAX;
 use crate::links::frames_max;
 use crate::machine::{Micros, Outbox, SLICE_DATAGRAMS};
 use crate::planted::{self, Bug};
@@ -26,8 +25,6 @@ const ALLOWANCE_MAX: i32 = 4 << 20;
 const ALLOWANCE_A_SECOND: u64 = 64 * 1024;
 /// Repair ranges of one session that wait.
 const REPAIRS_MAX: usize = 64;
-/// A session that was silent for this long while something was in flight stood still.
-const STOOD_STILL: Micros = 500_000;
 /// A datagram of a run is padded to full size from here on, so that the run can leave as one super-packet.
 const PAD_FROM: (usize, usize) = (3, 4);
 
@@ -37,6 +34,7 @@ impl Gateway {
         let Some(room) = self.rooms[at as usize].as_deref_mut() else {
             return;
         };
+        room.age(&self.arena, self.now);
         room.serve_left = room.members.len();
         if !room.active && room.serve_left > 0 {
             room.active = true;
@@ -143,7 +141,7 @@ impl Gateway {
                     };
                     let head = room.ring.next();
                     while joined.cursor < head {
-                        let oldest = room.ring.first().max(joined.too_old);
+                        let oldest = room.oldest_for(joined.cursor, joined.joined_at);
                         if joined.cursor < oldest && !skip(room, arena, joined, oldest, &mut writer, counters) {
                             more = true;
                             break;
@@ -232,15 +230,14 @@ impl Gateway {
 
     /// A session's status came: lost carriers have their heads told again, and a window may have opened.
     pub(super) fn heard(&mut self, slot: u32, heard: &Heard) {
-        let now_ms = self.now_ms;
+        let now = self.now;
         let Some(peer) = self.sessions.table.get_mut(slot) else {
             return;
         };
         let next = peer.conn.flow.next();
-        let revived = peer.conn.silence > STOOD_STILL;
         let mut pending = !peer.data.data.repairs.is_empty();
         for joined in &mut peer.data.data.joined {
-            let Some(room) = self.rooms[joined.room as usize].as_deref() else {
+            let Some(room) = self.rooms[joined.room as usize].as_deref_mut() else {
                 continue;
             };
             if heard.missing {
@@ -250,12 +247,10 @@ impl Gateway {
                     pending = true;
                 }
             }
-            if revived && !room.paced && joined.cursor < room.ring.next() {
-                let age_ms = (MESSAGE_AGE_MAX / 1_000) as u32;
-                let young = room.ring.find_age(&self.arena, now_ms, age_ms);
-                joined.too_old = joined.too_old.max(young);
+            if joined.cursor < room.ring.next() {
+                room.age(&self.arena, now);
+                pending = true;
             }
-            pending |= joined.cursor < room.ring.next();
         }
         if pending {
             self.sessions.table.mark(slot);

@@ -1,14 +1,17 @@
 //! The gateway: holds end clients, takes one copy of each room message from its owner and gives it to every member.
 //!
 //! This file orders the shared parts: sessions on one side, links on the other, rooms between them. What a room is stands in
-//! `room`, what leaves to members in `fanout`, what is said with brokers and routers in `upstream`.
+//! `room`, what leaves to members in `fanout`, whether that is behind in `backlog`, what is said with brokers and routers in
+//! `upstream`.
 
+mod backlog;
 mod fanout;
 pub mod room;
 mod upstream;
 
 use std::collections::{HashMap, VecDeque};
 
+use self::backlog::Backlog;
 use crate::address::Bucket;
 use crate::conn::{Control, Heard};
 use crate::door::{Door, DoorKey};
@@ -139,8 +142,8 @@ pub struct Joined {
     pub cursor: u64,
     /// Where the session stands in the room's member list.
     pub seat: u32,
-    /// Everything before this place is too old to be sent.
-    pub too_old: u64,
+    /// The place where the room's head was when it joined.
+    pub joined_at: u64,
     /// The room's head is to be told again.
     pub head_due: bool,
 }
@@ -194,6 +197,7 @@ pub struct Gateway {
     version: u64,
     consumed: VecDeque<u32>,
     consumed_at: Option<Micros>,
+    backlog: Backlog,
     /// Rooms not in force yet, in the order of the router's log: offset, slot, id.
     uncovered: VecDeque<(u64, u32, u64)>,
     asks: VecDeque<upstream::Ask>,
@@ -203,7 +207,7 @@ pub struct Gateway {
     name_key: [u8; 16],
     bundle: bool,
     /// The machine's clock in milliseconds as of this turn.
-    now_ms: u32,
+    now: Micros,
     records: Vec<Vec<u8>>,
     pub counters: GatewayCounters,
     events: VecDeque<GatewayEvent>,
@@ -234,6 +238,7 @@ impl Gateway {
             version: 0,
             consumed: VecDeque::new(),
             consumed_at: None,
+            backlog: Backlog::default(),
             uncovered: VecDeque::new(),
             asks: VecDeque::new(),
             trim_at: 0,
@@ -241,7 +246,7 @@ impl Gateway {
             config_paced: config.paced,
             name_key: config.name_key,
             bundle: config.bundle,
-            now_ms: 0,
+            now: 0,
             records: Vec::new(),
             counters: GatewayCounters::default(),
             events: VecDeque::new(),
@@ -514,10 +519,10 @@ impl Gateway {
                 }
             };
             client.waiting -= 1;
-            let carrier = peer.conn.flow.next() as u32;
+            let (carrier, head) = (peer.conn.flow.next() as u32, room.ring.next());
             match client.joined.iter_mut().find(|joined| joined.room == at) {
                 // A member already: it left and came back before it was told that it was one.
-                Some(joined) => (joined.cursor, joined.carrier, joined.too_old) = (place, carrier, 0),
+                Some(joined) => (joined.cursor, joined.carrier, joined.joined_at) = (place, carrier, head),
                 None => {
                     // Most sessions are members of one room: no spare places.
                     client.joined.reserve_exact(1);
@@ -526,7 +531,7 @@ impl Gateway {
                         carrier,
                         cursor: place,
                         seat: room.members.len() as u32,
-                        too_old: 0,
+                        joined_at: head,
                         head_due: false,
                     });
                     room.members.push(slot);
@@ -738,7 +743,7 @@ impl Machine for Gateway {
     type Event = GatewayEvent;
 
     fn receive(&mut self, now: Micros, inbox: &mut Inbox<'_>) {
-        self.now_ms = (now / 1000) as u32;
+        self.now = now;
         for index in 0..inbox.arrivals.len() {
             let (arrival, datagram) = inbox.datagram(index);
             if arrival.socket == PUBLIC_SOCKET {

@@ -9,6 +9,7 @@ use std::ops::Range;
 use super::GatewayCounters;
 use crate::asking::{Asking, Pace};
 use crate::codec::NUMBER_MAX;
+use crate::limits::MESSAGE_AGE_MAX;
 use crate::machine::Micros;
 use crate::planted::{self, Bug};
 use crate::ring::{Arena, Entry, Ring};
@@ -29,6 +30,8 @@ pub const PACE: Pace = Pace {
 /// Messages and bytes held ahead of a hole, per room; never more than the room's share of the arena, which would not keep them.
 pub const HELD_MAX: usize = 8_192;
 pub const HELD_BYTES_MAX: usize = 8 << 20;
+/// How often a room looks for what became too old.
+const AGE_EVERY: Micros = 250_000;
 /// How long a join with positions waits for history from the owner.
 pub const BACKFILL_WAIT: Micros = 1_000_000;
 /// Messages of history that a join fetches from the owner, and how many of them at a time, the youngest first: so many are
@@ -112,6 +115,9 @@ pub struct Room {
     pub active: bool,
     pub serve_at: usize,
     pub serve_left: usize,
+    /// The first place that is not too old, and when that was looked for.
+    too_old: u64,
+    aged_at: Micros,
     /// The owner has not been told how far the room is; and whether it will be.
     pub consumed_dirty: bool,
     pub consumed_queued: bool,
@@ -148,6 +154,8 @@ impl Room {
             active: false,
             serve_at: 0,
             serve_left: 0,
+            too_old: 0,
+            aged_at: 0,
             consumed_dirty: false,
             consumed_queued: false,
             next: 1,
@@ -171,6 +179,20 @@ impl Room {
     /// it numbers from then on comes or is announced, even if it dies first.
     pub fn is_ready(&self) -> bool {
         self.in_force && self.stream().is_some()
+    }
+
+    /// Notes what is too old by now for members of a live room.
+    pub fn age(&mut self, arena: &Arena, now: Micros) {
+        if !self.paced && now >= self.aged_at + AGE_EVERY {
+            let (now_ms, age_ms) = ((now / 1_000) as u32, (MESSAGE_AGE_MAX / 1_000) as u32);
+            (self.aged_at, self.too_old) = (now, self.ring.find_age(arena, now_ms, age_ms));
+        }
+    }
+
+    /// The first place that a member may still have who stands at `place`. What was here before it joined is history, which has no age.
+    pub fn oldest_for(&self, place: u64, joined_at: u64) -> u64 {
+        let too_old = if place >= joined_at { self.too_old } else { 0 };
+        self.ring.first().max(too_old)
     }
 
     /// Nobody may be left: the room is then as empty as one that was left.

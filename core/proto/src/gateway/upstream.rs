@@ -3,6 +3,7 @@
 use super::room::{Pen, Room};
 use super::{Gateway, GatewayEvent};
 use crate::conn::Control;
+use crate::limits::CONSUMED_WAIT;
 use crate::links::LinkChange;
 use crate::machine::{Arrival, Micros, Outbox};
 use crate::wire::frame::append;
@@ -11,8 +12,6 @@ use crate::wire::record::{Membership, Record};
 use crate::wire::room::{message_max, write_link_repair, Consumed, LinkBlock, LinkHead, LinkLost, OLD};
 use crate::wire::{Frame, FrameKind, Frames, Role, StreamId};
 
-/// Progress is told this long after it was made, so that one frame tells of many messages.
-const CONSUMED_WAIT: Micros = 20_000;
 /// Rooms that are told to the router and may be gone again, before the queue of them is looked through.
 const UNCOVERED_SPARE: usize = 1_024;
 /// Repair requests that wait for space.
@@ -340,8 +339,7 @@ impl Gateway {
         if !room.consumed_queued {
             room.consumed_queued = true;
             self.consumed.push_back(at);
-            self.consumed_at
-                .get_or_insert(Micros::from(self.now_ms) * 1000 + CONSUMED_WAIT);
+            self.consumed_at.get_or_insert(self.now + CONSUMED_WAIT);
         }
         room.consumed_dirty = false;
     }
@@ -364,29 +362,33 @@ impl Gateway {
         }
     }
 
-    /// How far this gateway has a room: what it has in order, and in a paced room what its slowest member was sent.
-    fn progress(&self, at: u32) -> Option<(u32, Consumed)> {
+    /// How far this gateway has passed on a room: what it has in order; in a paced room what its slowest member was sent, and in a
+    /// live one, while the gateway is behind with most of its members, what the middle one was sent.
+    fn progress(&mut self, now: Micros, at: u32) -> Option<(u32, Consumed)> {
         let room = self.rooms[at as usize].as_deref()?;
         let stream = room.stream()?;
-        let mut next = room.next_offset();
-        if room.paced {
-            for slot in &room.members {
-                let Some(peer) = self.sessions.table.get(*slot) else {
-                    continue;
-                };
-                let Some(joined) = peer.data.data.joined.iter().find(|joined| joined.room == at) else {
-                    continue;
-                };
-                let (of, end) = room.span_of(joined.cursor).unwrap_or((stream, u64::MAX));
-                let start = room.spans.last().map_or(0, |span| span.place);
-                let offset = if of == stream {
-                    room.offset_at(&self.arena, start, end, joined.cursor)
-                } else {
-                    1
-                };
-                next = next.min(offset);
-            }
-        }
+        let start = room.spans.last().map_or(0, |span| span.place);
+        let sessions = &self.sessions.table;
+        let joined = |slot: &u32| {
+            let joined = &sessions.get(*slot)?.data.data.joined;
+            joined.iter().find(|joined| joined.room == at)
+        };
+        let place = if room.paced {
+            let cursors = room.members.iter().filter_map(joined).map(|joined| joined.cursor);
+            cursors.min()
+        } else {
+            let live = self.backlog.sample(&room.members).filter_map(joined);
+            let live = live.filter(|joined| joined.cursor >= joined.joined_at);
+            let mut cursors: Vec<u64> = live.map(|joined| joined.cursor).collect();
+            self.backlog.note(now, room, &self.arena, &mut cursors)
+        };
+        let next = match place {
+            Some(place) if place < start => 1,
+            Some(place) => room
+                .offset_at(&self.arena, start, u64::MAX, place)
+                .min(room.next_offset()),
+            None => room.next_offset(),
+        };
         Some((
             stream.node,
             Consumed {
@@ -426,11 +428,13 @@ impl Gateway {
                     break;
                 }
                 let Some(at) = self.consumed.pop_front() else { break };
-                match self.progress(at) {
+                match self.progress(now, at) {
                     Some((node, consumed)) if node == peer.node => {
                         told.push(consumed);
                         if let Some(room) = self.rooms[at as usize].as_deref_mut() {
-                            room.consumed_queued = false;
+                            let again = !room.paced && consumed.next < room.next_offset();
+                            room.consumed_queued = again;
+                            self.consumed.extend(again.then_some(at));
                         }
                     }
                     Some(_) => self.consumed.push_back(at),
