@@ -1,9 +1,9 @@
 """Twice what Muster can do (PF-8): how much is still delivered, how old it is, and whether the loops stay awake.
 
 The peak is what a publisher reaches who sends whenever there is credit, or who tries twice that, whichever is more. Then one
-tries twice the peak on a fixed schedule: what finds no credit is dropped at the publisher. Age counts from the moment a message was
-taken. The room's flow is `live`: what a member cannot take becomes a gap. Loops are watched by a 10 ms timer in each role. With 10
-members the servers are the limit, with 100 the members, which share the driver core.
+tries twice the peak on a fixed schedule: what finds no credit is dropped at the publisher. Age counts from the moment a
+message was taken. The room's flow is `live`: what a member cannot take becomes a gap. Loops are watched by a 10 ms timer in
+each role. With 10 members the servers are the limit, with 100 the members, which share the driver core.
 """
 
 import numpy as np

@@ -54,7 +54,8 @@ async def serve(spec: Spec, server: Server, log: structlog.typing.FilteringBound
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
-    loop.add_signal_handler(signal.SIGINT, lambda: None)  # the terminal's Ctrl-C is the supervisor's business
+    for number in (signal.SIGINT, signal.SIGHUP):  # the terminal's Ctrl-C, and its end, are the supervisor's business
+        loop.add_signal_handler(number, lambda: None)
     loop.add_reader(0, _read_parent, stop)
     server.on_ready = lambda ready: tell("ready" if ready else "not_ready")
     about = {

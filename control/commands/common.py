@@ -67,7 +67,7 @@ def out() -> Console:
 
 
 def run(work: Coroutine[Any, Any, int]) -> int:
-    """Run to the end and return the exit code. SIGINT and SIGTERM are ends like others: 0."""
+    """Run to the end and return the exit code. SIGINT, SIGTERM and a terminal that goes away are ends like others: 0."""
     until_signal = _until_signal(work)
     with contextlib.closing(work), contextlib.closing(until_signal):  # also where they never begin
         enough_files()
@@ -88,8 +88,9 @@ def enough_files() -> None:
 async def _until_signal(work: Coroutine[Any, Any, int]) -> int:
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(work)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, task.cancel)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
+            loop.add_signal_handler(number, task.cancel)
     try:
         return await task
     except asyncio.CancelledError:
