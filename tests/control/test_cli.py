@@ -140,8 +140,18 @@ def test_the_configuration_shows_where_values_come_from(muster: Command) -> None
     assert muster("config", "check").returncode == 0
 
 
+@contextmanager
+def hanging_up(means: signal.Handlers) -> Iterator[None]:
+    """What a child makes of SIGHUP, if it leaves it as it is: this process may itself be one that ignores it."""
+    before = signal.signal(signal.SIGHUP, means)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_an_instance_whose_terminal_goes_away_drains(muster: Command) -> None:
-    with muster.up() as process:
+    with hanging_up(signal.SIG_DFL), muster.up() as process:
         roles = json.loads(muster("status", "--json").stdout)["roles"]
         for role in roles:
             os.kill(role["pid"], signal.SIGHUP)  # the terminal tells all
@@ -152,15 +162,11 @@ def test_an_instance_whose_terminal_goes_away_drains(muster: Command) -> None:
 
 
 def test_who_asked_to_outlive_the_terminal_does(muster: Command) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does, for its child
-    try:
-        with muster.up() as process:
-            process.send_signal(signal.SIGHUP)
-            assert muster("status").returncode == 0
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    with hanging_up(signal.SIG_IGN), muster.up() as process:  # as nohup does
+        process.send_signal(signal.SIGHUP)
+        assert muster("status").returncode == 0
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
 
 
 def test_an_instance_is_seen_from_other_terminals_and_ends_with_0(muster: Command) -> None:
