@@ -16,7 +16,7 @@ pub const ROOM_SHARE: usize = 8;
 const AGE_PIECES: usize = 64;
 
 /// One place of a room's sequence: a message or a gap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry<'a> {
     /// The owner's offset (of a gap: its first).
     pub offset: u64,
@@ -314,13 +314,18 @@ impl Ring {
         low
     }
 
-    /// The first place that was appended at most `age_ms` before `now_ms`, which begins anew after 49 days.
-    pub fn find_age(&self, arena: &Arena, now_ms: u32, age_ms: u32) -> u64 {
-        let young = |entry: Entry<'_>| now_ms.wrapping_sub(entry.at_ms) <= age_ms;
+    /// How long ago an entry was appended, in whole milliseconds, which begin anew after 49 days.
+    pub fn age(&self, arena: &Arena, now: Micros, place: u64) -> Option<Micros> {
+        let at_ms = self.get(arena, place)?.at_ms;
+        Some(Micros::from(((now / 1_000) as u32).wrapping_sub(at_ms)) * 1_000)
+    }
+
+    /// The first place that was appended at most `age` ago.
+    pub fn find_age(&self, arena: &Arena, now: Micros, age: Micros) -> u64 {
         let (mut low, mut high) = (self.first, self.next());
         while low < high {
             let middle = low + (high - low) / 2;
-            if self.get(arena, middle).is_some_and(young) {
+            if self.age(arena, now, middle).is_some_and(|of| of <= age) {
                 high = middle;
             } else {
                 low = middle + 1;

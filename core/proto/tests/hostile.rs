@@ -323,6 +323,22 @@ fn sessions(rig: &Rig<Gateway>) -> usize {
     rig.machine.sessions().table.len()
 }
 
+/// A session that acknowledges nothing and asks for rooms with long names, as many as its log takes.
+fn join_without_end(rig: &mut Rig<Gateway>, at: usize) {
+    let name = "x".repeat(160);
+    rig.peers[at].polite = false;
+    for request in 1..290 {
+        rig.tell(
+            at,
+            &Record::Join {
+                request,
+                name: name.as_bytes(),
+                positions: Positions::default(),
+            },
+        );
+    }
+}
+
 #[test]
 fn sessions_without_a_credential_hold_little() {
     let mut rig = Rig::<Gateway>::new();
@@ -331,23 +347,12 @@ fn sessions_without_a_credential_hold_little() {
         role: Role::Client,
         epoch: 0,
     };
-    let name = "x".repeat(160);
     let mut kept = 0;
     for number in 0..300 {
         let Some(at) = rig.connect(PUBLIC_SOCKET, stranger(100 + number), me) else {
             continue;
         };
-        rig.peers[at].polite = false;
-        for request in 1..290 {
-            rig.tell(
-                at,
-                &Record::Join {
-                    request,
-                    name: name.as_bytes(),
-                    positions: Positions::default(),
-                },
-            );
-        }
+        join_without_end(&mut rig, at);
         kept += 1;
     }
     assert!(kept > 200, "{kept} were let in");
@@ -360,19 +365,8 @@ fn sessions_without_a_credential_hold_little() {
 
 /// Sends a session's log without its first record, as long as the session takes it.
 fn log_without_its_first_record(rig: &mut Rig<Gateway>, at: usize) {
-    let name = "x".repeat(160);
-    rig.peers[at].polite = false;
     rig.peers[at].conn.log.push(b"never sent").expect("there is room");
-    for request in 1..290 {
-        rig.tell(
-            at,
-            &Record::Join {
-                request,
-                name: name.as_bytes(),
-                positions: Positions::default(),
-            },
-        );
-    }
+    join_without_end(rig, at);
 }
 
 #[test]

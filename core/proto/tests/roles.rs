@@ -39,6 +39,17 @@ fn gateway_since(now: u64) -> Rig<Gateway> {
     rig
 }
 
+/// A gateway's answer to a join of a room in which nothing was said.
+fn joined(request: u32, handle: u32) -> Record<'static> {
+    Record::Joined {
+        request,
+        handle,
+        index: FIRST_PLACE,
+        start: Positions::default(),
+        gaps: vec![],
+    }
+}
+
 /// What became of a join: joined, or refused with a code.
 fn answers(rig: &mut Rig<Gateway>, member: usize) -> Vec<(u32, Result<(), Code>)> {
     let records = rig.peers[member].take_records();
@@ -367,14 +378,7 @@ fn what_came_before_the_answer_to_a_join_is_asked_for_in_every_room() {
     requests.clone().for_each(|handle| fill(&mut rig, handle, 1));
     let mut asked = BTreeSet::new();
     for request in requests.clone() {
-        let joined = Record::Joined {
-            request,
-            handle: request,
-            index: FIRST_PLACE,
-            start: Positions::default(),
-            gaps: vec![],
-        };
-        rig.tell(0, &joined);
+        rig.tell(0, &joined(request, request));
         rig.pass(10_000, 2_000);
         let repairs = rig.peers[0]
             .got
@@ -394,14 +398,7 @@ fn what_a_room_that_was_left_still_sends_is_not_asked_of_the_next_one_with_its_h
             .join(rig.now, name, Positions::default(), Policy::DropOldest)
     };
     let answer = |rig: &mut Rig<Client>, request: u32, handle: u32| {
-        let joined = Record::Joined {
-            request,
-            handle,
-            index: FIRST_PLACE,
-            start: Positions::default(),
-            gaps: vec![],
-        };
-        rig.tell(0, &joined);
+        rig.tell(0, &joined(request, handle));
     };
     let one = join(&mut rig, "sports:one");
     answer(&mut rig, 3, 3);
@@ -420,14 +417,7 @@ fn the_window_is_shut_while_any_room_blocks_and_no_longer() {
     let mut rig = Rig::<Client>::new();
     let rooms = [(3, "sports:one"), (4, "sports:two")].map(|(request, name)| {
         let room = rig.machine.join(rig.now, name, Positions::default(), Policy::Block);
-        let joined = Record::Joined {
-            request,
-            handle: request,
-            index: FIRST_PLACE,
-            start: Positions::default(),
-            gaps: vec![],
-        };
-        rig.tell(0, &joined);
+        rig.tell(0, &joined(request, request));
         (1..=70).for_each(|at| fill(&mut rig, request, at));
         room
     });

@@ -490,6 +490,7 @@ fn address(writer: &mut Writer<'_>, start: usize, base: u64, old: bool) {
 
 /// Whether a message waited so long for its gateway that members of a live room do not want it any more.
 fn is_old(room: &Room, arena: &Arena, now: Micros, offset: u64) -> bool {
-    room.age(arena, now, offset)
+    room.ring
+        .age(arena, now, offset)
         .is_some_and(|age| age > limits::MESSAGE_AGE_MAX)
 }

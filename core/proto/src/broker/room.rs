@@ -84,19 +84,14 @@ impl Room {
         (self.ring.bytes() as u64 * behind / len) as usize
     }
 
-    /// How long ago a message was numbered.
-    pub fn age(&self, arena: &Arena, now: Micros, offset: u64) -> Option<Micros> {
-        let entry = self.ring.get(arena, offset)?;
-        Some(u64::from(((now / 1_000) as u32).wrapping_sub(entry.at_ms)) * 1_000)
-    }
-
     /// Whether a gateway that is there passes messages on too late; `rtt` is that of its link.
     fn is_late(&self, arena: &Arena, now: Micros, cursor: &Cursor, rtt: Micros) -> bool {
         let waiting = self.ring.next().saturating_sub(cursor.consumed);
         if waiting < LATE_MESSAGES || now > cursor.told_at + AWAY {
             return false;
         }
-        self.age(arena, now, cursor.consumed)
+        self.ring
+            .age(arena, now, cursor.consumed)
             .is_some_and(|age| age > LATE + CONSUMED_WAIT + rtt)
     }
 
@@ -122,7 +117,6 @@ impl Room {
 mod tests {
     use super::*;
     use crate::ring::Entry;
-    use crate::wire::PublisherId;
 
     const RTT: Micros = 10_000;
 
@@ -132,12 +126,7 @@ mod tests {
         for offset in 1..=messages {
             let entry = Entry {
                 offset,
-                publisher: PublisherId::default(),
-                sequence: offset,
-                flags: 0,
-                gap: false,
-                at_ms: 0,
-                data: b"x",
+                ..Entry::default()
             };
             room.ring.push(arena, offset * 10_000, &entry);
         }

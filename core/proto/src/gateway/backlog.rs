@@ -16,7 +16,7 @@ const LOOKS_MIN: u32 = 32;
 /// How long the looks are counted before they are judged.
 const SPAN: Micros = 50_000;
 /// A member is behind that lacks what is older than this.
-const BEHIND_MS: u32 = 30;
+const BEHIND: Micros = 30_000;
 
 /// The looks of this span, and what the last one told.
 #[derive(Default)]
@@ -40,16 +40,9 @@ impl Backlog {
 
     /// Takes the places where the members that were looked at stand. The middle one, if most of the gateway's members are behind.
     pub fn note(&mut self, now: Micros, room: &Room, arena: &Arena, cursors: &mut [u64]) -> Option<u64> {
-        let now_ms = (now / 1_000) as u32;
-        let old = |place: u64| {
-            let entry = room.ring.get(arena, place);
-            entry.is_some_and(|entry| now_ms.wrapping_sub(entry.at_ms) > BEHIND_MS)
-        };
+        let old = |place: u64| room.ring.age(arena, now, place).is_some_and(|age| age > BEHIND);
         self.looks += cursors.len() as u32;
-        self.behind += cursors
-            .iter()
-            .filter(|place| **place < room.ring.next() && old(**place))
-            .count() as u32;
+        self.behind += cursors.iter().filter(|place| old(**place)).count() as u32;
         if now >= self.since + SPAN {
             self.most = self.looks >= LOOKS_MIN && self.behind * 2 > self.looks;
             (self.since, self.looks, self.behind) = (now, 0, 0);
@@ -66,7 +59,6 @@ impl Backlog {
 mod tests {
     use super::*;
     use crate::ring::Entry;
-    use crate::wire::PublisherId;
 
     const MEMBERS: u64 = 40;
 
@@ -77,12 +69,7 @@ mod tests {
         for offset in 1..=100 {
             let entry = Entry {
                 offset,
-                publisher: PublisherId::default(),
-                sequence: offset,
-                flags: 0,
-                gap: false,
-                at_ms: 0,
-                data: b"x",
+                ..Entry::default()
             };
             room.ring.push(&mut arena, 0, &entry);
         }

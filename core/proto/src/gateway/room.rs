@@ -184,8 +184,7 @@ impl Room {
     /// Notes what is too old by now for members of a live room.
     pub fn age(&mut self, arena: &Arena, now: Micros) {
         if !self.paced && now >= self.aged_at + AGE_EVERY {
-            let (now_ms, age_ms) = ((now / 1_000) as u32, (MESSAGE_AGE_MAX / 1_000) as u32);
-            (self.aged_at, self.too_old) = (now, self.ring.find_age(arena, now_ms, age_ms));
+            (self.aged_at, self.too_old) = (now, self.ring.find_age(arena, now, MESSAGE_AGE_MAX));
         }
     }
 
