@@ -4,8 +4,12 @@ One process, no leases: for `muster up` and for tests. A snapshot's placement ep
 """
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from control.options import Role
+from plane import engine
+
+State = Literal["init", "running", "draining"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +20,8 @@ class Node:
     role: Role
     host: str
     link_port: int
+    partition: int = 0
+    state: State = "running"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +30,20 @@ class Snapshot:
 
     epoch: int = 0
     nodes: tuple[Node, ...] = ()
+    broker_partitions: int = 1
+    router_partitions: int = 1
 
     def of(self, role: Role) -> tuple[Node, ...]:
         """The nodes with this role."""
         return tuple(node for node in self.nodes if node.role == role)
 
-    def entries(self) -> list[tuple[int, str, str, int]]:
+    def entries(self) -> list[engine.Node]:
         """The nodes as an engine takes them."""
-        return [(node.node, node.role, node.host, node.link_port) for node in self.nodes]
+        return [(node.node, node.role, node.host, node.link_port, node.partition, node.state) for node in self.nodes]
+
+    def partitions(self) -> tuple[int, int]:
+        """Numbers of partitions of brokers and of routers."""
+        return self.broker_partitions, self.router_partitions
 
 
 class Registry:

@@ -167,6 +167,7 @@ class Supervisor:
             admin=self._admins[role],
             placement_epoch=placement.epoch,
             nodes=placement.entries(),
+            partitions=placement.partitions(),
             key_id=config.cluster.key_id,
             cluster_secret_file=config.cluster.secret_file or str(self.folder.cluster_secret),
             name_key_file=str(self.folder.name_key),

@@ -12,8 +12,8 @@ EVENTS: Final = 2
 
 Event = tuple[Any, ...]
 """Name first: `("authenticate", question, credential)`, `("link_up", node, role, epoch)`, `("ready",)`, …"""
-Node = tuple[int, str, str, int]
-"""Node, role, host, link port."""
+Node = tuple[int, str, str, int, int, str]
+"""Node, role, host, link port, partition, state ("init", "running" or "draining")."""
 
 
 class Engine(Protocol):
@@ -34,8 +34,11 @@ class Engine(Protocol):
     def answer(self, question_id: int, user: int | None) -> None:
         """Answer an `authenticate` question; None refuses."""
 
-    def placement(self, epoch: int, nodes: list[Node]) -> None:
-        """Put a newer placement in force; an older epoch changes nothing."""
+    def placement(self, epoch: int, nodes: list[Node], partitions: tuple[int, int]) -> None:
+        """Put a newer placement in force; an older epoch changes nothing. `partitions`: of brokers and of routers.
+
+        Raises `ValueError` where a number of partitions is no power of two up to 256.
+        """
 
     def counters(self) -> list[tuple[str, str, int]]:
         """Name, help and value of everything counted since the start; a name may carry `{label="value"}`."""

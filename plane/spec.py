@@ -8,6 +8,8 @@ from typing import Literal
 
 import msgspec
 
+from plane.engine import Node
+
 Fault = tuple[str, tuple[str, int] | None, float, float, float, float, int, int, int]
 """Direction ("in" or "out"), peer (None: every client), loss, duplicate, corrupt, reorder (chances), then
 reorder hold, delay and jitter in ms."""
@@ -30,7 +32,9 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     link_bind: tuple[str, int]
     admin: tuple[str, int]
     placement_epoch: int
-    nodes: list[tuple[int, str, str, int]]
+    nodes: list[Node]
+    partitions: tuple[int, int]
+    """Of brokers and of routers."""
     key_id: int
     cluster_secret_file: str
     name_key_file: str

@@ -14,7 +14,11 @@ def test_every_change_makes_a_newer_snapshot_and_leaves_the_old_one() -> None:
     assert (empty.epoch, one.epoch, two.epoch) == (0, 1, 2)
     assert empty.nodes == ()
     assert one.nodes == (GATEWAY,)
-    assert two.entries() == [(2, "broker", "127.0.0.1", 7001), (3, "gateway", "127.0.0.1", 7000)]
+    assert two.entries() == [
+        (2, "broker", "127.0.0.1", 7001, 0, "running"),
+        (3, "gateway", "127.0.0.1", 7000, 0, "running"),
+    ]
+    assert two.partitions() == (1, 1)
     assert two.of("gateway") == (GATEWAY,)
 
 

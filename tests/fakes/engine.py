@@ -21,7 +21,7 @@ class FakeEngine:
         self.more = 0
         self.turns = 0
         self.answers: list[tuple[int, int | None]] = []
-        self.placements: list[tuple[int, list[Node]]] = []
+        self.placements: list[tuple[int, list[Node], tuple[int, int]]] = []
         self.draining = False
         self.stuck = False
         self.closed = False
@@ -49,8 +49,8 @@ class FakeEngine:
     def answer(self, question_id: int, user: int | None) -> None:
         self.answers.append((question_id, user))
 
-    def placement(self, epoch: int, nodes: list[Node]) -> None:
-        self.placements.append((epoch, nodes))
+    def placement(self, epoch: int, nodes: list[Node], partitions: tuple[int, int]) -> None:
+        self.placements.append((epoch, nodes, partitions))
 
     def counters(self) -> list[tuple[str, str, int]]:
         return [

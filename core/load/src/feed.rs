@@ -110,19 +110,13 @@ impl Feed {
             next: None,
         };
         let me = |node, role| Identity { node, role, epoch: 1 };
-        let node = |node, role, port| Node {
-            node,
-            role,
-            addr: node_addr(port),
-        };
-        let placement = Placement {
-            epoch: 1,
-            nodes: vec![
-                node(2, Role::Proxy, PROXY_LINK),
-                node(3, Role::Broker, BROKER),
-                node(4, Role::Router, ROUTER),
-            ],
-        };
+        let nodes = [
+            (2, Role::Proxy, PROXY_LINK),
+            (3, Role::Broker, BROKER),
+            (4, Role::Router, ROUTER),
+        ];
+        let nodes = nodes.map(|(node, role, port)| Node::new(node, role, node_addr(port)));
+        let placement = Placement::new(1, nodes.to_vec(), 1, 1);
         let server_key = ServerKey::from_private([2; 32]);
         let public = server_key.public();
         let proxy = ProxyConfig {

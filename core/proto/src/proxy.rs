@@ -144,9 +144,12 @@ impl Proxy {
         }
     }
 
-    /// Takes the control plane's picture of who is where.
+    /// Takes the control plane's picture of who is where; one that is older than what is known changes nothing.
     pub fn set_placement(&mut self, now: Micros, placement: Placement) {
-        self.node.stamp.placement = placement.epoch;
+        if placement.epoch() < self.placement.epoch() {
+            return;
+        }
+        self.node.stamp.placement = placement.epoch();
         self.links.dial(
             now,
             placement.of(Role::Broker).map(|node| (node.node, node.role, node.addr)),

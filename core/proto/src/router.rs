@@ -95,9 +95,12 @@ impl Router {
         }
     }
 
-    /// Takes the control plane's picture of who is where.
+    /// Takes the control plane's picture of who is where; one that is older than what is known changes nothing.
     pub fn set_placement(&mut self, now: Micros, placement: Placement) {
-        self.node.stamp.placement = placement.epoch;
+        if placement.epoch() < self.placement.epoch() {
+            return;
+        }
+        self.node.stamp.placement = placement.epoch();
         self.started.get_or_insert(now);
         self.placement = placement;
     }

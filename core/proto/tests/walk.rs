@@ -98,15 +98,8 @@ fn a_message_walks_through_all_five_machines() {
         (3, Role::Broker, 301),
         (4, Role::Router, 401),
     ];
-    let nodes = nodes.map(|(node, role, port)| Node {
-        node,
-        role,
-        addr: addr(port),
-    });
-    let placement = Placement {
-        epoch: 1,
-        nodes: nodes.to_vec(),
-    };
+    let nodes = nodes.map(|(node, role, port)| Node::new(node, role, addr(port)));
+    let placement = Placement::new(1, nodes.to_vec(), 1, 1);
     let me = |node, role| Identity {
         node,
         role,

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use muster_driver::{Direction, Faults, Rule};
 use muster_proto::links::{LinkChange, Links};
 use muster_proto::machine::{Addr, SocketId};
-use muster_proto::placement::{Node, Placement};
+use muster_proto::placement::{Node, Placement, State, PARTITIONS_MAX};
 use muster_proto::wire::Role;
 use muster_udp::SocketOptions;
 use pyo3::exceptions::{PyOSError, PyValueError};
@@ -46,18 +46,35 @@ pub fn role(name: &str) -> PyResult<Role> {
         .ok_or_else(|| PyValueError::new_err(format!("no such role: {name}")))
 }
 
-pub fn placement(epoch: u32, nodes: Vec<(u32, String, String, u16)>) -> PyResult<Placement> {
-    let nodes = nodes.into_iter().map(|(node, name, host, port)| {
+fn state(name: &str) -> PyResult<State> {
+    match name {
+        "init" => Ok(State::Init),
+        "running" => Ok(State::Running),
+        "draining" => Ok(State::Draining),
+        _ => Err(PyValueError::new_err(format!("no such state: {name}"))),
+    }
+}
+
+/// Node, role, host, link port, partition, state.
+pub type NodeEntry = (u32, String, String, u16, u16, String);
+
+/// `partitions`: of brokers and of routers, powers of two.
+pub fn placement(epoch: u32, nodes: Vec<NodeEntry>, partitions: (u16, u16)) -> PyResult<Placement> {
+    let (brokers, routers) = partitions;
+    for count in [brokers, routers] {
+        if !count.is_power_of_two() || count > PARTITIONS_MAX {
+            let bound = format!("{count} partitions: not a power of two up to {PARTITIONS_MAX}");
+            return Err(PyValueError::new_err(bound));
+        }
+    }
+    let nodes = nodes.into_iter().map(|(node, name, host, port, partition, at)| {
         Ok(Node {
-            node,
-            role: role(&name)?,
-            addr: addr(&host, port)?,
+            partition,
+            state: state(&at)?,
+            ..Node::new(node, role(&name)?, addr(&host, port)?)
         })
     });
-    Ok(Placement {
-        epoch,
-        nodes: nodes.collect::<PyResult<_>>()?,
-    })
+    Ok(Placement::new(epoch, nodes.collect::<PyResult<_>>()?, brokers, routers))
 }
 
 pub fn socket_options(recv_buffer: usize, send_buffer: usize) -> SocketOptions {

@@ -386,8 +386,13 @@ macro_rules! engine {
                 Ok(self.get_mut()?.driver.take_late() as f64 / 1e6)
             }
 
-            fn placement(&mut self, epoch: u32, nodes: Vec<(u32, String, String, u16)>) -> PyResult<()> {
-                let placement = convert::placement(epoch, nodes)?;
+            fn placement(
+                &mut self,
+                epoch: u32,
+                nodes: Vec<convert::NodeEntry>,
+                partitions: (u16, u16),
+            ) -> PyResult<()> {
+                let placement = convert::placement(epoch, nodes, partitions)?;
                 let running = self.get_mut()?;
                 running.driver.machine_mut().set_placement(monotonic_now(), placement);
                 running.driver.kick();

@@ -28,7 +28,12 @@ class _Engine:
     def turn(self) -> int: ...  # bit 0: more work waits, call again soon; bit 1: events wait
     def events(self) -> list[tuple[Any, ...]]: ...
     def take_late(self) -> float: ...  # seconds that a turn was late, the longest since the last call
-    def placement(self, epoch: int, nodes: list[tuple[int, str, str, int]]) -> None: ...  # node, role, host, link port
+    def placement(
+        self,
+        epoch: int,
+        nodes: list[tuple[int, str, str, int, int, str]],  # node, role, host, link port, partition, state
+        partitions: tuple[int, int],  # of brokers, of routers
+    ) -> None: ...
     def counters(self) -> list[tuple[str, str, int]]: ...  # name, help, value
     def gauges(self) -> list[tuple[str, str, float]]: ...
     def status(self) -> dict[str, Any]: ...

@@ -18,6 +18,7 @@ from .turns import Engine, Event, Turns
 __all__ = ["Instance", "Role", "instance"]
 
 Role = Literal["router", "broker", "gateway", "proxy"]
+Node = tuple[int, str, str, int, int, str]
 ROLES: Final[tuple[Role, ...]] = ("router", "broker", "gateway", "proxy")
 NODES: Final[Mapping[Role, int]] = {role: node for node, role in enumerate(ROLES, 1)}
 HOST: Final = "127.0.0.1"
@@ -33,7 +34,7 @@ class _Server(Engine, Protocol):
     def addresses(self) -> list[tuple[str, int]]:
         """As bound, that for clients first."""
 
-    def placement(self, epoch: int, nodes: list[tuple[int, str, str, int]]) -> None:
+    def placement(self, epoch: int, nodes: list[Node], partitions: tuple[int, int]) -> None:
         """Who is where."""
 
 
@@ -53,9 +54,7 @@ class Instance(Address):
         self._errors: list[BaseException] = []
         for role in ROLES:
             self._make(role)
-        self._nodes: list[tuple[int, str, str, int]] = [
-            (NODES[role], role, HOST, self._ports[role][-1]) for role in ROLES
-        ]
+        self._nodes: list[Node] = [(NODES[role], role, HOST, self._ports[role][-1], 0, "running") for role in ROLES]
         for role in ROLES:
             self._run(role)
         super().__init__((self._endpoint("gateway"),), (self._endpoint("proxy"),), next(iter(self._tokens)))
@@ -137,7 +136,7 @@ class Instance(Address):
 
     def _run(self, role: Role) -> None:
         engine = self._engines[role]
-        engine.placement(1, self._nodes)
+        engine.placement(1, self._nodes, (1, 1))
 
         def on_events(events: list[Event]) -> None:
             for name, *fields in events:

@@ -290,15 +290,8 @@ impl World {
     }
 
     fn placement(&self) -> Placement {
-        let nodes = (0..self.plan.servers()).map(|process| Node {
-            node: node_of(process),
-            role: role_of(self.plan.kind(process)),
-            addr: link_addr(process),
-        });
-        Placement {
-            epoch: 1,
-            nodes: nodes.collect(),
-        }
+        let node = |process| Node::new(node_of(process), role_of(self.plan.kind(process)), link_addr(process));
+        Placement::new(1, (0..self.plan.servers()).map(node).collect(), 1, 1)
     }
 
     fn endpoints(&self, kind: Kind) -> Vec<Endpoint> {

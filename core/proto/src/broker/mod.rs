@@ -227,9 +227,12 @@ impl Broker {
         }
     }
 
-    /// Takes the control plane's picture of who is where.
+    /// Takes the control plane's picture of who is where; one that is older than what is known changes nothing.
     pub fn set_placement(&mut self, now: Micros, placement: Placement) {
-        self.node.stamp.placement = placement.epoch;
+        if placement.epoch() < self.placement.epoch() {
+            return;
+        }
+        self.node.stamp.placement = placement.epoch();
         self.links.dial(
             now,
             placement.of(Role::Router).map(|node| (node.node, node.role, node.addr)),
@@ -668,12 +671,8 @@ mod tests {
             reset_secret: [1; 32],
         };
         let mut broker = Broker::new(config, 1, Box::new(Zeros));
-        let node = crate::placement::Node {
-            node: 1,
-            role: Role::Broker,
-            addr: Default::default(),
-        };
-        broker.placement.nodes.push(node);
+        let node = crate::placement::Node::new(1, Role::Broker, Default::default());
+        broker.placement = Placement::new(1, vec![node], 1, 1);
         broker
     }
 

@@ -254,14 +254,14 @@ impl Gateway {
         }
     }
 
-    /// Takes the control plane's picture of who is where.
+    /// Takes the control plane's picture of who is where; one that is older than what is known changes nothing.
     pub fn set_placement(&mut self, now: Micros, placement: Placement) {
         use crate::wire::Role;
-        self.node.stamp.placement = placement.epoch;
-        let nodes = placement
-            .nodes
-            .iter()
-            .filter(|node| matches!(node.role, Role::Broker | Role::Router));
+        if placement.epoch() < self.placement.epoch() {
+            return;
+        }
+        self.node.stamp.placement = placement.epoch();
+        let nodes = placement.of(Role::Broker).chain(placement.of(Role::Router));
         self.links
             .dial(now, nodes.map(|node| (node.node, node.role, node.addr)));
         self.placement = placement;

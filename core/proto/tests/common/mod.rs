@@ -100,16 +100,8 @@ fn placement() -> Placement {
         (BROKER, Role::Broker),
         (ROUTER, Role::Router),
     ];
-    Placement {
-        epoch: 1,
-        nodes: nodes
-            .map(|(node, role)| Node {
-                node,
-                role,
-                addr: addr(9000 + node as u16),
-            })
-            .to_vec(),
-    }
+    let nodes = nodes.map(|(node, role)| Node::new(node, role, addr(9000 + node as u16)));
+    Placement::new(1, nodes.to_vec(), 1, 1)
 }
 
 fn identity(node: u32, role: Role) -> Identity {
