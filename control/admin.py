@@ -33,7 +33,7 @@ class Admin:
     def __init__(self, server: Server, about: Mapping[str, Any]) -> None:
         self._server = server
         self._about = dict(about)
-        self._metrics = metrics.registry(server, str(about["role"]), str(about["version"]))
+        self._metrics = metrics.registry(server, str(about["role"]), int(about["node"]), str(about["version"]))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""

@@ -32,6 +32,8 @@ ConfigFile = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 Chance = Annotated[str | None, typer.Option(metavar="CHANCE", help="Inject on every link: 0.02 or 2%.")]
 Ms = Annotated[int | None, typer.Option(min=0, help="Inject on every link, in ms.")]
+Nodes = Annotated[int | None, typer.Option(metavar="NODES", help="How many to run.")]
+Grid = Annotated[str | None, typer.Option(metavar="PARTITIONSxREPLICAS", help="How many to run: 2x2, or 2 for 2x1.")]
 
 
 @app.command()
@@ -41,6 +43,10 @@ def up(
     for_: Annotated[float | None, typer.Option("--for", min=0.1, metavar="SECONDS", help="End by itself.")] = None,
     members: Annotated[int | None, typer.Option(min=1, help="Members of the demo room.")] = None,
     rate: Annotated[int | None, typer.Option(min=1, help="Messages a second in the demo room.")] = None,
+    gateways: Nodes = None,
+    brokers: Grid = None,
+    routers: Grid = None,
+    proxies: Nodes = None,
     loss: Chance = None,
     duplicate: Chance = None,
     reorder: Chance = None,
@@ -49,13 +55,17 @@ def up(
     jitter_ms: Ms = None,
     json: Json = False,
 ) -> int:
-    """Run one proxy, broker, router and gateway on this machine, until Ctrl-C."""
+    """Run proxies, brokers, routers and gateways on this machine, one of each by default, until Ctrl-C."""
     from control.commands import common
     from control.commands.up import up as run
 
     wanted: dict[str, Any] = {
         "demo.members": members,
         "demo.rate": rate,
+        "up.gateways": gateways,
+        "up.brokers": brokers,
+        "up.routers": routers,
+        "up.proxies": proxies,
         "faults.loss": chance("--loss", loss),
         "faults.duplicate": chance("--duplicate", duplicate),
         "faults.reorder": chance("--reorder", reorder),

@@ -17,6 +17,7 @@ from typing import Any, Final, get_args, get_origin
 
 import msgspec
 
+from control import layout
 from control.errors import ConfigError
 from control.options import LINKS, ROLES, ClientOptions, Config
 
@@ -26,6 +27,7 @@ NOT_KEYS: Final = frozenset({FILE_VARIABLE, "MUSTER_BENCH_LOOPBACK"})
 """Variables with the prefix that are no keys: ours, and that by which `muster bench` finds itself in its namespace."""
 DEFAULT: Final = "default"
 ADDRESS: Final = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<v4>[0-9.]+)):(?P<port>[0-9]{1,5})")
+PORT_MAX: Final = 65_535
 NAMESPACE: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 
 KeyPath = tuple[str, ...]
@@ -107,7 +109,7 @@ def split_address(text: str) -> tuple[str, int]:
         raise ValueError(text)
     host = ipaddress.IPv6Address(match["v6"]) if match["v6"] else ipaddress.IPv4Address(match["v4"])
     port = int(match["port"])
-    if port > 65535:
+    if port > PORT_MAX:
         raise ValueError(text)
     return str(getattr(host, "ipv4_mapped", None) or host), port
 
@@ -239,6 +241,16 @@ def _check(config: Config, layers: Mapping[KeyPath, Value]) -> None:
         below = (value.origin for each, value in layers.items() if each[: len(path)] == path)
         return ConfigError(f"{next(below, DEFAULT)}: {dotted(path)}: {text}")
 
+    for role, text in (("broker", config.up.brokers), ("router", config.up.routers)):
+        try:
+            layout.grid(text)
+        except ValueError as error:
+            raise fail(("up", f"{role}s"), str(error)) from None
+    if layout.grid(config.up.routers) != (1, 1):
+        raise fail(("up", "routers"), f"{config.up.routers!r}: so far an instance has one router")
+    seats = layout.seats(config.up)
+    if len(seats) > layout.NODES_MAX:
+        raise fail(("up",), f"{len(seats)} nodes are more than the {layout.NODES_MAX} that one machine is asked to run")
     links: dict[KeyPath, str] = {}
     for role in ROLES:
         section = config.role(role)
@@ -246,10 +258,13 @@ def _check(config: Config, layers: Mapping[KeyPath, Value]) -> None:
         for name in names:
             address: str = getattr(section, name)
             try:
-                links[role, names[-1]], _ = split_address(address)
+                links[role, names[-1]], port = split_address(address)
             except ValueError:
                 examples = "127.0.0.1:7400 or [::1]:7400"
                 raise fail((role, name), f"{address!r} is no IP address and port, as {examples}") from None
+            count = sum(seat.role == role for seat in seats)
+            if port and port + count - 1 > PORT_MAX:
+                raise fail((role, name), f"{count} nodes from port {port} on: there is none above {PORT_MAX}")
         if ipaddress.ip_address(links[role, names[-1]]).is_unspecified:
             raise fail((role, names[-1]), f"{address!r} is every address; the other roles send there, so name one")
         if isinstance(section, ClientOptions) and section.idle_timeout_ms < 2 * section.keepalive_ms:

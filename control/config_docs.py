@@ -23,6 +23,10 @@ EXAMPLE: Final = """\
 ## Example
 
 ```toml
+[up]
+gateways = 2
+brokers = "2x2"
+
 [gateway]
 arena_mib = 512
 

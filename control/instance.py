@@ -7,7 +7,7 @@ import contextlib
 import fcntl
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -32,10 +32,12 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
-    """One role's process. `admin` is the address of its HTTP."""
+    """One node's process. `admin` is the address of its HTTP."""
 
+    name: str
     role: str
     node: int
+    partition: int
     pid: int
     epoch: int
     restarts: int
@@ -97,16 +99,20 @@ class Folder:
 
     @property
     def logs(self) -> Path:
-        """The folder of the roles' logs, where they are not on stderr."""
+        """The folder of the nodes' logs, where they are not on stderr."""
         return self.path / "logs"
 
-    def server_key(self, role: str) -> Path:
-        """32 private bytes in hex."""
-        return self.path / f"{role}.key"
+    def server_key(self, name: str) -> Path:
+        """32 private bytes in hex, of a node that clients speak to."""
+        return self.path / f"{name}.key"
 
-    def spec(self, role: str) -> Path:
-        """What the role's process is started with."""
-        return self.path / f"{role}.spec.json"
+    def spec(self, name: str) -> Path:
+        """What the node's process is started with."""
+        return self.path / f"{name}.spec.json"
+
+    def log(self, name: str) -> Path:
+        """The log of a node."""
+        return self.logs / f"{name}.log"
 
 
 def folder(config: Config, environment: Mapping[str, str] | None = None) -> Folder:
@@ -116,8 +122,8 @@ def folder(config: Config, environment: Mapping[str, str] | None = None) -> Fold
     return Folder(default_folder(os.environ if environment is None else environment))
 
 
-def prepare(place: Folder) -> None:
-    """Make the folder, its secrets and its token, each once. Raises `UserError`."""
+def prepare(place: Folder, servers: Iterable[str] = ()) -> None:
+    """Make the folder, its secrets, its token and the keys of the servers so named, each once. Raises `UserError`."""
     try:
         place.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         info = place.path.lstat()
@@ -131,8 +137,8 @@ def prepare(place: Folder) -> None:
         create_once(place.reset_secret, _hex(32))
         create_once(place.name_key, _hex(16))
         create_once(place.token, secrets.token_urlsafe(32).encode() + b"\n")
-        for role in ("gateway", "proxy"):
-            create_once(place.server_key(role), _hex(32))
+        for name in servers:
+            create_once(place.server_key(name), _hex(32))
     except OSError as error:
         raise UserError(
             f"{error.filename or place.path}: cannot be written: {error.strerror}; set instance.dir"

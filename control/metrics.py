@@ -1,6 +1,6 @@
 """An engine's counters and gauges as Prometheus metrics, read when somebody asks.
 
-Every name begins with `muster_` and carries the role; counters end with `_total`. An engine may put labels into a
+Every name begins with `muster_` and carries role and node; counters end with `_total`. An engine may put labels into a
 name, as `datagrams_dropped{reason="malformed"}`.
 """
 
@@ -23,8 +23,9 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 class EngineCollector(Collector):
     """Asks one server's engine. Collected in the server's own loop, so nothing is locked."""
 
-    def __init__(self, server: Server, role: str, version: str) -> None:
-        self._server, self._role, self._version = server, role, version
+    def __init__(self, server: Server, role: str, node: int, version: str) -> None:
+        self._server, self._version = server, version
+        self._labels = {"role": role, "node": str(node)}
 
     def collect(self) -> Iterator[Metric]:
         """Everything the engine and its server count."""
@@ -54,17 +55,17 @@ class EngineCollector(Collector):
         for full, text, value in samples:
             match = NAME.fullmatch(full)
             assert match is not None, f"an engine named a metric {full!r}"
-            labels = {"role": self._role, **dict(LABEL.findall(match["labels"] or ""))}
+            labels = {**self._labels, **dict(LABEL.findall(match["labels"] or ""))}
             name = "muster_" + match["name"].removesuffix("_total")
             family = families.setdefault(name, kind(name, text, labels=list(labels)))
             family.add_metric(list(labels.values()), value)
         yield from families.values()
 
 
-def registry(server: Server, role: str, version: str) -> CollectorRegistry:
+def registry(server: Server, role: str, node: int, version: str) -> CollectorRegistry:
     """The engine's metrics and those of its process."""
     made = CollectorRegistry()
-    made.register(EngineCollector(server, role, version))
+    made.register(EngineCollector(server, role, node, version))
     ProcessCollector(namespace="muster", registry=made)
     return made
 

@@ -19,7 +19,7 @@ HEAD: Final = """\
 Every role serves `/metrics` for Prometheus on its admin port, on loopback; `muster status` names the ports. Counters count
 from the start of the process and are 0 where nothing happened. What a count without a unit is of, its meaning begins with.
 What was dropped, refused, withheld or given up is counted by the reason in its name. `muster_process_…` and
-`muster_build_info` have no label `role`.
+`muster_build_info` have no labels `role` and `node`.
 """
 REASON: Final = re.compile(r"(?:dropped|refused|lost|withheld)_(\w+)$")
 UNITS: Final = {"bytes": "bytes", "seconds": "seconds", "fds": "descriptors"}

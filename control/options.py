@@ -84,6 +84,21 @@ class Cluster(Section, frozen=True):
     ] = 1
 
 
+class Up(Section, frozen=True):
+    """How many nodes of each role `muster up` starts. Where a `bind` names a port, the second node has the next one."""
+
+    gateways: Annotated[int, key("Gateways", "members spread over them", ge=1, le=64)] = 1
+    brokers: Annotated[
+        str,
+        key(
+            "Brokers, PARTITIONSxREPLICAS as `2x2`, or PARTITIONS: a power of two up to 256, each of up to 16 replicas",
+            "partitions divide the memberships, the replicas of one its messages",
+        ),
+    ] = "1"
+    routers: Annotated[str, key("Routers, as `brokers`", "so far there is one: `1`")] = "1"
+    proxies: Annotated[int, key("Proxies", "publishers spread over them", ge=1, le=64)] = 1
+
+
 class RoleOptions(Section, frozen=True):
     """What every role's process has."""
 
@@ -214,6 +229,7 @@ class Config(Section, frozen=True):
 
     instance: Instance = Instance()
     cluster: Cluster = Cluster()
+    up: Up = Up()
     gateway: Gateway = Gateway()
     proxy: Proxy = Proxy()
     broker: Broker = Broker()

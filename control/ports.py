@@ -5,7 +5,7 @@ import errno
 import socket
 from typing import Final
 
-from control.config import address_text, split_address
+from control.config import address_text
 from control.errors import UserError
 
 WHY: Final = {
@@ -20,10 +20,13 @@ class Ports:
 
     def __init__(self) -> None:
         self._held = contextlib.ExitStack()
+        self._keys: dict[tuple[str, int], str] = {}
 
-    def udp(self, key: str, text: str) -> tuple[str, int]:
-        """The address that `text` asks for, port 0 replaced. `key` names it in the `UserError` when it is taken."""
-        return self._take(key, *split_address(text), socket.SOCK_DGRAM)
+    def udp(self, key: str, host: str, port: int) -> tuple[str, int]:
+        """The address, port 0 replaced. `key` names it in the `UserError` when it is taken."""
+        bound = self._take(key, host, port, socket.SOCK_DGRAM)
+        self._keys[bound] = key
+        return bound
 
     def tcp(self, key: str, host: str) -> tuple[str, int]:
         """A free port on `host`."""
@@ -40,6 +43,8 @@ class Ports:
             held.bind((host, port))
         except OSError as error:
             why = WHY.get(error.errno or 0, f"cannot be bound: {error.strerror}")
+            if (host, port) in self._keys:
+                why = f"is {self._keys[host, port]}'s already; choose another port, or 0 for a free one"
             raise UserError(f"{key}: {address_text(host, port)} {why}") from None
         bound: tuple[str, int] = held.getsockname()[:2]
         return bound

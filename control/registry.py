@@ -49,8 +49,8 @@ class Snapshot:
 class Registry:
     """Holds the newest snapshot."""
 
-    def __init__(self) -> None:
-        self._snapshot = Snapshot()
+    def __init__(self, broker_partitions: int = 1, router_partitions: int = 1) -> None:
+        self._snapshot = Snapshot(broker_partitions=broker_partitions, router_partitions=router_partitions)
 
     @property
     def snapshot(self) -> Snapshot:

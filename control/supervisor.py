@@ -1,6 +1,6 @@
-"""`muster up`: one process per role on this machine, restarted when they die, ended together.
+"""`muster up`: one process per node on this machine, restarted when they die, ended together.
 
-Composes the instance's folder, the chosen addresses, the registry's placement and one `Child` per role.
+Composes the instance's folder, the chosen addresses, the registry's placement and one `Child` per node.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import os
 import random
 import secrets
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import IO, Any, Final, Self
 
@@ -19,11 +19,13 @@ import structlog
 
 from control import instance
 from control.child import Backoff, Child
+from control.config import split_address
 from control.epoch import next_epoch
 from control.errors import UserError
 from control.files import write_atomically
 from control.instance import Endpoint, Process, Record
-from control.options import LINKS, ROLES, ClientOptions, Config, Faults, Role
+from control.layout import Seat, grid, seats
+from control.options import LINKS, ClientOptions, Config, Faults, Role
 from control.ports import Ports
 from control.registry import Node, Registry, Snapshot
 from muster import __version__, _core
@@ -32,13 +34,14 @@ from plane.spec import Fault, Spec, secret
 
 NODE_COMMAND: Final = (sys.executable, "-m", "control.node")
 READY_S: Final = 20.0
+READY_EACH_S: Final = 1.0
+"""More for each node: all start at once, on whatever cores there are."""
 STARTS_MAX: Final = 3
 DRAIN_MS: Final = 1_000
 KILL_S: Final = 2.0
 WRITE_AGAIN_S: Final = 1.0
 LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """Where clients of this machine reach what listens everywhere."""
-NODES: Final[Mapping[Role, int]] = {"router": 1, "broker": 2, "gateway": 3, "proxy": 4}
 # Publishers are refused first, members last are told what was still numbered.
 STOP_ORDER: Final[tuple[Role, ...]] = ("proxy", "broker", "gateway", "router")
 
@@ -57,13 +60,15 @@ class Supervisor:
         self.folder = instance.folder(config)
         self.config, self._log, self._command = config, log, command or NODE_COMMAND
         self._logs_to_files = logs_to_files
-        self._registry = Registry()
-        self._clients: dict[Role, tuple[str, int]] = {}
-        self._links: dict[Role, tuple[str, int]] = {}
-        self._admins: dict[Role, tuple[str, int]] = {}
-        self._epochs: dict[Role, int] = {}
-        self._public_keys: dict[Role, str] = {}
-        self._children: dict[Role, Child] = {}
+        self._registry = Registry(grid(config.up.brokers)[0], grid(config.up.routers)[0])
+        self._seats = seats(config.up)
+        self._servers = [seat for seat in self._seats if isinstance(config.role(seat.role), ClientOptions)]
+        self._clients: dict[Seat, tuple[str, int]] = {}
+        self._links: dict[Seat, tuple[str, int]] = {}
+        self._admins: dict[Seat, tuple[str, int]] = {}
+        self._epochs: dict[Seat, int] = {}
+        self._public_keys: dict[Seat, str] = {}
+        self._children: dict[Seat, Child] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()
         self._write_again: asyncio.TimerHandle | None = None
@@ -71,7 +76,7 @@ class Supervisor:
 
     async def __aenter__(self) -> Self:
         try:
-            instance.prepare(self.folder)
+            instance.prepare(self.folder, [seat.name for seat in self._servers])
             self._open.enter_context(instance.lock(self.folder))
             self._choose()
             self._start()
@@ -99,79 +104,87 @@ class Supervisor:
             pid=os.getpid(),
             started=start_time(os.getpid()) or 0,
             token_file=str(self.folder.token),
-            gateways=[self._endpoint("gateway")],
-            proxies=[self._endpoint("proxy")],
-            processes=[self._process(role, child) for role, child in self._children.items()],
+            gateways=[self._endpoint(seat) for seat in self._servers if seat.role == "gateway"],
+            proxies=[self._endpoint(seat) for seat in self._servers if seat.role == "proxy"],
+            processes=[self._process(seat, child) for seat, child in self._children.items()],
             faults=self.config.faults.active(),
         )
 
     # --- start ----------------------------------------------------------------------------------------------------
 
     def _choose(self) -> None:
-        ports, config = Ports(), self.config
+        ports = Ports()
         try:
-            for role in ROLES:
-                section = config.role(role)
-                if isinstance(section, ClientOptions):
-                    self._clients[role] = ports.udp(f"{role}.bind", section.bind)
-                    self._links[role] = ports.udp(f"{role}.link_bind", section.link_bind)
-                else:
-                    self._links[role] = ports.udp(f"{role}.bind", section.bind)
-                self._admins[role] = ports.tcp("admin.host", config.admin.host)
+            # Those that were asked for go first, lest a free one that the kernel gives be one of them.
+            for chosen, seat, key, host, port in sorted(self._asked(), key=lambda asked: asked[-1] == 0):
+                chosen[seat] = ports.udp(key, host, port)
+            for seat in self._seats:
+                self._admins[seat] = ports.tcp("admin.host", self.config.admin.host)
         finally:
             ports.release()
-        for role in ROLES:
-            self._registry.register(Node(NODES[role], role, *self._links[role]))
-        for role in self._clients:
-            private = secret(str(self.folder.server_key(role)), 32)
-            self._public_keys[role] = bytes(_core.public_key(private)).hex()
+        for seat in self._seats:
+            self._registry.register(Node(seat.node, seat.role, *self._links[seat], seat.partition))
+        for seat in self._servers:
+            private = secret(str(self.folder.server_key(seat.name)), 32)
+            self._public_keys[seat] = bytes(_core.public_key(private)).hex()
+
+    def _asked(self) -> Iterator[tuple[dict[Seat, tuple[str, int]], Seat, str, str, int]]:
+        """For each socket: where its address is kept, whose it is, the key that asks for it, and the host and port asked."""
+        for seat in self._seats:
+            section = self.config.role(seat.role)
+            binds = [(self._links, "bind", section.bind)]
+            if isinstance(section, ClientOptions):
+                binds = [(self._clients, "bind", section.bind), (self._links, "link_bind", section.link_bind)]
+            for chosen, name, text in binds:
+                host, port = split_address(text)
+                yield chosen, seat, f"{seat.role}.{name}", host, port and port + seat.index
 
     def _start(self) -> None:
-        for role in ROLES:
+        for seat in self._seats:
             child = Child(
-                role,
-                functools.partial(self._prepare, role),
+                seat.name,
+                functools.partial(self._prepare, seat),
                 self._on_change,
                 self._log,
                 Backoff(random.Random()),
-                self._stderr(role),
+                self._stderr(seat),
             )
-            self._children[role] = child
-            self._tasks.append(asyncio.create_task(child.run(), name=f"child {role}"))
+            self._children[seat] = child
+            self._tasks.append(asyncio.create_task(child.run(), name=f"child {seat.name}"))
 
-    def _stderr(self, role: Role) -> IO[bytes] | None:
+    def _stderr(self, seat: Seat) -> IO[bytes] | None:
         if not self._logs_to_files:
             return None
         self.folder.logs.mkdir(mode=0o700, exist_ok=True)
-        return self._open.enter_context((self.folder.logs / f"{role}.log").open("wb"))
+        return self._open.enter_context(self.folder.log(seat.name).open("wb"))
 
-    def _prepare(self, role: Role) -> list[str]:
+    def _prepare(self, seat: Seat) -> list[str]:
         """Write the spec for one start, with the epoch of that start, and say what to run."""
-        self._epochs[role] = next_epoch(self.folder.epochs, NODES[role])
-        file = self.folder.spec(role)
-        write_atomically(file, msgspec.json.encode(self.spec(role)))
+        self._epochs[seat] = next_epoch(self.folder.epochs, seat.node)
+        file = self.folder.spec(seat.name)
+        write_atomically(file, msgspec.json.encode(self.spec(seat)))
         return [*self._command, "--spec", str(file), "--parent", str(os.getpid())]
 
-    def spec(self, role: Role) -> Spec:
-        """What the role's process is told."""
-        config, section, placement = self.config, self.config.role(role), self._registry.snapshot
-        client = role in self._clients
+    def spec(self, seat: Seat) -> Spec:
+        """What the node's process is told."""
+        config, section, placement = self.config, self.config.role(seat.role), self._registry.snapshot
+        client = seat in self._clients
         arena_mib: int | None = getattr(section, "arena_mib", None)
         return Spec(
             instance=config.instance.name,
-            role=role,
-            node=NODES[role],
-            epoch=self._epochs[role],
-            bind=self._clients.get(role),
-            link_bind=self._links[role],
-            admin=self._admins[role],
+            role=seat.role,
+            node=seat.node,
+            epoch=self._epochs[seat],
+            bind=self._clients.get(seat),
+            link_bind=self._links[seat],
+            admin=self._admins[seat],
             placement_epoch=placement.epoch,
             nodes=placement.entries(),
             partitions=placement.partitions(),
             key_id=config.cluster.key_id,
             cluster_secret_file=config.cluster.secret_file or str(self.folder.cluster_secret),
             name_key_file=str(self.folder.name_key),
-            server_key_file=str(self.folder.server_key(role)) if client else None,
+            server_key_file=str(self.folder.server_key(seat.name)) if client else None,
             reset_secret_file=str(self.folder.reset_secret) if client else None,
             token_file=str(self.folder.token) if client else None,
             recv_buffer=section.recv_buffer_bytes,
@@ -181,37 +194,40 @@ class Supervisor:
             keepalive_ms=section.keepalive_ms if isinstance(section, ClientOptions) else None,
             idle_timeout_ms=section.idle_timeout_ms if isinstance(section, ClientOptions) else None,
             paced_namespaces=[name for name, space in config.namespaces.items() if space.flow == "paced"],
-            faults=fault_rules(role, config.faults, placement) if config.faults.active() else None,
-            seed=config.faults.seed + NODES[role] if config.faults.seed else secrets.randbits(63),
+            faults=fault_rules(seat.role, config.faults, placement) if config.faults.active() else None,
+            seed=config.faults.seed + seat.node if config.faults.seed else secrets.randbits(63),
             drain_ms=DRAIN_MS,
             log_level=config.log.level,
             log_format=config.log.format,
         )
 
     async def _until_ready(self) -> None:
+        wait = READY_S + READY_EACH_S * len(self._seats)
         try:
-            async with asyncio.timeout(READY_S):
+            async with asyncio.timeout(wait):
                 while not all(child.state == "ready" for child in self._children.values()):
-                    for role, child in self._children.items():
+                    for child in self._children.values():
                         if child.state == "failed":
-                            raise UserError(f"{role} cannot start: {child.error}")
+                            raise UserError(f"{child.name} cannot start: {child.error}")
                         if child.restarts >= STARTS_MAX:
-                            raise UserError(f"{role} died {child.restarts} times before it was ready; its log says why")
+                            raise UserError(
+                                f"{child.name} died {child.restarts} times before it was ready; its log says why"
+                            )
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            late = [f"{role} ({child.state})" for role, child in self._children.items() if child.state != "ready"]
-            raise UserError(f"not ready after {READY_S:.0f} s: {', '.join(late)}; their logs say why") from None
+            late = [f"{child.name} ({child.state})" for child in self._children.values() if child.state != "ready"]
+            raise UserError(f"not ready after {wait:.0f} s: {', '.join(late)}; their logs say why") from None
 
     # --- while it runs ----------------------------------------------------------------------------------------------
 
     def _on_change(self) -> None:
         self._changed.set()
-        if len(self._children) == len(ROLES) and any(child.pid for child in self._children.values()):
+        if len(self._children) == len(self._seats) and any(child.pid for child in self._children.values()):
             self._write_record()
 
     def _write_record(self) -> None:
-        """Write it, however often that takes: what it says of a role is no reason to let the role go."""
+        """Write it, however often that takes: what it says of a node is no reason to let the node go."""
         if self._write_again is not None:
             self._write_again.cancel()
             self._write_again = None
@@ -221,29 +237,31 @@ class Supervisor:
             self._log.warning("cannot be written", file=str(self.folder.record), error=error.strerror)
             self._write_again = asyncio.get_running_loop().call_later(WRITE_AGAIN_S, self._write_record)
 
-    def _endpoint(self, role: Role) -> Endpoint:
-        host, port = self._clients[role]
+    def _endpoint(self, seat: Seat) -> Endpoint:
+        host, port = self._clients[seat]
         host = LOOPBACK.get(host, host)
-        return Endpoint(node=NODES[role], host=host, port=port, public_key=self._public_keys[role])
+        return Endpoint(node=seat.node, host=host, port=port, public_key=self._public_keys[seat])
 
-    def _process(self, role: Role, child: Child) -> Process:
+    def _process(self, seat: Seat, child: Child) -> Process:
         return Process(
-            role=role,
-            node=NODES[role],
+            name=seat.name,
+            role=seat.role,
+            node=seat.node,
+            partition=seat.partition,
             pid=child.pid,
-            epoch=self._epochs.get(role, 0),
+            epoch=self._epochs.get(seat, 0),
             restarts=child.restarts,
             ready=child.state == "ready",
-            link=self._links[role],
-            admin=self._admins[role],
+            link=self._links[seat],
+            admin=self._admins[seat],
         )
 
     # --- end ----------------------------------------------------------------------------------------------------------
 
     async def _end(self) -> None:
         for role in STOP_ORDER:
-            if role in self._children:
-                await self._children[role].stop(KILL_S)
+            children = [child for seat, child in self._children.items() if seat.role == role]
+            await asyncio.gather(*(child.stop(KILL_S) for child in children))
         if self._tasks:
             await asyncio.gather(*self._tasks)
             if self._write_again is not None:
@@ -253,7 +271,7 @@ class Supervisor:
 
 
 def fault_rules(role: Role, faults: Faults, placement: Snapshot) -> list[Fault]:
-    """The rules that one role injects: what it sends to its peers, and both directions of its clients' links."""
+    """The rules that a node of a role injects: what it sends to its peers, and both directions of its clients' links."""
     rules = [
         _rule(faults, f"{role}->{node.role}", "out", (node.host, node.link_port))
         for node in placement.nodes

@@ -17,10 +17,12 @@ from rich.console import Console
 from control import config, instance
 from control.errors import TRY_LATER, UserError
 from control.instance import Folder, Process, Record
+from control.options import ROLES
 
 HTTP_S: Final = 2.0
-FILES: Final = 64
-"""Open at once in a supervisor, twice; below, libuv aborts or raises in the midst of its start."""
+FILES: Final = 32
+FILES_EACH: Final = 8
+"""Open at once in a supervisor, and more for each node, twice; below, libuv aborts or raises in the midst of its start."""
 WIDTH: Final = 4_096
 """Of a line, in columns: more than any table has."""
 
@@ -36,13 +38,13 @@ def running(config_file: Path | None) -> Record:
 
 
 def get(process: Process, path: str) -> tuple[int, Any]:
-    """Ask one role's admin port for JSON. Raises `UserError` when it does not answer."""
+    """Ask one node's admin port for JSON. Raises `UserError` when it does not answer."""
     status, body = fetch(process, path)
     return status, json.loads(body)
 
 
 def fetch(process: Process, path: str) -> tuple[int, bytes]:
-    """Ask one role's admin port. Raises `UserError` when it does not answer."""
+    """Ask one node's admin port. Raises `UserError` when it does not answer."""
     host, port = process.admin
     connection = http.client.HTTPConnection(host, port, timeout=HTTP_S)
     try:
@@ -51,9 +53,35 @@ def fetch(process: Process, path: str) -> tuple[int, bytes]:
         return response.status, response.read()
     except (OSError, http.client.HTTPException) as error:
         where = config.address_text(host, port)
-        raise UserError(f"{process.role} does not answer on {where}: {error}; try again", TRY_LATER) from None
+        raise UserError(f"{process.name} does not answer on {where}: {error}; try again", TRY_LATER) from None
     finally:
         connection.close()
+
+
+class Asking:
+    """Asks several nodes. Who does not answer is named on stderr, and the exit code says that something is missing."""
+
+    def __init__(self) -> None:
+        self._answered = False
+        self._silent: list[UserError] = []
+
+    def get(self, process: Process, path: str) -> Any:
+        """What a node says; None where it does not answer or has nothing at this path."""
+        try:
+            status, answer = get(process, path)
+        except UserError as error:
+            self._silent.append(error)
+            return None
+        self._answered = True
+        return answer if status == http.HTTPStatus.OK else None
+
+    def code(self) -> int:
+        """The exit code, once all are asked. Raises `UserError` when nobody answered."""
+        if self._silent and not self._answered:
+            raise self._silent[0]
+        for error in self._silent:
+            print(f"muster: {error}", file=sys.stderr)
+        return TRY_LATER if self._silent else 0
 
 
 def print_json(document: Any) -> None:
@@ -76,13 +104,14 @@ def run(work: Coroutine[Any, Any, int]) -> int:
         return uvloop.run(until_signal)
 
 
-def enough_files() -> None:
-    """Have the kernel let this process, and its children, open `FILES` at once. Raises `UserError` where it may not."""
+def enough_files(nodes: int = len(ROLES)) -> None:
+    """Have the kernel let this process, and its children, open enough at once. Raises `UserError` where it may not."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if resource.RLIM_INFINITY != hard < FILES:
-        raise UserError(f"only {hard} files may be open here at once; allow more: ulimit -n {FILES}")
-    if resource.RLIM_INFINITY != soft < FILES:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, hard))
+    wanted = FILES + FILES_EACH * nodes
+    if resource.RLIM_INFINITY != hard < wanted:
+        raise UserError(f"only {hard} files may be open here at once; allow more: ulimit -n {wanted}")
+    if resource.RLIM_INFINITY != soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _until_signal(work: Coroutine[Any, Any, int]) -> int:

@@ -1,7 +1,14 @@
-"""`muster rooms ls | show`: what the gateways know of rooms."""
+"""`muster rooms ls | show`: what the nodes know of rooms, put together.
 
+A node that does not answer is named on stderr and makes the exit code 75; what the others know is shown.
+"""
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count, groupby, islice
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 from rich.table import Table
@@ -9,45 +16,74 @@ from rich.table import Table
 from control import sdk
 from control.commands import common
 from control.errors import UserError
-from control.instance import Process, Record
+from control.instance import Process
+
+PAGE: Final = 1_000
+"""Rooms that a gateway tells at a time, at most."""
+
+Entry = dict[str, Any]
 
 
 def ls(config_file: Path | None, offset: int, limit: int, as_json: bool) -> int:
-    """Print a page of rooms."""
-    _, answer = common.get(_of(common.running(config_file), "gateway"), f"/api/v1/rooms?offset={offset}&limit={limit}")
-    rooms: list[dict[str, Any]] = answer["rooms"]
+    """Print a page of the rooms of all gateways, by name."""
+    record, asking = common.running(config_file), common.Asking()
+    names = {process.node: process.name for process in record.processes}
+    gateways = [process for process in record.processes if process.role == "gateway"]
+    passed = offset if len(gateways) == 1 else 0  # what several pass over must be counted here
+    told = [_told(asking, gateway, passed, offset + limit, names) for gateway in gateways]
+    by_name = groupby(heapq.merge(*told, key=itemgetter("name")), itemgetter("name"))
+    rooms = [merged(list(entries)) for _, entries in islice(by_name, offset - passed, offset - passed + limit)]
+    code = asking.code()
     if as_json:
         common.print_json(rooms)
     elif rooms:
         columns = list(rooms[0])
         table = Table(*columns, box=None, pad_edge=False)
         for room in rooms:
-            table.add_row(*(str(room.get(column, "")) for column in columns))
+            table.add_row(*(_cell(room[column]) for column in columns))
         common.out().print(table)
-    return 0
+    return code
+
+
+def _told(asking: common.Asking, gateway: Process, first: int, end: int, names: Mapping[int, str]) -> Iterator[Entry]:
+    """A gateway's rooms by name, asked for as they are taken, from the `first` to before the `end`."""
+    for offset in count(first, PAGE):
+        answer = asking.get(gateway, f"/api/v1/rooms?offset={offset}&limit={min(PAGE, end - first)}")
+        rooms: list[Entry] = [] if answer is None else answer["rooms"]
+        for room in rooms:
+            owner = None if room["stream"] is None else names.get(room["stream"][0])
+            yield {**room, "owner": owner, "gateways": [gateway.name]}
+        if len(rooms) < PAGE:
+            return
+
+
+def merged(entries: Sequence[Entry]) -> Entry:
+    """What several gateways say of one room: sums of what each has, and of the stream what the newest one says."""
+    newest = max(entries, key=lambda entry: [*(entry["stream"] or [0, 0, 0])[1:], entry["next_offset"]])
+    sums = {key: sum(entry[key] for entry in entries) for key in ("members", "joining", "held", "held_bytes")}
+    gateways = [name for entry in entries for name in entry["gateways"]]
+    return {**newest, **sums, "in_force": all(entry["in_force"] for entry in entries), "gateways": gateways}
 
 
 def show(config_file: Path | None, name: str, as_json: bool) -> int:
-    """Print what each role says of one room."""
+    """Print what each node says of one room."""
     sdk.check_name(name)
-    record = common.running(config_file)
-    answers: dict[str, Any] = {}
-    for process in record.processes:
-        status, answer = common.get(process, f"/api/v1/rooms/{quote(name, safe='')}")
-        if status == 200:
-            answers[process.role] = answer
+    record, asking = common.running(config_file), common.Asking()
+    asked = {process.name: asking.get(process, f"/api/v1/rooms/{quote(name, safe='')}") for process in record.processes}
+    answers = {node: answer for node, answer in asked.items() if answer is not None}
+    code = asking.code()
     if not answers:
         raise UserError(f"no room {name!r} here; muster rooms ls shows those that have members or recent messages")
     if as_json:
         common.print_json({"room": name, **answers})
-        return 0
-    table = Table("role", "what", "value", box=None, pad_edge=False)
-    for role, answer in answers.items():
+        return code
+    table = Table("node", "what", "value", box=None, pad_edge=False)
+    for node, answer in answers.items():
         for what, value in answer.items():
-            table.add_row(role, what, str(value))
+            table.add_row(node, what, _cell(value))
     common.out().print(table)
-    return 0
+    return code
 
 
-def _of(record: Record, role: str) -> Process:
-    return next(process for process in record.processes if process.role == role)
+def _cell(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

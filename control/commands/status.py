@@ -1,4 +1,4 @@
-"""`muster status`: the instance and each of its roles."""
+"""`muster status`: the instance and each of its nodes."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from control.errors import UserError
 
 
 def show(config_file: Path | None, as_json: bool) -> int:
-    """Print what every role says; exit code 1 when one does not serve."""
+    """Print what every node says; exit code 1 when one does not serve."""
     record = common.running(config_file)
     roles: list[dict[str, Any]] = []
     for process in record.processes:
@@ -20,7 +20,8 @@ def show(config_file: Path | None, as_json: bool) -> int:
             _, answer = common.get(process, "/api/v1/status")
         except UserError as error:
             answer = {"role": process.role, "node": process.node, "state": "no answer", "error": str(error)}
-        roles.append({**answer, "restarts": process.restarts, "admin": f"http://{address_text(*process.admin)}"})
+        known = {"name": process.name, "partition": process.partition, "restarts": process.restarts}
+        roles.append({**answer, **known, "admin": f"http://{address_text(*process.admin)}"})
     healthy = all(role["state"] == "ready" for role in roles)
     if as_json:
         common.print_json({"instance": record.name, "version": record.version, "faults": record.faults, "roles": roles})
@@ -30,12 +31,13 @@ def show(config_file: Path | None, as_json: bool) -> int:
     if record.faults:
         console.print(Text.assemble(("FAULTS ARE INJECTED ON PURPOSE", "bold red"), ", as the configuration says"))
     table = Table(box=None, pad_edge=False)
-    for column in ("role", "node", "state", "restarts", "epoch", "pid", "address", "admin"):
+    for column in ("name", "partition", "node", "state", "restarts", "epoch", "pid", "address", "admin"):
         table.add_column(column)
     for role in roles:
         addresses = ", ".join(address_text(*each) for each in role.get("addresses", []))
         cells = (
-            role["role"],
+            role["name"],
+            role["partition"] if role["role"] in {"broker", "router"} else "",
             role["node"],
             role["state"],
             role["restarts"],

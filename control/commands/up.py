@@ -10,7 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from control import config, logs
+from control.commands import common
 from control.demo import ROOM, DemoRoom, Figures
+from control.layout import seats
 from control.options import UP
 from control.supervisor import Supervisor
 
@@ -23,6 +25,7 @@ async def up(
 ) -> int:
     """Run the instance; with `demo` the demo room too. Exit code 1 if a member of it missed a message."""
     settings = config.load(config_file, flags=flags, profile=UP).config
+    common.enough_files(len(seats(settings.up)))
     log = logs.configure(settings.log.level, settings.log.format, role="supervisor", instance=settings.instance.name)
     if settings.faults.active():
         say("FAULTS ARE INJECTED ON PURPOSE: see muster config show --origin")
@@ -85,11 +88,12 @@ def summary(figures: Figures, as_json: bool) -> None:
 def greet(supervisor: Supervisor, demo: bool) -> None:
     """Where it is and what to try next, on stderr."""
     record = supervisor.record()
-    for role, endpoints in (("gateway", record.gateways), ("proxy", record.proxies)):
-        for endpoint in endpoints:
-            say(f"{role:8} {config.address_text(endpoint.host, endpoint.port)}")
+    names = {process.node: process.name for process in record.processes}
+    width = max(8, *map(len, names.values()))
+    for endpoint in (*record.gateways, *record.proxies):
+        say(f"{names[endpoint.node]:{width}} {config.address_text(endpoint.host, endpoint.port)}")
     for process in record.processes:
-        say(f"{process.role:8} http://{config.address_text(*process.admin)}/metrics")
+        say(f"{process.name:{width}} http://{config.address_text(*process.admin)}/metrics")
     say(f"instance {supervisor.folder.path}" + (f", logs in {supervisor.folder.logs}" if demo else ""))
     say("try, in other terminals:")
     for command in (f"muster sub {ROOM}", f"echo hello | muster pub {ROOM}", "muster status"):

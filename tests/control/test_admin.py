@@ -60,9 +60,9 @@ async def test_metrics_carry_the_engines_counters_by_reason(site: Site) -> None:
     status, body = await site.get("/metrics")
     lines = body.splitlines()
     assert status == 200
-    assert 'muster_datagrams_received_total{role="gateway"} 7.0' in lines
-    assert 'muster_datagrams_dropped_total{reason="unknown",role="gateway"} 3.0' in lines
-    assert 'muster_rooms{role="gateway"} 2.0' in lines
+    assert 'muster_datagrams_received_total{node="3",role="gateway"} 7.0' in lines
+    assert 'muster_datagrams_dropped_total{node="3",reason="unknown",role="gateway"} 3.0' in lines
+    assert 'muster_rooms{node="3",role="gateway"} 2.0' in lines
     assert any(line.startswith("muster_process_resident_memory_bytes ") for line in lines)
     assert any(line.startswith("muster_loop_lag_seconds{") for line in lines)
 

@@ -72,6 +72,11 @@ def muster(tmp_path: Path) -> Command:
         (["sub", "room", "--count", "0"], 2, "--count"),
         (["up", "--loss", "much"], 2, "--loss: 'much' is no chance; write 0.02 or 2%"),
         (["up", "--loss", "2.5"], 78, "--loss: faults.loss = 2.5"),
+        (["up", "--gateways", "0"], 78, "--gateways: up.gateways = 0"),
+        (["up", "--gateways", "two"], 2, "--gateways"),
+        (["up", "--brokers", "3"], 78, "--brokers: up.brokers: 3 partitions are no power of two from 1 to 256"),
+        (["up", "--brokers", "2x"], 78, "--brokers: up.brokers: '2x' is not PARTITIONSxREPLICAS, as 2x2"),
+        (["up", "--routers", "2"], 78, "--routers: up.routers: '2': so far an instance has one router"),
         (["status"], 69, "start one: muster up"),
         (["rooms", "ls"], 69, "start one: muster up"),
         (["rooms", "show", "demo"], 69, "start one: muster up"),
@@ -193,6 +198,57 @@ def test_an_instance_is_seen_from_other_terminals_and_ends_with_0(muster: Comman
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
     assert muster("status").returncode == 69
+
+
+def test_what_several_nodes_say_is_put_together(muster: Command) -> None:
+    with muster.up("--gateways", "2", "--brokers", "2x2", "--proxies", "2"):
+        roles = json.loads(muster("status", "--json").stdout)["roles"]
+        assert [(role["name"], role["node"], role["partition"]) for role in roles] == [
+            ("router", 1, 0),
+            *(("broker", 2, 0), ("broker-1", 6, 0), ("broker-2", 10, 1), ("broker-3", 14, 1)),
+            *(("gateway", 3, 0), ("gateway-1", 7, 0)),
+            *(("proxy", 4, 0), ("proxy-1", 8, 0)),
+        ]
+        assert all(f"{role['name']} " in muster("status").stdout for role in roles)
+        rooms = json.loads(muster("rooms", "ls", "--json").stdout)
+        assert [(room["name"], room["members"]) for room in rooms] == [("room-0", 0), ("room-1", 2), ("room-2", 4)]
+        assert [(room["gateways"], room["owner"]) for room in rooms] == [(["gateway", "gateway-1"], "broker")] * 3
+        for offset, limit in ((0, 1), (1, 1), (1, 100), (3, 1)):
+            page = muster("rooms", "ls", "--json", "--offset", str(offset), "--limit", str(limit))
+            assert json.loads(page.stdout) == rooms[offset : offset + limit]
+        shown = json.loads(muster("rooms", "show", "room-1", "--json").stdout)
+        assert list(shown) == ["room", *(role["name"] for role in roles)]
+
+
+def test_a_node_that_does_not_answer_is_named_and_the_others_are_shown(muster: Command) -> None:
+    with muster.up("--gateways", "2"):
+        pids = {role["name"]: role["pid"] for role in json.loads(muster("status", "--json").stdout)["roles"]}
+        os.kill(pids["gateway-1"], signal.SIGSTOP)
+        try:
+            listed, shown = muster("rooms", "ls", "--json"), muster("rooms", "show", "room-1", "--json")
+        finally:
+            os.kill(pids["gateway-1"], signal.SIGCONT)
+    for done in (listed, shown):
+        assert done.returncode == 75
+        assert done.stderr.startswith("muster: gateway-1 does not answer on 127.0.0.1:")
+        assert len(done.stderr.splitlines()) == 1
+    assert [room["gateways"] for room in json.loads(listed.stdout)] == [["gateway"]] * 3
+    assert list(json.loads(shown.stdout)) == ["room", "router", "broker", "gateway", "proxy"]
+
+
+def test_when_no_gateway_answers_that_is_all_there_is_to_say(muster: Command) -> None:
+    with muster.up("--gateways", "2"):
+        roles = json.loads(muster("status", "--json").stdout)["roles"]
+        pids = [role["pid"] for role in roles if role["role"] == "gateway"]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            done = muster("rooms", "ls")
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+    assert (done.returncode, done.stdout) == (75, "")
+    assert done.stderr.startswith("muster: gateway does not answer on ")
 
 
 def test_faults_are_shouted_about(muster: Command) -> None:

@@ -9,7 +9,8 @@ import pytest
 from control.config import address_text, find_file, load, split_address, values
 from control.config_docs import markdown
 from control.errors import BAD_CONFIG, ConfigError
-from control.options import UP
+from control.layout import seats
+from control.options import UP, Up
 
 ROOT = Path(__file__).parents[2]
 
@@ -82,6 +83,20 @@ def test_the_result_is_frozen(tmp_path: Path) -> None:
         ('[admin]\nhost = "0.0.0.0"', ["admin.host"]),
         ("[faults]\nloss = 2.0", ["faults.loss"]),
         ("[gateway", ["not TOML"]),
+        ("[up]\ngateways = 0", ["up.gateways = 0", ">= 1"]),
+        ("[up]\nproxies = 65", ["up.proxies = 65", "<= 64"]),
+        ('[up]\nbrokers = "3x2"', ["up.brokers", "3 partitions", "power of two from 1 to 256"]),
+        ('[up]\nbrokers = "0"', ["up.brokers", "0 partitions"]),
+        ('[up]\nbrokers = "512x1"', ["up.brokers", "512 partitions"]),
+        ('[up]\nbrokers = "2x0"', ["up.brokers", "0 replicas are not 1 to 16"]),
+        ('[up]\nbrokers = "2x17"', ["up.brokers", "17 replicas"]),
+        *(
+            (f'[up]\nbrokers = "{text}"', ["up.brokers", text, "PARTITIONSxREPLICAS, as 2x2"])
+            for text in ("", "x", "2x", "x2", "2x2x2", "-2", "2 x 2", "two", "2,2", "\u0662")
+        ),
+        ('[up]\nbrokers = "256x2"', ["up: 515 nodes", "512"]),
+        ('[up]\nrouters = "1x2"', ["up.routers", "'1x2'", "one router"]),
+        ('[up]\nproxies = 3\n[proxy]\nbind = "127.0.0.1:65534"', ["proxy.bind", "3 nodes from port 65534", "65535"]),
     ],
 )
 def test_a_mistake_in_the_file_is_one_line_that_names_it(tmp_path: Path, text: str, words: list[str]) -> None:
@@ -133,6 +148,17 @@ def test_the_file_is_searched_in_the_documented_order(tmp_path: Path, monkeypatc
     assert find_file(None, environment) == Path("muster.toml")
     assert find_file(None, environment | {"MUSTER_CONFIG": "named.toml"}) == Path("named.toml")
     assert find_file(Path("flag.toml"), environment | {"MUSTER_CONFIG": "named.toml"}) == Path("flag.toml")
+
+
+def test_the_nodes_of_a_layout_are_the_same_ones_when_there_are_more() -> None:
+    one, more = (seats(up) for up in (Up(), Up(gateways=3, brokers="2x2", proxies=2)))
+    assert [(seat.node, seat.name) for seat in one] == [(1, "router"), (2, "broker"), (3, "gateway"), (4, "proxy")]
+    assert set(one) < set(more)
+    assert len({seat.node for seat in more}) == len({seat.name for seat in more}) == len(more) == 10
+    assert [seat.name for seat in more if seat.role == "gateway"] == ["gateway", "gateway-1", "gateway-2"]
+    assert [seat.partition for seat in more if seat.role == "broker"] == [0, 0, 1, 1]
+    assert seats(Up(brokers="4")) == seats(Up(brokers="4x1"))
+    assert len(seats(Up(brokers="256"))) == 259
 
 
 @pytest.mark.parametrize("text", ["", "127.0.0.1", "127.0.0.1:", "localhost:1", "127.0.0.1:65536", "127.0.0.1:-1"])

@@ -19,6 +19,7 @@ def test_every_change_makes_a_newer_snapshot_and_leaves_the_old_one() -> None:
         (3, "gateway", "127.0.0.1", 7000, 0, "running"),
     ]
     assert two.partitions() == (1, 1)
+    assert Registry(4, 2).register(GATEWAY).partitions() == (4, 2)
     assert two.of("gateway") == (GATEWAY,)
 
 

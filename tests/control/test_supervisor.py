@@ -1,6 +1,7 @@
 """`muster up` with role processes that hold fake engines: they start, come back, die together and end clean."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -17,7 +18,9 @@ from control import instance
 from control.config import load
 from control.errors import NotRunning, UserError
 from control.instance import Folder, Record
-from control.options import ROLES, Config
+from control.layout import seats
+from control.options import LINKS, ROLES, Config
+from control.ports import Ports
 from control.supervisor import Supervisor, fault_rules
 from muster.instance import start_time
 from tests.waiting import until
@@ -86,6 +89,61 @@ async def test_secrets_stay_and_epochs_grow_from_start_to_start(tmp_path: Path) 
     assert first.gateways[0].public_key == second.gateways[0].public_key
     for before, after in zip(first.processes, second.processes, strict=True):
         assert after.epoch > before.epoch
+
+
+async def test_a_node_keeps_its_key_and_its_epochs_when_others_come_and_go(tmp_path: Path) -> None:
+    records: list[Record] = []
+    for count in (1, 3, 1, 2):
+        async with made(
+            settings(tmp_path, up__gateways=count, up__proxies=count, up__brokers=f"1x{count}")
+        ) as supervisor:
+            records.append(supervisor.record())
+            names = {process.node: process.name for process in records[-1].processes}
+            assert len(records[-1].gateways) == len(records[-1].proxies) == count
+            assert len(set(names.values())) == len(records[-1].processes) == 3 * count + 1
+            assert {end.node for end in records[-1].gateways} == {3 + 4 * index for index in range(count)}
+    keys: dict[int, str] = {}
+    epochs: dict[int, int] = {}
+    for record in records:
+        for end in (*record.gateways, *record.proxies):
+            assert keys.setdefault(end.node, end.public_key) == end.public_key
+        for process in record.processes:
+            assert process.epoch > epochs.get(process.node, 0)
+            epochs[process.node] = process.epoch
+    assert len(set(keys.values())) == 6, "each has a key of its own"
+
+
+async def test_a_port_that_is_named_is_the_first_of_several(tmp_path: Path) -> None:
+    ports = Ports()
+    first = next(port for port in range(30_000, 32_000, 4) if _free(ports, port))
+    ports.release()
+    bind = f"127.0.0.1:{first}"
+    async with made(
+        settings(tmp_path, up__gateways=2, gateway__bind=bind, up__brokers="2", broker__bind=f"127.0.0.1:{first + 2}")
+    ) as supervisor:
+        record = supervisor.record()
+    assert [end.port for end in record.gateways] == [first, first + 1]
+    assert [process.link[1] for process in record.processes if process.role == "broker"] == [first + 2, first + 3]
+    with pytest.raises(UserError, match=rf"proxy.bind: 127\.0\.0\.1:{first + 1} is gateway.bind's already"):
+        async with made(settings(tmp_path, up__gateways=2, gateway__bind=bind, proxy__bind=f"127.0.0.1:{first + 1}")):
+            pass
+
+
+def _free(ports: Ports, first: int) -> bool:
+    try:
+        return all(ports.udp("test", "127.0.0.1", first + more) for more in range(4))
+    except UserError:
+        return False
+
+
+async def test_each_node_logs_to_a_file_of_its_own(tmp_path: Path) -> None:
+    config = settings(tmp_path, up__gateways=2)
+    async with Supervisor(config, LOG, command=FAKE, logs_to_files=True) as supervisor:
+        nodes = {process.name: process.node for process in supervisor.record().processes}
+    for name, node in nodes.items():
+        lines = supervisor.folder.log(name).read_text().splitlines()
+        assert {json.loads(line)["node"] for line in lines} == {node}
+    assert {file.name for file in supervisor.folder.logs.iterdir()} == {f"{name}.log" for name in nodes}
 
 
 @pytest.mark.parametrize("role", ["router", "broker", "gateway", "proxy"])
@@ -197,16 +255,25 @@ async def test_the_folder_of_another_user_or_a_link_is_refused(tmp_path: Path) -
             pass
 
 
-def test_every_role_link_gets_its_rule_once_and_client_links_both_directions(tmp_path: Path) -> None:
+def test_every_link_of_every_node_gets_its_rule_once_and_client_links_both_directions(tmp_path: Path) -> None:
     file = tmp_path / "muster.toml"
-    file.write_text('[faults]\nloss = 0.1\n[faults.links."gateway->client"]\nloss = 0.5\n')
+    file.write_text(
+        '[up]\ngateways = 2\nbrokers = "2x2"\nproxies = 3\n'
+        '[faults]\nloss = 0.1\n[faults.links."gateway->client"]\nloss = 0.5\n'
+    )
     config = load(file, {}, {"instance.dir": (str(tmp_path / "i"), "flag")}).config
     supervisor = made(config)
-    instance.prepare(supervisor.folder)
+    instance.prepare(supervisor.folder, [seat.name for seat in seats(config.up)])
     supervisor._choose()
-    rules = {
-        role: fault_rules(role, config.faults, supervisor.snapshot) for role in ("router", "broker", "gateway", "proxy")
+    rules = {role: fault_rules(role, config.faults, supervisor.snapshot) for role in ROLES}
+    links = {
+        role: {(node.host, node.link_port) for node in supervisor.snapshot.nodes if f"{role}->{node.role}" in LINKS}
+        for role in ROLES
     }
-    peers = {role: [rule[1] for rule in each] for role, each in rules.items()}
-    assert [len(peers[role]) for role in ROLES] == [2, 3, 4, 3]
+    for role in ROLES:
+        peers = [rule[1] for rule in rules[role] if rule[1] is not None]
+        assert len(peers) == len(set(peers))
+        assert set(peers) == links[role]
+    assert [len(links[role]) for role in ROLES] == [2 + 4, 1 + 2 + 3, 1 + 4, 4]
     assert [(rule[0], rule[2]) for rule in rules["gateway"] if rule[1] is None] == [("out", 0.5), ("in", 0.1)]
+    assert [(rule[0], rule[2]) for rule in rules["router"] if rule[1] is None] == []

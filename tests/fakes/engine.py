@@ -66,7 +66,9 @@ class FakeEngine:
         return {"sessions": 1, "answers": self.answers, "epoch": self.options.get("epoch")}
 
     def rooms(self, offset: int, limit: int) -> list[dict[str, Any]]:
-        every = [{"name": f"room-{index}", "members": index} for index in range(3)]
+        rest = {"joining": 0, "flow": "live", "in_force": True, "held": 2, "held_bytes": 50, "next_offset": 3}
+        stream = [2, 1, 1]
+        every = [{"name": f"room-{index}", "members": index, **rest, "stream": stream} for index in range(3)]
         return every[offset : offset + limit]
 
     def room(self, name: str) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""A real `muster up` in a folder of its own: its roles by pid, what they say of themselves, signals to each.
+"""A real `muster up` in a folder of its own: its nodes by pid, what they say of themselves, signals to each.
 
 Owns the processes that it started and ends them by their ids. Knows nothing of rooms.
 """
@@ -28,6 +28,7 @@ from tests.waiting import until
 ROOT: Final = Path(__file__).parents[2]
 MUSTER: Final = (sys.executable, "-m", "control.cli")
 ROLES: Final = ("router", "broker", "gateway", "proxy")
+"""Also the names of the nodes where there is one of each."""
 START_S: Final = 30.0
 END_S: Final = 20.0
 BACK_S: Final = 15.0
@@ -37,17 +38,17 @@ SAMPLE: Final = re.compile(r"(?P<name>[a-z_]+)\{(?P<labels>[^}]*)\} (?P<value>\S
 
 @dataclass(slots=True)
 class Peak:
-    """The most memory that a role had, in bytes, over all its processes."""
+    """The most memory that a node had, in bytes, over all its processes."""
 
-    rss: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ROLES, 0))
+    rss: dict[str, int] = field(default_factory=dict)
 
-    def see(self, role: str, rss: int) -> None:
+    def see(self, name: str, rss: int) -> None:
         """Take one sample."""
-        self.rss[role] = max(self.rss[role], rss)
+        self.rss[name] = max(self.rss.get(name, 0), rss)
 
     def mib(self) -> dict[str, int]:
         """For people."""
-        return {role: rss >> 20 for role, rss in self.rss.items()}
+        return {name: rss >> 20 for name, rss in self.rss.items()}
 
 
 class Instance:
@@ -86,12 +87,12 @@ class Instance:
             time.sleep(0.02)
 
     def is_ready(self) -> bool:
-        """Whether all roles serve."""
+        """Whether all nodes serve."""
         try:
             record = self.record()
         except UserError:
             return False
-        return len(record.processes) == len(ROLES) and all(process.ready for process in record.processes)
+        return all(process.ready for process in record.processes)
 
     def end(self) -> int:
         """End the instance as Ctrl-C does. Gives its exit code."""
@@ -130,37 +131,41 @@ class Instance:
         """What `instance.json` says now. Raises `UserError`."""
         return find(self.folder)
 
-    def process(self, role: str) -> Process:
-        """One role's entry."""
-        return next(process for process in self.record().processes if process.role == role)
+    def process(self, name: str) -> Process:
+        """One node's entry."""
+        return next(process for process in self.record().processes if process.name == name)
+
+    def names(self, *roles: str) -> list[str]:
+        """The nodes of these roles, of all without any."""
+        return [process.name for process in self.record().processes if not roles or process.role in roles]
 
     def pids(self) -> dict[str, int]:
-        """The roles that run, by name."""
+        """The nodes that run, by name."""
         try:
-            return {process.role: process.pid for process in self.record().processes if process.pid}
+            return {process.name: process.pid for process in self.record().processes if process.pid}
         except UserError:
             return {}
 
-    def kill(self, role: str) -> int:
+    def kill(self, name: str) -> int:
         """kill -9. Gives the pid that is gone."""
-        pid = self.process(role).pid
+        pid = self.process(name).pid
         os.kill(pid, signal.SIGKILL)
         return pid
 
-    async def back(self, role: str, dead: int) -> float:
-        """Wait until another process of the role serves. Gives when, on the monotonic clock."""
+    async def back(self, name: str, dead: int) -> float:
+        """Wait until another process of the node serves. Gives when, on the monotonic clock."""
 
         def serves() -> bool:
-            process = self.process(role)
+            process = self.process(name)
             return process.ready and process.pid not in {0, dead}
 
         await until(serves, BACK_S)
         return time.monotonic()
 
     @contextlib.asynccontextmanager
-    async def stopped(self, role: str) -> AsyncIterator[None]:
+    async def stopped(self, name: str) -> AsyncIterator[None]:
         """SIGSTOP while the block lasts."""
-        pid = self.process(role).pid
+        pid = self.process(name).pid
         os.kill(pid, signal.SIGSTOP)
         try:
             yield
@@ -169,62 +174,62 @@ class Instance:
 
     # --- what they say --------------------------------------------------------------------------------------------
 
-    def get(self, role: str, path: str) -> str:
-        """Ask a role's admin port."""
-        host, port = self.process(role).admin
+    def get(self, node: str, path: str) -> str:
+        """Ask a node's admin port."""
+        host, port = self.process(node).admin
         connection = http.client.HTTPConnection(host, port, timeout=5)
         try:
             connection.request("GET", path)
             response = connection.getresponse()
             body = response.read().decode()
-            assert response.status == 200, f"{role}{path}: {response.status} {body}"
+            assert response.status == 200, f"{node}{path}: {response.status} {body}"
             return body
         finally:
             connection.close()
 
-    def status(self, role: str) -> dict[str, Any]:
+    def status(self, node: str) -> dict[str, Any]:
         """`/api/v1/status`."""
-        answer: dict[str, Any] = json.loads(self.get(role, "/api/v1/status"))
+        answer: dict[str, Any] = json.loads(self.get(node, "/api/v1/status"))
         return answer
 
-    def metrics(self, role: str) -> Mapping[str, float]:
-        """`/metrics` without the prefix `muster_` and the suffix `_total`; labels other than the role are kept."""
+    def metrics(self, node: str) -> Mapping[str, float]:
+        """`/metrics` without the prefix `muster_` and the suffix `_total`; labels that all have are left out."""
         found: dict[str, float] = {}
-        for line in self.get(role, "/metrics").splitlines():
+        for line in self.get(node, "/metrics").splitlines():
             if match := SAMPLE.fullmatch(line):
                 name = match["name"].removeprefix("muster_").removesuffix("_total")
-                labels = [label for label in match["labels"].split(",") if not label.startswith("role=")]
+                labels = [label for label in match["labels"].split(",") if not label.startswith(("role=", "node="))]
                 found[name + ("{" + ",".join(labels) + "}" if labels else "")] = float(match["value"])
         return found
 
-    def room(self, role: str, name: str) -> dict[str, Any]:
-        """What a role knows of one room."""
-        answer: dict[str, Any] = json.loads(self.get(role, f"/api/v1/rooms/{quote(name, safe='')}"))
+    def room(self, node: str, name: str) -> dict[str, Any]:
+        """What a node knows of one room."""
+        answer: dict[str, Any] = json.loads(self.get(node, f"/api/v1/rooms/{quote(name, safe='')}"))
         return answer
 
-    def interest(self, role: str) -> list[tuple[int, str]]:
-        """What a role knows of who wants which room, sorted."""
-        answer = json.loads(self.get(role, "/api/v1/interest"))["interest"]
+    def interest(self, node: str) -> list[tuple[int, str]]:
+        """What a node knows of who wants which room, sorted."""
+        answer = json.loads(self.get(node, "/api/v1/interest"))["interest"]
         return sorted((gateway, room) for gateway, room in answer)
 
     def interest_agrees(self) -> bool:
-        """Whether router and broker know exactly what the gateway wants."""
-        truth = self.interest("gateway")
-        return truth == self.interest("router") == self.interest("broker")
+        """Whether routers and brokers know exactly what the gateways want."""
+        truth = sorted(wanted for gateway in self.names("gateway") for wanted in self.interest(gateway))
+        return all(self.interest(name) == truth for name in self.names("router", "broker"))
 
     async def watch_memory(self, every_s: float = 0.1) -> None:
-        """Sample every role's memory until cancelled."""
+        """Sample every node's memory until cancelled."""
         while True:
             self.sample_memory()
             await asyncio.sleep(every_s)
 
     def sample_memory(self) -> None:
         """Look once."""
-        for role, pid in self.pids().items():
+        for name, pid in self.pids().items():
             with contextlib.suppress(OSError, StopIteration):
                 lines = Path(f"/proc/{pid}/status").read_text().splitlines()
                 line = next(line for line in lines if line.startswith("VmRSS"))
-                self.peak.see(role, int(line.split()[1]) << 10)
+                self.peak.see(name, int(line.split()[1]) << 10)
 
 
 def configuration(**sections: Mapping[str, Any]) -> str:

@@ -104,12 +104,16 @@ class Ledger:
     # --- running ----------------------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def members(self, instance: Any, count: int, **options: Any) -> AsyncIterator[None]:
-        """`count` members, each in every room, while the block lasts."""
+    async def members(
+        self, instance: Any, count: int, gateways: Sequence[Any] | None = None, **options: Any
+    ) -> AsyncIterator[None]:
+        """`count` members, each in every room, while the block lasts; of `gateways` each takes the next one."""
         async with contextlib.AsyncExitStack() as stack:
             tasks: list[asyncio.Task[None]] = []
             for number in range(count):
-                client = await stack.enter_async_context(muster.connect(instance, proxies=[], timeout=20.0))
+                mine = [gateways[number % len(gateways)]] if gateways else None
+                opened = muster.connect(instance, gateways=mine, proxies=[], timeout=20.0)
+                client = await stack.enter_async_context(opened)
                 self.clients.append(client)
                 for name in self.rooms:
                     room = await stack.enter_async_context(client.join(name, **options))

@@ -23,12 +23,14 @@ def test_every_metric_of_every_role_is_in_the_documents_and_no_other(make: Make)
     instance = make()
     with instance.running():
         pages = {role: instance.get(role, "/metrics") for role in ROLES}
+        nodes = {role: instance.process(role).node for role in ROLES}
     for role, page in pages.items():
         samples = [SAMPLE.fullmatch(line) for line in page.splitlines() if not line.startswith("#")]
         names = Counter(sample[1] for sample in samples if sample is not None)
         assert len(names) == len(samples), f"{role} exposes a metric twice"
         for name in names:
-            assert f'role="{role}"' in name or name.startswith(("muster_process_", "muster_build_info{")), name
+            mine = f'role="{role}"' in name and f'node="{nodes[role]}"' in name
+            assert mine or name.startswith(("muster_process_", "muster_build_info{")), name
     assert PAGE.read_text() == markdown(pages), (
         "while an instance runs: .venv/bin/python -m control.metrics_docs > docs/metrics.md"
     )

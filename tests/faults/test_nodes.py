@@ -1,0 +1,168 @@
+"""Several nodes of each role: whoever is where gets the same, and clients find another node when theirs stands still."""
+
+import asyncio
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import muster
+from control.instance import Endpoint
+from tests.faults.conftest import Make
+from tests.faults.instance import Instance
+from tests.faults.ledger import Ledger, content
+from tests.faults.test_demo import run
+from tests.waiting import until
+
+MANY = {"gateways": 2, "brokers": "2x2", "proxies": 2}
+ROOMS = [f"room-{number}" for number in range(12)]
+MEMBERS = 6
+RATE = 600.0
+ELSEWHERE_S_MAX = 6.0
+"""Until a client gives up a server that says nothing: its keepalive and 2 s, and what a busy machine adds."""
+
+
+def reach(end: Endpoint) -> tuple[str, int, str]:
+    return end.host, end.port, end.public_key
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.03])
+async def test_members_at_every_gateway_get_what_is_published_through_every_proxy_once_and_in_order(
+    make: Make, figures: Callable[..., None], loss: float
+) -> None:
+    instance, ledger = make(up=MANY, faults={"loss": loss}), Ledger(ROOMS, rate=RATE / 2)
+    with instance.running():
+        record, path = instance.record(), instance.folder.path
+        async with (
+            ledger.members(path, MEMBERS, [reach(end) for end in record.gateways]),
+            muster.connect(path, gateways=[], proxies=[reach(record.proxies[0])]) as one,
+            muster.connect(path, gateways=[], proxies=[reach(record.proxies[1])]) as other,
+            asyncio.TaskGroup() as tasks,
+        ):
+            publishing = [
+                tasks.create_task(ledger.publish_steadily(client, number, 100))
+                for number, client in enumerate((one, other), 1)
+            ]
+            await asyncio.sleep(3)
+            ledger.stop.set()
+            await asyncio.gather(*publishing)
+            await ledger.settle()
+            numbered = {name: instance.metrics(name)["messages_published"] for name in instance.names("broker")}
+            passed = {name: instance.metrics(name)["messages_forwarded"] for name in instance.names("proxy")}
+            members = {name: instance.metrics(name)["members"] for name in instance.names("gateway")}
+            agreed = instance.interest_agrees()
+    figures(loss=loss, numbered=numbered, passed=passed, gaps=dict(ledger.gaps()))
+    ledger.check()
+    sent = sum(map(len, ledger.sent.values()))
+    assert sum(len(seat.items) for seat in ledger.seats) == sent * MEMBERS
+    assert not ledger.gaps()
+    assert set(members.values()) == {len(ROOMS) * MEMBERS / 2}
+    assert sum(numbered.values()) == sent
+    assert min(passed.values()) >= sent // 2
+    assert agreed
+
+
+async def test_each_room_is_owned_by_a_broker_of_its_partition(make: Make) -> None:
+    instance = make(up=MANY)
+    rooms = [f"room-{number}" for number in range(40)]
+    with instance.running():
+        async with muster.connect(instance.folder.path, gateways=[]) as client:
+            for room in rooms:
+                await client.publish(room, b"")
+        owned = {name: json.loads(instance.get(name, "/api/v1/rooms"))["rooms"] for name in instance.names("broker")}
+        partitions = {name: instance.process(name).partition for name in owned}
+    assert sum(map(len, owned.values())) == len(rooms)
+    assert all(owned.values()), "every broker has rooms"
+    for name, known in owned.items():
+        assert {int(room["id"], 16) % 2 for room in known} == {partitions[name]}
+
+
+@pytest.mark.parametrize("role", ["gateway", "proxy"])
+async def test_clients_of_a_node_that_stands_still_go_to_another(
+    make: Make, figures: Callable[..., None], role: str
+) -> None:
+    instance, ledger = make(up=MANY), Ledger(ROOMS, rate=RATE)
+    with instance.running():
+        async with (
+            ledger.members(instance.folder.path, MEMBERS),
+            muster.connect(instance.folder.path, gateways=[], timeout=60) as client,
+            asyncio.TaskGroup() as tasks,
+        ):
+            publishing = tasks.create_task(ledger.publish_steadily(client, 1, 100))
+            await asyncio.sleep(0.5)
+            sessions = {name: instance.metrics(name)["sessions"] for name in instance.names(role)}
+            busiest = max(sessions, key=lambda name: sessions[name])
+            async with instance.stopped(busiest):
+                stopped, mark = time.monotonic(), ledger.mark()
+                await until(lambda: ledger.reached(mark), 30)
+                took = max(ledger.first_after(mark)) - stopped
+                told = ledger.gaps()
+            await asyncio.sleep(1.0)
+            ledger.stop.set()
+            await publishing
+            await ledger.settle()
+    figures(role=role, sessions=sessions, elsewhere_s=round(took, 3), gaps=dict(told))
+    ledger.check()
+    assert took < ELSEWHERE_S_MAX
+
+
+@pytest.mark.parametrize("words", [(), ("--loss", "1%")])
+def test_the_demo_over_several_nodes_loses_nothing(make: Make, words: tuple[str, ...]) -> None:
+    instance = make()
+    nodes = ("--gateways", "2", "--brokers", "1x2", "--proxies", "2")
+    done = run(instance, "--demo", *nodes, "--for", "3", *words)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "every member got every message" in done.stdout
+    assert [line.split()[0] for line in done.stderr.splitlines() if "http://" in line] == [
+        "router",
+        *("broker", "broker-1"),
+        *("gateway", "gateway-1"),
+        *("proxy", "proxy-1"),
+    ]
+    document = json.loads(run(instance, "--demo", *nodes, "--for", "2", "--json", *words).stdout)
+    assert document["whole"] is True
+    assert document["delivered"] == document["published"] * document["members"] > 0
+
+
+def test_a_short_run_of_many_nodes_ends_with_0_and_leaves_no_process(make: Make) -> None:
+    instance = make(up=MANY)
+    with instance.running("--for", "2") as up:
+        pids = instance.pids()
+        assert len(pids) == 9
+        up.wait(20)
+    assert up.returncode == 0, instance.tail()
+    assert not [pid for pid in pids.values() if os.path.exists(f"/proc/{pid}")]
+
+
+async def test_rooms_are_counted_over_all_gateways(make: Make) -> None:
+    instance, ledger = make(up=MANY), Ledger(ROOMS)
+    with instance.running():
+        ends = [reach(end) for end in instance.record().gateways]
+        async with ledger.members(instance.folder.path, 3, [ends[0], ends[1], ends[1]]):
+            alone = await asyncio.to_thread(listed, instance)
+            async with muster.connect(instance.folder.path, gateways=[]) as client:
+                streams = {room: await stream(client, room) for room in ROOMS}
+            await until(lambda: all(seat.items for seat in ledger.seats))
+            rooms = await asyncio.to_thread(listed, instance)
+        names = {process.node: process.name for process in instance.record().processes}
+    assert [room["name"] for room in rooms] == sorted(f"default:{name}" for name in ROOMS)
+    assert [room["members"] for room in alone] == [room["members"] for room in rooms] == [3] * len(ROOMS)
+    for room in rooms:
+        assert room["gateways"] == ["gateway", "gateway-1"]
+        assert room["owner"] == names[streams[room["name"].removeprefix("default:")].node]
+
+
+async def stream(client: muster.Client, room: str) -> muster.Stream:
+    position = await client.publish(room, content(1, 1, 100))
+    assert position is not None
+    return position.stream
+
+
+def listed(instance: Instance) -> list[dict[str, Any]]:
+    with instance.command("rooms", "ls", "--json", stdout=subprocess.PIPE) as command:
+        rooms: list[dict[str, Any]] = json.loads(command.communicate(timeout=20)[0])
+    return rooms
