@@ -797,36 +797,67 @@ fn more_joins_and_leaves_than_a_log_holds_are_told_all_the_same_and_in_order() {
     assert!(left.is_some() && left < again, "left {left:?}, joined again {again:?}");
 }
 
+/// Where the client says hello since this was asked last.
+fn knocks(rig: &mut Rig<Client>) -> Vec<Addr> {
+    let sent = rig.out.drain(..);
+    sent.filter(|(_, bytes)| Header::read(bytes).unwrap().kind == DatagramKind::Hello)
+        .map(|(to, _)| to)
+        .collect()
+}
+
+fn servers(ports: &[u16]) -> Vec<Endpoint> {
+    let endpoint = |port: &u16| Endpoint {
+        addr: addr(*port),
+        key: server_key().public(),
+    };
+    ports.iter().map(endpoint).collect()
+}
+
 #[test]
 fn a_client_that_is_told_of_other_servers_goes_there_at_once_but_keeps_a_session_that_is_good() {
-    let hellos = |rig: &mut Rig<Client>| -> Vec<Addr> {
-        let sent = rig.out.drain(..);
-        sent.filter(|(_, bytes)| Header::read(bytes).unwrap().kind == DatagramKind::Hello)
-            .map(|(to, _)| to)
-            .collect()
-    };
-    let servers = |port| {
-        vec![Endpoint {
-            addr: addr(port),
-            key: server_key().public(),
-        }]
-    };
     let mut rig = Rig::<Client>::new();
     rig.frame(0, FrameKind::Close as u8, &[0]);
     for _ in 0..300 {
         rig.pass(100_000, 20_000);
         rig.frame(1, FrameKind::Ping as u8, &[]);
     }
-    assert!(hellos(&mut rig).iter().all(|to| *to == addr(9001)));
+    assert!(knocks(&mut rig).iter().all(|to| *to == addr(9001)));
     rig.machine
-        .redirect(rig.now, servers(9005), servers(9006), b"token".to_vec());
+        .redirect(rig.now, servers(&[9005]), servers(&[9006]), b"token".to_vec());
     rig.pass(150_000, 10_000);
-    let sent = hellos(&mut rig);
+    let sent = knocks(&mut rig);
     assert!(!sent.is_empty() && sent.iter().all(|to| *to == addr(9005)), "{sent:?}");
     assert!(rig.machine.is_ready(Side::Proxy));
     rig.frame(1, FrameKind::Close as u8, &[0]);
     rig.pass(150_000, 10_000);
-    assert!(hellos(&mut rig).contains(&addr(9006)));
+    assert!(knocks(&mut rig).contains(&addr(9006)));
+}
+
+#[test]
+fn a_client_whose_server_says_nothing_or_goodbye_goes_to_another_and_one_that_is_reset_comes_back() {
+    for seed in 0..8 {
+        let lost = |lose: &dyn Fn(&mut Rig<Client>)| {
+            let mut rig = Rig::<Client>::new();
+            let gateways = servers(if seed % 2 == 0 { &[9001, 9005] } else { &[9005, 9001] });
+            rig.machine.redirect(rig.now, gateways, servers(&[9002]), b"token".to_vec());
+            rig.pass(10_000 * seed, 10_000);
+            knocks(&mut rig);
+            lose(&mut rig);
+            while rig.machine.is_ready(Side::Gateway) {
+                rig.pass(10_000, 10_000);
+            }
+            rig.pass(150_000, 10_000);
+            knocks(&mut rig)[0]
+        };
+        assert_eq!(lost(&|rig| rig.peers[0].polite = false), addr(9005));
+        assert_eq!(lost(&|rig| rig.frame(0, FrameKind::Close as u8, &[0])), addr(9005));
+        let reset = |rig: &mut Rig<Client>| {
+            let mut bytes = vec![0; HEADER + 16];
+            Header::clear(DatagramKind::Reset, 1 << 40 | 9001).write(&mut bytes);
+            rig.give(0, addr(9001), &bytes);
+        };
+        assert_eq!(lost(&reset), addr(9001));
+    }
 }
 
 #[test]

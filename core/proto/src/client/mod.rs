@@ -42,6 +42,8 @@ pub const HELLO_MAX: Micros = 200_000;
 pub const ATTEMPT_MAX: Micros = 2_000_000;
 /// A session that owes us an answer for this long is lost.
 pub const SILENCE_MAX: Micros = 2_000_000;
+/// Why a session was lost, where the server said that it knows none such.
+const RESET: &str = "reset";
 /// What nobody answers is asked again after this, doubled up to the second figure, and a random part more.
 pub const ASK_FIRST: Micros = 100_000;
 pub const ASK_MAX: Micros = 400_000;
@@ -305,7 +307,10 @@ impl Client {
             if session.endpoints == endpoints && !other {
                 continue;
             }
-            session.at = self.node.dice.below(endpoints.len() as u64) as usize;
+            let here = session.endpoints.get(session.at);
+            let here = endpoints.iter().position(|endpoint| Some(endpoint) == here);
+            let drawn = self.node.dice.below(endpoints.len() as u64) as usize;
+            session.at = here.filter(|_| session.state == State::Ready).unwrap_or(drawn);
             session.endpoints = endpoints;
             if !matches!(session.state, State::Idle | State::Ready) {
                 session.knock = None;
@@ -652,12 +657,12 @@ impl Client {
                     .is_some_and(|(known, token)| same(&known, &token))
         });
         match side {
-            Some(side) => self.lose(now, side, "reset"),
+            Some(side) => self.lose(now, side, RESET),
             None => self.counters.datagrams_dropped += 1,
         }
     }
 
-    /// A session is gone: open another, soon if it was good until now.
+    /// A session is gone: open another, soon if it was good until now. Who was reset goes back, as its server is there again.
     fn lose(&mut self, now: Micros, side: Side, reason: &'static str) {
         let session = &mut self.sessions[side as usize];
         let was_ready = session.state == State::Ready;
@@ -668,10 +673,8 @@ impl Client {
         session.ready = false;
         session.state = State::Waiting;
         session.losses += 1;
-        if was_ready {
-            session.attempts = 0;
-        } else {
-            session.attempts += 1;
+        session.attempts = if was_ready { 0 } else { session.attempts + 1 };
+        if !was_ready || reason != RESET {
             session.at = (session.at + 1) % session.endpoints.len().max(1);
         }
         let bound = if was_ready {
