@@ -1,6 +1,6 @@
 """`muster up`: one process per node on this machine, restarted when they die, ended together.
 
-Composes the instance's folder, the chosen addresses, the registry's placement and one `Child` per node.
+Composes the instance's folder, the chosen addresses, the placement and one `Child` per node.
 """
 
 import asyncio
@@ -27,7 +27,8 @@ from control.instance import Endpoint, Process, Record
 from control.layout import Seat, grid, seats
 from control.options import LINKS, ClientOptions, Config, Faults, Role
 from control.ports import Ports
-from control.registry import Node, Registry, Snapshot
+from control.registry import Node, Snapshot
+from control.registry.places import layer
 from muster import __version__, _core
 from muster.instance import start_time
 from plane.spec import Fault, Spec, secret
@@ -60,7 +61,7 @@ class Supervisor:
         self.folder = instance.folder(config)
         self.config, self._log, self._command = config, log, command or NODE_COMMAND
         self._logs_to_files = logs_to_files
-        self._registry = Registry(grid(config.up.brokers)[0], grid(config.up.routers)[0])
+        self.snapshot = Snapshot()
         self._seats = seats(config.up)
         self._servers = [seat for seat in self._seats if isinstance(config.role(seat.role), ClientOptions)]
         self._clients: dict[Seat, tuple[str, int]] = {}
@@ -91,11 +92,6 @@ class Supervisor:
     ) -> None:
         await self._end()
 
-    @property
-    def snapshot(self) -> Snapshot:
-        """The placement in force."""
-        return self._registry.snapshot
-
     def record(self) -> Record:
         """The instance as it is now."""
         return Record(
@@ -122,8 +118,9 @@ class Supervisor:
                 self._admins[seat] = ports.tcp("admin.host", self.config.admin.host)
         finally:
             ports.release()
-        for seat in self._seats:
-            self._registry.register(Node(seat.node, seat.role, *self._links[seat], seat.partition))
+        nodes = [Node(seat.node, seat.role, *self._links[seat], seat.partition) for seat in self._seats]
+        counts = {layer("broker"): grid(self.config.up.brokers)[0], layer("router"): grid(self.config.up.routers)[0]}
+        self.snapshot = Snapshot(1, tuple(sorted(nodes, key=lambda node: node.node)), counts)
         for seat in self._servers:
             private = secret(str(self.folder.server_key(seat.name)), 32)
             self._public_keys[seat] = bytes(_core.public_key(private)).hex()
@@ -167,7 +164,7 @@ class Supervisor:
 
     def spec(self, seat: Seat) -> Spec:
         """What the node's process is told."""
-        config, section, placement = self.config, self.config.role(seat.role), self._registry.snapshot
+        config, section, placement = self.config, self.config.role(seat.role), self.snapshot
         client = seat in self._clients
         arena_mib: int | None = getattr(section, "arena_mib", None)
         return Spec(

@@ -1,0 +1,356 @@
+"""One process in the registry: who it is, that it is there, and the map of everybody, kept true by reading again.
+
+Level triggered: whatever happens, one loop reads the whole map and makes what is registered what it should be. What may
+be believed is `view.py`'s business. While the registry is away the last map stays in force, and nothing else happens.
+"""
+
+import asyncio
+import contextlib
+import random
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+import msgspec
+import structlog
+
+from control.epoch import EPOCH_MAX
+from control.layout import PARTITIONS_MAX
+from control.registry.places import (
+    COUNT,
+    PARTITIONED,
+    ROOT,
+    Count,
+    Identity,
+    Node,
+    Snapshot,
+    State,
+    Wrong,
+    encode,
+    folder,
+    layer,
+    read_identity,
+)
+from control.registry.tree import (
+    BadVersion,
+    Create,
+    Entry,
+    NodeExists,
+    NoNode,
+    Session,
+    Set,
+    Tree,
+    Unavailable,
+)
+from control.registry.view import HOLD_S, View
+
+POLL_S: Final = 5.0
+SPREAD_S: Final = 0.2
+"""Readings wait up to this, so that one change does not bring every process at the same moment."""
+RETRY_S: Final = 1.0
+CLUSTERS_MAX: Final = 64
+CONTESTS_MAX: Final = 64
+"""So often somebody else may be quicker to take an identity."""
+TRIED_MAX: Final = 64
+"""Epochs that this process registered with and remembers; each may have left a node that ends with an old session."""
+PARTITION: Final = re.compile(r"partition(0|[1-9][0-9]{0,2})")
+
+
+class IdentityTaken(Exception):
+    """The name or the number is somebody else's, or what stands there cannot be read: one line."""
+
+
+@dataclass(slots=True)
+class _Own:
+    """What this process is to be registered as."""
+
+    name: str
+    node: Node
+    partitions: int
+    live: bool = False
+    """Registered in this session, with this epoch, perhaps."""
+    path: str = ""
+    """Where, if that was answered."""
+    leaving: bool = False
+    tried: list[int] = field(default_factory=list)
+
+
+class Directory:
+    """Used in one loop, open as a context. `on_snapshot` is called with each new map."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        log: structlog.typing.FilteringBoundLogger,
+        *,
+        root: str = ROOT,
+        poll_s: float = POLL_S,
+        spread_s: float = SPREAD_S,
+        hold_s: float = HOLD_S,
+        epoch: int = 0,
+        dice: random.Random | None = None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.on_snapshot: Callable[[Snapshot], None] = lambda snapshot: None
+        self._tree, self._log, self._root = tree, log, root
+        self._poll_s, self._spread_s = poll_s, spread_s
+        self._dice, self._wall = dice or random.Random(), wall
+        self._view = View(log, hold_s=hold_s, epoch=epoch)
+        self._own: _Own | None = None
+        self._stirred, self._read, self._settled = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._hurried, self._asked = asyncio.Event(), 0
+        self._trouble = ""
+        self._task: asyncio.Task[None] | None = None
+        self._unwatch: Callable[[], None] = lambda: None
+
+    async def __aenter__(self) -> Self:
+        self._tree.on_session(self._on_session)
+        self._unwatch = self._tree.watch(self._root, self._stirred.set)
+        await self._tree.start()
+        self._task = asyncio.create_task(self._run(), name="registry")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._unwatch()
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        await self._tree.close()
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The map in force."""
+        return self._view.snapshot
+
+    @property
+    def session(self) -> Session:
+        """How the connection to the registry stands."""
+        return self._tree.session
+
+    async def known(self) -> Snapshot:
+        """Wait for the first map."""
+        await self._read.wait()
+        return self.snapshot
+
+    # --- who this is ------------------------------------------------------------------------------------------------
+
+    async def identity(self, name: str, node: int | None = None, epoch: int = 0) -> Identity:
+        """Take the number of a stable name, `node` if that is given, and an epoch greater than any before and `epoch`.
+
+        Waits for the registry. Raises `IdentityTaken`.
+        """
+        while True:
+            try:
+                return await self._claim(name, node, epoch)
+            except Unavailable:
+                await asyncio.sleep(self._jittered(RETRY_S))
+
+    async def _claim(self, name: str, node: int | None, epoch: int) -> Identity:
+        ids = f"{self._root}/ids"
+        for _ in range(CONTESTS_MAX):
+            entry, every = await self._tree.get(f"{ids}/{name}"), await self._tree.get(ids)
+            try:
+                if every is None:
+                    await self._tree.create(ids)
+                elif entry is None:
+                    number = await self._free(ids, node)
+                    taken = Identity(number, self._next(name, epoch, 0))
+                    made = Create(f"{ids}/{name}", encode(taken))
+                    await self._tree.transaction([Set(ids, b"", every.version), made])
+                    return taken
+                else:
+                    before = self._readable(f"{ids}/{name}", entry, node)
+                    taken = Identity(before.node, self._next(name, epoch, before.epoch))
+                    await self._tree.set(f"{ids}/{name}", encode(taken), entry.version)
+                    return taken
+            except (BadVersion, NodeExists, NoNode):
+                continue
+        raise Unavailable(f"{ids}: others were quicker {CONTESTS_MAX} times")
+
+    async def _free(self, ids: str, wanted: int | None) -> int:
+        every = await self._tree.children(ids)
+        taken = {self._readable(f"{ids}/{name}", entry, None).node: name for name, entry in every.items()}
+        if wanted is None:
+            return next(number for number in range(1, len(taken) + 2) if number not in taken)
+        if wanted in taken:
+            raise IdentityTaken(f"{ids}: node {wanted} is {taken[wanted]}")
+        return wanted
+
+    @staticmethod
+    def _readable(path: str, entry: Entry, wanted: int | None) -> Identity:
+        try:
+            found = read_identity(entry.data)
+        except Wrong as wrong:
+            raise IdentityTaken(f"{path}: {wrong}; delete it if no process has this name") from None
+        if wanted not in {None, found.node}:
+            raise IdentityTaken(f"{path}: is node {found.node}, not {wanted}")
+        return found
+
+    def _next(self, name: str, *before: int) -> int:
+        """With a lost registry the clock carries on; with a clock set back, the registry and the process."""
+        epoch = max(*(each + 1 for each in before), int(self._wall()))
+        if epoch > EPOCH_MAX:
+            raise IdentityTaken(f"the epochs of {name} are used up")
+        return epoch
+
+    # --- that it is there ---------------------------------------------------------------------------------------------
+
+    def announce(self, name: str, node: Node, partitions: int = 1) -> None:
+        """Register, and again with a new epoch whenever the registration is lost.
+
+        `partitions` is what the node's layer begins with, where nobody has said yet how many it has.
+        """
+        self._own = _Own(name, node, partitions)
+        self._hurry()
+
+    def update(self, state: State) -> None:
+        """Say another state."""
+        if self._own is not None:
+            self._own.node = msgspec.structs.replace(self._own.node, state=state)
+            self._hurry()
+
+    async def settled(self) -> Node | None:
+        """Wait until what was said last stands in the registry, and give it; None after `leave`."""
+        await self._settled.wait()
+        return None if self._own is None else self._own.node
+
+    async def leave(self) -> None:
+        """Take the registration back. Waits for the registry."""
+        if self._own is not None:
+            self._own.leaving = True
+            self._hurry()
+            await self._settled.wait()
+
+    def _hurry(self) -> None:
+        self._asked += 1
+        self._settled.clear()
+        self._hurried.set()
+        self._stirred.set()
+
+    async def _keep(self, own: _Own, reading: Mapping[str, Entry]) -> None:
+        claims = self._view.claims(own.node.node)
+        if own.tried and any(node.epoch > own.tried[-1] for node in claims.values()):
+            self._log.error("registry: a later process has this identity", name=own.name, node=own.node.node)
+            own.leaving = True
+        mine = own.path if own.live and own.path in reading and not own.leaving else None
+        for path, node in claims.items():
+            if node.epoch == own.node.epoch and own.live and not own.leaving:
+                mine = path
+            elif node.epoch in own.tried and path != mine:
+                with contextlib.suppress(NoNode):
+                    await self._tree.delete(f"{self._root}/{path}")
+        if own.leaving:
+            self._own = None
+            return
+        if own.node.role in PARTITIONED:
+            await self._count(own, reading)
+        if mine is None:
+            await self._register(own)
+        elif reading[mine].data != encode(own.node):
+            await self._tree.set(f"{self._root}/{mine}", encode(own.node), reading[mine].version)
+
+    async def _register(self, own: _Own) -> None:
+        if own.node.epoch in {0, *own.tried}:
+            taken = await self._claim(own.name, own.node.node, own.node.epoch)
+            own.node = msgspec.structs.replace(own.node, epoch=taken.epoch)
+        own.tried = [*own.tried[-TRIED_MAX:], own.node.epoch]
+        own.live, own.path = True, ""  # from here on it may be there, whatever the call says
+        path = await self._tree.create(
+            f"{folder(self._root, own.node)}/", encode(own.node), ephemeral=True, sequence=True
+        )
+        own.path = path.removeprefix(f"{self._root}/")
+        self._log.info("registered", path=path, epoch=own.node.epoch)
+
+    async def _count(self, own: _Own, reading: Mapping[str, Entry]) -> None:
+        of = layer(own.node.role, own.node.cluster)
+        if f"{of}/{COUNT}" not in reading:
+            partitions = self.snapshot.counts.get(of, own.partitions)
+            with contextlib.suppress(NodeExists):
+                await self._tree.create(f"{self._root}/{of}/{COUNT}", encode(Count(partitions)))
+
+    # --- the map ------------------------------------------------------------------------------------------------------
+
+    def _on_session(self, session: Session) -> None:
+        self._log.info("registry", session=session)
+        if session == "expired" and self._own is not None:
+            self._own.live = False
+            self._settled.clear()
+        if session == "connected":
+            self._view.again(time.monotonic())
+            self._stirred.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._wait()
+            try:
+                if self._tree.session == "connected":
+                    await self._reconcile()
+                    self._trouble = ""
+            except Exception as error:
+                self._complain(error)
+                asyncio.get_running_loop().call_later(self._jittered(RETRY_S), self._stirred.set)
+
+    async def _wait(self) -> None:
+        pause = self._jittered(self._poll_s)
+        if self._view.deadline is not None:
+            pause = min(pause, max(0.0, self._view.deadline - time.monotonic()))
+        await _within(pause, self._stirred)
+        await _within(self._dice.uniform(0, self._spread_s), self._hurried)
+        self._hurried.clear()
+        self._stirred.clear()
+
+    async def _reconcile(self) -> None:
+        asked = self._asked
+        reading = await self._reading()
+        if self._view.take({path: entry.data for path, entry in reading.items()}, time.monotonic()):
+            self._publish()
+        self._read.set()
+        if self._own is not None:
+            await self._keep(self._own, reading)
+        if asked == self._asked and (self._own is None or self._own.live):
+            self._settled.set()
+
+    async def _reading(self) -> dict[str, Entry]:
+        clusters = sorted(await self._tree.children(f"{self._root}/broker"))
+        if len(clusters) > CLUSTERS_MAX:
+            raise Wrong(f"{self._root}/broker: {len(clusters)} clusters, {CLUSTERS_MAX} are the most")
+        layers = [layer("router"), *(layer("broker", cluster) for cluster in clusters)]
+        reading, below = dict[str, Entry](), list[str]()
+        for path, entry in await self._below("proxy", "gateway", *layers):
+            match = PARTITION.fullmatch(path.rpartition("/")[2])
+            if match and int(match[1]) < PARTITIONS_MAX and not path.startswith(("proxy/", "gateway/")):
+                below.append(path)
+            else:
+                reading[path] = entry
+        reading.update(await self._below(*below))
+        return reading
+
+    async def _below(self, *paths: str) -> list[tuple[str, Entry]]:
+        found = await asyncio.gather(*(self._tree.children(f"{self._root}/{path}") for path in paths))
+        return [
+            (f"{path}/{name}", entry) for path, names in zip(paths, found, strict=True) for name, entry in names.items()
+        ]
+
+    def _publish(self) -> None:
+        try:
+            self.on_snapshot(self.snapshot)
+        except Exception:
+            self._log.exception("the new map was not taken", epoch=self.snapshot.epoch)
+
+    def _complain(self, error: Exception) -> None:
+        trouble = f"{type(error).__name__}: {error}"
+        if trouble != self._trouble:
+            self._log.warning("registry: the last map stays in force", trouble=trouble)
+        self._trouble = trouble
+
+    def _jittered(self, seconds: float) -> float:
+        return self._dice.uniform(0.5, 1.5) * seconds
+
+
+async def _within(seconds: float, event: asyncio.Event) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):  # not wait_for: before Python 3.12 it may swallow a cancel
+            await event.wait()

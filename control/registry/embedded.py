@@ -1,0 +1,166 @@
+"""The tree as the embedded server has it, seen by one of its clients."""
+
+import asyncio
+import contextlib
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from control.registry import frames, tree
+from control.registry.server import address
+from control.registry.signals import Signals
+from control.registry.tree import CALL_S, Entry, Operation, Result, Session, Tree, TreeError, Unavailable
+
+SESSION_S: Final = 5.0
+CONNECT_S: Final = 2.0
+AGAIN_S: Final = (0.02, 0.2)
+PENDING_MAX: Final = 4_096
+ERRORS: Final = {kind.__name__: kind for kind in TreeError.__subclasses__()}
+
+
+class EmbeddedTree(Tree):
+    """`folder` is the instance's."""
+
+    def __init__(self, folder: Path, *, session_s: float = SESSION_S) -> None:
+        self._folder, self._session_s = folder, session_s
+        self._signals = Signals()
+        self._known = frames.Hello(0, b"", int(session_s * 1000))
+        self._writer: asyncio.StreamWriter | None = None
+        self._calls = itertools.count(1)
+        self._pending: dict[int, asyncio.Future[frames.Answer]] = {}
+        self._expiry: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def session(self) -> Session:
+        return self._signals.session
+
+    def on_session(self, callback: Callable[[Session], None]) -> None:
+        self._signals.on_session(callback)
+
+    def watch(self, path: str, callback: Callable[[], None]) -> Callable[[], None]:
+        return self._signals.watch(path, callback)
+
+    async def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="registry connection")
+
+    async def close(self) -> None:
+        with contextlib.suppress(TreeError, TimeoutError):
+            async with asyncio.timeout(1.0):
+                await self._call(frames.Bye)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._signals.become("expired")
+
+    async def get(self, path: str) -> Entry | None:
+        tree.check_path(path)
+        answer = await self._call(frames.Get, path)
+        assert isinstance(answer, frames.Found)
+        return answer.entry
+
+    async def children(self, path: str) -> dict[str, Entry]:
+        tree.check_path(path)
+        answer = await self._call(frames.Children, path)
+        assert isinstance(answer, frames.Listed)
+        return answer.entries
+
+    async def transaction(self, operations: Sequence[Operation]) -> list[Result]:
+        tree.check(operations)
+        answer = await self._call(frames.Transact, list(operations))
+        assert isinstance(answer, frames.Done)
+        return answer.results
+
+    async def _call(self, kind: Callable[..., frames.Frame], *arguments: object) -> frames.Answer:
+        if self._writer is None or self.session != "connected" or len(self._pending) >= PENDING_MAX:
+            raise Unavailable("no connection to the registry")
+        call, future = next(self._calls), asyncio.get_running_loop().create_future()
+        self._pending[call] = future
+        try:
+            self._writer.write(frames.pack(kind(call, *arguments)))
+            async with asyncio.timeout(CALL_S):
+                answer: frames.Answer = await future
+        except TimeoutError:
+            raise Unavailable(f"no answer within {CALL_S:.0f} s") from None
+        finally:
+            self._pending.pop(call, None)
+        if isinstance(answer, frames.Failed):
+            raise ERRORS.get(answer.error, TreeError)(answer.text)
+        return answer
+
+    # --- the connection -----------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            with contextlib.suppress(OSError, EOFError, TimeoutError, ValueError, msgspec.MsgspecError):
+                await self._converse()
+            self._lost()
+            await asyncio.sleep(random.uniform(*AGAIN_S))
+
+    async def _converse(self) -> None:
+        async with asyncio.timeout(CONNECT_S):
+            with address(self._folder) as path:
+                reader, writer = await asyncio.open_unix_connection(path)
+        pinging = None
+        try:
+            writer.write(frames.pack(self._known))
+            async with asyncio.timeout(CONNECT_S):
+                welcome = frames.ANSWER.decode(await frames.read(reader, frames.ANSWER_MAX))
+            if not isinstance(welcome, frames.Welcome):
+                raise ValueError("no welcome")
+            self._writer = writer
+            self._welcomed(welcome)
+            pinging = asyncio.create_task(self._ping(writer))
+            while True:
+                async with asyncio.timeout(self._session_s * 2 / 3):
+                    data = await frames.read(reader, frames.ANSWER_MAX)
+                self._take(frames.ANSWER.decode(data))
+        finally:
+            self._writer = None
+            if pinging is not None:
+                pinging.cancel()
+            writer.transport.abort()
+
+    def _welcomed(self, welcome: frames.Welcome) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if self._known.session not in {0, welcome.session}:
+            self._signals.become("expired")
+        self._known = frames.Hello(welcome.session, welcome.secret, welcome.timeout_ms)
+        self._session_s = welcome.timeout_ms / 1000
+        self._signals.become("connected")
+
+    async def _ping(self, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await asyncio.sleep(self._session_s / 3)
+            writer.write(frames.pack(frames.Ping()))
+
+    def _take(self, answer: frames.Answer) -> None:
+        match answer:
+            case frames.Changed(paths):
+                self._signals.changed(paths)
+            case frames.Found(call) | frames.Listed(call) | frames.Done(call) | frames.Failed(call):
+                future = self._pending.get(call)
+                if future is not None and not future.done():
+                    future.set_result(answer)
+            case _:
+                pass
+
+    def _lost(self) -> None:
+        for future in self._pending.values():
+            if not future.done():
+                future.set_exception(Unavailable("the connection to the registry is lost"))
+        if self.session == "connected":
+            self._signals.become("suspended")
+            self._expiry = asyncio.get_running_loop().call_later(self._session_s, self._expire)
+
+    def _expire(self) -> None:
+        """Nobody answered for a whole session: whatever the server says later, it is another one."""
+        self._known = frames.Hello(0, b"", int(self._session_s * 1000))
+        self._signals.become("expired")

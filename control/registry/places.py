@@ -1,0 +1,182 @@
+"""Who is where: what a role's process says of itself, where in the tree it says so, and the map that is handed out.
+
+Owns paths and values. How they are read, doubted and kept is in `view.py`, the talking in `directory.py`.
+"""
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Annotated, Final, Literal, TypeVar
+
+import msgspec
+
+from control.layout import PARTITIONS_MAX
+from control.options import Role
+from plane import engine
+
+ROOT: Final = "/pubsub"
+MAIN: Final = "main"
+"""The broker cluster where none is named."""
+NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+"""Of a cluster, and the stable name of a process."""
+COUNT: Final = "partition_num"
+PARTITIONED: Final = frozenset({"router", "broker"})
+
+State = Literal["init", "running", "draining"]
+T = TypeVar("T")
+U32 = Annotated[int, msgspec.Meta(ge=1, le=(1 << 32) - 1)]
+Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
+Host = Annotated[str, msgspec.Meta(max_length=64)]
+Name = Annotated[str, msgspec.Meta(pattern=rf"^{NAME}\Z")]
+
+
+class Wrong(ValueError):
+    """What a node of the tree holds is not what belongs there: one line."""
+
+
+class Node(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A role's process as its peers reach it."""
+
+    node: U32
+    role: Role
+    host: Host
+    link_port: Port
+    partition: Annotated[int, msgspec.Meta(ge=0, lt=PARTITIONS_MAX)] = 0
+    """Of brokers and routers."""
+    state: State = "running"
+    cluster: Name = MAIN
+    """Of brokers."""
+    epoch: Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)] = 0
+    """Of this registration: greater than that of any before by the same node (I-1)."""
+    client: tuple[Host, Port] | None = None
+    """Where clients reach a gateway or a proxy, and the key in hex that it proves itself by."""
+    public_key: Annotated[str, msgspec.Meta(pattern=r"^(?:[0-9a-f]{64})?\Z")] = ""
+    admin: tuple[Host, Port] | None = None
+    version: Annotated[str, msgspec.Meta(max_length=64)] = ""
+
+
+class Count(msgspec.Struct, frozen=True):
+    """How many partitions a layer has: a power of two, that only grows."""
+
+    partitions: Annotated[int, msgspec.Meta(ge=1, le=PARTITIONS_MAX)]
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """The number of a stable name, and the last epoch that was taken for it."""
+
+    node: U32
+    epoch: U32
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The placement at one epoch."""
+
+    epoch: int = 0
+    nodes: tuple[Node, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    """How many partitions a layer has, by `layer`."""
+
+    def of(self, role: Role) -> tuple[Node, ...]:
+        """The nodes with this role."""
+        return tuple(node for node in self.nodes if node.role == role)
+
+    def entries(self, cluster: str = MAIN) -> list[engine.Node]:
+        """The nodes as an engine takes them, with the brokers of one cluster."""
+        return [
+            (node.node, node.role, node.host, node.link_port, node.partition, node.state)
+            for node in self.nodes
+            if node.role != "broker" or node.cluster == cluster
+        ]
+
+    def partitions(self, cluster: str = MAIN) -> tuple[int, int]:
+        """Numbers of partitions of brokers and of routers."""
+        return self.counts.get(layer("broker", cluster), 1), self.counts.get(layer("router"), 1)
+
+
+# --- paths ----------------------------------------------------------------------------------------------------------
+
+_LEAF: Final = re.compile(
+    rf"(?P<role>proxy|gateway)/[^/]+"
+    rf"|(?P<layer>router|broker/(?P<cluster>{NAME}))/partition(?P<partition>0|[1-9][0-9]{{0,2}})/[^/]+"
+)
+
+
+def layer(role: Role, cluster: str = MAIN) -> str:
+    """Where a partitioned role's partitions are, below the root."""
+    return f"broker/{cluster}" if role == "broker" else "router"
+
+
+def folder(root: str, node: Node) -> str:
+    """The path below which a node registers."""
+    if node.role not in PARTITIONED:
+        return f"{root}/{node.role}"
+    return f"{root}/{layer(node.role, node.cluster)}/partition{node.partition}"
+
+
+# --- values ---------------------------------------------------------------------------------------------------------
+
+_NODE: Final = msgspec.json.Decoder(Node)
+_COUNT: Final = msgspec.json.Decoder(Count)
+_IDENTITY: Final = msgspec.json.Decoder(Identity)
+VALUE_MAX: Final = 4 << 10
+
+
+def encode(value: Node | Count | Identity) -> bytes:
+    """As it stands in the tree."""
+    return msgspec.json.encode(value)
+
+
+def read_count(data: bytes, before: int) -> int:
+    """Read a layer's count, never less than `before`. Raises `Wrong`."""
+    partitions = _decoded(_COUNT, data).partitions
+    if partitions & (partitions - 1):
+        raise Wrong(f"{partitions} partitions are no power of two")
+    if partitions < before:
+        raise Wrong(f"{partitions} partitions where there were {before}: the number never falls")
+    return partitions
+
+
+def read_identity(data: bytes) -> Identity:
+    """Read what a stable name has. Raises `Wrong`."""
+    return _decoded(_IDENTITY, data)
+
+
+def read_node(path: str, data: bytes, partitions: Mapping[str, int]) -> Node:
+    """Read a node and whether it stands where it belongs; `path` is below the root. Raises `Wrong`."""
+    match = _LEAF.fullmatch(path)
+    if match is None:
+        raise Wrong("no node belongs here")
+    node = _decoded(_NODE, data)
+    for host in (node.host, *(address[0] for address in (node.client, node.admin) if address)):
+        _check_host(host)
+    role = match["role"] or match["layer"].partition("/")[0]
+    if node.role != role:
+        raise Wrong(f"says that it is a {node.role}")
+    if not match["layer"]:
+        return node
+    if node.cluster != (match["cluster"] or MAIN) or node.partition != int(match["partition"]):
+        raise Wrong(f"says that it is in partition {node.partition} of {layer(node.role, node.cluster)}")
+    if node.partition >= partitions.get(match["layer"], 0):
+        raise Wrong(f"partition {node.partition} of {partitions.get(match['layer'], 0)}")
+    return node
+
+
+def _decoded(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
+    if len(data) > VALUE_MAX:
+        raise Wrong(f"{len(data)} bytes, {VALUE_MAX} are the most")
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Wrong(str(error)) from None
+
+
+def _check_host(host: str) -> None:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        raise Wrong(f"{host!a} is no address") from None
+    if address.is_unspecified or address.is_multicast or getattr(address, "scope_id", None):
+        raise Wrong(f"{host} is the address of no process")

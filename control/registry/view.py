@@ -1,0 +1,177 @@
+"""The map as this process believes it: what was read last, less what is broken, plus what vanished too suddenly.
+
+No I/O and no clock. Three rules: a broken value changes nothing but a line in the log, its last good one stays; of one
+number only the highest epoch counts (I-1); where more than half of a role or a partition is gone at once without having
+said so, they are kept for a while, since a registry errs more often than half of the processes die.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
+
+import structlog
+
+from control.registry.places import COUNT, PARTITIONED, Node, Snapshot, Wrong, layer, read_count, read_node
+
+HOLD_S: Final = 10.0
+
+Reading = Mapping[str, bytes]
+"""What nodes and counts of the tree held, by path below the root."""
+Group = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    node: Node
+    until: float
+    enough: int
+    """So many in its group, and it is not missed."""
+
+
+class View:
+    """Takes readings, gives snapshots whose epoch grows with every change and only then."""
+
+    def __init__(self, log: structlog.typing.FilteringBoundLogger, *, hold_s: float = HOLD_S, epoch: int = 0) -> None:
+        self.snapshot = Snapshot(epoch)
+        self._log, self._hold_s = log, hold_s
+        self._counts: dict[str, int] = {}
+        self._good: dict[str, tuple[bytes, Node]] = {}
+        self._present: dict[int, Node] = {}
+        self._held: dict[int, _Held] = {}
+        self._refused: dict[str, str] = {}
+
+    @property
+    def deadline(self) -> float | None:
+        """When something that is held is let go, unless it comes back."""
+        return min((held.until for held in self._held.values()), default=None)
+
+    def take(self, reading: Reading, now: float) -> bool:
+        """Reconcile with all that was read at `now`. Says whether the snapshot changed."""
+        refused: dict[str, str] = {}
+        self._count(reading, refused)
+        present = self._numbered(self._readable(reading, refused), refused)
+        for path, cause in refused.items():
+            if self._refused.get(path) != cause:
+                self._log.warning("registry: refused", path=path, cause=cause)
+        self._refused = refused
+        self._hold(present, now)
+        self._present = present
+        return self.pass_time(now)
+
+    def pass_time(self, now: float) -> bool:
+        """Let go what was held long enough. Says whether the snapshot changed."""
+        for number, held in list(self._held.items()):
+            if held.until <= now:
+                del self._held[number]
+        every = {number: held.node for number, held in self._held.items()} | self._present
+        nodes = tuple(every[number] for number in sorted(every))
+        if nodes == self.snapshot.nodes and self._counts == self.snapshot.counts:
+            return False
+        self.snapshot = Snapshot(self.snapshot.epoch + 1, nodes, MappingProxyType(dict(self._counts)))
+        return True
+
+    def again(self, now: float) -> None:
+        """The registry was away: what is held gets its whole time, in which the others register again."""
+        for number, held in self._held.items():
+            self._held[number] = replace(held, until=now + self._hold_s)
+
+    def claims(self, number: int) -> dict[str, Node]:
+        """Who says that this is its number, by path."""
+        return {path: node for path, (_, node) in self._good.items() if node.node == number}
+
+    # --- what can be believed ---------------------------------------------------------------------------------------
+
+    def _count(self, reading: Reading, refused: dict[str, str]) -> None:
+        for path, data in reading.items():
+            of, _, name = path.rpartition("/")
+            if name == COUNT:
+                try:
+                    self._counts[of] = read_count(data, self._counts.get(of, 0))
+                except Wrong as wrong:
+                    refused[path] = str(wrong)
+
+    def _readable(self, reading: Reading, refused: dict[str, str]) -> dict[str, Node]:
+        found: dict[str, Node] = {}
+        good: dict[str, tuple[bytes, Node]] = {}
+        for path, data in reading.items():
+            if path.rpartition("/")[2] == COUNT:
+                continue
+            last = self._good.get(path)
+            if last is None or last[0] != data:
+                try:
+                    last = data, read_node(path, data, self._counts)
+                except Wrong as wrong:
+                    refused[path] = str(wrong)
+            if last is not None:
+                good[path] = last
+                found[path] = last[1]
+        self._good = good
+        return found
+
+    def _numbered(self, found: Mapping[str, Node], refused: dict[str, str]) -> dict[int, Node]:
+        claims: dict[int, list[tuple[str, Node]]] = {}
+        for path, node in found.items():
+            claims.setdefault(node.node, []).append((path, node))
+        chosen: dict[int, Node] = {}
+        for number, every in claims.items():
+            best = max(every, key=lambda claim: claim[1].epoch)
+            rivals = [path for path, node in every if node is not best[1] and _rivals(node, best[1])]
+            if not rivals:
+                chosen[number] = best[1]
+                continue
+            before = self._present.get(number)
+            for path, node in every:
+                if node == before:
+                    chosen[number] = node
+                else:
+                    refused[path] = f"node {number} is also at {', '.join(p for p, _ in every if p != path)}"
+        return chosen
+
+    # --- what is gone -------------------------------------------------------------------------------------------------
+
+    def _hold(self, present: Mapping[int, Node], now: float) -> None:
+        addresses = {(node.host, node.link_port) for node in present.values()}
+        sizes: dict[Group, int] = {}
+        for node in present.values():
+            for group in _groups(node):
+                sizes[group] = sizes.get(group, 0) + 1
+        for number, held in list(self._held.items()):
+            there = number in present or (held.node.host, held.node.link_port) in addresses
+            if there or sizes.get(_groups(held.node)[-1], 0) >= held.enough:
+                del self._held[number]
+
+        known = {number: held.node for number, held in self._held.items()} | self._present
+        were: dict[Group, int] = {}
+        missing: dict[Group, int] = {}
+        gone: list[Node] = []
+        for number, node in known.items():
+            absent = number not in present and (node.host, node.link_port) not in addresses
+            if absent and node.state != "draining" and number not in self._held:
+                gone.append(node)
+            for group in _groups(node):
+                were[group] = were.get(group, 0) + 1
+                missing[group] = missing.get(group, 0) + (absent and node.state != "draining")
+        suspect = {group for group, lost in missing.items() if 2 * lost > were[group]}
+        kept = [node for node in gone if not suspect.isdisjoint(_groups(node))]
+        for node in kept:
+            self._held[node.node] = _Held(node, now + self._hold_s, were[_groups(node)[-1]])
+        if kept:
+            self._log.warning(
+                "registry: more than half of a role is gone at once, kept for a while",
+                nodes=[node.node for node in kept],
+                seconds=self._hold_s,
+            )
+
+
+def _rivals(node: Node, best: Node) -> bool:
+    """Whether two of one number contradict each other; a lower epoch is merely what was before."""
+    return node.epoch == best.epoch or node.role != best.role
+
+
+def _groups(node: Node) -> tuple[Group, ...]:
+    """The role, and the partition."""
+    if node.role not in PARTITIONED:
+        return ((node.role,),)
+    of = layer(node.role, node.cluster)
+    return ((of,), (of, node.partition))

@@ -1,0 +1,108 @@
+"""The registries that one suite runs against: each can be stopped, started, wiped, and made to end a session."""
+
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from control.registry.embedded import EmbeddedTree
+from control.registry.memory import Memory, MemoryTree
+from control.registry.server import STATE, RegistryServer
+from control.registry.tree import Session, Tree
+from tests.waiting import until
+
+LOG = structlog.get_logger()
+
+
+class Service(Protocol):
+    """A registry that a test owns."""
+
+    session_s: float
+
+    async def start(self) -> None:
+        """Serve, with what was there before."""
+
+    async def stop(self) -> None:
+        """Serve nobody, as after kill -9."""
+
+    async def wipe(self) -> None:
+        """Lose everything, and serve again."""
+
+    def tree(self) -> Tree:
+        """A new client, not yet started."""
+
+    async def expire(self, tree: Tree) -> None:
+        """End the session of a client that is connected."""
+
+
+class InMemory:
+    """All in one process. Nothing lasts longer than the sessions, so a stop never ends one."""
+
+    session_s = 1.0
+
+    def __init__(self) -> None:
+        self._memory = Memory()
+
+    async def start(self) -> None:
+        self._memory.start()
+
+    async def stop(self) -> None:
+        self._memory.stop()
+
+    async def wipe(self) -> None:
+        self._memory.wipe()
+
+    def tree(self) -> Tree:
+        return self._memory.tree()
+
+    async def expire(self, tree: Tree) -> None:
+        assert isinstance(tree, MemoryTree)
+        tree.expire()
+
+
+class Embedded:
+    """The server in the test's loop, its file in a folder whose path no socket could have."""
+
+    session_s = 1.0
+
+    def __init__(self, path: Path) -> None:
+        self.folder = path / ("long" * 40)
+        self.folder.mkdir()
+        self._server: RegistryServer | None = None
+
+    async def start(self) -> None:
+        self._server = await RegistryServer(self.folder, LOG).__aenter__()
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.__aexit__()
+            self._server = None
+
+    async def wipe(self) -> None:
+        await self.stop()
+        (self.folder / STATE).unlink()
+        await self.start()
+
+    def tree(self) -> EmbeddedTree:
+        return EmbeddedTree(self.folder, session_s=self.session_s)
+
+    async def expire(self, tree: Tree) -> None:
+        assert isinstance(tree, EmbeddedTree)
+        thief = EmbeddedTree(self.folder, session_s=self.session_s)
+        thief._known = tree._known
+        await thief.start()
+        await until_session(thief, "connected")
+        await thief.close()
+
+
+async def connected(*trees: Tree) -> None:
+    """Start these and wait until they have a session."""
+    for tree in trees:
+        await tree.start()
+    for tree in trees:
+        await until_session(tree, "connected")
+
+
+async def until_session(tree: Tree, session: Session) -> None:
+    """Wait until the connection stands so."""
+    await until(lambda: tree.session == session, 20)

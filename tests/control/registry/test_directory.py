@@ -1,0 +1,309 @@
+"""A process in the registry: it has an identity, it is registered again whenever it is lost, and it knows everybody."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+import structlog
+
+from control.registry.directory import POLL_S, Directory, IdentityTaken
+from control.registry.memory import Memory, MemoryTree
+from control.registry.places import Node, Snapshot, encode, read_identity
+from control.registry.tree import Tree, Unavailable
+from tests.control.registry.services import Service, connected
+from tests.waiting import until
+
+LOG = structlog.get_logger()
+Make = Callable[[], Tree]
+Open = Callable[..., Any]
+
+
+def template(number: int = 1, role: str = "broker", **more: Any) -> Node:
+    return Node(number, role, "127.0.0.1", 7_000 + number, **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+async def open_directory(make: Make) -> AsyncIterator[Open]:
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def opened(**options: Any) -> Directory:
+            chosen = {"poll_s": 60.0, "spread_s": 0.01, "hold_s": 0.5} | options
+            return await stack.enter_async_context(Directory(make(), LOG, **chosen))
+
+        yield opened
+
+
+def places(directory: Directory) -> list[tuple[int, str]]:
+    return [(node.node, node.state) for node in directory.snapshot.nodes]
+
+
+# --- identities -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_name_keeps_its_number_and_its_epochs_grow(open_directory: Open) -> None:
+    one, other = await open_directory(wall=lambda: 100.0), await open_directory(wall=lambda: 50.0)
+    first = await one.identity("broker-a")
+    assert (first.node, first.epoch) == (1, 100)
+    assert (await other.identity("gateway-a")).node == 2
+    again = await other.identity("broker-a")
+    assert (again.node, again.epoch) == (1, 101)
+    assert (await one.identity("broker-a", epoch=500)).epoch == 501
+    assert (await one.identity("third", node=7)).node == 7
+    assert (await one.identity("fourth")).node == 3
+    with pytest.raises(IdentityTaken, match="node 7 is third"):
+        await one.identity("fifth", node=7)
+    with pytest.raises(IdentityTaken, match="is node 1, not 2"):
+        await one.identity("broker-a", node=2)
+
+
+async def test_many_who_start_at_once_get_numbers_of_their_own(open_directory: Open) -> None:
+    several = [await open_directory() for _ in range(4)]
+    names = [f"n-{index}" for index in range(16)]
+    taken = await asyncio.gather(*(several[index % 4].identity(name) for index, name in enumerate(names)))
+    assert sorted(identity.node for identity in taken) == list(range(1, 17))
+
+
+async def test_two_of_one_name_never_get_one_epoch(open_directory: Open) -> None:
+    several = [await open_directory(wall=lambda: 9.0) for _ in range(4)]
+    taken = await asyncio.gather(*(several[index % 4].identity("same") for index in range(12)))
+    assert sorted(identity.epoch for identity in taken) == list(range(9, 21))
+
+
+async def test_a_spoilt_identity_is_named_and_not_taken_for_nothing(open_directory: Open, make: Make) -> None:
+    tree = make()
+    await connected(tree)
+    await tree.create("/pubsub/ids/broken", b"junk")
+    directory = await open_directory()
+    with pytest.raises(IdentityTaken, match="/pubsub/ids/broken"):
+        await directory.identity("broken")
+    with pytest.raises(IdentityTaken, match="/pubsub/ids/broken"):
+        await directory.identity("new")
+
+
+# --- registration ---------------------------------------------------------------------------------------------------
+
+
+async def test_everybody_sees_who_registers_what_it_says_and_that_it_leaves(open_directory: Open, make: Make) -> None:
+    watching, broker, proxy = [await open_directory() for _ in range(3)]
+    seen: list[Snapshot] = []
+    watching.on_snapshot = seen.append
+    broker.announce("broker-a", template(1, state="init", partition=1, version="1"), partitions=2)
+    registered = await broker.settled()
+    assert registered.epoch > 0
+    proxy.announce("proxy-a", template(2, "proxy", client=("127.0.0.1", 9), public_key="ab" * 32))
+    await until(lambda: places(watching) == [(1, "init"), (2, "running")])
+    assert watching.snapshot.partitions() == (2, 1)
+    assert watching.snapshot.nodes[0] == registered
+    broker.update("running")
+    await until(lambda: places(watching) == [(1, "running"), (2, "running")])
+    broker.update("draining")
+    await until(lambda: places(watching)[0] == (1, "draining"))
+    await broker.leave()
+    await until(lambda: places(watching) == [(2, "running")])
+    epochs = [snapshot.epoch for snapshot in seen]
+    assert epochs == sorted(set(epochs))
+    tree = make()
+    await connected(tree)
+    assert set(await tree.children("/pubsub")) == {"ids", "broker", "proxy"}
+    (entry,) = (await tree.children("/pubsub/proxy")).values()
+    assert b'"node":2' in entry.data
+
+
+async def test_an_expired_session_registers_again_with_a_higher_epoch(
+    service: Service, open_directory: Open, make: Make
+) -> None:
+    watching = await open_directory()
+    tree = make()
+    async with Directory(tree, LOG, poll_s=60.0, spread_s=0.01) as mine:
+        mine.announce("gateway-a", template(3, "gateway"))
+        await mine.settled()
+        await until(lambda: places(mine))
+        epochs = [_epoch(mine)]
+        for _ in range(3):
+            await service.expire(tree)
+            await until(lambda: _epoch(mine) > epochs[-1], 20)
+            epochs.append(_epoch(mine))
+        await mine.settled()
+        await until(lambda: [node.epoch for node in watching.snapshot.nodes] == [_epoch(mine)])
+    assert epochs == sorted(set(epochs))
+
+
+def _epoch(directory: Directory) -> int:
+    return next((node.epoch for node in directory.snapshot.nodes), 0)
+
+
+async def test_wiped_data_brings_registration_anew_with_number_count_and_a_higher_epoch(
+    service: Service, open_directory: Open, make: Make
+) -> None:
+    mine, watching = await open_directory(), await open_directory()
+    identity = await mine.identity("broker-a")
+    mine.announce("broker-a", template(identity.node, epoch=identity.epoch), partitions=4)
+    assert (await mine.settled()).epoch == identity.epoch
+    await until(lambda: watching.snapshot.partitions() == (4, 1) and places(watching))
+    maps: list[Snapshot] = []
+    watching.on_snapshot = maps.append
+    await service.wipe()
+    await until(lambda: _epoch(watching) > identity.epoch, 30)
+    await mine.settled()
+    assert all(places(watching) and snapshot.partitions() == (4, 1) for snapshot in maps)
+    tree = make()
+    await connected(tree)
+    count = await tree.get("/pubsub/broker/main/partition_num")
+    assert count is not None
+    assert count.data == b'{"partitions":4}'
+    kept = await tree.get("/pubsub/ids/broker-a")
+    assert kept is not None
+    assert read_identity(kept.data).node == identity.node
+
+
+async def test_a_registry_that_is_away_leaves_the_map_and_takes_what_was_said_meanwhile(
+    service: Service, open_directory: Open
+) -> None:
+    mine, watching = await open_directory(), await open_directory()
+    mine.announce("gateway-a", template(3, "gateway", state="init"))
+    await until(lambda: places(watching) == [(3, "init")])
+    await service.stop()
+    await until(lambda: watching.session == mine.session == "suspended")
+    mine.update("running")
+    before = watching.snapshot
+    await until(lambda: watching.session != "connected")
+    assert watching.snapshot is before
+    await service.start()
+    await until(lambda: places(watching) == [(3, "running")], 20)
+
+
+async def test_who_starts_before_the_registry_does_not_need_it(service: Service, open_directory: Open) -> None:
+    await service.stop()
+    early = await open_directory()
+    early.announce("proxy-a", template(4, "proxy"))
+    assert early.snapshot == Snapshot()
+    await service.start()
+    await until(lambda: places(early) == [(4, "running")], 20)
+
+
+async def test_what_somebody_spoils_or_deletes_is_mended(open_directory: Open, make: Make) -> None:
+    mine, vandal = await open_directory(), make()
+    await connected(vandal)
+    mine.announce("proxy-a", template(4, "proxy"))
+    first = await mine.settled()
+    (name,) = await vandal.children("/pubsub/proxy")
+    await vandal.set(f"/pubsub/proxy/{name}", b"nonsense")
+    await _until_data(vandal, f"/pubsub/proxy/{name}", encode(first))
+    await vandal.delete(f"/pubsub/proxy/{name}")
+    await until(lambda: _epoch(mine) > first.epoch)
+    await mine.settled()
+    assert [read for read in await vandal.children("/pubsub/proxy") if read != name]
+
+
+async def _until_data(tree: Tree, path: str, wanted: bytes) -> None:
+    async with asyncio.timeout(10):
+        while (entry := await tree.get(path)) is None or entry.data != wanted:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+async def test_a_process_whose_identity_a_later_one_has_leaves(open_directory: Open) -> None:
+    old, new = await open_directory(), await open_directory()
+    old.announce("proxy-a", template(4, "proxy"))
+    first = await old.settled()
+    identity = await new.identity("proxy-a", epoch=first.epoch)
+    new.announce("proxy-a", template(4, "proxy", epoch=identity.epoch))
+    assert (await new.settled()).epoch > first.epoch
+    old.update("draining")
+    assert await old.settled() is None
+    await until(lambda: [node.epoch for node in old.snapshot.nodes] == [identity.epoch])
+
+
+# --- what only a tree of ours can do ----------------------------------------------------------------------------------
+
+
+class Faulty(MemoryTree):
+    """Does the first creations and says that it did not; forgets to tell; counts what is read."""
+
+    def __init__(self, memory: Memory, *, lost_answers: int = 0, deaf: bool = False) -> None:
+        super().__init__(memory)
+        self.lost_answers, self.deaf = lost_answers, deaf
+        self.reading, self.reading_max, self.readings = 0, 0, 0
+
+    def watch(self, path: str, callback: Callable[[], None]) -> Callable[[], None]:
+        return super().watch(path, (lambda: None) if self.deaf else callback)
+
+    async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:
+        made = await super().create(path, data, ephemeral=ephemeral, sequence=sequence)
+        if self.lost_answers and ephemeral:
+            self.lost_answers -= 1
+            raise Unavailable("the answer was lost")
+        return made
+
+    async def children(self, path: str) -> Any:
+        if path == "/pubsub/broker":
+            self.readings += 1
+            self.reading += 1
+            self.reading_max = max(self.reading_max, self.reading)
+        try:
+            return await super().children(path)
+        finally:
+            self.reading -= path == "/pubsub/broker"
+
+
+async def test_a_registration_whose_answer_was_lost_is_found_and_not_repeated() -> None:
+    memory = Memory()
+    tree = Faulty(memory, lost_answers=1)
+    async with Directory(tree, LOG, spread_s=0.0, poll_s=60.0) as mine:
+        mine.announce("proxy-a", template(4, "proxy"))
+        await mine.settled()
+        assert list(memory.store.children("/pubsub/proxy")) == ["0000000000"]
+
+
+async def test_a_poll_finds_what_no_watch_told() -> None:
+    memory = Memory()
+    async with Directory(Faulty(memory, deaf=True), LOG, poll_s=0.05, spread_s=0.0) as deaf:
+        await deaf.known()
+        async with Directory(memory.tree(), LOG) as other:
+            other.announce("proxy-a", template(4, "proxy"))
+            await until(lambda: places(deaf) == [(4, "running")])
+
+
+async def test_many_changes_are_few_readings_and_one_at_a_time() -> None:
+    memory = Memory()
+    tree, changing = Faulty(memory), memory.tree()
+    await connected(changing)
+    async with Directory(tree, LOG, poll_s=60.0, spread_s=0.1) as watching:
+        await watching.known()
+        before = tree.readings
+        for number in range(1, 101):
+            await changing.create("/pubsub/proxy/", encode(template(number, "proxy")), sequence=True)
+        await until(lambda: len(places(watching)) == 100)
+        assert tree.readings - before <= 10
+        assert tree.reading_max == 1
+
+
+async def test_a_map_that_cannot_be_taken_does_not_end_the_watch() -> None:
+    memory = Memory()
+    changing = memory.tree()
+    await connected(changing)
+    async with Directory(memory.tree(), LOG, poll_s=60.0, spread_s=0.0) as watching:
+        given: list[Snapshot] = []
+
+        def raises(snapshot: Snapshot) -> None:
+            given.append(snapshot)
+            raise RuntimeError("a bug")
+
+        watching.on_snapshot = raises
+        for number in (1, 2):
+            await changing.create("/pubsub/proxy/", encode(template(number, "proxy")), sequence=True)
+            await _until_size(watching, number)
+        assert len(given) == 2
+
+
+async def _until_size(directory: Directory, size: int) -> None:
+    await until(lambda: len(places(directory)) == size)
+
+
+async def test_polls_are_spread() -> None:
+    directory = Directory(Memory().tree(), LOG)
+    pauses = [directory._jittered(POLL_S) for _ in range(200)]
+    assert min(pauses) >= POLL_S / 2
+    assert max(pauses) <= POLL_S * 3 / 2
+    assert len(set(pauses)) == 200

@@ -1,0 +1,228 @@
+"""What is believed of a reading: nothing broken, nothing old, and no sudden end of half of a role."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from control.registry.places import VALUE_MAX, Node, encode
+from control.registry.view import HOLD_S, View
+
+COUNTS = {"router/partition_num": b'{"partitions": 1}', "broker/main/partition_num": b'{"partitions": 2}'}
+
+
+def proxy(number: int, **more: Any) -> Node:
+    return Node(number, "proxy", "127.0.0.1", 7_000 + number, **more)
+
+
+def broker(number: int, partition: int = 0, **more: Any) -> Node:
+    return Node(number, "broker", "127.0.0.1", 7_000 + number, partition, **more)
+
+
+def reading(*nodes: Node, **paths: bytes) -> dict[str, bytes]:
+    """As the tree would hold them, each under its number."""
+    made = dict(COUNTS)
+    for node in nodes:
+        place = node.role if node.role == "proxy" else f"broker/{node.cluster}/partition{node.partition}"
+        made[f"{place}/{node.node}-{node.epoch}"] = encode(node)
+    return made | paths
+
+
+def numbers(view: View) -> list[int]:
+    return [node.node for node in view.snapshot.nodes]
+
+
+@pytest.fixture
+def view() -> View:
+    return View(structlog.get_logger(), epoch=6)
+
+
+@pytest.fixture
+def lines() -> Iterator[list[Any]]:
+    with capture_logs() as captured:
+        yield captured
+
+
+def test_a_snapshot_is_new_only_when_something_changed(view: View) -> None:
+    assert view.take(reading(proxy(1), broker(2), broker(3, 1)), 0.0)
+    first = view.snapshot
+    assert (first.epoch, numbers(view), first.partitions()) == (7, [1, 2, 3], (2, 1))
+    assert not view.take(reading(proxy(1), broker(2), broker(3, 1)), 1.0)
+    assert view.snapshot is first
+    assert view.take(reading(proxy(1), broker(2, state="draining"), broker(3, 1)), 2.0)
+    assert view.snapshot.epoch == 8
+    assert [node.state for node in first.nodes] == ["running"] * 3
+
+
+def test_an_engine_gets_the_brokers_of_its_cluster(view: View) -> None:
+    more = {"broker/other/partition_num": b'{"partitions": 4}'}
+    view.take(reading(proxy(1), broker(2, 1), broker(3, 3, cluster="other")) | more, 0.0)
+    assert [entry[0] for entry in view.snapshot.entries()] == [1, 2]
+    assert [entry[0] for entry in view.snapshot.entries("other")] == [1, 3]
+    assert view.snapshot.partitions("other") == (4, 1)
+
+
+@pytest.mark.parametrize(
+    ("forged", "cause"),
+    [
+        (b"", "truncated"),
+        (b"nonsense", "malformed"),
+        (b"\xff\xfe{}", "malformed"),
+        (b"[]", "Expected `object`"),
+        (b'{"x": ' + b"[" * 4_000, "recursion"),
+        (b'{"node": 2, "role": "broker", "host": "127.0.0.1"}', "link_port"),
+        (b'{"node": "2", "role": "broker", "host": "127.0.0.1", "link_port": 1}', "Expected `int`"),
+        (b'{"node": 0, "role": "broker", "host": "127.0.0.1", "link_port": 1}', ">= 1"),
+        (b'{"node": 4294967296, "role": "broker", "host": "127.0.0.1", "link_port": 1}', "<= 4294967295"),
+        (b'{"node": 2, "role": "broker", "host": "127.0.0.1", "link_port": 65536}', "<= 65535"),
+        (b'{"node": 2, "role": "queen", "host": "127.0.0.1", "link_port": 1}', "Invalid enum value"),
+        (b'{"node": 2, "role": "router", "host": "127.0.0.1", "link_port": 1}', "says that it is a router"),
+        (b'{"node": 2, "role": "broker", "host": "example.org", "link_port": 1}', "no address"),
+        (b'{"node": 2, "role": "broker", "host": "0.0.0.0", "link_port": 1}', "no process"),
+        (b'{"node": 2, "role": "broker", "host": "127.0.0.1", "link_port": 1, "state": "glad"}', "Invalid enum"),
+        (b'{"node": 2, "role": "broker", "host": "127.0.0.1", "link_port": 1, "partition": 1}', "in partition 1"),
+        (b'{"node": 2, "role": "broker", "host": "127.0.0.1", "link_port": 1, "cluster": "b"}', "broker/b"),
+        (b'{"node": 2, "role": "broker", "host": "127.0.0.1", "link_port": 1, "public_key": "x"}', "public_key"),
+        (b'{"node": 2' + b" " * VALUE_MAX + b"}", f"{VALUE_MAX} are the most"),
+    ],
+)
+def test_a_broken_value_is_said_once_and_the_last_good_one_stays(
+    view: View, lines: list[Any], forged: bytes, cause: str
+) -> None:
+    view.take(reading(broker(2), broker(3)), 0.0)
+    good = view.snapshot
+    path = "broker/main/partition0/2-0"
+    for now in (1.0, 2.0):
+        assert not view.take(reading(broker(3)) | {path: forged}, now)
+    assert view.snapshot is good
+    said = [line for line in lines if line["event"] == "registry: refused"]
+    assert [line["path"] for line in said] == [path]
+    assert cause.lower() in said[0]["cause"].lower()
+    assert view.take(reading(broker(2, state="draining"), broker(3)), 3.0)
+    assert not view.take(reading(broker(2, state="draining"), broker(3)) | {path: forged}, 4.0)
+    assert len([line for line in lines if line["event"] == "registry: refused"]) == 2
+
+
+def test_what_was_never_good_is_not_there(view: View, lines: list[Any]) -> None:
+    strays = {
+        "broker/main/partition0/x": b"nonsense",
+        "broker/main/partition2/x": encode(broker(4, 2)),
+        "broker/main/partition256/x": b"",
+        "broker/main/partition01/x": encode(broker(5, 1)),
+        "broker/new/partition0/x": encode(broker(6, cluster="new")),
+        "broker/main/stray": b"{}",
+        "router/stray": b"{}",
+    }
+    view.take(reading(broker(2)) | strays, 0.0)
+    assert numbers(view) == [2]
+    assert {line["path"] for line in lines} == set(strays)
+    assert {line["path"]: line["cause"] for line in lines}["broker/main/partition2/x"] == "partition 2 of 2"
+
+
+@pytest.mark.parametrize(
+    ("forged", "cause"),
+    [
+        (b"4", "Expected `object`"),
+        (b'{"partitions": 3}', "no power of two"),
+        (b'{"partitions": 0}', ">= 1"),
+        (b'{"partitions": 512}', "<= 256"),
+        (b'{"partitions": 1}', "never falls"),
+        (b'{"partitions": 2.0}', "Expected `int`"),
+    ],
+)
+def test_a_count_is_a_power_of_two_that_never_falls(view: View, lines: list[Any], forged: bytes, cause: str) -> None:
+    view.take(reading(broker(2, 1)), 0.0)
+    good = view.snapshot
+    assert not view.take(reading(broker(2, 1)) | {"broker/main/partition_num": forged}, 1.0)
+    assert view.snapshot is good
+    assert cause in lines[0]["cause"]
+
+
+def test_a_count_that_is_gone_stays_known(view: View) -> None:
+    view.take(reading(broker(2, 1)), 0.0)
+    gone = reading(broker(2, 1))
+    del gone["broker/main/partition_num"]
+    assert not view.take(gone, 1.0)
+    assert view.snapshot.partitions() == (2, 1)
+
+
+def test_of_one_number_the_highest_epoch_counts(view: View, lines: list[Any]) -> None:
+    view.take(reading(broker(2, epoch=5), proxy(1)), 0.0)
+    view.take(reading(broker(2, epoch=5), broker(2, 1, epoch=6), proxy(1)), 1.0)
+    assert [(node.node, node.partition, node.epoch) for node in view.snapshot.nodes] == [(1, 0, 0), (2, 1, 6)]
+    assert not view.take(reading(broker(2, 1, epoch=6), proxy(1)), 2.0)
+    assert lines == []
+
+
+def test_two_with_one_number_are_neither_but_the_one_that_was(view: View, lines: list[Any]) -> None:
+    impostor = Node(1, "broker", "127.0.0.9", 9, epoch=99)
+    view.take(reading(proxy(1, epoch=5), broker(2, epoch=5)), 0.0)
+    good = view.snapshot
+    assert not view.take(reading(proxy(1, epoch=5), broker(2, epoch=5), impostor), 1.0)
+    twin = {"broker/main/partition0/twin": encode(broker(2, 0, epoch=5, version="forged"))}
+    assert not view.take(reading(proxy(1, epoch=5), broker(2, epoch=5)) | twin, 1.0)
+    assert view.snapshot is good
+    assert [line["path"] for line in lines] == ["broker/main/partition0/1-99", "broker/main/partition0/twin"]
+    fresh = View(structlog.get_logger())
+    fresh.take(reading(proxy(1, epoch=5), impostor), 0.0)
+    assert numbers(fresh) == []
+
+
+def test_up_to_half_may_go_at_once(view: View) -> None:
+    view.take(reading(*(proxy(number) for number in range(1, 5))), 0.0)
+    assert view.take(reading(proxy(1), proxy(2)), 1.0)
+    assert numbers(view) == [1, 2]
+    assert view.deadline is None
+
+
+def test_more_than_half_are_kept_for_a_while(view: View, lines: list[Any]) -> None:
+    view.take(reading(*(proxy(number) for number in range(1, 6))), 0.0)
+    full = view.snapshot
+    assert not view.take(reading(proxy(1), proxy(2)), 1.0)
+    assert view.snapshot is full
+    assert lines[0]["nodes"] == [3, 4, 5]
+    assert view.deadline == 1.0 + HOLD_S
+    assert not view.take(reading(proxy(1), proxy(2)), HOLD_S)
+    assert view.take(reading(proxy(1), proxy(2), proxy(3)), HOLD_S) is False
+    assert view.pass_time(1.0 + HOLD_S)
+    assert numbers(view) == [1, 2, 3]
+
+
+def test_a_partition_counts_by_itself_and_the_role_as_a_whole(view: View) -> None:
+    every = [broker(number, number % 2) for number in range(1, 9)]
+    view.take(reading(*every), 0.0)
+    assert not view.take(reading(*(node for node in every if node.node in {2, 4, 6, 8, 1})), 1.0)
+    assert numbers(view) == list(range(1, 9))
+    other = View(structlog.get_logger())
+    other.take(reading(*every), 0.0)
+    assert not other.take(reading(*every[:2], every[2]), 1.0)
+    assert numbers(other) == list(range(1, 9))
+
+
+def test_who_drains_may_go_whoever_else_does(view: View) -> None:
+    view.take(reading(broker(2, state="draining"), broker(3, state="draining"), broker(4)), 0.0)
+    assert view.take(reading(broker(4)), 1.0)
+    assert numbers(view) == [4]
+
+
+def test_replacements_let_go_of_what_is_held(view: View) -> None:
+    view.take(reading(proxy(1), proxy(2), proxy(3)), 0.0)
+    view.take(reading(), 1.0)
+    assert numbers(view) == [1, 2, 3]
+    elsewhere = Node(9, "proxy", "127.0.0.1", 7_001)  # another number at the address of node 1
+    assert view.take(reading(elsewhere), 2.0)
+    assert numbers(view) == [2, 3, 9]
+    assert view.take(reading(elsewhere, proxy(10), proxy(11)), 3.0)
+    assert numbers(view) == [9, 10, 11]
+
+
+def test_a_role_that_is_gone_for_good_is_let_go_in_the_end(view: View) -> None:
+    view.take(reading(proxy(1), broker(2)), 0.0)
+    view.take(reading(broker(2)), 1.0)
+    view.again(5.0)
+    assert not view.pass_time(1.0 + HOLD_S)
+    assert view.pass_time(5.0 + HOLD_S)
+    assert numbers(view) == [2]
+    assert not view.take(reading(broker(2)), 20.0)
