@@ -66,7 +66,14 @@ missing_for_tests() {
     missing=
     cargo clippy --version >/dev/null 2>&1 || missing=$(clippy_package)
     for name in redis-server mosquitto nats-server; do have "$name" || missing="$missing $name"; done
+    have java || missing="$missing default-jre-headless"
+    zookeeper_there || have mvn || missing="$missing maven"
     echo $missing
+}
+
+zookeeper_there() {
+    set -- .tools/zookeeper/zookeeper-3.*.jar
+    [ -e "$1" ] || [ -e /usr/share/java/zookeeper.jar ]
 }
 
 can_apt() { [ "$(id -u)" = 0 ] && have apt-get; }
@@ -111,6 +118,27 @@ need_for_tests() {
         die "missing; run: apt-get install --no-install-recommends $packages"
     else
         say "what needs these is skipped; to run it too: apt-get install --no-install-recommends $packages"
+    fi
+}
+
+need_zookeeper() { # its jars by Maven, else Debian's, which are older
+    zookeeper_there && return
+    if have mvn; then
+        say 'fetching ZooKeeper into .tools/zookeeper/'
+        jars="$PWD/.tools/zookeeper"
+        if mvn --quiet --batch-mode --file scripts/zookeeper.pom.xml -Dmaven.repo.local="$PWD/.tools/m2" \
+            dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$jars" >&2; then
+            rm -rf .tools/m2
+            return
+        fi
+        rm -rf .tools/m2 "$jars"
+    fi
+    if can_apt; then
+        apt_install libzookeeper-java
+    elif [ "${CI:-}" = true ]; then
+        die 'missing; run: apt-get install --no-install-recommends libzookeeper-java'
+    else
+        say 'what needs ZooKeeper is skipped; to run it too: apt-get install --no-install-recommends libzookeeper-java'
     fi
 }
 
@@ -185,7 +213,10 @@ main() {
         fresh core "$core" || build_core
         fresh server "$server" || build_server "$server"
     fi
-    [ "${1:-}" != --tests ] || need_for_tests
+    if [ "${1:-}" = --tests ]; then
+        need_for_tests
+        need_zookeeper
+    fi
 }
 
 main "$@"

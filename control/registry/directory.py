@@ -259,7 +259,7 @@ class Directory:
         own.tried = [*own.tried[-TRIED_MAX:], own.node.epoch]
         own.live, own.path = True, ""  # from here on it may be there, whatever the call says
         path = await self._tree.create(
-            f"{folder(self._root, own.node)}/", encode(own.node), ephemeral=True, sequence=True
+            f"{folder(self._root, own.node)}/r", encode(own.node), ephemeral=True, sequence=True
         )
         own.path = path.removeprefix(f"{self._root}/")
         self._log.info("registered", path=path, epoch=own.node.epoch)

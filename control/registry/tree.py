@@ -156,10 +156,8 @@ def covers(above: str, path: str) -> bool:
 
 
 def check_path(path: str, *, prefix: bool = False) -> None:
-    """Raise `ValueError` for what is no path; a `prefix` gets digits appended and may end in a slash."""
-    if prefix and path != "/":
-        path += "0" * 10
-    if len(path) > PATH_MAX or not PATH.fullmatch(path) or (prefix and path == "/"):
+    """Raise `ValueError` for what is no path; a `prefix` gets ten digits appended."""
+    if len(path) + 10 * prefix > PATH_MAX or not PATH.fullmatch(path):
         raise ValueError(f"no path of a node: {path[:PATH_MAX]!r}")
 
 

@@ -6,9 +6,14 @@ from pathlib import Path
 import pytest
 
 from control.registry.tree import Tree
-from tests.control.registry.services import Embedded, InMemory, Service
+from tests.control.registry.services import SESSION_S, Embedded, InMemory, Service
+from tests.control.registry.zookeeper import ZooKeeper
 
-SERVICES: dict[str, Callable[[Path], Service]] = {"memory": lambda path: InMemory(), "embedded": Embedded}
+SERVICES: dict[str, Callable[[Path], Service]] = {
+    "memory": lambda path: InMemory(),
+    "embedded": Embedded,
+    "zookeeper": ZooKeeper,
+}
 
 
 @pytest.fixture(params=SERVICES)
@@ -21,12 +26,12 @@ async def service(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 
 @pytest.fixture
-async def make(service: Service) -> AsyncIterator[Callable[[], Tree]]:
+async def make(service: Service) -> AsyncIterator[Callable[..., Tree]]:
     """Makes clients, and closes them in the end."""
     trees: list[Tree] = []
 
-    def made() -> Tree:
-        trees.append(service.tree())
+    def made(session_s: float = SESSION_S) -> Tree:
+        trees.append(service.tree(session_s))
         return trees[-1]
 
     yield made

@@ -12,12 +12,13 @@ from control.registry.tree import Session, Tree
 from tests.waiting import until
 
 LOG = structlog.get_logger()
+SESSION_S = 2.0
+PATIENT_S = 20.0
+"""For what is to outlive the start of a Java machine, however loaded this one is."""
 
 
 class Service(Protocol):
     """A registry that a test owns."""
-
-    session_s: float
 
     async def start(self) -> None:
         """Serve, with what was there before."""
@@ -28,7 +29,7 @@ class Service(Protocol):
     async def wipe(self) -> None:
         """Lose everything, and serve again."""
 
-    def tree(self) -> Tree:
+    def tree(self, session_s: float = SESSION_S) -> Tree:
         """A new client, not yet started."""
 
     async def expire(self, tree: Tree) -> None:
@@ -37,8 +38,6 @@ class Service(Protocol):
 
 class InMemory:
     """All in one process. Nothing lasts longer than the sessions, so a stop never ends one."""
-
-    session_s = 1.0
 
     def __init__(self) -> None:
         self._memory = Memory()
@@ -52,7 +51,7 @@ class InMemory:
     async def wipe(self) -> None:
         self._memory.wipe()
 
-    def tree(self) -> Tree:
+    def tree(self, session_s: float = SESSION_S) -> Tree:
         return self._memory.tree()
 
     async def expire(self, tree: Tree) -> None:
@@ -62,8 +61,6 @@ class InMemory:
 
 class Embedded:
     """The server in the test's loop, its file in a folder whose path no socket could have."""
-
-    session_s = 1.0
 
     def __init__(self, path: Path) -> None:
         self.folder = path / ("long" * 40)
@@ -83,12 +80,12 @@ class Embedded:
         (self.folder / STATE).unlink()
         await self.start()
 
-    def tree(self) -> EmbeddedTree:
-        return EmbeddedTree(self.folder, session_s=self.session_s)
+    def tree(self, session_s: float = SESSION_S) -> EmbeddedTree:
+        return EmbeddedTree(self.folder, session_s=session_s)
 
     async def expire(self, tree: Tree) -> None:
         assert isinstance(tree, EmbeddedTree)
-        thief = EmbeddedTree(self.folder, session_s=self.session_s)
+        thief = EmbeddedTree(self.folder)
         thief._known = tree._known
         await thief.start()
         await until_session(thief, "connected")

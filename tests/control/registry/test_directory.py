@@ -16,7 +16,7 @@ from tests.control.registry.services import Service, connected
 from tests.waiting import until
 
 LOG = structlog.get_logger()
-Make = Callable[[], Tree]
+Make = Callable[..., Tree]
 Open = Callable[..., Any]
 
 
@@ -253,7 +253,7 @@ async def test_a_registration_whose_answer_was_lost_is_found_and_not_repeated() 
     async with Directory(tree, LOG, spread_s=0.0, poll_s=60.0) as mine:
         mine.announce("proxy-a", template(4, "proxy"))
         await mine.settled()
-        assert list(memory.store.children("/pubsub/proxy")) == ["0000000000"]
+        assert list(memory.store.children("/pubsub/proxy")) == ["r0000000000"]
 
 
 async def test_a_poll_finds_what_no_watch_told() -> None:
@@ -273,7 +273,7 @@ async def test_many_changes_are_few_readings_and_one_at_a_time() -> None:
         await watching.known()
         before = tree.readings
         for number in range(1, 101):
-            await changing.create("/pubsub/proxy/", encode(template(number, "proxy")), sequence=True)
+            await changing.create("/pubsub/proxy/r", encode(template(number, "proxy")), sequence=True)
         await until(lambda: len(places(watching)) == 100)
         assert tree.readings - before <= 10
         assert tree.reading_max == 1
@@ -292,7 +292,7 @@ async def test_a_map_that_cannot_be_taken_does_not_end_the_watch() -> None:
 
         watching.on_snapshot = raises
         for number in (1, 2):
-            await changing.create("/pubsub/proxy/", encode(template(number, "proxy")), sequence=True)
+            await changing.create("/pubsub/proxy/r", encode(template(number, "proxy")), sequence=True)
             await _until_size(watching, number)
         assert len(given) == 2
 

@@ -67,7 +67,7 @@ async def test_what_was_answered_is_there_after_kill_9(tmp_path: Path) -> None:
         try:
             await until_session(tree, "connected")
             assert set(acknowledged) <= {f"/s/{name}" for name in await tree.children("/s")}
-            writing = [asyncio.create_task(tree.create("/s/", b"x", sequence=True)) for _ in range(200)]
+            writing = [asyncio.create_task(tree.create("/s/x", b"x", sequence=True)) for _ in range(200)]
             await asyncio.wait(writing[:20])
         finally:
             process.kill()

@@ -12,7 +12,7 @@ VERSIONS = st.sampled_from([ANY, 0, 1, 2])
 DATA = st.binary(max_size=3)
 OPERATIONS: st.SearchStrategy[Operation] = st.one_of(
     st.builds(Create, PATHS, DATA, st.booleans(), st.just(False)),
-    st.builds(Create, PATHS.map(lambda path: path + "/"), DATA, st.booleans(), st.just(True)),
+    st.builds(Create, PATHS.map(lambda path: path + "/x"), DATA, st.booleans(), st.just(True)),
     st.builds(Set, PATHS, DATA, VERSIONS),
     st.builds(Delete, PATHS, VERSIONS),
     st.builds(Check, PATHS, VERSIONS),

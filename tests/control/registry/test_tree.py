@@ -24,10 +24,10 @@ from control.registry.tree import (
     TreeError,
     Unavailable,
 )
-from tests.control.registry.services import Service, connected
+from tests.control.registry.services import PATIENT_S, Service, connected
 from tests.waiting import until
 
-Make = Callable[[], Tree]
+Make = Callable[..., Tree]
 
 
 async def test_what_is_written_is_read_with_its_version(make: Make) -> None:
@@ -78,11 +78,11 @@ async def test_what_cannot_be_done_says_why(make: Make) -> None:
 async def test_a_sequence_grows_and_a_name_is_not_given_twice(make: Make) -> None:
     tree = make()
     await connected(tree)
-    first = await tree.create("/s/", sequence=True)
+    first = await tree.create("/s/x", sequence=True)
     await tree.delete(first)
-    later = [await tree.create("/s/", b"", ephemeral=True, sequence=True) for _ in range(3)]
+    later = [await tree.create("/s/x", b"", ephemeral=True, sequence=True) for _ in range(3)]
     assert [first, *later] == sorted({first, *later})
-    assert all(len(path) == len("/s/") + 10 for path in later)
+    assert all(len(path) == len("/s/x") + 10 for path in later)
 
 
 async def test_what_is_ephemeral_ends_with_its_session(make: Make) -> None:
@@ -98,7 +98,7 @@ async def test_what_is_ephemeral_ends_with_its_session(make: Make) -> None:
 
 def some() -> list[Operation]:
     """What could be done."""
-    return [Set("/t/count", b"4", 1), Delete("/t/new/below"), Create("/t/other", b"o"), Create("/t/s/", sequence=True)]
+    return [Set("/t/count", b"4", 1), Delete("/t/new/below"), Create("/t/other", b"o"), Create("/t/s/x", sequence=True)]
 
 
 async def test_a_transaction_is_done_whole_or_not_at_all(make: Make) -> None:
@@ -195,7 +195,7 @@ async def test_what_is_too_large_or_no_path_is_refused(make: Make) -> None:
 
 
 async def test_a_server_that_comes_back_in_time_finds_the_same_sessions(service: Service, make: Make) -> None:
-    tree, said = make(), list[Session]()
+    tree, said = make(PATIENT_S), list[Session]()
     tree.on_session(said.append)
     await connected(tree)
     await tree.create("/d/kept", b"1")

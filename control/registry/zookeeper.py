@@ -1,0 +1,347 @@
+"""The tree as ZooKeeper has it, by kazoo, which this file alone knows.
+
+kazoo's threads hand over to the loop and do nothing else; no call is made from one of its listeners. kazoo says that a
+session is lost when a server has told it, so after a whole session without one this says so by itself and begins with a
+new client: that one has seen nothing, while a server whose data went back refuses clients that have seen more.
+"""
+
+import asyncio
+import contextlib
+import functools
+import logging
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kazoo import exceptions as kazoo_errors
+from kazoo.client import KazooClient, TransactionRequest
+from kazoo.protocol.states import EventType, KazooState, WatchedEvent
+from kazoo.retry import KazooRetry
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
+
+from control.registry import tree
+from control.registry.signals import Signals
+from control.registry.tree import (
+    CALL_S,
+    BadVersion,
+    Check,
+    Create,
+    Delete,
+    Entry,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    Operation,
+    Refused,
+    Result,
+    Session,
+    Set,
+    Tree,
+    TreeError,
+    Unavailable,
+    covers,
+    parent,
+)
+
+SESSION_S: Final = 10.0
+CLOSE_S: Final = 2.0
+PENDING_MAX: Final = 4_096
+MOVING_MAX: Final = 8
+"""So often a node may come or go between two looks at it."""
+URL: Final = re.compile(r"zk://(?P<hosts>[A-Za-z0-9_.:\[\],-]+)(?P<chroot>/.*)?")
+
+_ERRORS: Final[tuple[tuple[type[Exception], type[TreeError]], ...]] = (
+    (kazoo_errors.NoNodeError, NoNode),
+    (kazoo_errors.NodeExistsError, NodeExists),
+    (kazoo_errors.BadVersionError, BadVersion),
+    (kazoo_errors.NotEmptyError, NotEmpty),
+    (kazoo_errors.NoAuthError, Refused),
+    (kazoo_errors.AuthFailedError, Refused),
+    (kazoo_errors.InvalidACLError, Refused),
+    (kazoo_errors.NoChildrenForEphemeralsError, Refused),
+    (kazoo_errors.QuotaExceededError, Refused),
+)
+_NOT_THE_CAUSE: Final = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency)
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """Where ZooKeeper is and who we are there. With `digest` or `sasl`, what is created is for that one alone."""
+
+    hosts: str
+    chroot: str = ""
+    session_s: float = SESSION_S
+    digest: str = field(default="", repr=False)
+    """`user:password`, which travels in the clear."""
+    sasl: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """As kazoo takes them: `mechanism`, `username`, `password`, …"""
+
+
+def servers(url: str, **more: Any) -> Servers:
+    """Read `zk://host:port,host:port/chroot`. Raises `ValueError` with what is wrong."""
+    match = URL.fullmatch(url)
+    if match is None:
+        raise ValueError(f"{url!r} is not zk://HOST:PORT,HOST:PORT/PATH")
+    for each in match["hosts"].split(","):
+        host, _, port = each.rpartition(":")
+        if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+            raise ValueError(f"{each!r} in {url!r} is not HOST:PORT")
+    chroot = (match["chroot"] or "").rstrip("/")
+    if chroot:
+        tree.check_path(chroot)
+    return Servers(match["hosts"], chroot, **more)
+
+
+class ZooKeeperTree(Tree):
+    """A view of the tree below `chroot`."""
+
+    def __init__(self, where: Servers) -> None:
+        self._where = where
+        self._acl = CREATOR_ALL_ACL if where.digest or where.sasl else OPEN_ACL_UNSAFE
+        self._signals = Signals()
+        self._watched: dict[object, str] = {}
+        self._client: KazooClient | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+        self._pending = 0
+
+    @property
+    def session(self) -> Session:
+        return self._signals.session
+
+    def on_session(self, callback: Callable[[Session], None]) -> None:
+        self._signals.on_session(callback)
+
+    def watch(self, path: str, callback: Callable[[], None]) -> Callable[[], None]:
+        key, end = object(), self._signals.watch(path, callback)
+        self._watched[key] = path
+
+        def ended() -> None:
+            self._watched.pop(key, None)
+            end()
+
+        return ended
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._begin()
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if client is not None:
+            ended = asyncio.Event()
+            self._retire(client, functools.partial(self._hand_over, ended.set))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await ended.wait()
+        self._signals.become("expired")
+
+    # --- reading and writing ------------------------------------------------------------------------------------------
+
+    async def get(self, path: str) -> Entry | None:
+        tree.check_path(path)
+        for _ in range(MOVING_MAX):
+            if (entry := await self._read(path)) is not None:
+                return entry
+            if await self._absent(path):
+                return None
+        raise Unavailable(f"{path}: comes and goes")
+
+    async def children(self, path: str) -> dict[str, Entry]:
+        tree.check_path(path)
+        for _ in range(MOVING_MAX):
+            with contextlib.suppress(NoNode):
+                names = sorted(await self._names(path))
+                found = await asyncio.gather(*(self._read(f"{path.rstrip('/')}/{name}") for name in names))
+                return {name: entry for name, entry in zip(names, found, strict=True) if entry is not None}
+            if await self._absent(path):
+                return {}
+        raise Unavailable(f"{path}: comes and goes")
+
+    async def _read(self, path: str) -> Entry | None:
+        place, watcher = self._place(path), self._watcher(path)
+        with contextlib.suppress(NoNode):
+            data, stat = await self._ask(path, lambda client: client.get_async(place, watcher))
+            return Entry(data, stat.version)
+        return None
+
+    async def _names(self, path: str) -> list[str]:
+        place, watcher = self._place(path), self._watcher(path)
+        names: list[str] = await self._ask(path, lambda client: client.get_children_async(place, watcher))
+        return names
+
+    async def _absent(self, path: str) -> bool:
+        """Look again, so that a watch stands where nothing is."""
+        place, watcher = self._place(path), self._watcher(path)
+        return await self._ask(path, lambda client: client.exists_async(place, watcher)) is None
+
+    def _place(self, path: str) -> str:
+        return (self._where.chroot + path).rstrip("/") or "/"
+
+    async def transaction(self, operations: Sequence[Operation]) -> list[Result]:
+        tree.check(operations)
+        failed, error = await self._commit(operations)
+        if isinstance(error, NoNode) and isinstance(operations[failed], Create):
+            for each in operations:
+                if isinstance(each, Create):
+                    await self._make_above(each.path)
+            failed, error = await self._commit(operations)
+        if isinstance(error, TreeError):
+            raise error
+        return error
+
+    async def _commit(self, operations: Sequence[Operation]) -> tuple[int, TreeError | list[Result]]:
+        """Either the place and the error of what failed, or the results."""
+        answers = await self._ask(operations[0].path, functools.partial(self._request, operations))
+        for place, answer in enumerate(answers):
+            if isinstance(answer, Exception) and not isinstance(answer, _NOT_THE_CAUSE):
+                return place, _translated(answer, operations[place].path)
+        if len(answers) != len(operations) or any(isinstance(answer, Exception) for answer in answers):
+            return 0, Unavailable("a transaction had no clear answer")
+        return 0, [self._result(*pair) for pair in zip(operations, answers, strict=True)]
+
+    def _request(self, operations: Sequence[Operation], client: KazooClient) -> Any:
+        request = TransactionRequest(client)
+        for each in operations:
+            path = self._where.chroot + each.path
+            match each:
+                case Create():
+                    request.create(path, each.data, self._acl, each.ephemeral, each.sequence)
+                case Set():
+                    request.set_data(path, each.data, each.version)
+                case Delete():
+                    request.delete(path, each.version)
+                case Check():
+                    request.check(path, each.version)
+        return request.commit_async()
+
+    def _result(self, operation: Operation, answer: Any) -> Result:
+        match operation:
+            case Create():
+                return str(answer).removeprefix(self._where.chroot)
+            case Set():
+                return int(answer.version)
+            case _:
+                return None
+
+    async def _make_above(self, path: str) -> None:
+        place = self._place(parent(path))
+        for end in (*(match.start() for match in re.finditer("/", place)), len(place)):
+            if end > 0:
+                with contextlib.suppress(NodeExists):
+                    await self._ask(path, functools.partial(self._make, place[:end]))
+
+    def _make(self, place: str, client: KazooClient) -> Any:
+        return client.create_async(place, b"", self._acl)
+
+    # --- across the threads -------------------------------------------------------------------------------------------
+
+    async def _ask(self, path: str, request: Callable[[KazooClient], Any]) -> Any:
+        client = self._client
+        if client is None or self.session != "connected" or self._pending >= PENDING_MAX:
+            raise Unavailable("no session with ZooKeeper")
+        future = asyncio.get_running_loop().create_future()
+        self._pending += 1
+        try:
+            request(client).rawlink(lambda result: self._hand_over(_settle, future, result))
+            async with asyncio.timeout(CALL_S):
+                return await future
+        except TimeoutError:
+            raise Unavailable(f"no answer within {CALL_S:.0f} s") from None
+        except kazoo_errors.KazooException as error:
+            raise _translated(error, path) from error
+        finally:
+            self._pending -= 1
+
+    def _hand_over(self, callback: Callable[..., None], *arguments: Any) -> None:
+        """From one of kazoo's threads into the loop, if that is still there."""
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(callback, *arguments)
+
+    def _watcher(self, path: str) -> Callable[[WatchedEvent], None] | None:
+        return self._fired if any(covers(above, path) for above in self._watched.values()) else None
+
+    def _fired(self, event: WatchedEvent) -> None:
+        if event.type != EventType.NONE:  # else it is the session's end, of which the listener hears
+            path = str(event.path).removeprefix(self._where.chroot) or "/"
+            self._hand_over(self._signals.changed, [path])
+
+    # --- the session --------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        where = self._where
+        client = KazooClient(
+            hosts=where.hosts,
+            timeout=where.session_s,
+            connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_jitter=0.5, max_delay=1.0),
+            auth_data=[("digest", where.digest)] if where.digest else None,
+            sasl_options=dict(where.sasl) or None,
+            logger=_SILENT,
+        )
+        client.add_listener(lambda state: self._hand_over(self._on_state, client, state))
+        self._client = client
+        self._arm()
+        client.start_async()
+
+    def _on_state(self, client: KazooClient, state: KazooState) -> None:
+        if client is not self._client:
+            return
+        if state == KazooState.CONNECTED:
+            if self._expiry is not None:
+                self._expiry.cancel()
+                self._expiry = None
+            self._signals.become("connected")
+        else:
+            self._signals.become("suspended" if state == KazooState.SUSPENDED else "expired")
+            if self._expiry is None:
+                self._arm()
+
+    def _arm(self) -> None:
+        self._expiry = asyncio.get_running_loop().call_later(self._where.session_s, self._expire)
+
+    def _expire(self) -> None:
+        client = self._client
+        self._signals.become("expired")
+        self._begin()
+        if client is not None:
+            self._retire(client)
+
+    @staticmethod
+    def _retire(client: KazooClient, ended: Callable[[], None] = lambda: None) -> None:
+        """In a thread of its own, since it may take as long as a connect does."""
+
+        def retire() -> None:
+            with contextlib.suppress(Exception):
+                client.stop()
+            with contextlib.suppress(Exception):
+                client.close()
+            ended()
+
+        threading.Thread(target=retire, name="zookeeper end", daemon=True).start()
+
+
+def _settle(future: asyncio.Future[Any], result: Any) -> None:
+    if future.done():
+        return
+    try:
+        future.set_result(result.get(block=False))
+    except Exception as error:
+        future.set_exception(error)
+
+
+def _translated(error: Exception, path: str) -> TreeError:
+    for kind, ours in _ERRORS:
+        if isinstance(error, kind):
+            return ours(f"{path}: {kind.__name__}" if ours is Refused else path)
+    return Unavailable(f"{path}: {type(error).__name__}")
+
+
+_SILENT: Final = logging.getLogger("control.registry.zookeeper.kazoo")
+"""What kazoo logs, the tree says by its session."""
+_SILENT.addHandler(logging.NullHandler())
+_SILENT.propagate = False

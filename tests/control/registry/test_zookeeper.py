@@ -1,0 +1,315 @@
+"""Real ZooKeeper servers, one and three, and what befalls them: nobody's map empties, and everybody comes back."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from control.registry.directory import Directory
+from control.registry.places import Node, Snapshot
+from control.registry.tree import Entry, NoNode, Refused, Session, Unavailable
+from control.registry.zookeeper import Servers, ZooKeeperTree, servers
+from tests.control.registry.services import PATIENT_S, connected, until_session
+from tests.control.registry.zookeeper import ZooKeeper
+from tests.waiting import until
+
+LOG = structlog.get_logger()
+ROLES = ("router", "broker", "gateway", "proxy")
+JAAS = """
+Server { org.apache.zookeeper.server.auth.DigestLoginModule required user_muster="canary-secret"; };
+"""
+
+GATEWAY = """
+import asyncio, sys, structlog
+from control.registry.directory import Directory
+from control.registry.places import Node
+from control.registry.zookeeper import Servers, ZooKeeperTree
+structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+async def main():
+    async with Directory(ZooKeeperTree(Servers(sys.argv[1], session_s=4.0)), structlog.get_logger()) as directory:
+        identity = await directory.identity("gateway")
+        directory.announce("gateway", Node(identity.node, "gateway", "127.0.0.1", 7001, epoch=identity.epoch))
+        await directory.settled()
+        print("registered", flush=True)
+        await asyncio.Event().wait()
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+async def ensemble(tmp_path: Path) -> AsyncIterator[ZooKeeper]:
+    """Three that serve."""
+    made = ZooKeeper(tmp_path, 3)
+    await made.start()
+    yield made
+    await made.stop()
+
+
+@pytest.fixture
+async def single(tmp_path: Path) -> AsyncIterator[ZooKeeper]:
+    """One that serves."""
+    made = ZooKeeper(tmp_path)
+    await made.start()
+    yield made
+    await made.stop()
+
+
+class Cluster:
+    """A process of each role, and one that watches. Every map that anybody had is kept."""
+
+    def __init__(self, hosts: str, stack: AsyncExitStack, session_s: float) -> None:
+        self._hosts, self._stack, self._session_s = hosts, stack, session_s
+        self.directories: list[Directory] = []
+        self.trees: list[ZooKeeperTree] = []
+        self.maps: list[Snapshot] = []
+
+    async def add(self) -> Directory:
+        """One more process."""
+        tree = ZooKeeperTree(Servers(self._hosts, session_s=self._session_s))
+        made = Directory(tree, LOG, spread_s=0.05, poll_s=2.0)
+        made.on_snapshot = self.maps.append
+        self.directories.append(await self._stack.enter_async_context(made))
+        self.trees.append(tree)
+        return made
+
+    async def start(self) -> None:
+        """All of them, until everybody knows everybody."""
+        for role in ROLES:
+            directory = await self.add()
+            identity = await directory.identity(role)
+            directory.announce(role, _node(role, identity.node, identity.epoch), partitions=2)
+        await self.add()
+        await self.agree()
+        self.maps.clear()
+
+    async def agree(self, above: int = 0) -> None:
+        """Wait until everybody knows everybody, all with epochs above this one."""
+        for directory in self.directories:
+            await until(lambda: _whole(directory.snapshot, above), 40)  # noqa: B023
+
+    @property
+    def epochs(self) -> list[int]:
+        """By node, as the watching process knows them."""
+        return [node.epoch for node in self.directories[-1].snapshot.nodes]
+
+
+def _node(role: Any, number: int, epoch: int = 0) -> Node:
+    return Node(number, role, "127.0.0.1", 7_000 + number, epoch=epoch)
+
+
+def _whole(snapshot: Snapshot, above: int = 0) -> bool:
+    return sorted(node.role for node in snapshot.nodes if node.epoch > above) == sorted(ROLES)
+
+
+async def test_the_death_of_the_leader_loses_nothing_and_nobody(ensemble: ZooKeeper) -> None:
+    async with AsyncExitStack() as stack:
+        cluster = Cluster(ensemble.hosts, stack, session_s=PATIENT_S)
+        await cluster.start()
+        epochs, writer, acknowledged = cluster.epochs, cluster.trees[-1], list[str]()
+        for _ in range(2):
+            leader = await ensemble.leader()
+            before = len(acknowledged)
+            writing = asyncio.create_task(_write(writer, acknowledged))
+            await until(lambda: len(acknowledged) > before + 20)  # noqa: B023
+            leader.kill()
+            at_kill = len(acknowledged)
+            await until(lambda: len(acknowledged) > at_kill + 20, 30)  # noqa: B023
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+            leader.start()
+            await ensemble.ready()
+        late = await cluster.add()
+        await cluster.agree()
+        assert set(acknowledged) <= {f"/written/{name}" for name in await cluster.trees[-1].children("/written")}
+        assert cluster.epochs == epochs
+        assert all(_whole(snapshot) for snapshot in cluster.maps if snapshot.nodes)
+        assert late.snapshot.partitions() == (2, 2)
+
+
+async def _write(tree: ZooKeeperTree, acknowledged: list[str]) -> None:
+    while True:
+        try:
+            acknowledged.append(await tree.create("/written/w", b"x", sequence=True))
+        except Unavailable:
+            await asyncio.sleep(0.02)
+
+
+async def test_an_ensemble_that_is_away_leaves_the_map_and_all_register_again_after(ensemble: ZooKeeper) -> None:
+    async with AsyncExitStack() as stack:
+        cluster = Cluster(ensemble.hosts, stack, session_s=2.0)
+        await cluster.start()
+        before = [directory.snapshot for directory in cluster.directories]
+        highest = max(cluster.epochs)
+        await ensemble.stop()
+        for tree in cluster.trees:
+            await until_session(tree, "expired")
+        assert [directory.snapshot for directory in cluster.directories] == before
+        await ensemble.start()
+        await cluster.agree(above=highest)
+        assert all(sorted(node.role for node in snapshot.nodes) == sorted(ROLES) for snapshot in cluster.maps)
+
+
+async def test_an_ensemble_whose_data_is_wiped_is_filled_again(ensemble: ZooKeeper) -> None:
+    async with AsyncExitStack() as stack:
+        cluster = Cluster(ensemble.hosts, stack, session_s=2.0)
+        await cluster.start()
+        numbers = {node.role: node.node for node in cluster.directories[-1].snapshot.nodes}
+        highest = max(cluster.epochs)
+        await ensemble.wipe()
+        await cluster.agree(above=highest)
+        fresh = await cluster.add()
+        await cluster.agree(above=highest)
+        assert {node.role: node.node for node in fresh.snapshot.nodes} == numbers
+        assert fresh.snapshot.partitions() == (2, 2)
+        assert all(
+            sorted(node.role for node in snapshot.nodes) == sorted(ROLES) for snapshot in cluster.maps if snapshot.nodes
+        )
+
+
+async def test_a_stolen_session_is_a_new_registration_with_a_higher_epoch_every_time(ensemble: ZooKeeper) -> None:
+    async with AsyncExitStack() as stack:
+        cluster = Cluster(ensemble.hosts, stack, session_s=4.0)
+        await cluster.start()
+        for tree in cluster.trees[:-1] * 2:
+            before = sum(cluster.epochs)
+            await ensemble.expire(tree)
+            await until(lambda: len(cluster.epochs) == 4 and sum(cluster.epochs) > before, 30)  # noqa: B023
+        await cluster.agree()
+        assert all(_whole(snapshot) for snapshot in cluster.maps)
+
+
+async def test_a_restart_quicker_than_the_session_replaces_the_old_one_at_once(single: ZooKeeper) -> None:
+    tree, maps = ZooKeeperTree(Servers(single.hosts)), list[Snapshot]()
+    async with Directory(tree, LOG, spread_s=0.0) as watching:
+        watching.on_snapshot = maps.append
+        first = await _gateway(single.hosts)
+        await until(lambda: [node.node for node in watching.snapshot.nodes] == [1])
+        first.kill()
+        await first.wait()
+        second = await _gateway(single.hosts)
+        try:
+            await until(lambda: len({node.epoch for snapshot in maps for node in snapshot.nodes}) == 2)
+            assert len(await tree.children("/pubsub/gateway")) == 2
+            gone = asyncio.Event()
+            tree.watch("/pubsub/gateway", gone.set)
+            await tree.children("/pubsub/gateway")
+            await asyncio.wait_for(gone.wait(), 20)
+            assert len(await tree.children("/pubsub/gateway")) == 1
+            assert [len(snapshot.nodes) for snapshot in maps] == [1, 1]
+        finally:
+            second.kill()
+            await second.wait()
+
+
+async def _gateway(hosts: str) -> asyncio.subprocess.Process:
+    """A process of its own that has registered."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", GATEWAY, hosts, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"registered\n"
+    return process
+
+
+async def test_a_server_that_stands_still_is_an_expired_session_before_it_says_so(single: ZooKeeper) -> None:
+    tree, said = ZooKeeperTree(Servers(single.hosts, session_s=1.0)), list[Session]()
+    tree.on_session(said.append)
+    await connected(tree)
+    await tree.create("/mine", ephemeral=True)
+    single.servers[0].signal(signal.SIGSTOP)
+    try:
+        await until_session(tree, "suspended")
+        with pytest.raises(Unavailable):
+            await tree.get("/mine")
+        await until_session(tree, "expired")
+    finally:
+        single.servers[0].signal(signal.SIGCONT)
+    await until_session(tree, "connected")
+    assert said == ["connected", "suspended", "expired", "connected"]
+    await tree.create("/again", ephemeral=True)
+    await tree.close()
+
+
+async def test_what_is_below_a_path_of_its_own_is_made_and_seen_there(single: ZooKeeper) -> None:
+    below, whole = ZooKeeperTree(Servers(single.hosts, "/deep/down")), ZooKeeperTree(Servers(single.hosts))
+    await connected(below, whole)
+    told = asyncio.Event()
+    assert await below.children("/") == {}
+    assert await below.create("/a/b", b"1") == "/a/b"
+    assert set(await below.children("/")) == {"a"}
+    assert await whole.get("/deep/down/a/b") == Entry(b"1", 0)
+    below.watch("/a", told.set)
+    await below.get("/a/b")
+    told.clear()
+    await whole.set("/deep/down/a/b", b"2")
+    await asyncio.wait_for(told.wait(), 10)
+    with pytest.raises(NoNode):
+        await below.set("/deep/down/a/b", b"3")
+    for tree in (below, whole):
+        await tree.close()
+
+
+async def test_with_a_digest_nobody_else_reads_or_writes(single: ZooKeeper) -> None:
+    mine = ZooKeeperTree(Servers(single.hosts, digest="muster:canary-secret"))
+    wrong, nobody = ZooKeeperTree(Servers(single.hosts, digest="muster:guess")), ZooKeeperTree(Servers(single.hosts))
+    await connected(mine, wrong, nobody)
+    await mine.create("/private/entry", b"1")
+    for tree in (wrong, nobody):
+        for attempt in (
+            tree.get("/private/entry"),
+            tree.children("/private"),
+            tree.set("/private/entry", b"2"),
+            tree.create("/private/other"),
+            tree.delete("/private/entry"),
+        ):
+            with pytest.raises(Refused):
+                await attempt
+    assert await mine.get("/private/entry") == Entry(b"1", 0)
+    assert "canary" not in repr(Servers("h:1", digest="muster:canary-secret"))
+    for tree in (mine, wrong, nobody):
+        await tree.close()
+
+
+async def test_with_sasl_nobody_else_reads_and_a_wrong_password_gets_no_session(tmp_path: Path) -> None:
+    service = ZooKeeper(tmp_path, jaas=JAAS)
+    await service.start()
+    sasl = {"mechanism": "DIGEST-MD5", "username": "muster", "password": "canary-secret"}
+    mine = ZooKeeperTree(Servers(service.hosts, session_s=PATIENT_S, sasl=sasl))
+    wrong = ZooKeeperTree(Servers(service.hosts, session_s=2.0, sasl=sasl | {"password": "guess"}))
+    nobody = ZooKeeperTree(Servers(service.hosts))
+    try:
+        await connected(mine, nobody)
+        await mine.create("/private/entry", b"1")
+        with pytest.raises(Refused):
+            await nobody.get("/private/entry")
+        await wrong.start()
+        with pytest.raises(Unavailable):
+            await wrong.get("/private/entry")
+        await service.stop()
+        await until_session(mine, "suspended")
+        await service.start()
+        await until_session(mine, "connected")
+        assert await mine.get("/private/entry") == Entry(b"1", 0)
+    finally:
+        for tree in (mine, wrong, nobody):
+            await tree.close()
+        await service.stop()
+
+
+@pytest.mark.parametrize(
+    "url", ["zk://", "zk://host", "zk://host:0", "zk://host:65536", "zk://a:1,/x", "zk://a:1/../x", "host:1"]
+)
+def test_what_names_no_servers_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="no"):
+        servers(url)
+
+
+def test_servers_are_read_from_one_line() -> None:
+    assert servers("zk://a:2181,[::1]:2182/team/x/") == Servers("a:2181,[::1]:2182", "/team/x")
+    assert servers("zk://a:2181", session_s=3.0) == Servers("a:2181", session_s=3.0)

@@ -1,0 +1,173 @@
+"""A real ZooKeeper, alone or as an ensemble: child processes on loopback, started, killed and wiped by tests."""
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from control.registry.tree import Tree
+from control.registry.zookeeper import Servers, ZooKeeperTree
+from tests.control.registry.services import SESSION_S
+
+ROOT: Final = Path(__file__).parents[3]
+JARS: Final = ROOT / ".tools" / "zookeeper"
+DEBIAN: Final = Path("/usr/share/java/zookeeper.jar")
+MEND: Final = "needs a Java runtime and ZooKeeper's jars; to get them: scripts/setup.sh --tests"
+JAVA: Final = ("-Xms32m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+READY_S: Final = 60.0
+
+
+def need() -> str:
+    """The class path. Skips where something is missing, and fails where nothing may be."""
+    if any(JARS.glob("zookeeper-*.jar")):
+        found = f"{JARS}/*"
+    else:
+        found = f"{DEBIAN}:{DEBIAN.with_name('slf4j-nop.jar')}" if DEBIAN.exists() else ""
+    if found and shutil.which("java"):
+        return found
+    if os.environ.get("CI") == "true":
+        pytest.fail(MEND)
+    pytest.skip(MEND)
+
+
+class Server:
+    """One process, in a folder of its own. `quorum` are the ports of all of an ensemble."""
+
+    def __init__(self, folder: Path, number: int, port: int, quorum: Sequence[tuple[int, int]], jaas: str = "") -> None:
+        self.folder, self.number, self.port, self._class_path = folder, number, port, need()
+        self._process: subprocess.Popen[bytes] | None = None
+        folder.mkdir(parents=True)
+        lines = [
+            "tickTime=250",
+            "initLimit=40",
+            "syncLimit=12",
+            "maxClientCnxns=0",
+            "minSessionTimeout=500",
+            "maxSessionTimeout=20000",
+            "4lw.commands.whitelist=srvr",
+            "clientPortAddress=127.0.0.1",
+            "admin.enableServer=false",
+            f"dataDir={folder / 'data'}",
+            f"clientPort={port}",
+        ]
+        if quorum:
+            lines += ["quorumListenOnAllIPs=false", "cnxTimeout=1"]
+            lines += [f"server.{index}=127.0.0.1:{one}:{two}" for index, (one, two) in enumerate(quorum, 1)]
+        self._options = list(JAVA)
+        if jaas:
+            (folder / "jaas.conf").write_text(jaas)
+            lines.append("authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider")
+            self._options.append(f"-Djava.security.auth.login.config={folder / 'jaas.conf'}")
+        (folder / "zoo.cfg").write_text("\n".join(lines) + "\n")
+
+    def start(self) -> None:
+        """With what is in the folder."""
+        data = self.folder / "data"
+        data.mkdir(exist_ok=True)
+        (data / "myid").write_text(str(self.number))
+        main = ["-cp", self._class_path, "org.apache.zookeeper.server.quorum.QuorumPeerMain"]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                ["java", *self._options, "-Djava.net.preferIPv4Stack=true", *main, str(self.folder / "zoo.cfg")],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def signal(self, number: int) -> None:
+        """To this process."""
+        assert self._process is not None
+        os.kill(self._process.pid, number)
+
+    def kill(self) -> None:
+        """kill -9, if it runs."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def mode(self) -> str:
+        """`standalone`, `leader` or `follower`; nothing while it serves nobody."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 1.0) as asking:
+                asking.settimeout(1.0)
+                asking.sendall(b"srvr")
+                answer = b"".join(iter(lambda: asking.recv(4096), b"")).decode()
+        except OSError:
+            return ""
+        return next((line.removeprefix("Mode: ") for line in answer.splitlines() if line.startswith("Mode: ")), "")
+
+
+class ZooKeeper:
+    """A registry of one server or several."""
+
+    def __init__(self, path: Path, size: int = 1, *, jaas: str = "") -> None:
+        ports = iter(_free_ports(3 * size))
+        clients = [next(ports) for _ in range(size)]
+        quorum = [(next(ports), next(ports)) for _ in range(size)] if size > 1 else []
+        self.servers = [
+            Server(path / f"zookeeper-{index}", index, port, quorum, jaas) for index, port in enumerate(clients, 1)
+        ]
+        self.hosts = ",".join(f"127.0.0.1:{port}" for port in clients)
+
+    async def start(self) -> None:
+        for server in self.servers:
+            server.start()
+        await self.ready()
+
+    async def ready(self, how_many: int | None = None) -> None:
+        """Wait until so many serve."""
+        wanted = len(self.servers) if how_many is None else how_many
+        async with asyncio.timeout(READY_S):
+            while sum(bool(mode) for mode in await self.modes()) < wanted:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+    async def modes(self) -> list[str]:
+        """Of each server."""
+        return await asyncio.gather(*(asyncio.to_thread(server.mode) for server in self.servers))
+
+    async def leader(self) -> Server:
+        """Who leads now."""
+        return self.servers[(await self.modes()).index("leader")]
+
+    async def stop(self) -> None:
+        for server in self.servers:
+            server.kill()
+
+    async def wipe(self) -> None:
+        await self.stop()
+        for server in self.servers:
+            shutil.rmtree(server.folder / "data")
+        await self.start()
+
+    def tree(self, session_s: float = SESSION_S) -> Tree:
+        return ZooKeeperTree(Servers(self.hosts, session_s=session_s))
+
+    async def expire(self, tree: Tree) -> None:
+        """A second client takes the session over, and ends it."""
+        assert isinstance(tree, ZooKeeperTree)
+        assert tree._client is not None
+        await asyncio.to_thread(_steal, self.hosts, tree._client.client_id)
+
+
+def _steal(hosts: str, session: tuple[int, bytes]) -> None:
+    from kazoo.client import KazooClient
+
+    thief = KazooClient(hosts, client_id=session)
+    thief.start(10)
+    thief.stop()
+    thief.close()
+
+
+def _free_ports(count: int) -> list[int]:
+    listening = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in listening]
+    for each in listening:
+        each.close()
+    return ports
