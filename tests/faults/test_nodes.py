@@ -1,12 +1,13 @@
 """Several nodes of each role: whoever is where gets the same, and clients find another node when theirs stands still."""
 
 import asyncio
+import contextlib
 import json
 import os
 import subprocess
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -24,6 +25,9 @@ MEMBERS = 6
 RATE = 600.0
 ELSEWHERE_S_MAX = 4.5
 """A keepalive of silence, 2 s without an answer, and what a busy machine adds; another attempt there would take 2 s more."""
+
+KIND_DATA, KIND_RESET = 0x14, 0x15
+"""Version and kind of a datagram."""
 
 
 def reach(end: Endpoint) -> tuple[str, int, str]:
@@ -166,3 +170,51 @@ def listed(instance: Instance) -> list[dict[str, Any]]:
     with instance.command("rooms", "ls", "--json", stdout=subprocess.PIPE) as command:
         rooms: list[dict[str, Any]] = json.loads(command.communicate(timeout=20)[0])
     return rooms
+
+
+class Relay(asyncio.DatagramProtocol):
+    """Stands between one client and its gateway, and sees what each sends."""
+
+    def __init__(self, server: tuple[str, int]) -> None:
+        self.server, self.client = server, ("", 0)
+        self.sent: list[bytes] = []
+        self.others: list[bytes] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.DatagramTransport, transport)
+
+    def datagram_received(self, data: bytes, source: tuple[str, int]) -> None:
+        if source == self.server:
+            self.transport.sendto(data, self.client)
+        elif data[1] == KIND_RESET:
+            self.others.append(data)
+        else:
+            self.client = source
+            self.sent.append(data)
+            self.transport.sendto(data, self.server)
+
+
+async def test_a_server_does_not_tell_what_resets_the_session_at_another(make: Make) -> None:
+    instance = make(up={"gateways": 2})
+    with instance.running():
+        mine, *others = instance.record().gateways + instance.record().proxies
+        loop = asyncio.get_running_loop()
+        transport, relay = await loop.create_datagram_endpoint(
+            lambda: Relay((mine.host, mine.port)), local_addr=("127.0.0.1", 0)
+        )
+        here: tuple[str, int] = transport.get_extra_info("sockname")
+        with contextlib.closing(transport):
+            async with (
+                muster.connect(instance.folder.path, gateways=[(*here, mine.public_key)], proxies=[]) as client,
+                client.join("room"),
+            ):
+                datagram = relay.sent[-1]
+                assert datagram[1] == KIND_DATA
+                for other in others:
+                    transport.sendto(datagram, (other.host, other.port))
+                await until(lambda: len(relay.others) == len(others))
+                for reset in relay.others:
+                    transport.sendto(reset, relay.client)
+                async with client.join("another"):  # what it heard before the answer, it has taken
+                    assert client.stats()["sessions_lost"] == 0
+                assert client.stats()["datagrams_dropped"] >= len(others)

@@ -250,9 +250,10 @@ impl ResetSecret {
         ResetSecret(bytes)
     }
 
-    /// The secret of a node that has no file of its own: the same in every life, known only where the cluster's secret is.
-    pub fn of_node(cluster: &[u8; 32], node: u32) -> [u8; 32] {
-        let key = hmac::Key::new(hmac::HMAC_SHA256, cluster);
+    /// A node's own, from a secret that several have: the same in every life, and what one node does not know may be alive at
+    /// another.
+    pub fn of_node(shared: &[u8; 32], node: u32) -> [u8; 32] {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, shared);
         let tag = hmac::sign(&key, &[b"muster node reset".as_slice(), &node.to_be_bytes()].concat());
         tag.as_ref().try_into().expect("HMAC-SHA256 has 32 bytes")
     }

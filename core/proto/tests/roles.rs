@@ -839,7 +839,8 @@ fn a_client_whose_server_says_nothing_or_goodbye_goes_to_another_and_one_that_is
         let lost = |lose: &dyn Fn(&mut Rig<Client>)| {
             let mut rig = Rig::<Client>::new();
             let gateways = servers(if seed % 2 == 0 { &[9001, 9005] } else { &[9005, 9001] });
-            rig.machine.redirect(rig.now, gateways, servers(&[9002]), b"token".to_vec());
+            rig.machine
+                .redirect(rig.now, gateways, servers(&[9002]), b"token".to_vec());
             rig.pass(10_000 * seed, 10_000);
             knocks(&mut rig);
             lose(&mut rig);

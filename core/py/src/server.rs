@@ -538,7 +538,7 @@ impl GatewayEngine {
             bundle,
             server_key: ServerKey::from_private(array(server_key, "a server key")?),
             cluster,
-            reset_secret: array(reset_secret, "a reset secret")?,
+            reset_secret: ResetSecret::of_node(&array(reset_secret, "a reset secret")?, node),
         };
         let sockets = sockets(&[&link_bind, &bind], recv_buffer, send_buffer)?;
         let machine = Gateway::new(config, seed, Box::new(KernelEntropy));
@@ -638,7 +638,7 @@ impl ProxyEngine {
             name_key: array(name_key, "a name key")?,
             server_key: ServerKey::from_private(array(server_key, "a server key")?),
             cluster,
-            reset_secret: array(reset_secret, "a reset secret")?,
+            reset_secret: ResetSecret::of_node(&array(reset_secret, "a reset secret")?, node),
         };
         let sockets = sockets(&[&link_bind, &bind], recv_buffer, send_buffer)?;
         let machine = Proxy::new(config, seed, Box::new(KernelEntropy));
