@@ -1,13 +1,22 @@
-"""Chooses addresses once, before anything starts, so that a restarted role comes back where it was."""
+"""Chooses addresses once, before anything starts, so that a restarted node comes back where it was.
+
+A free port is none of those that the kernel gives to sockets that ask for any: one of these, as a client's, could have it
+while its node is away.
+"""
 
 import contextlib
 import errno
+import random
 import socket
+from pathlib import Path
 from typing import Final
 
 from control.config import address_text
 from control.errors import UserError
 
+KERNELS: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+OWN: Final = range(20_000, 65_536)
+TRIES: Final = 64
 WHY: Final = {
     errno.EADDRINUSE: "is in use by another process; choose another port, or 0 for a free one",
     errno.EADDRNOTAVAIL: "is no address of this machine",
@@ -37,14 +46,32 @@ class Ports:
         self._held.close()
 
     def _take(self, key: str, host: str, port: int, kind: socket.SocketKind) -> tuple[str, int]:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        held = self._held.enter_context(socket.socket(family, kind))
+        if not port:
+            for free in _free():
+                with contextlib.suppress(OSError):
+                    return self._bind(host, free, kind)
         try:
-            held.bind((host, port))
+            return self._bind(host, port, kind)
         except OSError as error:
             why = WHY.get(error.errno or 0, f"cannot be bound: {error.strerror}")
             if (host, port) in self._keys:
                 why = f"is {self._keys[host, port]}'s already; choose another port, or 0 for a free one"
             raise UserError(f"{key}: {address_text(host, port)} {why}") from None
-        bound: tuple[str, int] = held.getsockname()[:2]
-        return bound
+
+    def _bind(self, host: str, port: int, kind: socket.SocketKind) -> tuple[str, int]:
+        with contextlib.ExitStack() as held:
+            bound = held.enter_context(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, kind))
+            bound.bind((host, port))
+            self._held.push(held.pop_all())
+        name: tuple[str, int] = bound.getsockname()[:2]
+        return name
+
+
+def _free() -> list[int]:
+    """Ports to be tried, in no order; none where the kernel gives all of them, or does not say which."""
+    try:
+        low, high = map(int, KERNELS.read_text(encoding="ascii").split())
+    except (OSError, ValueError):
+        return []
+    own = [port for port in OWN if not low <= port <= high]
+    return random.sample(own, min(TRIES, len(own)))
