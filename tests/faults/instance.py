@@ -213,9 +213,15 @@ class Instance:
         return sorted((gateway, room) for gateway, room in answer)
 
     def interest_agrees(self) -> bool:
-        """Whether routers and brokers know exactly what the gateways want."""
+        """Whether routers and brokers know exactly what the gateways want of their partition's rooms."""
         truth = sorted(wanted for gateway in self.names("gateway") for wanted in self.interest(gateway))
-        return all(self.interest(name) == truth for name in self.names("router", "broker"))
+        for role in "router", "broker":
+            partitions = {name: self.process(name).partition for name in self.names(role)}
+            count = 1 + max(partitions.values())
+            for name, partition in partitions.items():
+                if self.interest(name) != [(node, room) for node, room in truth if int(room, 16) % count == partition]:
+                    return False
+        return True
 
     async def watch_memory(self, every_s: float = 0.1) -> None:
         """Sample every node's memory until cancelled."""

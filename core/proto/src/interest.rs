@@ -1,33 +1,51 @@
 //! Which gateways want which rooms, as routers and brokers see it: versions per (gateway, room), never one maximum.
 //!
-//! Owns views, snapshots and tombstones. The truth is at the gateway; any order of any multiset of updates gives the same
-//! view (I-2), nothing of a lower epoch is applied (I-1). Knows no link.
+//! Owns views, snapshots and how far each is whole. The truth is at the gateway; whatever several sources tell of it in whatever
+//! order gives the view of the newest (I-2), nothing of a lower epoch is applied (I-1). Knows no link.
+//!
+//! A source tells of a gateway's rooms within a scope by a snapshot, then by every change in order. So once a snapshot has
+//! ended, all up to its version is known, and a change that its source tells from then on takes that further: the *whole
+//! version* of the scope. What is not newer is no news, so nothing is kept of rooms that are not wanted.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::hash::KeyedState;
 use crate::limits::NODES_MAX;
+use crate::planted::{self, Bug};
+use crate::scope::Scope;
 use crate::wire::record::Membership;
 
-/// Tombstones kept per gateway; the oldest versions go first.
-pub const TOMBSTONES_MAX: usize = 65_536;
+/// Rooms that an open snapshot remembers beyond two for each room that is known, before it is looked through.
+const SEEN_SPARE: usize = 1_024;
 
-/// One gateway's rooms.
+/// One gateway's rooms: those that it wants.
 struct View {
     epoch: u32,
     rooms: HashMap<u64, Known, KeyedState>,
-    present: usize,
-    snapshot: Option<HashSet<u64, KeyedState>>,
-    loaded: bool,
-    version: u64,
+    /// Up to which version all is known, by scope; none is within another that is as far.
+    wholes: Vec<(Scope, u64)>,
+    feeds: Vec<Feed>,
 }
 
 /// What a gateway said last of a room.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy)]
 struct Known {
     check: u64,
     version: u64,
-    present: bool,
+}
+
+/// What one source tells of a gateway.
+struct Feed {
+    source: u32,
+    scope: Scope,
+    /// Until its snapshot has ended.
+    open: Option<Snapshot>,
+}
+
+struct Snapshot {
+    version: u64,
+    seen: HashSet<u64, KeyedState>,
 }
 
 /// A room began or ceased to be wanted by a gateway.
@@ -39,10 +57,87 @@ pub struct Change {
     pub present: bool,
 }
 
+/// What became of something that was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// Of a life that is over, or by a source that has not begun.
+    Stale,
+    /// Part of a snapshot that has not ended.
+    Open,
+    /// It was known.
+    Known,
+    /// More is known than before.
+    News,
+}
+
 /// All gateways' rooms.
 pub struct Interest {
     views: BTreeMap<u32, View>,
     hash: KeyedState,
+    len: usize,
+}
+
+impl View {
+    /// Up to which version all of a room is known.
+    fn whole_of(&self, room: u64) -> Option<u64> {
+        let having = self.wholes.iter().filter(|(scope, _)| scope.has(room));
+        having.map(|(_, version)| *version).max()
+    }
+
+    fn whole(&self, part: Scope) -> Option<u64> {
+        let having = self.wholes.iter().filter(|(scope, _)| part.within(*scope));
+        having.map(|(_, version)| *version).max()
+    }
+
+    fn is_known(&self, part: Scope, version: u64) -> bool {
+        self.whole(part).is_some_and(|whole| version <= whole)
+    }
+
+    /// All of a scope is known up to a version that is higher than before.
+    fn grow(&mut self, part: Scope, version: u64) {
+        if let [(scope, whole)] = self.wholes.as_mut_slice() {
+            if *scope == part {
+                *whole = version;
+                return;
+            }
+        }
+        self.wholes
+            .retain(|(scope, whole)| !(scope.within(part) && *whole <= version));
+        self.wholes.push((part, version));
+    }
+}
+
+/// Notes what a gateway said of a room, if it is newer than what is known.
+fn put(view: &mut View, gateway: u32, membership: &Membership, changes: &mut Vec<Change>) {
+    let Membership {
+        room,
+        check,
+        version,
+        present,
+    } = *membership;
+    let change = |check, present| Change {
+        gateway,
+        room,
+        check,
+        present,
+    };
+    let new = Known { check, version };
+    match view.rooms.entry(room) {
+        Entry::Occupied(known) if known.get().version >= version && !planted::is(Bug::LastWordWins) => {}
+        Entry::Occupied(mut known) if present => {
+            let was = known.insert(new).check;
+            if was != check {
+                // Another name under the same number is another room.
+                changes.extend([change(was, false), change(check, true)]);
+            }
+        }
+        Entry::Occupied(known) => changes.push(change(known.remove().check, false)),
+        Entry::Vacant(place) if present => {
+            place.insert(new);
+            changes.push(change(check, true));
+        }
+        Entry::Vacant(_) => {}
+    }
 }
 
 impl Interest {
@@ -50,122 +145,24 @@ impl Interest {
         Interest {
             views: BTreeMap::new(),
             hash,
+            len: 0,
         }
-    }
-
-    fn view(&mut self, gateway: u32, epoch: u32, changes: &mut Vec<Change>) -> Option<&mut View> {
-        let hash = self.hash;
-        if self.views.get(&gateway).is_some_and(|view| view.epoch > epoch) {
-            return None;
-        }
-        if self.views.len() >= NODES_MAX && !self.views.contains_key(&gateway) {
-            return None;
-        }
-        if self.views.get(&gateway).is_some_and(|view| view.epoch < epoch) {
-            self.drop_view(gateway, changes);
-        }
-        let fresh = || View {
-            epoch,
-            rooms: HashMap::with_hasher(hash),
-            present: 0,
-            snapshot: None,
-            loaded: false,
-            version: 0,
-        };
-        Some(self.views.entry(gateway).or_insert_with(fresh))
     }
 
     fn drop_view(&mut self, gateway: u32, changes: &mut Vec<Change>) {
-        let Some(view) = self.views.remove(&gateway) else {
+        self.clear(gateway, Scope::ALL, changes);
+        self.views.remove(&gateway);
+    }
+
+    /// Forgets all that is known of a part of a gateway's rooms.
+    fn clear(&mut self, gateway: u32, part: Scope, changes: &mut Vec<Change>) {
+        let Some(view) = self.views.get_mut(&gateway) else {
             return;
         };
-        let rooms = view.rooms.iter().filter(|(_, known)| known.present);
-        let mut gone: Vec<_> = rooms
-            .map(|(room, known)| Change {
-                gateway,
-                room: *room,
-                check: known.check,
-                present: false,
-            })
-            .collect();
-        gone.sort_unstable();
-        changes.append(&mut gone);
-    }
-
-    /// A snapshot of a gateway's life begins; an earlier life of it ends. `false`: the life is over itself.
-    pub fn begin(&mut self, gateway: u32, epoch: u32, version: u64, changes: &mut Vec<Change>) -> bool {
-        let hash = self.hash;
-        let Some(view) = self.view(gateway, epoch, changes) else {
-            return false;
-        };
-        view.snapshot = Some(HashSet::with_hasher(hash));
-        view.version = view.version.max(version);
-        true
-    }
-
-    /// One room of a gateway, within a snapshot or after it. `false`: of an earlier life.
-    pub fn apply(&mut self, gateway: u32, epoch: u32, membership: Membership, changes: &mut Vec<Change>) -> bool {
-        let Some(view) = self.view(gateway, epoch, changes) else {
-            return false;
-        };
-        let Membership {
-            room,
-            check,
-            version,
-            present,
-        } = membership;
-        if let Some(seen) = &mut view.snapshot {
-            seen.insert(room);
-        }
-        view.version = view.version.max(version);
-        let known = view.rooms.get(&room).copied();
-        if known.is_some_and(|known| known.version >= version) {
-            return true;
-        }
-        let new = Known {
-            check,
-            version,
-            present,
-        };
-        view.rooms.insert(room, new);
-        let was = known.filter(|known| known.present);
-        if was.map(|was| was.check) != present.then_some(check) {
-            // Another name under the same number is another room.
-            let change = |known: Known| Change {
-                gateway,
-                room,
-                check: known.check,
-                present: known.present,
-            };
-            changes.extend(was.map(|was| change(Known { present: false, ..was })));
-            changes.extend(present.then(|| change(new)));
-            view.present = view.present + usize::from(present) - usize::from(was.is_some());
-        }
-        if view.rooms.len() - view.present > TOMBSTONES_MAX {
-            // The newer half stays. By rank and not by distance: what a version says of itself bounds nothing.
-            let gone = view.rooms.values().filter(|known| !known.present);
-            let mut versions: Vec<u64> = gone.map(|known| known.version).collect();
-            let (_, floor, _) = versions.select_nth_unstable(TOMBSTONES_MAX / 2);
-            let floor = *floor;
-            view.rooms.retain(|_, known| known.present || known.version > floor);
-            if let Some(seen) = &mut view.snapshot {
-                seen.retain(|room| view.rooms.contains_key(room));
-            }
-        }
-        true
-    }
-
-    /// The snapshot that began is whole: rooms that it did not name and that are not newer are gone.
-    pub fn end(&mut self, gateway: u32, epoch: u32, version: u64, changes: &mut Vec<Change>) -> bool {
-        let Some(view) = self.view(gateway, epoch, changes) else {
-            return false;
-        };
-        view.loaded = true;
-        let Some(seen) = view.snapshot.take() else { return true };
+        let before = view.rooms.len();
         let mut gone = Vec::new();
         view.rooms.retain(|room, known| {
-            let kept = seen.contains(room) || known.version > version;
-            if !kept && known.present {
+            if part.has(*room) {
                 gone.push(Change {
                     gateway,
                     room: *room,
@@ -173,107 +170,221 @@ impl Interest {
                     present: false,
                 });
             }
-            kept && (known.present || known.version > version)
+            !part.has(*room)
         });
-        view.present -= gone.len();
+        self.len -= before - view.rooms.len();
+        view.wholes.retain(|(scope, _)| scope.meet(part).is_none());
+        view.feeds.retain(|feed| feed.scope.meet(part).is_none());
         gone.sort_unstable();
         changes.append(&mut gone);
+    }
+
+    /// A source's snapshot of a gateway's life begins; an earlier life ends. `false`: the life is over itself.
+    pub fn begin(
+        &mut self,
+        source: u32,
+        (gateway, epoch): (u32, u32),
+        (scope, version): (Scope, u64),
+        changes: &mut Vec<Change>,
+    ) -> bool {
+        let (hash, full) = (self.hash, self.views.len() >= NODES_MAX);
+        match self.views.get_mut(&gateway) {
+            Some(view) if view.epoch > epoch => return false,
+            Some(view) if view.epoch < epoch && planted::is(Bug::EarlierLifeKept) => view.epoch = epoch,
+            Some(view) if view.epoch < epoch => self.drop_view(gateway, changes),
+            None if full => return false,
+            _ => {}
+        }
+        let view = self.views.entry(gateway).or_insert_with(|| View {
+            epoch,
+            rooms: HashMap::with_hasher(hash),
+            wholes: Vec::new(),
+            feeds: Vec::new(),
+        });
+        view.feeds
+            .retain(|feed| feed.source != source || (feed.open.is_none() && feed.scope != scope));
+        let seen = HashSet::with_hasher(hash);
+        view.feeds.push(Feed {
+            source,
+            scope,
+            open: Some(Snapshot { version, seen }),
+        });
         true
     }
 
-    /// A gateway's life is over and no other has begun.
-    pub fn gone(&mut self, gateway: u32, epoch: u32, changes: &mut Vec<Change>) {
-        if self.views.get(&gateway).is_some_and(|view| view.epoch <= epoch) {
-            self.drop_view(gateway, changes);
+    /// One room of a gateway, within a source's snapshot or after it.
+    pub fn apply(
+        &mut self,
+        source: u32,
+        (gateway, epoch): (u32, u32),
+        membership: &Membership,
+        changes: &mut Vec<Change>,
+    ) -> Taken {
+        let Membership { room, version, .. } = *membership;
+        let Some(view) = self.views.get_mut(&gateway).filter(|view| view.epoch == epoch) else {
+            return Taken::Stale;
+        };
+        let (before, whole) = (view.rooms.len(), view.whole_of(room));
+        let of_source = |feed: &&Feed| feed.source == source && feed.scope.has(room);
+        let feeds = || view.feeds.iter().filter(of_source);
+        let Some(feed) = feeds().find(|feed| feed.open.is_some()).or_else(|| feeds().next()) else {
+            return Taken::Stale;
+        };
+        let scope = feed.scope;
+        let stale = whole.is_some_and(|whole| version <= whole) && !planted::is(Bug::LastWordWins);
+        let taken = match &feed.open {
+            // What is whole beyond the snapshot learns nothing from it.
+            Some(open) if view.is_known(scope, open.version) => Taken::Open,
+            Some(_) => {
+                if !stale || view.rooms.contains_key(&room) {
+                    put(view, gateway, membership, changes);
+                    note_seen(view, source, room);
+                }
+                Taken::Open
+            }
+            None if stale => Taken::Known,
+            None => {
+                put(view, gateway, membership, changes);
+                view.grow(scope, version);
+                Taken::News
+            }
+        };
+        self.len = self.len + view.rooms.len() - before;
+        taken
+    }
+
+    /// A source's snapshot is whole: rooms that it did not name and that are not newer are gone.
+    pub fn end(
+        &mut self,
+        source: u32,
+        (gateway, epoch): (u32, u32),
+        (scope, version): (Scope, u64),
+        changes: &mut Vec<Change>,
+    ) -> Taken {
+        let Some(view) = self.views.get_mut(&gateway).filter(|view| view.epoch == epoch) else {
+            return Taken::Stale;
+        };
+        let began = |feed: &&mut Feed| {
+            let open = feed.open.as_ref().is_some_and(|open| open.version == version);
+            feed.source == source && feed.scope == scope && open
+        };
+        let Some(open) = view.feeds.iter_mut().find(began).and_then(|feed| feed.open.take()) else {
+            return Taken::Stale;
+        };
+        if view.is_known(scope, version) {
+            return Taken::Known;
+        }
+        let before = view.rooms.len();
+        let mut gone = Vec::new();
+        view.rooms.retain(|room, known| {
+            let outside = !scope.has(*room) || known.version > version;
+            let kept = outside || open.seen.contains(room) || planted::is(Bug::SnapshotsOnlyAdd);
+            if !kept {
+                gone.push(Change {
+                    gateway,
+                    room: *room,
+                    check: known.check,
+                    present: false,
+                });
+            }
+            kept
+        });
+        self.len -= before - view.rooms.len();
+        view.grow(scope, version);
+        gone.sort_unstable();
+        changes.append(&mut gone);
+        Taken::News
+    }
+
+    /// A source tells no more; what it had not told whole counts as far as it came.
+    pub fn leave(&mut self, source: u32) {
+        for view in self.views.values_mut() {
+            view.feeds.retain(|feed| feed.source != source);
         }
     }
 
-    /// Gateways known, each with its epoch and highest version.
-    pub fn gateways(&self) -> impl Iterator<Item = (u32, u32, u64)> + '_ {
-        self.views
-            .iter()
-            .map(|(gateway, view)| (*gateway, view.epoch, view.version))
+    /// A gateway's life is over and no other has begun, as far as a part of its rooms goes.
+    pub fn gone(&mut self, gateway: u32, epoch: u32, part: Scope, changes: &mut Vec<Change>) {
+        if self.views.get(&gateway).is_some_and(|view| view.epoch <= epoch) {
+            self.clear(gateway, part, changes);
+            let empty = |view: &View| view.rooms.is_empty() && view.wholes.is_empty() && view.feeds.is_empty();
+            if self.views.get(&gateway).is_some_and(empty) {
+                self.views.remove(&gateway);
+            }
+        }
     }
 
-    /// Whether anything is known of a gateway.
-    pub fn has(&self, gateway: u32) -> bool {
-        self.views.contains_key(&gateway)
+    /// Gateways known, each with its epoch.
+    pub fn gateways(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        self.views.iter().map(|(gateway, view)| (*gateway, view.epoch))
     }
 
-    /// Whether a whole snapshot of the gateway's present life has come.
-    pub fn is_loaded(&self, gateway: u32) -> bool {
-        self.views.get(&gateway).is_some_and(|view| view.loaded)
+    /// The newest life known of a gateway.
+    pub fn epoch_of(&self, gateway: u32) -> Option<u32> {
+        self.views.get(&gateway).map(|view| view.epoch)
     }
 
-    /// Whether a snapshot of the gateway has begun and not ended.
-    pub fn is_open(&self, gateway: u32) -> bool {
-        self.views.get(&gateway).is_some_and(|view| view.snapshot.is_some())
+    /// Up to which version all is known of a gateway's rooms, by scope.
+    pub fn wholes(&self, gateway: u32) -> impl Iterator<Item = (Scope, u64)> + '_ {
+        let view = self.views.get(&gateway);
+        view.into_iter().flat_map(|view| view.wholes.iter().copied())
     }
 
-    /// What is known of a gateway's rooms, tombstones included, sorted by room. What an open snapshot has not named yet comes
-    /// apart.
-    pub fn rooms_of(&self, gateway: u32) -> (Vec<Membership>, Vec<Membership>) {
-        let Some(view) = self.views.get(&gateway) else {
-            return Default::default();
-        };
-        let mut rooms: Vec<_> = view
-            .rooms
-            .iter()
+    /// Whether a whole snapshot of a part of the gateway's rooms has come in its present life.
+    pub fn is_loaded(&self, gateway: u32, part: Scope) -> bool {
+        self.views.get(&gateway).is_some_and(|view| view.whole(part).is_some())
+    }
+
+    /// The rooms that a gateway wants within a scope.
+    pub fn rooms_of(&self, gateway: u32, scope: Scope) -> impl Iterator<Item = Membership> + '_ {
+        let rooms = self.views.get(&gateway).into_iter().flat_map(|view| &view.rooms);
+        rooms
+            .filter(move |(room, _)| scope.has(**room))
             .map(|(room, known)| Membership {
                 room: *room,
                 check: known.check,
                 version: known.version,
-                present: known.present,
+                present: true,
             })
-            .collect();
-        rooms.sort_unstable();
-        rooms
-            .into_iter()
-            .partition(|known| view.snapshot.as_ref().is_none_or(|seen| seen.contains(&known.room)))
     }
 
-    /// Whether anything is known of a gateway's room.
+    /// Whether a gateway wants a room.
     pub fn knows(&self, gateway: u32, room: u64) -> bool {
         self.views
             .get(&gateway)
             .is_some_and(|view| view.rooms.contains_key(&room))
     }
 
-    /// What is kept in all, tombstones included.
-    pub fn kept(&self) -> usize {
-        self.views.values().map(|view| view.rooms.len()).sum()
-    }
-
     /// Every (gateway, room) that is wanted, sorted.
     pub fn wanted(&self) -> Vec<(u32, u64)> {
-        let mut wanted = Vec::new();
-        for (gateway, view) in &self.views {
-            wanted.extend(
-                view.rooms
-                    .iter()
-                    .filter(|(_, known)| known.present)
-                    .map(|(room, _)| (*gateway, *room)),
-            );
-        }
+        let views = self.views.iter();
+        let mut wanted: Vec<_> = views
+            .flat_map(|(gateway, view)| view.rooms.keys().map(|room| (*gateway, *room)))
+            .collect();
         wanted.sort_unstable();
         wanted
     }
 
-    /// What a gateway wants: rooms, each with the second half of its name's hash.
-    pub fn wanted_by(&self, gateway: u32) -> impl Iterator<Item = (u64, u64)> + '_ {
-        let rooms = self.views.get(&gateway).into_iter().flat_map(|view| &view.rooms);
-        rooms
-            .filter(|(_, known)| known.present)
-            .map(|(room, known)| (*room, known.check))
-    }
-
     /// Rooms wanted in all, counted once per gateway.
     pub fn len(&self) -> usize {
-        self.views.values().map(|view| view.present).sum()
+        self.len
     }
 
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.len == 0
+    }
+}
+
+/// The source's open snapshot has named a room.
+fn note_seen(view: &mut View, source: u32, room: u64) {
+    let View { rooms, feeds, .. } = view;
+    let open = feeds.iter_mut().filter(|feed| feed.source == source);
+    let Some(open) = open.filter_map(|feed| feed.open.as_mut()).next() else {
+        return;
+    };
+    open.seen.insert(room);
+    if open.seen.len() > 2 * rooms.len() + SEEN_SPARE {
+        open.seen.retain(|room| rooms.contains_key(room));
     }
 }
 
@@ -281,6 +392,9 @@ impl Interest {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    const LIFE: (u32, u32) = (1, 1);
 
     fn interest() -> Interest {
         Interest::new(KeyedState::new(1, 2))
@@ -296,104 +410,222 @@ mod tests {
         }
     }
 
+    /// One source's snapshot of all rooms, from its beginning to its end.
+    fn snapshot(interest: &mut Interest, source: u32, version: u64, rooms: &[(u64, u64)]) -> Vec<Change> {
+        let (scope, mut changes) = ((Scope::ALL, version), Vec::new());
+        assert!(interest.begin(source, LIFE, scope, &mut changes));
+        for (room, version) in rooms {
+            interest.apply(source, LIFE, &said(*room, *version, true), &mut changes);
+        }
+        interest.end(source, LIFE, scope, &mut changes);
+        changes
+    }
+
     #[test]
     fn a_new_life_clears_the_old_one_and_an_old_one_changes_nothing() {
-        let (mut interest, mut changes) = (interest(), Vec::new());
-        interest.apply(1, 5, said(10, 1, true), &mut changes);
-        assert!(interest.begin(1, 6, 0, &mut changes));
-        assert_eq!(interest.wanted(), []);
-        assert!(!interest.apply(1, 5, said(11, 9, true), &mut changes));
-        assert_eq!(changes.len(), 2);
+        let mut interest = interest();
+        let mut changes = snapshot(&mut interest, 7, 1, &[(10, 1)]);
+        assert!(interest.begin(7, (1, 2), (Scope::ALL, 0), &mut changes));
+        assert_eq!((interest.wanted(), interest.len()), (vec![], 0));
+        assert!(!interest.begin(8, LIFE, (Scope::ALL, 9), &mut changes));
+        let stale = interest.apply(7, LIFE, &said(11, 9, true), &mut changes);
+        assert_eq!((stale, changes.len()), (Taken::Stale, 2));
     }
 
     #[test]
     fn a_snapshot_removes_what_it_does_not_name() {
-        let (mut interest, mut changes) = (interest(), Vec::new());
-        interest.apply(1, 1, said(10, 1, true), &mut changes);
-        interest.apply(1, 1, said(11, 2, true), &mut changes);
-        interest.begin(1, 1, 5, &mut changes);
-        interest.apply(1, 1, said(11, 2, true), &mut changes);
-        interest.apply(1, 1, said(12, 7, true), &mut changes);
-        interest.end(1, 1, 5, &mut changes);
+        let mut interest = interest();
+        snapshot(&mut interest, 7, 2, &[(10, 1), (11, 2)]);
+        let changes = snapshot(&mut interest, 7, 5, &[(11, 2), (12, 4)]);
+        let told: Vec<_> = changes.iter().map(|change| (change.room, change.present)).collect();
+        assert_eq!(told, [(12, true), (10, false)]);
         assert_eq!(interest.wanted(), [(1, 11), (1, 12)]);
-        assert!(interest.is_loaded(1));
+        assert!(interest.is_loaded(1, Scope::ALL) && !interest.is_loaded(2, Scope::ALL));
     }
 
     #[test]
-    fn versions_that_lie_do_not_keep_tombstones_for_ever() {
+    fn a_snapshot_that_another_source_has_overtaken_is_no_news() {
         let (mut interest, mut changes) = (interest(), Vec::new());
-        for room in 0..3 * TOMBSTONES_MAX as u64 {
-            interest.apply(1, 1, said(room, 1 << 62, false), &mut changes);
+        snapshot(&mut interest, 7, 2, &[(10, 1), (11, 2)]);
+        interest.begin(8, LIFE, (Scope::ALL, 2), &mut changes);
+        assert_eq!(interest.apply(7, LIFE, &said(10, 3, false), &mut changes), Taken::News);
+        interest.apply(8, LIFE, &said(10, 1, true), &mut changes);
+        assert_eq!(interest.end(8, LIFE, (Scope::ALL, 2), &mut changes), Taken::Known);
+        assert_eq!(interest.wanted(), [(1, 11)]);
+        let again = interest.apply(8, LIFE, &said(10, 3, false), &mut changes);
+        assert_eq!(again, Taken::Known, "it catches up");
+        assert_eq!(interest.apply(8, LIFE, &said(10, 4, true), &mut changes), Taken::News);
+    }
+
+    #[test]
+    fn a_source_that_goes_within_its_snapshot_has_ended_nothing() {
+        let (mut interest, mut changes) = (interest(), Vec::new());
+        snapshot(&mut interest, 7, 2, &[(10, 1), (11, 2)]);
+        interest.begin(8, LIFE, (Scope::ALL, 5), &mut changes);
+        interest.apply(8, LIFE, &said(12, 4, true), &mut changes);
+        interest.leave(8);
+        assert_eq!(interest.end(8, LIFE, (Scope::ALL, 5), &mut changes), Taken::Stale);
+        assert_eq!(interest.apply(8, LIFE, &said(13, 6, true), &mut changes), Taken::Stale);
+        assert_eq!(interest.wanted(), [(1, 10), (1, 11), (1, 12)]);
+        // What it came with stands until somebody is whole up to there.
+        snapshot(&mut interest, 9, 3, &[(10, 1)]);
+        assert_eq!(interest.wanted(), [(1, 10), (1, 12)]);
+        snapshot(&mut interest, 9, 6, &[(10, 1)]);
+        assert_eq!(interest.wanted(), [(1, 10)]);
+    }
+
+    #[test]
+    fn a_part_of_a_gateways_rooms_may_be_gone() {
+        let (mut interest, mut changes) = (interest(), Vec::new());
+        for index in 0..2 {
+            let part = (Scope::new(2, index).unwrap(), 5);
+            interest.begin(7 + u32::from(index), LIFE, part, &mut changes);
+            interest.apply(
+                7 + u32::from(index),
+                LIFE,
+                &said(10 + u64::from(index), 1, true),
+                &mut changes,
+            );
+            interest.end(7 + u32::from(index), LIFE, part, &mut changes);
         }
-        let (rooms, _) = interest.rooms_of(1);
-        assert!(rooms.len() <= TOMBSTONES_MAX, "{}", rooms.len());
+        interest.gone(1, 1, Scope::new(2, 0).unwrap(), &mut changes);
+        assert_eq!((interest.wanted(), interest.len()), (vec![(1, 11)], 1));
+        interest.gone(1, 1, Scope::new(2, 1).unwrap(), &mut changes);
+        assert_eq!((interest.gateways().count(), interest.len()), (0, 0));
     }
 
     #[test]
     fn a_snapshot_without_end_is_remembered_as_far_as_its_rooms_are() {
         let (mut interest, mut changes) = (interest(), Vec::new());
-        interest.begin(1, 1, 1, &mut changes);
-        interest.apply(1, 1, said(1, 1, true), &mut changes);
-        for room in 2..4 * TOMBSTONES_MAX as u64 {
-            interest.apply(1, 1, said(room, room, false), &mut changes);
+        interest.begin(7, LIFE, (Scope::ALL, 1 << 40), &mut changes);
+        interest.apply(7, LIFE, &said(1, 1, true), &mut changes);
+        for room in 2..100_000 {
+            interest.apply(7, LIFE, &said(room, room, true), &mut changes);
+            interest.apply(7, LIFE, &said(room, room + 1, false), &mut changes);
+            changes.clear();
         }
-        let seen = interest.views[&1].snapshot.as_ref().map_or(0, HashSet::len);
-        assert!(seen <= 1 + TOMBSTONES_MAX, "{seen} rooms");
-        interest.end(1, 1, 2, &mut changes);
+        let open = interest.views[&1].feeds[0].open.as_ref();
+        let seen = open.map_or(0, |open| open.seen.len());
+        assert!(seen <= 4 + SEEN_SPARE, "{seen} rooms");
+        interest.end(7, LIFE, (Scope::ALL, 1 << 40), &mut changes);
         assert_eq!(interest.wanted(), [(1, 1)]);
     }
 
     #[test]
     fn gateways_without_end_are_not_kept() {
         let (mut interest, mut changes) = (interest(), Vec::new());
-        let taken = (0..2 * NODES_MAX as u32).filter(|node| interest.begin(*node, 1, 1, &mut changes));
+        let mut begin = |node, epoch| interest.begin(7, (node, epoch), (Scope::ALL, 1), &mut changes);
+        let taken = (0..2 * NODES_MAX as u32).filter(|node| begin(*node, 1));
         assert_eq!(taken.count(), NODES_MAX);
-        assert!(interest.begin(1, 2, 1, &mut changes), "who is known lives on");
+        assert!(begin(1, 2), "who is known lives on");
     }
 
     #[test]
     fn another_name_under_the_same_number_is_another_room() {
-        let (mut interest, mut changes) = (interest(), Vec::new());
-        let one = said(10, 1, true);
+        let mut interest = interest();
+        let mut changes = snapshot(&mut interest, 7, 1, &[(10, 1)]);
         let other = Membership {
             check: 5,
-            version: 3,
-            ..one
+            ..said(10, 3, true)
         };
-        interest.apply(1, 1, one, &mut changes);
-        interest.apply(1, 1, other, &mut changes);
+        interest.apply(7, LIFE, &other, &mut changes);
         let told: Vec<_> = changes.iter().map(|change| (change.check, change.present)).collect();
-        assert_eq!(told, [(one.check, true), (one.check, false), (5, true)]);
+        assert_eq!(told, [(!10, true), (!10, false), (5, true)]);
         assert_eq!(interest.len(), 1);
     }
 
+    #[test]
+    fn a_membership_takes_64_bytes_at_most() {
+        let room = size_of::<(u64, Known)>() + 1; // and a byte of the table for each place
+        assert!(
+            room * 16 / 7 <= 64,
+            "{room} B where the table has just doubled, 7/16 full"
+        );
+    }
+
+    /// A gateway's truth as of a version: rooms, each with the version that it came with.
+    fn truth(toggles: &[u64], version: usize) -> BTreeMap<u64, u64> {
+        let mut rooms = BTreeMap::new();
+        for (at, room) in toggles.iter().take(version).enumerate() {
+            if rooms.remove(room).is_none() {
+                rooms.insert(*room, at as u64 + 1);
+            }
+        }
+        rooms
+    }
+
+    /// A source on its way: what it has to name yet, up to where its snapshot goes, and how far it is in the changes.
+    #[derive(Default)]
+    struct Teller {
+        scope: Option<Scope>,
+        names: Option<Vec<(u64, u64)>>,
+        at: usize,
+    }
+
     proptest! {
-        /// Any order of any multiset of updates gives the view of the highest versions (I-2).
+        /// Several sources, each of which lags, dies in the middle and comes back: what is whole is the truth of that version,
+        /// and once one source has told the newest, all is (I-2).
         #[test]
-        fn updates_commute(updates in prop::collection::vec((0u64..6, 1u64..40), 1..60), order in any::<u64>()) {
-            // A version says one thing: derive `present` from it.
-            let mut shuffled = updates.clone();
-            let mut dice = crate::node::Dice::new(order);
-            for index in (1..shuffled.len()).rev() {
-                shuffled.swap(index, dice.below(index as u64 + 1) as usize);
-            }
-            shuffled.extend(updates.iter().take(10));
-            let mut newest: BTreeMap<u64, u64> = BTreeMap::new();
-            for (room, version) in &updates {
-                let known = newest.entry(*room).or_default();
-                *known = (*known).max(*version);
-            }
+        fn any_interleaving_of_sources_gives_the_truth_of_the_newest(
+            toggles in prop::collection::vec(0u64..8, 0..40),
+            steps in prop::collection::vec((0u32..3, 0u8..12, any::<u16>()), 0..150),
+        ) {
+            let scopes = [Scope::ALL, Scope::new(2, 0).unwrap(), Scope::new(2, 1).unwrap()];
             let (mut interest, mut changes) = (interest(), Vec::new());
-            for (room, version) in shuffled {
-                interest.apply(1, 1, said(room, version, version % 2 == 0), &mut changes);
+            let mut tellers: [Teller; 3] = Default::default();
+            for (source, step, draw) in steps {
+                let teller = &mut tellers[source as usize];
+                let at = teller.at;
+                match (&mut teller.names, teller.scope) {
+                    _ if step == 0 => {
+                        interest.leave(source);
+                        *teller = Teller::default();
+                    }
+                    (None, None) => {
+                        let (scope, at) = (scopes[draw as usize % 3], draw as usize / 3 % (toggles.len() + 1));
+                        let names = truth(&toggles, at).into_iter().filter(|(room, _)| scope.has(*room));
+                        *teller = Teller { scope: Some(scope), names: Some(names.collect()), at };
+                        prop_assert!(interest.begin(source, LIFE, (scope, at as u64), &mut changes));
+                    }
+                    (Some(names), Some(scope)) => match names.len() {
+                        0 => {
+                            teller.names = None;
+                            interest.end(source, LIFE, (scope, at as u64), &mut changes);
+                        }
+                        len => {
+                            let (room, version) = names.swap_remove(draw as usize % len);
+                            interest.apply(source, LIFE, &said(room, version, true), &mut changes);
+                        }
+                    },
+                    (None, Some(scope)) => {
+                        if let Some(room) = toggles.get(at).filter(|room| scope.has(**room)) {
+                            let present = truth(&toggles, at + 1).contains_key(room);
+                            interest.apply(source, LIFE, &said(*room, at as u64 + 1, present), &mut changes);
+                        }
+                        teller.at = (at + 1).min(toggles.len());
+                    }
+                    (Some(_), None) => unreachable!(),
+                }
+                let known: BTreeMap<u64, u64> = interest.rooms_of(1, Scope::ALL).map(|known| (known.room, known.version)).collect();
+                prop_assert_eq!(known.len(), interest.len());
+                for room in 0..8 {
+                    let having = interest.wholes(1).filter(|(scope, _)| scope.has(room));
+                    let Some(whole) = having.map(|(_, version)| version).max() else { continue };
+                    let (is, was) = (known.get(&room), truth(&toggles, whole as usize).get(&room).copied());
+                    prop_assert!(is.is_none() || is > Some(&whole) || is == was.as_ref(), "{} is {:?}, was {:?}", room, is, was);
+                    prop_assert!(is.is_some() || was.is_none(), "{} is missing", room);
+                }
             }
-            let expected: Vec<_> = newest.into_iter().filter(|(_, version)| version % 2 == 0).map(|(room, _)| (1, room)).collect();
-            prop_assert_eq!(interest.wanted(), expected.clone());
-            let mut replayed = HashSet::new();
+            let newest = truth(&toggles, toggles.len());
+            let names: Vec<_> = newest.clone().into_iter().collect();
+            changes.extend(snapshot(&mut interest, 9, toggles.len() as u64, &names));
+            let wanted: Vec<_> = newest.keys().map(|room| (1, *room)).collect();
+            prop_assert_eq!(interest.wanted(), wanted);
+            let mut replayed = BTreeSet::new();
             for change in changes {
                 if change.present { prop_assert!(replayed.insert(change.room)) } else { prop_assert!(replayed.remove(&change.room)) }
             }
-            prop_assert_eq!(replayed.len(), expected.len());
+            prop_assert_eq!(replayed, newest.keys().copied().collect::<BTreeSet<_>>());
         }
     }
 }

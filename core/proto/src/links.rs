@@ -73,8 +73,6 @@ pub struct Link {
     pub proven: bool,
     /// The tail is to be probed: the role sends heads with the next datagram.
     pub probe: bool,
-    /// The highest coverage that was told on this link (routers).
-    pub told: u64,
     token: Option<[u8; 16]>,
     made_at: Micros,
 }
@@ -138,6 +136,12 @@ impl Links {
     /// The proven link to `node`.
     pub fn to(&self, node: u32) -> Option<u32> {
         self.by_node.get(&node).copied()
+    }
+
+    /// Since when there is a proven link to `node`.
+    pub fn since(&self, node: u32) -> Option<Micros> {
+        let link = self.table.get(self.to(node)?)?;
+        Some(link.data.made_at)
     }
 
     /// Proven links, by node.
@@ -326,7 +330,6 @@ impl Links {
                 peer,
                 proven: false,
                 probe: false,
-                told: 0,
                 token: None,
                 made_at: now,
             },
@@ -357,8 +360,13 @@ impl Links {
     /// Appends a record to a link's log. `None`: there is no such link, or its log is full. Then the link is given up: what was
     /// not told once only the snapshot on the next link can tell.
     pub fn record(&mut self, now: Micros, slot: u32, record: &Record<'_>) -> Option<u64> {
+        record.encode(|bytes| self.log(now, slot, bytes))
+    }
+
+    /// The same with a record's bytes, for who tells several links the same.
+    pub fn log(&mut self, now: Micros, slot: u32, bytes: &[u8]) -> Option<u64> {
         let link = self.table.get_mut(slot)?;
-        let offset = link.conn.record(record);
+        let offset = link.conn.log.push(bytes).ok();
         if offset.is_some() {
             self.table.mark(slot);
         } else {
@@ -447,7 +455,6 @@ impl Links {
                     peer,
                     proven: false,
                     probe: false,
-                    told: 0,
                     token: None,
                     made_at: now,
                 },
@@ -645,7 +652,6 @@ mod tests {
             peer,
             proven: false,
             probe: false,
-            told: 0,
             token: None,
             made_at: 0,
         };
@@ -690,14 +696,14 @@ mod tests {
         let (slot, peer) = linked(&mut links, 5, 1);
         assert!(matches!(links.change(), Some(LinkChange::Up { .. })));
         let mut told = 0;
-        while links.record(0, slot, &Record::Complete).is_some() {
+        while links.record(0, slot, &Record::Unsubscribe).is_some() {
             told += 1;
         }
         assert!((10..40).contains(&told), "{told} records of 33 B in 1,000 B");
         let reason = "log full";
         assert_eq!(links.change(), Some(LinkChange::Down { slot, peer, reason }));
         assert_eq!((links.to(9), links.counters.links_log_full), (None, 1));
-        assert_eq!(links.record(0, slot, &Record::Complete), None);
+        assert_eq!(links.record(0, slot, &Record::Unsubscribe), None);
         assert_eq!((links.change(), links.counters.links_log_full), (None, 1), "once");
     }
 }

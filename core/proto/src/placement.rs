@@ -3,6 +3,7 @@
 //! Owns the choice of a room's partition and owner (rendezvous hashing). Knows no connection.
 
 use crate::machine::Addr;
+use crate::scope::Scope;
 use crate::wire::Role;
 
 /// Partitions that brokers, or routers, may have.
@@ -62,9 +63,10 @@ impl Default for Placement {
 }
 
 impl Placement {
-    /// `brokers` and `routers` are numbers of partitions; what is out of bounds is taken for the nearest bound.
+    /// `brokers` and `routers` are numbers of partitions, powers of two; what is none is taken for the next lower one.
     pub fn new(epoch: u32, nodes: Vec<Node>, brokers: u16, routers: u16) -> Self {
-        let (brokers, routers) = (brokers.clamp(1, PARTITIONS_MAX), routers.clamp(1, PARTITIONS_MAX));
+        let power = |count: u16| 1 << count.clamp(1, PARTITIONS_MAX).ilog2();
+        let (brokers, routers) = (power(brokers), power(routers));
         let mut running = vec![Vec::new(); usize::from(brokers)];
         for node in &nodes {
             if node.role == Role::Broker && node.state == State::Running {
@@ -99,6 +101,16 @@ impl Placement {
     /// Numbers of partitions of brokers and of routers.
     pub fn partitions(&self) -> (u16, u16) {
         (self.brokers, self.routers)
+    }
+
+    /// The rooms that are a broker's or a router's by its partition; of others all.
+    pub fn scope(&self, node: u32) -> Scope {
+        let of = |node: &Node| match node.role {
+            Role::Broker => Scope::new(self.brokers, node.partition),
+            Role::Router => Scope::new(self.routers, node.partition),
+            _ => None,
+        };
+        self.node(node).and_then(of).unwrap_or(Scope::ALL)
     }
 
     /// The broker that owns `room`.
@@ -166,6 +178,13 @@ mod tests {
         });
         let placement = Placement::new(2, nodes, 4, 1);
         assert!((0..100).all(|room| placement.owner(room) == Some(room as u32 % 4 + 1)));
+    }
+
+    #[test]
+    fn numbers_of_partitions_are_powers_of_two() {
+        for (count, taken) in [(0, 1), (3, 2), (4, 4), (u16::MAX, PARTITIONS_MAX)] {
+            assert_eq!(Placement::new(1, Vec::new(), count, count).partitions(), (taken, taken));
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Ten known bugs, each behind a switch, to see that the suite finds it (`docs/testing.md`).
+//! Fourteen known bugs, each behind a switch, to see that the suite finds it (`docs/testing.md`).
 //!
 //! Without the feature `planted` every question is answered "no" at compile time, and nothing of this is left.
 
@@ -25,6 +25,14 @@ pub enum Bug {
     TailProbeStopsEarly,
     /// A broker numbers messages before it knows who wants them.
     NumbersBeforeInterest,
+    /// Of what several sources tell of a room the last counts, not the newest.
+    LastWordWins,
+    /// A gateway that starts again keeps the rooms of its earlier life.
+    EarlierLifeKept,
+    /// A snapshot takes nothing away: what was left while nobody told stays.
+    SnapshotsOnlyAdd,
+    /// A router passes on to its peers what came from one of them.
+    PeersPassOn,
 }
 
 #[cfg(feature = "planted")]

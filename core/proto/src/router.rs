@@ -1,20 +1,24 @@
-//! The router: takes each gateway's membership once and gives it to every broker that is linked.
+//! The router: takes its partition of each gateway's membership and gives it to the brokers that want it, and to its peers.
 //!
-//! Logs are reliable and in order per link; this role maps the offsets of a gateway's log to those of the brokers' logs, so
-//! that a gateway learns when every broker has what it said. Knows no message and no member.
+//! The replicas of a partition are peers without a leader: what a gateway tells one of them, that one tells the others, and who
+//! hears it from a peer tells its own brokers only, so nothing goes in circles. Logs are reliable and in order per link; this
+//! role maps the offsets of what it hears to those of what it tells, so that a gateway learns when every broker has what it
+//! said. Knows no message and no member.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::conn::{Conn, Control};
+use crate::conn::Control;
 use crate::door::{Door, DoorKey};
 use crate::handshake::{ClusterKeys, ResetSecret};
 use crate::hash::KeyedState;
-use crate::interest::Interest;
-use crate::limits::{GATEWAY_LEASE, ROOMS_MAX};
-use crate::links::{LinkChange, Links, LINK_BLOCKS};
+use crate::interest::{Change, Interest, Taken};
+use crate::limits::{GATEWAY_LEASE, NODES_MAX, ROOMS_MAX};
+use crate::links::{LinkChange, Links};
 use crate::machine::{Arrival, Entropy, Inbox, Machine, Micros, Outbox};
 use crate::node::{Identity, Node};
 use crate::placement::Placement;
+use crate::planted::{self, Bug};
+use crate::scope::Scope;
 use crate::wire::header::HEADER;
 use crate::wire::record::{Membership, Record};
 use crate::wire::{Code, Frames, Role};
@@ -33,13 +37,13 @@ pub struct RouterConfig {
 crate::counters! {
     /// What a router did.
     pub struct RouterCounters {
-        /// Membership changes taken from gateways.
+        /// Membership changes taken from gateways and peers.
         memberships_received,
-        /// Membership changes told to brokers.
+        /// Membership changes told to brokers and peers.
         memberships_sent,
         /// Snapshots of gateways taken whole.
         snapshots_received,
-        /// Records dropped: of a gateway's earlier life.
+        /// Records dropped: of a gateway's earlier life, or of what nobody began to tell.
         dropped_stale_epoch,
         /// Gateways forgotten because they stayed away.
         gateways_expired,
@@ -48,13 +52,36 @@ crate::counters! {
     }
 }
 
-struct GatewayLink {
-    slot: Option<u32>,
-    away_since: Micros,
-    /// Offsets of this gateway's log that some broker has not acknowledged: ours, and per broker link its own.
-    uncovered: VecDeque<(u64, Vec<(u32, u64)>)>,
+/// Who tells of membership on its link: a gateway of itself, a peer of gateways.
+struct Source {
+    slot: u32,
+    /// Offsets of its log that some broker has not got yet, each with the burst that passed it on.
+    uncovered: VecDeque<(u64, u64)>,
     logged: u64,
     covered: u64,
+    told: u64,
+}
+
+/// Who is told: a broker that subscribed, or a peer.
+struct Listener {
+    slot: u32,
+    scope: Scope,
+    peer: bool,
+    /// Whether it was told that it has been told everything.
+    complete: bool,
+    /// The offset of what it was told last, and how far a peer says that all its brokers are.
+    told: u64,
+    covered: u64,
+    /// Bursts that it has not confirmed, each with the offset of its last record here.
+    bursts: VecDeque<(u64, u64)>,
+}
+
+/// Where a gateway is linked: here, or at peers.
+struct Seen {
+    here: bool,
+    peers: BTreeSet<u32>,
+    /// Since when nowhere.
+    away_since: Micros,
 }
 
 /// The router.
@@ -62,12 +89,16 @@ pub struct Router {
     node: Node,
     links: Links,
     interest: Interest,
-    gateways: BTreeMap<u32, GatewayLink>,
-    /// Broker node to its link, and whether it was told that everything was told.
-    brokers: BTreeMap<u32, (u32, bool)>,
+    gateways: BTreeMap<u32, Seen>,
+    sources: BTreeMap<u32, Source>,
+    listeners: BTreeMap<u32, Listener>,
+    /// Datagrams so far that brought what had to be passed on.
+    burst: u64,
     placement: Placement,
     started: Option<Micros>,
+    complete: bool,
     rooms_max: usize,
+    changes: Vec<Change>,
     pub counters: RouterCounters,
     events: VecDeque<LinkChange>,
 }
@@ -85,10 +116,14 @@ impl Router {
             links: Links::new(door, config.cluster, crate::gateway::LINK_SOCKET),
             interest: Interest::new(hash),
             gateways: BTreeMap::new(),
-            brokers: BTreeMap::new(),
+            sources: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            burst: 0,
             placement: Placement::default(),
             started: None,
-            rooms_max: ROOMS_MAX, // over all gateways, tombstones included
+            complete: false,
+            rooms_max: ROOMS_MAX, // over all gateways
+            changes: Vec::new(),
             counters: RouterCounters::default(),
             events: VecDeque::new(),
             node,
@@ -102,7 +137,15 @@ impl Router {
         }
         self.node.stamp.placement = placement.epoch();
         self.started.get_or_insert(now);
+        let me = self.node.me.node;
+        let scope = placement.scope(me);
+        // Of two peers the one with the lower number dials.
+        let peers = placement.of(Role::Router).filter(|node| node.node > me);
+        let peers = peers.filter(|node| placement.scope(node.node) == scope);
+        self.links
+            .dial(now, peers.map(|node| (node.node, node.role, node.addr)));
         self.placement = placement;
+        self.complete(now);
     }
 
     pub fn set_buffers(&mut self, link: u32) {
@@ -111,7 +154,11 @@ impl Router {
 
     /// Why the router cannot serve yet, if it cannot.
     pub fn not_ready(&self) -> Option<&'static str> {
-        self.started.is_none().then_some("there is no placement yet")
+        match (self.started, self.complete) {
+            (None, _) => Some("there is no placement yet"),
+            (_, false) => Some("the rooms of gateways are not known yet"),
+            _ => None,
+        }
     }
 
     pub fn interest(&self) -> &Interest {
@@ -122,14 +169,9 @@ impl Router {
         &self.links
     }
 
-    /// Whether every gateway of the placement has told all its rooms, or had its time to.
-    fn settled(&self, now: Micros) -> bool {
-        let Some(started) = self.started else { return false };
-        now >= started + SETTLE
-            || self
-                .placement
-                .of(Role::Gateway)
-                .all(|node| self.interest.is_loaded(node.node))
+    /// The rooms of this router's partition.
+    fn scope(&self) -> Scope {
+        self.placement.scope(self.node.me.node)
     }
 
     fn take_link(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
@@ -153,143 +195,283 @@ impl Router {
                 _ => {}
             }
         }
-        for bytes in records {
-            if peer.role == Role::Gateway {
-                // Every record of a gateway's log counts, also what cannot be read, so that offsets agree.
-                self.logged(peer.node);
+        let mut heard = false;
+        for bytes in &records {
+            if let Some(source) = self.sources.get_mut(&peer.node) {
+                // Every record of its log counts, also what cannot be read, so that offsets agree.
+                source.logged += 1;
             }
-            let Some(record) = Record::read(&bytes) else {
+            let Some(record) = Record::read(bytes) else {
                 self.links.counters.link_dropped_frame += 1;
                 continue;
             };
             if self.links.link_record(slot, &record) {
                 continue;
             }
-            if peer.role != Role::Gateway || !self.membership(now, peer.node, peer.epoch, &record) {
-                self.links.counters.link_dropped_frame += 1;
+            match self.record(now, slot, peer, &record) {
+                Some(passed_on) => heard |= passed_on,
+                None => self.links.counters.link_dropped_frame += 1,
             }
+        }
+        if heard {
+            self.end_burst(peer.node);
         }
         self.links.after(now, slot, elicits);
         self.link_changes(now);
-        if acknowledged || peer.role == Role::Gateway {
+        if acknowledged || !records.is_empty() {
             self.cover(now);
         }
     }
 
-    fn logged(&mut self, gateway: u32) {
-        if let Some(link) = self.gateways.get_mut(&gateway) {
-            link.logged += 1;
+    /// Takes a record: whether it is to be covered. `None`: not this peer's to send.
+    fn record(&mut self, now: Micros, slot: u32, peer: Identity, record: &Record<'_>) -> Option<bool> {
+        let own = peer.role == Role::Gateway;
+        let life = (peer.node, peer.epoch);
+        match (peer.role, record) {
+            (Role::Gateway, Record::SnapshotBegin { scope, version }) => {
+                self.begin(peer.node, life, (*scope, *version));
+                Some(false)
+            }
+            (Role::Gateway, Record::Membership(membership)) => Some(self.membership(now, peer.node, life, membership)),
+            (Role::Gateway, Record::SnapshotEnd { scope, version }) => {
+                Some(self.end(now, peer.node, life, (*scope, *version), own))
+            }
+            (
+                Role::Router,
+                Record::GatewayBegin {
+                    node,
+                    epoch,
+                    scope,
+                    version,
+                },
+            ) => {
+                self.begin(peer.node, (*node, *epoch), (*scope, *version));
+                Some(false)
+            }
+            (
+                Role::Router,
+                Record::GatewayMembership {
+                    node,
+                    epoch,
+                    membership,
+                },
+            ) => Some(self.membership(now, peer.node, (*node, *epoch), membership)),
+            (
+                Role::Router,
+                Record::GatewayEnd {
+                    node,
+                    epoch,
+                    scope,
+                    version,
+                },
+            ) => Some(self.end(now, peer.node, (*node, *epoch), (*scope, *version), own)),
+            (Role::Router, Record::GatewaySeen { node, up }) => {
+                self.seen(now, *node, Some(peer.node), *up);
+                Some(false)
+            }
+            (Role::Router, Record::Covered { offset }) => {
+                let last = self.links.table.get(slot).map_or(0, |link| link.conn.log.last());
+                if let Some(listener) = self.listeners.get_mut(&peer.node) {
+                    listener.covered = (*offset).min(last).max(listener.covered);
+                }
+                Some(false)
+            }
+            (Role::Broker, Record::Subscribe { scope }) => {
+                self.listen(now, slot, peer, *scope);
+                Some(false)
+            }
+            (Role::Broker, Record::Unsubscribe) => {
+                self.listeners.remove(&peer.node);
+                Some(false)
+            }
+            _ => None,
         }
     }
 
-    /// Takes a gateway's record and passes it on. `false`: not a gateway's to send.
-    fn membership(&mut self, now: Micros, gateway: u32, epoch: u32, record: &Record<'_>) -> bool {
-        let mut changes = Vec::new();
-        let (alive, told) = match *record {
-            Record::SnapshotBegin { version } => {
-                let alive = self.interest.begin(gateway, epoch, version, &mut changes);
-                (
-                    alive,
-                    Record::GatewayBegin {
-                        node: gateway,
-                        epoch,
-                        version,
-                    },
-                )
+    fn begin(&mut self, source: u32, life: (u32, u32), snapshot: (Scope, u64)) {
+        self.changes.clear();
+        if !self.interest.begin(source, life, snapshot, &mut self.changes) {
+            self.counters.dropped_stale_epoch += 1;
+        }
+    }
+
+    fn membership(&mut self, now: Micros, source: u32, life: (u32, u32), membership: &Membership) -> bool {
+        self.counters.memberships_received += 1;
+        let (node, epoch) = life;
+        let full = membership.present && self.interest.len() >= self.rooms_max;
+        if full && !self.interest.knows(node, membership.room) {
+            self.refuse(now, node, membership.room);
+            return true;
+        }
+        self.changes.clear();
+        let taken = self.interest.apply(source, life, membership, &mut self.changes);
+        let (brokers, peers) = match taken {
+            Taken::Stale => {
+                self.counters.dropped_stale_epoch += 1;
+                return true;
             }
-            Record::Membership(membership) => {
-                self.counters.memberships_received += 1;
-                let full = membership.present && self.interest.kept() >= self.rooms_max;
-                if full && !self.interest.knows(gateway, membership.room) {
-                    self.refuse(now, gateway, membership.room);
-                    return true;
-                }
-                let alive = self.interest.apply(gateway, epoch, membership, &mut changes);
-                (
-                    alive,
-                    Record::GatewayMembership {
-                        node: gateway,
-                        epoch,
-                        membership,
-                    },
-                )
+            Taken::Open => return false,
+            // A peer may know less than we: it hears all that we hear of the gateway itself.
+            Taken::Known | Taken::News => {
+                let peers = source == node || planted::is(Bug::PeersPassOn);
+                (taken == Taken::News, peers)
             }
-            Record::SnapshotEnd { version } => {
-                self.counters.snapshots_received += 1;
-                let alive = self.interest.end(gateway, epoch, version, &mut changes);
-                (
-                    alive,
-                    Record::GatewayEnd {
-                        node: gateway,
-                        epoch,
-                        version,
-                    },
-                )
-            }
-            _ => return false,
         };
-        if !alive {
+        let membership = *membership;
+        let told = Record::GatewayMembership {
+            node,
+            epoch,
+            membership,
+        };
+        let Router {
+            links,
+            listeners,
+            counters,
+            ..
+        } = self;
+        if brokers || peers {
+            told.encode(|bytes| {
+                for listener in listeners.values_mut() {
+                    let wants = if listener.peer { peers } else { brokers };
+                    if !wants || !listener.scope.has(membership.room) {
+                        continue;
+                    }
+                    if let Some(offset) = links.log(now, listener.slot, bytes) {
+                        listener.told = offset;
+                        counters.memberships_sent += 1;
+                    }
+                }
+            });
+        }
+        true
+    }
+
+    fn end(&mut self, now: Micros, source: u32, life: (u32, u32), snapshot: (Scope, u64), own: bool) -> bool {
+        self.changes.clear();
+        let taken = self.interest.end(source, life, snapshot, &mut self.changes);
+        if taken == Taken::Stale {
             self.counters.dropped_stale_epoch += 1;
             return true;
         }
-        let mut offsets = Vec::with_capacity(self.brokers.len());
-        for (slot, _) in self.brokers.values() {
-            if let Some(offset) = self.links.record(now, *slot, &told) {
-                offsets.push((*slot, offset));
-                self.counters.memberships_sent += 1;
-            }
+        self.counters.snapshots_received += 1;
+        let (node, _) = life;
+        if !own && self.gateways.len() < NODES_MAX {
+            let away = Seen {
+                here: false,
+                peers: BTreeSet::new(),
+                away_since: now,
+            };
+            self.gateways.entry(node).or_insert(away);
         }
-        if let Some(link) = self.gateways.get_mut(&gateway) {
-            match link.uncovered.back_mut() {
-                // While there is no broker, all that is said waits for the same: the next broker.
-                Some((logged, waits)) if waits.is_empty() && offsets.is_empty() => *logged = link.logged,
-                _ => link.uncovered.push_back((link.logged, offsets)),
-            }
-        }
+        // A broker knows no more than we did, unless we had fallen behind: then only all that we know tells it what is gone.
+        let news = taken == Taken::News;
+        let peers = own || planted::is(Bug::PeersPassOn);
+        let wants = |listener: &Listener| if listener.peer { peers } else { news };
+        let told: Vec<u32> = self
+            .listeners
+            .iter()
+            .filter(|(_, listener)| wants(listener))
+            .map(|(listener, _)| *listener)
+            .collect();
+        told.into_iter().for_each(|listener| self.tell(now, listener, node));
+        self.complete(now);
         true
+    }
+
+    /// Tells a listener all that is known of a gateway, at once, so that nothing comes in between.
+    fn tell(&mut self, now: Micros, listener: u32, node: u32) {
+        let Router {
+            links,
+            interest,
+            listeners,
+            counters,
+            ..
+        } = self;
+        let Some(listener) = listeners.get_mut(&listener) else {
+            return;
+        };
+        let Some(epoch) = interest.epoch_of(node) else { return };
+        for (scope, version) in interest.wholes(node) {
+            let Some(scope) = scope.meet(listener.scope) else {
+                continue;
+            };
+            let (slot, mut offset) = (listener.slot, None);
+            let mut log = |record: &Record<'_>| offset = links.record(now, slot, record).or(offset);
+            log(&Record::GatewayBegin {
+                node,
+                epoch,
+                scope,
+                version,
+            });
+            for membership in interest.rooms_of(node, scope) {
+                counters.memberships_sent += 1;
+                log(&Record::GatewayMembership {
+                    node,
+                    epoch,
+                    membership,
+                });
+            }
+            log(&Record::GatewayEnd {
+                node,
+                epoch,
+                scope,
+                version,
+            });
+            listener.told = offset.unwrap_or(listener.told);
+        }
     }
 
     /// There is no place for a gateway's room; it hears so before it could take it for covered.
     fn refuse(&mut self, now: Micros, gateway: u32, room: u64) {
         self.counters.refused_full += 1;
-        if let Some(slot) = self.gateways.get(&gateway).and_then(|gateway| gateway.slot) {
+        if let Some(slot) = self.links.to(gateway) {
             let code = Code::Busy;
             self.links.record(now, slot, &Record::RoomRefused { room, code });
         }
     }
 
-    /// Tells gateways how far every broker is.
-    fn cover(&mut self, now: Micros) {
-        if self.brokers.is_empty() {
-            return;
+    /// What came from a source with one datagram is covered once all who listen have what they were told up to here.
+    fn end_burst(&mut self, source: u32) {
+        self.burst += 1;
+        let burst = self.burst;
+        if let Some(source) = self.sources.get_mut(&source) {
+            source.uncovered.push_back((source.logged, burst));
         }
-        let Router { links, gateways, .. } = self;
-        for gateway in gateways.values_mut() {
-            while let Some((offset, waits)) = gateway.uncovered.front() {
-                let done = waits.iter().all(|(slot, offset)| {
-                    links
-                        .table
-                        .get(*slot)
-                        .is_none_or(|link| link.conn.log.acknowledged() >= *offset)
-                });
-                if !done {
-                    break;
-                }
-                gateway.covered = gateway.covered.max(*offset);
-                gateway.uncovered.pop_front();
+        for listener in self.listeners.values_mut() {
+            let told = listener.told;
+            if listener.bursts.back().map_or(told > 0, |(_, last)| told > *last) {
+                listener.bursts.push_back((burst, told));
             }
-            let Some(slot) = gateway.slot else { continue };
-            if gateway.covered > 0
-                && gateway
-                    .uncovered
-                    .front()
-                    .is_none_or(|(offset, _)| *offset > gateway.covered)
-            {
-                let offset = gateway.covered;
-                if let Some(link) = links.table.get_mut(slot).filter(|link| link.data.told < offset) {
-                    link.data.told = offset;
-                    links.record(now, slot, &Record::Covered { offset });
-                }
+        }
+    }
+
+    /// Tells gateways and peers how far every broker is.
+    fn cover(&mut self, now: Micros) {
+        let (mut brokers, mut peers) = (u64::MAX, u64::MAX);
+        for listener in self.listeners.values_mut() {
+            let (upto, least) = if listener.peer {
+                (listener.covered, &mut peers)
+            } else {
+                let link = self.links.table.get(listener.slot);
+                (link.map_or(u64::MAX, |link| link.conn.log.acknowledged()), &mut brokers)
+            };
+            while listener.bursts.front().is_some_and(|(_, offset)| *offset <= upto) {
+                listener.bursts.pop_front();
+            }
+            let open = listener.bursts.front();
+            *least = open.map_or(u64::MAX, |(burst, _)| burst - 1).min(*least);
+        }
+        for (node, source) in &mut self.sources {
+            let own = self.listeners.get(node).is_none_or(|listener| !listener.peer);
+            let done = if own { brokers.min(peers) } else { brokers };
+            while let Some((offset, _)) = source.uncovered.front().filter(|(_, burst)| *burst <= done) {
+                source.covered = *offset;
+                source.uncovered.pop_front();
+            }
+            if source.covered > source.told {
+                let offset = source.covered;
+                source.told = offset;
+                self.links.record(now, source.slot, &Record::Covered { offset });
             }
         }
     }
@@ -297,111 +479,157 @@ impl Router {
     fn link_changes(&mut self, now: Micros) {
         while let Some(change) = self.links.change() {
             match change {
-                LinkChange::Up { slot, peer } if peer.role == Role::Gateway => {
-                    let gateway = GatewayLink {
-                        slot: Some(slot),
-                        away_since: now,
-                        uncovered: VecDeque::new(),
-                        logged: 0,
-                        covered: 0,
-                    };
-                    self.gateways.insert(peer.node, gateway);
-                }
-                LinkChange::Up { slot, peer } if peer.role == Role::Broker => self.subscribe(now, slot, peer.node),
-                LinkChange::Down { slot, peer, .. } => {
-                    if let Some(gateway) = self
-                        .gateways
-                        .get_mut(&peer.node)
-                        .filter(|gateway| gateway.slot == Some(slot))
-                    {
-                        gateway.slot = None;
-                        gateway.away_since = now;
-                    }
-                    if self.brokers.get(&peer.node).is_some_and(|(broker, _)| *broker == slot) {
-                        self.brokers.remove(&peer.node);
-                        // The slot will be another link's, whose log begins anew.
-                        for (_, waits) in self.gateways.values_mut().flat_map(|gateway| &mut gateway.uncovered) {
-                            waits.retain(|(waited, _)| *waited != slot);
-                        }
-                        self.cover(now);
-                    }
-                }
-                LinkChange::Up { .. } => {}
+                LinkChange::Up { slot, peer } => self.link_up(now, slot, peer),
+                LinkChange::Down { slot, peer, .. } => self.link_down(now, slot, peer),
             }
             self.events.push_back(change);
         }
     }
 
-    /// A broker's link is new: tell it all that is known of every gateway.
-    fn subscribe(&mut self, now: Micros, slot: u32, broker: u32) {
-        let mut ends = BTreeMap::new();
-        if let Some(link) = self.links.table.get_mut(slot) {
-            for (node, epoch, version) in self.interest.gateways() {
-                let whole = self.interest.is_loaded(node) && !self.interest.is_open(node);
-                let (seen, unseen) = self.interest.rooms_of(node);
-                let tell = |link: &mut Conn<LINK_BLOCKS>, rooms: Vec<Membership>| {
-                    for membership in rooms {
-                        link.record(&Record::GatewayMembership {
-                            node,
-                            epoch,
-                            membership,
-                        });
-                    }
-                };
-                self.counters.memberships_sent += (seen.len() + unseen.len()) as u64;
-                // What a snapshot that is on its way has not named stands until its end, which will be passed on.
-                tell(&mut link.conn, unseen);
-                link.conn.record(&Record::GatewayBegin { node, epoch, version });
-                tell(&mut link.conn, seen);
-                if whole {
-                    link.conn.record(&Record::GatewayEnd { node, epoch, version });
-                }
-                ends.insert(node, link.conn.log.last());
-            }
+    fn link_up(&mut self, now: Micros, slot: u32, peer: Identity) {
+        if !matches!(peer.role, Role::Gateway | Role::Router) {
+            return; // a broker says what it wants
         }
-        self.brokers.insert(broker, (slot, false));
-        // What gateways said and no broker had in time is in force once this broker has it.
-        for (node, end) in ends {
-            if let Some(gateway) = self.gateways.get_mut(&node) {
-                gateway
-                    .uncovered
-                    .iter_mut()
-                    .for_each(|(_, waits)| waits.push((slot, end)));
-            }
+        let source = Source {
+            slot,
+            uncovered: VecDeque::new(),
+            logged: 0,
+            covered: 0,
+            told: 0,
+        };
+        self.sources.insert(peer.node, source);
+        if peer.role == Role::Gateway {
+            return self.seen(now, peer.node, None, true);
         }
-        self.complete(now);
-        self.links.table.mark(slot);
+        self.listen(now, slot, peer, self.scope());
+        let here: Vec<u32> = self
+            .gateways
+            .iter()
+            .filter(|(_, seen)| seen.here)
+            .map(|(node, _)| *node)
+            .collect();
+        for node in here {
+            self.links.record(now, slot, &Record::GatewaySeen { node, up: true });
+        }
     }
 
-    /// Tells brokers that they know everything, once that is so.
-    fn complete(&mut self, now: Micros) {
-        if !self.settled(now) {
+    fn link_down(&mut self, now: Micros, slot: u32, peer: Identity) {
+        if self.sources.get(&peer.node).is_some_and(|source| source.slot == slot) {
+            self.sources.remove(&peer.node);
+            self.interest.leave(peer.node);
+            if peer.role == Role::Gateway {
+                self.seen(now, peer.node, None, false);
+            } else {
+                let seen: Vec<u32> = self.gateways.keys().copied().collect();
+                seen.into_iter()
+                    .for_each(|node| self.seen(now, node, Some(peer.node), false));
+            }
+        }
+        if self
+            .listeners
+            .get(&peer.node)
+            .is_some_and(|listener| listener.slot == slot)
+        {
+            self.listeners.remove(&peer.node);
+            self.cover(now);
+        }
+    }
+
+    /// A gateway's link came or went, here or at a peer.
+    fn seen(&mut self, now: Micros, node: u32, peer: Option<u32>, up: bool) {
+        if !self.gateways.contains_key(&node) && (!up || self.gateways.len() >= NODES_MAX) {
             return;
         }
-        for (slot, complete) in self.brokers.values_mut().filter(|(_, complete)| !complete) {
-            *complete = self.links.record(now, *slot, &Record::Complete).is_some();
+        let seen = self.gateways.entry(node).or_insert_with(|| Seen {
+            here: false,
+            peers: BTreeSet::new(),
+            away_since: now,
+        });
+        let was_away = seen.is_away();
+        match peer {
+            None => seen.here = up,
+            Some(peer) if up => drop(seen.peers.insert(peer)),
+            Some(peer) => drop(seen.peers.remove(&peer)),
+        }
+        if seen.is_away() && !was_away {
+            seen.away_since = now;
+        }
+        if peer.is_none() {
+            for listener in self.listeners.values().filter(|listener| listener.peer) {
+                self.links.record(now, listener.slot, &Record::GatewaySeen { node, up });
+            }
+        }
+    }
+
+    /// Somebody wants to hear of a scope: it is told all that is known of every gateway.
+    fn listen(&mut self, now: Micros, slot: u32, peer: Identity, scope: Scope) {
+        let listener = Listener {
+            slot,
+            scope,
+            peer: peer.role == Role::Router,
+            complete: peer.role == Role::Router,
+            told: 0,
+            covered: 0,
+            bursts: VecDeque::new(),
+        };
+        self.listeners.insert(peer.node, listener);
+        let gateways: Vec<u32> = self.interest.gateways().map(|(node, _)| node).collect();
+        gateways.into_iter().for_each(|node| self.tell(now, peer.node, node));
+        if let Some(listener) = self.listeners.get_mut(&peer.node).filter(|listener| listener.told > 0) {
+            // What gateways said and not all had in time is in force once this one has it too.
+            listener.bursts.push_back((1, listener.told));
+        }
+        self.complete(now);
+    }
+
+    /// Tells brokers that they know everything, once that is so: every gateway of the placement has told all its rooms, or had
+    /// its time to.
+    fn complete(&mut self, now: Micros) {
+        let Some(started) = self.started else { return };
+        let scope = self.scope();
+        let loaded = |node: &crate::placement::Node| self.interest.is_loaded(node.node, scope);
+        self.complete |= now >= started + SETTLE || self.placement.of(Role::Gateway).all(loaded);
+        if !self.complete {
+            return;
+        }
+        for listener in self.listeners.values_mut().filter(|listener| !listener.complete) {
+            listener.complete = true;
+            if let Some(scope) = listener.scope.meet(scope) {
+                self.links.record(now, listener.slot, &Record::Complete { scope });
+            }
         }
     }
 
     fn expire_gateways(&mut self, now: Micros) {
-        let expired = |gateway: &GatewayLink| gateway.slot.is_none() && now >= gateway.away_since + GATEWAY_LEASE;
+        let expired = |seen: &Seen| seen.is_away() && now >= seen.away_since + GATEWAY_LEASE;
         let gone: Vec<u32> = self
             .gateways
             .iter()
-            .filter(|(_, gateway)| expired(gateway))
+            .filter(|(_, seen)| expired(seen))
             .map(|(node, _)| *node)
             .collect();
         for node in gone {
             self.gateways.remove(&node);
-            let Some((_, epoch, _)) = self.interest.gateways().find(|(gateway, _, _)| *gateway == node) else {
+            let Some(epoch) = self.interest.epoch_of(node) else {
                 continue;
             };
             self.counters.gateways_expired += 1;
-            self.interest.gone(node, epoch, &mut Vec::new());
-            for (slot, _) in self.brokers.values() {
-                self.links.record(now, *slot, &Record::GatewayGone { node, epoch });
+            self.changes.clear();
+            self.interest.gone(node, epoch, Scope::ALL, &mut self.changes);
+            let own = self.scope();
+            for listener in self.listeners.values().filter(|listener| !listener.peer) {
+                if let Some(scope) = listener.scope.meet(own) {
+                    let gone = Record::GatewayGone { node, epoch, scope };
+                    self.links.record(now, listener.slot, &gone);
+                }
             }
         }
+    }
+}
+
+impl Seen {
+    fn is_away(&self) -> bool {
+        !self.here && self.peers.is_empty()
     }
 }
 
@@ -448,15 +676,12 @@ impl Machine for Router {
     }
 
     fn deadline(&self) -> Option<Micros> {
-        let complete = self
-            .started
-            .filter(|_| self.brokers.values().any(|(_, complete)| !complete))
-            .map(|at| at + SETTLE);
+        let complete = self.started.filter(|_| !self.complete).map(|at| at + SETTLE);
         let away = self
             .gateways
             .values()
-            .filter(|gateway| gateway.slot.is_none())
-            .map(|gateway| gateway.away_since + GATEWAY_LEASE)
+            .filter(|seen| seen.is_away())
+            .map(|seen| seen.away_since + GATEWAY_LEASE)
             .min();
         [self.links.deadline(), complete, away].into_iter().flatten().min()
     }
@@ -498,14 +723,19 @@ mod tests {
         };
         let mut router = Router::new(config, 1, Box::new(Zeros));
         router.rooms_max = 3;
+        let scope = Scope::ALL;
+        for gateway in [2, 3] {
+            router.begin(gateway, (gateway, 1), (scope, 0));
+            assert!(router.end(0, gateway, (gateway, 1), (scope, 0), true));
+        }
+        let said = |room: u64, version: u64, present: bool| Membership {
+            room,
+            check: 1,
+            version,
+            present,
+        };
         let mut say = |gateway: u32, room: u64, version: u64, present: bool| {
-            let membership = Membership {
-                room,
-                check: 1,
-                version,
-                present,
-            };
-            assert!(router.membership(0, gateway, 1, &Record::Membership(membership)));
+            assert!(router.membership(0, gateway, (gateway, 1), &said(room, version, present)));
             (router.interest.wanted().len(), router.counters.refused_full)
         };
         say(2, 10, 1, true);
@@ -514,15 +744,9 @@ mod tests {
         assert_eq!(say(3, 12, 2, true), (3, 1), "one too many");
         assert_eq!(say(2, 10, 3, true), (3, 1), "what is known may change");
         assert_eq!(say(2, 10, 4, false), (2, 1), "and end");
-        assert!(router.membership(0, 2, 1, &Record::SnapshotBegin { version: 5 }));
-        assert!(router.membership(0, 2, 1, &Record::SnapshotEnd { version: 5 }));
-        let membership = Membership {
-            room: 12,
-            check: 1,
-            version: 3,
-            present: true,
-        };
-        assert!(router.membership(0, 3, 1, &Record::Membership(membership)));
+        router.begin(2, (2, 1), (scope, 5));
+        assert!(router.end(0, 2, (2, 1), (scope, 5), true));
+        assert!(router.membership(0, 3, (3, 1), &said(12, 3, true)));
         assert_eq!(
             (router.interest.wanted(), router.counters.refused_full),
             (vec![(3, 10), (3, 12)], 1)

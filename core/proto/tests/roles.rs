@@ -13,6 +13,8 @@ use muster_proto::gateway::{Gateway, ANSWER_WAIT, SESSION_ROOMS};
 use muster_proto::limits::{GATEWAY_LEASE, MESSAGE_AGE_MAX, PUBLISH_ACK_DELAY_MAX, PUBLISH_ACK_MESSAGES};
 use muster_proto::machine::{Addr, Machine};
 use muster_proto::proxy::Proxy;
+use muster_proto::router::Router;
+use muster_proto::scope::Scope;
 use muster_proto::wire::header::{DatagramKind, Header, HEADER};
 use muster_proto::wire::publish::{Ack, LinkPublish, Positions, PROMPT};
 use muster_proto::wire::record::Record;
@@ -175,26 +177,10 @@ fn broker() -> Rig<Broker> {
     let mut rig = Rig::<Broker>::bare();
     rig.link(GATEWAY, Role::Gateway);
     rig.link(ROUTER, Role::Router);
-    names_gateway(&mut rig, 1);
-    rig.tell(1, &Record::Complete);
+    names_gateway(&mut rig, 1, GATEWAY, membership(1, true));
+    rig.tell(1, &Record::Complete { scope: Scope::ALL });
     assert_eq!(rig.machine.interest().wanted(), [(GATEWAY, room_id(ROOM))]);
     rig
-}
-
-/// A router tells of the gateway's only room.
-fn names_gateway(rig: &mut Rig<Broker>, router: usize) {
-    let (node, epoch, version) = (GATEWAY, EPOCH, 1);
-    rig.tell(router, &Record::GatewayBegin { node, epoch, version });
-    let membership = membership(version, true);
-    rig.tell(
-        router,
-        &Record::GatewayMembership {
-            node,
-            epoch,
-            membership,
-        },
-    );
-    rig.tell(router, &Record::GatewayEnd { node, epoch, version });
 }
 
 #[test]
@@ -235,12 +221,13 @@ fn a_broker_accounts_for_what_it_held_and_never_numbered() {
 fn a_gateway_that_a_new_router_never_hears_of_is_forgotten() {
     let wanted = |rig: &Rig<Broker>| rig.machine.interest().len();
     let mut rig = broker();
+    rig.frame(0, FrameKind::Close as u8, &[0]);
     pass(&mut rig, 2 * GATEWAY_LEASE);
     assert_eq!(wanted(&rig), 1, "a router that named it speaks for it");
     let router = rig.link(ROUTER, Role::Router);
     pass(&mut rig, 2 * GATEWAY_LEASE);
     assert_eq!(wanted(&rig), 1, "a router that still loads says nothing");
-    rig.tell(router, &Record::Complete);
+    rig.tell(router, &Record::Complete { scope: Scope::ALL });
     pass(&mut rig, GATEWAY_LEASE - 2_000_000);
     assert_eq!(wanted(&rig), 1, "the gateway has its lease to come back");
     pass(&mut rig, 4_000_000);
@@ -248,12 +235,167 @@ fn a_gateway_that_a_new_router_never_hears_of_is_forgotten() {
     assert_eq!(counter(&rig.machine, "gateways_expired"), 1);
 
     let mut rig = broker();
+    rig.frame(0, FrameKind::Close as u8, &[0]);
     let router = rig.link(ROUTER, Role::Router);
-    rig.tell(router, &Record::Complete);
+    rig.tell(router, &Record::Complete { scope: Scope::ALL });
     pass(&mut rig, GATEWAY_LEASE - 2_000_000);
-    names_gateway(&mut rig, router);
+    names_gateway(&mut rig, router, GATEWAY, membership(1, true));
     pass(&mut rig, 2 * GATEWAY_LEASE);
     assert_eq!(wanted(&rig), 1, "it came back in time");
+}
+
+/// Its link to the routers may be dead alone: its members would get nothing though it is there.
+#[test]
+fn a_gateway_that_is_linked_is_kept_also_where_routers_have_forgotten_it() {
+    let mut rig = broker();
+    let (node, epoch, scope) = (GATEWAY, EPOCH, Scope::ALL);
+    rig.tell(1, &Record::GatewayGone { node, epoch, scope });
+    pass(&mut rig, 2 * GATEWAY_LEASE);
+    assert_eq!(rig.machine.interest().len(), 1);
+    rig.frame(0, FrameKind::Close as u8, &[0]);
+    pass(&mut rig, 2_000_000);
+    assert_eq!(rig.machine.interest().len(), 0);
+}
+
+/// What a peer was told of membership: room versions, and where snapshots end.
+fn told<M: Subject>(rig: &mut Rig<M>, peer: usize) -> Vec<String> {
+    rig.pass(60_000, 5_000);
+    let records = rig.peers[peer].take_records();
+    let told = records.iter().filter_map(|bytes| match Record::read(bytes)? {
+        Record::GatewayMembership { node, membership, .. } => {
+            let sign = if membership.present { '+' } else { '-' };
+            Some(format!("{node}: {sign}{}", membership.version))
+        }
+        Record::GatewayEnd { node, version, .. } => Some(format!("{node}: all up to {version}")),
+        Record::GatewaySeen { node, up } => Some(format!("{node}: {}", if up { "seen" } else { "away" })),
+        Record::GatewayGone { node, .. } => Some(format!("{node}: gone")),
+        Record::Covered { .. } => Some("covered".into()),
+        Record::Complete { .. } => Some("complete".into()),
+        Record::SnapshotBegin { version, .. } => Some(format!("begins at {version}")),
+        Record::SnapshotEnd { .. } => Some("ends".into()),
+        Record::Membership(membership) => Some(format!("+{}", membership.version)),
+        Record::Subscribe { .. } => Some("subscribes".into()),
+        Record::Unsubscribe => Some("unsubscribes".into()),
+        _ => None,
+    });
+    told.collect()
+}
+
+/// 0: the gateway; 1: the broker; 3, 4: two peers.
+fn router() -> Rig<Router> {
+    let mut rig = Rig::<Router>::new();
+    assert_eq!(told(&mut rig, 0), ["covered"]);
+    assert_eq!(told(&mut rig, 1), ["1: +1", "1: all up to 1", "complete"]);
+    for (at, node) in [(3, 78), (4, 79)] {
+        assert_eq!(rig.link(node, Role::Router), at);
+        assert_eq!(told(&mut rig, at), ["1: +1", "1: all up to 1", "1: seen"]);
+    }
+    rig
+}
+
+/// A peer tells of another gateway's only room.
+fn peer_names(rig: &mut Rig<Router>, peer: usize) {
+    let (node, epoch, scope, version) = (77, EPOCH, Scope::ALL, 5);
+    let membership = membership(version, true);
+    for record in [
+        Record::GatewayBegin {
+            node,
+            epoch,
+            scope,
+            version,
+        },
+        Record::GatewayMembership {
+            node,
+            epoch,
+            membership,
+        },
+        Record::GatewayEnd {
+            node,
+            epoch,
+            scope,
+            version,
+        },
+    ] {
+        rig.tell(peer, &record);
+    }
+}
+
+#[test]
+fn what_a_router_hears_of_a_gateway_goes_to_brokers_and_peers_and_what_it_hears_of_a_peer_to_brokers_only() {
+    let mut rig = router();
+    rig.tell(0, &Record::Membership(membership(2, false)));
+    for peer in [1, 3, 4] {
+        assert_eq!(told(&mut rig, peer), ["1: -2"]);
+    }
+    peer_names(&mut rig, 3);
+    assert_eq!(told(&mut rig, 1), ["77: +5", "77: all up to 5"]);
+    assert_eq!(told(&mut rig, 3), ["covered"]);
+    assert_eq!(told(&mut rig, 4), [""; 0]);
+    // The same from another peer is no news.
+    peer_names(&mut rig, 4);
+    assert_eq!(told(&mut rig, 1), [""; 0]);
+    assert_eq!(told(&mut rig, 4), ["covered"]);
+}
+
+#[test]
+fn a_gateway_is_covered_once_every_broker_has_it_and_every_peer_has_covered_it() {
+    let mut rig = router();
+    rig.tell(0, &Record::Membership(membership(2, false)));
+    assert_eq!(told(&mut rig, 0), [""; 0]);
+    rig.tell(3, &Record::Covered { offset: 1 << 20 });
+    assert_eq!(told(&mut rig, 0), [""; 0]);
+    rig.tell(4, &Record::Covered { offset: 1 << 20 });
+    assert_eq!(told(&mut rig, 0), ["covered"]);
+    // Of a peer that is gone nothing is waited for.
+    rig.tell(0, &Record::Membership(membership(3, true)));
+    rig.tell(3, &Record::Covered { offset: 1 << 21 });
+    assert_eq!(told(&mut rig, 0), [""; 0]);
+    rig.frame(4, FrameKind::Close as u8, &[0]);
+    assert_eq!(told(&mut rig, 0), ["covered"]);
+}
+
+#[test]
+fn a_router_forgets_a_gateway_that_neither_it_nor_a_peer_has_a_link_to() {
+    let wanted = |rig: &Rig<Router>| rig.machine.interest().len();
+    let mut rig = router();
+    rig.tell(
+        3,
+        &Record::GatewaySeen {
+            node: GATEWAY,
+            up: true,
+        },
+    );
+    rig.frame(0, FrameKind::Close as u8, &[0]);
+    assert_eq!(told(&mut rig, 4), ["1: away"]);
+    pass(&mut rig, 2 * GATEWAY_LEASE);
+    assert_eq!(wanted(&rig), 1, "a peer has it");
+    rig.tell(
+        3,
+        &Record::GatewaySeen {
+            node: GATEWAY,
+            up: false,
+        },
+    );
+    pass(&mut rig, GATEWAY_LEASE - 1_000_000);
+    assert_eq!(wanted(&rig), 1);
+    pass(&mut rig, 2_000_000);
+    assert_eq!(wanted(&rig), 0);
+    assert_eq!(told(&mut rig, 1), ["1: gone"]);
+}
+
+#[test]
+fn a_gateway_tells_another_router_all_when_its_home_is_lost() {
+    let mut rig = gateway();
+    rig.join(0, 7, ROOM, Positions::default());
+    assert_eq!(told(&mut rig, 3), ["begins at 0", "ends", "+1"]);
+    rig.frame(3, FrameKind::Close as u8, &[0]);
+    let again = rig.link(ROUTER, Role::Router);
+    assert_eq!(told(&mut rig, again), ["begins at 1", "+1", "ends"]);
+    head(&mut rig, 1, 4);
+    assert_eq!(answers(&mut rig, 0), []);
+    rig.tell(again, &Record::Covered { offset: 1 << 20 });
+    pass(&mut rig, 50_000);
+    assert_eq!(answers(&mut rig, 0), [(7, Ok(()))]);
 }
 
 #[test]
@@ -1101,19 +1243,9 @@ fn two_names_with_one_number_are_never_one_room() {
     assert_eq!(code.map(|ack| ack.code).next_back(), Some(Code::NameCollision));
 
     let other = rig.link(77, Role::Gateway);
-    let (node, epoch, version) = (77, EPOCH, 1);
-    let mut membership = membership(version, true);
+    let mut membership = membership(1, true);
     membership.check ^= 1;
-    rig.tell(2, &Record::GatewayBegin { node, epoch, version });
-    rig.tell(
-        2,
-        &Record::GatewayMembership {
-            node,
-            epoch,
-            membership,
-        },
-    );
-    rig.tell(2, &Record::GatewayEnd { node, epoch, version });
+    names_gateway(&mut rig, 2, 77, membership);
     rig.turn();
     let refused = (room_id(ROOM), Code::NameCollision);
     assert_eq!(refusals(&mut rig, other), [refused]);

@@ -6,6 +6,7 @@ use muster_proto::door::{reset_token, Knock};
 use muster_proto::handshake::InitiatorKey;
 use muster_proto::log::{LogReceiver, LogSender};
 use muster_proto::machine::{Addr, Entropy, Outbox};
+use muster_proto::scope::Scope;
 use muster_proto::wire::frame::{append, Status};
 use muster_proto::wire::publish::{published, Ack, LinkPublish, Positions, Publish};
 use muster_proto::wire::record::Record;
@@ -304,6 +305,14 @@ fn frame(frame: &Frame<'_>, expected: &Value, out: &mut Writer<'_>) -> Value {
     }
 }
 
+/// A record's fields with those of its scope.
+fn scoped(scope: Scope, mut fields: Value) -> Value {
+    let (count, index) = scope.part();
+    fields["count"] = json!(count);
+    fields["index"] = json!(index);
+    fields
+}
+
 fn record(record: &Record<'_>) -> Value {
     match record {
         Record::Authenticate { credential } => json!({"credential": hex(credential)}),
@@ -339,14 +348,25 @@ fn record(record: &Record<'_>) -> Value {
             json!({"request": request, "handle": handle, "place": index, "start": positions(start), "gaps": gaps})
         }
         Record::Opened { request, handle } => json!({"request": request, "handle": handle}),
-        Record::SnapshotBegin { version } | Record::SnapshotEnd { version } => json!({ "version": version }),
+        Record::SnapshotBegin { scope, version } | Record::SnapshotEnd { scope, version } => {
+            scoped(*scope, json!({ "version": version }))
+        }
         Record::Membership(known) => {
             json!({"room": known.room, "check": known.check, "version": known.version, "present": known.present})
         }
         Record::Covered { offset } => json!({ "offset": offset }),
-        Record::GatewayBegin { node, epoch, version } | Record::GatewayEnd { node, epoch, version } => {
-            json!({"node": node, "epoch": epoch, "version": version})
+        Record::GatewayBegin {
+            node,
+            epoch,
+            scope,
+            version,
         }
+        | Record::GatewayEnd {
+            node,
+            epoch,
+            scope,
+            version,
+        } => scoped(*scope, json!({"node": node, "epoch": epoch, "version": version})),
         Record::GatewayMembership {
             node,
             epoch,
@@ -355,8 +375,10 @@ fn record(record: &Record<'_>) -> Value {
             "node": node, "epoch": epoch, "room": known.room, "check": known.check, "version": known.version,
             "present": known.present,
         }),
-        Record::GatewayGone { node, epoch } => json!({"node": node, "epoch": epoch}),
-        Record::Complete => json!({}),
+        Record::GatewayGone { node, epoch, scope } => scoped(*scope, json!({"node": node, "epoch": epoch})),
+        Record::Complete { scope } | Record::Subscribe { scope } => scoped(*scope, json!({})),
+        Record::Unsubscribe => json!({}),
+        Record::GatewaySeen { node, up } => json!({"node": node, "up": up}),
         Record::LinkReady { token } => json!({"token": hex(token)}),
         Record::RoomRefused { room, code } => json!({"room": room, "code": *code as u8}),
     }

@@ -20,6 +20,8 @@ pub const FORGET: Micros = 34 * SECOND;
 /// How long after a killed process is back every member receives again, also where one datagram of twenty is lost.
 pub const BACK_MAX: Micros = 2 * SECOND;
 const KILL_EVERY: Micros = 6 * SECOND;
+/// So many processes are killed one after the other.
+const KILLED_MAX: usize = 6;
 
 /// Probabilities per million, and times, of one direction of a path.
 #[derive(Clone, Copy, Debug, Default)]
@@ -100,6 +102,9 @@ pub struct Plan {
     pub gateways: usize,
     pub proxies: usize,
     pub brokers: usize,
+    pub routers: usize,
+    /// In how many partitions brokers and routers stand.
+    pub partitions: (usize, usize),
     pub rooms: Vec<String>,
     pub clients: Vec<ClientPlan>,
     pub links: Weather,
@@ -123,6 +128,32 @@ fn clock(seed: u64) -> Micros {
         0 => 0,
         1 => (1 << 32) - 4 * SECOND,
         _ => (1 << 32) * MS - 4 * SECOND,
+    }
+}
+
+/// How many brokers and routers there are, and in how many partitions.
+struct Topology {
+    brokers: usize,
+    routers: usize,
+    partitions: (usize, usize),
+}
+
+impl Topology {
+    /// In half of the seeds one router; `brokers` in one partition, in a quarter of them in more.
+    fn draw(seed: u64, brokers: usize) -> Topology {
+        let mut draw = Draw(Dice::new(seed ^ 0x7090));
+        let counts = |draw: &mut Draw| (1 << draw.below(3), draw.within(1, 2) as usize);
+        let (router_parts, router_replicas) = if draw.chance(50) { (1, 1) } else { counts(&mut draw) };
+        let (broker_parts, broker_replicas) = if draw.chance(75) {
+            (1, brokers)
+        } else {
+            counts(&mut draw)
+        };
+        Topology {
+            brokers: broker_parts * broker_replicas,
+            routers: router_parts * router_replicas,
+            partitions: (broker_parts, router_parts),
+        }
     }
 }
 
@@ -186,6 +217,11 @@ impl Plan {
         let gateways = if draw.chance(50) { 1 } else { 2 };
         let proxies = if draw.chance(60) { 1 } else { 2 };
         let brokers = if draw.chance(80) { 1 } else { 2 };
+        let Topology {
+            brokers,
+            routers,
+            partitions,
+        } = Topology::draw(seed, brokers);
         let crowd = draw.chance(15);
         let rooms: usize = if draw.chance(12) {
             draw.within(20, 60) as usize
@@ -291,7 +327,7 @@ impl Plan {
             };
             (links, sessions) = (quiet(links), quiet(sessions));
         }
-        let servers = gateways + proxies + brokers + 1;
+        let servers = gateways + proxies + brokers + routers;
         let all = servers + clients.len();
         let mut faults = Vec::new();
         if process_faults && !calm {
@@ -357,6 +393,8 @@ impl Plan {
             gateways,
             proxies,
             brokers,
+            routers,
+            partitions,
             rooms,
             clients,
             links,
@@ -375,7 +413,8 @@ impl Plan {
             let process = draw.below(gateways as u64) as usize;
             plan.faults.push((at, Fault::Remove { process }));
             if draw.chance(50) {
-                let (process, down) = (servers - 1, draw.within(5 * MS, SECOND));
+                let process = servers - 1 - draw.below(routers as u64) as usize;
+                let down = draw.within(5 * MS, SECOND);
                 plan.faults.push((at + 200 * MS, Fault::Kill { process, down }));
             }
         }
@@ -414,14 +453,23 @@ impl Plan {
             loss: if draw.chance(80) { 50_000 } else { 0 },
             ..Weather::default()
         };
-        let mut processes = vec![0, 1, 2, 3];
+        let Topology {
+            brokers,
+            routers,
+            partitions,
+        } = Topology::draw(seed, 1);
+        let servers = 2 + brokers + routers;
+        let mut processes: Vec<usize> = (0..servers).collect();
+        while processes.len() > KILLED_MAX {
+            processes.swap_remove(draw.below(processes.len() as u64) as usize);
+        }
         let (mut faults, mut heal) = (Vec::new(), 2 * SECOND);
         while !processes.is_empty() {
             let process = processes.swap_remove(draw.below(processes.len() as u64) as usize);
             let (at, down) = (heal + draw.below(SECOND / 2), 50 * MS + draw.skewed(3 * SECOND));
             faults.push((at, Fault::Kill { process, down }));
             if draw.chance(50) {
-                let process = (process + draw.within(1, 3) as usize) % 4;
+                let process = (process + draw.within(1, servers as u64 - 1) as usize) % servers;
                 faults.push((at, Fault::Kill { process, down }));
             }
             heal += KILL_EVERY;
@@ -430,7 +478,9 @@ impl Plan {
             clock: clock(seed),
             gateways: 1,
             proxies: 1,
-            brokers: 1,
+            brokers,
+            routers,
+            partitions,
             rooms,
             clients,
             links: weather,
@@ -491,6 +541,8 @@ impl Plan {
             gateways: 1,
             proxies,
             brokers: 1,
+            routers: 1,
+            partitions: (1, 1),
             rooms: (0..count).map(|at| format!("live:room-{at}")).collect(),
             clients,
             links: weather,
@@ -549,6 +601,8 @@ impl Plan {
             gateways: 1,
             proxies: 1,
             brokers: 1,
+            routers: 1,
+            partitions: (1, 1),
             rooms,
             clients,
             links: weather,
@@ -568,7 +622,7 @@ impl Plan {
     }
 
     pub fn servers(&self) -> usize {
-        self.gateways + self.proxies + self.brokers + 1
+        self.gateways + self.proxies + self.brokers + self.routers
     }
 
     /// Whether a process dies for good.
@@ -578,9 +632,19 @@ impl Plan {
             .any(|(_, fault)| matches!(fault, Fault::Remove { .. }))
     }
 
-    /// What stands at a process's index: gateways first, then proxies, brokers, the router, clients.
+    /// Of a broker or a router: its partition.
+    pub fn partition(&self, process: usize) -> usize {
+        let first = self.gateways + self.proxies;
+        match self.kind(process) {
+            Kind::Broker => (process - first) % self.partitions.0,
+            Kind::Router => (process - first - self.brokers) % self.partitions.1,
+            _ => 0,
+        }
+    }
+
+    /// What stands at a process's index: gateways first, then proxies, brokers, routers, clients.
     pub fn kind(&self, process: usize) -> Kind {
-        let bounds = [self.gateways, self.proxies, self.brokers, 1];
+        let bounds = [self.gateways, self.proxies, self.brokers, self.routers];
         let kinds = [Kind::Gateway, Kind::Proxy, Kind::Broker, Kind::Router];
         let mut left = process;
         for (bound, kind) in bounds.into_iter().zip(kinds) {

@@ -290,8 +290,13 @@ impl World {
     }
 
     fn placement(&self) -> Placement {
-        let node = |process| Node::new(node_of(process), role_of(self.plan.kind(process)), link_addr(process));
-        Placement::new(1, (0..self.plan.servers()).map(node).collect(), 1, 1)
+        let node = |process| Node {
+            partition: self.plan.partition(process) as u16,
+            ..Node::new(node_of(process), role_of(self.plan.kind(process)), link_addr(process))
+        };
+        let (brokers, routers) = self.plan.partitions;
+        let nodes = (0..self.plan.servers()).map(node);
+        Placement::new(1, nodes.collect(), brokers as u16, routers as u16)
     }
 
     fn endpoints(&self, kind: Kind) -> Vec<Endpoint> {
@@ -1129,12 +1134,16 @@ impl World {
             ));
         }
         wanted.sort_unstable();
+        let (brokers, routers) = self.plan.partitions;
         for (process, known) in self.processes.iter().enumerate() {
-            let (who, known) = match &known.role {
-                Role::Broker(broker) => ("broker", broker.interest().wanted()),
-                Role::Router(router) => ("router", router.interest().wanted()),
+            let (who, known, partitions) = match &known.role {
+                Role::Broker(broker) => ("broker", broker.interest().wanted(), brokers),
+                Role::Router(router) => ("router", router.interest().wanted(), routers),
                 _ => continue,
             };
+            let partition = self.plan.partition(process) as u64;
+            let of_partition = |(_, room): &&(u32, u64)| room % partitions as u64 == partition;
+            let wanted: Vec<(u32, u64)> = wanted.iter().filter(of_partition).copied().collect();
             if known != wanted {
                 return Err(format!(
                     "{who} {process} believes that {known:?} is wanted where {wanted:?} is"
@@ -1147,6 +1156,18 @@ impl World {
     fn room_id(&self, room: usize) -> u64 {
         let name = RoomName::parse(&self.plan.rooms[room]).expect("rooms have good names");
         name.key(&NAME_KEY).id
+    }
+
+    /// Whether two servers, the first of which stands behind the second, keep a link.
+    fn are_linked(&self, one: usize, other: usize) -> bool {
+        let (brokers, routers) = self.plan.partitions;
+        let [of_one, of_other] = [one, other].map(|process| self.plan.partition(process));
+        match (self.plan.kind(one), self.plan.kind(other)) {
+            (Kind::Router, Kind::Router) => of_one == of_other,
+            (Kind::Router, Kind::Broker) => of_one % brokers == of_other % routers,
+            (Kind::Router, Kind::Gateway) | (Kind::Broker, Kind::Gateway | Kind::Proxy) => true,
+            _ => false,
+        }
     }
 
     /// Nothing storms when nothing happens, and nothing grew beyond its bound.
@@ -1167,9 +1188,9 @@ impl World {
                 self.plan.clients.len()
             ));
         }
-        let links = (self.plan.gateways * (self.plan.brokers + 1)
-            + self.plan.proxies * self.plan.brokers
-            + self.plan.brokers) as u64;
+        let servers = 0..self.plan.servers();
+        let links = servers.clone().flat_map(|one| (0..one).map(move |other| (one, other)));
+        let links = links.filter(|(one, other)| self.are_linked(*one, *other)).count() as u64;
         let idle = self.net.sent - self.sent_before_last_second;
         let idle_max = links * IDLE_LINK_DATAGRAMS + sessions * IDLE_SESSION_DATAGRAMS;
         if idle > idle_max {

@@ -1,12 +1,16 @@
-//! Ten known bugs, one at a time: each is found (`docs/testing.md`). Those that seeds can't show are found by a small test of
+//! Fourteen known bugs, one at a time: each is found (`docs/testing.md`). Those that seeds can't show are found by a small test of
 //! the part itself, which passes without the bug.
 
 use muster_proto::codec::Writer;
 use muster_proto::conn::{Conn, Reject, Stamp, TAIL_PROBES};
+use muster_proto::hash::KeyedState;
+use muster_proto::interest::{Change, Interest};
 use muster_proto::machine::{Addr, Outbox};
 use muster_proto::planted::{set, Bug};
+use muster_proto::scope::Scope;
 use muster_proto::seal::{KeyCache, Secret};
 use muster_proto::wire::header::{Header, HEADER};
+use muster_proto::wire::record::Membership;
 use muster_proto::wire::room::{Message, RoomBlock};
 use muster_proto::wire::{PublisherId, StreamId};
 use muster_sim::{run, Plan};
@@ -68,6 +72,39 @@ fn sealed(conn: &mut Conn<16>, now: u64) -> Vec<u8> {
         true
     });
     outbox.bytes(&outbox.parcels()[0]).to_vec()
+}
+
+/// What is known of gateway 7 once several sources have told of it.
+struct Told(Interest, Vec<Change>);
+
+impl Told {
+    fn new() -> Self {
+        Told(Interest::new(KeyedState::new(1, 2)), Vec::new())
+    }
+
+    fn snapshot(&mut self, source: u32, epoch: u32, version: u64, rooms: &[u64]) {
+        let (life, snapshot) = ((7, epoch), (Scope::ALL, version));
+        self.0.begin(source, life, snapshot, &mut self.1);
+        for room in rooms {
+            self.change(source, epoch, *room, 1, true);
+        }
+        self.0.end(source, life, snapshot, &mut self.1);
+    }
+
+    fn change(&mut self, source: u32, epoch: u32, room: u64, version: u64, present: bool) {
+        let check = room;
+        let membership = Membership {
+            room,
+            check,
+            version,
+            present,
+        };
+        self.0.apply(source, (7, epoch), &membership, &mut self.1);
+    }
+
+    fn wants(&self, rooms: &[u64]) -> bool {
+        self.0.wanted().iter().map(|(_, room)| *room).eq(rooms.iter().copied())
+    }
 }
 
 fn open(conn: &mut Conn<16>, datagram: &[u8]) -> Result<usize, Reject> {
@@ -160,4 +197,37 @@ fn leave_overtakes_join() {
 #[test]
 fn broker_numbers_before_its_interest_is_loaded() {
     seeds_find(Bug::NumbersBeforeInterest);
+}
+
+#[test]
+fn of_several_sources_the_last_word_counts() {
+    part_finds(Bug::LastWordWins, || {
+        let mut told = Told::new();
+        told.snapshot(1, 1, 3, &[10, 11]);
+        told.snapshot(2, 1, 3, &[10, 11]);
+        told.change(1, 1, 10, 4, false);
+        told.change(1, 1, 10, 5, true);
+        told.change(2, 1, 10, 4, false);
+        told.wants(&[10, 11])
+    });
+}
+
+#[test]
+fn a_gateways_earlier_life_is_kept() {
+    part_finds(Bug::EarlierLifeKept, || {
+        let mut told = Told::new();
+        told.snapshot(1, 1, 3, &[10, 11]);
+        told.snapshot(1, 2, 1, &[11]);
+        told.wants(&[11])
+    });
+}
+
+#[test]
+fn a_snapshot_takes_nothing_away() {
+    seeds_find(Bug::SnapshotsOnlyAdd);
+}
+
+#[test]
+fn routers_pass_on_what_came_from_a_peer() {
+    seeds_find(Bug::PeersPassOn);
 }

@@ -106,6 +106,8 @@ fn quiet() -> Plan {
         gateways: 1,
         proxies: 1,
         brokers: 1,
+        routers: 1,
+        partitions: (1, 1),
         rooms: vec!["live:room".into()],
         clients: vec![
             ClientPlan {

@@ -14,6 +14,7 @@ use crate::conn::Control;
 use crate::door::{Door, DoorKey};
 use crate::handshake::{ClusterKeys, ResetSecret};
 use crate::hash::KeyedState;
+use crate::homes::{Homes, Move};
 use crate::interest::{Change, Interest};
 use crate::limits::{GATEWAY_LEASE, ROOMS_MAX};
 use crate::links::{LinkChange, Links};
@@ -23,6 +24,7 @@ use crate::node::{Identity, Node};
 use crate::placement::Placement;
 use crate::planted::{self, Bug};
 use crate::ring::Arena;
+use crate::scope::Scope;
 use crate::segments::Segments;
 use crate::wire::header::HEADER;
 use crate::wire::record::Record;
@@ -109,9 +111,9 @@ crate::counters! {
     }
 }
 
-/// What a router has told on its present link.
-#[derive(Default)]
+/// What a router has told since this broker subscribed to it.
 struct Told {
+    scope: Scope,
     gateways: BTreeSet<u32>,
     complete: bool,
 }
@@ -168,12 +170,14 @@ pub struct Broker {
     name_key: [u8; 16],
     generation: u32,
     rooms_max: usize,
-    /// Routers that have told everything, by node. A broker that has heard one is running from then on.
-    complete: HashSet<u32>,
+    /// Parts of its rooms of which some router has told everything. A broker that has heard all is running from then on.
+    complete: BTreeSet<Scope>,
     running: bool,
+    homes: Homes,
+    /// Those that it has subscribed to.
     routers: BTreeMap<u32, Told>,
-    /// Gateways that no router names though one has named all that it knows, and since when.
-    unnamed: BTreeMap<u32, Micros>,
+    /// Gateways that no router of a part names though one has named all that it knows, and since when.
+    unnamed: BTreeMap<(u32, Scope), Micros>,
     withheld: Vec<u32>,
     withheld_at: Option<Micros>,
     sweep_at: Micros,
@@ -211,8 +215,9 @@ impl Broker {
             name_key: config.name_key,
             generation: 0,
             rooms_max: ROOMS_MAX,
-            complete: HashSet::new(),
+            complete: BTreeSet::new(),
             running: false,
+            homes: Homes::new(config.me.node),
             routers: BTreeMap::new(),
             unnamed: BTreeMap::new(),
             withheld: Vec::new(),
@@ -233,11 +238,64 @@ impl Broker {
             return;
         }
         self.node.stamp.placement = placement.epoch();
-        self.links.dial(
-            now,
-            placement.of(Role::Router).map(|node| (node.node, node.role, node.addr)),
-        );
+        let me = self.node.me.node;
+        let scope = placement.scope(me);
+        let needed = placement.of(Role::Router);
+        let needed = needed.filter(|node| placement.scope(node.node).meet(scope).is_some());
+        self.links
+            .dial(now, needed.map(|node| (node.node, node.role, node.addr)));
+        if (placement.partitions(), scope) != (self.placement.partitions(), self.scope()) {
+            let routers: Vec<u32> = self.routers.keys().copied().collect();
+            routers.into_iter().for_each(|node| self.unsubscribe(now, node));
+            self.homes = Homes::new(me);
+        }
         self.placement = placement;
+        self.review_homes(now);
+    }
+
+    /// The rooms of this broker's partition.
+    fn scope(&self) -> Scope {
+        self.placement.scope(self.node.me.node)
+    }
+
+    /// The part of its rooms that a router's partition has, if any.
+    fn part(&self, router: u16) -> Option<Scope> {
+        Scope::new(self.placement.partitions().1, router)?.meet(self.scope())
+    }
+
+    /// Subscribes to the routers that are to tell it from now on.
+    fn review_homes(&mut self, now: Micros) {
+        let (links, placement) = (&self.links, &self.placement);
+        let (scope, partitions) = (self.scope(), placement.partitions().1);
+        let needed = |router| Scope::new(partitions, router).is_some_and(|router| router.meet(scope).is_some());
+        let moves = self.homes.review(now, placement, needed, |node| links.since(node));
+        for step in moves {
+            match step {
+                Move::Begin { partition, node } => self.subscribe(now, partition, node),
+                Move::End { node } => self.unsubscribe(now, node),
+            }
+        }
+    }
+
+    fn subscribe(&mut self, now: Micros, partition: u16, router: u32) {
+        let (Some(scope), Some(slot)) = (self.part(partition), self.links.to(router)) else {
+            return;
+        };
+        self.links.record(now, slot, &Record::Subscribe { scope });
+        let told = Told {
+            scope,
+            gateways: BTreeSet::new(),
+            complete: false,
+        };
+        self.routers.insert(router, told);
+    }
+
+    fn unsubscribe(&mut self, now: Micros, router: u32) {
+        self.routers.remove(&router);
+        self.interest.leave(router);
+        if let Some(slot) = self.links.to(router) {
+            self.links.record(now, slot, &Record::Unsubscribe);
+        }
     }
 
     pub fn set_buffers(&mut self, link: u32) {
@@ -372,49 +430,84 @@ impl Broker {
     /// Takes a router's record. `false`: not a router's to send.
     fn membership(&mut self, now: Micros, router: u32, record: &Record<'_>) -> bool {
         let mut changes = Vec::new();
-        let told = self.routers.entry(router).or_default();
-        match *record {
-            Record::GatewayBegin { node, epoch, version } => {
-                self.interest.begin(node, epoch, version, &mut changes);
-                if self.interest.has(node) {
-                    told.gateways.insert(node);
+        let told = self.routers.get_mut(&router);
+        match (told, record) {
+            (
+                Some(told),
+                Record::GatewayBegin {
+                    node,
+                    epoch,
+                    scope,
+                    version,
+                },
+            ) => {
+                let (life, snapshot) = ((*node, *epoch), (*scope, *version));
+                if self.interest.begin(router, life, snapshot, &mut changes) {
+                    told.gateways.insert(*node);
                 }
             }
-            Record::GatewayMembership {
-                node,
-                epoch,
-                membership,
-            } => {
-                let full = self.interest.kept() >= self.rooms_max;
-                if full && !self.interest.knows(node, membership.room) {
-                    if membership.present {
-                        self.refuse_room(now, node, membership.room, Code::Busy);
-                    }
+            (
+                Some(_),
+                Record::GatewayMembership {
+                    node,
+                    epoch,
+                    membership,
+                },
+            ) => {
+                let full = membership.present && self.interest.len() >= self.rooms_max;
+                if full && !self.interest.knows(*node, membership.room) {
+                    self.refuse_room(now, *node, membership.room, Code::Busy);
                     return true;
                 }
-                self.interest.apply(node, epoch, membership, &mut changes);
+                self.interest.apply(router, (*node, *epoch), membership, &mut changes);
             }
-            Record::GatewayEnd { node, epoch, version } => {
-                self.interest.end(node, epoch, version, &mut changes);
+            (
+                Some(_),
+                Record::GatewayEnd {
+                    node,
+                    epoch,
+                    scope,
+                    version,
+                },
+            ) => {
+                let (life, snapshot) = ((*node, *epoch), (*scope, *version));
+                self.interest.end(router, life, snapshot, &mut changes);
             }
-            Record::GatewayGone { node, epoch } => {
-                told.gateways.remove(&node);
-                self.interest.gone(node, epoch, &mut changes);
+            (Some(told), Record::GatewayGone { node, scope, .. }) => {
+                // The router has waited long enough.
+                told.gateways.remove(node);
+                self.unnamed.insert((*node, *scope), now.saturating_sub(GATEWAY_LEASE));
+                self.forget_unnamed(now);
             }
-            Record::Complete => {
+            (Some(told), Record::Complete { scope }) => {
                 told.complete = true;
-                self.complete.insert(router);
-                self.running = self
-                    .placement
-                    .of(Role::Router)
-                    .all(|node| self.complete.contains(&node.node));
+                self.complete.insert(*scope);
+                self.running |= self.is_complete();
+                if let Some(old) = self.homes.settled(router) {
+                    self.unsubscribe(now, old);
+                }
             }
+            // What it sent before it heard that it is asked no more.
+            (
+                None,
+                Record::GatewayBegin { .. }
+                | Record::GatewayMembership { .. }
+                | Record::GatewayEnd { .. }
+                | Record::GatewayGone { .. }
+                | Record::Complete { .. },
+            ) => {}
             _ => return false,
         }
         for change in changes {
             self.interest_changed(now, change);
         }
         true
+    }
+
+    /// Whether of every part of this broker's rooms everything was told.
+    fn is_complete(&self) -> bool {
+        let mut parts = (0..self.placement.partitions().1).filter_map(|router| self.part(router));
+        parts.all(|part| self.complete.iter().any(|scope| part.within(*scope)))
     }
 
     fn interest_changed(&mut self, now: Micros, change: Change) {
@@ -473,7 +566,13 @@ impl Broker {
         while let Some(change) = self.links.change() {
             match change {
                 LinkChange::Up { slot, peer } if peer.role == Role::Gateway => self.gateway_up(now, slot, peer),
-                LinkChange::Down { peer, .. } if peer.role == Role::Router => drop(self.routers.remove(&peer.node)),
+                LinkChange::Up { peer, .. } if peer.role == Role::Router => self.review_homes(now),
+                LinkChange::Down { peer, .. } if peer.role == Role::Router => {
+                    self.routers.remove(&peer.node);
+                    self.interest.leave(peer.node);
+                    self.homes.lost(peer.node);
+                    self.review_homes(now);
+                }
                 LinkChange::Down { peer, .. } if peer.role == Role::Proxy => self.forget_acks(peer.node),
                 LinkChange::Down { slot, peer, .. } => {
                     if let Some(gateway) = self
@@ -525,7 +624,9 @@ impl Broker {
             let known = self.by_id.get(room).and_then(|at| self.rooms[*at as usize].as_deref());
             !known.is_some_and(|room| room.gateways.iter().any(|cursor| cursor.gateway == peer.node))
         };
-        let lacking: Vec<(u64, u64)> = self.interest.wanted_by(peer.node).filter(lacks).collect();
+        let wanted = self.interest.rooms_of(peer.node, Scope::ALL);
+        let wanted = wanted.map(|known| (known.room, known.check));
+        let lacking: Vec<(u64, u64)> = wanted.filter(lacks).collect();
         for (room, check) in lacking {
             let change = Change {
                 gateway: peer.node,
@@ -556,18 +657,35 @@ impl Broker {
         self.links.table.mark(slot);
     }
 
-    /// Forgets gateways that stay away from a router that started without them: it cannot tell the end of what it never knew.
+    /// Forgets gateways that are linked neither here nor to a router: a router that started without one cannot tell the end of
+    /// what it never knew.
     fn forget_unnamed(&mut self, now: Micros) {
-        let asked = self.routers.values().any(|told| told.complete);
-        let named = |node: u32| self.routers.values().any(|told| told.gateways.contains(&node));
-        let away = self.interest.gateways().filter(|(node, _, _)| asked && !named(*node));
-        let away: BTreeMap<u32, u32> = away.map(|(node, epoch, _)| (node, epoch)).collect();
-        self.unnamed.retain(|node, _| away.contains_key(node));
+        let asked: BTreeSet<Scope> = self
+            .routers
+            .values()
+            .filter(|told| told.complete)
+            .map(|told| told.scope)
+            .collect();
+        let named = |node, scope| {
+            let mut telling = self.routers.values().filter(|told| told.scope == scope);
+            telling.any(|told| told.gateways.contains(&node))
+        };
+        let lives = |node, epoch| {
+            let peer = self.gateways.get(&node);
+            peer.is_some_and(|peer| peer.link.is_some() && peer.epoch == epoch)
+        };
+        let mut away = BTreeMap::new();
+        for (node, epoch) in self.interest.gateways() {
+            let unnamed = asked.iter().filter(|scope| !named(node, **scope));
+            away.extend(unnamed.map(|scope| ((node, *scope), (epoch, lives(node, epoch)))));
+        }
+        self.unnamed.retain(|of, _| away.contains_key(of));
         let mut changes = Vec::new();
-        for (node, epoch) in away {
-            if now >= *self.unnamed.entry(node).or_insert(now) + GATEWAY_LEASE {
-                self.unnamed.remove(&node);
-                self.interest.gone(node, epoch, &mut changes);
+        for ((node, scope), (epoch, lives)) in away {
+            let since = *self.unnamed.entry((node, scope)).or_insert(now);
+            if !lives && now >= since + GATEWAY_LEASE {
+                self.unnamed.remove(&(node, scope));
+                self.interest.gone(node, epoch, scope, &mut changes);
                 self.counters.gateways_expired += 1;
             }
         }
@@ -613,6 +731,9 @@ impl Machine for Broker {
     fn expire(&mut self, now: Micros) {
         self.links.expire(now, &mut self.node);
         self.link_changes(now);
+        if self.homes.due().is_some_and(|at| at <= now) {
+            self.review_homes(now);
+        }
         self.probe_tails();
         self.acknowledge_late(now);
         self.release_withheld(now);
@@ -628,7 +749,7 @@ impl Machine for Broker {
     fn deadline(&self) -> Option<Micros> {
         let sweep = (!self.rooms.is_empty() || !self.publishers.is_empty()).then_some(self.sweep_at);
         let late = self.acks.values().filter_map(Acks::deadline).min();
-        [self.links.deadline(), self.withheld_at, late, sweep]
+        [self.links.deadline(), self.withheld_at, late, sweep, self.homes.due()]
             .into_iter()
             .flatten()
             .min()
@@ -673,6 +794,33 @@ mod tests {
         let mut broker = Broker::new(config, 1, Box::new(Zeros));
         let node = crate::placement::Node::new(1, Role::Broker, Default::default());
         broker.placement = Placement::new(1, vec![node], 1, 1);
+        let told = Told {
+            scope: Scope::ALL,
+            gateways: BTreeSet::new(),
+            complete: false,
+        };
+        broker.routers.insert(4, told);
+        let (node, epoch, scope, version) = (2, 1, Scope::ALL, 0);
+        assert!(broker.membership(
+            0,
+            4,
+            &Record::GatewayBegin {
+                node,
+                epoch,
+                scope,
+                version
+            }
+        ));
+        assert!(broker.membership(
+            0,
+            4,
+            &Record::GatewayEnd {
+                node,
+                epoch,
+                scope,
+                version
+            }
+        ));
         broker
     }
 
@@ -698,9 +846,9 @@ mod tests {
         for room in 10..20 {
             assert!(broker.membership(0, 4, &told(room, room, room % 2 == 0)));
         }
-        assert_eq!((broker.interest.kept(), broker.counters.refused_full), (3, 3));
+        assert_eq!((broker.interest.len(), broker.counters.refused_full), (3, 2));
         assert!(broker.membership(0, 4, &told(12, 30, false)), "what is known may end");
-        assert_eq!(broker.interest.wanted(), [(2, 10)]);
+        assert_eq!(broker.interest.wanted(), [(2, 10), (2, 14)]);
     }
 
     /// Each coming put its head into a queue that a link without a window never empties.

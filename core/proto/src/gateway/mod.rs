@@ -2,14 +2,15 @@
 //!
 //! This file orders the shared parts: sessions on one side, links on the other, rooms between them. What a room is stands in
 //! `room`, what leaves to members in `fanout`, whether that is behind in `backlog`, what is said with brokers and routers in
-//! `upstream`.
+//! `upstream`, what routers are told of rooms in `membership`.
 
 mod backlog;
 mod fanout;
+mod membership;
 pub mod room;
 mod upstream;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use self::backlog::Backlog;
 use crate::address::Bucket;
@@ -17,6 +18,7 @@ use crate::conn::{Control, Heard};
 use crate::door::{Door, DoorKey};
 use crate::handshake::{ClusterKeys, ResetSecret, ServerKey};
 use crate::hash::KeyedState;
+use crate::homes::Homes;
 use crate::limits::ROOMS_MAX;
 use crate::links::{LinkChange, Links};
 use crate::machine::{Arrival, Entropy, Inbox, Machine, Micros, Outbox, SocketId};
@@ -198,8 +200,9 @@ pub struct Gateway {
     consumed: VecDeque<u32>,
     consumed_at: Option<Micros>,
     backlog: Backlog,
-    /// Rooms not in force yet, in the order of the router's log: offset, slot, id.
-    uncovered: VecDeque<(u64, u32, u64)>,
+    homes: Homes,
+    /// By router: what it is told, and what it has not covered yet.
+    feeds: BTreeMap<u32, membership::Feed>,
     asks: VecDeque<upstream::Ask>,
     trim_at: Micros,
     trim_next: usize,
@@ -239,7 +242,8 @@ impl Gateway {
             consumed: VecDeque::new(),
             consumed_at: None,
             backlog: Backlog::default(),
-            uncovered: VecDeque::new(),
+            homes: Homes::new(config.me.node),
+            feeds: BTreeMap::new(),
             asks: VecDeque::new(),
             trim_at: 0,
             trim_next: 0,
@@ -264,7 +268,12 @@ impl Gateway {
         let nodes = placement.of(Role::Broker).chain(placement.of(Role::Router));
         self.links
             .dial(now, nodes.map(|node| (node.node, node.role, node.addr)));
+        if placement.partitions().1 != self.placement.partitions().1 {
+            self.homes = Homes::new(self.node.me.node);
+            self.feeds.clear();
+        }
         self.placement = placement;
+        self.review_homes(now);
     }
 
     /// Tells how much the sockets' receive buffers really hold: (links, public).
@@ -293,8 +302,9 @@ impl Gateway {
     /// Why the gateway cannot serve yet, if it cannot.
     pub fn not_ready(&self) -> Option<&'static str> {
         use crate::wire::Role;
-        let linked = |role| self.placement.of(role).any(|node| self.links.to(node.node).is_some());
-        match (linked(Role::Router), linked(Role::Broker)) {
+        let mut brokers = self.placement.of(Role::Broker);
+        let linked = brokers.any(|node| self.links.to(node.node).is_some());
+        match (self.homes.are_complete(self.placement.partitions().1), linked) {
             (false, _) => Some("no router is linked"),
             (_, false) => Some("no broker is linked"),
             _ => None,
@@ -757,6 +767,9 @@ impl Machine for Gateway {
     fn expire(&mut self, now: Micros) {
         self.links.expire(now, &mut self.node);
         self.link_changes(now);
+        if self.homes.due().is_some_and(|at| at <= now) {
+            self.review_homes(now);
+        }
         self.sessions.expire(now, &mut self.node);
         self.cleanup(now);
         self.expire_rooms(now);
@@ -779,6 +792,7 @@ impl Machine for Gateway {
             self.sessions.deadline(),
             self.room_wheel.next(),
             self.consumed_at,
+            self.homes.due(),
         ]
         .into_iter()
         .flatten()

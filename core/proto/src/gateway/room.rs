@@ -102,9 +102,8 @@ pub struct Room {
     pub spans: Vec<Span>,
     pub members: Vec<u32>,
     pub waiting: Vec<Waiting>,
-    /// Version of the last membership change told to the router, and its offset in the router link's log.
+    /// Version of the last membership change told to routers.
     pub version: u64,
-    pub log_offset: Option<u64>,
     /// Every running broker of the room knows that this gateway wants it.
     pub in_force: bool,
     /// Why the router or the owner will have nothing of it.
@@ -147,7 +146,6 @@ impl Room {
             members: Vec::new(),
             waiting: Vec::new(),
             version: 0,
-            log_offset: None,
             in_force: false,
             refused: None,
             empty_since: None,

@@ -1,4 +1,4 @@
-//! What a gateway says with brokers and routers: room blocks in, repair requests and progress out, membership up.
+//! What a gateway says with brokers and routers: room blocks in, repair requests and progress out.
 
 use super::room::{Pen, Room};
 use super::{Gateway, GatewayEvent};
@@ -8,23 +8,12 @@ use crate::links::LinkChange;
 use crate::machine::{Arrival, Micros, Outbox};
 use crate::wire::frame::append;
 use crate::wire::header::HEADER;
-use crate::wire::record::{Membership, Record};
+use crate::wire::record::Record;
 use crate::wire::room::{message_max, write_link_repair, Consumed, LinkBlock, LinkHead, LinkLost, OLD};
 use crate::wire::{Frame, FrameKind, Frames, Role, StreamId};
 
-/// Rooms that are told to the router and may be gone again, before the queue of them is looked through.
-const UNCOVERED_SPARE: usize = 1_024;
 /// Repair requests that wait for space.
 const ASKS_MAX: usize = 4_096;
-
-fn membership(room: &Room, present: bool) -> Record<'static> {
-    Record::Membership(Membership {
-        room: room.id,
-        check: room.check,
-        version: room.version,
-        present,
-    })
-}
 
 /// A repair request that waits for space.
 pub(super) struct Ask {
@@ -72,7 +61,7 @@ impl Gateway {
                 continue;
             }
             match record {
-                Record::Covered { offset } if peer.role == Role::Router => self.covered(now, offset),
+                Record::Covered { offset } if peer.role == Role::Router => self.covered(now, peer.node, offset),
                 Record::RoomRefused { room, code } if matches!(peer.role, Role::Router | Role::Broker) => {
                     self.room_refused(now, room, code);
                 }
@@ -210,11 +199,12 @@ impl Gateway {
     pub(super) fn link_changes(&mut self, now: Micros) {
         while let Some(change) = self.links.change() {
             match change {
-                LinkChange::Up { slot, peer } => match peer.role {
-                    Role::Router => self.tell_all(now, slot),
+                LinkChange::Up { peer, .. } => match peer.role {
+                    Role::Router => self.review_homes(now),
                     Role::Broker => self.owner_up(now, peer.node),
                     _ => {}
                 },
+                LinkChange::Down { peer, .. } if peer.role == Role::Router => self.home_lost(now, peer.node),
                 // Nobody is left to be asked; rooms with holes ask again, whoever owns them then.
                 LinkChange::Down { peer, .. } => self.asks.retain(|ask| ask.node != peer.node),
             }
@@ -234,72 +224,6 @@ impl Gateway {
             }
         }
         let _ = now;
-    }
-
-    /// The router that takes this gateway's membership.
-    fn router(&self) -> Option<u32> {
-        self.placement
-            .of(Role::Router)
-            .find_map(|node| self.links.to(node.node))
-    }
-
-    /// Tells the router whether this gateway has members of a room.
-    pub(super) fn tell_membership(&mut self, now: Micros, at: u32, present: bool) {
-        self.version += 1;
-        let router = self.router();
-        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
-            return;
-        };
-        room.version = self.version;
-        let Some(slot) = router else { return };
-        room.log_offset = self.links.record(now, slot, &membership(room, present));
-        let logged = room.log_offset.filter(|_| present).map(|offset| (offset, at, room.id));
-        self.uncovered.extend(logged);
-        // Rooms that came and went while nobody covered them are not waited for.
-        if self.uncovered.len() > 2 * self.by_id.len() + UNCOVERED_SPARE {
-            let rooms = &self.rooms;
-            self.uncovered
-                .retain(|(_, at, id)| rooms[*at as usize].as_deref().is_some_and(|room| room.id == *id));
-        }
-    }
-
-    /// Tells a router everything: its link is new, so nothing that was told before counts.
-    fn tell_all(&mut self, now: Micros, slot: u32) {
-        let version = self.version;
-        self.links.record(now, slot, &Record::SnapshotBegin { version });
-        let mut rooms: Vec<&mut Box<Room>> = self.rooms.iter_mut().flatten().collect();
-        for room in &mut rooms {
-            room.log_offset = self.links.record(now, slot, &membership(room, true));
-        }
-        let end = self.links.record(now, slot, &Record::SnapshotEnd { version });
-        for room in rooms.iter_mut().filter(|room| !room.in_force) {
-            room.log_offset = end;
-        }
-        self.uncovered.clear();
-        let waiting = self.rooms.iter().enumerate().filter_map(|(at, room)| {
-            let room = room.as_deref().filter(|room| !room.in_force)?;
-            Some((end?, at as u32, room.id))
-        });
-        self.uncovered.extend(waiting);
-    }
-
-    /// Every running broker has what was logged up to `offset`.
-    fn covered(&mut self, now: Micros, offset: u64) {
-        while let Some((_, at, id)) = self
-            .uncovered
-            .front()
-            .copied()
-            .filter(|(logged, _, _)| *logged <= offset)
-        {
-            self.uncovered.pop_front();
-            let room = self.rooms[at as usize].as_deref_mut().filter(|room| room.id == id);
-            let Some(room) = room.filter(|room| room.log_offset.is_some_and(|logged| logged <= offset)) else {
-                continue;
-            };
-            room.in_force = true;
-            self.admit_waiting(now, at, false);
-            self.schedule_room(now, at);
-        }
     }
 
     /// Who numbers a room's messages, and the slot of the link there.

@@ -3,6 +3,7 @@
 use super::publish::Positions;
 use super::{Code, StreamGap};
 use crate::codec::{Reader, Writer};
+use crate::scope::Scope;
 
 /// Bytes of the longest record.
 pub const RECORD_MAX: usize = 1024;
@@ -46,6 +47,9 @@ kinds! {
         Complete = 24,
         LinkReady = 25,
         RoomRefused = 26,
+        Subscribe = 27,
+        Unsubscribe = 28,
+        GatewaySeen = 29,
     }
 }
 
@@ -135,23 +139,26 @@ pub enum Record<'a> {
         handle: u32,
     },
     // ---- gateway to router
-    /// All rooms of this gateway as of `version` follow.
+    /// All rooms of this gateway within a scope as of `version` follow.
     SnapshotBegin {
+        scope: Scope,
         version: u64,
     },
     Membership(Membership),
     SnapshotEnd {
+        scope: Scope,
         version: u64,
     },
-    // ---- router to gateway
-    /// Every running broker has what this gateway logged up to this log offset.
+    // ---- router to gateway or router
+    /// Every broker has what was logged here up to this log offset.
     Covered {
         offset: u64,
     },
-    // ---- router to broker
+    // ---- router to broker or router
     GatewayBegin {
         node: u32,
         epoch: u32,
+        scope: Scope,
         version: u64,
     },
     GatewayMembership {
@@ -162,15 +169,32 @@ pub enum Record<'a> {
     GatewayEnd {
         node: u32,
         epoch: u32,
+        scope: Scope,
         version: u64,
     },
-    /// Nothing of this gateway's life is left.
+    // ---- router to broker
+    /// Nothing of this gateway's life is left in a scope.
     GatewayGone {
         node: u32,
         epoch: u32,
+        scope: Scope,
     },
-    /// What the router knows of all gateways has been told.
-    Complete,
+    /// What there is to know of all gateways in a scope has been told.
+    Complete {
+        scope: Scope,
+    },
+    // ---- broker to router
+    /// Be told of a scope's rooms, from a snapshot on.
+    Subscribe {
+        scope: Scope,
+    },
+    Unsubscribe,
+    // ---- router to router
+    /// Whether there is a link to a gateway.
+    GatewaySeen {
+        node: u32,
+        up: bool,
+    },
     // ---- both ends of a link
     /// `token` proves a later reset of this link by the sender.
     LinkReady {
@@ -237,13 +261,20 @@ impl<'a> Record<'a> {
                 handle: r.u32()?,
             },
             Kind::Close => Record::Close { handle: r.u32()? },
-            Kind::SnapshotBegin => Record::SnapshotBegin { version: r.number()? },
+            Kind::SnapshotBegin => Record::SnapshotBegin {
+                scope: Scope::read(r)?,
+                version: r.number()?,
+            },
             Kind::Membership => Record::Membership(Membership::read(r)?),
-            Kind::SnapshotEnd => Record::SnapshotEnd { version: r.number()? },
+            Kind::SnapshotEnd => Record::SnapshotEnd {
+                scope: Scope::read(r)?,
+                version: r.number()?,
+            },
             Kind::Covered => Record::Covered { offset: r.number()? },
             Kind::GatewayBegin => Record::GatewayBegin {
                 node: r.u32()?,
                 epoch: r.u32()?,
+                scope: Scope::read(r)?,
                 version: r.number()?,
             },
             Kind::GatewayMembership => Record::GatewayMembership {
@@ -254,13 +285,21 @@ impl<'a> Record<'a> {
             Kind::GatewayEnd => Record::GatewayEnd {
                 node: r.u32()?,
                 epoch: r.u32()?,
+                scope: Scope::read(r)?,
                 version: r.number()?,
             },
             Kind::GatewayGone => Record::GatewayGone {
                 node: r.u32()?,
                 epoch: r.u32()?,
+                scope: Scope::read(r)?,
             },
-            Kind::Complete => Record::Complete,
+            Kind::Complete => Record::Complete { scope: Scope::read(r)? },
+            Kind::Subscribe => Record::Subscribe { scope: Scope::read(r)? },
+            Kind::Unsubscribe => Record::Unsubscribe,
+            Kind::GatewaySeen => Record::GatewaySeen {
+                node: r.u32()?,
+                up: r.u8()? != 0,
+            },
             Kind::LinkReady => Record::LinkReady { token: r.array()? },
             Kind::RoomRefused => Record::RoomRefused {
                 room: r.u64()?,
@@ -323,18 +362,26 @@ impl<'a> Record<'a> {
             Record::Close { handle } => {
                 w.u8(Kind::Close as u8).u32(*handle);
             }
-            Record::SnapshotBegin { version } => {
-                w.u8(Kind::SnapshotBegin as u8).u64(*version);
+            Record::SnapshotBegin { scope, version } => {
+                scope.write(w.u8(Kind::SnapshotBegin as u8));
+                w.u64(*version);
             }
             Record::Membership(membership) => membership.write(w.u8(Kind::Membership as u8)),
-            Record::SnapshotEnd { version } => {
-                w.u8(Kind::SnapshotEnd as u8).u64(*version);
+            Record::SnapshotEnd { scope, version } => {
+                scope.write(w.u8(Kind::SnapshotEnd as u8));
+                w.u64(*version);
             }
             Record::Covered { offset } => {
                 w.u8(Kind::Covered as u8).u64(*offset);
             }
-            Record::GatewayBegin { node, epoch, version } => {
-                w.u8(Kind::GatewayBegin as u8).u32(*node).u32(*epoch).u64(*version);
+            Record::GatewayBegin {
+                node,
+                epoch,
+                scope,
+                version,
+            } => {
+                scope.write(w.u8(Kind::GatewayBegin as u8).u32(*node).u32(*epoch));
+                w.u64(*version);
             }
             Record::GatewayMembership {
                 node,
@@ -346,14 +393,25 @@ impl<'a> Record<'a> {
             Record::RoomRefused { room, code } => {
                 w.u8(Kind::RoomRefused as u8).u64(*room).u8(*code as u8);
             }
-            Record::GatewayEnd { node, epoch, version } => {
-                w.u8(Kind::GatewayEnd as u8).u32(*node).u32(*epoch).u64(*version);
+            Record::GatewayEnd {
+                node,
+                epoch,
+                scope,
+                version,
+            } => {
+                scope.write(w.u8(Kind::GatewayEnd as u8).u32(*node).u32(*epoch));
+                w.u64(*version);
             }
-            Record::GatewayGone { node, epoch } => {
-                w.u8(Kind::GatewayGone as u8).u32(*node).u32(*epoch);
+            Record::GatewayGone { node, epoch, scope } => {
+                scope.write(w.u8(Kind::GatewayGone as u8).u32(*node).u32(*epoch));
             }
-            Record::Complete => {
-                w.u8(Kind::Complete as u8);
+            Record::Complete { scope } => scope.write(w.u8(Kind::Complete as u8)),
+            Record::Subscribe { scope } => scope.write(w.u8(Kind::Subscribe as u8)),
+            Record::Unsubscribe => {
+                w.u8(Kind::Unsubscribe as u8);
+            }
+            Record::GatewaySeen { node, up } => {
+                w.u8(Kind::GatewaySeen as u8).u32(*node).u8(u8::from(*up));
             }
             Record::LinkReady { token } => {
                 w.u8(Kind::LinkReady as u8).put(token);
@@ -391,6 +449,7 @@ mod tests {
             last: StreamGap::OPEN,
             reason: GapReason::OwnerLost,
         };
+        let scope = Scope::new(256, 255).unwrap();
         let records = [
             Record::Authenticate { credential: b"secret" },
             Record::Join {
@@ -426,18 +485,19 @@ mod tests {
                 handle: 14,
             },
             Record::Close { handle: 36 },
-            Record::SnapshotBegin { version: 15 },
+            Record::SnapshotBegin { scope, version: 15 },
             Record::Membership(Membership {
                 room: 16,
                 check: 33,
                 version: 17,
                 present: true,
             }),
-            Record::SnapshotEnd { version: 18 },
+            Record::SnapshotEnd { scope, version: 18 },
             Record::Covered { offset: 19 },
             Record::GatewayBegin {
                 node: 20,
                 epoch: 21,
+                scope,
                 version: 22,
             },
             Record::GatewayMembership {
@@ -453,10 +513,18 @@ mod tests {
             Record::GatewayEnd {
                 node: 27,
                 epoch: 28,
+                scope,
                 version: 29,
             },
-            Record::GatewayGone { node: 30, epoch: 31 },
-            Record::Complete,
+            Record::GatewayGone {
+                node: 30,
+                epoch: 31,
+                scope,
+            },
+            Record::Complete { scope },
+            Record::Subscribe { scope },
+            Record::Unsubscribe,
+            Record::GatewaySeen { node: 37, up: true },
             Record::LinkReady { token: [32; 16] },
             Record::RoomRefused {
                 room: 35,

@@ -20,6 +20,7 @@ use muster_proto::node::{Dice, Identity};
 use muster_proto::placement::{Node, Placement};
 use muster_proto::proxy::{Proxy, ProxyConfig, ProxyEvent};
 use muster_proto::router::{Router, RouterConfig};
+use muster_proto::scope::Scope;
 use muster_proto::seal::KeyCache;
 use muster_proto::wire::frame::{append, Frames, Status};
 use muster_proto::wire::header::{DatagramKind, Header, HEADER, VERSION};
@@ -715,7 +716,7 @@ pub fn sample_frames() -> Vec<Vec<u8>> {
 /// A valid record of every kind.
 pub fn sample_records() -> Vec<Vec<u8>> {
     let room = room_id(ROOM);
-    let (node, epoch) = (GATEWAY, EPOCH);
+    let (node, epoch, scope) = (GATEWAY, EPOCH, Scope::ALL);
     let gap = StreamGap {
         stream: stream(1),
         first: 1,
@@ -759,14 +760,15 @@ pub fn sample_records() -> Vec<Vec<u8>> {
             gaps: vec![gap],
         },
         Record::Opened { request: 2, handle: 0 },
-        Record::SnapshotBegin { version: 5 },
+        Record::SnapshotBegin { scope, version: 5 },
         Record::Membership(membership(6, true)),
         Record::Membership(membership(7, false)),
-        Record::SnapshotEnd { version: 7 },
+        Record::SnapshotEnd { scope, version: 5 },
         Record::Covered { offset: 3 },
         Record::GatewayBegin {
             node,
             epoch,
+            scope,
             version: 5,
         },
         Record::GatewayMembership {
@@ -781,10 +783,15 @@ pub fn sample_records() -> Vec<Vec<u8>> {
         Record::GatewayEnd {
             node,
             epoch,
-            version: 6,
+            scope,
+            version: 5,
         },
-        Record::GatewayGone { node, epoch },
-        Record::Complete,
+        Record::GatewayGone { node, epoch, scope },
+        Record::Complete { scope },
+        Record::Subscribe { scope },
+        Record::Unsubscribe,
+        Record::GatewaySeen { node, up: true },
+        Record::GatewaySeen { node, up: false },
         Record::LinkReady { token: [3; 16] },
     ];
     records.iter().map(|record| record.encode(<[u8]>::to_vec)).collect()
@@ -982,6 +989,37 @@ impl Subject for Proxy {
     }
 }
 
+/// A router tells a broker of a gateway's only room.
+pub fn names_gateway(rig: &mut Rig<Broker>, router: usize, node: u32, membership: Membership) {
+    let (epoch, scope, version) = (EPOCH, Scope::ALL, membership.version);
+    rig.tell(
+        router,
+        &Record::GatewayBegin {
+            node,
+            epoch,
+            scope,
+            version,
+        },
+    );
+    rig.tell(
+        router,
+        &Record::GatewayMembership {
+            node,
+            epoch,
+            membership,
+        },
+    );
+    rig.tell(
+        router,
+        &Record::GatewayEnd {
+            node,
+            epoch,
+            scope,
+            version,
+        },
+    );
+}
+
 impl Subject for Broker {
     const ROLE: Role = Role::Broker;
 
@@ -1025,18 +1063,8 @@ impl Subject for Broker {
         rig.link(PROXY, Role::Proxy);
         rig.link(GATEWAY, Role::Gateway);
         rig.link(ROUTER, Role::Router);
-        let (node, epoch, version) = (GATEWAY, EPOCH, 1);
-        rig.tell(2, &Record::GatewayBegin { node, epoch, version });
-        rig.tell(
-            2,
-            &Record::GatewayMembership {
-                node,
-                epoch,
-                membership: membership(version, true),
-            },
-        );
-        rig.tell(2, &Record::GatewayEnd { node, epoch, version });
-        rig.tell(2, &Record::Complete);
+        names_gateway(rig, 2, GATEWAY, membership(1, true));
+        rig.tell(2, &Record::Complete { scope: Scope::ALL });
         rig.say(0, &link_publish(5, 1, 1, &[b"one", b"two", b"three"]));
         rig.pass(60_000, 5_000);
     }
@@ -1075,9 +1103,11 @@ impl Subject for Router {
         rig.link(GATEWAY, Role::Gateway);
         rig.link(BROKER, Role::Broker);
         rig.link(PROXY, Role::Proxy);
-        rig.tell(0, &Record::SnapshotBegin { version: 1 });
+        let (scope, version) = (Scope::ALL, 1);
+        rig.tell(0, &Record::SnapshotBegin { scope, version });
         rig.tell(0, &Record::Membership(membership(1, true)));
-        rig.tell(0, &Record::SnapshotEnd { version: 1 });
+        rig.tell(0, &Record::SnapshotEnd { scope, version });
+        rig.tell(1, &Record::Subscribe { scope });
         rig.pass(60_000, 5_000);
     }
 }

@@ -1,0 +1,130 @@
+//! What a gateway tells routers: which rooms it wants. One replica of each router partition, its home, is told all of that
+//! partition's rooms in one log, so that versions say what is missing; a room is in force when a home has covered it.
+
+use std::collections::VecDeque;
+
+use super::room::Room;
+use super::Gateway;
+use crate::homes::Move;
+use crate::machine::Micros;
+use crate::scope::Scope;
+use crate::wire::record::{Membership, Record};
+
+/// Rooms that are told to a router and may be gone again, before the queue of them is looked through.
+const UNCOVERED_SPARE: usize = 1_024;
+
+/// What one router is told.
+pub(super) struct Feed {
+    slot: u32,
+    /// Where its snapshot ends in the link's log.
+    end: u64,
+    /// Rooms not in force yet, in the order of the log: offset, slot, version.
+    uncovered: VecDeque<(u64, u32, u64)>,
+}
+
+fn membership(room: &Room, present: bool) -> Record<'static> {
+    Record::Membership(Membership {
+        room: room.id,
+        check: room.check,
+        version: room.version,
+        present,
+    })
+}
+
+impl Gateway {
+    /// Begins to tell the routers that are to be its homes from now on.
+    pub(super) fn review_homes(&mut self, now: Micros) {
+        let links = &self.links;
+        let moves = self
+            .homes
+            .review(now, &self.placement, |_| true, |node| links.since(node));
+        for step in moves {
+            match step {
+                Move::Begin { partition, node } => self.tell_all(now, partition, node),
+                Move::End { node } => drop(self.feeds.remove(&node)),
+            }
+        }
+    }
+
+    /// The link to a router is lost.
+    pub(super) fn home_lost(&mut self, now: Micros, node: u32) {
+        self.feeds.remove(&node);
+        self.homes.lost(node);
+        self.review_homes(now);
+    }
+
+    /// Tells the room's home whether this gateway has members of it.
+    pub(super) fn tell_membership(&mut self, now: Micros, at: u32, present: bool) {
+        self.version += 1;
+        let Gateway {
+            rooms,
+            homes,
+            feeds,
+            links,
+            ..
+        } = self;
+        let Some(room) = rooms[at as usize].as_deref_mut() else {
+            return;
+        };
+        room.version = self.version;
+        let (told, version) = (membership(room, present), room.version);
+        let partition = (room.id % u64::from(self.placement.partitions().1)) as u16;
+        for node in homes.of(partition) {
+            let Some(feed) = feeds.get_mut(&node) else { continue };
+            let logged = links.record(now, feed.slot, &told).filter(|_| present);
+            feed.uncovered.extend(logged.map(|offset| (offset, at, version)));
+            // Rooms that came and went while nobody covered them are not waited for.
+            if feed.uncovered.len() > 2 * self.by_id.len() + UNCOVERED_SPARE {
+                feed.uncovered.retain(|(_, at, version)| {
+                    let room = rooms[*at as usize].as_deref();
+                    room.is_some_and(|room| room.version == *version)
+                });
+            }
+        }
+    }
+
+    /// Tells a router all of its partition: it is a new home, so nothing that was told before counts.
+    fn tell_all(&mut self, now: Micros, partition: u16, node: u32) {
+        let (_, partitions) = self.placement.partitions();
+        let (Some(slot), Some(scope)) = (self.links.to(node), Scope::new(partitions, partition)) else {
+            return;
+        };
+        let version = self.version;
+        self.links.record(now, slot, &Record::SnapshotBegin { scope, version });
+        let mut waiting = Vec::new();
+        for (at, room) in self.rooms.iter().enumerate() {
+            let Some(room) = room.as_deref().filter(|room| scope.has(room.id)) else {
+                continue;
+            };
+            self.links.record(now, slot, &membership(room, true));
+            if !room.in_force {
+                waiting.push((at as u32, room.version));
+            }
+        }
+        let end = self.links.record(now, slot, &Record::SnapshotEnd { scope, version });
+        let end = end.unwrap_or(u64::MAX);
+        let uncovered = waiting.into_iter().map(|(at, version)| (end, at, version)).collect();
+        self.feeds.insert(node, Feed { slot, end, uncovered });
+    }
+
+    /// Every broker has what was logged to a router up to `offset`.
+    pub(super) fn covered(&mut self, now: Micros, node: u32, offset: u64) {
+        let Some(feed) = self.feeds.get_mut(&node) else { return };
+        let whole = offset >= feed.end;
+        let logged = feed.uncovered.iter().take_while(|(logged, _, _)| *logged <= offset);
+        let count = logged.count();
+        let covered: Vec<_> = feed.uncovered.drain(..count).collect();
+        for (_, at, version) in covered {
+            let room = self.rooms[at as usize].as_deref_mut();
+            let Some(room) = room.filter(|room| room.version == version) else {
+                continue;
+            };
+            room.in_force = true;
+            self.admit_waiting(now, at, false);
+            self.schedule_room(now, at);
+        }
+        if let Some(old) = whole.then(|| self.homes.settled(node)).flatten() {
+            self.feeds.remove(&old);
+        }
+    }
+}
