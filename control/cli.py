@@ -22,8 +22,10 @@ app: Final = typer.Typer(
     pretty_exceptions_enable=False,
 )
 rooms_app: Final = typer.Typer(help="The rooms of the running instance.", no_args_is_help=True)
+cluster_app: Final = typer.Typer(help="The nodes of the running instance, layer by layer.", no_args_is_help=True)
 config_app: Final = typer.Typer(help="The configuration: check it, show it, document it.", no_args_is_help=True)
 app.add_typer(rooms_app, name="rooms")
+app.add_typer(cluster_app, name="cluster")
 app.add_typer(config_app, name="config")
 
 ConfigFile = Annotated[
@@ -133,6 +135,19 @@ def rooms_show(
     from control.commands.rooms import show
 
     return show(config, room, json)
+
+
+@cluster_app.command("show")
+def cluster_show(
+    json: Json = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it anew every second, until Ctrl-C.")] = False,
+    config: ConfigFile = None,
+) -> int:
+    """Show every node by layer and partition: state, epoch, rooms, members, traffic, and what growth is due."""
+    from control.commands import common
+    from control.commands.cluster import show
+
+    return common.run(show(config, json, watch))
 
 
 @config_app.command("check")

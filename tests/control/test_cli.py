@@ -80,6 +80,7 @@ def muster(tmp_path: Path) -> Command:
         (["status"], 69, "start one: muster up"),
         (["rooms", "ls"], 69, "start one: muster up"),
         (["rooms", "show", "demo"], 69, "start one: muster up"),
+        (["cluster", "show"], 69, "start one: muster up"),
         (["sub", "demo"], 69, "start one: muster up"),
         (["pub", "demo"], 69, "start one: muster up"),
         (["config", "check", "--config", "absent.toml"], 78, "absent.toml: cannot be read"),
@@ -124,7 +125,7 @@ def test_what_cannot_be_loaded_is_one_line(
 def test_the_help_names_every_word(muster: Command) -> None:
     done = muster("--help")
     assert done.returncode == 0
-    for word in ("up", "sub", "pub", "status", "rooms", "config", "bench", "version"):
+    for word in ("up", "sub", "pub", "status", "rooms", "cluster", "config", "bench", "version"):
         assert f" {word} " in done.stdout
 
 
@@ -226,14 +227,41 @@ def test_a_node_that_does_not_answer_is_named_and_the_others_are_shown(muster: C
         os.kill(pids["gateway-1"], signal.SIGSTOP)
         try:
             listed, shown = muster("rooms", "ls", "--json"), muster("rooms", "show", "room-1", "--json")
+            cluster = muster("cluster", "show", "--json")
         finally:
             os.kill(pids["gateway-1"], signal.SIGCONT)
-    for done in (listed, shown):
+    for done in (listed, shown, cluster):
         assert done.returncode == 75
         assert done.stderr.startswith("muster: gateway-1 does not answer on 127.0.0.1:")
         assert len(done.stderr.splitlines()) == 1
     assert [room["gateways"] for room in json.loads(listed.stdout)] == [["gateway"]] * 3
     assert list(json.loads(shown.stdout)) == ["room", "router", "broker", "gateway", "proxy"]
+    gateways = json.loads(cluster.stdout)["layers"][2]["nodes"]
+    assert [node["state"] for node in gateways] == ["ready", "no answer"]
+
+
+def test_the_cluster_is_shown_once_or_again_and_again(muster: Command) -> None:
+    with muster.up("--brokers", "2x1", "--gateways", "2"):
+        done = muster("cluster", "show")
+        assert done.returncode == 0
+        assert [line.split()[:3] for line in done.stdout.splitlines()[1:4]] == [
+            ["broker/main", "0/2", "broker"],
+            ["broker/main", "1/2", "broker-1"],
+            ["router", "0/1", "router"],
+        ]
+        assert done.stdout.splitlines()[-1] == "no growth is due"
+        with subprocess.Popen(
+            [sys.executable, "-m", "tests.fakes.command", "cluster", "show", "--watch", "--json"],
+            cwd=ROOT,
+            env=muster.environment,
+            stdout=subprocess.PIPE,
+        ) as watching:
+            assert watching.stdout is not None
+            for _ in range(2):
+                layers = json.loads(watching.stdout.readline())["layers"]
+                assert [len(each["nodes"]) for each in layers] == [2, 1, 2, 1]
+            watching.send_signal(signal.SIGINT)
+            assert watching.wait(20) == 0
 
 
 def test_when_no_gateway_answers_that_is_all_there_is_to_say(muster: Command) -> None:

@@ -142,16 +142,42 @@ def test_a_short_run_of_many_nodes_ends_with_0_and_leaves_no_process(make: Make)
     assert not [pid for pid in pids.values() if os.path.exists(f"/proc/{pid}")]
 
 
+async def test_the_cluster_shows_what_its_nodes_carry(make: Make) -> None:
+    instance, ledger = make(up=MANY), Ledger(ROOMS, rate=RATE)
+    with instance.running():
+        ends = [reach(end) for end in instance.record().gateways]
+        async with (
+            ledger.members(instance.folder.path, 4, ends),
+            muster.connect(instance.folder.path, gateways=[]) as client,
+            asyncio.TaskGroup() as tasks,
+        ):
+            publishing = tasks.create_task(ledger.publish_steadily(client, 1, 100))
+            shown = await asyncio.to_thread(told, instance, "cluster", "show", "--json")
+            ledger.stop.set()
+            await publishing
+    layers = {each["layer"]: each for each in shown["layers"]}
+    assert list(layers) == ["broker/main", "router", "gateway", "proxy"]
+    brokers, gateways = layers["broker/main"]["nodes"], layers["gateway"]["nodes"]
+    assert [(node["partition"], node["state"]) for node in brokers] == [(at, "ready") for at in (0, 0, 1, 1)]
+    assert sum(node["rooms"] for node in brokers) == len(ROOMS)
+    assert sum(node["per_s"] for node in brokers) > RATE / 2
+    assert sum(node["per_s"] for node in layers["proxy"]["nodes"]) > RATE / 2
+    assert [node["members"] for node in gateways] == [2 * len(ROOMS)] * 2
+    assert all(node["per_s"] > RATE for node in gateways)
+    assert all(node["memberships"] for node in brokers)
+    assert [node["memberships"] for node in layers["router"]["nodes"]] == [2 * len(ROOMS)]
+
+
 async def test_rooms_are_counted_over_all_gateways(make: Make) -> None:
     instance, ledger = make(up=MANY), Ledger(ROOMS)
     with instance.running():
         ends = [reach(end) for end in instance.record().gateways]
         async with ledger.members(instance.folder.path, 3, [ends[0], ends[1], ends[1]]):
-            alone = await asyncio.to_thread(listed, instance)
+            alone = await asyncio.to_thread(told, instance, "rooms", "ls", "--json")
             async with muster.connect(instance.folder.path, gateways=[]) as client:
                 streams = {room: await stream(client, room) for room in ROOMS}
             await until(lambda: all(seat.items for seat in ledger.seats))
-            rooms = await asyncio.to_thread(listed, instance)
+            rooms = await asyncio.to_thread(told, instance, "rooms", "ls", "--json")
         names = {process.node: process.name for process in instance.record().processes}
     assert [room["name"] for room in rooms] == sorted(f"default:{name}" for name in ROOMS)
     assert [room["members"] for room in alone] == [room["members"] for room in rooms] == [3] * len(ROOMS)
@@ -166,10 +192,9 @@ async def stream(client: muster.Client, room: str) -> muster.Stream:
     return position.stream
 
 
-def listed(instance: Instance) -> list[dict[str, Any]]:
-    with instance.command("rooms", "ls", "--json", stdout=subprocess.PIPE) as command:
-        rooms: list[dict[str, Any]] = json.loads(command.communicate(timeout=20)[0])
-    return rooms
+def told(instance: Instance, *words: str) -> Any:
+    with instance.command(*words, stdout=subprocess.PIPE) as command:
+        return json.loads(command.communicate(timeout=20)[0])
 
 
 class Relay(asyncio.DatagramProtocol):

@@ -1,0 +1,197 @@
+"""`muster cluster show`: every node by layer and partition, what it carries, and what growth is due (ROOM-22).
+
+Asks the nodes twice for rates. A node that does not answer is shown so, named on stderr, and makes the exit code 75.
+"""
+
+import asyncio
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+from rich.table import Table
+
+from control.commands import common
+from control.errors import TRY_LATER, UserError
+from control.instance import Process
+from control.layout import PARTITIONS_MAX
+from control.options import Role
+from control.registry.places import layer
+
+EVERY_S: Final = 1.0
+ASKED_AT_ONCE: Final = 16
+MEMBERSHIPS_MAX: Final = 4 << 20
+"""What a broker or a router takes, `ROOMS_MAX` of core/proto/src/limits.rs."""
+DUE: Final = 0.7
+"""The share of a bound, or of a core, from which on growth is due: a doubling, or another node, takes its time."""
+ORDER: Final[tuple[Role, ...]] = ("broker", "router", "gateway", "proxy")
+TRAFFIC: Final[Mapping[str, str]] = {
+    "broker": "muster_messages_published_total",
+    "router": "muster_memberships_received_total",
+    "gateway": "muster_messages_sent_total",
+    "proxy": "muster_messages_forwarded_total",
+}
+CPU: Final = "muster_process_cpu_seconds_total"
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """One node. `per_s`: what its role is there for, as `TRAFFIC` counts it; `cpu`: the share of a core."""
+
+    name: str
+    node: int
+    partition: int
+    state: str
+    epoch: int
+    restarts: int
+    rooms: int | None = None
+    memberships: int | None = None
+    members: int | None = None
+    per_s: float | None = None
+    cpu: float | None = None
+
+
+class Layer(msgspec.Struct, frozen=True, kw_only=True):
+    """The nodes of a role, of brokers those of a cluster. `due`: growth, a line each."""
+
+    layer: str
+    partitions: int
+    nodes: list[Load]
+    due: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a node said of itself at a time; without values it did not answer."""
+
+    at: float
+    state: str
+    values: Mapping[str, float]
+    error: UserError | None = None
+
+
+async def show(config_file: Path | None, as_json: bool, watch: bool) -> int:
+    """Print the cluster once, or every second until a signal."""
+    before: dict[int, Reading] = {}
+    while True:
+        processes = common.running(config_file).processes
+        now = await asyncio.to_thread(_read_all, processes)
+        if before:
+            layers = arranged(processes, before, now)
+            _print(layers, as_json, watch)
+            errors = [reading.error for reading in now.values() if reading.error is not None]
+            for error in errors:
+                print(f"muster: {error}", file=sys.stderr)
+            if not watch:
+                return TRY_LATER if errors else 0
+        before = now
+        await asyncio.sleep(EVERY_S)
+
+
+def _read_all(processes: Sequence[Process]) -> dict[int, Reading]:
+    with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
+        return dict(zip((process.node for process in processes), pool.map(_read, processes), strict=True))
+
+
+def _read(process: Process) -> Reading:
+    try:
+        _, status = common.get(process, "/api/v1/status")
+        _, page = common.fetch(process, "/metrics")
+    except UserError as error:
+        return Reading(time.monotonic(), "no answer", {}, error)
+    families = text_string_to_metric_families(page.decode())
+    values = {sample.name: sample.value for family in families for sample in family.samples}
+    return Reading(time.monotonic(), status["state"], values)
+
+
+def arranged(processes: Sequence[Process], before: Mapping[int, Reading], now: Mapping[int, Reading]) -> list[Layer]:
+    """The layers, each with its nodes by partition."""
+    found: list[Layer] = []
+    for role in ORDER:
+        mine = sorted((each for each in processes if each.role == role), key=lambda each: (each.partition, each.node))
+        nodes = [_load(process, before.get(process.node), now[process.node]) for process in mine]
+        partitions = 1 + max(node.partition for node in nodes)
+        name = layer(role) if role in {"broker", "router"} else role
+        found.append(Layer(layer=name, partitions=partitions, nodes=nodes, due=due(name, partitions, nodes)))
+    return found
+
+
+def _load(process: Process, before: Reading | None, now: Reading) -> Load:
+    def count(name: str) -> int | None:
+        return int(now.values[name]) if name in now.values else None
+
+    def rate(name: str) -> float | None:
+        if before is None or name not in before.values or name not in now.values:
+            return None
+        grown = now.values[name] - before.values[name]
+        return None if grown < 0 else round(grown / (now.at - before.at), 3)  # less: another process of the node
+
+    return Load(
+        name=process.name,
+        node=process.node,
+        partition=process.partition,
+        state=now.state,
+        epoch=process.epoch,
+        restarts=process.restarts,
+        rooms=count("muster_rooms"),
+        memberships=count("muster_interest"),
+        members=count("muster_members"),
+        per_s=rate(TRAFFIC[process.role]),
+        cpu=rate(CPU),
+    )
+
+
+def due(name: str, partitions: int, nodes: Sequence[Load]) -> list[str]:
+    """What should grow: partitions for memberships, replicas for messages; of gateways and proxies, their number."""
+    lines: list[str] = []
+    fullest = max(nodes, key=lambda node: node.memberships or 0)
+    share = (fullest.memberships or 0) / MEMBERSHIPS_MAX
+    if share >= DUE:
+        what = f"{fullest.name} has {fullest.memberships:,} of {MEMBERSHIPS_MAX:,} memberships"
+        grow = (
+            f"double to {2 * partitions} partitions" if partitions < PARTITIONS_MAX else "no more partitions can be had"
+        )
+        lines.append(f"{name}: {what}: {grow}")
+    partitioned = name not in {"gateway", "proxy"}
+    for partition, group in groupby(nodes, lambda node: node.partition):
+        busiest = max(group, key=lambda node: node.cpu or 0.0)
+        if busiest.cpu is not None and busiest.cpu >= DUE:
+            grow = f"another replica of partition {partition}" if partitioned else f"another {name}"
+            lines.append(f"{name}: {busiest.name} takes {busiest.cpu:.0%} of a core: {grow}")
+    return lines
+
+
+def _print(layers: Sequence[Layer], as_json: bool, watch: bool) -> None:
+    if as_json:
+        document = {"layers": layers}
+        if watch:
+            sys.stdout.buffer.write(msgspec.json.encode(document) + b"\n")
+            sys.stdout.buffer.flush()
+        else:
+            common.print_json(document)
+        return
+    console = common.out()
+    if watch:
+        console.clear()
+    table = Table(box=None, pad_edge=False)
+    for column in ("layer", "partition", "node", "state", "epoch"):
+        table.add_column(column)
+    for column in ("rooms", "memberships", "members", "per second", "CPU"):
+        table.add_column(column, justify="right")
+    for each in layers:
+        for node in each.nodes:
+            partition = f"{node.partition}/{each.partitions}" if each.layer not in {"gateway", "proxy"} else ""
+            counts = ("" if count is None else f"{count:,}" for count in (node.rooms, node.memberships, node.members))
+            per_s = "" if node.per_s is None else f"{node.per_s:,.0f}"
+            cpu = "" if node.cpu is None else f"{node.cpu:.0%}"
+            table.add_row(each.layer, partition, node.name, node.state, str(node.epoch), *counts, per_s, cpu)
+    console.print(table)
+    for line in (line for each in layers for line in each.due):
+        console.print(f"due: {line}")
+    if not any(each.due for each in layers):
+        console.print("no growth is due")

@@ -1,0 +1,102 @@
+"""`muster cluster show` by what nodes say: who stands where, what each carries a second, and what growth is due."""
+
+import re
+from typing import Any
+
+import pytest
+
+from control.commands.cluster import CPU, MEMBERSHIPS_MAX, TRAFFIC, Load, Reading, arranged, due
+from control.errors import UserError
+from control.instance import Process
+from control.layout import seats
+from control.options import Up
+from tests.documents import ROOT, spans
+
+
+def load(name: str, partition: int = 0, **what: Any) -> Load:
+    return Load(name=name, node=1, partition=partition, state="ready", epoch=1, restarts=0, **what)
+
+
+def processes(up: Up) -> list[Process]:
+    where = ("127.0.0.1", 1)
+    rest: dict[str, Any] = {"pid": 1, "epoch": 7, "restarts": 2, "ready": True, "link": where, "admin": where}
+    return [
+        Process(name=seat.name, role=seat.role, node=seat.node, partition=seat.partition, **rest) for seat in seats(up)
+    ]
+
+
+def test_layers_come_with_their_nodes_by_partition_and_rates_by_role() -> None:
+    nodes = processes(Up(gateways=2, brokers="2x2"))
+    before = {each.node: Reading(10.0, "ready", {TRAFFIC[each.role]: 100.0, CPU: 1.0}) for each in nodes}
+    said = {"muster_rooms": 3.0, "muster_interest": 4.0, "muster_members": 5.0}
+    now = {each.node: Reading(12.0, "ready", {**said, TRAFFIC[each.role]: 500.0, CPU: 1.5}) for each in nodes}
+    layers = arranged(nodes, before, now)
+    assert [(each.layer, each.partitions) for each in layers] == [
+        ("broker/main", 2),
+        ("router", 1),
+        ("gateway", 1),
+        ("proxy", 1),
+    ]
+    assert [(node.name, node.partition) for node in layers[0].nodes] == [
+        ("broker", 0),
+        ("broker-1", 0),
+        ("broker-2", 1),
+        ("broker-3", 1),
+    ]
+    for node in (node for each in layers for node in each.nodes):
+        assert (node.per_s, node.cpu, node.state, node.epoch, node.restarts) == (200.0, 0.25, "ready", 7, 2)
+        assert (node.rooms, node.memberships, node.members) == (3, 4, 5)
+    assert not any(each.due for each in layers)
+
+
+def test_a_node_that_does_not_answer_or_began_anew_has_no_rates() -> None:
+    nodes = processes(Up(gateways=2))
+    before = {each.node: Reading(10.0, "ready", {CPU: 5.0}) for each in nodes}
+    now = {each.node: Reading(11.0, "ready", {CPU: 0.1}) for each in nodes}
+    now[3] = Reading(11.0, "no answer", {}, UserError("gone"))
+    gateways = arranged(nodes, before, now)[2].nodes
+    assert [(node.state, node.cpu, node.rooms) for node in gateways] == [
+        ("no answer", None, None),
+        ("ready", None, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "partitions", "nodes", "lines"),
+    [
+        ("broker/main", 1, [load("broker", memberships=MEMBERSHIPS_MAX // 2, cpu=0.5)], []),
+        (
+            "broker/main",
+            2,
+            [load("broker", 0, memberships=10), load("broker-1", 1, memberships=3_000_000)],
+            ["broker/main: broker-1 has 3,000,000 of 4,194,304 memberships: double to 4 partitions"],
+        ),
+        (
+            "router",
+            256,
+            [load("router", 0, memberships=MEMBERSHIPS_MAX)],
+            ["router: router has 4,194,304 of 4,194,304 memberships: no more partitions can be had"],
+        ),
+        (
+            "broker/main",
+            2,
+            [load("broker", 0, cpu=0.2), load("broker-1", 1, cpu=0.7), load("broker-2", 1, cpu=0.9)],
+            ["broker/main: broker-2 takes 90% of a core: another replica of partition 1"],
+        ),
+        ("gateway", 1, [load("gateway", cpu=0.95)], ["gateway: gateway takes 95% of a core: another gateway"]),
+        ("proxy", 1, [load("proxy", cpu=None), load("proxy-1", cpu=0.1)], []),
+    ],
+)
+def test_growth_is_due_before_a_bound_is_reached(
+    name: str, partitions: int, nodes: list[Load], lines: list[str]
+) -> None:
+    assert due(name, partitions, nodes) == lines
+
+
+def test_the_bound_and_the_metrics_are_those_of_the_roles() -> None:
+    limits = (ROOT / "core" / "proto" / "src" / "limits.rs").read_text()
+    factor = re.search(r"const ROOMS_MAX: usize = (\d+) << (\d+);", limits)
+    assert factor is not None
+    assert int(factor[1]) << int(factor[2]) == MEMBERSHIPS_MAX
+    known = spans((ROOT / "docs" / "metrics.md").read_text())
+    assert {CPU, *TRAFFIC.values(), "muster_rooms", "muster_interest", "muster_members"} <= known
