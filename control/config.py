@@ -246,8 +246,6 @@ def _check(config: Config, layers: Mapping[KeyPath, Value]) -> None:
             layout.grid(text)
         except ValueError as error:
             raise fail(("up", f"{role}s"), str(error)) from None
-    if layout.grid(config.up.routers) != (1, 1):
-        raise fail(("up", "routers"), f"{config.up.routers!r}: so far an instance has one router")
     seats = layout.seats(config.up)
     if len(seats) > layout.NODES_MAX:
         raise fail(("up",), f"{len(seats)} nodes are more than the {layout.NODES_MAX} that one machine is asked to run")

@@ -23,6 +23,7 @@ LINKS: Final = frozenset(
         ("broker", "gateway"),
         ("gateway", "router"),
         ("router", "broker"),
+        ("router", "router"),
     )
     for one, other in (pair, pair[::-1])
 )
@@ -95,7 +96,13 @@ class Up(Section, frozen=True):
             "partitions divide the memberships, the replicas of one its messages",
         ),
     ] = "1"
-    routers: Annotated[str, key("Routers, as `brokers`", "so far there is one: `1`")] = "1"
+    routers: Annotated[
+        str,
+        key(
+            "Routers, as `brokers`",
+            "partitions divide the memberships, whatever those of the brokers; replicas, who is told",
+        ),
+    ] = "1"
     proxies: Annotated[int, key("Proxies", "publishers spread over them", ge=1, le=64)] = 1
 
 

@@ -76,7 +76,7 @@ def muster(tmp_path: Path) -> Command:
         (["up", "--gateways", "two"], 2, "--gateways"),
         (["up", "--brokers", "3"], 78, "--brokers: up.brokers: 3 partitions are no power of two from 1 to 256"),
         (["up", "--brokers", "2x"], 78, "--brokers: up.brokers: '2x' is not PARTITIONSxREPLICAS, as 2x2"),
-        (["up", "--routers", "2"], 78, "--routers: up.routers: '2': so far an instance has one router"),
+        (["up", "--routers", "1x17"], 78, "--routers: up.routers: 17 replicas are not 1 to 16"),
         (["status"], 69, "start one: muster up"),
         (["rooms", "ls"], 69, "start one: muster up"),
         (["rooms", "show", "demo"], 69, "start one: muster up"),

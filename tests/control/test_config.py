@@ -95,7 +95,7 @@ def test_the_result_is_frozen(tmp_path: Path) -> None:
             for text in ("", "x", "2x", "x2", "2x2x2", "-2", "2 x 2", "two", "2,2", "\u0662")
         ),
         ('[up]\nbrokers = "256x2"', ["up: 515 nodes", "512"]),
-        ('[up]\nrouters = "1x2"', ["up.routers", "'1x2'", "one router"]),
+        ('[up]\nrouters = "6x2"', ["up.routers", "6 partitions"]),
         ('[up]\nproxies = 3\n[proxy]\nbind = "127.0.0.1:65534"', ["proxy.bind", "3 nodes from port 65534", "65535"]),
     ],
 )
@@ -151,12 +151,13 @@ def test_the_file_is_searched_in_the_documented_order(tmp_path: Path, monkeypatc
 
 
 def test_the_nodes_of_a_layout_are_the_same_ones_when_there_are_more() -> None:
-    one, more = (seats(up) for up in (Up(), Up(gateways=3, brokers="2x2", proxies=2)))
+    one, more = (seats(up) for up in (Up(), Up(gateways=3, brokers="2x2", routers="4", proxies=2)))
     assert [(seat.node, seat.name) for seat in one] == [(1, "router"), (2, "broker"), (3, "gateway"), (4, "proxy")]
     assert set(one) < set(more)
-    assert len({seat.node for seat in more}) == len({seat.name for seat in more}) == len(more) == 10
+    assert len({seat.node for seat in more}) == len({seat.name for seat in more}) == len(more) == 13
     assert [seat.name for seat in more if seat.role == "gateway"] == ["gateway", "gateway-1", "gateway-2"]
     assert [seat.partition for seat in more if seat.role == "broker"] == [0, 0, 1, 1]
+    assert [seat.partition for seat in more if seat.role == "router"] == [0, 1, 2, 3]
     assert seats(Up(brokers="4")) == seats(Up(brokers="4x1"))
     assert len(seats(Up(brokers="256"))) == 259
 

@@ -258,7 +258,7 @@ async def test_the_folder_of_another_user_or_a_link_is_refused(tmp_path: Path) -
 def test_every_link_of_every_node_gets_its_rule_once_and_client_links_both_directions(tmp_path: Path) -> None:
     file = tmp_path / "muster.toml"
     file.write_text(
-        '[up]\ngateways = 2\nbrokers = "2x2"\nproxies = 3\n'
+        '[up]\ngateways = 2\nbrokers = "2x2"\nrouters = "2x1"\nproxies = 3\n'
         '[faults]\nloss = 0.1\n[faults.links."gateway->client"]\nloss = 0.5\n'
     )
     config = load(file, {}, {"instance.dir": (str(tmp_path / "i"), "flag")}).config
@@ -274,6 +274,6 @@ def test_every_link_of_every_node_gets_its_rule_once_and_client_links_both_direc
         peers = [rule[1] for rule in rules[role] if rule[1] is not None]
         assert len(peers) == len(set(peers))
         assert set(peers) == links[role]
-    assert [len(links[role]) for role in ROLES] == [2 + 4, 1 + 2 + 3, 1 + 4, 4]
+    assert [len(links[role]) for role in ROLES] == [2 + 4 + 2, 2 + 2 + 3, 2 + 4, 4]
     assert [(rule[0], rule[2]) for rule in rules["gateway"] if rule[1] is None] == [("out", 0.5), ("in", 0.1)]
     assert [(rule[0], rule[2]) for rule in rules["router"] if rule[1] is None] == []

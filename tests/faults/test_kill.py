@@ -25,7 +25,7 @@ BACK_S_MAX = 2.0
 INTEREST_S_MAX = 3.0
 BETWEEN_S = 0.5
 ONE: dict[str, Any] = {}
-MANY: dict[str, Any] = {"gateways": 2, "brokers": "2x2", "proxies": 2}
+MANY: dict[str, Any] = {"gateways": 2, "brokers": "2x2", "routers": "1x2", "proxies": 2}
 
 
 async def come_and_go(instance: Instance, stop: asyncio.Event) -> None:

@@ -19,7 +19,7 @@ from tests.faults.ledger import Ledger, content
 from tests.faults.test_demo import run
 from tests.waiting import until
 
-MANY = {"gateways": 2, "brokers": "2x2", "proxies": 2}
+MANY = {"gateways": 2, "brokers": "2x2", "routers": "2x2", "proxies": 2}
 ROOMS = [f"room-{number}" for number in range(12)]
 MEMBERS = 6
 RATE = 600.0
@@ -136,7 +136,7 @@ def test_a_short_run_of_many_nodes_ends_with_0_and_leaves_no_process(make: Make)
     instance = make(up=MANY)
     with instance.running("--for", "2") as up:
         pids = instance.pids()
-        assert len(pids) == 9
+        assert len(pids) == 12
         up.wait(20)
     assert up.returncode == 0, instance.tail()
     assert not [pid for pid in pids.values() if os.path.exists(f"/proc/{pid}")]
@@ -165,7 +165,9 @@ async def test_the_cluster_shows_what_its_nodes_carry(make: Make) -> None:
     assert [node["members"] for node in gateways] == [2 * len(ROOMS)] * 2
     assert all(node["per_s"] > RATE for node in gateways)
     assert all(node["memberships"] for node in brokers)
-    assert [node["memberships"] for node in layers["router"]["nodes"]] == [2 * len(ROOMS)]
+    routers = layers["router"]["nodes"]
+    assert [node["partition"] for node in routers] == [0, 0, 1, 1]
+    assert sum(node["memberships"] for node in routers) == 2 * 2 * len(ROOMS), "each replica knows its partition's"
 
 
 async def test_rooms_are_counted_over_all_gateways(make: Make) -> None:
