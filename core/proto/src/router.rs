@@ -229,7 +229,7 @@ impl Router {
         let life = (peer.node, peer.epoch);
         match (peer.role, record) {
             (Role::Gateway, Record::SnapshotBegin { scope, version }) => {
-                self.begin(peer.node, life, (*scope, *version));
+                self.begin(now, peer.node, life, (*scope, *version));
                 Some(false)
             }
             (Role::Gateway, Record::Membership(membership)) => Some(self.membership(now, peer.node, life, membership)),
@@ -245,7 +245,7 @@ impl Router {
                     version,
                 },
             ) => {
-                self.begin(peer.node, (*node, *epoch), (*scope, *version));
+                self.begin(now, peer.node, (*node, *epoch), (*scope, *version));
                 Some(false)
             }
             (
@@ -288,11 +288,14 @@ impl Router {
         }
     }
 
-    fn begin(&mut self, source: u32, life: (u32, u32), snapshot: (Scope, u64)) {
+    fn begin(&mut self, now: Micros, source: u32, life: (u32, u32), snapshot: (Scope, u64)) {
         self.changes.clear();
         if !self.interest.begin(source, life, snapshot, &mut self.changes) {
             self.counters.dropped_stale_epoch += 1;
+            return;
         }
+        // Whose link nobody has ends like one whose link was lost.
+        self.gateways.entry(life.0).or_insert_with(|| Seen::away(now));
     }
 
     fn membership(&mut self, now: Micros, source: u32, life: (u32, u32), membership: &Membership) -> bool {
@@ -355,14 +358,6 @@ impl Router {
         }
         self.counters.snapshots_received += 1;
         let (node, _) = life;
-        if !own && self.gateways.len() < NODES_MAX {
-            let away = Seen {
-                here: false,
-                peers: BTreeSet::new(),
-                away_since: now,
-            };
-            self.gateways.entry(node).or_insert(away);
-        }
         // A broker knows no more than we did, unless we had fallen behind: then only all that we know tells it what is gone.
         let news = taken == Taken::News;
         let peers = own || planted::is(Bug::PeersPassOn);
@@ -540,11 +535,7 @@ impl Router {
         if !self.gateways.contains_key(&node) && (!up || self.gateways.len() >= NODES_MAX) {
             return;
         }
-        let seen = self.gateways.entry(node).or_insert_with(|| Seen {
-            here: false,
-            peers: BTreeSet::new(),
-            away_since: now,
-        });
+        let seen = self.gateways.entry(node).or_insert_with(|| Seen::away(now));
         let was_away = seen.is_away();
         match peer {
             None => seen.here = up,
@@ -628,6 +619,14 @@ impl Router {
 }
 
 impl Seen {
+    fn away(since: Micros) -> Self {
+        Seen {
+            here: false,
+            peers: BTreeSet::new(),
+            away_since: since,
+        }
+    }
+
     fn is_away(&self) -> bool {
         !self.here && self.peers.is_empty()
     }
@@ -725,7 +724,7 @@ mod tests {
         router.rooms_max = 3;
         let scope = Scope::ALL;
         for gateway in [2, 3] {
-            router.begin(gateway, (gateway, 1), (scope, 0));
+            router.begin(0, gateway, (gateway, 1), (scope, 0));
             assert!(router.end(0, gateway, (gateway, 1), (scope, 0), true));
         }
         let said = |room: u64, version: u64, present: bool| Membership {
@@ -744,7 +743,7 @@ mod tests {
         assert_eq!(say(3, 12, 2, true), (3, 1), "one too many");
         assert_eq!(say(2, 10, 3, true), (3, 1), "what is known may change");
         assert_eq!(say(2, 10, 4, false), (2, 1), "and end");
-        router.begin(2, (2, 1), (scope, 5));
+        router.begin(0, 2, (2, 1), (scope, 5));
         assert!(router.end(0, 2, (2, 1), (scope, 5), true));
         assert!(router.membership(0, 3, (3, 1), &said(12, 3, true)));
         assert_eq!(

@@ -384,6 +384,35 @@ fn a_router_forgets_a_gateway_that_neither_it_nor_a_peer_has_a_link_to() {
 }
 
 #[test]
+fn what_a_peer_began_to_tell_of_a_gateway_that_is_nowhere_is_forgotten_too() {
+    let mut rig = router();
+    let (node, epoch, scope, version) = (77, EPOCH, Scope::ALL, 5);
+    rig.tell(
+        3,
+        &Record::GatewayBegin {
+            node,
+            epoch,
+            scope,
+            version,
+        },
+    );
+    let membership = membership(version, true);
+    rig.tell(
+        3,
+        &Record::GatewayMembership {
+            node,
+            epoch,
+            membership,
+        },
+    );
+    rig.frame(3, FrameKind::Close as u8, &[0]);
+    assert_eq!(rig.machine.interest().len(), 2);
+    pass(&mut rig, GATEWAY_LEASE + 1_000_000);
+    assert_eq!(rig.machine.interest().len(), 1);
+    assert_eq!(told(&mut rig, 1), ["77: gone"]);
+}
+
+#[test]
 fn a_gateway_tells_another_router_all_when_its_home_is_lost() {
     let mut rig = gateway();
     rig.join(0, 7, ROOM, Positions::default());
