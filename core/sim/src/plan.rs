@@ -54,6 +54,8 @@ pub enum Fault {
     Remove { process: usize },
     /// The process stands still.
     Pause { process: usize, pause: Micros },
+    /// The placement says that the process drains, and after a while that it runs again.
+    Drain { process: usize, pause: Micros },
     /// Nothing gets from one to the other; the way back stays open.
     Cut { from: usize, to: usize, pause: Micros },
 }
@@ -155,6 +157,22 @@ impl Topology {
             partitions: (broker_parts, router_parts),
         }
     }
+
+    /// Routers that drain for a while, so that gateways and brokers go to others and come back; `first`: the first router.
+    fn drains(&self, seed: u64, first: usize, heal: Micros) -> Vec<(Micros, Fault)> {
+        let mut draw = Draw(Dice::new(seed ^ 0xd4a1));
+        let count = if self.routers > 1 && draw.chance(50) {
+            draw.within(1, 3)
+        } else {
+            0
+        };
+        let drain = |_| {
+            let process = first + draw.below(self.routers as u64) as usize;
+            let pause = draw.within(10 * MS, 6 * SECOND);
+            (draw.within(100 * MS, heal - 200 * MS), Fault::Drain { process, pause })
+        };
+        (0..count).map(drain).collect()
+    }
 }
 
 /// The draw.
@@ -217,11 +235,12 @@ impl Plan {
         let gateways = if draw.chance(50) { 1 } else { 2 };
         let proxies = if draw.chance(60) { 1 } else { 2 };
         let brokers = if draw.chance(80) { 1 } else { 2 };
+        let topology = Topology::draw(seed, brokers);
         let Topology {
             brokers,
             routers,
             partitions,
-        } = Topology::draw(seed, brokers);
+        } = topology;
         let crowd = draw.chance(15);
         let rooms: usize = if draw.chance(12) {
             draw.within(20, 60) as usize
@@ -387,6 +406,9 @@ impl Plan {
                         .for_each(|p| p.bytes.1 = p.bytes.1.max(8));
                 }
             }
+        }
+        if !calm {
+            faults.extend(topology.drains(seed, servers - routers, heal));
         }
         let mut plan = Plan {
             clock: clock(seed),

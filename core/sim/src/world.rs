@@ -2,7 +2,7 @@
 //!
 //! Owns what each event does; their order stands in `agenda`. What is drawn stands in `plan`, what must hold in `oracle`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_proto::broker::{Broker, BrokerConfig};
 use muster_proto::client::member::Policy;
@@ -12,7 +12,7 @@ use muster_proto::handshake::{ClusterKeys, ServerKey};
 use muster_proto::machine::{Addr, Entropy, Machine, Micros, Outbox};
 use muster_proto::name::RoomName;
 use muster_proto::node::{Dice, Identity};
-use muster_proto::placement::{Node, Placement};
+use muster_proto::placement::{Node, Placement, State as NodeState};
 use muster_proto::proxy::{Proxy, ProxyConfig, ProxyEvent};
 use muster_proto::router::{Router, RouterConfig};
 use muster_proto::wire::publish::Positions;
@@ -25,6 +25,8 @@ use crate::plan::{Fault, Kind, Plan, FORGET, MS, SECOND, SETTLE};
 use crate::process::{Bench, Process, Queued, Role, Sent, State};
 
 const NAME_KEY: [u8; 16] = [9; 16];
+/// Within this everyone hears of a new placement.
+const PLACED_MAX: Micros = 300 * MS;
 /// When after healing everyone publishes once more; this must reach every member.
 const LAST_WORD: Micros = 9 * SECOND;
 /// How long everyone is away so that rooms are forgotten (60 s, after a held leave), and what happens then takes.
@@ -119,6 +121,13 @@ enum Event {
         from: u32,
         to: u32,
     },
+    /// A process hears of the newest placement.
+    Place {
+        process: u32,
+    },
+    Undrain {
+        process: u32,
+    },
     Heal,
     LastWord,
     Everyone {
@@ -193,6 +202,8 @@ pub struct World {
     oracle: Oracle,
     programs: Vec<Program>,
     healed: bool,
+    placement_epoch: u32,
+    draining: BTreeSet<usize>,
     last_word_at: Micros,
     trace: u64,
     verbose: bool,
@@ -242,6 +253,8 @@ impl World {
             oracle: Oracle::default(),
             programs: Vec::new(),
             healed: false,
+            placement_epoch: 1,
+            draining: BTreeSet::new(),
             last_word_at: plan.clock,
             trace: seed,
             verbose,
@@ -292,11 +305,46 @@ impl World {
     fn placement(&self) -> Placement {
         let node = |process| Node {
             partition: self.plan.partition(process) as u16,
+            state: [NodeState::Running, NodeState::Draining][usize::from(self.draining.contains(&process))],
             ..Node::new(node_of(process), role_of(self.plan.kind(process)), link_addr(process))
         };
         let (brokers, routers) = self.plan.partitions;
         let nodes = (0..self.plan.servers()).map(node);
-        Placement::new(1, nodes.collect(), brokers as u16, routers as u16)
+        Placement::new(self.placement_epoch, nodes.collect(), brokers as u16, routers as u16)
+    }
+
+    /// Whether the placement says that a process drains; the others hear of it one after the other.
+    fn set_draining(&mut self, process: usize, drains: bool) {
+        let changed = if drains {
+            self.draining.insert(process)
+        } else {
+            self.draining.remove(&process)
+        };
+        if !changed {
+            return;
+        }
+        self.placement_epoch += 1;
+        for process in 0..self.plan.servers() as u32 {
+            let after = self.dice.below(PLACED_MAX);
+            self.agenda.push(self.now + after, Event::Place { process });
+        }
+    }
+
+    fn place(&mut self, process: usize) {
+        let (now, placement) = (self.now, self.placement());
+        let known = &mut self.processes[process];
+        match (known.state, &mut known.role) {
+            (State::Paused, _) => {
+                let process = process as u32;
+                return self.agenda.push(now + PLACED_MAX, Event::Place { process });
+            }
+            (State::Up, Role::Gateway(machine)) => machine.set_placement(now, placement),
+            (State::Up, Role::Proxy(machine)) => machine.set_placement(now, placement),
+            (State::Up, Role::Broker(machine)) => machine.set_placement(now, placement),
+            (State::Up, Role::Router(machine)) => machine.set_placement(now, placement),
+            _ => return,
+        }
+        self.agenda.turn_at(process, now);
     }
 
     fn endpoints(&self, kind: Kind) -> Vec<Endpoint> {
@@ -601,6 +649,8 @@ impl World {
             Event::Restart { process } => self.restart(process as usize),
             Event::Resume { process } => self.resume(process as usize),
             Event::Mend { from, to } => self.net.mend(from as usize, to as usize),
+            Event::Place { process } => self.place(process as usize),
+            Event::Undrain { process } => self.set_draining(process as usize, false),
             Event::Heal => self.heal(),
             Event::LastWord => {
                 self.last_word_at = self.now;
@@ -943,6 +993,11 @@ impl World {
                 let process = process as u32;
                 self.agenda.push(self.now + pause, Event::Resume { process });
             }
+            Fault::Drain { process, pause } => {
+                self.set_draining(process, true);
+                let process = process as u32;
+                self.agenda.push(self.now + pause, Event::Undrain { process });
+            }
             Fault::Cut { from, to, pause } if from != to => {
                 self.net.cut(from, to);
                 let (from, to) = (from as u32, to as u32);
@@ -989,6 +1044,9 @@ impl World {
         self.say(|| "everything is well from here on".into());
         self.healed = true;
         self.net.heal();
+        for process in self.draining.clone() {
+            self.set_draining(process, false);
+        }
         for process in 0..self.processes.len() {
             self.restart(process);
             self.resume(process);
