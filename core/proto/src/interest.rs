@@ -355,6 +355,17 @@ impl Interest {
             .is_some_and(|view| view.rooms.contains_key(&room))
     }
 
+    /// The second half of the hash of the name by which a gateway wants a room, if it does.
+    pub fn wants(&self, gateway: u32, room: u64) -> Option<u64> {
+        Some(self.views.get(&gateway)?.rooms.get(&room)?.check)
+    }
+
+    /// The gateways that want a room of that name.
+    pub fn who_wants(&self, room: u64, check: u64) -> impl Iterator<Item = u32> + '_ {
+        let gateways = self.views.keys().copied();
+        gateways.filter(move |gateway| self.wants(*gateway, room) == Some(check))
+    }
+
     /// Every (gateway, room) that is wanted, sorted.
     pub fn wanted(&self) -> Vec<(u32, u64)> {
         let views = self.views.iter();

@@ -26,6 +26,7 @@ pub mod machine;
 pub mod name;
 pub mod node;
 pub mod order;
+pub mod owners;
 pub mod placement;
 pub mod planted;
 pub mod proxy;

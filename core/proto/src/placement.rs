@@ -113,6 +113,11 @@ impl Placement {
         self.node(node).and_then(of).unwrap_or(Scope::ALL)
     }
 
+    /// Whether every room has the same owner as in `other`.
+    pub fn owns_as(&self, other: &Placement) -> bool {
+        self.running == other.running
+    }
+
     /// The broker that owns `room`.
     pub fn owner(&self, room: u64) -> Option<u32> {
         self.owner_among(room, |_| true)

@@ -16,6 +16,7 @@ use crate::links::{LinkChange, Links};
 use crate::machine::{Arrival, Entropy, Inbox, Machine, Micros, Outbox};
 use crate::name::{RoomKey, RoomName};
 use crate::node::{Identity, Node};
+use crate::owners::Owners;
 use crate::placement::Placement;
 use crate::queue::Queue;
 use crate::sessions::{Question, Sessions};
@@ -56,6 +57,8 @@ crate::counters! {
         messages_received,
         /// Messages passed on to brokers.
         messages_forwarded,
+        /// Of these, messages passed on to another broker than the room's owner, which is not linked.
+        messages_detoured,
         /// Messages dropped: the room's owner is not linked; the publisher repeats them.
         dropped_no_owner,
         /// Messages dropped: too much waits for the owner; the publisher repeats them.
@@ -116,6 +119,7 @@ pub struct Proxy {
     links: Links,
     sessions: Sessions<Publisher>,
     queues: BTreeMap<u32, Queue>,
+    owners: Owners,
     placement: Placement,
     name_key: [u8; 16],
     pub counters: ProxyCounters,
@@ -136,6 +140,7 @@ impl Proxy {
             links: Links::new(link, config.cluster, LINK_SOCKET),
             sessions: Sessions::new(public, config.keepalive_ms, config.idle_ms, CONTROL_RATE),
             queues: BTreeMap::new(),
+            owners: Owners::default(),
             placement: Placement::default(),
             name_key: config.name_key,
             counters: ProxyCounters::default(),
@@ -154,6 +159,7 @@ impl Proxy {
             now,
             placement.of(Role::Broker).map(|node| (node.node, node.role, node.addr)),
         );
+        self.owners.placed(now, &placement, &self.links);
         self.placement = placement;
     }
 
@@ -215,7 +221,7 @@ impl Proxy {
             };
             elicits |= frame.kind.elicits();
             if frame.kind == FrameKind::Publish {
-                self.publish(slot, frame.body);
+                self.publish(now, slot, frame.body);
                 continue;
             }
             control = true;
@@ -307,7 +313,7 @@ impl Proxy {
         }
     }
 
-    fn publish(&mut self, slot: u32, body: &[u8]) {
+    fn publish(&mut self, now: Micros, slot: u32, body: &[u8]) {
         let frame = Publish::read(body).filter(|frame| well_formed(frame.messages, frame.count, self.node.payload));
         let Some(frame) = frame else {
             self.sessions.counters.dropped_frame += 1;
@@ -330,11 +336,7 @@ impl Proxy {
             return;
         };
         let (session, user) = (peer.conn.id, peer.data.user);
-        let owner = self
-            .placement
-            .owner(open.key.id)
-            .and_then(|node| self.links.to(node).map(|slot| (node, slot)));
-        let Some((node, link)) = owner else {
+        let Some(route) = self.owners.route(now, &self.placement, &self.links, open.key.id) else {
             self.counters.dropped_no_owner += count;
             self.refuse(slot, &frame, Code::NotReady);
             return;
@@ -353,8 +355,9 @@ impl Proxy {
             first: frame.first,
             count: frame.count,
             messages: frame.messages,
+            detour: route.detour,
         };
-        let queue = self.queues.entry(node).or_default();
+        let queue = self.queues.entry(route.node).or_default();
         let cost = Queue::cost(len);
         let Some(peer) = self.sessions.table.get_mut(slot) else {
             return;
@@ -370,7 +373,8 @@ impl Proxy {
             passed.write(writer);
         });
         self.counters.messages_forwarded += count;
-        self.links.table.mark(link);
+        self.counters.messages_detoured += if route.detour { count } else { 0 };
+        self.links.table.mark(route.slot);
     }
 
     /// Says of a frame that goes to no owner why: who hears nothing waits longer and longer.
@@ -388,7 +392,7 @@ impl Proxy {
 
     fn take_link(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
         let received = self.links.receive(now, &mut self.node, arrival, datagram);
-        self.link_changes();
+        self.link_changes(now);
         let Some((slot, len)) = received else { return };
         let Some(peer) = self.links.table.get(slot).map(|link| link.data.peer) else {
             return;
@@ -422,7 +426,7 @@ impl Proxy {
             }
         }
         self.links.after(now, slot, elicits);
-        self.link_changes();
+        self.link_changes(now);
     }
 
     fn acknowledged(&mut self, session: u64, ack: &[u8]) {
@@ -439,8 +443,13 @@ impl Proxy {
         self.sessions.table.mark(slot);
     }
 
-    fn link_changes(&mut self) {
+    fn link_changes(&mut self, now: Micros) {
         while let Some(change) = self.links.change() {
+            match change {
+                LinkChange::Up { peer, .. } => self.owners.up(peer.node),
+                LinkChange::Down { peer, .. } if self.links.to(peer.node).is_none() => self.owners.lost(now, peer.node),
+                LinkChange::Down { .. } => {}
+            }
             self.events.push_back(ProxyEvent::Link(change));
         }
     }
@@ -571,7 +580,7 @@ impl Machine for Proxy {
 
     fn expire(&mut self, now: Micros) {
         self.links.expire(now, &mut self.node);
-        self.link_changes();
+        self.link_changes(now);
         self.sessions.expire(now, &mut self.node);
         while self.sessions.gone().is_some() {}
         self.node.sweep(now);

@@ -4,9 +4,10 @@
 //! cursor and no frame. A position is a monotone byte count, so what has been overwritten is told by comparing numbers.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use crate::machine::Micros;
-use crate::wire::{GapReason, PublisherId};
+use crate::wire::{GapReason, PublisherId, StreamGap};
 
 /// Bytes in front of an entry's data.
 const ENTRY: usize = 48;
@@ -26,12 +27,23 @@ pub struct Entry<'a> {
     /// Chunk flags (of a gap: its reason).
     pub flags: u8,
     pub gap: bool,
+    /// Which of the room's streams it is of.
+    pub stream: u8,
     /// Milliseconds of the machine's clock at which it was appended.
     pub at_ms: u32,
     pub data: &'a [u8],
 }
 
 impl Entry<'_> {
+    /// The last offset that it stands for; of a gap whose end nobody knows, the first.
+    pub fn last(&self) -> u64 {
+        if self.gap && self.sequence != StreamGap::OPEN {
+            self.sequence
+        } else {
+            self.offset
+        }
+    }
+
     /// Why the gap is one; only meaningful where `gap`.
     pub fn reason(&self) -> GapReason {
         GapReason::from_u8(self.flags).unwrap_or(GapReason::Unrepaired)
@@ -115,6 +127,7 @@ impl Arena {
         bytes[36..40].copy_from_slice(&(entry.data.len() as u32).to_le_bytes());
         bytes[40] = entry.flags;
         bytes[41] = u8::from(entry.gap);
+        bytes[42] = entry.stream;
         bytes[ENTRY..].copy_from_slice(entry.data);
         position
     }
@@ -155,6 +168,7 @@ impl Arena {
             sequence: long(24),
             flags: head[40],
             gap: head[41] != 0,
+            stream: head[42],
             at_ms: word(32),
             data: &self.bytes[at + ENTRY..at + ENTRY + len],
         })
@@ -297,18 +311,20 @@ impl Ring {
         from.max(self.first + low as u64)
     }
 
-    /// The first place whose entry's offset is at least `offset` within `places` (offsets grow there).
-    pub fn find_offset(&self, arena: &Arena, places: std::ops::Range<u64>, offset: u64) -> u64 {
+    /// The first place within `places` that has an entry of a stream, and that entry.
+    pub fn find_stream<'a>(&self, arena: &'a Arena, places: Range<u64>, stream: u8) -> Option<(u64, Entry<'a>)> {
+        let mut entries = places.map(|place| (place, self.get(arena, place)));
+        entries.find_map(|(place, entry)| Some((place, entry.filter(|entry| entry.stream == stream)?)))
+    }
+
+    /// The first place within `places` whose entry of a stream ends at `offset` or later (a stream's offsets grow there).
+    pub fn find_offset(&self, arena: &Arena, places: Range<u64>, stream: u8, offset: u64) -> u64 {
         let (mut low, mut high) = (places.start.max(self.first), places.end.min(self.next()));
         while low < high {
             let middle = low + (high - low) / 2;
-            let end = self
-                .get(arena, middle)
-                .map(|entry| if entry.gap { entry.sequence } else { entry.offset });
-            if end.is_some_and(|end| end >= offset) {
-                high = middle;
-            } else {
-                low = middle + 1;
+            match self.find_stream(arena, middle..high, stream) {
+                Some((place, entry)) if entry.last() < offset => low = place + 1,
+                _ => high = middle,
             }
         }
         low
@@ -350,6 +366,7 @@ mod tests {
             sequence: offset,
             flags: 3,
             gap: false,
+            stream: 0,
             at_ms: 0,
             data,
         }
@@ -416,7 +433,7 @@ mod tests {
                     let entry = ring.get(&arena, place).expect("held");
                     prop_assert_eq!(entry.offset, place);
                     prop_assert_eq!(entry.data, &messages[place as usize - 1][..]);
-                    prop_assert_eq!(ring.find_offset(&arena, 0..u64::MAX, place), place);
+                    prop_assert_eq!(ring.find_offset(&arena, 0..u64::MAX, 0, place), place);
                 }
                 prop_assert!(ring.get(&arena, ring.next()).is_none());
             }

@@ -509,7 +509,7 @@ fn joins_without_end_do_not_pile_up() {
             &Record::Join {
                 request: request + 10,
                 name: ROOM.as_bytes(),
-                positions: Positions(vec![(younger, 5)]),
+                positions: Positions::at([(younger, 5)]),
             },
         );
         rig.turn();

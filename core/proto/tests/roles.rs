@@ -137,7 +137,7 @@ fn who_is_in_as_many_rooms_as_may_be_is_refused_another_and_answered_for_one_of_
 #[test]
 fn a_join_with_a_position_that_no_owner_can_have_given_is_answered_in_numbers() {
     let mut rig = gateway();
-    rig.join(0, 7, ROOM, Positions(vec![(stream(1), NUMBER_MAX)]));
+    rig.join(0, 7, ROOM, Positions::at([(stream(1), NUMBER_MAX)]));
     rig.tell(3, &Record::Covered { offset: 1 << 20 });
     head(&mut rig, 2, 1);
     pass(&mut rig, 50_000);
@@ -806,7 +806,7 @@ fn a_place_that_was_closed_is_used_again_and_takes_nothing_of_who_had_it_before(
         .got
         .iter()
         .find(|(kind, _)| *kind == FrameKind::LinkPublish);
-    let passed = LinkPublish::read(&passed.expect("it went on").1).expect("well formed");
+    let passed = LinkPublish::read(0, &passed.expect("it went on").1).expect("well formed");
     let incarnation = u64::from(request);
     assert_eq!(
         (passed.room, passed.publisher.incarnation, passed.handle),
@@ -944,7 +944,7 @@ fn joins_and_leaves(rig: &mut Rig<Client>) -> Vec<Result<String, u32>> {
 fn more_joins_and_leaves_than_a_log_holds_are_told_all_the_same_and_in_order() {
     let mut rig = Rig::<Client>::new();
     joins_and_leaves(&mut rig);
-    let positions = Positions((1..=4).map(|epoch| (stream(epoch), 7)).collect());
+    let positions = Positions::at((1..=4).map(|epoch| (stream(epoch), 7)));
     let name = |at: usize| format!("sports:{at:0>150}");
     for at in 1..256 {
         rig.machine
@@ -1141,7 +1141,7 @@ fn asked(rig: &mut Rig<Gateway>) -> Vec<Asked> {
 fn history_is_fetched_in_steps_and_no_session_has_more_of_it_fetched_than_its_share() {
     let mut rig = gateway();
     rig.tell(3, &Record::Covered { offset: 1 << 20 });
-    let had = |generation| Positions(vec![(stream(generation), 10)]);
+    let had = |generation| Positions::at([(stream(generation), 10)]);
     let names: Vec<String> = (0..6).map(|at| format!("sports:{at}")).collect();
     for (generation, name) in (1..).zip(&names[..5]) {
         rig.join(0, generation, name, had(generation));
@@ -1584,7 +1584,7 @@ fn a_gateway_accounts_for_every_message_of_its_owners() {
         ]
     );
     // History that comes in part, for a join that stops waiting.
-    rig.join(1, 8, ROOM, Positions(vec![(stream(1), 1)]));
+    rig.join(1, 8, ROOM, Positions::at([(stream(1), 1)]));
     said(&mut rig, &link_room(1, 2, &[b"two"]));
     said(&mut rig, &link_room(1, 4, &[b"four"]));
     assert_eq!(
@@ -1783,7 +1783,7 @@ fn a_member_that_is_heard_all_along_but_has_no_window_gets_nothing_old_either() 
 fn a_member_that_stood_still_and_joins_again_gets_the_history_that_it_names() {
     let mut rig = member_that_had(1);
     stood_still(&mut rig);
-    rig.join(0, 2, ROOM, Positions(vec![(stream(1), 1)]));
+    rig.join(0, 2, ROOM, Positions::at([(stream(1), 1)]));
     rig.turn();
     rig.peers[0].got.clear();
     let (rooms, skips) = until_young(&mut rig);
@@ -1793,7 +1793,7 @@ fn a_member_that_stood_still_and_joins_again_gets_the_history_that_it_names() {
 #[test]
 fn a_join_whose_history_went_with_its_owner_is_answered() {
     let mut rig = gateway();
-    rig.join(0, 1, ROOM, Positions(vec![(stream(1), 400)]));
+    rig.join(0, 1, ROOM, Positions::at([(stream(1), 400)]));
     rig.tell(3, &Record::Covered { offset: 1 << 20 });
     head(&mut rig, 1, 500);
     pass(&mut rig, 20_000);

@@ -8,7 +8,7 @@ use muster_proto::log::{LogReceiver, LogSender};
 use muster_proto::machine::{Addr, Entropy, Outbox};
 use muster_proto::scope::Scope;
 use muster_proto::wire::frame::{append, Status};
-use muster_proto::wire::publish::{published, Ack, LinkPublish, Positions, Publish};
+use muster_proto::wire::publish::{published, Ack, Course, LinkPublish, Position, Positions, Publish};
 use muster_proto::wire::record::Record;
 use muster_proto::wire::room::{
     heads, read_link_repair, read_repair, write_link_repair, write_repair, BlockWriter, Consumed, GapPlace, LinkBlock,
@@ -68,7 +68,15 @@ fn gap(gap: &StreamGap) -> Value {
 }
 
 fn positions(positions: &Positions) -> Value {
-    let entry = |(id, offset): &(StreamId, u64)| stream(*id, json!({ "offset": offset }));
+    let offset = |position: &Position| {
+        let course = match position.course {
+            Course::GoesOn => 0,
+            Course::Ended => 1,
+            Course::Lost => 2,
+        };
+        position.offset | course << 62
+    };
+    let entry = |position: &Position| stream(position.stream, json!({ "offset": offset(position) }));
     positions.0.iter().map(entry).collect()
 }
 
@@ -283,7 +291,7 @@ fn frame(frame: &Frame<'_>, expected: &Value, out: &mut Writer<'_>) -> Value {
             json!({"handle": publish.handle, "sent_at": publish.sent_at, "low": publish.low, "first": publish.first, "messages": messages})
         }
         FrameKind::LinkPublish => {
-            let publish = LinkPublish::read(body).expect("good");
+            let publish = LinkPublish::read(frame.flags, body).expect("good");
             assert!(publish.write(out));
             json!({
                 "room": publish.room, "check": publish.check, "user": publish.publisher.user,

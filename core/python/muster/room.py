@@ -31,6 +31,8 @@ COUNTS: Final = (
 
 STREAMS_MAX: Final = 4
 _ENTRY: Final = struct.Struct("<IIIQ")
+_OFFSET: Final = (1 << 62) - 1
+_LOST: Final = 1 << 63  # of an entry: the rest of the stream is lost
 
 Taken = tuple[tuple[int, int, int], int, int, bytes] | tuple[tuple[int, int, int], int, int | None, str]
 """One item as the engine gives it: stream, offset, sender, data; or stream, first, last, reason."""
@@ -207,16 +209,20 @@ class _Batches:
 
 
 def _advance(positions: bytes, items: Iterable[Item]) -> bytes:
-    """Positions after `items` as well: the last offset of each stream, the newest stream last."""
-    known: dict[tuple[int, int, int], int] = {}
+    """Positions after `items` as well: the last offset of each stream and what is known of its end, the newest stream last."""
+    known: dict[tuple[int, int, int], tuple[int, int]] = {}
     for at in range(1, len(positions), _ENTRY.size):
         node, epoch, generation, offset = _ENTRY.unpack_from(positions, at)
-        known[node, epoch, generation] = offset
+        known[node, epoch, generation] = (offset & _OFFSET, offset & ~_OFFSET)
     for item in items:
         if isinstance(item, Message):
-            stream, last = item.position.stream, item.position.offset
+            stream, last, course = item.position.stream, item.position.offset, 0
+        elif item.last is None:
+            stream, last, course = item.stream, item.first - 1, _LOST
         else:
-            stream, last = item.stream, item.first - 1 if item.last is None else item.last
-        known[stream] = max(known.get(stream, 0), last)
+            stream, last, course = item.stream, item.last, 0
+        had, before = known.get(stream, (0, 0))
+        known[stream] = (max(had, last), course if last > had else course or before)
     newest = list(known.items())[-STREAMS_MAX:]
-    return bytes([len(newest)]) + b"".join(_ENTRY.pack(*stream, offset) for stream, offset in newest)
+    entries = (_ENTRY.pack(*stream, offset | course) for stream, (offset, course) in newest)
+    return bytes([len(newest)]) + b"".join(entries)

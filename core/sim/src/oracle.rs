@@ -40,6 +40,8 @@ pub struct Membership {
     pub newest: Micros,
     /// Last number had of each life of each sender: what an earlier life sent may still be on its way.
     last: Lasts,
+    /// The same for each stream.
+    last_of: Few<(u64, u64, StreamKey), u64>,
     /// The same when each stream began: of what that stream has, these are repeats.
     began: Vec<(StreamKey, Lasts)>,
     /// A bit per message.
@@ -96,6 +98,9 @@ impl<K: PartialEq, V: Copy + Default> Few<K, V> {
     }
 }
 
+/// Shorter messages are never cut.
+const CHUNK_MIN: usize = 1_000;
+
 /// Numbers below this are those of a sender's first life.
 const LIFE_BITS: u32 = 20;
 
@@ -132,6 +137,9 @@ pub struct Oracle {
     pub delivered: u64,
     pub delivered_datagrams: u64,
     pub gaps: u64,
+    /// Whether a publisher's messages may come in another order where a room changes its owner, and how often they did.
+    may_reorder: bool,
+    pub reordered: u64,
 }
 
 fn mix(mut z: u64) -> u64 {
@@ -168,6 +176,13 @@ fn is_content(sender: u64, room: usize, number: u64, data: &[u8]) -> bool {
 }
 
 impl Oracle {
+    pub fn new(may_reorder: bool) -> Self {
+        Oracle {
+            may_reorder,
+            ..Oracle::default()
+        }
+    }
+
     /// The number that the next message of `sender` in `room` has. Each life of a sender counts anew, above the one before.
     pub fn next_number(&self, sender: u64, room: usize, life: u64) -> u64 {
         let count = self.published.get(&(sender, room, life)).map_or(0, Vec::len);
@@ -224,6 +239,7 @@ impl Oracle {
             left: false,
             newest: 0,
             last: Few(Vec::new()),
+            last_of: Few(Vec::new()),
             began: Vec::new(),
             had: Vec::new(),
             offsets: Few(Vec::new()),
@@ -284,8 +300,9 @@ impl Oracle {
             return Err(format!("{}: offset {offset} of {stream:?} after {last}", who()));
         }
         *last = offset;
-        // A gap may name what comes yet only where nobody knew the end of a stream.
-        let mut gaps = membership.gaps.iter().filter(|_| offset <= *lost);
+        // A gap may name what comes yet only where nobody knew the end of a stream, or its owner lives after all.
+        let lives = |known: &&Announced| known.gap.last == StreamGap::OPEN && known.gap.reason == GapReason::OwnerLost;
+        let mut gaps = membership.gaps.iter().filter(|known| offset <= *lost && !lives(known));
         if let Some(gap) = gaps.find(|known| known.gap.stream == stream && known.covers(stream, offset)) {
             return Err(format!(
                 "{}: offset {offset} was announced as lost before: {:?}",
@@ -304,10 +321,14 @@ impl Oracle {
             let last = membership.last.get(&(sender, 0)).unwrap_or(0);
             last + 1 + (low + span - (last + 1) % span) % span
         };
-        let last = membership.last.entry((sender, number >> LIFE_BITS));
-        if number <= *last {
-            return Err(format!("{}: number {number} of {sender} after {last}", who()));
+        let (before, last_of) = (
+            membership.last.get(&(sender, number >> LIFE_BITS)).unwrap_or(0),
+            membership.last_of.entry((sender, number >> LIFE_BITS, key(stream))),
+        );
+        if number <= *last_of || number <= before && !self.may_reorder {
+            return Err(format!("{}: number {number} of {sender} after {before}", who()));
         }
+        *last_of = number;
         let (life, nth) = (number >> LIFE_BITS, (number & ((1 << LIFE_BITS) - 1)).wrapping_sub(1));
         let of_life = self.published.get(&(sender, room, life));
         let Some(known) = of_life.and_then(|all| all.get(nth as usize)).copied() else {
@@ -320,7 +341,11 @@ impl Oracle {
                 who()
             ));
         }
-        *last = number;
+        if membership.has(known) {
+            return Err(format!("{}: number {number} of {sender} came twice", who()));
+        }
+        self.reordered += u64::from(number < before);
+        *membership.last.entry((sender, number >> LIFE_BITS)) = number.max(before);
         membership.newest = membership.newest.max(message.called_at);
         membership.note_had(known);
         self.delivered += 1;
@@ -329,8 +354,16 @@ impl Oracle {
     }
 
     /// What is acknowledged is had or announced as lost; without faults it is had. Call when all has settled.
-    pub fn complete(&self, may_lose: impl Fn(&Membership) -> bool) -> Result<(), String> {
-        for membership in self.memberships.iter().filter(|membership| !membership.left) {
+    /// `is_over` tells of a member and a stream that it knows of no end that is missing, and that the owner's life is over.
+    pub fn complete(
+        &self,
+        may_lose: impl Fn(&Membership) -> bool,
+        is_over: impl Fn(usize, StreamId) -> bool,
+    ) -> Result<(), String> {
+        for (number, membership) in self.memberships.iter().enumerate() {
+            if membership.left {
+                continue;
+            }
             let who = format!("client {} in room {}", membership.client, membership.room);
             let Some(owed_from) = membership.owed_from.filter(|_| membership.joined_at.is_some()) else {
                 return Err(format!("{who}: the join never returned"));
@@ -348,12 +381,16 @@ impl Oracle {
                     continue;
                 }
                 let announced = membership.gaps.iter().any(|gap| gap.covers(stream, offset));
+                // An owner may have taken the room over, for the first time or again, and died with what it numbered before the member,
+                // whose gateway died, came back.
+                let announced = announced || is_over(number, stream);
                 // The copy that an earlier owner had numbered is in a gap, and this one is a repeat: surely where later ones were
-                // had when the stream began; what its own policy dropped a reader does not know of.
-                let repeats = membership.repeats(stream, message);
+                // had when the stream began, or where some chunks of the first copy were; what its own policy dropped a reader does
+                // not know of.
+                let repeats = membership.repeats(stream, message) || message.len > CHUNK_MIN;
                 let unknown = membership.gaps.iter().any(|known| {
                     let whole = known.gap.last != StreamGap::OPEN && repeats;
-                    key(known.gap.stream) < key(stream) && (whole || known.gap.reason == GapReason::Reader)
+                    known.gap.stream != stream && (whole || known.gap.reason == GapReason::Reader)
                 });
                 if !announced && !unknown {
                     return Err(format!(
@@ -362,7 +399,7 @@ impl Oracle {
                         message.sender,
                         message.len,
                         message.called_at,
-                        membership.gaps.iter().map(|gap| (gap.gap, gap.followed_by)).collect::<Vec<_>>(),
+                        membership.gaps.iter().rev().take(10).map(|gap| (gap.gap, gap.followed_by)).collect::<Vec<_>>(),
                         membership.offsets,
                         membership.joined_at,
                     ));

@@ -54,8 +54,12 @@ pub enum Fault {
     Remove { process: usize },
     /// The process stands still.
     Pause { process: usize, pause: Micros },
-    /// The placement says that the process drains, and after a while that it runs again.
-    Drain { process: usize, pause: Micros },
+    /// The placement says that the process drains, and after a while that it runs again; everyone hears of it within `spread`.
+    Drain {
+        process: usize,
+        pause: Micros,
+        spread: Micros,
+    },
     /// Nothing gets from one to the other; the way back stays open.
     Cut { from: usize, to: usize, pause: Micros },
 }
@@ -169,7 +173,14 @@ impl Topology {
         let drain = |_| {
             let process = first + draw.below(self.routers as u64) as usize;
             let pause = draw.within(10 * MS, 6 * SECOND);
-            (draw.within(100 * MS, heal - 200 * MS), Fault::Drain { process, pause })
+            (
+                draw.within(100 * MS, heal - 200 * MS),
+                Fault::Drain {
+                    process,
+                    pause,
+                    spread: 300 * MS,
+                },
+            )
         };
         (0..count).map(drain).collect()
     }
@@ -231,10 +242,39 @@ impl Draw {
 
 impl Plan {
     pub fn draw(seed: u64) -> Plan {
+        Plan::drawn(seed, 0)
+    }
+
+    /// The draw of a run in which rooms move between brokers that begin to drain and come back.
+    pub fn moves(seed: u64) -> Plan {
+        let mut plan = Plan::drawn(seed, 2);
+        let mut draw = Draw(Dice::new(seed ^ 0x3035));
+        plan.brokers_drain(&mut draw);
+        plan
+    }
+
+    /// Brokers drain one after the other, so that each room has a running one.
+    fn brokers_drain(&mut self, draw: &mut Draw) {
+        let first = self.gateways + self.proxies;
+        let mut at = draw.within(200 * MS, SECOND);
+        while at < self.heal {
+            let pause = draw.skewed(2 * SECOND) + MS;
+            let fault = Fault::Drain {
+                process: first + draw.below(self.brokers as u64) as usize,
+                pause,
+                spread: draw.within(1, 2 * SECOND),
+            };
+            self.faults.push((at, fault));
+            at += pause + draw.skewed(2 * SECOND);
+        }
+    }
+
+    fn drawn(seed: u64, brokers_min: usize) -> Plan {
         let mut draw = Draw(Dice::new(seed ^ 0x5eed));
         let gateways = if draw.chance(50) { 1 } else { 2 };
         let proxies = if draw.chance(60) { 1 } else { 2 };
         let brokers = if draw.chance(80) { 1 } else { 2 };
+        let brokers = brokers_min.max(brokers);
         let topology = Topology::draw(seed, brokers);
         let Topology {
             brokers,
@@ -409,6 +449,11 @@ impl Plan {
         }
         if !calm {
             faults.extend(topology.drains(seed, servers - routers, heal));
+        }
+        if brokers > 1 {
+            // Where owners change, what is short could not be told from what came before.
+            let all = clients.iter_mut().flat_map(|client| &mut client.publishing);
+            all.for_each(|p| p.bytes = (p.bytes.0.max(8), p.bytes.1.max(8)));
         }
         let mut plan = Plan {
             clock: clock(seed),
@@ -678,7 +723,8 @@ impl Plan {
         Kind::Client
     }
 
-    /// Whether repairs must be able to mend all that the network does, so that no gap is allowed to anyone who reads.
+    /// Whether repairs must be able to mend all that the network does, so that no gap is allowed to anyone who reads, and order is
+    /// kept where rooms move.
     pub fn repairable(&self) -> bool {
         let mild = |weather: &Weather| {
             weather.loss + weather.corrupt <= 50_000 && weather.burst_in == 0 && weather.latency <= 20 * MS
@@ -688,7 +734,8 @@ impl Plan {
         let load: u64 = publishing
             .map(|p| (p.burst * (p.bytes.0 + p.bytes.1) / 2) as u64 * SECOND / p.every)
             .sum();
-        self.faults.is_empty()
+        let moves = |fault: &Fault| matches!(fault, Fault::Drain { .. });
+        self.faults.iter().all(|(_, fault)| moves(fault))
             && load < 1_000_000
             && mild(&self.links)
             && mild(&self.sessions)

@@ -15,18 +15,18 @@ use muster_proto::node::{Dice, Identity};
 use muster_proto::placement::{Node, Placement, State as NodeState};
 use muster_proto::proxy::{Proxy, ProxyConfig, ProxyEvent};
 use muster_proto::router::{Router, RouterConfig};
-use muster_proto::wire::publish::Positions;
-use muster_proto::wire::Role as NodeRole;
+use muster_proto::wire::publish::{Course, Positions};
+use muster_proto::wire::{Role as NodeRole, StreamId};
 
 use crate::agenda::{Agenda, Next};
 use crate::net::Net;
-use crate::oracle::{content, Oracle};
+use crate::oracle::{content, Membership, Oracle};
 use crate::plan::{Fault, Kind, Plan, FORGET, MS, SECOND, SETTLE};
 use crate::process::{Bench, Process, Queued, Role, Sent, State};
 
 const NAME_KEY: [u8; 16] = [9; 16];
-/// Within this everyone hears of a new placement.
-const PLACED_MAX: Micros = 300 * MS;
+/// A process that stands still is told of the placement again so long after; when all is to heal, everyone within it.
+const PLACED_AGAIN: Micros = 300 * MS;
 /// When after healing everyone publishes once more; this must reach every member.
 const LAST_WORD: Micros = 9 * SECOND;
 /// How long everyone is away so that rooms are forgotten (60 s, after a held leave), and what happens then takes.
@@ -127,6 +127,7 @@ enum Event {
     },
     Undrain {
         process: u32,
+        spread: Micros,
     },
     Heal,
     LastWord,
@@ -173,6 +174,7 @@ pub struct Summary {
     pub published: u64,
     pub delivered: u64,
     pub gaps: u64,
+    pub reordered: u64,
     pub datagrams: u64,
     pub lost: u64,
     pub overflowed: u64,
@@ -250,7 +252,7 @@ impl World {
             free: Vec::new(),
             bench: Bench::new(Outbox::new(seed % 2 == 0)),
             keys: (0..plan.servers()).map(server_key).collect(),
-            oracle: Oracle::default(),
+            oracle: Oracle::new(plan.brokers > 1 && !plan.repairable()),
             programs: Vec::new(),
             healed: false,
             placement_epoch: 1,
@@ -313,8 +315,8 @@ impl World {
         Placement::new(self.placement_epoch, nodes.collect(), brokers as u16, routers as u16)
     }
 
-    /// Whether the placement says that a process drains; the others hear of it one after the other.
-    fn set_draining(&mut self, process: usize, drains: bool) {
+    /// Whether the placement says that a process drains; the others hear of it one after the other, within `spread`.
+    fn set_draining(&mut self, process: usize, drains: bool, spread: Micros) {
         let changed = if drains {
             self.draining.insert(process)
         } else {
@@ -325,7 +327,7 @@ impl World {
         }
         self.placement_epoch += 1;
         for process in 0..self.plan.servers() as u32 {
-            let after = self.dice.below(PLACED_MAX);
+            let after = self.dice.below(spread);
             self.agenda.push(self.now + after, Event::Place { process });
         }
     }
@@ -336,7 +338,7 @@ impl World {
         match (known.state, &mut known.role) {
             (State::Paused, _) => {
                 let process = process as u32;
-                return self.agenda.push(now + PLACED_MAX, Event::Place { process });
+                return self.agenda.push(now + PLACED_AGAIN, Event::Place { process });
             }
             (State::Up, Role::Gateway(machine)) => machine.set_placement(now, placement),
             (State::Up, Role::Proxy(machine)) => machine.set_placement(now, placement),
@@ -559,6 +561,7 @@ impl World {
             published: self.oracle.messages.len() as u64,
             delivered: self.oracle.delivered,
             gaps: self.oracle.gaps,
+            reordered: self.oracle.reordered,
             datagrams: self.net.sent,
             lost: self.net.lost,
             overflowed: self.processes.iter().map(|process| process.overflowed).sum(),
@@ -650,7 +653,7 @@ impl World {
             Event::Resume { process } => self.resume(process as usize),
             Event::Mend { from, to } => self.net.mend(from as usize, to as usize),
             Event::Place { process } => self.place(process as usize),
-            Event::Undrain { process } => self.set_draining(process as usize, false),
+            Event::Undrain { process, spread } => self.set_draining(process as usize, false, spread),
             Event::Heal => self.heal(),
             Event::LastWord => {
                 self.last_word_at = self.now;
@@ -993,10 +996,10 @@ impl World {
                 let process = process as u32;
                 self.agenda.push(self.now + pause, Event::Resume { process });
             }
-            Fault::Drain { process, pause } => {
-                self.set_draining(process, true);
+            Fault::Drain { process, pause, spread } => {
+                self.set_draining(process, true, spread);
                 let process = process as u32;
-                self.agenda.push(self.now + pause, Event::Undrain { process });
+                self.agenda.push(self.now + pause, Event::Undrain { process, spread });
             }
             Fault::Cut { from, to, pause } if from != to => {
                 self.net.cut(from, to);
@@ -1045,7 +1048,7 @@ impl World {
         self.healed = true;
         self.net.heal();
         for process in self.draining.clone() {
-            self.set_draining(process, false);
+            self.set_draining(process, false, PLACED_AGAIN);
         }
         for process in 0..self.processes.len() {
             self.restart(process);
@@ -1100,12 +1103,28 @@ impl World {
         if self.verbose {
             self.describe();
         }
+        let mut positions = BTreeMap::new();
+        for client in 0..self.programs.len() {
+            for (room, membership) in self.programs[client].joined.clone().into_iter().flatten() {
+                let member = self.machine(client).room(room);
+                positions.insert(membership, member.map(|member| member.positions.clone()));
+            }
+        }
         let repairable = self.plan.repairable();
         let (clients, evicts) = (&self.plan.clients, self.plan.evicts);
-        self.oracle.complete(|membership| {
+        let may_lose = |membership: &Membership| {
             let client = &clients[membership.client];
             !repairable || evicts || client.read_every.is_some() || client.toggle_every.is_some()
-        })?;
+        };
+        let several = self.plan.brokers > 1;
+        let is_over = |membership: usize, stream: StreamId| {
+            let owner = &self.processes[stream.node as usize - 1];
+            let positions = positions.get(&membership).and_then(Option::as_ref);
+            let had = positions.and_then(|positions| positions.of(stream));
+            let dead = owner.epoch > stream.epoch || !owner.is_alive();
+            several && dead && had.is_none_or(|had| had.course == Course::Ended)
+        };
+        self.oracle.complete(may_lose, is_over)?;
         self.last_word()?;
         self.returned()?;
         self.interest()?;

@@ -11,10 +11,10 @@ use crate::links::frames_max;
 use crate::machine::{Micros, Outbox};
 use crate::ring::Arena;
 use crate::segments::Built;
-use crate::wire::frame::{append, FLAGS_AT};
+use crate::wire::frame::{append, FLAGS_AT, FRAME};
 use crate::wire::header::HEADER;
 use crate::wire::publish::Ack;
-use crate::wire::room::{read_link_repair, Consumed, LinkBlock, LinkHead, LinkLost, Message, LINK_BASE_AT, OLD};
+use crate::wire::room::{read_link_repair, Consumed, LinkBlock, LinkHead, LinkLost, Message, ENDED, LINK_BASE_AT, OLD};
 use crate::wire::{FrameKind, Role};
 
 /// Where messages wait too, one datagram in so many is for history first.
@@ -91,9 +91,17 @@ impl Broker {
             return false;
         };
         let ranges: Vec<(u64, u64)> = ranges.collect();
-        let Some(at) = self.by_id.get(&id).copied() else {
-            return true;
+        // Who asks for a room that is not here cannot reach its owner.
+        let wants = || {
+            self.interest
+                .wants(node, id)
+                .filter(|_| ranges.is_empty() && self.may_own(id))
         };
+        let at = match self.by_id.get(&id).copied() {
+            Some(at) => Some(at),
+            None => wants().and_then(|check| self.open_room(now, id, check).ok()),
+        };
+        let Some(at) = at else { return true };
         let Some(room) = self.rooms[at as usize].as_deref_mut() else {
             return true;
         };
@@ -366,28 +374,31 @@ fn write_heads(
     if gateway.heads.is_empty() {
         return;
     }
-    append(writer, FrameKind::LinkHeads, 0, |writer| {
-        let mut written = false;
-        while writer.room() >= LinkHead::LEN {
-            let Some(at) = gateway.heads.pop_front() else { break };
-            let Some(room) = rooms[at as usize].as_deref_mut() else {
-                continue;
-            };
-            let (id, generation) = (room.id, room.generation);
-            let Some(cursor) = room.cursor(node) else { continue };
-            cursor.head_due = false;
-            LinkHead {
-                room: id,
-                generation,
-                base: cursor.base,
-                next: cursor.next,
-            }
-            .write(writer);
-            note_carrier(gateway, carrier, at);
-            written = true;
-        }
-        written
-    });
+    // Those that have ended go into a frame of their own.
+    let (mut on, mut ended) = (Vec::new(), Vec::new());
+    while (on.len() + ended.len() + 1) * LinkHead::LEN + 2 * FRAME <= writer.room() {
+        let Some(at) = gateway.heads.pop_front() else { break };
+        let Some(room) = rooms[at as usize].as_deref_mut() else {
+            continue;
+        };
+        let (id, generation, end) = (room.id, room.generation, room.ended.then_some(room.ring.next()));
+        let Some(cursor) = room.cursor(node) else { continue };
+        cursor.head_due = false;
+        let heads = if end.is_some() { &mut ended } else { &mut on };
+        heads.push(LinkHead {
+            room: id,
+            generation,
+            base: cursor.base,
+            next: end.unwrap_or(cursor.next),
+        });
+        note_carrier(gateway, carrier, at);
+    }
+    for (flags, heads) in [(0, on), (ENDED, ended)] {
+        append(writer, FrameKind::LinkHeads, flags, |writer| {
+            heads.iter().for_each(|head| head.write(writer));
+            !heads.is_empty()
+        });
+    }
 }
 
 /// Resends into the datagram, as far as it has space and the gateway may have it. With `live`, the time now, what became old is

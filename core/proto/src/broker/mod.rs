@@ -31,7 +31,7 @@ use crate::wire::record::Record;
 use crate::wire::{Code, Frame, FrameKind, Frames, PublisherId, Role};
 use publish::{Acks, Publication};
 use resends::Resends;
-use room::{Cursor, Room};
+use room::Room;
 use users::Users;
 
 /// Publishers at once, each about 150 B while idle.
@@ -40,6 +40,8 @@ pub const PUBLISHERS_MAX: usize = 1 << 20;
 pub const USER_PUBLICATIONS_MAX: usize = PUBLISHERS_MAX / 4;
 /// A room that nobody wants or publishes to is forgotten after this; made again it is a new stream.
 pub const ROOM_IDLE: Micros = 60_000_000;
+/// A room that somebody else owns ends here when nothing was published to it for so long.
+pub const DETOUR_IDLE: Micros = 5_000_000;
 /// Credit is withheld for a gateway that is late or behind for this long at most.
 pub const WITHHOLD_MAX: Micros = 500_000;
 /// How often withheld credit and idle state are looked at.
@@ -102,6 +104,8 @@ crate::counters! {
         credit_withheld,
         /// Rooms made, each a new stream.
         rooms_made,
+        /// Rooms ended because another broker goes on.
+        rooms_handed_over,
         /// Rooms forgotten because nobody used them.
         rooms_forgotten,
         /// Acknowledgements sent to proxies.
@@ -249,8 +253,11 @@ impl Broker {
             routers.into_iter().for_each(|node| self.unsubscribe(now, node));
             self.homes = Homes::new(me);
         }
-        self.placement = placement;
+        let before = std::mem::replace(&mut self.placement, placement);
         self.review_homes(now);
+        if !before.owns_as(&self.placement) {
+            self.placed(now, &before);
+        }
     }
 
     /// The rooms of this broker's partition.
@@ -345,38 +352,104 @@ impl Broker {
         self.rooms.iter().flatten().map(|room| &**room)
     }
 
-    /// The room's slot; made if it is new.
+    fn owns(&self, room: u64) -> bool {
+        self.placement.owner(room) == Some(self.node.me.node)
+    }
+
+    /// Whether the room may be numbered here while its owner cannot be reached.
+    fn may_own(&self, room: u64) -> bool {
+        let me = self.placement.node(self.node.me.node);
+        me.is_some_and(|me| u64::from(me.partition) == room % u64::from(self.placement.partitions().0))
+    }
+
+    /// The room's slot; made if it is new. Where it is, or goes on after it had ended here, the gateways that want it hear of its
+    /// head.
     fn open_room(&mut self, now: Micros, id: u64, check: u64) -> Result<u32, Code> {
-        if let Some(at) = self.by_id.get(&id).copied() {
-            let same = self.rooms[at as usize]
-                .as_deref()
-                .is_some_and(|room| room.check == check);
-            return if same { Ok(at) } else { Err(Code::NameCollision) };
+        let known = self.by_id.get(&id).copied();
+        if let Some((at, room)) = known.and_then(|at| Some((at, self.rooms[at as usize].as_deref_mut()?))) {
+            if room.check != check {
+                return Err(Code::NameCollision);
+            }
+            if std::mem::take(&mut room.ended) {
+                self.tell_heads(at);
+            }
+            return Ok(at);
         }
         if self.by_id.len() >= self.rooms_max {
             return Err(Code::Busy);
         }
         self.generation += u32::from(self.generation == 0 || !planted::is(Bug::GenerationKept));
-        let room = Some(Box::new(Room::new(
-            id,
-            check,
-            self.generation,
-            self.segments.name(),
-            now,
-        )));
+        let mut room = Box::new(Room::new(id, check, self.generation, self.segments.name(), now));
+        for gateway in self.interest.who_wants(id, check) {
+            room.add_gateway(now, gateway);
+        }
         let at = match self.free.pop() {
             Some(at) => {
-                self.rooms[at as usize] = room;
+                self.rooms[at as usize] = Some(room);
                 at
             }
             None => {
-                self.rooms.push(room);
+                self.rooms.push(Some(room));
                 self.rooms.len() as u32 - 1
             }
         };
         self.by_id.insert(id, at);
         self.counters.rooms_made += 1;
+        self.tell_heads(at);
         Ok(at)
+    }
+
+    /// All gateways that want a room are to be told its head.
+    fn tell_heads(&mut self, at: u32) {
+        let room = self.rooms[at as usize].as_deref();
+        let gateways = room
+            .into_iter()
+            .flat_map(|room| &room.gateways)
+            .map(|cursor| cursor.gateway);
+        for gateway in gateways.collect::<Vec<_>>() {
+            self.head_due(at, gateway);
+        }
+    }
+
+    /// Another broker goes on with a room: who has it is told where it ends here.
+    fn end_room(&mut self, at: u32) {
+        let Some(room) = self.rooms[at as usize].as_deref_mut().filter(|room| !room.ended) else {
+            return;
+        };
+        room.ended = true;
+        self.counters.rooms_handed_over += 1;
+        self.tell_heads(at);
+    }
+
+    /// The placement changed: rooms that are others' now end here, those that are ours now begin.
+    fn placed(&mut self, now: Micros, before: &Placement) {
+        let me = self.node.me.node;
+        for at in 0..self.rooms.len() {
+            let room = self.rooms[at].as_deref();
+            let lost = |room: &Room| before.owner(room.id) == Some(me) && !self.owns(room.id);
+            if room.is_some_and(lost) {
+                self.end_room(at as u32);
+            }
+        }
+        let gateways: Vec<u32> = self.interest.gateways().map(|(gateway, _)| gateway).collect();
+        for gateway in gateways {
+            let gained = |(room, _): &(u64, u64)| self.owns(*room) && before.owner(*room) != Some(me);
+            let wanted = self.interest.rooms_of(gateway, Scope::ALL);
+            let wanted = wanted.map(|known| (known.room, known.check));
+            let rooms: Vec<(u64, u64)> = wanted.filter(gained).collect();
+            for (room, check) in rooms {
+                let present = true;
+                self.interest_changed(
+                    now,
+                    Change {
+                        gateway,
+                        room,
+                        check,
+                        present,
+                    },
+                );
+            }
+        }
     }
 
     fn take_link(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
@@ -420,7 +493,7 @@ impl Broker {
     /// Takes a role's frame. `false`: malformed or not this peer's to send.
     fn frame(&mut self, now: Micros, slot: u32, peer: Identity, frame: &Frame<'_>) -> bool {
         match (peer.role, frame.kind) {
-            (Role::Proxy, FrameKind::LinkPublish) => self.publish(now, slot, peer.node, frame.body),
+            (Role::Proxy, FrameKind::LinkPublish) => self.publish(now, slot, peer.node, frame),
             (Role::Gateway, FrameKind::LinkRepair) => self.repair_asked(now, slot, peer.node, frame.body),
             (Role::Gateway, FrameKind::Consumed) => self.consumed(now, peer.node, frame.body),
             _ => false,
@@ -511,7 +584,6 @@ impl Broker {
     }
 
     fn interest_changed(&mut self, now: Micros, change: Change) {
-        let owned = self.placement.owner(change.room) == Some(self.node.me.node);
         if !change.present {
             if let Some(room) = self
                 .by_id
@@ -523,30 +595,21 @@ impl Broker {
             }
             return;
         }
-        if !owned {
-            return;
-        }
-        let at = match self.open_room(now, change.room, change.check) {
+        let known = self.by_id.get(&change.room).copied();
+        let at = match (known, self.owns(change.room)) {
+            (_, true) => self.open_room(now, change.room, change.check),
+            (None, false) => return,
+            // Somebody else's: who wants it is told what came of it here.
+            (Some(at), false) => Ok(at),
+        };
+        let at = match at {
             Ok(at) => at,
             Err(code) => return self.refuse_room(now, change.gateway, change.room, code),
         };
         let Some(room) = self.rooms[at as usize].as_deref_mut() else {
             return;
         };
-        if room.cursor(change.gateway).is_none() {
-            let next = room.ring.next();
-            room.gateways.push(Cursor {
-                gateway: change.gateway,
-                base: next,
-                next,
-                consumed: next,
-                told_at: now,
-                queued: false,
-                head_due: false,
-                behind_since: None,
-                late_since: None,
-            });
-        }
+        room.add_gateway(now, change.gateway);
         // The gateway learns the stream at once, so that the first message is no surprise to it.
         self.head_due(at, change.gateway);
     }
@@ -707,8 +770,13 @@ impl Broker {
                 continue;
             };
             room.ring.trim(&self.arena);
-            if room.gateways.is_empty() && room.withheld.is_empty() && now >= room.used_at + ROOM_IDLE {
-                self.by_id.remove(&room.id);
+            let idle = now.saturating_sub(room.used_at);
+            let (id, ended) = (room.id, room.ended);
+            let unused = (room.gateways.is_empty() || ended) && room.withheld.is_empty();
+            if !ended && idle >= DETOUR_IDLE && !self.owns(id) {
+                self.end_room(at as u32);
+            } else if unused && idle >= ROOM_IDLE {
+                self.by_id.remove(&id);
                 self.rooms[at] = None;
                 self.free.push(at as u32);
                 self.counters.rooms_forgotten += 1;

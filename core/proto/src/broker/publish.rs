@@ -11,7 +11,7 @@ use crate::planted::{self, Bug};
 use crate::ring::Entry;
 use crate::wire::publish::{published, well_formed, Ack, LinkPublish, ACK_RANGES, ACK_RUNS, PROMPT};
 use crate::wire::room::WHOLE;
-use crate::wire::{Code, PublisherId, StreamId};
+use crate::wire::{Code, Frame, PublisherId, StreamId};
 
 /// Sequences from here on are nobody's: they leave room for arithmetic, here and at who reads them.
 const SEQUENCE_MAX: u64 = 1 << 61;
@@ -20,6 +20,8 @@ const SEQUENCE_MAX: u64 = 1 << 61;
 pub struct Publication {
     room: u64,
     id: PublisherId,
+    /// The room's stream that the order is of.
+    generation: u32,
     order: Publisher,
     /// Where acknowledgements go: the proxy that spoke last, and its names for session and room.
     proxy: u32,
@@ -85,8 +87,8 @@ impl Publication {
 
 impl Broker {
     /// Takes a proxy's publish frame. `false`: malformed.
-    pub(super) fn publish(&mut self, now: Micros, slot: u32, proxy: u32, body: &[u8]) -> bool {
-        let Some(frame) = LinkPublish::read(body) else {
+    pub(super) fn publish(&mut self, now: Micros, slot: u32, proxy: u32, frame: &Frame<'_>) -> bool {
+        let Some(frame) = LinkPublish::read(frame.flags, frame.body) else {
             return false;
         };
         self.counters.messages_received += u64::from(frame.count);
@@ -131,7 +133,7 @@ impl Broker {
 
     /// The room that a frame's messages may be numbered in, or why not.
     fn admit(&mut self, now: Micros, frame: &LinkPublish<'_>) -> Result<u32, Code> {
-        let owned = self.placement.owner(frame.room) == Some(self.node.me.node);
+        let owned = self.owns(frame.room) || frame.detour && self.may_own(frame.room);
         let ready = self.running || planted::is(Bug::NumbersBeforeInterest);
         let room = match (ready, owned) {
             (true, true) => self.open_room(now, frame.room, frame.check),
@@ -165,6 +167,7 @@ impl Broker {
         let publication = Some(Box::new(Publication {
             room: frame.room,
             id: frame.publisher,
+            generation: 0,
             order,
             proxy: 0,
             session: 0,
@@ -215,6 +218,14 @@ impl Broker {
         };
         room.used_at = now;
         let publisher = publication.id;
+        if publication.generation != room.generation {
+            // What was numbered in an earlier stream says nothing of this one.
+            counters.dropped_held += publication.held();
+            users.release(publisher.user, publication.order.held_cost());
+            publication.order = Publisher::new(frame.low);
+            publication.order.offer(now, 0, 0);
+            publication.generation = room.generation;
+        }
         let order = &mut publication.order;
         let before = room.ring.next();
         let mut number = |order: &mut Publisher, sequence: u64, flags: u8, data: &[u8]| {
@@ -225,6 +236,7 @@ impl Broker {
                 sequence,
                 flags,
                 gap: false,
+                stream: 0,
                 at_ms: 0,
                 data,
             };

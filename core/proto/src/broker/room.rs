@@ -54,6 +54,8 @@ pub struct Room {
     /// Publishers that were told to wait.
     pub withheld: Vec<u32>,
     pub used_at: Micros,
+    /// Another broker goes on; what is here can still be had.
+    pub ended: bool,
 }
 
 impl Room {
@@ -67,6 +69,25 @@ impl Room {
             gateways: Vec::new(),
             withheld: Vec::new(),
             used_at: now,
+            ended: false,
+        }
+    }
+
+    /// A gateway that is to have what is numbered from now on.
+    pub fn add_gateway(&mut self, now: Micros, gateway: u32) {
+        if self.cursor(gateway).is_none() {
+            let next = self.ring.next();
+            self.gateways.push(Cursor {
+                gateway,
+                base: next,
+                next,
+                consumed: next,
+                told_at: now,
+                queued: false,
+                head_due: false,
+                behind_since: None,
+                late_since: None,
+            });
         }
     }
 

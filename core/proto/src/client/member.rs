@@ -1,13 +1,15 @@
 //! One room at a member: what came, in order; what is missing, asked for; what the reader has not taken yet.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::RangeInclusive;
 
 use crate::asking::{Asking, Pace};
 use crate::chunks::{Assembler, Budget, Outcome, Reason};
+use crate::client::seen::Seen;
 use crate::hash::KeyedState;
 use crate::machine::Micros;
-use crate::wire::publish::Positions;
+use crate::wire::publish::{Course, Positions};
 use crate::wire::room::{GapPlace, Message, RoomBlock, Skip, FIRST, REPAIR_RANGES, WHOLE};
 use crate::wire::{GapReason, PublisherId, StreamGap, StreamId};
 
@@ -23,7 +25,7 @@ pub const HELD_BYTES_MAX: usize = 4 << 20;
 /// What an unread item counts beside its bytes, and how many of them are always kept.
 const ITEM: usize = 64;
 const GAPS_MIN: usize = 1_024;
-/// Publishers of a room whose last sequence is remembered.
+/// Publishers of a room of whom is remembered what came.
 const PUBLISHERS_MAX: usize = 4_096;
 
 /// What happens when the reader is slower than the room.
@@ -119,7 +121,7 @@ pub struct Member {
     held: BTreeMap<u64, Held>,
     held_bytes: usize,
     asking: Asking,
-    last: HashMap<PublisherId, u64, KeyedState>,
+    seen: HashMap<PublisherId, Seen, KeyedState>,
     assembler: Assembler<PublisherId>,
     /// Publishers in the middle of whose message this membership began.
     middle: BTreeSet<PublisherId>,
@@ -156,7 +158,7 @@ impl Member {
             held: BTreeMap::new(),
             held_bytes: 0,
             asking: Asking::new(PACE),
-            last: HashMap::with_hasher(hash),
+            seen: HashMap::with_hasher(hash),
             assembler: Assembler::new(),
             middle: BTreeSet::new(),
             partial: BTreeMap::new(),
@@ -181,12 +183,12 @@ impl Member {
         for gap in gaps {
             self.gap(*gap);
         }
-        if let Some((stream, offset)) = start.0.first().copied() {
-            if self.positions.of(stream).is_none() {
+        for start in start.0.iter().copied() {
+            if self.positions.of(start.stream).is_none() {
                 if self.reading.items.is_empty() {
-                    self.read.advance(stream, offset);
+                    self.read.begin(start);
                 }
-                self.positions.advance(stream, offset);
+                self.positions.begin(start);
             }
         }
     }
@@ -271,9 +273,9 @@ impl Member {
             self.take(shared, held);
         }
         // A stream that the gateway names no more has an end that nobody knows.
-        if let Some((left, _)) = self.positions.0.last().copied() {
-            if !skip.resume.is_empty() && skip.resume.iter().all(|(stream, _)| *stream != left) {
-                self.lost_before(left, u64::MAX, skip.reason);
+        for left in self.positions.clone().0 {
+            if !skip.resume.is_empty() && skip.resume.iter().all(|(stream, _)| *stream != left.stream) {
+                self.lost_before(left.stream, u64::MAX, skip.reason);
             }
         }
         for (stream, next) in &skip.resume {
@@ -286,20 +288,16 @@ impl Member {
 
     /// Announces what of `stream` is missing before offset `next`.
     fn lost_before(&mut self, stream: StreamId, next: u64, reason: GapReason) {
-        let had = self.positions.of(stream);
-        // A stream that was left behind has been accounted for when it ended.
-        let left_behind = had.is_some() && self.positions.0.last().is_some_and(|(last, _)| *last != stream);
-        let first = had.unwrap_or(0) + 1;
-        if left_behind || next <= first {
-            return;
+        let first = self.positions.of(stream).map_or(0, |had| had.offset) + 1;
+        if next > first {
+            let last = if next == u64::MAX { StreamGap::OPEN } else { next - 1 };
+            self.gap(StreamGap {
+                stream,
+                first,
+                last,
+                reason,
+            });
         }
-        let last = if next == u64::MAX { StreamGap::OPEN } else { next - 1 };
-        self.gap(StreamGap {
-            stream,
-            first,
-            last,
-            reason,
-        });
     }
 
     fn hold(&mut self, index: u64, held: Held, bytes: usize) {
@@ -380,19 +378,26 @@ impl Member {
             self.counters.repeats += 1; // a gateway that was behind the one before
             return;
         }
-        if self
-            .last
-            .get(&message.publisher)
-            .is_some_and(|last| message.sequence <= *last)
-        {
-            self.counters.repeats += 1; // numbered again by another owner
-            return;
-        }
-        if self.last.len() >= PUBLISHERS_MAX {
-            self.last.clear();
+        if self.seen.len() >= PUBLISHERS_MAX && !self.seen.contains_key(&message.publisher) {
+            self.seen.clear();
             self.middle.clear();
         }
-        let seen = self.last.insert(message.publisher, message.sequence).is_some();
+        let seen = match self.seen.entry(message.publisher) {
+            Entry::Vacant(place) => {
+                place.insert(Seen::new(stream, message.sequence));
+                false
+            }
+            Entry::Occupied(mut seen) => {
+                // Who goes on from positions wants all that comes, in whatever order histories of several owners come.
+                let place = |of: StreamId| self.positions.0.iter().position(|known| known.stream == of);
+                let late = |first| self.resumed || place(stream) < place(first);
+                if !seen.get_mut().take(message.sequence, late) {
+                    self.counters.repeats += 1; // numbered again by another owner
+                    return;
+                }
+                true
+            }
+        };
         if message.flags & FIRST != 0 && !self.middle.is_empty() {
             self.middle.remove(&message.publisher);
         }
@@ -459,8 +464,15 @@ impl Member {
 
     /// Takes a gap, but for what was had of a gateway that knew more.
     fn gap(&mut self, mut gap: StreamGap) {
-        gap.first = gap.first.max(self.positions.of(gap.stream).map_or(0, |had| had + 1));
-        if gap.first > gap.last {
+        let had = self.positions.of(gap.stream);
+        gap.first = gap.first.max(had.map_or(0, |had| had.offset + 1));
+        let told = gap.last == StreamGap::OPEN && had.is_some_and(|had| had.course == Course::Lost);
+        if told || gap.first > gap.last {
+            return;
+        }
+        if gap.reason == GapReason::Ended {
+            self.positions.end(gap.stream, gap.first, Course::Ended);
+            self.reading.items.push_back(Item::Gap(gap)); // for where the reader is, who never sees it
             return;
         }
         advance_past(&mut self.positions, &gap);
@@ -577,13 +589,18 @@ impl Member {
 
     /// Takes the next unread item; a message's bytes go to the end of `data`.
     pub fn read(&mut self, data: &mut Vec<u8>) -> Option<Item> {
-        let item = self.reading.items.pop_front()?;
-        match item {
-            Item::Message { stream, offset, .. } => {
-                self.read.advance(stream, offset);
+        let item = loop {
+            let item = self.reading.items.pop_front()?;
+            match item {
+                Item::Message { stream, offset, .. } => {
+                    self.read.advance(stream, offset);
+                }
+                Item::Gap(gap) => advance_past(&mut self.read, &gap),
             }
-            Item::Gap(gap) => advance_past(&mut self.read, &gap),
-        }
+            if !matches!(item, Item::Gap(gap) if gap.reason == GapReason::Ended) {
+                break item;
+            }
+        };
         if let Item::Message { len, .. } = item {
             let len = len as usize;
             let (front, back) = self.reading.bytes.as_slices();
@@ -653,10 +670,10 @@ impl Member {
 
 /// A gap is behind; of one without an end, only what lies before it.
 fn advance_past(positions: &mut Positions, gap: &StreamGap) {
-    let last = if gap.last == StreamGap::OPEN {
-        gap.first.saturating_sub(1)
+    if gap.last == StreamGap::OPEN {
+        let ended = gap.reason == GapReason::Ended;
+        positions.end(gap.stream, gap.first, if ended { Course::Ended } else { Course::Lost });
     } else {
-        gap.last
-    };
-    positions.advance(gap.stream, last);
+        positions.advance(gap.stream, gap.last);
+    }
 }

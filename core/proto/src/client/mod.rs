@@ -4,6 +4,7 @@
 
 pub mod member;
 pub mod publication;
+mod seen;
 
 use std::collections::VecDeque;
 

@@ -16,7 +16,7 @@ use crate::ring::Arena;
 use crate::segments::Built;
 use crate::wire::frame::append;
 use crate::wire::header::HEADER;
-use crate::wire::room::{read_repair, GapPlace, Message, RoomBlock, Skip, HEAD, STREAMS_MAX};
+use crate::wire::room::{read_repair, GapPlace, Message, RoomBlock, Skip, HEAD};
 use crate::wire::{FrameKind, GapReason, StreamGap};
 
 /// Bytes that a member may have resent at once, at first; it grows by a quarter of what is sent to it and 64 KiB/s.
@@ -40,9 +40,7 @@ impl Gateway {
             room.active = true;
             self.active.push_back(at);
         }
-        if room.consumed_dirty {
-            self.note_consumed(at);
-        }
+        self.note_consumed(at);
     }
 
     /// Fills the slice. True: more waits.
@@ -222,7 +220,8 @@ impl Gateway {
         };
         let rooms: Vec<u32> = peer.data.data.joined.iter().map(|joined| joined.room).collect();
         for at in rooms {
-            if self.rooms[at as usize].as_deref().is_some_and(|room| room.paced) {
+            if let Some(room) = self.rooms[at as usize].as_deref_mut().filter(|room| room.paced) {
+                room.tell_owners(None);
                 self.note_consumed(at);
             }
         }
@@ -343,7 +342,7 @@ fn repairs(
         if readable > *first {
             // Everything below is gone, for this member as for all.
             let before = writer.len();
-            let told = skip_frame(room, arena, at, readable, GapReason::Slow).write(writer);
+            let told = skip_frame(room, arena, at, readable).write(writer);
             if !told {
                 return;
             }
@@ -381,7 +380,7 @@ fn skip(
 ) -> bool {
     let target = room.ring.readable(arena, target);
     if target > joined.cursor {
-        if !skip_frame(room, arena, joined.room, target, GapReason::Slow).write(writer) {
+        if !skip_frame(room, arena, joined.room, target).write(writer) {
             return false;
         }
         counters.cursors_moved += 1;
@@ -390,17 +389,13 @@ fn skip(
     true
 }
 
-fn skip_frame(room: &Room, arena: &Arena, handle: u32, index: u64, reason: GapReason) -> Skip {
-    let mut resume = Vec::with_capacity(STREAMS_MAX);
-    for (at, span) in room.spans.iter().enumerate() {
-        let end = room.spans.get(at + 1).map_or(u64::MAX, |next| next.place);
-        resume.push((span.stream, room.offset_at(arena, span.place, end, index)));
-    }
+/// Says that all before `index` is lost.
+fn skip_frame(room: &Room, arena: &Arena, handle: u32, index: u64) -> Skip {
     Skip {
         handle,
         index,
-        reason,
-        resume,
+        reason: GapReason::Slow,
+        resume: room.resume_at(arena, index),
     }
 }
 
@@ -414,8 +409,9 @@ fn build(
     bundle: bool,
     writer: &mut Writer<'_>,
 ) -> Option<Built> {
-    let (stream, end) = room.span_of(place)?;
     let entry = room.ring.get(arena, place)?;
+    let of = entry.stream;
+    let stream = room.sources().get(usize::from(of))?.stream;
     if entry.gap {
         let gap = StreamGap {
             stream,
@@ -434,13 +430,14 @@ fn build(
             whole: true,
         });
     }
-    let until = until.min(end).min(if bundle { u64::MAX } else { place + 1 });
+    let until = until.min(if bundle { u64::MAX } else { place + 1 });
     let mut next = place;
     let mut whole = until < room.ring.next();
     let written = append(writer, FrameKind::Room, 0, |writer| {
         let mut block = RoomBlock::begin(writer, handle, place, stream, entry.offset);
         while next < until {
-            let Some(entry) = room.ring.get(arena, next).filter(|entry| !entry.gap) else {
+            let entry = room.ring.get(arena, next);
+            let Some(entry) = entry.filter(|entry| !entry.gap && entry.stream == of) else {
                 whole = true;
                 break;
             };

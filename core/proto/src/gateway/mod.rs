@@ -8,6 +8,7 @@ mod backlog;
 mod fanout;
 mod membership;
 pub mod room;
+mod turns;
 mod upstream;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -24,6 +25,7 @@ use crate::links::{LinkChange, Links};
 use crate::machine::{Arrival, Entropy, Inbox, Machine, Micros, Outbox, SocketId};
 use crate::name::{RoomKey, RoomName};
 use crate::node::{Identity, Node};
+use crate::owners::Owners;
 use crate::placement::Placement;
 use crate::ring::Arena;
 use crate::segments::Segments;
@@ -33,7 +35,7 @@ use crate::wire::header::HEADER;
 use crate::wire::publish::Positions;
 use crate::wire::record::Record;
 use crate::wire::room::REPAIR_RANGES;
-use crate::wire::{Code, FrameKind, Frames};
+use crate::wire::{Code, FrameKind, Frames, StreamId};
 use room::{Pen, Room, Start, Waiting, Wanted};
 
 /// The link socket of every role, and the public one of those that have clients.
@@ -197,13 +199,15 @@ pub struct Gateway {
     room_wheel: Wheel,
     placement: Placement,
     version: u64,
-    consumed: VecDeque<u32>,
+    /// Streams of rooms whose owners are to be told how far they are.
+    consumed: VecDeque<(u32, usize)>,
     consumed_at: Option<Micros>,
     backlog: Backlog,
     homes: Homes,
     /// By router: what it is told, and what it has not covered yet.
     feeds: BTreeMap<u32, membership::Feed>,
     asks: VecDeque<upstream::Ask>,
+    owners: Owners,
     trim_at: Micros,
     trim_next: usize,
     config_paced: Vec<String>,
@@ -245,6 +249,7 @@ impl Gateway {
             homes: Homes::new(config.me.node),
             feeds: BTreeMap::new(),
             asks: VecDeque::new(),
+            owners: Owners::default(),
             trim_at: 0,
             trim_next: 0,
             config_paced: config.paced,
@@ -272,8 +277,10 @@ impl Gateway {
             self.homes = Homes::new(self.node.me.node);
             self.feeds.clear();
         }
+        self.owners.placed(now, &placement, &self.links);
         self.placement = placement;
         self.review_homes(now);
+        self.bury(now);
     }
 
     /// Tells how much the sockets' receive buffers really hold: (links, public).
@@ -504,6 +511,11 @@ impl Gateway {
         if !room.is_ready() || room.waiting.is_empty() {
             return;
         }
+        let (links, placement) = (&self.links, &self.placement);
+        let alive = |stream: StreamId| {
+            let younger = links.epoch_of(stream.node).is_some_and(|epoch| epoch > stream.epoch);
+            placement.node(stream.node).is_some() && !younger
+        };
         let mut still = Vec::new();
         for mut waiting in std::mem::take(&mut room.waiting) {
             let Some(slot) = self.sessions.table.find(waiting.session) else {
@@ -521,7 +533,8 @@ impl Gateway {
                 counters.dropped_history_limit += u64::from(!may);
                 may
             };
-            let (place, gaps) = match room.start(&self.arena, now, &waiting.positions, last_try, may_fetch) {
+            let positions = &waiting.positions;
+            let (place, gaps) = match room.start(&self.arena, now, positions, last_try, alive, may_fetch) {
                 Start::At { place, gaps } => (place, gaps),
                 Start::Fetch => {
                     still.push(waiting);
@@ -654,7 +667,7 @@ impl Gateway {
     fn close_room(&mut self, now: Micros, at: u32) {
         self.tell_membership(now, at, false);
         if let Some(mut room) = self.rooms[at as usize].take() {
-            room.drop_held(&mut self.counters, u64::MAX);
+            room.drop_held(&mut self.counters);
             self.by_id.remove(&room.id);
             self.free.push(at);
             self.room_wheel.cancel(at);
@@ -671,7 +684,7 @@ impl Gateway {
             .map(|since| since + LEAVE_HOLD);
         let first = room.waiting.first();
         let head = first
-            .filter(|_| room.in_force && room.stream().is_none())
+            .filter(|_| room.in_force && !room.is_ready())
             .map(|waiting| now + (now - waiting.since).clamp(HEAD_FIRST, HEAD_MAX));
         let wait = first.map(|waiting| match waiting.tried {
             Some(since) => since + JOIN_WAIT,
@@ -685,11 +698,8 @@ impl Gateway {
     }
 
     fn expire_rooms(&mut self, now: Micros) {
-        let mut wanted = Wanted::default();
+        let mut wanted: Vec<Wanted> = Vec::new();
         while let Some(at) = self.room_wheel.pop(now) {
-            let rtt = self.rooms[at as usize]
-                .as_deref()
-                .map_or(0, |room| self.owner_rtt(room));
             let Some(room) = self.rooms[at as usize].as_deref_mut() else {
                 continue;
             };
@@ -706,6 +716,11 @@ impl Gateway {
                 counters: &mut self.counters,
                 now,
             };
+            let links = &self.links;
+            let rtt = |stream: StreamId| {
+                let link = links.to(stream.node).and_then(|slot| links.table.get(slot));
+                link.map_or(0, |link| link.conn.flow.rtt())
+            };
             if room.expire(&mut pen, rtt, &mut wanted, REPAIR_RANGES) {
                 self.activate(at);
             }
@@ -717,19 +732,15 @@ impl Gateway {
                     let given_up = fetching && !room.fetching();
                     self.admit_waiting(now, at, given_up);
                 } else {
-                    let heard = room.stream().is_some() || !room.in_force;
+                    let in_force = room.in_force;
                     self.refuse_overdue(now, at);
-                    if !heard {
-                        self.ask(at, false, Vec::new());
+                    if in_force {
+                        self.ask_head(now, at);
                     }
                 }
             }
-            let Wanted { holes, history } = std::mem::take(&mut wanted);
-            if !holes.is_empty() {
-                self.ask(at, false, holes);
-            }
-            if !history.is_empty() {
-                self.ask(at, true, history);
+            for wanted in wanted.drain(..) {
+                self.ask(at, wanted);
             }
             self.schedule_room(now, at);
         }
@@ -772,6 +783,7 @@ impl Machine for Gateway {
         }
         self.sessions.expire(now, &mut self.node);
         self.cleanup(now);
+        self.bury(now);
         self.expire_rooms(now);
         self.flush_consumed(now);
         self.node.sweep(now);

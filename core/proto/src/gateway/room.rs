@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use super::turns::Turns;
 use super::GatewayCounters;
 use crate::asking::{Asking, Pace};
 use crate::codec::NUMBER_MAX;
@@ -13,7 +14,7 @@ use crate::limits::MESSAGE_AGE_MAX;
 use crate::machine::Micros;
 use crate::planted::{self, Bug};
 use crate::ring::{Arena, Entry, Ring};
-use crate::wire::publish::Positions;
+use crate::wire::publish::{Course, Position, Positions};
 use crate::wire::room::{BlockMessages, Message, STREAMS_MAX};
 use crate::wire::{Code, GapReason, PublisherId, StreamGap, StreamId};
 
@@ -30,6 +31,11 @@ pub const PACE: Pace = Pace {
 /// Messages and bytes held ahead of a hole, per room; never more than the room's share of the arena, which would not keep them.
 pub const HELD_MAX: usize = 8_192;
 pub const HELD_BYTES_MAX: usize = 8 << 20;
+/// How long a message waits for the one before it, which another broker may have: by then its tail was probed, and a hole that is
+/// known then is waited for.
+const TURN_WAIT: Micros = 250_000;
+const TURN_WAIT_MAX: Micros = TURN_WAIT + HOLE_WAIT;
+const TURN_AGAIN: Micros = 10_000;
 /// How often a room looks for what became too old.
 const AGE_EVERY: Micros = 250_000;
 /// How long a join with positions waits for history from the owner.
@@ -46,18 +52,12 @@ struct Held {
     data: Box<[u8]>,
 }
 
-/// A stream and the place where it began.
-#[derive(Clone, Copy, Debug)]
-pub struct Span {
-    pub stream: StreamId,
-    pub place: u64,
-}
-
-/// What the owner is to be asked for.
-#[derive(Default)]
+/// What an owner is to be asked for.
+#[derive(Debug, PartialEq, Eq)]
 pub struct Wanted {
-    pub holes: Vec<(u64, u64)>,
-    pub history: Vec<(u64, u64)>,
+    pub stream: StreamId,
+    pub history: bool,
+    pub ranges: Vec<(u64, u64)>,
 }
 
 /// History wanted from the owner.
@@ -89,6 +89,153 @@ pub enum Start {
     Fetch,
 }
 
+/// A stream of the room, as far as this gateway is with it.
+pub struct Source {
+    pub stream: StreamId,
+    /// The room says that the rest is lost or that there is none. The stream's owner may go on all the same.
+    pub over: bool,
+    /// The owner has not been told how far this is; and whether it will be.
+    pub consumed_dirty: bool,
+    pub consumed_queued: bool,
+    /// The ring's first place that is this stream's, and the one after its last.
+    first_place: u64,
+    end_place: u64,
+    /// Next offset wanted, the first that the ring has, and the first that nobody has spoken of.
+    next: u64,
+    low: u64,
+    known: u64,
+    /// The owner said that nothing follows from this offset on.
+    ends_at: Option<u64>,
+    /// The owner has no link.
+    away: bool,
+    /// Since when its next message waits for another broker's.
+    waits: Option<Micros>,
+    held: BTreeMap<u64, Held>,
+    held_bytes: usize,
+    hole_since: Option<Micros>,
+    asking: Asking,
+    /// When history is asked for again.
+    fetch_at: Micros,
+    backfill: Option<Backfill>,
+}
+
+/// What says of two streams of one node which is younger.
+fn age(stream: StreamId) -> (u32, u32) {
+    (stream.epoch, stream.generation)
+}
+
+impl Source {
+    fn new(stream: StreamId, next: u64, place: u64) -> Self {
+        let mut asking = Asking::new(PACE);
+        asking.restart(next);
+        Source {
+            stream,
+            over: false,
+            consumed_dirty: false,
+            consumed_queued: false,
+            first_place: place,
+            end_place: place,
+            next,
+            low: next,
+            known: next,
+            ends_at: None,
+            away: false,
+            waits: None,
+            held: BTreeMap::new(),
+            held_bytes: 0,
+            hole_since: None,
+            asking,
+            fetch_at: 0,
+            backfill: None,
+        }
+    }
+
+    /// The first offset that the gateway does not have.
+    pub fn next_offset(&self) -> u64 {
+        self.next
+    }
+
+    /// Whether offsets are missing before the known head.
+    fn has_hole(&self) -> bool {
+        self.waits.is_none() && self.next < self.known
+    }
+
+    /// The owner speaks of it as one that has not ended, or not any more.
+    fn goes_on(&mut self) {
+        (self.over, self.ends_at) = (false, None);
+    }
+
+    /// Drops what is held of offsets before `until`.
+    fn drop_held(&mut self, counters: &mut GatewayCounters, until: u64) {
+        let rest = self.held.split_off(&until);
+        let dropped = std::mem::replace(&mut self.held, rest);
+        self.held_bytes -= dropped.values().map(|held| held.data.len()).sum::<usize>();
+        counters.dropped_held += dropped.len() as u64;
+    }
+
+    /// Nobody waits for history any more, so what came of it and has no place goes.
+    fn end_backfill(&mut self, counters: &mut GatewayCounters) {
+        self.backfill = None;
+        self.drop_held(counters, self.low);
+    }
+
+    /// Whether an offset came already, or is of before the ring and no join waits for it; counts it then.
+    fn had(&self, counters: &mut GatewayCounters, offset: u64) -> bool {
+        if offset < self.low {
+            let wanted = self.backfill.as_ref().is_some_and(|wanted| offset >= wanted.from);
+            if !wanted {
+                counters.dropped_unwanted += 1;
+                return true;
+            }
+        }
+        let had = (self.low..self.next).contains(&offset) || self.held.contains_key(&offset);
+        counters.messages_duplicate += u64::from(had);
+        had
+    }
+
+    fn take_held(&mut self, offset: u64) -> Option<Held> {
+        let held = self.held.remove(&offset)?;
+        self.held_bytes -= held.data.len();
+        Some(held)
+    }
+
+    /// Ranges of history that the owner is to be asked for now.
+    fn fetch(&mut self, now: Micros, rtt: Micros, ranges: usize) -> Vec<(u64, u64)> {
+        let mut history = Vec::new();
+        let Some(backfill) = self.backfill.as_ref().filter(|_| now >= self.fetch_at) else {
+            return history;
+        };
+        self.fetch_at = now + PACE.again.max(2 * rtt.min(BACKFILL_WAIT / 8));
+        let mut from = backfill.from.max(self.low.saturating_sub(BACKFILL_STEP));
+        let held = self.held.range(from..self.low).map(|(offset, _)| *offset);
+        for offset in held.chain([self.low]) {
+            if offset > from && history.len() < ranges {
+                history.push((from, offset - 1));
+            }
+            from = offset + 1;
+        }
+        history
+    }
+
+    /// When something is missing or overdue next.
+    fn deadline(&self, now: Micros) -> Option<Micros> {
+        let hole = self.has_hole().then(|| match self.hole_since {
+            Some(since) => self
+                .asking
+                .deadline()
+                .map_or(u64::MAX, |at| at.max(now))
+                .min(since + HOLE_WAIT),
+            None => now + PACE.reorder,
+        });
+        let backfill = self
+            .backfill
+            .as_ref()
+            .map(|backfill| backfill.until.min(self.fetch_at.max(now)));
+        let turn = self.waits.map(|since| (since + TURN_WAIT).max(now + TURN_AGAIN));
+        [hole, backfill, turn].into_iter().flatten().min()
+    }
+}
+
 /// One room.
 pub struct Room {
     pub id: u64,
@@ -99,7 +246,9 @@ pub struct Room {
     /// What its built frames are known by.
     pub frames: u32,
     pub ring: Ring,
-    pub spans: Vec<Span>,
+    /// The streams that fill the ring, by the number that entries name them with.
+    sources: Vec<Source>,
+    turns: Option<Box<Turns>>,
     pub members: Vec<u32>,
     pub waiting: Vec<Waiting>,
     /// Version of the last membership change told to routers.
@@ -117,20 +266,6 @@ pub struct Room {
     /// The first place that is not too old, and when that was looked for.
     too_old: u64,
     aged_at: Micros,
-    /// The owner has not been told how far the room is; and whether it will be.
-    pub consumed_dirty: bool,
-    pub consumed_queued: bool,
-    /// Next offset wanted, the first that the ring has, and the first that nobody has spoken of.
-    next: u64,
-    low: u64,
-    known: u64,
-    held: BTreeMap<u64, Held>,
-    held_bytes: usize,
-    hole_since: Option<Micros>,
-    asking: Asking,
-    /// When history is asked for again.
-    fetch_at: Micros,
-    backfill: Option<Backfill>,
 }
 
 impl Room {
@@ -142,7 +277,8 @@ impl Room {
             paced,
             frames,
             ring: Ring::new(FIRST_PLACE),
-            spans: Vec::new(),
+            sources: Vec::new(),
+            turns: None,
             members: Vec::new(),
             waiting: Vec::new(),
             version: 0,
@@ -154,29 +290,27 @@ impl Room {
             serve_left: 0,
             too_old: 0,
             aged_at: 0,
-            consumed_dirty: false,
-            consumed_queued: false,
-            next: 1,
-            low: 1,
-            known: 1,
-            held: BTreeMap::new(),
-            held_bytes: 0,
-            hole_since: None,
-            asking: Asking::new(PACE),
-            fetch_at: 0,
-            backfill: None,
         }
     }
 
-    /// The stream that fills the ring now.
-    pub fn stream(&self) -> Option<StreamId> {
-        self.spans.last().map(|span| span.stream)
+    /// The streams that the ring knows, by number.
+    pub fn sources(&self) -> &[Source] {
+        &self.sources
     }
 
-    /// Whether members can be admitted: brokers know that they are wanted here, and the owner has said where it stands. What
-    /// it numbers from then on comes or is announced, even if it dies first.
+    pub fn source_mut(&mut self, at: usize) -> Option<&mut Source> {
+        self.sources.get_mut(at)
+    }
+
+    /// The streams that go on.
+    pub fn live(&self) -> impl Iterator<Item = &Source> {
+        self.sources.iter().filter(|source| !source.over)
+    }
+
+    /// Whether members can be admitted: brokers know that they are wanted here, and an owner has said where it stands. What is
+    /// numbered from then on comes or is announced, even if that owner dies first.
     pub fn is_ready(&self) -> bool {
-        self.in_force && self.stream().is_some()
+        self.in_force && self.live().next().is_some()
     }
 
     /// Notes what is too old by now for members of a live room.
@@ -199,151 +333,277 @@ impl Room {
         }
     }
 
-    /// The stream of a place, and the place after its last one.
-    pub fn span_of(&self, place: u64) -> Option<(StreamId, u64)> {
-        let at = self.spans.iter().rposition(|span| span.place <= place)?;
-        Some((
-            self.spans[at].stream,
-            self.spans.get(at + 1).map_or(u64::MAX, |span| span.place),
-        ))
-    }
-
-    /// The first offset of the current stream that the gateway does not have.
-    pub fn next_offset(&self) -> u64 {
-        self.next
-    }
-
-    /// The first offset that the places `start..end` of one stream have at or after `place`; `u64::MAX` if none follows.
-    pub fn offset_at(&self, arena: &Arena, start: u64, end: u64, place: u64) -> u64 {
-        if place >= end {
-            return u64::MAX;
+    /// Owners are to be told anew how far this is: all, or that of one stream.
+    pub fn tell_owners(&mut self, of: Option<StreamId>) {
+        for source in &mut self.sources {
+            source.consumed_dirty |= !source.over && of.is_none_or(|stream| stream == source.stream);
         }
-        if place >= self.ring.next() {
-            return self.next;
-        }
-        self.ring
-            .get(arena, place.max(start))
-            .map_or(self.next, |entry| entry.offset)
     }
 
-    /// What a member that starts at `place` is taken to have had, if the stream is known.
+    /// The number of a stream.
+    fn find(&self, stream: StreamId) -> Option<usize> {
+        self.sources.iter().position(|source| source.stream == stream)
+    }
+
+    /// The number of a node's youngest stream.
+    fn youngest(&self, node: u32) -> Option<usize> {
+        let streams = self.sources.iter().map(|source| source.stream).enumerate();
+        let streams = streams.filter(|(_, stream)| stream.node == node);
+        streams.max_by_key(|(_, stream)| age(*stream)).map(|(at, _)| at)
+    }
+
+    /// The first offset of stream `at` that the places from `place` on have.
+    fn first_at(&self, arena: &Arena, at: usize, place: u64) -> Option<u64> {
+        let source = &self.sources[at];
+        let places = place.max(source.first_place).max(self.ring.first())..source.end_place;
+        let (_, entry) = self.ring.find_stream(arena, places, at as u8)?;
+        Some(entry.offset)
+    }
+
+    /// The first offset of stream `at` that the places from `place` on have, or that follows or would; `u64::MAX` where its end is
+    /// not known.
+    pub fn offset_at(&self, arena: &Arena, at: usize, place: u64) -> u64 {
+        let source = &self.sources[at];
+        let lost = source.over && source.ends_at.is_none();
+        self.first_at(arena, at, place)
+            .unwrap_or(if lost { u64::MAX } else { source.next })
+    }
+
+    /// What a member that starts at `place` is taken to have had, of streams that have ended as well: what it does not know when
+    /// it comes back began later.
     pub fn position_at(&self, arena: &Arena, place: u64) -> Positions {
-        let Some((stream, end)) = self.span_of(place) else {
-            return Positions::default();
+        let position = |(at, source): (usize, &Source)| {
+            let first = self.first_at(arena, at, place);
+            Position {
+                stream: source.stream,
+                offset: first.unwrap_or(source.next).saturating_sub(1),
+                course: match (first, source.over, source.ends_at) {
+                    (None, true, Some(_)) => Course::Ended,
+                    (None, true, None) => Course::Lost,
+                    _ => Course::GoesOn,
+                },
+            }
         };
-        let start = self
-            .spans
-            .iter()
-            .rfind(|span| span.place <= place)
-            .map_or(0, |span| span.place);
-        match self.offset_at(arena, start, end, place) {
-            u64::MAX => Positions::default(),
-            next => Positions(vec![(stream, next.saturating_sub(1))]),
-        }
+        Positions(self.sources.iter().enumerate().map(position).collect())
+    }
+
+    /// All streams with the first offset that follows for who goes on at `place`.
+    pub fn resume_at(&self, arena: &Arena, place: u64) -> Vec<(StreamId, u64)> {
+        let sources = self.sources.iter().enumerate();
+        sources
+            .map(|(at, source)| (source.stream, self.offset_at(arena, at, place)))
+            .collect()
     }
 
     /// Messages held, ahead of a hole or until history is whole.
     pub fn held_len(&self) -> usize {
-        self.held.len()
+        self.sources.iter().map(|source| source.held.len()).sum()
     }
 
-    fn append(&mut self, pen: &mut Pen<'_>, offset: u64, message: &Message<'_>) {
+    /// Drops all that is held.
+    pub fn drop_held(&mut self, counters: &mut GatewayCounters) {
+        for source in &mut self.sources {
+            source.drop_held(counters, u64::MAX);
+        }
+    }
+
+    fn append(&mut self, pen: &mut Pen<'_>, at: usize, offset: u64, message: &Message<'_>) {
         let entry = Entry {
             offset,
             publisher: message.publisher,
             sequence: message.sequence,
             flags: message.flags,
             gap: false,
+            stream: at as u8,
             at_ms: 0,
             data: message.data,
         };
-        self.ring.push(pen.arena, pen.now, &entry);
+        let place = self.ring.push(pen.arena, pen.now, &entry);
         pen.counters.messages_placed += 1;
-        self.next = offset + 1;
-        self.hole_since = None;
-        self.consumed_dirty = true;
+        let source = &mut self.sources[at];
+        source.next = offset + 1;
+        (source.end_place, source.hole_since, source.consumed_dirty) = (place + 1, None, true);
+        if let Some(turns) = &mut self.turns {
+            turns.note(message.publisher, message.sequence);
+        }
     }
 
-    fn append_gap(&mut self, pen: &mut Pen<'_>, first: u64, last: u64, reason: GapReason) {
+    fn append_gap(&mut self, pen: &mut Pen<'_>, at: usize, last: u64, reason: GapReason) {
+        let source = &mut self.sources[at];
         let entry = Entry {
-            offset: first,
+            offset: source.next,
             publisher: PublisherId::default(),
             sequence: last,
             flags: reason as u8,
             gap: true,
+            stream: at as u8,
             at_ms: 0,
             data: &[],
         };
-        self.ring.push(pen.arena, pen.now, &entry);
+        let place = self.ring.push(pen.arena, pen.now, &entry);
         pen.counters.gaps_unrepaired += u64::from(reason == GapReason::Unrepaired);
-        self.hole_since = None;
-        self.consumed_dirty = true;
+        (source.end_place, source.hole_since, source.consumed_dirty) = (place + 1, None, true);
     }
 
-    /// Makes `stream` the current one if it is newer. `false`: it is older, its block is stale.
-    fn open_stream(&mut self, pen: &mut Pen<'_>, stream: StreamId, base: u64) -> bool {
-        match self.stream() {
-            Some(current) if current == stream => return true,
-            Some(current)
-                if current.node == stream.node
-                    && (current.epoch, current.generation) > (stream.epoch, stream.generation) =>
-            {
-                return false;
+    /// Nothing more is expected of a stream, which members are told: its rest is lost, or there is none.
+    fn end(&mut self, pen: &mut Pen<'_>, at: usize, reason: GapReason) {
+        if self.sources[at].over {
+            return;
+        }
+        self.append_gap(pen, at, StreamGap::OPEN, reason);
+        let source = &mut self.sources[at];
+        source.over = true;
+        source.waits = None;
+        source.known = source.next;
+        source.backfill = None;
+        source.drop_held(pen.counters, u64::MAX);
+    }
+
+    /// An owner has lost its link, or has one again.
+    pub fn owner_away(&mut self, node: u32, away: bool) {
+        let theirs = self.sources.iter_mut().filter(|source| source.stream.node == node);
+        theirs.for_each(|source| source.away = away);
+    }
+
+    /// Whether the next message of stream `at` waits for the one before it, which another broker may still bring.
+    fn is_early(&mut self, now: Micros, at: usize, publisher: PublisherId, sequence: u64) -> bool {
+        let early = self
+            .turns
+            .as_ref()
+            .is_some_and(|turns| !turns.has_come(publisher, sequence));
+        let since = self.sources[at].waits.unwrap_or(now);
+        let mut others = self.sources.iter().enumerate().filter(|(number, _)| *number != at);
+        let comes = |other: &Source| {
+            let waits = now < since + TURN_WAIT || other.has_hole() && now < since + TURN_WAIT_MAX;
+            !other.over && !other.away && other.waits.is_none() && waits
+        };
+        let early = early && others.any(|(_, other)| comes(other));
+        self.sources[at].waits = early.then_some(since);
+        early
+    }
+
+    /// Lets streams go on whose next message has waited for another's.
+    fn take_turns(&mut self, pen: &mut Pen<'_>) {
+        let mut before = 0;
+        while self.turns.is_some() && before != self.ring.next() {
+            before = self.ring.next();
+            for at in 0..self.sources.len() {
+                if self.sources[at].waits.is_some() {
+                    self.release(pen, at);
+                }
             }
-            Some(current) => {
-                let same_life = current.node == stream.node && current.epoch == stream.epoch;
+        }
+        if self.live().nth(1).is_none() {
+            self.turns = None;
+        }
+    }
+
+    /// The owner of streams is gone for good, or begins anew as `life`. Tells whether places were added.
+    pub fn owner_gone(&mut self, pen: &mut Pen<'_>, node: u32, life: Option<u32>) -> bool {
+        let before = self.ring.next();
+        for at in 0..self.sources.len() {
+            let stream = self.sources[at].stream;
+            if stream.node == node && life != Some(stream.epoch) {
+                self.end(pen, at, GapReason::OwnerLost);
+            }
+        }
+        self.ring.next() > before
+    }
+
+    /// The number of a stream that is spoken of; it is new if need be. `None`: its owner has begun another one since, or there
+    /// are too many.
+    fn open(&mut self, pen: &mut Pen<'_>, stream: StreamId, base: u64) -> Option<usize> {
+        let youngest = self.youngest(stream.node);
+        if let Some(at) = youngest {
+            let known = self.sources[at].stream;
+            if known == stream {
+                let source = &mut self.sources[at];
+                source.over &= source.ends_at.is_some();
+                return youngest;
+            }
+            if age(known) > age(stream) {
+                return None;
+            }
+        }
+        let mut first = base.max(1);
+        for at in 0..self.sources.len() {
+            let known = self.sources[at].stream;
+            if known.node == stream.node {
+                let same_life = known.epoch == stream.epoch;
                 let reason = if same_life {
                     GapReason::Restarted
                 } else {
                     GapReason::OwnerLost
                 };
-                self.append_gap(pen, self.next, StreamGap::OPEN, reason);
+                self.end(pen, at, reason);
                 // Who was a member all along wants the new stream from its beginning.
-                self.start_stream(pen, stream, 1);
+                first = 1;
             }
-            None => self.start_stream(pen, stream, base.max(1)),
         }
-        true
-    }
-
-    fn start_stream(&mut self, pen: &mut Pen<'_>, stream: StreamId, next: u64) {
-        if self.spans.len() == STREAMS_MAX {
-            self.spans.remove(0);
-            // Places whose stream nobody can name any more can't be sent.
-            self.ring.drop_below(pen.arena, self.spans[0].place);
+        if self.sources.len() < STREAMS_MAX {
+            self.sources.push(Source::new(stream, first, self.ring.next()));
+            return Some(self.sources.len() - 1);
         }
-        self.spans.push(Span {
-            stream,
-            place: self.ring.next(),
-        });
-        (self.next, self.low, self.known) = (next, next, next);
-        self.drop_held(pen.counters, u64::MAX);
-        self.hole_since = None;
-        self.asking.restart(next);
-        self.backfill = None;
-    }
-
-    /// Drops what is held of offsets before `until`.
-    pub fn drop_held(&mut self, counters: &mut GatewayCounters, until: u64) {
-        let rest = self.held.split_off(&until);
-        let dropped = std::mem::replace(&mut self.held, rest);
-        self.held_bytes -= dropped.values().map(|held| held.data.len()).sum::<usize>();
-        counters.dropped_held += dropped.len() as u64;
-    }
-
-    /// Nobody waits for history any more, so what came of it and has no place goes.
-    fn end_backfill(&mut self, pen: &mut Pen<'_>) {
-        self.backfill = None;
-        self.drop_held(pen.counters, self.low);
+        let quietest = |over: bool| {
+            let sources = self
+                .sources
+                .iter()
+                .enumerate()
+                .filter(|(_, source)| source.over == over);
+            sources.min_by_key(|(_, source)| source.end_place).map(|(at, _)| at)
+        };
+        match (quietest(true), quietest(false)) {
+            (Some(at), _) => {
+                // Places whose stream nobody can name any more can't be sent.
+                self.ring.drop_below(pen.arena, self.sources[at].end_place);
+                let queued = self.sources[at].consumed_queued;
+                self.sources[at] = Source::new(stream, first, self.ring.next());
+                self.sources[at].consumed_queued = queued;
+                Some(at)
+            }
+            // It makes way once its end is told; the new one speaks again.
+            (None, Some(at)) => {
+                self.end(pen, at, GapReason::OwnerLost);
+                None
+            }
+            (None, None) => None,
+        }
     }
 
     /// Takes what the owner says of its head.
     pub fn head(&mut self, pen: &mut Pen<'_>, stream: StreamId, base: u64, next: u64) -> bool {
-        if !self.open_stream(pen, stream, base) {
+        let Some(at) = self.open(pen, stream, base) else {
             return false;
-        }
-        self.known = self.known.max(next);
+        };
+        let source = &mut self.sources[at];
+        source.known = source.known.max(next);
+        source.goes_on();
         true
+    }
+
+    /// Takes what the owner says of the end of a stream.
+    pub fn ended(&mut self, pen: &mut Pen<'_>, stream: StreamId, base: u64, next: u64) -> bool {
+        let Some(at) = self.open(pen, stream, base) else {
+            return false;
+        };
+        let source = &mut self.sources[at];
+        source.known = source.known.max(next);
+        source.ends_at = Some(next);
+        self.finish(pen);
+        true
+    }
+
+    /// Ends streams of which all is here, and lets those go on that waited for that.
+    fn finish(&mut self, pen: &mut Pen<'_>) {
+        for at in 0..self.sources.len() {
+            let source = &self.sources[at];
+            if !source.over && source.ends_at.is_some_and(|end| source.next >= end) {
+                self.end(pen, at, GapReason::Ended);
+            }
+        }
+        if self.sources.len() > 1 {
+            self.take_turns(pen);
+        }
     }
 
     /// Takes a block of the owner's messages. One of more than `data_max` bytes could not be sent to members: it stays a hole,
@@ -357,126 +617,131 @@ impl Room {
         messages: BlockMessages<'_>,
         data_max: usize,
     ) -> Option<bool> {
-        if !self.open_stream(pen, stream, base) {
-            return None;
-        }
         let (before, count) = (self.ring.next(), messages.left() as u64);
+        let at = self.open(pen, stream, base)?;
+        if self.turns.is_none() && self.sources.len() > 1 && self.live().nth(1).is_some() {
+            self.turns = Some(Box::new(Turns::of(&self.ring, pen.arena)));
+        }
         let mut taken = 0;
         for (offset, message) in (offset..).zip(messages) {
             taken += 1;
+            let next = self.sources[at].next;
             if message.data.len() > data_max {
                 pen.counters.dropped_malformed += 1;
-            } else if offset == self.next || offset > self.next && planted::is(Bug::ForwardsPastHole) {
-                self.append(pen, offset, &message);
-                if !self.held.is_empty() {
-                    self.release(pen);
+            } else if offset == next && !self.is_early(pen.now, at, message.publisher, message.sequence)
+                || offset > next && planted::is(Bug::ForwardsPastHole)
+            {
+                self.append(pen, at, offset, &message);
+                if !self.sources[at].held.is_empty() {
+                    self.release(pen, at);
                 }
-            } else if !self.had(pen.counters, offset) {
-                self.hold(pen, offset, &message);
+            } else if !self.sources[at].had(pen.counters, offset) {
+                self.hold(pen, at, offset, &message);
             }
-            self.known = self.known.max(offset + 1);
+            let source = &mut self.sources[at];
+            source.known = source.known.max(offset + 1);
+            if source.ends_at.is_some_and(|end| offset >= end) {
+                source.goes_on();
+            }
         }
         // A lie in a length ends a block.
         pen.counters.dropped_malformed += count - taken;
-        if self.backfill.is_some() {
-            self.prepend(pen);
+        if self.sources[at].backfill.is_some() {
+            self.prepend(pen, at);
         }
+        self.finish(pen);
         Some(self.ring.next() > before)
     }
 
-    /// Whether an offset came already, or is of before the ring and no join waits for it; counts it then.
-    fn had(&self, counters: &mut GatewayCounters, offset: u64) -> bool {
-        if offset < self.low {
-            let wanted = self.backfill.as_ref().is_some_and(|wanted| offset >= wanted.from);
-            if !wanted {
-                counters.dropped_unwanted += 1;
-                return true;
-            }
-        }
-        let had = (self.low..self.next).contains(&offset) || self.held.contains_key(&offset);
-        counters.messages_duplicate += u64::from(had);
-        had
-    }
-
-    fn hold(&mut self, pen: &mut Pen<'_>, offset: u64, message: &Message<'_>) {
+    fn hold(&mut self, pen: &mut Pen<'_>, at: usize, offset: u64, message: &Message<'_>) {
         let bytes_max = HELD_BYTES_MAX.min(pen.arena.room_bytes_max());
-        if self.held.len() >= HELD_MAX || self.held_bytes + message.data.len() > bytes_max {
+        let bytes: usize = self.sources.iter().map(|source| source.held_bytes).sum();
+        if self.held_len() >= HELD_MAX || bytes + message.data.len() > bytes_max {
             pen.counters.dropped_held_full += 1;
             return;
         }
-        self.held_bytes += message.data.len();
+        let source = &mut self.sources[at];
+        source.held_bytes += message.data.len();
         let held = Held {
             publisher: message.publisher,
             sequence: message.sequence,
             flags: message.flags,
             data: message.data.into(),
         };
-        self.held.insert(offset, held);
+        source.held.insert(offset, held);
     }
 
-    fn take_held(&mut self, offset: u64) -> Option<Held> {
-        let held = self.held.remove(&offset)?;
-        self.held_bytes -= held.data.len();
-        Some(held)
-    }
-
-    /// Appends what was held directly behind the ring.
-    fn release(&mut self, pen: &mut Pen<'_>) {
-        while let Some(held) = self.take_held(self.next) {
+    /// Appends what was held directly behind what the ring has of a stream.
+    fn release(&mut self, pen: &mut Pen<'_>, at: usize) {
+        loop {
+            let next = self.sources[at].next;
+            let who = |held: &Held| (held.publisher, held.sequence);
+            let Some((publisher, sequence)) = self.sources[at].held.get(&next).map(who) else {
+                self.sources[at].waits = None;
+                return;
+            };
+            if self.is_early(pen.now, at, publisher, sequence) {
+                return;
+            }
+            let Some(held) = self.sources[at].take_held(next) else {
+                return;
+            };
             let message = Message {
                 publisher: held.publisher,
                 sequence: held.sequence,
                 flags: held.flags,
                 data: &held.data,
             };
-            self.append(pen, self.next, &message);
+            self.append(pen, at, next, &message);
         }
     }
 
-    /// Puts history that was held directly in front of the ring into it.
-    fn prepend(&mut self, pen: &mut Pen<'_>) {
-        // History can only go before a stream that fills the ring from its first place.
-        if self.spans.last().is_none_or(|span| span.place != self.ring.first()) {
-            return self.end_backfill(pen);
+    /// Puts history that was held directly in front of what the ring has of a stream in front of the ring.
+    fn prepend(&mut self, pen: &mut Pen<'_>, at: usize) {
+        let source = &mut self.sources[at];
+        // History can only go before a stream whose beginning here is still in the ring.
+        if source.first_place < self.ring.first() {
+            return source.end_backfill(pen.counters);
         }
-        while let Some(held) = self.low.checked_sub(1).and_then(|offset| self.take_held(offset)) {
-            self.low -= 1;
-            self.fetch_at = pen.now;
+        while let Some(held) = source.low.checked_sub(1).and_then(|offset| source.take_held(offset)) {
+            source.low -= 1;
+            source.fetch_at = pen.now;
             let entry = Entry {
-                offset: self.low,
+                offset: source.low,
                 publisher: held.publisher,
                 sequence: held.sequence,
                 flags: held.flags,
                 gap: false,
+                stream: at as u8,
                 at_ms: 0,
                 data: &held.data,
             };
             self.ring.push_front(pen.arena, pen.now, &entry);
+            source.first_place = self.ring.first();
             pen.counters.messages_placed += 1;
         }
-        if let Some(span) = self.spans.last_mut() {
-            span.place = self.ring.first();
-        }
-        if self.backfill.as_ref().is_some_and(|wanted| self.low <= wanted.from) {
-            self.end_backfill(pen);
+        if source.backfill.as_ref().is_some_and(|wanted| source.low <= wanted.from) {
+            source.end_backfill(pen.counters);
         }
     }
 
     /// The owner no longer has offsets below `first` of `stream`.
     pub fn lost(&mut self, pen: &mut Pen<'_>, stream: StreamId, first: u64) -> bool {
-        if self.stream() != Some(stream) {
+        let Some(at) = self.find(stream) else {
             return false;
-        }
-        if let Some(wanted) = &mut self.backfill {
+        };
+        let source = &mut self.sources[at];
+        if let Some(wanted) = &mut source.backfill {
             wanted.from = wanted.from.max(first);
-            if self.low <= wanted.from {
-                self.end_backfill(pen);
+            if source.low <= wanted.from {
+                source.end_backfill(pen.counters);
             }
         }
-        if self.next >= first {
+        if source.over || source.next >= first {
             return false;
         }
-        self.give_up(pen, first, GapReason::Unrepaired);
+        self.give_up(pen, at, first, GapReason::Unrepaired);
+        self.finish(pen);
         true
     }
 
@@ -484,235 +749,211 @@ impl Room {
     /// end is a gap. `false`: of a stream that is no more.
     pub fn outdated(&mut self, pen: &mut Pen<'_>, stream: StreamId, base: u64, offsets: Range<u64>) -> bool {
         let until = offsets.end;
-        if !self.head(pen, stream, base, until) {
+        let Some(at) = self.open(pen, stream, base) else {
             return false;
-        }
+        };
         for offset in offsets {
-            let had = self.had(pen.counters, offset);
+            let had = self.sources[at].had(pen.counters, offset);
             pen.counters.dropped_expired += u64::from(!had);
         }
-        self.give_up(pen, until, GapReason::Expired);
+        self.give_up(pen, at, until, GapReason::Expired);
+        self.finish(pen);
         true
     }
 
-    /// Makes everything missing before `until` a gap, keeping what is held in between.
-    fn give_up(&mut self, pen: &mut Pen<'_>, until: u64, reason: GapReason) {
-        while self.next < until {
-            let end = self
-                .held
-                .range(self.next..until)
-                .next()
-                .map_or(until, |(offset, _)| *offset);
-            if end > self.next {
-                self.append_gap(pen, self.next, end - 1, reason);
-                self.next = end;
+    /// Makes everything of a stream that is missing before `until` a gap, keeping what is held in between.
+    fn give_up(&mut self, pen: &mut Pen<'_>, at: usize, until: u64, reason: GapReason) {
+        while self.sources[at].next < until {
+            let source = &self.sources[at];
+            let held = source.held.range(source.next..until).next();
+            let end = held.map_or(until, |(offset, _)| *offset);
+            if end > source.next {
+                self.append_gap(pen, at, end - 1, reason);
+                self.sources[at].next = end;
             }
-            self.release(pen);
+            self.release(pen, at);
+            if self.sources[at].waits.is_some() {
+                break; // what is missing behind it is given up in its turn
+            }
         }
-        self.known = self.known.max(self.next);
+        let source = &mut self.sources[at];
+        source.known = source.known.max(source.next);
     }
 
-    /// Whether offsets are missing before the known head.
+    /// Whether offsets are missing before a known head.
     pub fn has_hole(&self) -> bool {
-        self.next < self.known
+        self.sources.iter().any(Source::has_hole)
     }
 
-    /// Lets the wait for holes and history pass. Gives ranges to ask the owner for; `grew` tells whether places were added.
-    pub fn expire(&mut self, pen: &mut Pen<'_>, rtt: Micros, wanted: &mut Wanted, ranges: usize) -> bool {
-        let now = pen.now;
-        let mut grew = false;
-        if self.has_hole() {
-            let since = *self.hole_since.get_or_insert(now);
-            if now >= since + HOLE_WAIT {
-                let end = self
-                    .held
-                    .range(self.next..)
-                    .next()
-                    .map_or(self.known, |(offset, _)| *offset);
-                self.give_up(pen, end, GapReason::Unrepaired);
-                grew = true;
-            } else if self.asking.deadline().is_some_and(|at| now >= at) {
-                let offsets = (self.next, self.known);
-                // However slow the link is, there is time for some tries.
-                let rtt = rtt.min(HOLE_WAIT / 8);
-                self.asking
-                    .ask(now, rtt, offsets, &self.held, ranges, &mut wanted.holes);
+    /// Lets the wait for holes and history pass; `rtt` tells that of a stream's owner. Gives what owners are to be asked for, and
+    /// tells whether places were added.
+    pub fn expire(
+        &mut self,
+        pen: &mut Pen<'_>,
+        rtt: impl Fn(StreamId) -> Micros,
+        wanted: &mut Vec<Wanted>,
+        ranges: usize,
+    ) -> bool {
+        let (now, before) = (pen.now, self.ring.next());
+        // What is older goes in front of what is younger, so its history is fetched after that.
+        let young = self.live().any(|source| source.backfill.is_some());
+        for at in 0..self.sources.len() {
+            let source = &mut self.sources[at];
+            let (stream, rtt) = (source.stream, rtt(source.stream));
+            let mut holes = Vec::new();
+            if source.has_hole() {
+                let since = *source.hole_since.get_or_insert(now);
+                if now >= since + HOLE_WAIT {
+                    let held = source.held.range(source.next..).next();
+                    let end = held.map_or(source.known, |(offset, _)| *offset);
+                    self.give_up(pen, at, end, GapReason::Unrepaired);
+                } else if source.asking.deadline().is_some_and(|due| now >= due) {
+                    let offsets = (source.next, source.known);
+                    // However slow the link is, there is time for some tries.
+                    let rtt = rtt.min(HOLE_WAIT / 8);
+                    source.asking.ask(now, rtt, offsets, &source.held, ranges, &mut holes);
+                }
             }
-        }
-        if let Some(backfill) = &self.backfill {
-            if now >= backfill.until {
-                self.end_backfill(pen);
-            } else if now >= self.fetch_at {
-                self.fetch_at = now + PACE.again.max(2 * rtt.min(BACKFILL_WAIT / 8));
-                let mut from = backfill.from.max(self.low.saturating_sub(BACKFILL_STEP));
-                let held = self.held.range(from..self.low).map(|(offset, _)| *offset);
-                for offset in held.chain([self.low]) {
-                    if offset > from && wanted.history.len() < ranges {
-                        wanted.history.push((from, offset - 1));
-                    }
-                    from = offset + 1;
+            let source = &mut self.sources[at];
+            if source.backfill.as_ref().is_some_and(|backfill| now >= backfill.until) {
+                source.end_backfill(pen.counters);
+            }
+            if source.over && young {
+                source.fetch_at = source.fetch_at.max(now + PACE.again);
+            }
+            let history = source.fetch(now, rtt, ranges);
+            for (history, ranges) in [(false, holes), (true, history)] {
+                if !ranges.is_empty() {
+                    wanted.push(Wanted {
+                        stream,
+                        history,
+                        ranges,
+                    });
                 }
             }
         }
-        grew
+        self.finish(pen);
+        self.ring.next() > before
     }
 
     /// When [`Room::expire`] has something to do next.
     pub fn deadline(&self, now: Micros) -> Option<Micros> {
-        let hole = self.has_hole().then(|| match self.hole_since {
-            Some(since) => self
-                .asking
-                .deadline()
-                .map_or(u64::MAX, |at| at.max(now))
-                .min(since + HOLE_WAIT),
-            None => now + PACE.reorder,
-        });
-        let backfill = self
-            .backfill
-            .as_ref()
-            .map(|backfill| backfill.until.min(self.fetch_at.max(now)));
-        [hole, backfill].into_iter().flatten().min()
+        self.sources.iter().filter_map(|source| source.deadline(now)).min()
     }
 
-    /// Notes since when there is a hole; call after a block.
+    /// Notes since when there are holes; call after a block.
     pub fn note_hole(&mut self, now: Micros) {
-        if self.has_hole() && self.hole_since.is_none() {
-            self.hole_since = Some(now);
+        for source in &mut self.sources {
+            if source.has_hole() && source.hole_since.is_none() {
+                source.hole_since = Some(now);
+            }
+            source.asking.note(now, source.next, source.known);
         }
-        self.asking.note(now, self.next, self.known);
     }
 
     /// Whether history is being fetched.
     pub fn fetching(&self) -> bool {
-        self.backfill.is_some()
+        self.sources.iter().any(|source| source.backfill.is_some())
     }
 
-    /// Where a member that joins with `positions` starts. `last_try`: what is not there now is lost to it, as are messages
-    /// that `may_fetch` does not allow to ask the owner for.
+    /// Where a member that joins with `positions` starts. `alive` tells of a stream that the room does not know whether it may still
+    /// speak here. `last_try`: what is not there now is lost to it, as are messages that `may_fetch` does not allow to ask an
+    /// owner for.
     pub fn start(
         &mut self,
         arena: &Arena,
         now: Micros,
         positions: &Positions,
         last_try: bool,
-        may_fetch: impl FnOnce(u64) -> bool,
+        alive: impl Fn(StreamId) -> bool,
+        mut may_fetch: impl FnMut(u64) -> bool,
     ) -> Start {
-        let Some((had, offset)) = positions.0.last().copied() else {
-            return Start::At {
-                place: self.ring.next(),
-                gaps: Vec::new(),
-            };
-        };
-        let Some(current) = self.spans.last().copied() else {
-            return Start::Fetch;
-        };
+        let mut place = self.ring.next();
         let mut gaps = Vec::new();
-        let known = self.spans.iter().position(|span| span.stream == had);
-        let (at, wanted) = match known {
-            Some(at) => (at, offset.saturating_add(1)),
-            None if had.node == current.stream.node
-                && (had.epoch, had.generation) > (current.stream.epoch, current.stream.generation) =>
-            {
-                // The member saw a younger stream than we did: it will come here too.
-                return if last_try {
-                    Start::At {
-                        place: self.ring.next(),
-                        gaps,
-                    }
-                } else {
-                    Start::Fetch
-                };
+        if positions.0.is_empty() {
+            return Start::At { place, gaps };
+        }
+        if self.sources.is_empty() {
+            return Start::Fetch;
+        }
+        for position in &positions.0 {
+            if position.course != Course::GoesOn || self.find(position.stream).is_some() {
+                continue;
             }
-            None => {
-                let same_life = had.node == current.stream.node && had.epoch == current.stream.epoch;
-                let reason = if same_life {
+            let had = position.stream;
+            let known = self.youngest(had.node).map(|at| self.sources[at].stream);
+            // Where the member saw a younger stream than the room knows, or another owner's that lives, that will come here too.
+            if known.map_or(alive(had), |known| age(known) < age(had)) && !last_try {
+                return Start::Fetch;
+            }
+            let same_life = known.is_some_and(|known| known.epoch == had.epoch);
+            gaps.push(StreamGap {
+                stream: had,
+                first: (position.offset + 1).min(NUMBER_MAX), // for one that no owner has given, but that can be said
+                last: StreamGap::OPEN,
+                reason: if same_life {
                     GapReason::Restarted
                 } else {
                     GapReason::OwnerLost
-                };
-                gaps.push(StreamGap {
-                    stream: had,
-                    first: (offset + 1).min(NUMBER_MAX), // for one that no owner has given, but that can be said
-                    last: StreamGap::OPEN,
-                    reason,
-                });
-                // The stream that follows is wanted from its beginning.
-                (self.spans.len() - 1, 1)
-            }
-        };
-        let span = self.spans[at];
-        let is_current = at + 1 == self.spans.len();
-        if is_current && wanted >= self.next {
-            return Start::At {
-                place: self.ring.next(),
-                gaps,
-            };
+                },
+            });
         }
-        let first_offset = if is_current && span.place >= self.ring.first() {
-            Some(self.low)
-        } else {
-            None
-        };
-        if let Some(low) = first_offset {
-            if wanted < low {
+        let mut fetches = false;
+        for at in 0..self.sources.len() {
+            let source = &mut self.sources[at];
+            // A stream that the member has not heard of is wanted from its beginning.
+            let had = positions.of(source.stream);
+            let wanted = had.map_or(1, |had| had.offset.saturating_add(1));
+            let course = had.map(|had| had.course);
+            if source.over && course == Some(Course::GoesOn) {
+                place = place.min(source.end_place - 1); // where it says so
+            }
+            if wanted >= source.next || source.over && course == Some(Course::Lost) {
+                continue;
+            }
+            let low = source.low;
+            if source.first_place >= self.ring.first() && wanted < low {
                 let from = wanted.max(low.saturating_sub(BACKFILL_MAX)).max(1);
-                let more = self.backfill.as_ref().map_or(low, |backfill| backfill.from);
-                if !last_try && may_fetch(more.saturating_sub(from)) {
+                let more = source.backfill.as_ref().map_or(low, |backfill| backfill.from);
+                if !last_try && !source.away && may_fetch(more.saturating_sub(from)) {
                     let until = now + BACKFILL_WAIT;
-                    match &mut self.backfill {
+                    match &mut source.backfill {
                         Some(backfill) => backfill.from = backfill.from.min(from),
                         None => {
-                            self.backfill = Some(Backfill { from, until });
-                            self.fetch_at = now;
+                            source.backfill = Some(Backfill { from, until });
+                            source.fetch_at = now;
                         }
                     }
-                    return Start::Fetch;
+                    fetches = true;
+                    continue;
                 }
                 gaps.push(StreamGap {
-                    stream: span.stream,
+                    stream: source.stream,
                     first: wanted,
                     last: low - 1,
                     reason: GapReason::Expired,
                 });
-                return Start::At {
-                    place: self.ring.first(),
-                    gaps,
-                };
+                place = place.min(source.first_place);
+                continue;
             }
-        }
-        let place = self.locate(arena, at, wanted);
-        self.gaps_before(arena, at, wanted, place, &mut gaps);
-        Start::At { place, gaps }
-    }
-
-    /// The first readable place at or after offset `wanted` of the stream of span `at`.
-    fn locate(&self, arena: &Arena, at: usize, wanted: u64) -> u64 {
-        let end = self.spans.get(at + 1).map_or(self.ring.next(), |span| span.place);
-        let readable = self.ring.readable(arena, self.ring.first());
-        self.ring
-            .find_offset(arena, self.spans[at].place..end, wanted)
-            .max(readable)
-    }
-
-    /// What lies between offset `wanted` of the stream of span `at` and `place`: the rest of that stream and of those after it.
-    fn gaps_before(&self, arena: &Arena, at: usize, wanted: u64, place: u64, gaps: &mut Vec<StreamGap>) {
-        let mut first = wanted;
-        for (index, span) in self.spans.iter().enumerate().skip(at) {
-            let end = self.spans.get(index + 1).map_or(u64::MAX, |next| next.place);
-            let next = self.offset_at(arena, span.place, end, place);
-            if next > first {
+            let (stream, places) = (source.stream, source.first_place..source.end_place);
+            let readable = self.ring.readable(arena, self.ring.first());
+            let found = self.ring.find_offset(arena, places, at as u8, wanted).max(readable);
+            let next = self.offset_at(arena, at, found);
+            if next > wanted {
                 gaps.push(StreamGap {
-                    stream: span.stream,
-                    first,
+                    stream,
+                    first: wanted,
                     last: if next == u64::MAX { StreamGap::OPEN } else { next - 1 },
                     reason: GapReason::Expired,
                 });
             }
-            if next != u64::MAX {
-                return;
-            }
-            first = 1;
+            place = place.min(found);
         }
+        if fetches {
+            return Start::Fetch;
+        }
+        Start::At { place, gaps }
     }
 }
 
@@ -735,15 +976,18 @@ mod tests {
             now: 0,
         };
         assert!(room.head(&mut pen, stream, 101, 101));
-        let had = Positions(vec![(stream, 40)]);
-        assert!(matches!(room.start(pen.arena, 0, &had, false, |_| true), Start::Fetch));
+        let had = Positions::at([(stream, 40)]);
+        let start = room.start(pen.arena, 0, &had, false, |_| false, |_| true);
+        assert!(matches!(start, Start::Fetch));
         let mut times = 0;
         for now in (0..=BACKFILL_WAIT).step_by(1_000) {
             pen.now = now;
-            let mut wanted = Wanted::default();
-            room.expire(&mut pen, rtt, &mut wanted, 4);
-            assert!(wanted.history.is_empty() || wanted.history == [(41, 100)]);
-            times += wanted.history.len();
+            let mut wanted = Vec::new();
+            room.expire(&mut pen, |_| rtt, &mut wanted, 4);
+            for wanted in wanted {
+                assert_eq!((wanted.history, wanted.ranges), (true, vec![(41, 100)]));
+                times += 1;
+            }
         }
         assert!(!room.fetching());
         times

@@ -1,6 +1,6 @@
 //! What a gateway says with brokers and routers: room blocks in, repair requests and progress out.
 
-use super::room::{Pen, Room};
+use super::room::{Pen, Room, Wanted};
 use super::{Gateway, GatewayEvent};
 use crate::conn::Control;
 use crate::limits::CONSUMED_WAIT;
@@ -9,7 +9,7 @@ use crate::machine::{Arrival, Micros, Outbox};
 use crate::wire::frame::append;
 use crate::wire::header::HEADER;
 use crate::wire::record::Record;
-use crate::wire::room::{message_max, write_link_repair, Consumed, LinkBlock, LinkHead, LinkLost, OLD};
+use crate::wire::room::{message_max, write_link_repair, Consumed, LinkBlock, LinkHead, LinkLost, ENDED, OLD};
 use crate::wire::{Frame, FrameKind, Frames, Role, StreamId};
 
 /// Repair requests that wait for space.
@@ -18,8 +18,9 @@ const ASKS_MAX: usize = 4_096;
 /// A repair request that waits for space.
 pub(super) struct Ask {
     at: u32,
-    /// Whom it is for.
+    /// Whom it is for, and of which of its streams; generation 0 asks for the head of whatever there is.
     node: u32,
+    generation: u32,
     history: bool,
     ranges: Vec<(u64, u64)>,
 }
@@ -156,12 +157,18 @@ impl Gateway {
                         counters: &mut self.counters,
                         now,
                     };
-                    if !room.head(&mut pen, stream(head.generation), head.base, head.next) {
+                    let stream = stream(head.generation);
+                    let known = match frame.flags & ENDED != 0 {
+                        true => room.ended(&mut pen, stream, head.base, head.next),
+                        false => room.head(&mut pen, stream, head.base, head.next),
+                    };
+                    if !known {
                         self.counters.dropped_stale_stream += 1;
                         continue;
                     }
-                    self.room_told(now, at, before);
                     // An owner that repeats its head may not have heard how far we are.
+                    room.tell_owners(Some(stream));
+                    self.room_told(now, at, before);
                     self.note_consumed(at);
                 }
                 true
@@ -201,71 +208,122 @@ impl Gateway {
             match change {
                 LinkChange::Up { peer, .. } => match peer.role {
                     Role::Router => self.review_homes(now),
-                    Role::Broker => self.owner_up(now, peer.node),
+                    Role::Broker => self.owner_up(now, peer.node, peer.epoch),
                     _ => {}
                 },
                 LinkChange::Down { peer, .. } if peer.role == Role::Router => self.home_lost(now, peer.node),
-                // Nobody is left to be asked; rooms with holes ask again, whoever owns them then.
-                LinkChange::Down { peer, .. } => self.asks.retain(|ask| ask.node != peer.node),
+                LinkChange::Down { peer, .. } => {
+                    // Nobody is left to be asked; rooms with holes ask again, whoever owns them then.
+                    self.asks.retain(|ask| ask.node != peer.node);
+                    if peer.role == Role::Broker && self.links.to(peer.node).is_none() {
+                        self.owners.lost(now, peer.node);
+                        for room in self.rooms.iter_mut().flatten() {
+                            room.owner_away(peer.node, true);
+                        }
+                        self.bury(now);
+                    }
+                }
             }
             self.events.push_back(GatewayEvent::Link(change));
         }
     }
 
-    /// A broker's link is new: its rooms' progress is told, so that a broker that lives on knows where we are.
-    fn owner_up(&mut self, now: Micros, node: u32) {
+    /// A broker's link is new: what it numbers in an earlier life has ended, and a broker that lives on is told where we are.
+    fn owner_up(&mut self, now: Micros, node: u32, epoch: u32) {
+        self.owners.up(node);
+        self.owner_gone(now, node, Some(epoch));
         let rooms: Vec<u32> = self.by_id.values().copied().collect();
         for at in rooms {
-            let Some(room) = self.rooms[at as usize].as_deref() else {
+            let Some(room) = self.rooms[at as usize].as_deref_mut() else {
                 continue;
             };
-            if self.placement.owner(room.id) == Some(node) && room.stream().is_some() {
+            let theirs = room
+                .live()
+                .map(|source| source.stream)
+                .find(|stream| stream.node == node);
+            room.owner_away(node, false);
+            if theirs.is_some() {
+                room.tell_owners(theirs);
                 self.note_consumed(at);
             }
         }
-        let _ = now;
     }
 
-    /// Who numbers a room's messages, and the slot of the link there.
-    fn owner(&self, room: &Room) -> Option<(u32, u32)> {
-        let numbers = room.stream().map(|stream| stream.node);
-        let node = numbers.or_else(|| self.placement.owner(room.id))?;
-        Some((node, self.links.to(node)?))
+    /// Gives up brokers that are away and that the placement does not name any more, or that have been away for too long.
+    pub(super) fn bury(&mut self, now: Micros) {
+        for node in self.owners.gone(now, &self.placement) {
+            self.owner_gone(now, node, None);
+        }
     }
 
-    /// How long a room's owner takes to answer.
-    pub(super) fn owner_rtt(&self, room: &Room) -> Micros {
-        let link = self.owner(room).and_then(|(_, slot)| self.links.table.get(slot));
-        link.map_or(0, |peer| peer.conn.flow.rtt())
+    /// Ends a broker's streams, but for those of its present life.
+    fn owner_gone(&mut self, now: Micros, node: u32, life: Option<u32>) {
+        let rooms: Vec<u32> = self.by_id.values().copied().collect();
+        for at in rooms {
+            let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+                continue;
+            };
+            let mut pen = Pen {
+                arena: &mut self.arena,
+                counters: &mut self.counters,
+                now,
+            };
+            if room.owner_gone(&mut pen, node, life) {
+                self.activate(at);
+                self.schedule_room(now, at);
+            }
+        }
     }
 
-    /// Asks a room's owner for ranges, as history or as holes; for none: where its head is.
-    pub(super) fn ask(&mut self, at: u32, history: bool, ranges: Vec<(u64, u64)>) {
-        let Some((node, slot)) = self.rooms[at as usize].as_deref().and_then(|room| self.owner(room)) else {
-            return;
-        };
-        if self.asks.len() < ASKS_MAX {
-            self.asks.push_back(Ask {
+    /// Asks a stream's owner for what is wanted of it.
+    pub(super) fn ask(&mut self, at: u32, wanted: Wanted) {
+        self.ask_node(Ask {
+            at,
+            node: wanted.stream.node,
+            generation: wanted.stream.generation,
+            history: wanted.history,
+            ranges: wanted.ranges,
+        });
+    }
+
+    /// Asks a room's owner where its head is.
+    pub(super) fn ask_head(&mut self, now: Micros, at: u32) {
+        let route = |room: &Room| self.owners.route(now, &self.placement, &self.links, room.id);
+        if let Some(route) = self.rooms[at as usize].as_deref().and_then(route) {
+            self.ask_node(Ask {
                 at,
-                node,
-                history,
-                ranges,
+                node: route.node,
+                generation: 0,
+                history: false,
+                ranges: Vec::new(),
             });
+        }
+    }
+
+    fn ask_node(&mut self, ask: Ask) {
+        let Some(slot) = self.links.to(ask.node) else { return };
+        if self.asks.len() < ASKS_MAX {
+            self.asks.push_back(ask);
             self.links.table.mark(slot);
         }
     }
 
-    /// A room's progress is to be told to its owner soon.
+    /// Those owners of a room that do not know how far it is are to be told soon.
     pub(super) fn note_consumed(&mut self, at: u32) {
         let Some(room) = self.rooms[at as usize].as_deref_mut() else {
             return;
         };
-        if !room.consumed_queued {
-            room.consumed_queued = true;
-            self.consumed.push_back(at);
-            self.consumed_at.get_or_insert(self.now + CONSUMED_WAIT);
+        for number in 0..room.sources().len() {
+            let Some(source) = room.source_mut(number).filter(|source| source.consumed_dirty) else {
+                continue;
+            };
+            source.consumed_dirty = false;
+            if !source.consumed_queued {
+                source.consumed_queued = true;
+                self.consumed.push_back((at, number));
+                self.consumed_at.get_or_insert(self.now + CONSUMED_WAIT);
+            }
         }
-        room.consumed_dirty = false;
     }
 
     pub(super) fn flush_consumed(&mut self, now: Micros) {
@@ -286,12 +344,12 @@ impl Gateway {
         }
     }
 
-    /// How far this gateway has passed on a room: what it has in order; in a paced room what its slowest member was sent, and in a
-    /// live one, while the gateway is behind with most of its members, what the middle one was sent.
-    fn progress(&mut self, now: Micros, at: u32) -> Option<(u32, Consumed)> {
+    /// How far this gateway has passed on a stream of a room: what it has in order; in a paced room what its slowest member was
+    /// sent, and in a live one, while the gateway is behind with most of its members, what the middle one was sent.
+    fn progress(&mut self, now: Micros, at: u32, number: usize) -> Option<(u32, Consumed)> {
         let room = self.rooms[at as usize].as_deref()?;
-        let stream = room.stream()?;
-        let start = room.spans.last().map_or(0, |span| span.place);
+        let source = room.sources().get(number).filter(|source| !source.over)?;
+        let (stream, next) = (source.stream, source.next_offset());
         let sessions = &self.sessions.table;
         let joined = |slot: &u32| {
             let joined = &sessions.get(*slot)?.data.data.joined;
@@ -306,13 +364,7 @@ impl Gateway {
             let mut cursors: Vec<u64> = live.map(|joined| joined.cursor).collect();
             self.backlog.note(now, room, &self.arena, &mut cursors)
         };
-        let next = match place {
-            Some(place) if place < start => 1,
-            Some(place) => room
-                .offset_at(&self.arena, start, u64::MAX, place)
-                .min(room.next_offset()),
-            None => room.next_offset(),
-        };
+        let next = place.map_or(next, |place| room.offset_at(&self.arena, number, place).min(next));
         Some((
             stream.node,
             Consumed {
@@ -351,22 +403,25 @@ impl Gateway {
                 if told.len() >= room {
                     break;
                 }
-                let Some(at) = self.consumed.pop_front() else { break };
-                match self.progress(now, at) {
-                    Some((node, consumed)) if node == peer.node => {
-                        told.push(consumed);
-                        if let Some(room) = self.rooms[at as usize].as_deref_mut() {
-                            let again = !room.paced && consumed.next < room.next_offset();
-                            room.consumed_queued = again;
-                            self.consumed.extend(again.then_some(at));
-                        }
+                let Some((at, number)) = self.consumed.pop_front() else {
+                    break;
+                };
+                let progress = self.progress(now, at, number);
+                if progress.as_ref().is_some_and(|(node, _)| *node != peer.node) {
+                    self.consumed.push_back((at, number));
+                    continue;
+                }
+                let room = self.rooms[at as usize].as_deref_mut();
+                let Some((paced, source)) = room.and_then(|room| Some((room.paced, room.source_mut(number)?))) else {
+                    continue;
+                };
+                source.consumed_queued = false;
+                if let Some((_, consumed)) = progress {
+                    if !paced && consumed.next < source.next_offset() {
+                        source.consumed_queued = true;
+                        self.consumed.push_back((at, number));
                     }
-                    Some(_) => self.consumed.push_back(at),
-                    None => {
-                        if let Some(room) = self.rooms[at as usize].as_deref_mut() {
-                            room.consumed_queued = false;
-                        }
-                    }
+                    told.push(consumed);
                 }
             }
             if self.consumed.is_empty() {
@@ -399,8 +454,7 @@ impl Gateway {
                     let Some(room) = rooms[ask.at as usize].as_deref() else {
                         continue;
                     };
-                    let generation = room.stream().map_or(0, |stream| stream.generation);
-                    if !write_link_repair(writer, room.id, generation, ask.history, &ask.ranges) {
+                    if !write_link_repair(writer, room.id, ask.generation, ask.history, &ask.ranges) {
                         asks.push_front(ask);
                         again = true;
                         break;

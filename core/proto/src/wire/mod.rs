@@ -63,16 +63,19 @@ pub enum GapReason {
     Restarted = 5,
     /// The program that reads was slower than its policy allows; never on the wire.
     Reader = 6,
+    /// Another owner goes on: nothing is missing.
+    Ended = 7,
 }
 
 impl GapReason {
-    pub const ALL: [GapReason; 6] = [
+    pub const ALL: [GapReason; 7] = [
         GapReason::Slow,
         GapReason::OwnerLost,
         GapReason::Unrepaired,
         GapReason::Expired,
         GapReason::Restarted,
         GapReason::Reader,
+        GapReason::Ended,
     ];
 
     pub fn from_u8(value: u8) -> Option<Self> {
@@ -88,6 +91,7 @@ impl GapReason {
             GapReason::Expired => "expired",
             GapReason::Restarted => "restarted",
             GapReason::Reader => "reader",
+            GapReason::Ended => "ended",
         }
     }
 }

@@ -79,12 +79,18 @@ pub struct LinkPublish<'a> {
     pub first: u64,
     pub count: u8,
     pub messages: &'a [u8],
+    /// The proxy has no link to the room's owner: who gets this is to number it.
+    pub detour: bool,
 }
 
+/// Flag of a link publish frame that does not go to the room's owner.
+pub const DETOUR: u8 = 1;
+
 impl<'a> LinkPublish<'a> {
-    pub fn read(body: &'a [u8]) -> Option<Self> {
+    pub fn read(flags: u8, body: &'a [u8]) -> Option<Self> {
         let mut reader = Reader::new(body);
         Some(LinkPublish {
+            detour: flags & DETOUR != 0,
             room: reader.u64()?,
             check: reader.u64()?,
             publisher: PublisherId {
@@ -102,7 +108,8 @@ impl<'a> LinkPublish<'a> {
     }
 
     pub fn write(&self, writer: &mut Writer<'_>) -> bool {
-        append(writer, FrameKind::LinkPublish, 0, |writer| {
+        let flags = if self.detour { DETOUR } else { 0 };
+        append(writer, FrameKind::LinkPublish, flags, |writer| {
             writer
                 .u64(self.room)
                 .u64(self.check)
@@ -289,11 +296,45 @@ impl Ack {
     }
 }
 
-/// Where a member is in a room: the last offset it has of each stream it knows. Opaque to users.
+/// What the offset of a position says beside it, in its two highest bits.
+const LOST: u64 = 1 << 63;
+const ENDED: u64 = 1 << 62;
+
+/// What a member knows of a stream beyond where it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Course {
+    #[default]
+    GoesOn,
+    /// Another owner went on.
+    Ended,
+    /// The rest is lost, and nobody knows where it ends.
+    Lost,
+}
+
+/// Where a member is in one stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    pub stream: StreamId,
+    /// Everything up to here is had or announced as lost.
+    pub offset: u64,
+    pub course: Course,
+}
+
+/// Where a member is in a room: the streams that it knows, the newest last. Opaque to users.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Positions(pub Vec<(StreamId, u64)>);
+pub struct Positions(pub Vec<Position>);
 
 impl Positions {
+    /// Streams that go on, each with the last offset had.
+    pub fn at(streams: impl IntoIterator<Item = (StreamId, u64)>) -> Self {
+        let position = |(stream, offset)| Position {
+            stream,
+            offset,
+            course: Course::GoesOn,
+        };
+        Positions(streams.into_iter().map(position).collect())
+    }
+
     pub fn read(reader: &mut Reader<'_>) -> Option<Self> {
         let count = usize::from(reader.u8()?);
         if count > STREAMS_MAX {
@@ -301,7 +342,18 @@ impl Positions {
         }
         let mut positions = Vec::with_capacity(count);
         for _ in 0..count {
-            positions.push((StreamId::read(reader)?, reader.number()?));
+            let (stream, offset) = (StreamId::read(reader)?, reader.u64()?);
+            let course = match offset & (LOST | ENDED) {
+                0 => Course::GoesOn,
+                ENDED => Course::Ended,
+                LOST => Course::Lost,
+                _ => return None,
+            };
+            positions.push(Position {
+                stream,
+                offset: offset & !(LOST | ENDED),
+                course,
+            });
         }
         Some(Positions(positions))
     }
@@ -309,35 +361,64 @@ impl Positions {
     pub fn write(&self, writer: &mut Writer<'_>) {
         let kept = &self.0[self.0.len().saturating_sub(STREAMS_MAX)..];
         writer.u8(kept.len() as u8);
-        for (stream, offset) in kept {
-            stream.write(writer);
-            writer.u64(*offset);
+        for position in kept {
+            position.stream.write(writer);
+            let course = match position.course {
+                Course::GoesOn => 0,
+                Course::Ended => ENDED,
+                Course::Lost => LOST,
+            };
+            writer.u64(position.offset.min(ENDED - 1) | course);
         }
     }
 
-    /// The last offset had of `stream`.
-    pub fn of(&self, stream: StreamId) -> Option<u64> {
-        self.0
-            .iter()
-            .rev()
-            .find(|(id, _)| *id == stream)
-            .map(|(_, offset)| *offset)
+    /// What is known of `stream`.
+    pub fn of(&self, stream: StreamId) -> Option<Position> {
+        self.0.iter().rev().find(|known| known.stream == stream).copied()
     }
 
-    /// Notes that everything of `stream` up to `offset` is had or announced as lost; forgets the oldest beyond four. Returns
-    /// whether that is news.
+    /// Notes that everything of `stream` up to `offset` is had or announced as lost, and that it goes on. Returns whether that
+    /// is news.
     pub fn advance(&mut self, stream: StreamId, offset: u64) -> bool {
+        let position = self.entry(stream, offset);
+        let news = offset > position.offset;
+        if news {
+            (position.offset, position.course) = (offset, Course::GoesOn);
+        }
+        news
+    }
+
+    /// Notes a stream that was not known.
+    pub fn begin(&mut self, position: Position) {
+        *self.entry(position.stream, 0) = position;
+    }
+
+    /// Notes that `stream` ends before `first` as far as anyone knows.
+    pub fn end(&mut self, stream: StreamId, first: u64, course: Course) {
+        let position = self.entry(stream, 0);
+        position.offset = position.offset.max(first.saturating_sub(1));
+        position.course = course;
+    }
+
+    /// The position in `stream`. A new one makes the oldest beyond four forgotten, one that does not go on before others.
+    fn entry(&mut self, stream: StreamId, offset: u64) -> &mut Position {
         // Nearly always the last one.
-        if let Some((_, last)) = self.0.iter_mut().rev().find(|(id, _)| *id == stream) {
-            let news = offset > *last;
-            *last = offset.max(*last);
-            return news;
-        }
-        if self.0.len() == STREAMS_MAX {
-            self.0.remove(0);
-        }
-        self.0.push((stream, offset));
-        true
+        let at = match self.0.iter().rposition(|known| known.stream == stream) {
+            Some(at) => at,
+            None => {
+                if self.0.len() == STREAMS_MAX {
+                    let over = self.0.iter().position(|known| known.course != Course::GoesOn);
+                    self.0.remove(over.unwrap_or(0));
+                }
+                self.0.push(Position {
+                    stream,
+                    offset: offset.saturating_sub(1),
+                    course: Course::GoesOn,
+                });
+                self.0.len() - 1
+            }
+        };
+        &mut self.0[at]
     }
 }
 
@@ -370,7 +451,7 @@ mod tests {
 
         #[test]
         fn any_bytes_read_as_publishing_or_none(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = (Ack::read(&bytes), Ack::read_link(&bytes), LinkPublish::read(&bytes));
+            let _ = (Ack::read(&bytes), Ack::read_link(&bytes), LinkPublish::read(0, &bytes));
             if let Some(publish) = Publish::read(&bytes) {
                 prop_assert!(published(publish.messages, publish.count).count() <= 255);
             }

@@ -455,7 +455,7 @@ mod tests {
             Record::Join {
                 request: 1,
                 name: b"a:b",
-                positions: Positions(vec![(stream, 9)]),
+                positions: Positions::at([(stream, 9)]),
             },
             Record::Leave { handle: 2 },
             Record::Open {
@@ -477,7 +477,7 @@ mod tests {
                 request: 10,
                 handle: 11,
                 index: 12,
-                start: Positions(vec![(stream, 4)]),
+                start: Positions::at([(stream, 4)]),
                 gaps: vec![gap; JOIN_GAPS],
             },
             Record::Opened {

@@ -326,6 +326,9 @@ pub fn heads(body: &[u8]) -> impl Iterator<Item = (u32, u64)> + '_ {
     })
 }
 
+/// Flag of a link heads frame whose streams have ended: another broker goes on.
+pub const ENDED: u8 = 1;
+
 /// One room's head in a link heads frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkHead {

@@ -569,6 +569,7 @@ pub fn link_publish_of(user: u64, incarnation: u64, low: u64, first: u64, data: 
             first,
             count: data.len() as u8,
             messages: &messages,
+            detour: false,
         }
         .write(writer)
     })
@@ -728,7 +729,7 @@ pub fn sample_records() -> Vec<Vec<u8>> {
         Record::Join {
             request: 9,
             name: ROOM.as_bytes(),
-            positions: Positions(vec![(stream(1), 1)]),
+            positions: Positions::at([(stream(1), 1)]),
         },
         Record::Leave { handle: 0 },
         Record::Close { handle: 0 },
@@ -756,7 +757,7 @@ pub fn sample_records() -> Vec<Vec<u8>> {
             request: 1,
             handle: 0,
             index: 1 << 32,
-            start: Positions(vec![(stream(1), 4)]),
+            start: Positions::at([(stream(1), 4)]),
             gaps: vec![gap],
         },
         Record::Opened { request: 2, handle: 0 },
@@ -891,9 +892,11 @@ impl Subject for Gateway {
                     room.ring.next(),
                     room.members.len(),
                     room.waiting.len(),
-                    room.next_offset(),
                     room.in_force,
-                    room.stream(),
+                    room.sources()
+                        .iter()
+                        .map(|source| (source.stream, source.next_offset()))
+                        .collect::<Vec<_>>(),
                 )
             })
             .collect();
@@ -1267,7 +1270,7 @@ pub fn fuzz_frames(data: &[u8]) {
             FrameKind::LinkLost => seen(LinkLost::read(body)),
             FrameKind::Consumed => seen(Consumed::read_all(body).count()),
             FrameKind::Publish => seen(Publish::read(body)),
-            FrameKind::LinkPublish => seen(LinkPublish::read(body)),
+            FrameKind::LinkPublish => seen(LinkPublish::read(0, body)),
             FrameKind::LinkAck => seen(Ack::read_link(body).is_some()),
             FrameKind::Ack => seen(Ack::read(body)),
             _ => {}

@@ -1,0 +1,79 @@
+//! Whose turn it is where several brokers number one room, as when it moves: a publisher's message goes after the one before it,
+//! whichever broker has that.
+//!
+//! Kept only while more than one stream of a room goes on.
+
+use std::collections::BTreeMap;
+
+use crate::ring::{Arena, Ring};
+use crate::wire::PublisherId;
+
+/// Entries that are looked at for who published what last.
+const LOOK_BACK: u64 = 4_096;
+/// Publishers that are remembered; beyond, all are forgotten.
+const PUBLISHERS_MAX: usize = 65_536;
+
+/// Of each publisher, the last sequence that has a place.
+#[derive(Default)]
+pub struct Turns(BTreeMap<PublisherId, u64>);
+
+impl Turns {
+    pub fn of(ring: &Ring, arena: &Arena) -> Self {
+        let mut turns = Turns::default();
+        for place in ring.first().max(ring.next().saturating_sub(LOOK_BACK))..ring.next() {
+            if let Some(entry) = ring.get(arena, place).filter(|entry| !entry.gap) {
+                turns.note(entry.publisher, entry.sequence);
+            }
+        }
+        turns
+    }
+
+    pub fn note(&mut self, publisher: PublisherId, sequence: u64) {
+        if self.0.len() >= PUBLISHERS_MAX {
+            self.0.clear();
+        }
+        let last = self.0.entry(publisher).or_default();
+        *last = sequence.max(*last);
+    }
+
+    /// Whether the message before this one has a place, or there is none.
+    pub fn has_come(&self, publisher: PublisherId, sequence: u64) -> bool {
+        sequence <= self.0.get(&publisher).copied().unwrap_or(0) + 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::Entry;
+
+    #[test]
+    fn a_message_follows_the_one_before_it() {
+        let (mut arena, mut ring) = (Arena::new(1 << 20), Ring::new(1));
+        let publisher = PublisherId {
+            user: 1,
+            incarnation: 2,
+        };
+        for (sequence, gap) in [(4, false), (5, false), (9, true)] {
+            let entry = Entry {
+                publisher,
+                sequence,
+                gap,
+                ..Entry::default()
+            };
+            ring.push(&mut arena, 0, &entry);
+        }
+        let mut turns = Turns::of(&ring, &arena);
+        assert_eq!(
+            [5, 6, 7].map(|sequence| turns.has_come(publisher, sequence)),
+            [true, true, false]
+        );
+        turns.note(publisher, 6);
+        assert!(turns.has_come(publisher, 7));
+        let stranger = PublisherId {
+            user: 2,
+            incarnation: 2,
+        };
+        assert_eq!([1, 2].map(|sequence| turns.has_come(stranger, sequence)), [true, false]);
+    }
+}
