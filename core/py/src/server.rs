@@ -12,7 +12,7 @@ use muster_proto::name::RoomName;
 use muster_proto::node::Identity;
 use muster_proto::proxy::{Proxy, ProxyConfig, ProxyEvent};
 use muster_proto::router::{Router, RouterConfig};
-use muster_proto::wire::{Role, StreamId};
+use muster_proto::wire::Role;
 use muster_udp::{monotonic_now, KernelEntropy, Socket};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -593,19 +593,14 @@ fn room_dict<'py>(py: Python<'py>, room: &muster_proto::gateway::room::Room) -> 
     entry.set_item("in_force", room.in_force)?;
     entry.set_item("held", room.ring.len())?;
     entry.set_item("held_bytes", room.ring.bytes())?;
-    let streams = room.sources().iter().map(|source| {
-        let stream = PyDict::new(py);
-        let StreamId {
-            node,
-            epoch,
-            generation,
-        } = source.stream;
-        stream.set_item("stream", (node, epoch, generation))?;
-        stream.set_item("next_offset", source.next_offset())?;
-        stream.set_item("over", source.over)?;
-        Ok(stream)
-    });
-    entry.set_item("streams", streams.collect::<PyResult<Vec<_>>>()?)?;
+    let newest = room.newest();
+    entry.set_item("next_offset", newest.map_or(1, |source| source.next_offset()))?;
+    let stream = newest.map(|source| source.stream);
+    entry.set_item(
+        "stream",
+        stream.map(|stream| (stream.node, stream.epoch, stream.generation)),
+    )?;
+    entry.set_item("streams", room.live().count())?;
     Ok(entry)
 }
 

@@ -307,6 +307,13 @@ impl Room {
         self.sources.iter().filter(|source| !source.over)
     }
 
+    /// The stream that brought something last, of those that go on if there are some.
+    pub fn newest(&self) -> Option<&Source> {
+        self.sources
+            .iter()
+            .max_by_key(|source| (!source.over, source.end_place))
+    }
+
     /// Whether members can be admitted: brokers know that they are wanted here, and an owner has said where it stands. What is
     /// numbered from then on comes or is announced, even if that owner dies first.
     pub fn is_ready(&self) -> bool {
