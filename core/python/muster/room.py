@@ -209,7 +209,7 @@ class _Batches:
 
 
 def _advance(positions: bytes, items: Iterable[Item]) -> bytes:
-    """Positions after `items` as well: the last offset of each stream and what is known of its end, the newest stream last."""
+    """Positions after `items` as well: the last offset of each stream and what is known of its end, the newest last."""
     known: dict[tuple[int, int, int], tuple[int, int]] = {}
     for at in range(1, len(positions), _ENTRY.size):
         node, epoch, generation, offset = _ENTRY.unpack_from(positions, at)
