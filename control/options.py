@@ -168,7 +168,7 @@ class Namespace(Section, frozen=True):
     flow: Annotated[
         Literal["live", "paced"],
         key(
-            "`live`: a slow member never slows a room; `paced`: publishers wait for the slowest, up to 500 ms",
+            "`live`: a slow member slows nobody; `paced`: publishers wait for it up to 500 ms, and repair has 3 s",
             "a live room must not stand still for one reader; files and feeds should arrive whole",
         ),
     ] = "live"

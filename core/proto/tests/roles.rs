@@ -1517,6 +1517,29 @@ fn what_waited_too_long_for_a_gateway_is_a_gap_in_a_live_room() {
 }
 
 #[test]
+fn what_waited_behind_a_hole_that_is_given_up_is_not_too_old() {
+    let mut rig = gateway();
+    rig.join(0, 7, ROOM, Positions::default());
+    rig.tell(3, &Record::Covered { offset: 1 << 20 });
+    head(&mut rig, 1, 1);
+    pass(&mut rig, 100_000);
+    rig.say(2, &link_room(1, 2, &[b"two", b"three"]));
+    rig.turn();
+    pass(&mut rig, 400_000);
+    let got = |kind| rig.peers[0].got.iter().filter(move |(known, _)| *known == kind);
+    let gaps: Vec<_> = got(FrameKind::Gap)
+        .filter_map(|(_, body)| GapPlace::read(body))
+        .collect();
+    assert_eq!(gaps.len(), 1);
+    assert_eq!((gaps[0].gap.last, gaps[0].gap.reason), (1, GapReason::Unrepaired));
+    assert_eq!(got(FrameKind::Skip).count(), 0);
+    let blocks: Vec<_> = got(FrameKind::Room)
+        .filter_map(|(_, body)| RoomBlock::read(body))
+        .collect();
+    assert_eq!(blocks.iter().map(|block| block.offset).collect::<Vec<_>>(), [2]);
+}
+
+#[test]
 fn a_gateway_accounts_for_every_message_of_its_owners() {
     let mut rig = gateway();
     let mut known = [0; 11];

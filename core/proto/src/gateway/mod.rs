@@ -776,6 +776,7 @@ impl Machine for Gateway {
     }
 
     fn expire(&mut self, now: Micros) {
+        self.now = now;
         self.links.expire(now, &mut self.node);
         self.link_changes(now);
         if self.homes.due().is_some_and(|at| at <= now) {

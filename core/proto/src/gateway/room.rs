@@ -20,8 +20,9 @@ use crate::wire::{Code, GapReason, PublisherId, StreamGap, StreamId};
 
 /// The first place of a room; history can be put in front of it.
 pub const FIRST_PLACE: u64 = 1 << 32;
-/// How long a hole is waited for before it becomes a gap.
+/// How long a hole is waited for before it becomes a gap: in a live room, and in one whose publishers rather wait as well.
 pub const HOLE_WAIT: Micros = 200_000;
+pub const HOLE_WAIT_PACED: Micros = 3_000_000;
 /// When holes are asked for.
 pub const PACE: Pace = Pace {
     reorder: 5_000,
@@ -34,7 +35,6 @@ pub const HELD_BYTES_MAX: usize = 8 << 20;
 /// How long a message waits for the one before it, which another broker may have: by then its tail was probed, and a hole that is
 /// known then is waited for.
 const TURN_WAIT: Micros = 250_000;
-const TURN_WAIT_MAX: Micros = TURN_WAIT + HOLE_WAIT;
 const TURN_AGAIN: Micros = 10_000;
 /// How often a room looks for what became too old.
 const AGE_EVERY: Micros = 250_000;
@@ -122,6 +122,14 @@ pub struct Source {
 /// What says of two streams of one node which is younger.
 fn age(stream: StreamId) -> (u32, u32) {
     (stream.epoch, stream.generation)
+}
+
+/// Why a stream is over, given another one of its node: one of the same life means that the room was forgotten and made anew.
+fn why_over(stream: StreamId, other: Option<StreamId>) -> GapReason {
+    match other.is_some_and(|other| other.epoch == stream.epoch) {
+        true => GapReason::Restarted,
+        false => GapReason::OwnerLost,
+    }
 }
 
 impl Source {
@@ -218,13 +226,13 @@ impl Source {
     }
 
     /// When something is missing or overdue next.
-    fn deadline(&self, now: Micros) -> Option<Micros> {
+    fn deadline(&self, now: Micros, hole_wait: Micros) -> Option<Micros> {
         let hole = self.has_hole().then(|| match self.hole_since {
             Some(since) => self
                 .asking
                 .deadline()
                 .map_or(u64::MAX, |at| at.max(now))
-                .min(since + HOLE_WAIT),
+                .min(since + hole_wait),
             None => now + PACE.reorder,
         });
         let backfill = self
@@ -478,10 +486,10 @@ impl Room {
             .turns
             .as_ref()
             .is_some_and(|turns| !turns.has_come(publisher, sequence));
-        let since = self.sources[at].waits.unwrap_or(now);
+        let (since, hole_wait) = (self.sources[at].waits.unwrap_or(now), self.hole_wait());
         let mut others = self.sources.iter().enumerate().filter(|(number, _)| *number != at);
         let comes = |other: &Source| {
-            let waits = now < since + TURN_WAIT || other.has_hole() && now < since + TURN_WAIT_MAX;
+            let waits = now < since + TURN_WAIT || other.has_hole() && now < since + TURN_WAIT + hole_wait;
             !other.over && !other.away && other.waits.is_none() && waits
         };
         let early = early && others.any(|(_, other)| comes(other));
@@ -536,13 +544,7 @@ impl Room {
         for at in 0..self.sources.len() {
             let known = self.sources[at].stream;
             if known.node == stream.node {
-                let same_life = known.epoch == stream.epoch;
-                let reason = if same_life {
-                    GapReason::Restarted
-                } else {
-                    GapReason::OwnerLost
-                };
-                self.end(pen, at, reason);
+                self.end(pen, at, why_over(known, Some(stream)));
                 // Who was a member all along wants the new stream from its beginning.
                 first = 1;
             }
@@ -787,6 +789,14 @@ impl Room {
         source.known = source.known.max(source.next);
     }
 
+    /// How long a hole is waited for here.
+    fn hole_wait(&self) -> Micros {
+        match self.paced {
+            true => HOLE_WAIT_PACED,
+            false => HOLE_WAIT,
+        }
+    }
+
     /// Whether offsets are missing before a known head.
     pub fn has_hole(&self) -> bool {
         self.sources.iter().any(Source::has_hole)
@@ -801,7 +811,7 @@ impl Room {
         wanted: &mut Vec<Wanted>,
         ranges: usize,
     ) -> bool {
-        let (now, before) = (pen.now, self.ring.next());
+        let (now, before, hole_wait) = (pen.now, self.ring.next(), self.hole_wait());
         // What is older goes in front of what is younger, so its history is fetched after that.
         let young = self.live().any(|source| source.backfill.is_some());
         for at in 0..self.sources.len() {
@@ -810,7 +820,7 @@ impl Room {
             let mut holes = Vec::new();
             if source.has_hole() {
                 let since = *source.hole_since.get_or_insert(now);
-                if now >= since + HOLE_WAIT {
+                if now >= since + hole_wait {
                     let held = source.held.range(source.next..).next();
                     let end = held.map_or(source.known, |(offset, _)| *offset);
                     self.give_up(pen, at, end, GapReason::Unrepaired);
@@ -845,7 +855,9 @@ impl Room {
 
     /// When [`Room::expire`] has something to do next.
     pub fn deadline(&self, now: Micros) -> Option<Micros> {
-        self.sources.iter().filter_map(|source| source.deadline(now)).min()
+        let hole_wait = self.hole_wait();
+        let sources = self.sources.iter();
+        sources.filter_map(|source| source.deadline(now, hole_wait)).min()
     }
 
     /// Notes since when there are holes; call after a block.
@@ -856,6 +868,11 @@ impl Room {
             }
             source.asking.note(now, source.next, source.known);
         }
+    }
+
+    /// Whether a message waits for one of another stream.
+    pub fn waits(&self) -> bool {
+        self.sources.iter().any(|source| source.waits.is_some())
     }
 
     /// Whether history is being fetched.
@@ -893,16 +910,11 @@ impl Room {
             if known.map_or(alive(had), |known| age(known) < age(had)) && !last_try {
                 return Start::Fetch;
             }
-            let same_life = known.is_some_and(|known| known.epoch == had.epoch);
             gaps.push(StreamGap {
                 stream: had,
                 first: (position.offset + 1).min(NUMBER_MAX), // for one that no owner has given, but that can be said
                 last: StreamGap::OPEN,
-                reason: if same_life {
-                    GapReason::Restarted
-                } else {
-                    GapReason::OwnerLost
-                },
+                reason: why_over(had, known),
             });
         }
         let mut fetches = false;
@@ -1003,5 +1015,37 @@ mod tests {
     #[test]
     fn history_is_asked_for_again_when_its_answer_is_overdue_but_some_times_however_slow_the_owner() {
         assert_eq!([asked(500), asked(50_000), asked(60_000_000)], [67, 10, 4]);
+    }
+
+    #[test]
+    fn a_hole_is_waited_for_as_long_as_the_room_has_it() {
+        let stream = StreamId {
+            node: 5,
+            epoch: 1,
+            generation: 1,
+        };
+        for (paced, wait) in [(false, HOLE_WAIT), (true, HOLE_WAIT_PACED)] {
+            let (mut arena, mut counters) = (Arena::new(1 << 20), GatewayCounters::default());
+            let mut room = Room::new(1, 2, "sports:final", paced, 0);
+            let mut pen = Pen {
+                arena: &mut arena,
+                counters: &mut counters,
+                now: 0,
+            };
+            assert!(room.head(&mut pen, stream, 1, 1));
+            room.head(&mut pen, stream, 1, 8);
+            room.note_hole(0);
+            let (mut asked, mut until) = (0, None);
+            while until.is_none() && pen.now < 10_000_000 {
+                let mut wanted = Vec::new();
+                let told = room.expire(&mut pen, |_| 1_000, &mut wanted, 4);
+                asked += wanted.len();
+                until = told.then_some(pen.now);
+                pen.now = room.deadline(pen.now).unwrap_or(u64::MAX).max(pen.now + 1_000);
+            }
+            let until = until.expect("a gap at last");
+            assert!((wait..wait + 20_000).contains(&until), "{until} us");
+            assert!(asked as u64 >= wait / 25_000, "asked {asked} times");
+        }
     }
 }

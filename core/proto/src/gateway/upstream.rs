@@ -130,12 +130,12 @@ impl Gateway {
                     self.counters.dropped_stale_stream += count;
                     return true;
                 };
-                let room_has_hole = room.has_hole() || room.fetching();
+                let unfinished = room.has_hole() || room.fetching() || room.waits();
                 let waiting = !room.waiting.is_empty();
                 if grew {
                     self.activate(at);
                 }
-                if room_has_hole {
+                if unfinished {
                     self.schedule_room(now, at);
                 }
                 if waiting {
