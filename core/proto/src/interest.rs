@@ -348,13 +348,6 @@ impl Interest {
             })
     }
 
-    /// Whether a gateway wants a room.
-    pub fn knows(&self, gateway: u32, room: u64) -> bool {
-        self.views
-            .get(&gateway)
-            .is_some_and(|view| view.rooms.contains_key(&room))
-    }
-
     /// The second half of the hash of the name by which a gateway wants a room, if it does.
     pub fn wants(&self, gateway: u32, room: u64) -> Option<u64> {
         Some(self.views.get(&gateway)?.rooms.get(&room)?.check)

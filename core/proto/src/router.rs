@@ -302,7 +302,7 @@ impl Router {
         self.counters.memberships_received += 1;
         let (node, epoch) = life;
         let full = membership.present && self.interest.len() >= self.rooms_max;
-        if full && !self.interest.knows(node, membership.room) {
+        if full && self.interest.wants(node, membership.room).is_none() {
             self.refuse(now, node, membership.room);
             return true;
         }

@@ -359,7 +359,8 @@ impl Broker {
     /// Whether the room may be numbered here while its owner cannot be reached.
     fn may_own(&self, room: u64) -> bool {
         let me = self.placement.node(self.node.me.node);
-        me.is_some_and(|me| u64::from(me.partition) == room % u64::from(self.placement.partitions().0))
+        let scope = me.and_then(|me| Scope::new(self.placement.partitions().0, me.partition));
+        scope.is_some_and(|scope| scope.has(room))
     }
 
     /// The room's slot; made if it is new. Where it is, or goes on after it had ended here, the gateways that want it hear of its
@@ -528,7 +529,7 @@ impl Broker {
                 },
             ) => {
                 let full = membership.present && self.interest.len() >= self.rooms_max;
-                if full && !self.interest.knows(*node, membership.room) {
+                if full && self.interest.wants(*node, membership.room).is_none() {
                     self.refuse_room(now, *node, membership.room, Code::Busy);
                     return true;
                 }
@@ -659,8 +660,8 @@ impl Broker {
             pending: VecDeque::new(),
             heads: VecDeque::new(),
             recent: VecDeque::new(),
-            holes: Resends::new(*self.by_id.hasher()),
-            history: Resends::new(*self.by_id.hasher()),
+            holes: Resends::new(),
+            history: Resends::new(),
             turn: 0,
         };
         let gateway = self.gateways.entry(peer.node).or_insert(fresh);

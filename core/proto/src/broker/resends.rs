@@ -3,9 +3,8 @@
 //! Holes and history have one of these each, so that whoever fetches much history keeps nobody's hole open. Knows no ring
 //! and no frame.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
-use crate::hash::KeyedState;
 use crate::machine::Micros;
 
 /// Bytes that a gateway may have resent at once, at first and at most; it grows by a quarter of what is sent to it and
@@ -27,17 +26,17 @@ pub struct Range {
 /// One gateway's requests of one kind.
 pub struct Resends {
     ranges: VecDeque<Range>,
-    /// Room, first and last of what waits: gateways ask again before they are answered.
-    asked: HashSet<(u32, u64, u64), KeyedState>,
+    /// Room and first, then last, of what waits, none twice: gateways ask again before they are answered, each time for a bit less.
+    asked: BTreeMap<(u32, u64), u64>,
     allowance: i64,
     grown_at: Micros,
 }
 
 impl Resends {
-    pub fn new(hash: KeyedState) -> Self {
+    pub fn new() -> Self {
         Resends {
             ranges: VecDeque::new(),
-            asked: HashSet::with_hasher(hash),
+            asked: BTreeMap::new(),
             allowance: ALLOWANCE_FIRST,
             grown_at: 0,
         }
@@ -62,23 +61,48 @@ impl Resends {
         self.allowance = self.allowance.saturating_sub(bytes as i64);
     }
 
-    /// Takes a request. `Some(true)`: it will be served; `Some(false)`: it waits already; `None`: beyond what is allowed.
+    /// Takes a request. `Some(true)`: what of it does not wait already will be served; `Some(false)`: all of it waits; `None`: beyond
+    /// what is allowed.
     pub fn ask(&mut self, room: u32, first: u64, last: u64) -> Option<bool> {
-        if self.asked.contains(&(room, first, last)) {
+        let fresh = self.not_asked(room, first, last);
+        if fresh.is_empty() {
             return Some(false);
         }
-        if self.allowance <= 0 || self.ranges.len() >= RANGES_MAX {
+        let free = RANGES_MAX.saturating_sub(self.ranges.len());
+        if self.allowance <= 0 || free == 0 {
             return None;
         }
-        self.asked.insert((room, first, last));
-        let next = first;
-        self.ranges.push_back(Range {
-            room,
-            next,
-            last,
-            first,
-        });
+        for (first, last) in fresh.into_iter().take(free) {
+            self.asked.insert((room, first), last);
+            let next = first;
+            self.ranges.push_back(Range {
+                room,
+                next,
+                last,
+                first,
+            });
+        }
         Some(true)
+    }
+
+    /// The parts of a range that do not wait.
+    fn not_asked(&self, room: u32, first: u64, last: u64) -> Vec<(u64, u64)> {
+        let mut parts = Vec::new();
+        let before = self.asked.range((room, 0)..=(room, first)).next_back();
+        let mut from = before.map_or(first, |(_, end)| first.max(end + 1));
+        if from > last {
+            return parts;
+        }
+        for ((_, start), end) in self.asked.range((room, from)..=(room, last)) {
+            if *start > from {
+                parts.push((from, start - 1));
+            }
+            from = end + 1;
+        }
+        if from <= last {
+            parts.push((from, last));
+        }
+        parts
     }
 
     /// Nothing that was asked for is wanted any more.
@@ -107,7 +131,7 @@ impl Resends {
 
     /// It was resent, or there is nothing left to resend.
     pub fn done(&mut self, range: &Range) {
-        self.asked.remove(&(range.room, range.first, range.last));
+        self.asked.remove(&(range.room, range.first));
     }
 }
 
@@ -116,7 +140,7 @@ mod tests {
     use super::*;
 
     fn resends() -> Resends {
-        Resends::new(KeyedState::new(1, 2))
+        Resends::new()
     }
 
     #[test]
@@ -133,6 +157,30 @@ mod tests {
         assert_eq!(range.next, 15);
         resends.done(&range);
         assert_eq!(resends.ask(1, 10, 20), Some(true));
+    }
+
+    #[test]
+    fn what_waits_is_not_asked_for_twice_where_ranges_overlap() {
+        let mut resends = resends();
+        let asked = |resends: &mut Resends, first, last| {
+            let before = resends.ranges.len();
+            let taken = resends.ask(1, first, last);
+            let fresh = resends.ranges.iter().skip(before);
+            (taken, fresh.map(|range| (range.first, range.last)).collect::<Vec<_>>())
+        };
+        assert_eq!(asked(&mut resends, 10, 20), (Some(true), vec![(10, 20)]));
+        (11..=20).for_each(|first| assert_eq!(asked(&mut resends, first, 20), (Some(false), vec![])));
+        assert_eq!(asked(&mut resends, 30, 40), (Some(true), vec![(30, 40)]));
+        assert_eq!(
+            asked(&mut resends, 5, 45),
+            (Some(true), vec![(5, 9), (21, 29), (41, 45)])
+        );
+        assert_eq!(asked(&mut resends, 5, 45), (Some(false), vec![]));
+        assert_eq!(asked(&mut resends, 0, 4), (Some(true), vec![(0, 4)]));
+        assert_eq!(resends.ask(2, 10, 20), Some(true), "of another room");
+        let range = resends.take().unwrap();
+        resends.done(&range);
+        assert_eq!(asked(&mut resends, 15, 25), (Some(true), vec![(15, 20)]));
     }
 
     #[test]
