@@ -699,6 +699,16 @@ impl Plan {
             .any(|(_, fault)| matches!(fault, Fault::Remove { .. }))
     }
 
+    /// Whether a publisher's order may change: where another owner numbers again what the one before took with it, a message that
+    /// was told as lost may come after those behind it.
+    pub fn may_reorder(&self) -> bool {
+        let dies = |fault: &Fault| match fault {
+            Fault::Kill { process, .. } | Fault::Remove { process } => self.kind(*process) == Kind::Broker,
+            _ => false,
+        };
+        !self.repairable() && (self.brokers > 1 || self.faults.iter().any(|(_, fault)| dies(fault)))
+    }
+
     /// Of a broker or a router: its partition.
     pub fn partition(&self, process: usize) -> usize {
         let first = self.gateways + self.proxies;

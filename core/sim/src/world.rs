@@ -252,7 +252,7 @@ impl World {
             free: Vec::new(),
             bench: Bench::new(Outbox::new(seed % 2 == 0)),
             keys: (0..plan.servers()).map(server_key).collect(),
-            oracle: Oracle::new(plan.brokers > 1 && !plan.repairable()),
+            oracle: Oracle::new(plan.may_reorder()),
             programs: Vec::new(),
             healed: false,
             placement_epoch: 1,
