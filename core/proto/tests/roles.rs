@@ -12,6 +12,7 @@ use muster_proto::gateway::room::{BACKFILL_WAIT, FIRST_PLACE, HOLE_WAIT};
 use muster_proto::gateway::{Gateway, ANSWER_WAIT, SESSION_ROOMS};
 use muster_proto::limits::{GATEWAY_LEASE, MESSAGE_AGE_MAX, PUBLISH_ACK_DELAY_MAX, PUBLISH_ACK_MESSAGES};
 use muster_proto::machine::{Addr, Machine};
+use muster_proto::placement::Placement;
 use muster_proto::proxy::Proxy;
 use muster_proto::router::Router;
 use muster_proto::scope::Scope;
@@ -1488,55 +1489,65 @@ fn gaps_that_follow_each_other_are_read_as_one() {
     assert_eq!(read, [gap(1, 5, slow), gap(6, 9, unrepaired), gap(11, 12, unrepaired)]);
 }
 
-#[test]
-fn what_waited_too_long_for_a_gateway_is_a_gap_in_a_live_room() {
+/// A gateway that knows the room's stream from its first message on, and a member whose join it answered.
+fn live_room() -> Rig<Gateway> {
     let mut rig = gateway();
     rig.join(0, 7, ROOM, Positions::default());
     rig.tell(3, &Record::Covered { offset: 1 << 20 });
     head(&mut rig, 1, 1);
     pass(&mut rig, 100_000);
     assert_eq!(answers(&mut rig, 0), [(7, Ok(()))]);
+    rig
+}
+
+/// What the member was given: gaps as (first, last, reason), and the first offset of each block of messages.
+fn given(rig: &Rig<Gateway>) -> (Vec<(u64, u64, GapReason)>, Vec<u64>) {
+    let got = |kind| rig.peers[0].got.iter().filter(move |(known, _)| *known == kind);
+    let gaps = got(FrameKind::Gap).filter_map(|(_, body)| GapPlace::read(body));
+    let blocks = got(FrameKind::Room).filter_map(|(_, body)| RoomBlock::read(body));
+    assert_eq!(got(FrameKind::Skip).count(), 0);
+    (
+        gaps.map(|place| (place.gap.first, place.gap.last, place.gap.reason))
+            .collect(),
+        blocks.map(|block| block.offset).collect(),
+    )
+}
+
+#[test]
+fn what_waited_too_long_for_a_gateway_is_a_gap_in_a_live_room() {
+    let mut rig = live_room();
     let mut old = link_room(1, 1, &[b"one", b"two"]);
     old[1] |= OLD;
     rig.say(2, &old);
     rig.say(2, &link_room(1, 3, &[b"three"]));
     rig.turn();
-    let got = |kind| rig.peers[0].got.iter().filter(move |(known, _)| *known == kind);
-    let gaps: Vec<_> = got(FrameKind::Gap)
-        .filter_map(|(_, body)| GapPlace::read(body))
-        .collect();
-    assert_eq!(gaps.len(), 1);
-    assert_eq!(
-        (gaps[0].gap.first, gaps[0].gap.last, gaps[0].gap.reason),
-        (1, 2, GapReason::Expired)
-    );
-    let blocks: Vec<_> = got(FrameKind::Room)
-        .filter_map(|(_, body)| RoomBlock::read(body))
-        .collect();
-    assert_eq!(blocks.iter().map(|block| block.offset).collect::<Vec<_>>(), [3]);
+    assert_eq!(given(&rig), (vec![(1, 2, GapReason::Expired)], vec![3]));
 }
 
 #[test]
 fn what_waited_behind_a_hole_that_is_given_up_is_not_too_old() {
-    let mut rig = gateway();
-    rig.join(0, 7, ROOM, Positions::default());
-    rig.tell(3, &Record::Covered { offset: 1 << 20 });
-    head(&mut rig, 1, 1);
-    pass(&mut rig, 100_000);
+    let mut rig = live_room();
     rig.say(2, &link_room(1, 2, &[b"two", b"three"]));
     rig.turn();
     pass(&mut rig, 400_000);
-    let got = |kind| rig.peers[0].got.iter().filter(move |(known, _)| *known == kind);
-    let gaps: Vec<_> = got(FrameKind::Gap)
-        .filter_map(|(_, body)| GapPlace::read(body))
-        .collect();
-    assert_eq!(gaps.len(), 1);
-    assert_eq!((gaps[0].gap.last, gaps[0].gap.reason), (1, GapReason::Unrepaired));
-    assert_eq!(got(FrameKind::Skip).count(), 0);
-    let blocks: Vec<_> = got(FrameKind::Room)
-        .filter_map(|(_, body)| RoomBlock::read(body))
-        .collect();
-    assert_eq!(blocks.iter().map(|block| block.offset).collect::<Vec<_>>(), [2]);
+    assert_eq!(given(&rig), (vec![(1, 1, GapReason::Unrepaired)], vec![2]));
+}
+
+#[test]
+fn an_owner_that_is_named_no_more_is_told_as_lost_and_not_as_slow() {
+    let mut rig = live_room();
+    rig.say(2, &link_room(1, 1, &[b"one"]));
+    rig.turn();
+    rig.peers[2].polite = false;
+    for _ in 0..15 {
+        rig.pass(100_000, 20_000);
+        (0..2).for_each(|member| rig.frame(member, FrameKind::Ping as u8, &[]));
+    }
+    rig.turn();
+    rig.now += 50_000;
+    rig.machine.set_placement(rig.now, Placement::new(2, vec![], 1, 1));
+    rig.turn();
+    assert_eq!(given(&rig), (vec![(2, StreamGap::OPEN, GapReason::OwnerLost)], vec![1]));
 }
 
 #[test]

@@ -269,6 +269,7 @@ impl Gateway {
         if placement.epoch() < self.placement.epoch() {
             return;
         }
+        self.now = now;
         self.node.stamp.placement = placement.epoch();
         let nodes = placement.of(Role::Broker).chain(placement.of(Role::Router));
         self.links
@@ -291,6 +292,7 @@ impl Gateway {
 
     /// Answers a [`GatewayEvent::Authenticate`]: the user's id, or `None` to refuse.
     pub fn answer(&mut self, now: Micros, id: u64, user: Option<u64>) {
+        self.now = now;
         if let Some((slot, waiting)) = self.sessions.answer(now, id, user) {
             for bytes in waiting {
                 if let Some(record) = Record::read(&bytes) {
