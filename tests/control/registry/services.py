@@ -1,5 +1,6 @@
 """The registries that one suite runs against: each can be stopped, started, wiped, and made to end a session."""
 
+import asyncio
 from pathlib import Path
 from typing import Protocol
 
@@ -101,5 +102,6 @@ async def connected(*trees: Tree) -> None:
 
 
 async def until_session(tree: Tree, session: Session) -> None:
-    """Wait until the connection stands so."""
+    """Wait until the connection stands so, and who listens was told."""
     await until(lambda: tree.session == session, 20)
+    await asyncio.sleep(0)

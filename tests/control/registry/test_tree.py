@@ -24,7 +24,7 @@ from control.registry.tree import (
     TreeError,
     Unavailable,
 )
-from tests.control.registry.services import PATIENT_S, Service, connected
+from tests.control.registry.services import PATIENT_S, Service, connected, until_session
 from tests.waiting import until
 
 Make = Callable[..., Tree]
@@ -202,11 +202,11 @@ async def test_a_server_that_comes_back_in_time_finds_the_same_sessions(service:
     await tree.set("/d/kept", b"2")
     await tree.create("/d/mine", b"e", ephemeral=True)
     await service.stop()
-    await until(lambda: tree.session == "suspended")
+    await until_session(tree, "suspended")
     with pytest.raises(Unavailable):
         await tree.get("/d/kept")
     await service.start()
-    await until(lambda: tree.session == "connected", 20)
+    await until_session(tree, "connected")
     assert await tree.get("/d/kept") == Entry(b"2", 1)
     assert await tree.get("/d/mine") == Entry(b"e", 0)
     assert said == ["connected", "suspended", "connected"]
