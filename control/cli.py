@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from control.commands.columns import Column
 from control.errors import FAILURE, USAGE, UserError
 
 app: Final = typer.Typer(
@@ -148,6 +149,23 @@ def cluster_show(
     from control.commands.cluster import show
 
     return common.run(show(config, json, watch))
+
+
+@app.command()
+def top(
+    sort: Annotated[
+        Column, typer.Option("--sort", help="Order the nodes by this, greatest first; as they stand without.")
+    ] = Column.none,
+    once: Annotated[bool, typer.Option("--once", help="One sample, of a second, and no more.")] = False,
+    for_: Annotated[float | None, typer.Option("--for", min=0.1, metavar="SECONDS", help="End by itself.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="JSON on stdout: one sample; with --for a line each.")] = False,
+    config: ConfigFile = None,
+) -> int:
+    """Watch every node: CPU, memory, rooms, members, messages, repairs, drops, lateness. Ends with q or Ctrl-C."""
+    from control.commands import common
+    from control.commands.top import show
+
+    return common.run(show(config, sort, once=once, seconds=for_, as_json=json))
 
 
 @config_app.command("check")

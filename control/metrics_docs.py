@@ -1,6 +1,5 @@
 """Writes `docs/metrics.md` from what the roles of a running instance expose: `python -m control.metrics_docs`."""
 
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from typing import Final
 from prometheus_client.parser import text_string_to_metric_families
 
 from control.commands import common
+from control.commands.readings import REASON
 from control.options import ROLES
 
 HEAD: Final = """\
@@ -21,7 +21,6 @@ from the start of the process and are 0 where nothing happened. What a count wit
 What was dropped, refused, withheld or given up is counted by the reason in its name. `muster_process_…` and
 `muster_build_info` have no labels `role` and `node`.
 """
-REASON: Final = re.compile(r"(?:dropped|refused|lost|withheld)_(\w+)$")
 UNITS: Final = {"bytes": "bytes", "seconds": "seconds", "fds": "descriptors"}
 
 

@@ -3,29 +3,22 @@
 Asks the nodes twice for rates. A node that does not answer is shown so, named on stderr, and makes the exit code 75.
 """
 
-import asyncio
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Final
 
 import msgspec
-from prometheus_client.parser import text_string_to_metric_families
 from rich.table import Table
 
 from control.commands import common
-from control.errors import TRY_LATER, UserError
+from control.commands.readings import CPU, Reading, Readings, follow, name_silent
 from control.instance import Process
 from control.layout import PARTITIONS_MAX
 from control.options import Role
 from control.registry.places import layer
 
-EVERY_S: Final = 1.0
-ASKED_AT_ONCE: Final = 16
 MEMBERSHIPS_MAX: Final = 4 << 20
 """What a broker or a router takes, `ROOMS_MAX` of core/proto/src/limits.rs."""
 DUE: Final = 0.7
@@ -37,7 +30,6 @@ TRAFFIC: Final[Mapping[str, str]] = {
     "gateway": "muster_messages_sent_total",
     "proxy": "muster_messages_forwarded_total",
 }
-CPU: Final = "muster_process_cpu_seconds_total"
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,51 +57,17 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     due: list[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What a node said of itself at a time; without values it did not answer."""
-
-    at: float
-    state: str
-    values: Mapping[str, float]
-    error: UserError | None = None
-
-
 async def show(config_file: Path | None, as_json: bool, watch: bool) -> int:
     """Print the cluster once, or every second until a signal."""
-    before: dict[int, Reading] = {}
-    while True:
-        processes = common.running(config_file).processes
-        now = await asyncio.to_thread(_read_all, processes)
-        if before:
-            layers = arranged(processes, before, now)
-            _print(layers, as_json, watch)
-            errors = [reading.error for reading in now.values() if reading.error is not None]
-            for error in errors:
-                print(f"muster: {error}", file=sys.stderr)
-            if not watch:
-                return TRY_LATER if errors else 0
-        before = now
-        await asyncio.sleep(EVERY_S)
+    async for record, before, now in follow(config_file):
+        _print(arranged(record.processes, before, now), as_json, watch)
+        code = name_silent(now)
+        if not watch:
+            return code
+    return 0
 
 
-def _read_all(processes: Sequence[Process]) -> dict[int, Reading]:
-    with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
-        return dict(zip((process.node for process in processes), pool.map(_read, processes), strict=True))
-
-
-def _read(process: Process) -> Reading:
-    try:
-        _, status = common.get(process, "/api/v1/status")
-        _, page = common.fetch(process, "/metrics")
-    except UserError as error:
-        return Reading(time.monotonic(), "no answer", {}, error)
-    families = text_string_to_metric_families(page.decode())
-    values = {sample.name: sample.value for family in families for sample in family.samples}
-    return Reading(time.monotonic(), status["state"], values)
-
-
-def arranged(processes: Sequence[Process], before: Mapping[int, Reading], now: Mapping[int, Reading]) -> list[Layer]:
+def arranged(processes: Sequence[Process], before: Readings, now: Readings) -> list[Layer]:
     """The layers, each with its nodes by partition."""
     found: list[Layer] = []
     for role in ORDER:
@@ -122,15 +80,6 @@ def arranged(processes: Sequence[Process], before: Mapping[int, Reading], now: M
 
 
 def _load(process: Process, before: Reading | None, now: Reading) -> Load:
-    def count(name: str) -> int | None:
-        return int(now.values[name]) if name in now.values else None
-
-    def rate(name: str) -> float | None:
-        if before is None or name not in before.values or name not in now.values:
-            return None
-        grown = now.values[name] - before.values[name]
-        return None if grown < 0 else round(grown / (now.at - before.at), 3)  # less: another process of the node
-
     return Load(
         name=process.name,
         node=process.node,
@@ -138,11 +87,11 @@ def _load(process: Process, before: Reading | None, now: Reading) -> Load:
         state=now.state,
         epoch=process.epoch,
         restarts=process.restarts,
-        rooms=count("muster_rooms"),
-        memberships=count("muster_interest"),
-        members=count("muster_members"),
-        per_s=rate(TRAFFIC[process.role]),
-        cpu=rate(CPU),
+        rooms=now.count("muster_rooms"),
+        memberships=now.count("muster_interest"),
+        members=now.count("muster_members"),
+        per_s=now.rate(before, TRAFFIC[process.role]),
+        cpu=now.rate(before, CPU),
     )
 
 

@@ -37,16 +37,16 @@ def running(config_file: Path | None) -> Record:
     return instance.find(place(config_file))
 
 
-def get(process: Process, path: str) -> tuple[int, Any]:
+def get(process: Process, path: str, timeout_s: float = HTTP_S) -> tuple[int, Any]:
     """Ask one node's admin port for JSON. Raises `UserError` when it does not answer."""
-    status, body = fetch(process, path)
+    status, body = fetch(process, path, timeout_s)
     return status, json.loads(body)
 
 
-def fetch(process: Process, path: str) -> tuple[int, bytes]:
+def fetch(process: Process, path: str, timeout_s: float = HTTP_S) -> tuple[int, bytes]:
     """Ask one node's admin port. Raises `UserError` when it does not answer."""
     host, port = process.admin
-    connection = http.client.HTTPConnection(host, port, timeout=HTTP_S)
+    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
     try:
         connection.request("GET", path)
         response = connection.getresponse()
@@ -92,6 +92,11 @@ def print_json(document: Any) -> None:
 def out() -> Console:
     """The console for data, which is shown as it is and not folded; colours only for eyes, never with NO_COLOR."""
     return Console(soft_wrap=True, highlight=False, markup=False, emoji=False, width=WIDTH)
+
+
+def screen() -> Console:
+    """The console for what is drawn again and again: as wide as the terminal, what is longer is cut."""
+    return Console(highlight=False, markup=False, emoji=False)
 
 
 def run(work: Coroutine[Any, Any, int]) -> int:

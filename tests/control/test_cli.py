@@ -7,60 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from control import cli
-
-ROOT = Path(__file__).parents[2]
-
-
-class Command:
-    """Runs `muster` against an instance folder of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
-        self.environment |= {"MUSTER_INSTANCE__DIR": str(folder), "NO_COLOR": "1", "COLUMNS": "200"}
-
-    def __call__(self, *words: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "tests.fakes.command", *words],
-            cwd=ROOT,
-            env=self.environment | environment,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-
-    @contextmanager
-    def up(self, *words: str) -> Iterator[subprocess.Popen[str]]:
-        with subprocess.Popen(
-            [sys.executable, "-m", "tests.fakes.command", "up", *words],
-            cwd=ROOT,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process:
-            assert process.stderr is not None
-            for line in process.stderr:
-                if "Ctrl-C" in line:
-                    break
-            try:
-                yield process
-            finally:
-                process.terminate()
-                process.communicate(timeout=20)
-
-
-@pytest.fixture
-def muster(tmp_path: Path) -> Command:
-    return Command(tmp_path / "instance")
+from tests.control.command import Command
+from tests.documents import ROOT
 
 
 @pytest.mark.parametrize(
@@ -81,6 +34,8 @@ def muster(tmp_path: Path) -> Command:
         (["rooms", "ls"], 69, "start one: muster up"),
         (["rooms", "show", "demo"], 69, "start one: muster up"),
         (["cluster", "show"], 69, "start one: muster up"),
+        (["top"], 69, "start one: muster up"),
+        (["top", "--sort", "size"], 2, "--sort"),
         (["sub", "demo"], 69, "start one: muster up"),
         (["pub", "demo"], 69, "start one: muster up"),
         (["config", "check", "--config", "absent.toml"], 78, "absent.toml: cannot be read"),
@@ -125,7 +80,7 @@ def test_what_cannot_be_loaded_is_one_line(
 def test_the_help_names_every_word(muster: Command) -> None:
     done = muster("--help")
     assert done.returncode == 0
-    for word in ("up", "sub", "pub", "status", "rooms", "cluster", "config", "bench", "version"):
+    for word in ("up", "sub", "pub", "status", "rooms", "cluster", "top", "config", "bench", "version"):
         assert f" {word} " in done.stdout
 
 
@@ -227,10 +182,10 @@ def test_a_node_that_does_not_answer_is_named_and_the_others_are_shown(muster: C
         os.kill(pids["gateway-1"], signal.SIGSTOP)
         try:
             listed, shown = muster("rooms", "ls", "--json"), muster("rooms", "show", "room-1", "--json")
-            cluster = muster("cluster", "show", "--json")
+            cluster, top = muster("cluster", "show", "--json"), muster("top", "--json")
         finally:
             os.kill(pids["gateway-1"], signal.SIGCONT)
-    for done in (listed, shown, cluster):
+    for done in (listed, shown, cluster, top):
         assert done.returncode == 75
         assert done.stderr.startswith("muster: gateway-1 does not answer on 127.0.0.1:")
         assert len(done.stderr.splitlines()) == 1
@@ -238,6 +193,7 @@ def test_a_node_that_does_not_answer_is_named_and_the_others_are_shown(muster: C
     assert list(json.loads(shown.stdout)) == ["room", "router", "broker", "gateway", "proxy"]
     gateways = json.loads(cluster.stdout)["layers"][2]["nodes"]
     assert [node["state"] for node in gateways] == ["ready", "no answer"]
+    assert [node["state"] for node in json.loads(top.stdout)["nodes"]] == [*["ready"] * 3, "no answer", "ready"]
 
 
 def test_the_cluster_is_shown_once_or_again_and_again(muster: Command) -> None:

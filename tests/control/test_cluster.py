@@ -5,24 +5,16 @@ from typing import Any
 
 import pytest
 
-from control.commands.cluster import CPU, MEMBERSHIPS_MAX, TRAFFIC, Load, Reading, arranged, due
+from control.commands.cluster import MEMBERSHIPS_MAX, TRAFFIC, Load, arranged, due
+from control.commands.readings import CPU, Reading
 from control.errors import UserError
-from control.instance import Process
-from control.layout import seats
 from control.options import Up
+from tests.control.nodes import processes
 from tests.documents import ROOT, spans
 
 
 def load(name: str, partition: int = 0, **what: Any) -> Load:
     return Load(name=name, node=1, partition=partition, state="ready", epoch=1, restarts=0, **what)
-
-
-def processes(up: Up) -> list[Process]:
-    where = ("127.0.0.1", 1)
-    rest: dict[str, Any] = {"pid": 1, "epoch": 7, "restarts": 2, "ready": True, "link": where, "admin": where}
-    return [
-        Process(name=seat.name, role=seat.role, node=seat.node, partition=seat.partition, **rest) for seat in seats(up)
-    ]
 
 
 def test_layers_come_with_their_nodes_by_partition_and_rates_by_role() -> None:

@@ -1,0 +1,103 @@
+"""What nodes say of themselves, read again and again: the state and the metrics of each, and rates between two readings.
+
+The only place where a command reads `/metrics`. What the figures mean is for the command to say.
+"""
+
+import asyncio
+import re
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from control.commands import common
+from control.errors import TRY_LATER, UserError
+from control.instance import Process, Record
+
+EVERY_S: Final = 1.0
+ASKED_AT_ONCE: Final = 16
+CPU: Final = "muster_process_cpu_seconds_total"
+RSS: Final = "muster_process_resident_memory_bytes"
+NO_ANSWER: Final = "no answer"
+REASON: Final = re.compile(r"(?:dropped|refused|lost|withheld)_(\w+)$")
+"""In the name of what counts losses, without its `_total`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a node said at a time; without values it did not answer. `status` is what `/api/v1/status` said."""
+
+    at: float
+    state: str
+    values: Mapping[str, float]
+    error: UserError | None = None
+    status: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def count(self, name: str) -> int | None:
+        """A whole number, None where the role has none such."""
+        return int(self.values[name]) if name in self.values else None
+
+    def rate(self, before: "Reading | None", name: str) -> float | None:
+        """By how much a counter grew a second since `before`, None where that is not known."""
+        if before is None or name not in before.values or name not in self.values:
+            return None
+        grown = self.values[name] - before.values[name]
+        return None if grown < 0 else round(grown / (self.at - before.at), 3)  # less: another process of the node
+
+    def drops(self, before: "Reading | None") -> dict[str, float]:
+        """What was dropped, refused, withheld or given up a second, by what counts it: `link_dropped_unknown`."""
+        names = (name for name in self.values if REASON.search(name.removesuffix("_total")))
+        rates = {name: self.rate(before, name) for name in names}
+        return {
+            name.removeprefix("muster_").removesuffix("_total"): rate
+            for name, rate in rates.items()
+            if rate is not None
+        }
+
+
+Readings = Mapping[int, Reading]
+"""By node."""
+
+
+async def follow(config_file: Path | None) -> AsyncIterator[tuple[Record, Readings, Readings]]:
+    """The instance, and what its nodes said at the last two readings, every second. Raises `UserError`."""
+    before: Readings = {}
+    while True:
+        record = common.running(config_file)
+        now = await asyncio.to_thread(read_all, record.processes)
+        if before:
+            yield record, before, now
+        before = now
+        await asyncio.sleep(EVERY_S)
+
+
+def read_all(processes: Sequence[Process], timeout_s: float = common.HTTP_S) -> dict[int, Reading]:
+    """Ask every node once, several at a time."""
+    with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
+        readings = pool.map(lambda process: read(process, timeout_s), processes)
+        return dict(zip((process.node for process in processes), readings, strict=True))
+
+
+def read(process: Process, timeout_s: float = common.HTTP_S) -> Reading:
+    """Ask one node. One that does not answer is a reading too."""
+    try:
+        _, status = common.get(process, "/api/v1/status", timeout_s)
+        _, page = common.fetch(process, "/metrics", timeout_s)
+    except UserError as error:
+        return Reading(time.monotonic(), NO_ANSWER, {}, error)
+    families = text_string_to_metric_families(page.decode())
+    values = {sample.name: sample.value for family in families for sample in family.samples}
+    return Reading(time.monotonic(), status["state"], values, status=status)
+
+
+def name_silent(now: Readings) -> int:
+    """Name on stderr who did not answer. Gives the exit code."""
+    errors = [reading.error for reading in now.values() if reading.error is not None]
+    for error in errors:
+        print(f"muster: {error}", file=sys.stderr)
+    return TRY_LATER if errors else 0
