@@ -115,6 +115,17 @@ def status(json: Json = False, config: ConfigFile = None) -> int:
     return show(config, json)
 
 
+@app.command()
+def doctor(json: Json = False, config: ConfigFile = None) -> int:
+    """Check this machine, the configuration and the running instance; each finding with the line that mends it.
+
+    Exit code 1 if something fails; warnings do not.
+    """
+    from control.commands.doctor import show
+
+    return show(config, json)
+
+
 @rooms_app.command("ls")
 def rooms_ls(
     offset: Annotated[int, typer.Option(min=0, max=(1 << 32) - 1, help="Rooms to pass over.")] = 0,

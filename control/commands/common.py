@@ -109,10 +109,15 @@ def run(work: Coroutine[Any, Any, int]) -> int:
         return uvloop.run(until_signal)
 
 
+def files_wanted(nodes: int) -> int:
+    """How many may have to be open at once in the supervisor of so many nodes."""
+    return FILES + FILES_EACH * nodes
+
+
 def enough_files(nodes: int = len(ROLES)) -> None:
     """Have the kernel let this process, and its children, open enough at once. Raises `UserError` where it may not."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES + FILES_EACH * nodes
+    wanted = files_wanted(nodes)
     if resource.RLIM_INFINITY != hard < wanted:
         raise UserError(f"only {hard} files may be open here at once; allow more: ulimit -n {wanted}")
     if resource.RLIM_INFINITY != soft < wanted:

@@ -76,9 +76,11 @@ async def follow(config_file: Path | None) -> AsyncIterator[tuple[Record, Readin
         await asyncio.sleep(EVERY_S)
 
 
-def read_all(processes: Sequence[Process], timeout_s: float = common.HTTP_S) -> dict[int, Reading]:
+def read_all(
+    processes: Sequence[Process], timeout_s: float = common.HTTP_S, at_once: int = ASKED_AT_ONCE
+) -> dict[int, Reading]:
     """Ask every node once, several at a time."""
-    with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
+    with ThreadPoolExecutor(at_once) as pool:
         readings = pool.map(lambda process: read(process, timeout_s), processes)
         return dict(zip((process.node for process in processes), readings, strict=True))
 

@@ -80,7 +80,7 @@ def test_what_cannot_be_loaded_is_one_line(
 def test_the_help_names_every_word(muster: Command) -> None:
     done = muster("--help")
     assert done.returncode == 0
-    for word in ("up", "sub", "pub", "status", "rooms", "cluster", "top", "config", "bench", "version"):
+    for word in ("up", "sub", "pub", "status", "rooms", "cluster", "top", "doctor", "config", "bench", "version"):
         assert f" {word} " in done.stdout
 
 

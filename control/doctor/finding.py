@@ -1,0 +1,36 @@
+"""A finding: what was looked at, how it stands, and the line that mends it."""
+
+from typing import Literal
+
+import msgspec
+
+Level = Literal["ok", "warn", "fail"]
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """`fail`: Muster does not run, or does not serve, while this is so; `warn`: it runs worse. `mend` may be empty."""
+
+    check: str
+    level: Level
+    text: str
+    mend: str = ""
+
+
+def ok(check: str, text: str, mend: str = "") -> Finding:
+    """As it should be."""
+    return Finding(check, "ok", text, mend)
+
+
+def warn(check: str, text: str, mend: str) -> Finding:
+    """It runs, and worse."""
+    return Finding(check, "warn", text, mend)
+
+
+def fail(check: str, text: str, mend: str) -> Finding:
+    """It does not run."""
+    return Finding(check, "fail", text, mend)
+
+
+def mib(count: float) -> str:
+    """Bytes for people."""
+    return f"{count / (1 << 20):,.0f} MiB" if count >= 1 << 20 else f"{count / 1024:,.0f} KiB"

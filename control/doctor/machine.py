@@ -1,0 +1,234 @@
+"""Judges the machine itself: files, folder, clock, cores, memory, limits of its control group, versions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from control.doctor.finding import Finding, fail, mib, ok, warn
+
+NODE_MIB: Final = 60
+"""What a node takes beside its rings, as `NODES_MAX` of control/layout.py counts it."""
+FREE_LEAST: Final = 1 << 20
+FREE_ENOUGH: Final = 64 << 20
+SLOW_CLOCKS: Final = frozenset({"hpet", "acpi_pm", "xen", "pit", "jiffies", "refined-jiffies"})
+"""Each look at them is a call of the kernel; the others are read by the process itself."""
+SELF_TUNED: Final = frozenset({"intel_pstate", "amd-pstate-epp"})
+"""Drivers whose `powersave` goes up to full speed by itself."""
+STEAL_MAX: Final = 0.02
+THROTTLED_MAX: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The instance's folder, or where it will be made. `free`: bytes; `files`: more that fit, None where unlimited."""
+
+    path: Path
+    exists: bool
+    mine: bool
+    link: bool
+    mode: int
+    writable: bool
+    free: int
+    files: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What the control group, or one around it, allows: cores, bytes; and the share of periods that it was stopped in."""
+
+    cores: float | None = None
+    memory: int | None = None
+    throttled: float = 0.0
+
+
+def files(hard: int | None, wanted: int) -> Finding:
+    """`hard`: None without a limit. A lower soft one is raised at the start."""
+    if hard is not None and hard < wanted:
+        return fail("open files", f"only {hard:,} may be open at once, {wanted:,} are needed", f"ulimit -n {wanted}")
+    return ok(
+        "open files", f"{'any number' if hard is None else f'{hard:,}'} may be open at once, {wanted:,} are needed"
+    )
+
+
+def folder(place: Place) -> list[Finding]:
+    """Whether keys and the record can be kept there, unseen by others."""
+    check, elsewhere = "instance folder", "set instance.dir to a folder of yours"
+    if place.exists and (place.link or not place.mine):
+        return [fail(check, f"{place.path} belongs to somebody else or is a link", elsewhere)]
+    if not place.writable:
+        what = "cannot be written" if place.exists else "cannot be made"
+        return [fail(check, f"{place.path} {what}", elsewhere)]
+    found = [ok(check, f"{place.path}" if place.exists else f"{place.path} will be made")]
+    if place.exists and place.mode & 0o077:
+        text = f"{place.path} has mode {place.mode:04o}: others may look into it"
+        found = [warn(check, text, f"chmod 700 {place.path}")]
+    if place.free < FREE_ENOUGH or place.files == 0:
+        text = "no more files fit" if place.files == 0 else f"{mib(place.free)} are free"
+        judge = fail if place.free < FREE_LEAST or place.files == 0 else warn
+        found.append(judge("free space", f"{text} where {place.path} lies", "make room there, or set instance.dir"))
+    else:
+        found.append(ok("free space", f"{mib(place.free)} where {place.path} lies"))
+    return found
+
+
+def clock(current: str | None, available: str) -> Finding:
+    """Of the kernel: every turn of a node looks at it."""
+    if current is None:
+        return ok("clock", "the system does not say which it has")
+    name = current.strip()
+    if name not in SLOW_CLOCKS:
+        return ok("clock", f"{name}")
+    better = [each for each in available.split() if each not in SLOW_CLOCKS]
+    where = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
+    mend = f"as root: echo {better[0]} > {where}" if better else "the host has no better one for this machine"
+    return warn("clock", f"{name}: each look at it is a call of the kernel", mend)
+
+
+def cores(usable: int, nodes: int) -> Finding:
+    """How many may be used here."""
+    text = f"{usable} for {nodes} nodes; a node uses one at most"
+    if usable < 2:
+        return warn("cores", f"{text}, and all wait for each other here", "run it where two or more may be used")
+    return ok("cores", text)
+
+
+def frequency(cores: Sequence[tuple[str, str]]) -> Finding:
+    """The driver and the governor of each core; none where the system does not say."""
+    if not cores:
+        return ok("frequency", "the system does not say, as in most virtual machines")
+    slow = [governor for driver, governor in cores if governor == "powersave" and driver not in SELF_TUNED]
+    if slow:
+        text = f"{len(slow)} of {len(cores)} cores are kept at their lowest speed (powersave)"
+        return warn("frequency", text, "cpupower frequency-set -g performance")
+    return ok("frequency", ", ".join(sorted({governor for _, governor in cores})))
+
+
+def steal(stat: str) -> Finding:
+    """`/proc/stat`: what the host gave to others while this machine wanted to run."""
+    ticks = [int(field) for field in stat.splitlines()[0].split()[1:9]]
+    busy = sum(ticks) - ticks[3] - ticks[4]  # without idle and waiting for disks
+    share = ticks[7] / busy if busy else 0.0
+    text = f"the host took {share:.1%} of what this machine would have used since boot"
+    if share > STEAL_MAX:
+        return warn("steal", f"{text}: nodes come late", "a host that is shared less, or cores of its own")
+    return ok("steal", text)
+
+
+def group(limits: Group, nodes: int, arenas_mib: int) -> list[Finding]:
+    """What a container or a service manager allows."""
+    found: list[Finding] = []
+    if limits.cores is not None and limits.cores < 1:
+        text = f"a control group allows {limits.cores:g} of a core: what runs is stopped in the midst of each period"
+        found.append(
+            warn("CPU limit", text, "allow a core for each busy node (CPUQuota, --cpus, resources.limits.cpu)")
+        )
+    elif limits.throttled > THROTTLED_MAX:
+        text = f"a control group stopped what runs in {limits.throttled:.0%} of its periods"
+        found.append(warn("CPU limit", text, "allow it more (CPUQuota, --cpus, resources.limits.cpu)"))
+    else:
+        text = "no control group sets one" if limits.cores is None else f"{limits.cores:g} cores"
+        found.append(ok("CPU limit", text))
+    wanted = needed_bytes(nodes, arenas_mib)
+    if limits.memory is not None and limits.memory < wanted:
+        text = f"a control group allows {mib(limits.memory)}; {nodes} nodes with full rings take {mib(wanted)}"
+        found.append(warn("memory limit", text, "allow more, or a smaller arena_mib for gateway and broker"))
+    else:
+        allowed = "no control group sets one" if limits.memory is None else mib(limits.memory)
+        found.append(ok("memory limit", allowed))
+    return found
+
+
+def read_group(root: Path, mine: str) -> Group:
+    """The narrowest limits from `root`/sys/fs/cgroup to the group that `mine`, `/proc/self/cgroup`, names."""
+    mount = root / "sys" / "fs" / "cgroup"
+    found = Group()
+    for line in mine.splitlines():
+        _, controllers, path = line.split(":", 2)
+        names = controllers.split(",")
+        if not controllers:
+            for folder in _upwards(mount, path):
+                found = _narrower(found, _second_version(folder))
+        elif "cpu" in names or "memory" in names:
+            for folder in _upwards(mount / controllers, path):
+                found = _narrower(found, _first_version(folder))
+    return found
+
+
+def _upwards(mount: Path, path: str) -> list[Path]:
+    inner = mount / path.lstrip("/")
+    return [each for each in (inner, *inner.parents) if each == mount or mount in each.parents]
+
+
+def _second_version(folder: Path) -> Group:
+    quota = _words(folder / "cpu.max")
+    cores = int(quota[0]) / int(quota[1]) if len(quota) == 2 and quota[0] != "max" else None
+    return Group(cores, _limit(_words(folder / "memory.max")), _throttled(_words(folder / "cpu.stat")))
+
+
+def _first_version(folder: Path) -> Group:
+    quota, period = _words(folder / "cpu.cfs_quota_us"), _words(folder / "cpu.cfs_period_us")
+    cores = int(quota[0]) / int(period[0]) if quota and period and int(quota[0]) > 0 else None
+    memory = _limit(_words(folder / "memory.limit_in_bytes"))
+    return Group(cores, memory, _throttled(_words(folder / "cpu.stat")))
+
+
+def _narrower(one: Group, other: Group) -> Group:
+    cores = min((each for each in (one.cores, other.cores) if each is not None), default=None)
+    memory = min((each for each in (one.memory, other.memory) if each is not None), default=None)
+    return Group(cores, memory, max(one.throttled, other.throttled))
+
+
+def _limit(words: Sequence[str]) -> int | None:
+    count = int(words[0]) if words and words[0].isdigit() else None
+    return None if count is None or count >= 1 << 60 else count  # the first version's word for none is a large number
+
+
+def _throttled(words: Sequence[str]) -> float:
+    said = dict(zip(words[::2], words[1::2], strict=False))
+    periods = int(said.get("nr_periods", 0))
+    return int(said.get("nr_throttled", 0)) / periods if periods else 0.0
+
+
+def _words(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return []
+
+
+def needed_bytes(nodes: int, arenas_mib: int) -> int:
+    """What an instance takes once its rings are full."""
+    return (nodes * NODE_MIB + arenas_mib) << 20
+
+
+def memory(meminfo: str, nodes: int, arenas_mib: int) -> Finding:
+    """`/proc/meminfo`, while no instance runs here."""
+    said = {line.partition(":")[0]: line.split()[1] for line in meminfo.splitlines() if line}
+    available, wanted = int(said["MemAvailable"]) << 10, needed_bytes(nodes, arenas_mib)
+    text = f"{mib(available)} are available; {nodes} nodes with full rings take {mib(wanted)}"
+    if available < wanted:
+        return warn("memory", text, "a smaller arena_mib for gateway and broker, fewer nodes, or more memory")
+    return ok("memory", text)
+
+
+def aes(cpuinfo: str) -> Finding:
+    """`/proc/cpuinfo`: every datagram is sealed with AES-128-GCM."""
+    flags = next((line for line in cpuinfo.splitlines() if line.startswith(("flags", "Features"))), None)
+    if flags is None:
+        return ok("AES", "the system does not say what the processor has")
+    if "aes" in flags.partition(":")[2].split():
+        return ok("AES", "the processor has instructions for it")
+    mend = "have the host pass the processor's AES on (as QEMU's -cpu host), or another processor"
+    return warn("AES", "no instructions for it: sealing a datagram costs many times as much", mend)
+
+
+def versions(found: Mapping[str, str | None]) -> list[Finding]:
+    """Of the parts, by distribution; None is missing. The library and the server are of one tree."""
+    missing = [name for name, version in found.items() if version is None]
+    if missing:
+        return [fail("versions", f"not installed: {', '.join(missing)}", "scripts/setup.sh, or pip install ./core .")]
+    if found["muster"] != found["muster-server"]:
+        text = f"muster is {found['muster']} and muster-server {found['muster-server']}: they belong to one tree"
+        return [fail("versions", text, "scripts/setup.sh, or pip install ./core .")]
+    return [ok("versions", ", ".join(f"{name} {version}" for name, version in found.items()))]

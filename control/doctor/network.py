@@ -1,0 +1,126 @@
+"""Judges what UDP gets from this system: buffers, queues, losses, super-packets, addresses and ports."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from control.doctor.finding import Finding, fail, mib, ok, warn
+
+ENOUGH_BYTES: Final = 8 << 20
+LOST_MAX: Final = 1e-4
+"""The share of datagrams from which on a loss is worth a word: members repair less than that unseen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offload:
+    """What became of a super-packet of several datagrams on a loopback socket. `arrived`: datagrams of it."""
+
+    sent_joined: bool
+    came_joined: bool
+    arrived: int
+    wanted: int
+    error: str = ""
+
+
+def buffers(kind: str, asked: int, given: int) -> Finding:
+    """`kind`: receive or send. What a socket was given that asked for the most that the configuration asks for."""
+    check = f"{kind} buffer"
+    key = "net.core.rmem_max" if kind == "receive" else "net.core.wmem_max"
+    if given >= asked:
+        return ok(check, f"sockets get the {mib(asked)} that they ask for")
+    wanted = max(asked, ENOUGH_BYTES)
+    return warn(check, f"sockets ask for {mib(asked)} and get {mib(given)}: bursts cost repairs", sysctl(key, wanted))
+
+
+def sysctl(key: str, value: object) -> str:
+    """The line that sets a value, now and at the next start."""
+    text = f'"{value}"' if isinstance(value, str) else str(value)
+    return f"sysctl -w {key}={text}, and the same in a file in /etc/sysctl.d to keep it"
+
+
+def backlog(softnet: str, limit: str) -> Finding:
+    """`/proc/net/softnet_stat`, a line a core: packets taken, and dropped because the core's queue was full."""
+    rows = [line.split() for line in softnet.splitlines() if line]
+    taken, dropped = (sum(int(row[column], 16) for row in rows) for column in (0, 1))
+    if dropped and dropped > LOST_MAX * taken:
+        text = f"{dropped:,} of {taken + dropped:,} packets since boot met a full queue of {int(limit):,} and are lost"
+        return warn("packet queue", text, sysctl("net.core.netdev_max_backlog", 4 * int(limit)))
+    return ok("packet queue", f"{dropped:,} of {taken + dropped:,} packets since boot met a full queue")
+
+
+def udp_errors(snmp: str, snmp6: str) -> list[Finding]:
+    """`/proc/net/snmp` and `snmp6`: what sockets of this network namespace lost since boot."""
+    count = _counts(snmp, snmp6)
+    came, full, bad = count["InDatagrams"], count["RcvbufErrors"], count["InErrors"]
+    total = came + bad
+    found = [ok("UDP received", f"{full:,} of {total:,} datagrams since boot met a full socket buffer")]
+    if full > LOST_MAX * total:
+        whose = "ss -uanm shows whose (d in skmem); let it read faster, or have a larger recv_buffer_bytes and rmem_max"
+        found = [warn("UDP received", f"{full:,} of {total:,} datagrams since boot met a full socket buffer", whose)]
+    other = bad - full
+    if other > LOST_MAX * total:
+        text = f"{other:,} of {total:,} datagrams since boot were damaged or had no memory"
+        found.append(warn("UDP received", text, "nstat -az 'Udp*' says which; look at the network card, or at udp_mem"))
+    if count["MemErrors"]:
+        text = f"{count['MemErrors']:,} datagrams since boot met the limit of all UDP memory"
+        found.append(warn("UDP memory", text, "sysctl net.ipv4.udp_mem shows it, in pages; set it higher by sysctl -w"))
+    return found
+
+
+def _counts(snmp: str, snmp6: str) -> dict[str, int]:
+    names = ("InDatagrams", "InErrors", "RcvbufErrors", "MemErrors")
+    found = dict.fromkeys(names, 0)
+    rows = [line.split()[1:] for line in snmp.splitlines() if line.startswith("Udp: ")]
+    if len(rows) == 2:
+        four = dict(zip(rows[0], rows[1], strict=True))
+        found = {name: int(four.get(name, 0)) for name in names}
+    six = dict(line.split() for line in snmp6.splitlines() if line)
+    return {name: found[name] + int(six.get(f"Udp6{name}", 0)) for name in names}
+
+
+def offload(tried: Offload) -> list[Finding]:
+    """Whether datagrams leave and come many at a time."""
+    if tried.error or tried.arrived < tried.wanted:
+        why = tried.error or f"{tried.arrived} of {tried.wanted} datagrams came"
+        return [fail("loopback", f"UDP on 127.0.0.1 does not work: {why}", "look for a firewall: nft list ruleset")]
+    newer = "a newer kernel: 4.18 sends super-packets, 5.0 takes them"
+    found = [ok("UDP send offload", "several datagrams leave with one call (UDP_SEGMENT)")]
+    if not tried.sent_joined:
+        found = [warn("UDP send offload", "the kernel refuses UDP_SEGMENT: each datagram costs a call's share", newer)]
+    if tried.came_joined:
+        found.append(ok("UDP receive offload", "several datagrams come with one call (UDP_GRO)"))
+    else:
+        found.append(warn("UDP receive offload", "the kernel does not join datagrams (UDP_GRO)", newer))
+    return found
+
+
+def ipv6(works: bool, wanted_by: Sequence[str]) -> Finding:
+    """`wanted_by`: the keys whose addresses are IPv6 ones."""
+    if works:
+        return ok("IPv6", "there is a loopback of it")
+    if wanted_by:
+        keys = ", ".join(wanted_by)
+        mend = f"{sysctl('net.ipv6.conf.all.disable_ipv6', 0)}; or IPv4 addresses there"
+        return fail("IPv6", f"not on this machine, and {keys} asks for it", mend)
+    return ok("IPv6", "not on this machine; nothing configured asks for it")
+
+
+def ports(kernels: str, reserved: str, binds: Mapping[str, range]) -> list[Finding]:
+    """Ports that the kernel may give to any socket, another's while a node is away. `binds`: the configured, by key."""
+    low, high = map(int, kernels.split())
+    kept = _ranges(reserved)
+    found: list[Finding] = []
+    for key, wanted in binds.items():
+        loose = [port for port in wanted if low <= port <= high and not any(port in each for each in kept)]
+        if loose:
+            span = str(loose[0]) if len(loose) == 1 else f"{loose[0]}-{loose[-1]}"
+            text = f"{key} is within {low} to {high}: the kernel may give port {span} to another socket"
+            both = f"{reserved.strip()},{span}".lstrip(",")
+            mend = f"{sysctl('net.ipv4.ip_local_reserved_ports', both)}; or a port outside"
+            found.append(warn("ports", text, mend))
+    return found or [ok("ports", f"none configured is within {low} to {high}, which the kernel gives to any socket")]
+
+
+def _ranges(text: str) -> list[range]:
+    pairs = [part.partition("-") for part in text.strip().split(",") if part]
+    return [range(int(first), int(last or first) + 1) for first, _, last in pairs]

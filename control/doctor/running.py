@@ -1,0 +1,113 @@
+"""Judges a running instance: its nodes, the buffers that they got, and counters that mean trouble."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from control.commands.readings import NO_ANSWER, Readings
+from control.doctor.finding import Finding, fail, mib, ok, warn
+from control.doctor.network import ENOUGH_BYTES, sysctl
+from control.instance import Process, Record
+
+
+class Trouble(NamedTuple):
+    """What a metric means from `least` on."""
+
+    least: float
+    meaning: str
+    mend: str
+
+
+LAG: Final = "muster_loop_lag_seconds"
+TROUBLE: Final[Mapping[str, Trouble]] = {
+    "muster_stalls_total": Trouble(
+        1, "loops stood still for over 0.5 s", "cores of their own; look for who takes them, and at steal above"
+    ),
+    LAG: Trouble(0.1, "loops come late by as many seconds", "cores of their own; look for who takes them"),
+    "muster_log_lines_lost_total": Trouble(1, "lines of the log were lost", "make room on the disk, or read faster"),
+    "muster_udp_lost_stale_total": Trouble(
+        1, "datagrams were given up behind a full send buffer", "a larger send_buffer_bytes, or fewer members a gateway"
+    ),
+    "muster_udp_lost_starved_total": Trouble(
+        1, "datagrams were given up as the device's queue stayed full", "ip link set DEVICE txqueuelen 10000"
+    ),
+    "muster_udp_lost_denied_total": Trouble(
+        1, "a rule of this system forbids datagrams", "look for a firewall: nft list ruleset"
+    ),
+    "muster_udp_lost_too_large_total": Trouble(
+        1, "the path carries less than payload_bytes", "payload_bytes = 1200, or a larger MTU: ip link shows it"
+    ),
+    "muster_udp_gso_refused_total": Trouble(1, "sockets send singly for good", "a newer kernel or driver"),
+    "muster_links_log_full_total": Trouble(
+        1, "links were given up with more to tell than their logs hold", "look at loss and lateness between nodes"
+    ),
+    "muster_gaps_unrepaired_total": Trouble(
+        1, "gaps came as a repair did not", "look at loss between broker and gateway: `muster top` shows drops"
+    ),
+    "muster_dropped_full_total": Trouble(1, "rooms or publishers did not fit", "`muster cluster show` says what grows"),
+    "muster_refused_full_total": Trouble(1, "rooms did not fit", "`muster cluster show` says what grows"),
+    "muster_dropped_queue_full_total": Trouble(
+        1, "publishers had to repeat, as too much waited for a broker", "`muster cluster show` says what grows"
+    ),
+}
+
+
+def judged(record: Record, version: str, readings: Readings) -> list[Finding]:
+    """All of it. `version`: of this command."""
+    found = [*nodes(record.processes, readings), *buffers(record.processes, readings)]
+    if record.version != version:
+        text = f"the instance runs {record.version}, this command is {version}"
+        found.append(warn("instance", text, "end the instance and start it: muster up"))
+    if record.faults:
+        text = "faults are injected on purpose"
+        found.append(warn("instance", text, "take [faults] out of the configuration, and start it anew"))
+    return [*found, *troubles(record.processes, readings)]
+
+
+def nodes(processes: Sequence[Process], readings: Readings) -> list[Finding]:
+    """Who serves."""
+    found: list[Finding] = []
+    for process in processes:
+        state = readings[process.node].state
+        if state == NO_ANSWER:
+            found.append(
+                fail("nodes", f"{process.name} does not answer", f"its log; kill {process.pid} starts it anew")
+            )
+        elif state != "ready":
+            found.append(fail("nodes", f"{process.name} is {state}", "its log says what it waits for"))
+        if process.restarts:
+            text = f"{process.name} was started again {process.restarts} times"
+            found.append(warn("nodes", text, "its log says why it ended"))
+    ready = sum(readings[process.node].state == "ready" for process in processes)
+    return found or [ok("nodes", f"{ready} of {len(processes)} serve")]
+
+
+def buffers(processes: Sequence[Process], readings: Readings) -> list[Finding]:
+    """What the kernel gave when they started, which is not what it would give now."""
+    short: list[str] = []
+    wanted = ENOUGH_BYTES
+    for process in processes:
+        told = readings[process.node].status.get("receive_buffers", [])
+        least = min(told, key=lambda each: each["effective"] - each["asked"], default=None)
+        if least is not None and least["effective"] < least["asked"]:
+            wanted = max(wanted, least["asked"])
+            short.append(f"{process.name} {mib(least['effective'])} of {mib(least['asked'])}")
+    if not short:
+        return [ok("buffers in use", "all nodes got the receive buffers that they asked for")]
+    mend = f"{sysctl('net.core.rmem_max', wanted)}; then start the instance anew"
+    return [warn("buffers in use", f"too small: {_some(short)}", mend)]
+
+
+def troubles(processes: Sequence[Process], readings: Readings) -> list[Finding]:
+    """Counters since the nodes began, and what is so now."""
+    found: list[Finding] = []
+    for name, trouble in TROUBLE.items():
+        values = {process.name: readings[process.node].values.get(name, 0.0) for process in processes}
+        told = [f"{node} {value:,.10g}" for node, value in values.items() if value >= trouble.least]
+        if told:
+            found.append(warn("counters", f"{trouble.meaning}: {name} of {_some(told)}", trouble.mend))
+    return found or [ok("counters", "none of those that mean trouble has grown since the nodes began")]
+
+
+def _some(told: Sequence[str]) -> str:
+    more = f" and {len(told) - 4} more" if len(told) > 4 else ""
+    return ", ".join(told[:4]) + more

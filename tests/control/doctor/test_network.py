@@ -1,0 +1,83 @@
+"""What is made of a kernel's figures of UDP."""
+
+import pytest
+
+from control.doctor.finding import Level
+from control.doctor.network import Offload, backlog, buffers, ipv6, offload, ports, udp_errors
+
+NAMES = "InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors InCsumErrors IgnoredMulti MemErrors"
+
+
+def snmp(*counts: int) -> str:
+    words = " ".join(map(str, counts))
+    return f"Tcp: RtoAlgorithm\nTcp: 1\nUdp: {NAMES}\nUdp: {words}\nUdpLite: InDatagrams\nUdpLite: 9\n"
+
+
+def snmp6(**counts: int) -> str:
+    return "Ip6InReceives 5\n" + "".join(f"Udp6{name}\t{count}\n" for name, count in counts.items())
+
+
+def test_a_smaller_buffer_than_asked_comes_with_the_line_that_allows_it() -> None:
+    assert buffers("receive", 4 << 20, 4 << 20).level == "ok"
+    short = buffers("receive", 4 << 20, 212_992)
+    assert (short.level, short.text) == ("warn", "sockets ask for 4 MiB and get 208 KiB: bursts cost repairs")
+    assert short.mend.startswith("sysctl -w net.core.rmem_max=8388608,")
+    assert buffers("send", 64 << 20, 0).mend.startswith("sysctl -w net.core.wmem_max=67108864,")
+
+
+def test_packets_that_met_a_full_queue_are_counted_over_all_cores() -> None:
+    assert backlog("000003e8 00000000 0\n000003e8 00000000 0\n", "1000\n").level == "ok"
+    full = backlog("000f4240 00000001 0\n0000c350 00000fff 0\n", "1000\n")
+    assert full.level == "warn"
+    assert full.text.startswith("4,096 of 1,054,096 packets ")
+    assert full.mend.startswith("sysctl -w net.core.netdev_max_backlog=4000,")
+
+
+def test_few_losses_are_no_matter_and_many_are() -> None:
+    (quiet,) = udp_errors(snmp(1_000_000, 0, 10, 5, 10, 0, 0, 0, 0), "")
+    assert (quiet.level, quiet.text[:15]) == ("ok", "10 of 1,000,010")
+    (full,) = udp_errors(snmp(900, 0, 100, 5, 100, 0, 0, 0, 0), snmp6(InDatagrams=1000, InErrors=0, RcvbufErrors=0))
+    assert (full.level, full.text[:12]) == ("warn", "100 of 2,000")
+    assert "ss -uanm" in full.mend
+
+
+def test_losses_of_ipv6_count_too_and_damage_and_want_of_memory_are_told_apart() -> None:
+    found = udp_errors(
+        snmp(100, 0, 0, 5, 0, 0, 0, 0, 0), snmp6(InDatagrams=100, InErrors=7, RcvbufErrors=4, MemErrors=2)
+    )
+    assert [finding.level for finding in found] == ["warn"] * 3
+    assert [finding.text[:8] for finding in found] == ["4 of 207", "3 of 207", "2 datagr"]
+
+
+@pytest.mark.parametrize(
+    ("tried", "levels"),
+    [
+        (Offload(True, True, 4, 4), ["ok", "ok"]),
+        (Offload(False, False, 4, 4), ["warn", "warn"]),
+        (Offload(True, False, 4, 4), ["ok", "warn"]),
+        (Offload(True, True, 0, 4), ["fail"]),
+        (Offload(False, False, 0, 4, "Operation not permitted"), ["fail"]),
+    ],
+)
+def test_a_super_packet_that_is_refused_costs_and_one_that_is_lost_ends_it(tried: Offload, levels: list[Level]) -> None:
+    assert [finding.level for finding in offload(tried)] == levels
+
+
+def test_ipv6_is_missed_only_where_it_is_configured() -> None:
+    assert ipv6(True, ["gateway.bind"]).level == "ok"
+    assert ipv6(False, []).level == "ok"
+    missed = ipv6(False, ["gateway.bind", "router.bind"])
+    assert missed.level == "fail"
+    assert "gateway.bind, router.bind" in missed.text
+
+
+def test_a_port_that_the_kernel_may_give_away_can_be_reserved() -> None:
+    kernels = "32768\t60999\n"
+    (fine,) = ports(kernels, "\n", {"gateway.bind": range(7400, 7404)})
+    assert fine.level == "ok"
+    (loose,) = ports(kernels, "\n", {"gateway.bind": range(32766, 32770)})
+    assert loose.level == "warn"
+    assert loose.mend.startswith('sysctl -w net.ipv4.ip_local_reserved_ports="32768-32769",')
+    (more,) = ports(kernels, "8080,40000-40001\n", {"proxy.bind": range(40001, 40003)})
+    assert '"8080,40000-40001,40002"' in more.mend
+    assert ports(kernels, "40000-40009", {"proxy.bind": range(40001, 40003)})[0].level == "ok"

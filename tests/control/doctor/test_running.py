@@ -1,0 +1,78 @@
+"""What is made of what the nodes of an instance say."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from control.commands.readings import NO_ANSWER, Reading
+from control.doctor.running import LAG, TROUBLE, buffers, judged, nodes, troubles
+from control.instance import Record
+from control.options import Up
+from tests.control.nodes import processes
+from tests.documents import ROOT, spans
+
+STANDING = [msgspec.structs.replace(process, restarts=0) for process in processes(Up(gateways=2))]
+
+
+def reading(values: Mapping[str, float] | None = None, effective: int = 4 << 20, state: str = "ready") -> Reading:
+    told = [{"asked": 4 << 20, "effective": 4 << 20}, {"asked": 4 << 20, "effective": effective}]
+    return Reading(0.0, state, values or {}, status={"receive_buffers": told})
+
+
+def all_say(**options: int) -> dict[int, Reading]:
+    return {process.node: reading(**options) for process in STANDING}  # type: ignore[arg-type]
+
+
+def record(**other: object) -> Record:
+    rest = {"name": "mine", "version": "1", "pid": 1, "started": 1, "token_file": "", "gateways": [], "proxies": []}
+    return Record(**{**rest, "processes": STANDING, "faults": False, **other})  # type: ignore[arg-type]
+
+
+def test_an_instance_that_serves_has_nothing_to_mend() -> None:
+    found = judged(record(), "1", all_say())
+    assert [(finding.check, finding.level) for finding in found] == [
+        ("nodes", "ok"),
+        ("buffers in use", "ok"),
+        ("counters", "ok"),
+    ]
+    assert found[0].text == "5 of 5 serve"
+
+
+def test_another_version_and_injected_faults_are_told() -> None:
+    found = judged(record(version="0", faults=True), "1", all_say())
+    assert [finding.level for finding in found if finding.check == "instance"] == ["warn", "warn"]
+
+
+def test_who_does_not_serve_fails_and_who_was_started_again_is_told() -> None:
+    said = all_say()
+    said[3], said[4] = reading(state="not ready"), Reading(0.0, NO_ANSWER, {})
+    again = [msgspec.structs.replace(each, restarts=2) if each.name == "broker" else each for each in STANDING]
+    found = {finding.text: finding.level for finding in nodes(again, said)}
+    assert found == {
+        "broker was started again 2 times": "warn",
+        "gateway is not ready": "fail",
+        "proxy does not answer": "fail",
+    }
+
+
+def test_buffers_that_were_given_smaller_are_named() -> None:
+    said = all_say()
+    said[7] = reading(effective=212_992)
+    (found,) = buffers(STANDING, said)
+    assert (found.level, found.text) == ("warn", "too small: gateway-1 208 KiB of 4 MiB")
+    (many,) = buffers(STANDING, all_say(effective=212_992))
+    assert many.text.endswith(" and 1 more")
+
+
+def test_counters_that_mean_trouble_are_told_with_who_has_them() -> None:
+    said = all_say()
+    said[2] = reading({"muster_stalls_total": 3.0, LAG: 0.05, "muster_messages_sent_total": 9.0})
+    said[3] = reading({"muster_stalls_total": 1.0, LAG: 0.25})
+    found = troubles(STANDING, said)
+    assert [finding.level for finding in found] == ["warn", "warn"]
+    assert found[0].text.endswith(": muster_stalls_total of broker 3, gateway 1")
+    assert found[1].text.endswith(f": {LAG} of gateway 0.25")
+
+
+def test_what_means_trouble_is_counted_by_the_roles() -> None:
+    assert spans((ROOT / "docs" / "metrics.md").read_text()) >= set(TROUBLE)

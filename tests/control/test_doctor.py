@@ -1,0 +1,137 @@
+"""`muster doctor` as a command: what it prints, its exit code, and that nothing holds it up."""
+
+import json
+import os
+import signal
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control.commands import doctor
+from control.commands.doctor import Examination, examined
+from control.doctor import probe, programs
+from control.doctor.finding import Finding, ok
+from control.errors import UserError
+from control.options import Config
+from tests.control.command import Command
+
+MENDED = {"warn", "fail"}
+
+
+def findings(muster: Command, *words: str, code: int | None = None, **environment: str) -> list[dict[str, Any]]:
+    done = muster("doctor", "--json", *words, **environment)
+    document = json.loads(done.stdout)
+    levels = [finding["level"] for finding in document["findings"]]
+    assert (document["failures"], document["warnings"]) == (levels.count("fail"), levels.count("warn"))
+    assert done.returncode == (1 if document["failures"] else 0)
+    assert code is None or done.returncode == code
+    assert done.stderr == ""
+    found: list[dict[str, Any]] = document["findings"]
+    return found
+
+
+def test_every_check_says_something_and_what_is_not_as_it_should_be_has_its_line(muster: Command) -> None:
+    found = findings(muster)
+    told = {finding["check"] for finding in found}
+    assert {"configuration", "instance", "ports", "receive buffer", "clock", "versions", "Redis"} <= told
+    assert len(told) > 20
+    assert all(finding["mend"] for finding in found if finding["level"] in MENDED)
+    assert not [finding for finding in found if "could not be checked" in finding["text"]]
+    (about,) = [finding for finding in found if finding["check"] == "instance"]
+    assert (about["level"], about["mend"]) == ("ok", "muster up")
+
+
+def test_a_line_is_a_finding(muster: Command) -> None:
+    lines = muster("doctor").stdout.splitlines()
+    assert all(line.split()[0] in {"ok", "warn", "fail"} for line in lines[:-1])
+    assert lines[-1].endswith("are as they should be")
+
+
+def test_a_mistake_in_the_configuration_fails_and_the_rest_is_checked(muster: Command) -> None:
+    found = findings(muster, code=1, MUSTER_GATEWAY__ARENA_MIB="much")
+    assert (found[0]["check"], found[0]["level"]) == ("configuration", "fail")
+    assert "MUSTER_GATEWAY__ARENA_MIB" in found[0]["text"]
+    assert len(found) > 20
+
+
+def test_a_port_that_somebody_else_has_fails(muster: Command) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.bind(("127.0.0.1", 0))
+        port = other.getsockname()[1]
+        found = findings(muster, code=1, MUSTER_GATEWAY__BIND=f"127.0.0.1:{port}")
+    (taken,) = [each for each in found if each["check"] == "ports" and each["level"] == "fail"]
+    assert taken["text"].startswith(f"gateway.bind: 127.0.0.1:{port} is in use by another process")
+
+
+def test_a_folder_that_cannot_be_made_fails(muster: Command, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    found = findings(muster, code=1, MUSTER_INSTANCE__DIR=str(tmp_path / "file" / "below"))
+    (folder,) = [each for each in found if each["check"] == "instance folder"]
+    assert folder["level"] == "fail"
+
+
+def test_a_running_instance_is_asked_and_a_node_that_stands_still_fails(muster: Command) -> None:
+    with muster.up("--gateways", "2"):
+        told = findings(muster)
+        assert {"nodes", "buffers in use", "counters"} <= {each["check"] for each in told}
+        assert any(each["text"].startswith("too small: ") for each in told)  # as the fake engines say
+        pids = {role["name"]: role["pid"] for role in json.loads(muster("status", "--json").stdout)["roles"]}
+        os.kill(pids["gateway-1"], signal.SIGSTOP)
+        try:
+            found = findings(muster, code=1)
+        finally:
+            os.kill(pids["gateway-1"], signal.SIGCONT)
+    assert "gateway-1 does not answer" in [each["text"] for each in found if each["level"] == "fail"]
+
+
+def test_what_does_not_end_is_said_to_and_held_up_by_nothing() -> None:
+    never = threading.Event()
+
+    def hangs() -> list[Finding]:
+        never.wait()
+        return []
+
+    def breaks() -> list[Finding]:
+        raise UserError("no such thing")
+
+    found = examined({"one": hangs, "two": breaks, "three": lambda: [ok("three", "fine")]}, 0.2)
+    never.set()
+    assert [(each.check, each.level) for each in found] == [("one", "warn"), ("two", "warn"), ("three", "ok")]
+    assert [each.text for each in found[:2]] == ["did not end within 0.2 s", "could not be checked: no such thing"]
+
+
+def test_a_file_of_the_kernel_that_is_not_there_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(path: str) -> str:
+        raise FileNotFoundError(2, "No such file", path)
+
+    monkeypatch.setattr(probe, "text", none)
+    levels = {each.level for each in examined(Examination(Config()).checks(), doctor.LIMIT_S)}
+    assert "warn" in levels
+
+
+def test_a_super_packet_really_goes_to_ourselves() -> None:
+    tried = probe.offload()
+    assert (tried.arrived, tried.error) == (tried.wanted, "")
+
+
+def test_a_socket_gets_what_a_socket_of_the_same_wish_gets() -> None:
+    assert probe.buffer("receive", 16_384) == probe.buffer("send", 16_384) == 16_384
+    assert probe.buffer("receive", 0) > 0
+
+
+def test_every_server_has_the_line_that_installs_it() -> None:
+    found = programs.judged(lambda _: None)
+    assert [each.level for each in found] == ["ok"] * len(programs.PROGRAMS)
+    assert all(each.mend.startswith("apt-get install ") for each in found)
+    assert programs.judged(lambda name: f"/bin/{name}")[0] == ok("Redis", "/bin/redis-server")
+
+
+def test_a_record_that_cannot_be_read_is_told_and_the_rest_is_checked(muster: Command) -> None:
+    muster.folder.mkdir(mode=0o700)
+    (muster.folder / "instance.json").write_text("{}")
+    found = findings(muster)
+    assert [each["level"] for each in found if each["check"] == "instance"] == ["warn"]
+    assert {"ports", "memory"} <= {each["check"] for each in found}
