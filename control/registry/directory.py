@@ -101,7 +101,10 @@ class Directory:
         self._own: _Own | None = None
         self._stirred, self._read, self._settled = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._hurried, self._asked = asyncio.Event(), 0
+        self._connected = asyncio.Event()
         self._trouble = ""
+        self.sessions_lost = 0
+        """So often what was registered was gone with its session."""
         self._task: asyncio.Task[None] | None = None
         self._unwatch: Callable[[], None] = lambda: None
 
@@ -130,6 +133,21 @@ class Directory:
         """How the connection to the registry stands."""
         return self._tree.session
 
+    @property
+    def refused(self) -> Mapping[str, str]:
+        """What the registry says and is not believed, and why, by path."""
+        return self._view.refused
+
+    @property
+    def refusals(self) -> int:
+        """How many values were not believed so far."""
+        return self._view.refusals
+
+    @property
+    def doubts(self) -> int:
+        """How many nodes were kept so far although they were gone."""
+        return self._view.doubts
+
     async def known(self) -> Snapshot:
         """Wait for the first map."""
         await self._read.wait()
@@ -146,7 +164,10 @@ class Directory:
             try:
                 return await self._claim(name, node, epoch)
             except Unavailable:
-                await asyncio.sleep(self._jittered(RETRY_S))
+                if self._tree.session == "connected":
+                    await asyncio.sleep(self._jittered(RETRY_S))
+                else:
+                    await _within(self._jittered(RETRY_S), self._connected)
 
     async def _claim(self, name: str, node: int | None, epoch: int) -> Identity:
         ids = f"{self._root}/ids"
@@ -276,9 +297,12 @@ class Directory:
     def _on_session(self, session: Session) -> None:
         self._log.info("registry", session=session)
         if session == "expired" and self._own is not None:
+            self.sessions_lost += 1
             self._own.live = False
             self._settled.clear()
+        self._connected.clear()
         if session == "connected":
+            self._connected.set()
             self._view.again(time.monotonic())
             self._stirred.set()
 

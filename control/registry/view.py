@@ -40,6 +40,15 @@ class View:
         self._present: dict[int, Node] = {}
         self._held: dict[int, _Held] = {}
         self._refused: dict[str, str] = {}
+        self.refusals = 0
+        """Values that were not believed, each once for each cause."""
+        self.doubts = 0
+        """Nodes that were kept although they were gone."""
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        """What is not believed now, and why, by path."""
+        return self._refused
 
     @property
     def deadline(self) -> float | None:
@@ -53,6 +62,7 @@ class View:
         present = self._numbered(self._readable(reading, refused), refused)
         for path, cause in refused.items():
             if self._refused.get(path) != cause:
+                self.refusals += 1
                 self._log.warning("registry: refused", path=path, cause=cause)
         self._refused = refused
         self._hold(present, now)
@@ -156,6 +166,7 @@ class View:
         kept = [node for node in gone if not suspect.isdisjoint(_groups(node))]
         for node in kept:
             self._held[node.node] = _Held(node, now + self._hold_s, were[_groups(node)[-1]])
+        self.doubts += len(kept)
         if kept:
             self._log.warning(
                 "registry: more than half of a role is gone at once, kept for a while",

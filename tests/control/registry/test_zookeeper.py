@@ -231,7 +231,7 @@ async def test_a_server_that_stands_still_is_an_expired_session_before_it_says_s
     finally:
         single.servers[0].signal(signal.SIGCONT)
     await until_session(tree, "connected")
-    assert said == ["connected", "suspended", "expired", "connected"]
+    await until(lambda: said == ["connected", "suspended", "expired", "connected"])
     await tree.create("/again", ephemeral=True)
     await tree.close()
 
