@@ -1,14 +1,15 @@
 """Administration over HTTP, one port per process, on loopback, in the role's own loop.
 
 `/healthz` the process lives, `/readyz` the role serves, `/metrics` for Prometheus, `/api/v1/status`, `/api/v1/rooms`,
-`/api/v1/rooms/{name}`, `/api/v1/interest`. It has no login and so never leaves the machine (`admin.host`).
+`/api/v1/rooms/{name}`, `/api/v1/interest`, and with a registry `/api/v1/placement`. It has no login and so never leaves the
+machine (`admin.host`).
 """
 
 import asyncio
 import contextlib
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs
 
 import msgspec
@@ -16,6 +17,9 @@ import uvicorn
 
 from control import metrics
 from plane.server import Server
+
+if TYPE_CHECKING:  # loaded only where there is a registry
+    from control.enrolment import Enrolment
 
 ROOMS_PAGE: Final = 100
 ROOMS_PAGE_MAX: Final = 1000
@@ -28,12 +32,13 @@ Answer = tuple[int, str, bytes]
 
 
 class Admin:
-    """The ASGI application. `about` is what the process says of itself beside its engine."""
+    """The ASGI application. `about` is what the process says of itself; its engine and its enrolment say the rest."""
 
-    def __init__(self, server: Server, about: Mapping[str, Any]) -> None:
-        self._server = server
+    def __init__(self, server: Server, about: Mapping[str, Any], enrolment: "Enrolment | None" = None) -> None:
+        self._server, self._enrolment = server, enrolment
         self._about = dict(about)
-        self._metrics = metrics.registry(server, str(about["role"]), int(about["node"]), str(about["version"]))
+        labels = str(about["role"]), int(about["node"])
+        self._metrics = metrics.registry(server, *labels, str(about["version"]), enrolment)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -56,7 +61,10 @@ class Admin:
         if path == "/metrics":
             return 200, metrics.CONTENT_TYPE, metrics.text(self._metrics)
         if path == "/api/v1/status":
-            return _json(200, {**self._about, **self._server.status()})
+            registry = {} if self._enrolment is None else {"registry": self._enrolment.status()}
+            return _json(200, {**self._about, **self._server.status(), **registry})
+        if path == "/api/v1/placement" and self._enrolment is not None:
+            return _json(200, self._enrolment.placement())
         if path == "/api/v1/rooms":
             return self._rooms(parse_qs(scope["query_string"].decode("latin-1")))
         if path == "/api/v1/interest":

@@ -21,7 +21,7 @@ BACKOFF_MAX_S: Final = 5.0
 HEALTHY_S: Final = 10.0
 LINE_BYTES_MAX: Final = 1 << 16
 
-State = Literal["starting", "ready", "not_ready", "failed", "ended"]
+State = Literal["starting", "waiting", "ready", "not_ready", "failed", "ended"]
 
 
 class Backoff:
@@ -57,6 +57,8 @@ class Child:
         self.name = name
         self.state: State = "starting"
         self.error: str | None = None
+        self.epoch = 0
+        """What the process said of itself; 0 where that is not its business."""
         self.restarts = 0
         self._command, self._changed, self._stderr, self._backoff = command, changed, stderr, backoff
         self._log = log.bind(child=name)
@@ -131,6 +133,7 @@ class Child:
         if state == "ready" and self._ready_at is None:
             self._ready_at = time.monotonic()
         self.error = said.get("error")
+        self.epoch = said.get("epoch", self.epoch)
         self._set(state)
 
     def _set(self, state: State) -> None:

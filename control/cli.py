@@ -50,6 +50,10 @@ def up(
     brokers: Grid = None,
     routers: Grid = None,
     proxies: Nodes = None,
+    registry: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Where nodes register: embedded, or zk://HOST:PORT,HOST:PORT/PATH."),
+    ] = None,
     loss: Chance = None,
     duplicate: Chance = None,
     reorder: Chance = None,
@@ -69,6 +73,7 @@ def up(
         "up.brokers": brokers,
         "up.routers": routers,
         "up.proxies": proxies,
+        "registry.url": registry,
         "faults.loss": chance("--loss", loss),
         "faults.duplicate": chance("--duplicate", duplicate),
         "faults.reorder": chance("--reorder", reorder),
@@ -77,7 +82,7 @@ def up(
         "faults.jitter_ms": jitter_ms,
     }
     flags = {
-        key: (value, "--" + key.partition(".")[2].replace("_", "-"))
+        key: (value, "--" + ("registry" if key == "registry.url" else key.partition(".")[2].replace("_", "-")))
         for key, value in wanted.items()
         if value is not None
     }

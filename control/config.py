@@ -19,7 +19,7 @@ import msgspec
 
 from control import layout
 from control.errors import ConfigError
-from control.options import LINKS, ROLES, ClientOptions, Config
+from control.options import LINKS, ROLES, ClientOptions, Config, Registry
 
 PREFIX: Final = "MUSTER_"
 FILE_VARIABLE: Final = "MUSTER_CONFIG"
@@ -249,6 +249,8 @@ def _check(config: Config, layers: Mapping[KeyPath, Value]) -> None:
     seats = layout.seats(config.up)
     if len(seats) > layout.NODES_MAX:
         raise fail(("up",), f"{len(seats)} nodes are more than the {layout.NODES_MAX} that one machine is asked to run")
+    if fault := _fault_of(config.registry):
+        raise fail(("registry", fault[0]), fault[1])
     links: dict[KeyPath, str] = {}
     for role in ROLES:
         section = config.role(role)
@@ -280,3 +282,22 @@ def _check(config: Config, layers: Mapping[KeyPath, Value]) -> None:
     for link in config.faults.links:
         if link not in LINKS:
             raise fail(("faults", "links", link), f"no such link{_close(link, LINKS) or f': one of {sorted(LINKS)}'}")
+
+
+def _fault_of(registry: Registry) -> tuple[str, str] | None:
+    """The key that is wrong, and what is."""
+    if registry.url.startswith("zk://"):
+        from control.registry.zookeeper import servers  # kazoo, and only here
+
+        try:
+            servers(registry.url)
+        except ValueError as error:
+            return "url", str(error)
+    elif registry.url not in {"", "embedded"}:
+        return "url", f"{registry.url!r} is neither embedded nor zk://HOST:PORT,HOST:PORT/PATH"
+    if registry.auth == "none":
+        return None
+    if not registry.url.startswith("zk://"):
+        return "auth", "only ZooKeeper asks who we are: registry.url = zk://…"
+    missing = next((name for name in ("user", "password_file") if not getattr(registry, name)), None)
+    return (missing, f"registry.auth = {registry.auth!r} needs it") if missing else None

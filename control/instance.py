@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from control.errors import TRY_LATER, ConfigError, NotRunning, UserError
 from control.files import create_once, write_atomically
@@ -44,6 +45,8 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     ready: bool
     link: tuple[str, int]
     admin: tuple[str, int]
+    waits: str | UnsetType = UNSET
+    """For what, while it cannot begin."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +62,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     proxies: list[Endpoint]
     processes: list[Process]
     faults: bool
+    registry: str | UnsetType = UNSET
+    """Its address, where there is one."""
 
 
 @dataclass(frozen=True, slots=True)

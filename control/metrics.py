@@ -6,7 +6,7 @@ name, as `datagrams_dropped{reason="malformed"}`.
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
@@ -20,11 +20,21 @@ LABEL: Final = re.compile(r'([a-z_]+)="([^"]*)"')
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
+class Counted(Protocol):
+    """What counts beside the engine, in the same words."""
+
+    def counters(self) -> list[tuple[str, str, float]]:
+        """Name, help and value of what was counted since the start."""
+
+    def gauges(self) -> list[tuple[str, str, float]]:
+        """Name, help and value of what goes up and down."""
+
+
 class EngineCollector(Collector):
     """Asks one server's engine. Collected in the server's own loop, so nothing is locked."""
 
-    def __init__(self, server: Server, role: str, node: int, version: str) -> None:
-        self._server, self._version = server, version
+    def __init__(self, server: Server, role: str, node: int, version: str, more: Counted | None = None) -> None:
+        self._server, self._version, self._more = server, version, more
         self._labels = {"role": role, "node": str(node)}
 
     def collect(self) -> Iterator[Metric]:
@@ -45,6 +55,9 @@ class EngineCollector(Collector):
             ("loop_lag_seconds", "Longest delay of the event loop since the last scrape", server.engine.take_late()),
         ]
         yield from self._families(GaugeMetricFamily, gauges)
+        if self._more is not None:
+            yield from self._families(CounterMetricFamily, self._more.counters())
+            yield from self._families(GaugeMetricFamily, self._more.gauges())
 
     def _families(
         self,
@@ -62,10 +75,10 @@ class EngineCollector(Collector):
         yield from families.values()
 
 
-def registry(server: Server, role: str, node: int, version: str) -> CollectorRegistry:
-    """The engine's metrics and those of its process."""
+def registry(server: Server, role: str, node: int, version: str, more: Counted | None = None) -> CollectorRegistry:
+    """The engine's metrics, those of its process, and `more`."""
     made = CollectorRegistry()
-    made.register(EngineCollector(server, role, node, version))
+    made.register(EngineCollector(server, role, node, version, more))
     ProcessCollector(namespace="muster", registry=made)
     return made
 

@@ -1,8 +1,9 @@
 """The process of one role: `python -m control.node --spec FILE`, started by the supervisor.
 
 Composes what `plane` serves with logs, administration and the tie to its parent. Speaks to the parent by one line of
-JSON each on stdout: `{"state": "ready"}`, `{"state": "not_ready"}`, `{"state": "failed", "error": …}`. It dies with
-its parent: by the kernel's signal, and by the end of its stdin, whichever comes first.
+JSON each on stdout: `{"state": "ready"}`, `{"state": "not_ready"}`, `{"state": "failed", "error": …}`; with a registry
+first `{"state": "waiting", "error": …}` if that does not answer, then `{"state": "starting", "epoch": …}`. It dies with its
+parent: by the kernel's signal, and by the end of its stdin, whichever comes first.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import structlog
@@ -25,9 +26,14 @@ from plane import main as plane
 from plane.server import Server
 from plane.spec import Spec, SpecError, read
 
+if TYPE_CHECKING:  # loaded only where there is a registry
+    from control.enrolment import Enrolment
+
 PR_SET_PDEATHSIG: Final = 1
 M_MMAP_THRESHOLD: Final = -3
 MMAP_THRESHOLD: Final = 128 << 10
+MOVED: Final = ("messages_", "repairs_")
+"""Counters that grow while a broker is still needed begin so."""
 
 
 def die_with(parent: int) -> None:
@@ -49,15 +55,31 @@ def _read_parent(stop: asyncio.Event) -> None:
         stop.set()
 
 
-async def serve(spec: Spec, server: Server, log: structlog.typing.FilteringBoundLogger) -> None:
+async def serve_enrolled(spec: Spec, log: structlog.typing.FilteringBoundLogger) -> None:
+    """Begin with what the registry says, which is waited for. Raises `SpecError`."""
+    from control.enrolment import enrolled
+
+    async with enrolled(spec, log, lambda what: tell("waiting", error=what)) as (begun, enrolment):
+        tell("starting", epoch=begun.epoch)
+        await serve(begun, plane.server(begun, log), log, enrolment)
+
+
+async def serve(
+    spec: Spec, server: Server, log: structlog.typing.FilteringBoundLogger, enrolment: "Enrolment | None" = None
+) -> None:
     """Run until SIGTERM or the parent's end, then drain."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    end = stop if enrolment is None else asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, end.set)
     for number in (signal.SIGINT, signal.SIGHUP):  # the terminal's Ctrl-C, and its end, are the supervisor's business
         loop.add_signal_handler(number, lambda: None)
     loop.add_reader(0, _read_parent, stop)
     server.on_ready = lambda ready: tell("ready" if ready else "not_ready")
+    handing_over = None
+    if enrolment is not None:
+        _join(server, enrolment)
+        handing_over = asyncio.create_task(_hand_over(server, enrolment, end, stop))
     about = {
         "instance": spec.instance,
         "role": spec.role,
@@ -68,7 +90,7 @@ async def serve(spec: Spec, server: Server, log: structlog.typing.FilteringBound
         "addresses": server.engine.addresses(),
         "faults": spec.faults,
     }
-    http = admin.http(admin.Admin(server, about))
+    http = admin.http(admin.Admin(server, about, enrolment))
     serving = asyncio.create_task(http.serve(sockets=[admin.listen(spec.admin)]))
     if spec.faults:
         log.warning("FAULTS ARE INJECTED ON PURPOSE", faults=spec.faults)
@@ -79,9 +101,37 @@ async def serve(spec: Spec, server: Server, log: structlog.typing.FilteringBound
     try:
         await server.run(stop, spec.drain_ms / 1000)
     finally:
+        if handing_over is not None and enrolment is not None:
+            enrolment.detach()
+            handing_over.cancel()
         http.end()
         await serving
     log.info("ended")
+
+
+def _join(server: Server, enrolment: "Enrolment") -> None:
+    """The engine takes every map; that it is ready is said to others first, and to the parent once they know."""
+
+    def on_ready(ready: bool) -> None:
+        if ready:
+            enrolment.serve()
+        if enrolment.registered:
+            tell("ready" if ready else "not_ready")
+
+    server.on_ready = on_ready
+    enrolment.on_registered = lambda: on_ready(server.ready)
+    enrolment.attach(server.engine.placement)
+
+
+async def _hand_over(server: Server, enrolment: "Enrolment", end: asyncio.Event, stop: asyncio.Event) -> None:
+    await end.wait()
+    server.draining = True
+    try:
+        await enrolment.hand_over(
+            lambda: [value for name, _, value in server.engine.counters() if name.startswith(MOVED)]
+        )
+    finally:
+        stop.set()
 
 
 def give_back_memory() -> None:
@@ -104,8 +154,10 @@ def main() -> int:
     try:
         spec = read(arguments.spec)
         log = logs.configure(spec.log_level, spec.log_format, role=spec.role, node=spec.node, instance=spec.instance)
-        server = plane.server(spec, log)
-        uvloop.run(serve(spec, server, log))
+        if spec.registry is None:
+            uvloop.run(serve(spec, plane.server(spec, log), log))
+        else:
+            uvloop.run(serve_enrolled(spec, log))
     except (SpecError, OSError) as error:
         tell("failed", error=str(error))
         return 1

@@ -106,6 +106,39 @@ class Up(Section, frozen=True):
     proxies: Annotated[int, key("Proxies", "publishers spread over them", ge=1, le=64)] = 1
 
 
+class Registry(Section, frozen=True):
+    """Where nodes register and find each other. Without it each is told at its start where all others are, for good."""
+
+    url: Annotated[
+        str,
+        key(
+            "`embedded`: held by `muster up` itself; or `zk://HOST:PORT,HOST:PORT/PATH`: ZooKeeper, below this path",
+            "empty: none; one machine needs none",
+        ),
+    ] = ""
+    session_ms: Annotated[
+        int,
+        key(
+            "A node that was not heard for so long is taken off the map",
+            "longer than a stop of the machine; dead nodes are gone round much earlier",
+            "ms",
+            ge=1_000,
+            le=60_000,
+        ),
+    ] = 10_000
+    auth: Annotated[
+        Literal["none", "digest", "sasl"],
+        key(
+            "How ZooKeeper knows us: `digest` sends the password in the clear, `sasl` (DIGEST-MD5) does not",
+            "with either, what is registered is for this user alone",
+        ),
+    ] = "none"
+    user: Annotated[str, key("User at ZooKeeper", "", pattern=r"^[A-Za-z0-9._@-]*$")] = ""
+    password_file: Annotated[
+        str, key("File with the password of that user, one line", "no secret is in a list of keys")
+    ] = ""
+
+
 class RoleOptions(Section, frozen=True):
     """What every role's process has."""
 
@@ -237,6 +270,7 @@ class Config(Section, frozen=True):
     instance: Instance = Instance()
     cluster: Cluster = Cluster()
     up: Up = Up()
+    registry: Registry = Registry()
     gateway: Gateway = Gateway()
     proxy: Proxy = Proxy()
     broker: Broker = Broker()

@@ -1,6 +1,7 @@
 """`muster up`: one process per node on this machine, restarted when they die, ended together.
 
-Composes the instance's folder, the chosen addresses, the placement and one `Child` per node.
+Composes the instance's folder, the chosen addresses, the placement and one `Child` per node. With a registry the children
+register there; the embedded one is served from here.
 """
 
 import asyncio
@@ -11,11 +12,13 @@ import random
 import secrets
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Self
 
 import msgspec
 import structlog
+from msgspec import UNSET
 
 from control import instance
 from control.child import Backoff, Child
@@ -29,9 +32,10 @@ from control.options import LINKS, ClientOptions, Config, Faults, Role
 from control.ports import Ports
 from control.registry import Node, Snapshot
 from control.registry.places import layer
+from control.registry.server import STATE, RegistryServer
 from muster import __version__, _core
 from muster.instance import start_time
-from plane.spec import Fault, Spec, secret
+from plane.spec import Fault, Registration, Spec, secret
 
 NODE_COMMAND: Final = (sys.executable, "-m", "control.node")
 READY_S: Final = 20.0
@@ -40,6 +44,8 @@ READY_EACH_S: Final = 1.0
 STARTS_MAX: Final = 3
 DRAIN_MS: Final = 1_000
 KILL_S: Final = 2.0
+LEAVE_S: Final = 8.0
+"""More where there is a registry: a broker hands its rooms over first, and an end is said there."""
 WRITE_AGAIN_S: Final = 1.0
 LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """Where clients of this machine reach what listens everywhere."""
@@ -73,12 +79,16 @@ class Supervisor:
         self._tasks: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()
         self._write_again: asyncio.TimerHandle | None = None
-        self._open = contextlib.ExitStack()
+        self._open = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         try:
             instance.prepare(self.folder, [seat.name for seat in self._servers])
             self._open.enter_context(instance.lock(self.folder))
+            if self.config.registry.url == "embedded":
+                # All who ever registered there have ended with the instance before.
+                (self.folder.path / STATE).unlink(missing_ok=True)
+                await self._open.enter_async_context(RegistryServer(self.folder.path, self._log))
             self._choose()
             self._start()
             await self._until_ready()
@@ -104,6 +114,7 @@ class Supervisor:
             proxies=[self._endpoint(seat) for seat in self._servers if seat.role == "proxy"],
             processes=[self._process(seat, child) for seat, child in self._children.items()],
             faults=self.config.faults.active(),
+            registry=self.config.registry.url or UNSET,
         )
 
     # --- start ----------------------------------------------------------------------------------------------------
@@ -165,6 +176,7 @@ class Supervisor:
     def spec(self, seat: Seat) -> Spec:
         """What the node's process is told."""
         config, section, placement = self.config, self.config.role(seat.role), self.snapshot
+        registration = self._registration(seat) if config.registry.url else None
         client = seat in self._clients
         arena_mib: int | None = getattr(section, "arena_mib", None)
         return Spec(
@@ -175,9 +187,10 @@ class Supervisor:
             bind=self._clients.get(seat),
             link_bind=self._links[seat],
             admin=self._admins[seat],
-            placement_epoch=placement.epoch,
-            nodes=placement.entries(),
+            placement_epoch=0 if registration else placement.epoch,
+            nodes=[] if registration else placement.entries(),
             partitions=placement.partitions(),
+            registry=registration,
             key_id=config.cluster.key_id,
             cluster_secret_file=config.cluster.secret_file or str(self.folder.cluster_secret),
             name_key_file=str(self.folder.name_key),
@@ -198,11 +211,30 @@ class Supervisor:
             log_format=config.log.format,
         )
 
+    def _registration(self, seat: Seat) -> Registration:
+        registry, end = self.config.registry, self._endpoint(seat) if seat in self._clients else None
+        return Registration(
+            url=registry.url,
+            folder=str(self.folder.path),
+            name=f"{self.config.instance.name}-{seat.name}",
+            partition=seat.partition,
+            client=None if end is None else (end.host, end.port),
+            public_key="" if end is None else end.public_key,
+            session_ms=registry.session_ms,
+            auth=registry.auth,
+            user=registry.user,
+            password_file=registry.password_file and str(Path(registry.password_file).expanduser().absolute()),
+        )
+
     async def _until_ready(self) -> None:
         wait = READY_S + READY_EACH_S * len(self._seats)
         try:
-            async with asyncio.timeout(wait):
+            async with asyncio.timeout(wait) as limit:
                 while not all(child.state == "ready" for child in self._children.values()):
+                    if any(child.state == "waiting" for child in self._children.values()):
+                        limit.reschedule(None)  # nothing here is late
+                    elif limit.when() is None:
+                        limit.reschedule(asyncio.get_running_loop().time() + wait)
                     for child in self._children.values():
                         if child.state == "failed":
                             raise UserError(f"{child.name} cannot start: {child.error}")
@@ -246,11 +278,12 @@ class Supervisor:
             node=seat.node,
             partition=seat.partition,
             pid=child.pid,
-            epoch=self._epochs.get(seat, 0),
+            epoch=child.epoch or self._epochs.get(seat, 0),
             restarts=child.restarts,
             ready=child.state == "ready",
             link=self._links[seat],
             admin=self._admins[seat],
+            waits=child.error or UNSET if child.state == "waiting" else UNSET,
         )
 
     # --- end ----------------------------------------------------------------------------------------------------------
@@ -258,13 +291,14 @@ class Supervisor:
     async def _end(self) -> None:
         for role in STOP_ORDER:
             children = [child for seat, child in self._children.items() if seat.role == role]
-            await asyncio.gather(*(child.stop(KILL_S) for child in children))
+            deadline = KILL_S + (LEAVE_S if self.config.registry.url else 0.0)
+            await asyncio.gather(*(child.stop(deadline) for child in children))
         if self._tasks:
             await asyncio.gather(*self._tasks)
             if self._write_again is not None:
                 self._write_again.cancel()
             self.folder.record.unlink(missing_ok=True)
-        self._open.close()
+        await self._open.aclose()
 
 
 def fault_rules(role: Role, faults: Faults, placement: Snapshot) -> list[Fault]:

@@ -19,6 +19,25 @@ class SpecError(Exception):
     """The spec, or a file that it names, cannot be used. One line."""
 
 
+class Registration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where the process registers and as what; the control plane's business."""
+
+    url: str
+    """`embedded`, or `zk://…`."""
+    folder: str
+    """Of the embedded registry."""
+    name: str
+    """The stable name that has the node's number."""
+    partition: int
+    client: tuple[str, int] | None
+    """Where clients reach the role, and the key in hex that it proves itself by."""
+    public_key: str
+    session_ms: int
+    auth: Literal["none", "digest", "sasl"]
+    user: str
+    password_file: str
+
+
 class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One role of one node, for one start. Addresses are (host, port)."""
 
@@ -35,6 +54,8 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     nodes: list[Node]
     partitions: tuple[int, int]
     """Of brokers and of routers."""
+    registry: Registration | None = None
+    """With it, epoch and placement come from the registry; what stands here is the least epoch and the first partitions."""
     key_id: int
     cluster_secret_file: str
     name_key_file: str

@@ -46,6 +46,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     members: int | None = None
     per_s: float | None = None
     cpu: float | None = None
+    registered: str | msgspec.UnsetType = msgspec.UNSET
+    """With a registry, its state in the map: init, running, draining or absent."""
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,16 +72,24 @@ async def show(config_file: Path | None, as_json: bool, watch: bool) -> int:
 def arranged(processes: Sequence[Process], before: Readings, now: Readings) -> list[Layer]:
     """The layers, each with its nodes by partition."""
     found: list[Layer] = []
+    states = _states(now)
     for role in ORDER:
         mine = sorted((each for each in processes if each.role == role), key=lambda each: (each.partition, each.node))
-        nodes = [_load(process, before.get(process.node), now[process.node]) for process in mine]
+        nodes = [_load(process, before.get(process.node), now[process.node], states) for process in mine]
         partitions = 1 + max(node.partition for node in nodes)
         name = layer(role) if role in {"broker", "router"} else role
         found.append(Layer(layer=name, partitions=partitions, nodes=nodes, due=due(name, partitions, nodes)))
     return found
 
 
-def _load(process: Process, before: Reading | None, now: Reading) -> Load:
+def _states(now: Readings) -> Mapping[str, str] | None:
+    """By node what the registry's map says, as one knows it who is connected, or else anybody; None without a registry."""
+    maps = [reading.status["registry"] for reading in now.values() if "registry" in reading.status]
+    maps.sort(key=lambda registry: registry["session"] != "connected")
+    return maps[0]["nodes"] if maps else None
+
+
+def _load(process: Process, before: Reading | None, now: Reading, states: Mapping[str, str] | None) -> Load:
     return Load(
         name=process.name,
         node=process.node,
@@ -92,6 +102,7 @@ def _load(process: Process, before: Reading | None, now: Reading) -> Load:
         members=now.count("muster_members"),
         per_s=now.rate(before, TRAFFIC[process.role]),
         cpu=now.rate(before, CPU),
+        registered=msgspec.UNSET if states is None else states.get(str(process.node), "absent"),
     )
 
 
@@ -128,7 +139,8 @@ def _print(layers: Sequence[Layer], as_json: bool, watch: bool) -> None:
     if watch:
         console.clear()
     table = Table(box=None, pad_edge=False)
-    for column in ("layer", "partition", "node", "state", "epoch"):
+    enrolled = any(node.registered for each in layers for node in each.nodes)
+    for column in ("layer", "partition", "node", "state", *(["registered"] if enrolled else []), "epoch"):
         table.add_column(column)
     for column in ("rooms", "memberships", "members", "per second", "CPU"):
         table.add_column(column, justify="right")
@@ -138,7 +150,8 @@ def _print(layers: Sequence[Layer], as_json: bool, watch: bool) -> None:
             counts = ("" if count is None else f"{count:,}" for count in (node.rooms, node.memberships, node.members))
             per_s = "" if node.per_s is None else f"{node.per_s:,.0f}"
             cpu = "" if node.cpu is None else f"{node.cpu:.0%}"
-            table.add_row(each.layer, partition, node.name, node.state, str(node.epoch), *counts, per_s, cpu)
+            states = (node.state, str(node.registered)) if enrolled else (node.state,)
+            table.add_row(each.layer, partition, node.name, *states, str(node.epoch), *counts, per_s, cpu)
     console.print(table)
     for line in (line for each in layers for line in each.due):
         console.print(f"due: {line}")

@@ -19,17 +19,22 @@ def show(config_file: Path | None, as_json: bool) -> int:
         try:
             _, answer = common.get(process, "/api/v1/status")
         except UserError as error:
-            answer = {"role": process.role, "node": process.node, "state": "no answer", "error": str(error)}
+            state = f"waits for {process.waits}" if process.waits else "no answer"
+            answer = {"role": process.role, "node": process.node, "state": state, "error": str(error)}
         known = {"name": process.name, "partition": process.partition, "restarts": process.restarts}
         roles.append({**answer, **known, "admin": f"http://{address_text(*process.admin)}"})
     healthy = all(role["state"] == "ready" for role in roles)
     if as_json:
-        common.print_json({"instance": record.name, "version": record.version, "faults": record.faults, "roles": roles})
+        registry = {"registry": record.registry} if record.registry else {}
+        about = {"instance": record.name, "version": record.version, "faults": record.faults}
+        common.print_json({**about, **registry, "roles": roles})
         return 0 if healthy else 1
     console = common.out()
     console.print(Text.assemble((record.name, "bold"), f" {record.version}, process {record.pid}"))
     if record.faults:
         console.print(Text.assemble(("FAULTS ARE INJECTED ON PURPOSE", "bold red"), ", as the configuration says"))
+    if record.registry:
+        console.print(f"registry {record.registry}: {_connected(roles)}")
     table = Table(box=None, pad_edge=False)
     for column in ("name", "partition", "node", "state", "restarts", "epoch", "pid", "address", "admin"):
         table.add_column(column)
@@ -47,3 +52,11 @@ def show(config_file: Path | None, as_json: bool) -> int:
         table.add_row(*(str(cell) for cell in cells), addresses, role["admin"])
     console.print(table)
     return 0 if healthy else 1
+
+
+def _connected(roles: list[dict[str, Any]]) -> str:
+    """Who is connected with the registry, in words."""
+    without = [role["name"] for role in roles if role.get("registry", {}).get("session") != "connected"]
+    if not without:
+        return "all are connected"
+    return f"not connected: {', '.join(without)}; the last map stays in force"

@@ -53,6 +53,19 @@ def test_a_node_that_does_not_answer_or_began_anew_has_no_rates() -> None:
     ]
 
 
+def test_the_map_of_a_node_that_is_connected_says_who_is_registered() -> None:
+    nodes = processes(Up())
+    states = {"1": "running", "2": "draining", "3": "running"}
+    old = {"registry": {"session": "suspended", "nodes": {"4": "running"}}}
+    new = {"registry": {"session": "connected", "nodes": states}}
+    now = {each.node: Reading(1.0, "ready", {}, status=old if each.node == 1 else new) for each in nodes}
+    now[2] = Reading(1.0, "no answer", {}, UserError("gone"))
+    found = {node.node: node.registered for each in arranged(nodes, {}, now) for node in each.nodes}
+    assert found == {1: "running", 2: "draining", 3: "running", 4: "absent"}
+    alone = {each.node: Reading(1.0, "ready", {}) for each in nodes}
+    assert not any(node.registered for each in arranged(nodes, {}, alone) for node in each.nodes)
+
+
 @pytest.mark.parametrize(
     ("name", "partitions", "nodes", "lines"),
     [

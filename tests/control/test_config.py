@@ -127,6 +127,20 @@ def test_a_mistake_in_the_environment_is_one_line_that_names_it(
         assert word in message
 
 
+@pytest.mark.parametrize(
+    ("keys", "wrong"),
+    [
+        ('url = "zk:/h:1"', "registry.url: 'zk:/h:1' is neither embedded nor zk://HOST:PORT,HOST:PORT/PATH"),
+        ('url = "zk://h:1,h"', "registry.url: 'h' in 'zk://h:1,h' is not HOST:PORT"),
+        ('url = "embedded"\nauth = "digest"', "registry.auth: only ZooKeeper asks who we are"),
+        ('url = "zk://h:1"\nauth = "sasl"', "registry.user: registry.auth = 'sasl' needs it"),
+        ('url = "zk://h:1"\nauth = "digest"\nuser = "me"', "registry.password_file: registry.auth = 'digest' needs it"),
+    ],
+)
+def test_a_registry_that_cannot_be_meant_is_one_line(tmp_path: Path, keys: str, wrong: str) -> None:
+    assert wrong in refusal(tmp_path, f"[registry]\n{keys}\n")
+
+
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"absent\.toml: cannot be read: No such file"):
         load(tmp_path / "absent.toml", {})

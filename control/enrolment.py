@@ -1,0 +1,274 @@
+"""One role's process in the registry: it says who it is and how far, and hands its engine every map that comes.
+
+The registry is needed to start, and waited for; from then on nothing of the message path waits for it: while it is away
+the last map stays in force. Knows no engine, only where maps go.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from control.registry import Directory, Node, Snapshot
+from control.registry.directory import SPREAD_S, IdentityTaken
+from control.registry.places import MAIN, PARTITIONED, State, layer
+from control.registry.tree import Tree, TreeError
+from muster import __version__
+from plane import engine
+from plane.spec import Registration, Spec, SpecError
+
+PATIENCE_S: Final = 1.0
+"""After this somebody is told that the registry is waited for."""
+HAND_OVER_S: Final = 5.0
+"""A broker that is to end serves on for so long at most, for what its gateways still ask."""
+QUIET_S: Final = 1.0
+LOOK_S: Final = 0.05
+SAID_S: Final = 1.0
+"""The registry has so long to hear that this process drains."""
+HEARD_S: Final = 1.5 * SPREAD_S
+"""In which the others then read it."""
+
+Take = Callable[[int, list[engine.Node], tuple[int, int]], None]
+"""An engine's `placement`."""
+
+
+def tree(where: Registration) -> Tree:
+    """The client of the registry that the spec names; nobody else's library is loaded. Raises `SpecError`."""
+    if where.url == "embedded":
+        from control.registry.embedded import EmbeddedTree
+
+        return EmbeddedTree(Path(where.folder), session_s=where.session_ms / 1000)
+    from control.registry.zookeeper import ZooKeeperTree, servers
+
+    try:
+        return ZooKeeperTree(servers(where.url, session_s=where.session_ms / 1000, **_credentials(where)))
+    except ValueError as error:
+        raise SpecError(f"registry.url: {error}") from None
+
+
+def _credentials(where: Registration) -> dict[str, Any]:
+    if where.auth == "none":
+        return {}
+    try:
+        password = Path(where.password_file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"registry.password_file: {where.password_file}: cannot be read: {error}") from None
+    if where.auth == "digest":
+        return {"digest": f"{where.user}:{password}"}
+    return {"sasl": {"mechanism": "DIGEST-MD5", "username": where.user, "password": password}}
+
+
+class Enrolment:
+    """Made by `enrolled`. Used in one loop."""
+
+    def __init__(self, spec: Spec, directory: Directory, log: structlog.typing.FilteringBoundLogger) -> None:
+        assert spec.registry is not None
+        self.on_registered: Callable[[], None] = lambda: None
+        """Called once, when the map says that this process serves."""
+        self._spec, self._where, self._directory, self._log = spec, spec.registry, directory, log
+        self._take: Take = lambda epoch, nodes, partitions: None
+        self._own = Node(
+            spec.node,
+            spec.role,
+            *spec.link_bind,
+            partition=self._where.partition,
+            state="init",
+            client=self._where.client,
+            public_key=self._where.public_key,
+            admin=spec.admin,
+            version=__version__,
+        )
+        self.registered = False
+        """The map has said so."""
+        self._placed = asyncio.Event()
+        directory.on_snapshot = self._on_snapshot
+
+    # --- its life -------------------------------------------------------------------------------------------------
+
+    async def begin(self) -> Spec:
+        """Wait for the registry, take an epoch and the first map, and give the spec with both. Raises `SpecError`."""
+        spec, where = self._spec, self._where
+        try:
+            identity = await self._directory.identity(where.name, spec.node, spec.epoch - 1)
+            snapshot = await self._directory.known()
+        except (IdentityTaken, TreeError) as error:
+            raise SpecError(f"registry {where.url}: {error}") from None
+        self._own = msgspec.structs.replace(self._own, epoch=identity.epoch)
+        if spec.role in PARTITIONED:
+            of, mine = layer(spec.role), self._first_count
+            if snapshot.counts.get(of, mine) != mine:
+                known = f"{of} has {snapshot.counts[of]} partitions"
+                raise SpecError(f"registry {where.url}: {known}, not {mine} as up.{spec.role}s says")
+        epoch, nodes, partitions = self._placement(snapshot)
+        return msgspec.structs.replace(
+            spec, epoch=identity.epoch, placement_epoch=epoch, nodes=nodes, partitions=partitions
+        )
+
+    def attach(self, take: Take) -> None:
+        """Give every map to this engine from now on, and register. A proxy does so once it serves: only then is it found."""
+        self._take = take
+        if self._spec.role != "proxy":
+            self._announce()
+        self._on_snapshot(self._directory.snapshot)
+
+    def detach(self) -> None:
+        """The engine is to take no more maps."""
+        self._take = lambda epoch, nodes, partitions: None
+
+    def serve(self) -> None:
+        """The engine knows what it must know: others may turn to this process."""
+        if self._own.state == "init":
+            self._own = msgspec.structs.replace(self._own, state="running")
+            if self._spec.role == "proxy":
+                self._announce()
+            else:
+                self._directory.update("running")
+
+    async def hand_over(self, moved: Callable[[], object]) -> None:
+        """Say that this process drains. A broker with a successor then waits until nothing of what `moved` counts grows.
+
+        Without a successor it stays the owner until its end; without the registry nobody would hear of it.
+        """
+        if self._directory.session != "connected" or (self._spec.role == "broker" and not self._has_successor()):
+            return
+        await self._say_draining()
+        if self._spec.role == "broker":
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HAND_OVER_S):
+                    await self._quiet(moved)
+
+    async def leave(self) -> None:
+        """The engine is gone. Who has not yet said that it drains says so now, lest its end be doubted."""
+        if self._directory.session == "connected" and self._own.state == "running":
+            await self._say_draining()
+
+    async def _say_draining(self) -> None:
+        self._own = msgspec.structs.replace(self._own, state="draining")
+        self._directory.update("draining")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SAID_S):
+                await self._directory.settled()
+                await asyncio.sleep(HEARD_S)
+
+    async def _quiet(self, moved: Callable[[], object]) -> None:
+        while self._state(self._directory.snapshot) != "draining":
+            self._placed.clear()
+            await self._placed.wait()
+        before, since = moved(), asyncio.get_running_loop().time()
+        while self._has_successor() and asyncio.get_running_loop().time() < since + QUIET_S:
+            await asyncio.sleep(LOOK_S)
+            if (now := moved()) != before:
+                before, since = now, asyncio.get_running_loop().time()
+
+    def _has_successor(self) -> bool:
+        return any(
+            node.node != self._own.node
+            and (node.partition, node.state, node.cluster) == (self._own.partition, "running", self._own.cluster)
+            for node in self._directory.snapshot.of(self._spec.role)
+        )
+
+    # --- the map --------------------------------------------------------------------------------------------------
+
+    def _announce(self) -> None:
+        self._directory.announce(self._where.name, self._own, self._first_count)
+
+    @property
+    def _first_count(self) -> int:
+        return self._spec.partitions[self._spec.role == "router"]
+
+    def _on_snapshot(self, snapshot: Snapshot) -> None:
+        self._take(*self._placement(snapshot))
+        self._placed.set()
+        if not self.registered and self._said(snapshot) == "running":
+            self.registered = True
+            self.on_registered()
+
+    def _placement(self, snapshot: Snapshot) -> tuple[int, list[engine.Node], tuple[int, int]]:
+        """What the engine takes: this process is always in it, as far as the others know it to be."""
+        own = msgspec.structs.replace(self._own, state=self._state(snapshot))
+        others = [node for node in snapshot.nodes if node.node != own.node]
+        of_brokers, of_routers = self._spec.partitions
+        counts = {layer("broker"): of_brokers, layer("router"): of_routers} | dict(snapshot.counts)
+        whole = Snapshot(snapshot.epoch, tuple(sorted([*others, own], key=lambda node: node.node)), counts)
+        return whole.epoch, whole.entries(MAIN), whole.partitions(MAIN)
+
+    def _state(self, snapshot: Snapshot) -> State:
+        return self._said(snapshot) or self._own.state
+
+    def _said(self, snapshot: Snapshot) -> State | None:
+        """What the map says of this life of this process."""
+        for node in snapshot.nodes:
+            if node.node == self._own.node and node.epoch >= self._own.epoch:
+                return node.state
+        return None
+
+    # --- what it says of itself -----------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """For operators, ready for JSON."""
+        directory = self._directory
+        return {
+            "url": self._where.url,
+            "session": directory.session,
+            "state": self._said(directory.snapshot) or "absent",
+            "placement_epoch": directory.snapshot.epoch,
+            "nodes": {str(node.node): node.state for node in directory.snapshot.nodes},
+            "refused": dict(directory.refused),
+        }
+
+    def placement(self) -> dict[str, Any]:
+        """The map in force, ready for JSON."""
+        snapshot = self._directory.snapshot
+        return {
+            "epoch": snapshot.epoch,
+            "partitions": dict(snapshot.counts),
+            "nodes": msgspec.to_builtins(snapshot.nodes),
+        }
+
+    def counters(self) -> list[tuple[str, str, float]]:
+        """Name, help and value, as an engine has them."""
+        directory = self._directory
+        return [
+            ("registry_sessions_lost", "Sessions with the registry that expired", directory.sessions_lost),
+            ("registry_refused", "Values read from the registry that were not believed", directory.refusals),
+            ("registry_doubted", "Nodes kept although the registry had lost most of their kind", directory.doubts),
+        ]
+
+    def gauges(self) -> list[tuple[str, str, float]]:
+        """Name, help and value, as an engine has them."""
+        connected, snapshot = self._directory.session == "connected", self._directory.snapshot
+        return [
+            ("registry_connected", "1 while there is a session with the registry", float(connected)),
+            ("registry_nodes", "Nodes in the map in force", float(len(snapshot.nodes))),
+            ("placement_epoch", "Maps that this process has taken, the present one included", float(snapshot.epoch)),
+        ]
+
+
+@contextlib.asynccontextmanager
+async def enrolled(
+    spec: Spec, log: structlog.typing.FilteringBoundLogger, waits: Callable[[str], None]
+) -> AsyncIterator[tuple[Spec, Enrolment]]:
+    """The spec with what the registry said, and who keeps it true while the block lasts. Raises `SpecError`.
+
+    `waits` is told when the registry is waited for.
+    """
+    assert spec.registry is not None
+    where = f"the registry {spec.registry.url}"
+
+    def late() -> None:
+        log.warning(f"waits for {where}")
+        waits(where)
+
+    async with Directory(tree(spec.registry), log) as directory:
+        made = Enrolment(spec, directory, log)
+        impatient = asyncio.get_running_loop().call_later(PATIENCE_S, late)
+        try:
+            begun = await made.begin()
+        finally:
+            impatient.cancel()
+        yield begun, made
+        await made.leave()

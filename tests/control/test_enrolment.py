@@ -1,0 +1,301 @@
+"""A role in the registry, without its engine: what it says of itself, which maps the engine is given, when it lets go."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import structlog
+
+from control import enrolment
+from control.enrolment import Enrolment, enrolled, tree
+from control.registry.directory import Directory
+from control.registry.memory import Memory
+from control.registry.places import Count, encode
+from plane.engine import Node as Entry
+from plane.spec import Registration, Spec, SpecError
+from tests.waiting import until
+
+LOG = structlog.get_logger()
+
+
+def spec(number: int, role: str, partition: int = 0, partitions: tuple[int, int] = (1, 1), **where: Any) -> Spec:
+    registration: dict[str, Any] = {
+        "url": "embedded",
+        "folder": "/nowhere",
+        "name": f"muster-{role}-{number}",
+        "partition": partition,
+        "client": None,
+        "public_key": "",
+        "session_ms": 2_000,
+        "auth": "none",
+        "user": "",
+        "password_file": "",
+    }
+    return Spec(
+        instance="muster",
+        role=role,  # type: ignore[arg-type]
+        node=number,
+        epoch=7,
+        bind=None,
+        link_bind=("127.0.0.1", 7_000 + number),
+        admin=("127.0.0.1", 8_000 + number),
+        placement_epoch=0,
+        nodes=[],
+        partitions=partitions,
+        registry=Registration(**registration | where),
+        key_id=1,
+        cluster_secret_file="",
+        name_key_file="",
+        server_key_file=None,
+        reset_secret_file=None,
+        token_file=None,
+        recv_buffer=0,
+        send_buffer=0,
+        arena_bytes=None,
+        payload_bytes=1200,
+        keepalive_ms=None,
+        idle_timeout_ms=None,
+        paced_namespaces=[],
+        faults=None,
+        seed=1,
+        drain_ms=0,
+        log_level="info",
+        log_format="json",
+    )
+
+
+@dataclass
+class Player:
+    """A process with an engine that only notes its maps."""
+
+    enrolment: Enrolment
+    begun: Spec
+    maps: list[tuple[int, list[Entry], tuple[int, int]]] = field(default_factory=list)
+
+    def take(self, *placement: Any) -> None:
+        self.maps.append(placement)
+
+    def states(self) -> dict[int, str]:
+        """By node, in the newest map."""
+        return {entry[0]: entry[5] for entry in self.maps[-1][1]}
+
+
+Begin = Callable[..., Any]
+
+
+@pytest.fixture
+def memory() -> Memory:
+    return Memory()
+
+
+@pytest.fixture
+async def begin(memory: Memory) -> AsyncIterator[Begin]:
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def begun(number: int, role: str, *arguments: Any, serves: bool = True) -> Player:
+            directory = Directory(memory.tree(), LOG, spread_s=0.01, poll_s=60.0, hold_s=0.5)
+            await stack.enter_async_context(directory)
+            made = Enrolment(spec(number, role, *arguments), directory, LOG)
+            player = Player(made, await made.begin())
+            made.attach(player.take)
+            if serves:
+                made.serve()
+            return player
+
+        yield begun
+
+
+async def test_everybody_gets_the_same_map_with_itself_in_it_as_soon_as_it_begins(begin: Begin) -> None:
+    router, broker = await begin(1, "router"), await begin(2, "broker", serves=False)
+    assert router.states()[1] in {"init", "running"}
+    assert broker.states()[2] == broker.begun.nodes[-1][5] == "init"
+    await until(lambda: router.states() == broker.states() == {1: "running", 2: "init"})
+    broker.enrolment.serve()
+    await until(lambda: router.states() == broker.states() == {1: "running", 2: "running"})
+    assert router.maps[-1][1:] == broker.maps[-1][1:]
+    for player in (router, broker):
+        epochs = [epoch for epoch, _, _ in player.maps]
+        assert epochs == sorted(epochs)
+
+
+async def test_it_is_told_once_when_the_map_says_that_it_serves(begin: Begin) -> None:
+    broker = await begin(2, "broker", serves=False)
+    told: list[bool] = []
+    broker.enrolment.on_registered = lambda: told.append(True)
+    await until(lambda: broker.enrolment.status()["state"] == "init")
+    assert not broker.enrolment.registered
+    broker.enrolment.serve()
+    await until(lambda: told)
+    broker.enrolment.serve()
+    await begin(1, "router")
+    await until(lambda: 1 in broker.states())
+    assert told == [True]
+
+
+async def test_a_proxy_is_found_only_once_it_serves(begin: Begin) -> None:
+    router, proxy = await begin(1, "router"), await begin(4, "proxy", serves=False)
+    await begin(3, "gateway")
+    await until(lambda: 3 in router.states())
+    assert 4 not in router.states()
+    assert 4 in proxy.states()
+    proxy.enrolment.serve()
+    await until(lambda: router.states().get(4) == "running")
+
+
+async def test_each_life_has_a_higher_epoch_and_none_below_that_of_the_process(begin: Begin, memory: Memory) -> None:
+    lives = [(await begin(2, "broker")).begun.epoch for _ in range(3)]
+    assert lives == sorted(set(lives))
+    assert min(lives) >= 7
+
+
+async def test_with_the_registry_away_or_empty_the_map_in_force_stays(begin: Begin, memory: Memory) -> None:
+    router, broker = await begin(1, "router"), await begin(2, "broker")
+    await until(lambda: router.states() == broker.states() == {1: "running", 2: "running"})
+    count = len(broker.maps)
+    memory.stop()
+    await until(lambda: broker.enrolment.status()["session"] == "suspended")
+    assert broker.maps[count - 1 :] == [broker.maps[-1]]
+    memory.start()
+    memory.wipe()
+    before = broker.enrolment.status()["placement_epoch"]
+    await until(lambda: broker.enrolment.status()["placement_epoch"] > before)
+    await until(lambda: broker.enrolment.status()["state"] == "running")
+    for player in (router, broker):
+        assert all({entry[0] for entry in nodes} == {1, 2} for _, nodes, _ in player.maps[count:])
+    counts = {name: value for name, _, value in broker.enrolment.counters()}
+    assert counts["registry_sessions_lost"] == 1
+
+
+async def test_numbers_of_partitions_come_from_the_registry_and_must_be_those_configured(
+    begin: Begin, memory: Memory
+) -> None:
+    broker = await begin(2, "broker", 1, (2, 4))
+    assert broker.maps[-1][2] == (2, 4), "those of the start, while nobody said more"
+    await until(lambda: broker.enrolment.status()["state"] == "running")
+    with pytest.raises(SpecError, match=r"broker/main has 2 partitions, not 4 as up\.brokers says"):
+        await begin(6, "broker", 3, (4, 4))
+    router = await begin(1, "router", 0, (4, 4))
+    assert router.begun.partitions == (2, 4)
+    await memory.trees[0].set("/pubsub/broker/main/partition_num", encode(Count(4)))
+    await until(lambda: router.maps[-1][2] == (4, 4))
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_broker_with_a_successor_drains_until_nothing_moves(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enrolment, "QUIET_S", 0.2)
+    one, other = await begin(2, "broker"), await begin(6, "broker")
+    await until(lambda: one.states() == other.states() == {2: "running", 6: "running"})
+    moved = 0
+    ending = asyncio.create_task(one.enrolment.hand_over(lambda: moved))
+    await until(lambda: one.states() == other.states() == {2: "draining", 6: "running"})
+    for _ in range(4):
+        moved += 1
+        await asyncio.sleep(0.1)
+        assert not ending.done()
+    await asyncio.wait_for(ending, 10)
+
+
+@pytest.mark.parametrize("elsewhere", [None, ("broker", 1), ("router", 0)])
+async def test_a_broker_without_a_successor_stays_the_owner(begin: Begin, elsewhere: tuple[str, int] | None) -> None:
+    broker = await begin(2, "broker", 0, (2, 1))
+    if elsewhere is not None:
+        await begin(6, *elsewhere, (2, 1))
+    await until(lambda: len(broker.states()) == 1 + (elsewhere is not None) and broker.enrolment.registered)
+    await broker.enrolment.hand_over(lambda: 0)
+    assert broker.states()[2] == broker.enrolment.status()["state"] == "running"
+
+
+async def test_a_broker_whose_successor_goes_too_waits_no_longer(begin: Begin) -> None:
+    one, other = await begin(2, "broker"), await begin(6, "broker")
+    await until(lambda: one.states() == other.states() == {2: "running", 6: "running"})
+    async with asyncio.timeout(enrolment.HAND_OVER_S):
+        await asyncio.gather(*(each.enrolment.hand_over(iter(range(1 << 30)).__next__) for each in (one, other)))
+
+
+async def test_without_the_registry_an_end_is_not_put_off(begin: Begin, memory: Memory) -> None:
+    one, _ = await begin(2, "broker"), await begin(6, "broker")
+    await until(lambda: one.states() == {2: "running", 6: "running"})
+    memory.stop()
+    await one.enrolment.hand_over(lambda: 0)
+    assert one.states()[2] == "running"
+
+
+async def test_an_engine_that_is_gone_is_given_nothing(begin: Begin) -> None:
+    one = await begin(2, "broker")
+    one.enrolment.detach()
+    count = len(one.maps)
+    other = await begin(1, "router")
+    await until(lambda: len(other.states()) == len(one.enrolment.placement()["nodes"]) == 2)
+    assert len(one.maps) == count
+
+
+# --- the way there ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_registry_that_does_not_answer_is_waited_for_and_named(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory.stop()
+    monkeypatch.setattr(enrolment, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(enrolment, "tree", lambda where: memory.tree())
+    said: list[str] = []
+    async with asyncio.TaskGroup() as tasks:
+
+        async def start() -> int:
+            async with enrolled(spec(2, "broker"), LOG, said.append) as (begun, _):
+                return begun.epoch
+
+        starting = tasks.create_task(start())
+        await until(lambda: said)
+        assert not starting.done()
+        memory.start()
+    assert starting.result() >= 7
+    assert said == ["the registry embedded"]
+
+
+async def test_an_identity_that_is_somebody_elses_ends_the_start_in_one_line(begin: Begin, memory: Memory) -> None:
+    await begin(2, "broker")
+    directory = Directory(memory.tree(), LOG)
+    async with directory:
+        taken = Enrolment(spec(2, "broker", name="another"), directory, LOG)
+        with pytest.raises(SpecError, match="registry embedded: /pubsub/ids: node 2 is muster-broker-2"):
+            await taken.begin()
+
+
+@pytest.mark.parametrize(
+    ("where", "wrong"),
+    [
+        ({"url": "zk://h"}, "registry.url: 'h' in 'zk://h' is not HOST:PORT"),
+        (
+            {"url": "zk://h:1", "auth": "digest", "user": "me", "password_file": "/none"},
+            "registry.password_file: /none",
+        ),
+    ],
+)
+def test_a_registry_that_cannot_be_used_is_said_in_one_line(where: dict[str, Any], wrong: str) -> None:
+    registration = spec(2, "broker", **where).registry
+    assert registration is not None
+    with pytest.raises(SpecError, match=wrong):
+        tree(registration)
+
+
+@pytest.mark.parametrize("auth", ["digest", "sasl"])
+def test_credentials_come_from_their_file_and_stay_out_of_the_spec(tmp_path: Path, auth: str) -> None:
+    file = tmp_path / "password"
+    file.write_text("canary\n")
+    made = spec(2, "broker", url="zk://h:1", auth=auth, user="me", password_file=str(file))
+    assert made.registry is not None
+    assert b"canary" not in msgspec.json.encode(made)
+    found: Any = tree(made.registry)
+    expected = {"digest": "me:canary"} if auth == "digest" else {}
+    assert found._where.digest == expected.get("digest", "")
+    assert dict(found._where.sasl).get("password", "canary") == "canary"
