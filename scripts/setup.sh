@@ -66,9 +66,16 @@ missing_for_tests() {
     missing=
     cargo clippy --version >/dev/null 2>&1 || missing=$(clippy_package)
     for name in redis-server mosquitto nats-server; do have "$name" || missing="$missing $name"; done
+    have mariadbd || missing="$missing mariadb-server"
+    postgresql_there || missing="$missing postgresql"
     have java || missing="$missing default-jre-headless"
     zookeeper_there || have mvn || missing="$missing maven"
     echo $missing
+}
+
+postgresql_there() {
+    set -- /usr/lib/postgresql/*/bin/postgres
+    [ -e "$1" ] || have postgres
 }
 
 zookeeper_there() {

@@ -1,0 +1,61 @@
+"""What a database answers instead of what was asked, in one line and without the password.
+
+By guilt: `Refused` is for people to mend (password, name, a schema of a newer program), `Unavailable` may pass by itself.
+Both are tried again, since either can be mended while the program runs.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+
+class DatabaseError(Exception):
+    """The database did not do it. One line."""
+
+
+class Refused(DatabaseError):
+    """It will not, until somebody mends something."""
+
+
+class Unavailable(DatabaseError):
+    """It cannot now."""
+
+
+class Busy(Unavailable):
+    """Another transaction was in the way: the same again, at once, is right."""
+
+
+# MySQL's numbers, PostgreSQL's states, SQLite's words.
+_BUSY: Final = frozenset({1205, 1213, "40001", "40P01", "55P03", "database is locked"})
+_REFUSED: Final = frozenset(
+    {1044, 1045, 1049, 1142, 1698, "28000", "28P01", "3D000", "42501", "file is not a database"}
+)
+_LINE_MAX: Final = 300
+
+
+def translated(error: BaseException, where: str, password: str | None) -> DatabaseError:
+    """Any error of SQLAlchemy, a driver or the network as one of ours, each naming `where`."""
+    causes = list(_causes(error))
+    codes = {code for cause in causes for code in _codes(cause)}
+    text = " ".join(str(causes[-1]).split()) or type(causes[-1]).__name__
+    if any(isinstance(cause, TimeoutError) for cause in causes):
+        text = "no answer in time"
+    if password:
+        text = text.replace(password, "***")
+    kind = Busy if codes & _BUSY else Refused if codes & _REFUSED else Unavailable
+    return kind(f"{where}: {text[:_LINE_MAX]}")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """From what was raised to what it comes from."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = getattr(cause, "orig", None) or cause.__cause__
+
+
+def _codes(cause: BaseException) -> Iterator[Any]:
+    yield getattr(cause, "sqlstate", None)
+    if cause.args:
+        yield cause.args[0]

@@ -1,0 +1,85 @@
+"""What is kept and what changes it: a gateway's word on a room, and the end of a gateway's life. Knows no database."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+NODE_MAX: Final = (1 << 32) - 1
+EPOCH_MAX: Final = (1 << 32) - 1
+VERSION_MAX: Final = (1 << 63) - 1
+"""What a signed column orders. A gateway's version grows by one with each of its changes and never gets there."""
+ROOM_MAX: Final = (1 << 64) - 1
+PARTITIONS_MAX: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What a gateway, in one life of it, said last of a room: that it wants it, or no more."""
+
+    gateway: int
+    epoch: int
+    room: int
+    check: int
+    """The other half of the hash of the room's name."""
+    version: int
+    present: bool
+
+    def __post_init__(self) -> None:
+        _within("gateway", self.gateway, NODE_MAX)
+        _within("epoch", self.epoch, EPOCH_MAX)
+        _within("room", self.room, ROOM_MAX)
+        _within("check", self.check, ROOM_MAX)
+        _within("version", self.version, VERSION_MAX)
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Whose word it is on what."""
+        return self.gateway, self.room
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """What orders the words on one key: never a clock."""
+        return self.epoch, self.version
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A gateway's life is over, and with it all that it said in this life or an earlier one."""
+
+    gateway: int
+    epoch: int
+
+    def __post_init__(self) -> None:
+        _within("gateway", self.gateway, NODE_MAX)
+        _within("epoch", self.epoch, EPOCH_MAX)
+
+
+Change = Membership | Ended
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """The rooms whose id leaves `index` when divided by `count`, a power of two."""
+
+    count: int = 1
+    index: int = 0
+
+    def __post_init__(self) -> None:
+        if self.count not in {1 << bit for bit in range(PARTITIONS_MAX.bit_length())}:
+            raise ValueError(f"{self.count} partitions: a power of two up to {PARTITIONS_MAX} is wanted")
+        _within("partition", self.index, self.count - 1)
+
+
+def newest(memberships: Iterable[Membership]) -> list[Membership]:
+    """One word for each key, the newest."""
+    kept: dict[tuple[int, int], Membership] = {}
+    for each in memberships:
+        known = kept.get(each.key)
+        if known is None or known.age < each.age:
+            kept[each.key] = each
+    return list(kept.values())
+
+
+def _within(name: str, value: int, most: int) -> None:
+    if not 0 <= value <= most:
+        raise ValueError(f"{name} {value} is not from 0 to {most}")

@@ -1,0 +1,64 @@
+"""Where the database is: a URL as people write it. The password is in nothing that is printed."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+Kind = Literal["sqlite", "mysql", "postgresql"]
+
+FORMS: Final = "sqlite:///PATH, mysql://USER:PASSWORD@HOST:PORT/NAME or postgresql://USER:PASSWORD@HOST:PORT/NAME"
+_KINDS: Final[Mapping[str, Kind]] = {
+    "sqlite": "sqlite",
+    "mysql": "mysql",
+    "mariadb": "mysql",
+    "postgresql": "postgresql",
+    "postgres": "postgresql",
+}
+_DRIVERS: Final[Mapping[Kind, str]] = {
+    "sqlite": "sqlite+aiosqlite",
+    "mysql": "mysql+asyncmy",
+    "postgresql": "postgresql+asyncpg",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A database of one kind."""
+
+    kind: Kind
+    url: URL = field(repr=False)
+
+    def __str__(self) -> str:
+        """The URL without its password."""
+        url = self.url.set(drivername=self.kind)
+        return url.render_as_string(hide_password=True)
+
+    @property
+    def password(self) -> str | None:
+        """What no line may show."""
+        return self.url.password
+
+
+def location(text: str) -> Location:
+    """Read a URL. Raises `ValueError` with what is wrong, in one line, without the password."""
+    shown = re.sub(r"(?<=://)([^/@:]*):[^@]*@", r"\1:***@", text)
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError):
+        raise ValueError(f"{shown!r} is not {FORMS}") from None
+    kind = _KINDS.get(url.drivername)
+    if kind is None:
+        raise ValueError(f"{shown!r} is not {FORMS}")
+    if url.query:
+        raise ValueError(f"{shown!r}: options ({', '.join(sorted(url.query))}) are not taken")
+    if not url.database or url.database == ":memory:":
+        raise ValueError(f"{shown!r} names no {'file' if kind == 'sqlite' else 'database'}")
+    if kind == "sqlite" and (url.host or url.username):
+        raise ValueError(f"{shown!r}: a file has no host; an absolute path is sqlite:////PATH")
+    if kind != "sqlite" and not url.host:
+        raise ValueError(f"{shown!r} names no host")
+    return Location(kind, url.set(drivername=_DRIVERS[kind]))
