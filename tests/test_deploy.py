@@ -1,0 +1,174 @@
+"""What `deploy/` gives to Prometheus and Grafana speaks of metrics and labels that exist, and alarms are explained."""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+
+from control.commands.cluster import DUE, MEMBERSHIPS_MAX
+from control.options import ROLES
+from tests.documents import ROOT, cells
+from tests.promql import Names, Use, names
+
+DASHBOARD: Final[dict[str, Any]] = json.loads((ROOT / "deploy" / "grafana" / "muster.json").read_text())
+RULES_FILE: Final = ROOT / "deploy" / "prometheus" / "muster.rules.yml"
+RULES: Final[dict[str, Any]] = json.loads(re.sub(r"^#.*\n", "", RULES_FILE.read_text()))
+ALARMS: Final[list[dict[str, Any]]] = [rule for group in RULES["groups"] for rule in group["rules"]]
+OPERATIONS: Final = (ROOT / "docs" / "operations.md").read_text()
+HEAD: Final = ("name", "type", "unit", "labels", "reason", "meaning")
+TARGET: Final = frozenset({"job", "instance"})
+"""Labels that Prometheus gives to whatever it scrapes."""
+SINCE_THE_START: Final = frozenset({"muster_udp_gso_refused_total"})
+"""Counters that say what holds for the life of a process."""
+
+
+class Metrics:
+    """What `docs/metrics.md` says, which is what the roles expose: types, labels, and who has them."""
+
+    def __init__(self) -> None:
+        self.types: dict[str, str] = {"up": "gauge"}
+        self.labels: dict[str, frozenset[str]] = {"up": frozenset()}
+        self.roles: defaultdict[str, set[str]] = defaultdict(set)
+        for section in (ROOT / "docs" / "metrics.md").read_text().split("\n## ")[1:]:
+            title = section.partition("\n")[0].lower()
+            roles = set(ROLES) if title == "every role" else set(title.split(", "))
+            assert roles <= set(ROLES)
+            for name, kind, _, labels, _, _ in cells(section, *HEAD):
+                metric = name.strip("`")
+                self.types[metric] = kind
+                self.labels[metric] = frozenset(re.findall(r"`(\w+)`", labels))
+                self.roles[metric] |= roles
+
+
+METRICS: Final = Metrics()
+
+
+def panels() -> Iterator[tuple[str, str]]:
+    """Every expression of the dashboard, with where it stands."""
+    for panel in DASHBOARD["panels"]:
+        for target in panel.get("targets", []):
+            yield panel["title"], target["expr"]
+    for variable in DASHBOARD["templating"]["list"]:
+        if variable["type"] == "query":
+            yield variable["name"], variable["query"]["query"]
+
+
+def alarms() -> Iterator[tuple[str, str]]:
+    return ((alarm["alert"], alarm["expr"]) for alarm in ALARMS)
+
+
+def wrong(use: Use) -> list[str]:
+    """What is wrong with one metric of an expression."""
+    if use.metric not in METRICS.types:
+        return [f"no metric {use.metric}"]
+    found = [f"{use.metric} has no label {name}" for name in use.labels.keys() - METRICS.labels[use.metric] - TARGET]
+    role = use.labels.get("role", "")
+    if role.startswith("=") and not role.startswith("=~") and role[1:] not in METRICS.roles[use.metric]:
+        found.append(f"no {role[1:]} has {use.metric}")
+    counts = METRICS.types[use.metric] == "counter" and use.metric not in SINCE_THE_START
+    if counts != (use.function in {"rate", "increase"}) and use.function != "changes":
+        found.append(f"{use.metric} is a {METRICS.types[use.metric]}, in {use.function}")
+    return found
+
+
+def unknown(said: Names) -> set[str]:
+    """Labels of `by (…)` and their like that no metric of the expression has."""
+    return set(said.listed) - TARGET - {label for use in said.uses for label in METRICS.labels.get(use.metric, ())}
+
+
+@pytest.mark.parametrize(("where", "expression"), [*panels(), *alarms()])
+def test_every_metric_and_label_of_an_expression_exists(where: str, expression: str) -> None:
+    said = names(expression)
+    assert said.uses, where
+    assert [each for use in said.uses for each in wrong(use)] == []
+    assert unknown(said) == set()
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "muster_rate",
+        "rate(muster_ready[5m])",
+        "muster_stalls_total",
+        'muster_ready{site="a"}',
+        'rate(muster_joins_total{role="proxy"}[5m])',
+        "sum by (site) (muster_ready)",
+    ],
+)
+def test_a_name_that_does_not_exist_is_found(expression: str) -> None:
+    said = names(expression)
+    assert any(map(wrong, said.uses)) or unknown(said)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "sum(muster_ready",
+        "muster_ready)",
+        "rat(muster_ready)",
+        "muster_ready[5m]",
+        "rate(muster_ready)",
+        "a{b}",
+        "a ; b",
+    ],
+)
+def test_what_is_no_expression_is_found(expression: str) -> None:
+    with pytest.raises(ValueError):
+        names(expression)
+
+
+def test_names_are_told_from_functions_words_and_labels() -> None:
+    said = names(
+        "max by (role) (rate(a_total{job='x', role=~\"b.*\"}[5m]) / on (node) group_left (c) (d > bool 0)) or e"
+    )
+    assert said.uses == [Use("a_total", {"job": "=x", "role": "=~b.*"}, "rate"), Use("d"), Use("e")]
+    assert said.listed == {"role", "node", "c"}
+
+
+def test_the_dashboard_takes_its_source_as_a_variable_and_has_its_rows() -> None:
+    (source,) = [each for each in DASHBOARD["templating"]["list"] if each["type"] == "datasource"]
+    assert (source["name"], source["query"]) == ("datasource", "prometheus")
+    charts = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+    assert {panel["datasource"]["uid"] for panel in charts} == {"${datasource}"}
+    rows = [panel["title"] for panel in DASHBOARD["panels"] if panel["type"] == "row"]
+    assert rows == ["Overview", "Per role", "Repair and loss", "Overload", "Links", "Process"]
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(ids) == len(set(ids))
+
+
+def test_panels_do_not_lie_upon_each_other() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        columns, lines = range(place["x"], place["x"] + place["w"]), range(place["y"], place["y"] + place["h"])
+        cells_ = {(x, y) for x in columns for y in lines}
+        assert max(columns) < 24
+        assert not cells_ & taken, panel["title"]
+        taken |= cells_
+
+
+def test_every_alarm_has_its_paragraph_and_every_paragraph_its_alarm() -> None:
+    told = [alarm["alert"] for alarm in ALARMS]
+    assert len(told) == len(set(told))
+    assert re.findall(r"^\*\*(Muster\w+)\*\* ", OPERATIONS, re.MULTILINE) == told
+    for alarm in ALARMS:
+        assert alarm["annotations"]["runbook"] == f"docs/operations.md, {alarm['alert']}"
+
+
+@pytest.mark.parametrize("alarm", ALARMS, ids=lambda alarm: alarm["alert"])
+def test_an_alarm_is_whole(alarm: dict[str, Any]) -> None:
+    assert set(alarm) == {"alert", "expr", "for", "labels", "annotations"}
+    assert re.fullmatch(r"\d+[smh]", alarm["for"])
+    assert alarm["labels"] in [{"severity": severity} for severity in ("page", "warning", "info")]
+    said = names(alarm["expr"])
+    has = TARGET | said.listed | {label for use in said.uses for label in METRICS.labels[use.metric]}
+    assert set(re.findall(r"\$labels\.(\w+)", alarm["annotations"]["summary"])) <= has
+
+
+def test_alarms_of_growth_ring_where_the_command_says_that_it_is_due() -> None:
+    expressions = dict(alarms())
+    assert expressions["MusterMembershipsFull"] == f"muster_interest > {DUE} * {MEMBERSHIPS_MAX}"
+    assert expressions["MusterCoreFull"].endswith(f" > {DUE}")
