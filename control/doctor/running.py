@@ -18,6 +18,8 @@ class Trouble(NamedTuple):
 
 
 LAG: Final = "muster_loop_lag_seconds"
+CONNECTED: Final = "muster_registry_connected"
+"""Only of nodes that register."""
 TROUBLE: Final[Mapping[str, Trouble]] = {
     "muster_stalls_total": Trouble(
         1, "loops stood still for over 0.5 s", "cores of their own; look for who takes them, and at steal above"
@@ -42,6 +44,15 @@ TROUBLE: Final[Mapping[str, Trouble]] = {
     ),
     "muster_gaps_unrepaired_total": Trouble(
         1, "gaps came as a repair did not", "look at loss between broker and gateway: `muster top` shows drops"
+    ),
+    "muster_registry_refused_total": Trouble(
+        1, "the registry had values that cannot be", "who may write there; the log names path and cause"
+    ),
+    "muster_registry_doubted_total": Trouble(
+        1, "most of a role vanished from the registry at once", "whether it lost its data"
+    ),
+    "muster_registry_sessions_lost_total": Trouble(
+        1, "sessions with the registry were lost", "look at stalls, or a longer session_ms"
     ),
     "muster_dropped_full_total": Trouble(1, "rooms or publishers did not fit", "`muster cluster show` says what grows"),
     "muster_refused_full_total": Trouble(1, "rooms did not fit", "`muster cluster show` says what grows"),
@@ -74,6 +85,9 @@ def nodes(processes: Sequence[Process], readings: Readings) -> list[Finding]:
             )
         elif state != "ready":
             found.append(fail("nodes", f"{process.name} is {state}", "its log says what it waits for"))
+        if readings[process.node].values.get(CONNECTED) == 0:
+            text = f"{process.name} has no session with the registry; the last map stays in force"
+            found.append(warn("nodes", text, "look at ZooKeeper, and the way there"))
         if process.restarts:
             text = f"{process.name} was started again {process.restarts} times"
             found.append(warn("nodes", text, "its log says why it ended"))
