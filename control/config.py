@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 import msgspec
 
@@ -28,6 +28,8 @@ NOT_KEYS: Final = frozenset({FILE_VARIABLE, "MUSTER_BENCH_LOOPBACK"})
 DEFAULT: Final = "default"
 ADDRESS: Final = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<v4>[0-9.]+)):(?P<port>[0-9]{1,5})")
 PORT_MAX: Final = 65_535
+FILE_BYTES_MAX: Final = 1 << 20
+"""Of the file, which may be a device or a pipe without end."""
 NAMESPACE: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 
 KeyPath = tuple[str, ...]
@@ -124,12 +126,16 @@ def address_text(host: str, port: int) -> str:
 
 def _from_file(file: Path) -> dict[KeyPath, Value]:
     try:
-        tree = tomllib.loads(file.read_text(encoding="utf-8"))
+        with file.open("rb") as stream:
+            content = stream.read(FILE_BYTES_MAX + 1)
+        if len(content) > FILE_BYTES_MAX:
+            raise ConfigError(f"{file}: is longer than {FILE_BYTES_MAX >> 20} MiB, which no configuration is")
+        tree = tomllib.loads(content.decode())
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{file}: is not UTF-8 text") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, tables in tables without end
         raise ConfigError(f"{file}: is not TOML: {error}") from None
     return {path: Value(raw, str(file)) for path, raw in _flatten(tree, Config, (), str(file))}
 
@@ -198,6 +204,12 @@ def _child(kind: Any, path: KeyPath, where: str) -> Any:
     return fields[path[-1]]
 
 
+def _choices(kind: Any) -> tuple[Any, ...]:
+    """All that a key may be, where that is a list."""
+    plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    return get_args(plain) if get_origin(plain) is Literal else ()
+
+
 def _close(name: str, names: Iterable[str]) -> str:
     match = difflib.get_close_matches(name, list(names), 1)
     return f"; did you mean {match[0]}?" if match else ""
@@ -227,7 +239,9 @@ def _build(layers: Mapping[KeyPath, Value]) -> Config:
         try:
             node[path[-1]] = msgspec.convert(value.raw, kind, strict=not value.text)
         except msgspec.ValidationError as error:
-            raise ConfigError(f"{value.origin}: {dotted(path)} = {value.raw!r}: {error}") from None
+            choices = ", ".join(repr(choice) for choice in _choices(kind))
+            wrong = f"is none of {choices}" if choices else str(error)
+            raise ConfigError(f"{value.origin}: {dotted(path)} = {value.raw!r}: {wrong}") from None
     config = msgspec.convert(tree, Config)
     msgspec.structs.force_setattr(config, "namespaces", MappingProxyType(dict(config.namespaces)))
     msgspec.structs.force_setattr(config.faults, "links", MappingProxyType(dict(config.faults.links)))

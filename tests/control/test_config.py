@@ -83,6 +83,11 @@ def test_the_result_is_frozen(tmp_path: Path) -> None:
         ('[admin]\nhost = "0.0.0.0"', ["admin.host"]),
         ("[faults]\nloss = 2.0", ["faults.loss"]),
         ("[gateway", ["not TOML"]),
+        ("x = " + "[" * 20_000, ["not TOML"]),
+        ("x = " + "9" * 20_000, ["not TOML"]),
+        ("#" * ((1 << 20) + 1), ["longer than 1 MiB"]),
+        ('[log]\nformat = "xml"', ["log.format = 'xml'", "none of 'json', 'text'"]),
+        ('[namespaces.a]\nflow = "fast"', ["namespaces.a.flow", "none of 'live', 'paced'"]),
         ("[up]\ngateways = 0", ["up.gateways = 0", ">= 1"]),
         ("[up]\nproxies = 65", ["up.proxies = 65", "<= 64"]),
         ('[up]\nbrokers = "3x2"', ["up.brokers", "3 partitions", "power of two from 1 to 256"]),
@@ -147,6 +152,11 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "latin.toml").write_bytes(b"# \xe9")
     with pytest.raises(ConfigError, match=r"latin\.toml: is not UTF-8"):
         load(tmp_path / "latin.toml", {})
+
+
+def test_a_file_without_end_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"/dev/zero: is longer than"):
+        load(Path("/dev/zero"), {})
 
 
 def test_the_file_is_searched_in_the_documented_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
