@@ -34,6 +34,7 @@ PIPED_WIDTH = 120
 app = typer.Typer(
     name="bench",
     help="Measure this machine, Muster and its peers: ratios of one interleaved run, never absolute figures.",
+    epilog="Example: muster bench peers --quick",
     no_args_is_help=True,
 )
 
@@ -86,7 +87,7 @@ class Options:
 Measure = Callable[[Options, Progress, str], tuple[Case, ...]]
 
 
-@app.command()
+@app.command(epilog="Example: muster bench limits --quick")
 def limits(
     json: Json = False,
     check: Check = False,
@@ -107,7 +108,7 @@ def _limits(options: Options, progress: Progress, _label: str) -> tuple[Case, ..
     )
 
 
-@app.command()
+@app.command(epilog="Example: muster bench peers --json > peers.json")
 def peers(
     json: Json = False,
     check: Check = False,
@@ -144,7 +145,7 @@ def _beside_peers(
     )
 
 
-@app.command()
+@app.command(epilog="Example: muster bench paced --json > paced.json")
 def paced(
     json: Json = False,
     check: Check = False,
@@ -178,7 +179,7 @@ def _found_peers(kinds: Sequence[type[Peer]]) -> list[Peer]:
     return found
 
 
-@app.command()
+@app.command(epilog="Example: muster bench receive --quick")
 def receive(
     json: Json = False,
     check: Check = False,
@@ -198,7 +199,7 @@ def _receive(options: Options, progress: Progress, _label: str) -> tuple[Case, .
     )
 
 
-@app.command()
+@app.command(epilog="Example: muster bench overload --json > overload.json")
 def overload(
     json: Json = False,
     check: Check = False,
@@ -218,7 +219,7 @@ def _overload(options: Options, progress: Progress, _label: str) -> tuple[Case, 
     )
 
 
-@app.command()
+@app.command(epilog="Example: muster bench memory --quick")
 def memory(
     json: Json = False,
     check: Check = False,
@@ -238,7 +239,7 @@ def _memory(options: Options, progress: Progress, _label: str) -> tuple[Case, ..
     )
 
 
-@app.command()
+@app.command(epilog="Example: muster bench hops --quick")
 def hops(
     json: Json = False,
     check: Check = False,
@@ -258,7 +259,7 @@ def _hops(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]
     )
 
 
-@app.command()
+@app.command(epilog="Example: muster bench fanout --quick")
 def fanout(
     json: Json = False,
     check: Check = False,
@@ -278,7 +279,7 @@ def _fanout(options: Options, progress: Progress, _label: str) -> tuple[Case, ..
     )
 
 
-@app.command()
+@app.command(epilog="Example: muster bench table peers.json paced.json overload.json")
 def table(
     files: Annotated[
         list[Path], typer.Argument(exists=True, dir_okay=False, help="What `--json` printed, a file each.")

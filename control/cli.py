@@ -18,13 +18,24 @@ from control.errors import FAILURE, USAGE, UserError
 app: Final = typer.Typer(
     name="muster",
     help="Rooms over UDP: what a client publishes reaches every member.",
+    epilog="Example: muster up --demo",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
 )
-rooms_app: Final = typer.Typer(help="The rooms of the running instance.", no_args_is_help=True)
-cluster_app: Final = typer.Typer(help="The nodes of the running instance, layer by layer.", no_args_is_help=True)
-config_app: Final = typer.Typer(help="The configuration: check it, show it, document it.", no_args_is_help=True)
+rooms_app: Final = typer.Typer(
+    help="The rooms of the running instance.", epilog="Example: muster rooms ls", no_args_is_help=True
+)
+cluster_app: Final = typer.Typer(
+    help="The nodes of the running instance, layer by layer.",
+    epilog="Example: muster cluster show",
+    no_args_is_help=True,
+)
+config_app: Final = typer.Typer(
+    help="The configuration: check it, show it, document it.",
+    epilog="Example: muster config check",
+    no_args_is_help=True,
+)
 app.add_typer(rooms_app, name="rooms")
 app.add_typer(cluster_app, name="cluster")
 app.add_typer(config_app, name="config")
@@ -39,7 +50,7 @@ Nodes = Annotated[int | None, typer.Option(metavar="NODES", help="How many to ru
 Grid = Annotated[str | None, typer.Option(metavar="PARTITIONSxREPLICAS", help="How many to run: 2x2, or 2 for 2x1.")]
 
 
-@app.command()
+@app.command(epilog="Example: muster up --demo --gateways 2 --brokers 2x2")
 def up(
     config: ConfigFile = None,
     demo: Annotated[bool, typer.Option("--demo", help="Run the demo room and show it, a line a second.")] = False,
@@ -89,7 +100,7 @@ def up(
     return common.run(run(config, flags, demo=demo, seconds=for_, as_json=json))
 
 
-@app.command()
+@app.command(epilog="Example: muster sub sports:final --count 10")
 def sub(
     room: Annotated[str, typer.Argument(metavar="ROOM")],
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many messages.")] = None,
@@ -103,7 +114,7 @@ def sub(
     return common.run(subscribe(common.place(config), room, count, json))
 
 
-@app.command()
+@app.command(epilog="Example: echo hello | muster pub sports:final")
 def pub(room: Annotated[str, typer.Argument(metavar="ROOM")], config: ConfigFile = None) -> int:
     """Publish every line of stdin as a message, and wait until all are acknowledged."""
     from control.commands import common
@@ -112,7 +123,7 @@ def pub(room: Annotated[str, typer.Argument(metavar="ROOM")], config: ConfigFile
     return common.run(publish(common.place(config), room))
 
 
-@app.command()
+@app.command(epilog="Example: muster status --json")
 def status(json: Json = False, config: ConfigFile = None) -> int:
     """Show the running instance and its roles; exit code 1 if one does not serve."""
     from control.commands.status import show
@@ -120,7 +131,7 @@ def status(json: Json = False, config: ConfigFile = None) -> int:
     return show(config, json)
 
 
-@app.command()
+@app.command(epilog="Example: muster doctor")
 def doctor(json: Json = False, config: ConfigFile = None) -> int:
     """Check this machine, the configuration and the running instance; each finding with the line that mends it.
 
@@ -131,7 +142,7 @@ def doctor(json: Json = False, config: ConfigFile = None) -> int:
     return show(config, json)
 
 
-@rooms_app.command("ls")
+@rooms_app.command("ls", epilog="Example: muster rooms ls --limit 20")
 def rooms_ls(
     offset: Annotated[int, typer.Option(min=0, max=(1 << 32) - 1, help="Rooms to pass over.")] = 0,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Rooms to show.")] = 100,
@@ -144,7 +155,7 @@ def rooms_ls(
     return ls(config, offset, limit, json)
 
 
-@rooms_app.command("show")
+@rooms_app.command("show", epilog="Example: muster rooms show sports:final --json")
 def rooms_show(
     room: Annotated[str, typer.Argument(metavar="ROOM")], json: Json = False, config: ConfigFile = None
 ) -> int:
@@ -154,7 +165,7 @@ def rooms_show(
     return show(config, room, json)
 
 
-@cluster_app.command("show")
+@cluster_app.command("show", epilog="Example: muster cluster show --watch")
 def cluster_show(
     json: Json = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show it anew every second, until Ctrl-C.")] = False,
@@ -167,7 +178,7 @@ def cluster_show(
     return common.run(show(config, json, watch))
 
 
-@app.command()
+@app.command(epilog="Example: muster top --sort cpu")
 def top(
     sort: Annotated[
         Column, typer.Option("--sort", help="Order the nodes by this, greatest first; as they stand without.")
@@ -184,7 +195,7 @@ def top(
     return common.run(show(config, sort, once=once, seconds=for_, as_json=json))
 
 
-@config_app.command("check")
+@config_app.command("check", epilog="Example: muster config check --config muster.toml")
 def config_check(config: ConfigFile = None) -> int:
     """Read file and environment and say what is wrong; exit code 78 if something is."""
     from control.commands.config import check
@@ -192,7 +203,7 @@ def config_check(config: ConfigFile = None) -> int:
     return check(config)
 
 
-@config_app.command("show")
+@config_app.command("show", epilog="Example: muster config show --origin")
 def config_show(
     origin: Annotated[bool, typer.Option("--origin", help="Also where each value came from.")] = False,
     json: Json = False,
@@ -204,7 +215,7 @@ def config_show(
     return show(config, origin, json)
 
 
-@config_app.command("docs")
+@config_app.command("docs", epilog="Example: muster config docs > configuration.md")
 def config_docs() -> int:
     """Print the page of all keys, in Markdown."""
     from control.commands.config import docs
@@ -212,7 +223,7 @@ def config_docs() -> int:
     return docs()
 
 
-@app.command()
+@app.command(epilog="Example: muster version --json")
 def version(json: Json = False) -> int:
     """Print the version."""
     from muster import __version__
