@@ -91,6 +91,7 @@ class Examination:
         return {
             "instance": self._instance,
             "instance folder": lambda: machine.folder(probe.place(self._place.path)),
+            "registry": self._registry,
             "ports": self._ports,
             "IPv6": self._ipv6,
             "buffers": self._buffers,
@@ -119,6 +120,18 @@ class Examination:
         runs = ok("instance", f"{record.name} {record.version}, process {record.pid}")
         readings = read_all(record.processes, ANSWER_S, at_once=len(record.processes))
         return [runs, *running.judged(record, __version__, readings)]
+
+    def _registry(self) -> list[Finding]:
+        url = self._config.registry.url
+        if not url.startswith("zk://"):
+            return []
+        from control.registry.zookeeper import servers  # kazoo, and only here
+
+        found: dict[str, str] = {}
+        for server in servers(url).hosts.split(","):
+            host, _, port = server.rpartition(":")
+            found[server] = probe.reached(host.strip("[]"), int(port))
+        return [network.registry(found)]
 
     def _ports(self) -> list[Finding]:
         found: list[Finding] = []

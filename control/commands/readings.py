@@ -91,10 +91,15 @@ def read(process: Process, timeout_s: float = common.HTTP_S) -> Reading:
         _, status = common.get(process, "/api/v1/status", timeout_s)
         _, page = common.fetch(process, "/metrics", timeout_s)
     except UserError as error:
-        return Reading(time.monotonic(), NO_ANSWER, {}, error)
+        return Reading(time.monotonic(), silent(process), {}, error)
     families = text_string_to_metric_families(page.decode())
     values = {sample.name: sample.value for family in families for sample in family.samples}
     return Reading(time.monotonic(), status["state"], values, status=status)
+
+
+def silent(process: Process) -> str:
+    """The state of a node that does not answer."""
+    return f"waits for {process.waits}" if process.waits else NO_ANSWER
 
 
 def name_silent(now: Readings) -> int:

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from control.commands import common
+from control.commands.readings import silent
 from control.config import address_text
 from control.errors import UserError
 
@@ -19,8 +20,7 @@ def show(config_file: Path | None, as_json: bool) -> int:
         try:
             _, answer = common.get(process, "/api/v1/status")
         except UserError as error:
-            state = f"waits for {process.waits}" if process.waits else "no answer"
-            answer = {"role": process.role, "node": process.node, "state": state, "error": str(error)}
+            answer = {"role": process.role, "node": process.node, "state": silent(process), "error": str(error)}
         known = {"name": process.name, "partition": process.partition, "restarts": process.restarts}
         roles.append({**answer, **known, "admin": f"http://{address_text(*process.admin)}"})
     healthy = all(role["state"] == "ready" for role in roles)

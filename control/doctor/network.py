@@ -105,6 +105,17 @@ def ipv6(works: bool, wanted_by: Sequence[str]) -> Finding:
     return ok("IPv6", "not on this machine; nothing configured asks for it")
 
 
+def registry(reached: Mapping[str, str]) -> Finding:
+    """The ZooKeepers of the configuration, each with why it took no connection; empty where it took one."""
+    away = [f"{server} ({why})" for server, why in reached.items() if why]
+    if not away:
+        return ok("registry", f"{', '.join(reached)} take connections")
+    mend = "start them, or look at the way there; registry.url names them"
+    if len(away) == len(reached):
+        return fail("registry", f"nothing answers: {', '.join(away)}", mend)
+    return warn("registry", f"of {len(reached)} servers these take no connection: {', '.join(away)}", mend)
+
+
 def ports(kernels: str, reserved: str, binds: Mapping[str, range]) -> list[Finding]:
     """Ports that the kernel may give to any socket, another's while a node is away. `binds`: the configured, by key."""
     low, high = map(int, kernels.split())

@@ -83,6 +83,9 @@ def nodes(processes: Sequence[Process], readings: Readings) -> list[Finding]:
             found.append(
                 fail("nodes", f"{process.name} does not answer", f"its log; kill {process.pid} starts it anew")
             )
+        elif process.waits:
+            mend = "look at the registry: registry.url, and whether it runs"
+            found.append(fail("nodes", f"{process.name} {state}", mend))
         elif state != "ready":
             found.append(fail("nodes", f"{process.name} is {state}", "its log says what it waits for"))
         if readings[process.node].values.get(CONNECTED) == 0:

@@ -66,6 +66,19 @@ def test_a_port_that_somebody_else_has_fails(muster: Command) -> None:
     assert taken["text"].startswith(f"gateway.bind: 127.0.0.1:{port} is in use by another process")
 
 
+def test_a_registry_that_nobody_serves_fails(muster: Command) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as there, socket.socket() as away:
+        away.bind(("127.0.0.1", 0))  # and does not listen
+        ports = [each.getsockname()[1] for each in (there, away)]
+        one = ",".join(f"127.0.0.1:{port}" for port in ports)
+        (warned,) = [
+            each for each in findings(muster, MUSTER_REGISTRY__URL=f"zk://{one}/a") if each["check"] == "registry"
+        ]
+        assert warned["level"] == "warn"
+        none = findings(muster, code=1, MUSTER_REGISTRY__URL=f"zk://127.0.0.1:{ports[1]}/a")
+    assert [each["level"] for each in none if each["check"] == "registry"] == ["fail"]
+
+
 def test_a_folder_that_cannot_be_made_fails(muster: Command, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     found = findings(muster, code=1, MUSTER_INSTANCE__DIR=str(tmp_path / "file" / "below"))

@@ -3,7 +3,7 @@
 import pytest
 
 from control.doctor.finding import Level
-from control.doctor.network import Offload, backlog, buffers, ipv6, offload, ports, udp_errors
+from control.doctor.network import Offload, backlog, buffers, ipv6, offload, ports, registry, udp_errors
 
 NAMES = "InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors InCsumErrors IgnoredMulti MemErrors"
 
@@ -81,3 +81,10 @@ def test_a_port_that_the_kernel_may_give_away_can_be_reserved() -> None:
     (more,) = ports(kernels, "8080,40000-40001\n", {"proxy.bind": range(40001, 40003)})
     assert '"8080,40000-40001,40002"' in more.mend
     assert ports(kernels, "40000-40009", {"proxy.bind": range(40001, 40003)})[0].level == "ok"
+
+
+def test_a_registry_fails_when_none_of_its_servers_takes_connections() -> None:
+    assert registry({"a:1": "", "b:1": ""}).level == "ok"
+    some = registry({"a:1": "", "b:1": "Connection refused"})
+    assert (some.level, some.text) == ("warn", "of 2 servers these take no connection: b:1 (Connection refused)")
+    assert registry({"a:1": "timed out"}).level == "fail"

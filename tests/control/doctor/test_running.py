@@ -47,10 +47,13 @@ def test_who_does_not_serve_fails_and_who_was_started_again_is_told() -> None:
     said = all_say()
     said[3], said[4] = reading(state="not ready"), Reading(0.0, NO_ANSWER, {})
     said[1], said[7] = reading({CONNECTED: 0.0}), reading({CONNECTED: 1.0})
-    again = [msgspec.structs.replace(each, restarts=2) if each.name == "broker" else each for each in STANDING]
+    said[2] = Reading(0.0, "waits for the registry zk://h:1/a", {})
+    other = {"broker": {"restarts": 2, "waits": "the registry zk://h:1/a"}}
+    again = [msgspec.structs.replace(each, **other.get(each.name, {})) for each in STANDING]
     found = {finding.text: finding.level for finding in nodes(again, said)}
     assert found == {
         "router has no session with the registry; the last map stays in force": "warn",
+        "broker waits for the registry zk://h:1/a": "fail",
         "broker was started again 2 times": "warn",
         "gateway is not ready": "fail",
         "proxy does not answer": "fail",
