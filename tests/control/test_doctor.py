@@ -19,6 +19,7 @@ from control.options import Config
 from tests.control.command import Command
 
 MENDED = {"warn", "fail"}
+TRIES = 20
 
 
 def findings(muster: Command, *words: str, code: int | None = None, **environment: str) -> list[dict[str, Any]]:
@@ -86,11 +87,15 @@ def test_a_folder_that_cannot_be_made_fails(muster: Command, tmp_path: Path) -> 
     assert folder["level"] == "fail"
 
 
+def answered(found: list[dict[str, Any]]) -> bool:
+    """Whether a fake engine had the time to tell of its buffers: one second, which is short under load."""
+    return any(each["text"].startswith("too small: ") for each in found)
+
+
 def test_a_running_instance_is_asked_and_a_node_that_stands_still_fails(muster: Command) -> None:
     with muster.up("--gateways", "2"):
-        told = findings(muster)
+        told = next(filter(answered, (findings(muster) for _ in range(TRIES))))
         assert {"nodes", "buffers in use", "counters"} <= {each["check"] for each in told}
-        assert any(each["text"].startswith("too small: ") for each in told)  # as the fake engines say
         pids = {role["name"]: role["pid"] for role in json.loads(muster("status", "--json").stdout)["roles"]}
         os.kill(pids["gateway-1"], signal.SIGSTOP)
         try:
@@ -110,10 +115,10 @@ def test_what_does_not_end_is_said_to_and_held_up_by_nothing() -> None:
     def breaks() -> list[Finding]:
         raise UserError("no such thing")
 
-    found = examined({"one": hangs, "two": breaks, "three": lambda: [ok("three", "fine")]}, 0.2)
+    found = examined({"one": hangs, "two": breaks, "three": lambda: [ok("three", "fine")]}, 2.0)
     never.set()
     assert [(each.check, each.level) for each in found] == [("one", "warn"), ("two", "warn"), ("three", "ok")]
-    assert [each.text for each in found[:2]] == ["did not end within 0.2 s", "could not be checked: no such thing"]
+    assert [each.text for each in found[:2]] == ["did not end within 2 s", "could not be checked: no such thing"]
 
 
 def test_a_file_of_the_kernel_that_is_not_there_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
