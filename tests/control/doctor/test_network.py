@@ -49,6 +49,11 @@ def test_losses_of_ipv6_count_too_and_damage_and_want_of_memory_are_told_apart()
     assert [finding.text[:8] for finding in found] == ["4 of 207", "3 of 207", "2 datagr"]
 
 
+def test_damage_alone_is_no_full_buffer() -> None:
+    found = udp_errors(snmp(1000, 0, 50, 5, 0, 0, 50, 0, 0), "")
+    assert [(finding.level, finding.text[:11]) for finding in found] == [("ok", "0 of 1,050 "), ("warn", "50 of 1,050")]
+
+
 @pytest.mark.parametrize(
     ("tried", "levels"),
     [
