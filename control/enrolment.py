@@ -6,7 +6,7 @@ the last map stays in force. Knows no engine, only where maps go.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,10 +23,12 @@ from plane.spec import Registration, Spec, SpecError
 
 PATIENCE_S: Final = 1.0
 """After this somebody is told that the registry is waited for."""
-HAND_OVER_S: Final = 5.0
+HAND_OVER_S: Final = 6.0
 """A broker that is to end serves on for so long at most, for what its gateways still ask."""
 QUIET_S: Final = 1.0
 LOOK_S: Final = 0.05
+FRESH_S: Final = 0.5
+"""A gateway that had acknowledged everything so long ago does not stand still."""
 SAID_S: Final = 1.0
 """The registry has so long to hear that this process drains."""
 HEARD_S: Final = 1.5 * SPREAD_S
@@ -128,18 +130,22 @@ class Enrolment:
             else:
                 self._directory.update("running")
 
-    async def hand_over(self, moved: Callable[[], object]) -> None:
-        """Say that this process drains. A broker with a successor then waits until nothing of what `moved` counts grows.
+    async def hand_over(self, moved: Callable[[], object], in_flight: Callable[[], Mapping[int, int]]) -> None:
+        """Say that this process drains. A broker with a successor then waits until its gateways have everything.
 
-        Without a successor it stays the owner until its end; without the registry nobody would hear of it.
+        That is when nothing of what `moved` counts has grown for a while, though all of them are linked and acknowledge what
+        they are sent: `in_flight` says by peer how many datagrams they have not. Without a successor it stays the owner to
+        its end; without the registry nobody would hear of it.
         """
         if self._directory.session != "connected" or (self._spec.role == "broker" and not self._has_successor()):
             return
         await self._say_draining()
         if self._spec.role == "broker":
+            began = asyncio.get_running_loop().time()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HAND_OVER_S):
-                    await self._quiet(moved)
+                    await self._quiet(moved, in_flight)
+            self._log.info("handed over", seconds=round(asyncio.get_running_loop().time() - began, 3))
 
     async def leave(self) -> None:
         """The engine is gone. Who has not yet said that it drains says so now, lest its end be doubted."""
@@ -154,15 +160,21 @@ class Enrolment:
                 await self._directory.settled()
                 await asyncio.sleep(HEARD_S)
 
-    async def _quiet(self, moved: Callable[[], object]) -> None:
+    async def _quiet(self, moved: Callable[[], object], in_flight: Callable[[], Mapping[int, int]]) -> None:
         while self._state(self._directory.snapshot) != "draining":
             self._placed.clear()
             await self._placed.wait()
-        before, since = moved(), asyncio.get_running_loop().time()
-        while self._has_successor() and asyncio.get_running_loop().time() < since + QUIET_S:
+        loop = asyncio.get_running_loop()
+        before, since, clear = moved(), loop.time(), dict[int, float]()
+        while self._has_successor():
             await asyncio.sleep(LOOK_S)
-            if (now := moved()) != before:
-                before, since = now, asyncio.get_running_loop().time()
+            now, flying = loop.time(), in_flight()
+            if (counted := moved()) != before:
+                before, since = counted, now
+            clear |= {node: now for node, count in flying.items() if not count}
+            gateways = [node.node for node in self._directory.snapshot.of("gateway") if node.state == "running"]
+            if now >= since + QUIET_S and all(now < clear.get(node, 0.0) + FRESH_S for node in gateways):
+                return
 
     def _has_successor(self) -> bool:
         return any(

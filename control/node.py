@@ -124,12 +124,16 @@ def _join(server: Server, enrolment: "Enrolment") -> None:
 
 
 async def _hand_over(server: Server, enrolment: "Enrolment", end: asyncio.Event, stop: asyncio.Event) -> None:
+    def moved() -> list[int]:
+        return [value for name, _, value in server.engine.counters() if name.startswith(MOVED)]
+
+    def in_flight() -> dict[int, int]:
+        return {link["node"]: link["in_flight"] for link in server.engine.status()["links"]}
+
     await end.wait()
     server.draining = True
     try:
-        await enrolment.hand_over(
-            lambda: [value for name, _, value in server.engine.counters() if name.startswith(MOVED)]
-        )
+        await enrolment.hand_over(moved, in_flight)
     finally:
         stop.set()
 

@@ -44,7 +44,7 @@ READY_EACH_S: Final = 1.0
 STARTS_MAX: Final = 3
 DRAIN_MS: Final = 1_000
 KILL_S: Final = 2.0
-LEAVE_S: Final = 8.0
+LEAVE_S: Final = 10.0
 """More where there is a registry: a broker hands its rooms over first, and an end is said there."""
 WRITE_AGAIN_S: Final = 1.0
 LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}

@@ -194,13 +194,37 @@ async def test_a_broker_with_a_successor_drains_until_nothing_moves(
     monkeypatch.setattr(enrolment, "QUIET_S", 0.2)
     one, other = await begin(2, "broker"), await begin(6, "broker")
     await until(lambda: one.states() == other.states() == {2: "running", 6: "running"})
-    moved = 0
-    ending = asyncio.create_task(one.enrolment.hand_over(lambda: moved))
+    asked = 0
+
+    def moved() -> int:
+        nonlocal asked
+        asked += 1
+        return min(asked, 20)
+
+    ending = asyncio.create_task(one.enrolment.hand_over(moved, dict))
     await until(lambda: one.states() == other.states() == {2: "draining", 6: "running"})
-    for _ in range(4):
-        moved += 1
-        await asyncio.sleep(0.1)
-        assert not ending.done()
+    await asyncio.wait_for(ending, 20)
+    assert asked > 20
+
+
+@pytest.mark.parametrize("stands_still", [{}, {3: 5}])
+async def test_a_broker_that_drains_waits_for_a_gateway_that_does_not_answer(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch, stands_still: dict[int, int]
+) -> None:
+    monkeypatch.setattr(enrolment, "QUIET_S", 0.1)
+    one, *_ = await begin(2, "broker"), await begin(6, "broker"), await begin(3, "gateway")
+    await until(lambda: one.states() == {2: "running", 3: "running", 6: "running"})
+    in_flight, asked = stands_still, 0
+
+    def flying() -> dict[int, int]:
+        nonlocal asked
+        asked += 1
+        return in_flight
+
+    ending = asyncio.create_task(one.enrolment.hand_over(lambda: 0, flying))
+    await until(lambda: asked > 10)
+    assert not ending.done()
+    in_flight = {3: 0}
     await asyncio.wait_for(ending, 10)
 
 
@@ -210,7 +234,7 @@ async def test_a_broker_without_a_successor_stays_the_owner(begin: Begin, elsewh
     if elsewhere is not None:
         await begin(6, *elsewhere, (2, 1))
     await until(lambda: len(broker.states()) == 1 + (elsewhere is not None) and broker.enrolment.registered)
-    await broker.enrolment.hand_over(lambda: 0)
+    await broker.enrolment.hand_over(lambda: 0, dict)
     assert broker.states()[2] == broker.enrolment.status()["state"] == "running"
 
 
@@ -218,14 +242,14 @@ async def test_a_broker_whose_successor_goes_too_waits_no_longer(begin: Begin) -
     one, other = await begin(2, "broker"), await begin(6, "broker")
     await until(lambda: one.states() == other.states() == {2: "running", 6: "running"})
     async with asyncio.timeout(enrolment.HAND_OVER_S):
-        await asyncio.gather(*(each.enrolment.hand_over(iter(range(1 << 30)).__next__) for each in (one, other)))
+        await asyncio.gather(*(each.enrolment.hand_over(iter(range(1 << 30)).__next__, dict) for each in (one, other)))
 
 
 async def test_without_the_registry_an_end_is_not_put_off(begin: Begin, memory: Memory) -> None:
     one, _ = await begin(2, "broker"), await begin(6, "broker")
     await until(lambda: one.states() == {2: "running", 6: "running"})
     memory.stop()
-    await one.enrolment.hand_over(lambda: 0)
+    await one.enrolment.hand_over(lambda: 0, dict)
     assert one.states()[2] == "running"
 
 

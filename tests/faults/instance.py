@@ -115,6 +115,8 @@ class Instance:
         """For commands that mean this instance."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
         mine = {"MUSTER_CONFIG": str(self.config), "MUSTER_INSTANCE__DIR": str(self.folder.path)}
+        if registry := os.environ.get("MUSTERTEST_REGISTRY"):
+            mine["MUSTER_REGISTRY__URL"] = registry
         return kept | mine | {"NO_COLOR": "1", "COLUMNS": "200"}
 
     def command(self, *words: str, **options: Any) -> subprocess.Popen[bytes]:
