@@ -18,7 +18,8 @@ import uvicorn
 from control import metrics
 from plane.server import Server
 
-if TYPE_CHECKING:  # loaded only where there is a registry
+if TYPE_CHECKING:  # loaded only where there is a database, or a registry
+    from control.database.keeper import Keeper
     from control.enrolment import Enrolment
 
 ROOMS_PAGE: Final = 100
@@ -34,11 +35,18 @@ Answer = tuple[int, str, bytes]
 class Admin:
     """The ASGI application. `about` is what the process says of itself; its engine and its enrolment say the rest."""
 
-    def __init__(self, server: Server, about: Mapping[str, Any], enrolment: "Enrolment | None" = None) -> None:
-        self._server, self._enrolment = server, enrolment
+    def __init__(
+        self,
+        server: Server,
+        about: Mapping[str, Any],
+        enrolment: "Enrolment | None" = None,
+        keeper: "Keeper | None" = None,
+    ) -> None:
+        self._server, self._enrolment, self._keeper = server, enrolment, keeper
         self._about = dict(about)
+        counted: list[metrics.Counted] = [each for each in (enrolment, keeper) if each is not None]
         labels = str(about["role"]), int(about["node"])
-        self._metrics = metrics.registry(server, *labels, str(about["version"]), enrolment)
+        self._metrics = metrics.registry(server, *labels, str(about["version"]), *counted)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -62,7 +70,8 @@ class Admin:
             return 200, metrics.CONTENT_TYPE, metrics.text(self._metrics)
         if path == "/api/v1/status":
             registry = {} if self._enrolment is None else {"registry": self._enrolment.status()}
-            return _json(200, {**self._about, **self._server.status(), **registry})
+            database = {} if self._keeper is None else {"database": self._keeper.status()}
+            return _json(200, {**self._about, **self._server.status(), **registry, **database})
         if path == "/api/v1/placement" and self._enrolment is not None:
             return _json(200, self._enrolment.placement())
         if path == "/api/v1/rooms":

@@ -65,6 +65,13 @@ def up(
         str | None,
         typer.Option(metavar="URL", help="Where nodes register: embedded, or zk://HOST:PORT,HOST:PORT/PATH."),
     ] = None,
+    database: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Where routers keep memberships: sqlite:///PATH, mysql://USER@HOST/NAME or postgresql://USER@HOST/NAME.",
+        ),
+    ] = None,
     loss: Chance = None,
     duplicate: Chance = None,
     reorder: Chance = None,
@@ -85,6 +92,7 @@ def up(
         "up.routers": routers,
         "up.proxies": proxies,
         "registry.url": registry,
+        "database.url": database,
         "faults.loss": chance("--loss", loss),
         "faults.duplicate": chance("--duplicate", duplicate),
         "faults.reorder": chance("--reorder", reorder),
@@ -93,7 +101,7 @@ def up(
         "faults.jitter_ms": jitter_ms,
     }
     flags = {
-        key: (value, "--" + ("registry" if key == "registry.url" else key.partition(".")[2].replace("_", "-")))
+        key: (value, "--" + key.removesuffix(".url").rpartition(".")[2].replace("_", "-"))
         for key, value in wanted.items()
         if value is not None
     }

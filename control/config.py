@@ -265,6 +265,8 @@ def _check(config: Config, layers: Mapping[KeyPath, Value]) -> None:
         raise fail(("up",), f"{len(seats)} nodes are more than the {layout.NODES_MAX} that one machine is asked to run")
     if fault := _fault_of(config.registry):
         raise fail(("registry", fault[0]), fault[1])
+    if wrong := _wrong_database(config.database.url):
+        raise fail(("database", "url"), wrong)
     links: dict[KeyPath, str] = {}
     for role in ROLES:
         section = config.role(role)
@@ -296,6 +298,21 @@ def _check(config: Config, layers: Mapping[KeyPath, Value]) -> None:
     for link in config.faults.links:
         if link not in LINKS:
             raise fail(("faults", "links", link), f"no such link{_close(link, LINKS) or f': one of {sorted(LINKS)}'}")
+
+
+def _wrong_database(url: str) -> str | None:
+    """What is wrong with where the database is."""
+    if not url:
+        return None
+    try:
+        from control.database.url import location  # SQLAlchemy, and only here
+    except ImportError as error:
+        return f"{error.name} is not installed; to mend: pip install 'muster-server[database]'"
+    try:
+        where = location(url)
+    except ValueError as error:
+        return str(error)
+    return None if where.password is None else "a password is not taken here; put it into database.password_file"
 
 
 def _fault_of(registry: Registry) -> tuple[str, str] | None:

@@ -33,7 +33,7 @@ class Counted(Protocol):
 class EngineCollector(Collector):
     """Asks one server's engine. Collected in the server's own loop, so nothing is locked."""
 
-    def __init__(self, server: Server, role: str, node: int, version: str, more: Counted | None = None) -> None:
+    def __init__(self, server: Server, role: str, node: int, version: str, *more: Counted) -> None:
         self._server, self._version, self._more = server, version, more
         self._labels = {"role": role, "node": str(node)}
 
@@ -55,9 +55,9 @@ class EngineCollector(Collector):
             ("loop_lag_seconds", "Longest delay of the event loop since the last scrape", server.engine.take_late()),
         ]
         yield from self._families(GaugeMetricFamily, gauges)
-        if self._more is not None:
-            yield from self._families(CounterMetricFamily, self._more.counters())
-            yield from self._families(GaugeMetricFamily, self._more.gauges())
+        for each in self._more:
+            yield from self._families(CounterMetricFamily, each.counters())
+            yield from self._families(GaugeMetricFamily, each.gauges())
 
     def _families(
         self,
@@ -75,10 +75,10 @@ class EngineCollector(Collector):
         yield from families.values()
 
 
-def registry(server: Server, role: str, node: int, version: str, more: Counted | None = None) -> CollectorRegistry:
+def registry(server: Server, role: str, node: int, version: str, *more: Counted) -> CollectorRegistry:
     """The engine's metrics, those of its process, and `more`."""
     made = CollectorRegistry()
-    made.register(EngineCollector(server, role, node, version, more))
+    made.register(EngineCollector(server, role, node, version, *more))
     ProcessCollector(namespace="muster", registry=made)
     return made
 

@@ -1,6 +1,6 @@
 """Writes `docs/metrics.md` from what the roles of a running instance expose: `python -m control.metrics_docs`.
 
-The instance is to have a registry, so that nothing is missing.
+The instance is to have a registry and a database, so that nothing is missing.
 """
 
 import sys
@@ -17,13 +17,13 @@ from control.options import ROLES
 HEAD: Final = """\
 # Metrics
 
-<!-- Written by `python -m control.metrics_docs` while `muster up --registry embedded` runs; edit the counters in core/. -->
+<!-- Written by `python -m control.metrics_docs` while `muster up --registry embedded --database URL` runs; edit core/. -->
 
 Every role serves `/metrics` for Prometheus on its admin port, on loopback; `muster status` names the ports. Counters count
 from the start of the process and are 0 where nothing happened. What a count without a unit is of, its meaning begins with.
 What was dropped, refused, withheld or given up is counted by the reason in its name. `muster_process_…` and
 `muster_build_info` have no labels `role` and `node`. Only where nodes register are there `muster_registry_…` and
-`muster_placement_epoch`.
+`muster_placement_epoch`, only where there is a database `muster_database_…`.
 """
 UNITS: Final = {"bytes": "bytes", "seconds": "seconds", "fds": "descriptors"}
 

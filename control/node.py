@@ -26,7 +26,8 @@ from plane import main as plane
 from plane.server import Server
 from plane.spec import Spec, SpecError, read
 
-if TYPE_CHECKING:  # loaded only where there is a registry
+if TYPE_CHECKING:  # loaded only where there is a database, or a registry
+    from control.database.keeper import Keeper
     from control.enrolment import Enrolment
 
 PR_SET_PDEATHSIG: Final = 1
@@ -90,7 +91,8 @@ async def serve(
         "addresses": server.engine.addresses(),
         "faults": spec.faults,
     }
-    http = admin.http(admin.Admin(server, about, enrolment))
+    keeper = None if spec.database is None else _keep(spec, server, log)
+    http = admin.http(admin.Admin(server, about, enrolment, keeper))
     serving = asyncio.create_task(http.serve(sockets=[admin.listen(spec.admin)]))
     if spec.faults:
         log.warning("FAULTS ARE INJECTED ON PURPOSE", faults=spec.faults)
@@ -99,7 +101,8 @@ async def serve(
             log.warning("the kernel gave a smaller receive buffer", asked=asked, effective=effective)
     log.info("started", addresses=server.engine.addresses(), admin=spec.admin, epoch=spec.epoch)
     try:
-        await server.run(stop, spec.drain_ms / 1000)
+        async with contextlib.nullcontext() if keeper is None else keeper:
+            await server.run(stop, spec.drain_ms / 1000)
     finally:
         if handing_over is not None and enrolment is not None:
             enrolment.detach()
@@ -107,6 +110,13 @@ async def serve(
         http.end()
         await serving
     log.info("ended")
+
+
+def _keep(spec: Spec, server: Server, log: structlog.typing.FilteringBoundLogger) -> "Keeper":
+    """Who keeps a router's memberships in the database. Raises `SpecError`."""
+    from control.database.keeper import keeper
+
+    return keeper(spec, server.engine, log)
 
 
 def _join(server: Server, enrolment: "Enrolment") -> None:

@@ -139,6 +139,25 @@ class Registry(Section, frozen=True):
     ] = ""
 
 
+class Database(Section, frozen=True):
+    """Where routers keep which gateway wants which room, so that one that starts knows it before all gateways told it.
+
+    Needs the extra `database` of `muster-server`. Nothing waits for it, and without it nothing else changes.
+    """
+
+    url: Annotated[
+        str,
+        key(
+            "`sqlite:///PATH` (a second slash before an absolute one), `mysql://USER@HOST:PORT/NAME` or "
+            "`postgresql://USER@HOST:PORT/NAME`",
+            "empty: none; gateways tell their rooms anyhow",
+        ),
+    ] = ""
+    password_file: Annotated[
+        str, key("File with the password of that user, one line", "no secret is in a list of keys")
+    ] = ""
+
+
 class RoleOptions(Section, frozen=True):
     """What every role's process has."""
 
@@ -271,6 +290,7 @@ class Config(Section, frozen=True):
     cluster: Cluster = Cluster()
     up: Up = Up()
     registry: Registry = Registry()
+    database: Database = Database()
     gateway: Gateway = Gateway()
     proxy: Proxy = Proxy()
     broker: Broker = Broker()

@@ -35,7 +35,7 @@ from control.registry.places import layer
 from control.registry.server import STATE, RegistryServer
 from muster import __version__, _core
 from muster.instance import start_time
-from plane.spec import Fault, Registration, Spec, secret
+from plane.spec import Fault, Kept, Registration, Spec, secret
 
 NODE_COMMAND: Final = (sys.executable, "-m", "control.node")
 READY_S: Final = 20.0
@@ -191,6 +191,7 @@ class Supervisor:
             nodes=[] if registration else placement.entries(),
             partitions=placement.partitions(),
             registry=registration,
+            database=self._kept(seat),
             key_id=config.cluster.key_id,
             cluster_secret_file=config.cluster.secret_file or str(self.folder.cluster_secret),
             name_key_file=str(self.folder.name_key),
@@ -224,6 +225,17 @@ class Supervisor:
             auth=registry.auth,
             user=registry.user,
             password_file=registry.password_file and str(Path(registry.password_file).expanduser().absolute()),
+        )
+
+    def _kept(self, seat: Seat) -> Kept | None:
+        database = self.config.database
+        if not database.url or seat.role != "router":
+            return None
+        return Kept(
+            url=database.url,
+            password_file=database.password_file and str(Path(database.password_file).expanduser().absolute()),
+            cluster=self.config.instance.name,
+            partition=seat.partition,
         )
 
     async def _until_ready(self) -> None:

@@ -38,6 +38,16 @@ class Registration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     password_file: str
 
 
+class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where a router keeps memberships; the control plane's business."""
+
+    url: str
+    password_file: str
+    cluster: str
+    """Whose memberships they are."""
+    partition: int
+
+
 class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One role of one node, for one start. Addresses are (host, port)."""
 
@@ -56,6 +66,8 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """Of brokers and of routers."""
     registry: Registration | None = None
     """With it, epoch and placement come from the registry; what stands here is the least epoch and the first partitions."""
+    database: Kept | None = None
+    """Of a router."""
     key_id: int
     cluster_secret_file: str
     name_key_file: str

@@ -35,6 +35,9 @@ def show(config_file: Path | None, as_json: bool) -> int:
         console.print(Text.assemble(("FAULTS ARE INJECTED ON PURPOSE", "bold red"), ", as the configuration says"))
     if record.registry:
         console.print(f"registry {record.registry}: {_connected(roles)}")
+    for role in roles:
+        if database := role.get("database"):
+            console.print(f"database {database['url']}, {role['name']}: {_kept(database)}", soft_wrap=True)
     table = Table(box=None, pad_edge=False)
     for column in ("name", "partition", "node", "state", "restarts", "epoch", "pid", "address", "admin"):
         table.add_column(column)
@@ -52,6 +55,14 @@ def show(config_file: Path | None, as_json: bool) -> int:
         table.add_row(*(str(cell) for cell in cells), addresses, role["admin"])
     console.print(table)
     return 0 if healthy else 1
+
+
+def _kept(database: dict[str, Any]) -> str:
+    """How a router stands with its database, in words."""
+    start = database["warm_start"]
+    if database["connected"]:
+        return f"{start}; {database['written']} changes written, {database['waiting']} wait"
+    return f"{start}; not written, {database['waiting']} changes wait: {database['error'] or 'no answer yet'}"
 
 
 def _connected(roles: list[dict[str, Any]]) -> str:

@@ -31,7 +31,7 @@ LEFT_S: Final = 600
 """For so long a row says that a room is wanted no more. An older word that comes later than this would count again."""
 BUSY_MAX: Final = 8
 BUSY_S: Final = 0.05
-DISPOSE_S: Final = 2.0
+DISPOSE_S: Final = 0.5
 
 _READ: Final = tuple(memberships.c[name] for name in ("room_reversed", "gateway", "epoch", "version", "name_check"))
 
@@ -173,6 +173,7 @@ class Store:
         except DatabaseError:
             raise
         except Exception as error:
+            self._open = False  # what comes back may be another one
             raise translated(error, self.where, self._location.password) from error
 
 

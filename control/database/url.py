@@ -37,6 +37,10 @@ class Location:
         url = self.url.set(drivername=self.kind)
         return url.render_as_string(hide_password=True)
 
+    def identified(self, password: str) -> "Location":
+        """The same with this password."""
+        return Location(self.kind, self.url.set(password=password))
+
     @property
     def password(self) -> str | None:
         """What no line may show."""

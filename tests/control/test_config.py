@@ -146,6 +146,14 @@ def test_a_registry_that_cannot_be_meant_is_one_line(tmp_path: Path, keys: str, 
     assert wrong in refusal(tmp_path, f"[registry]\n{keys}\n")
 
 
+def test_a_database_that_cannot_be_meant_is_one_line(tmp_path: Path) -> None:
+    line = refusal(tmp_path, '[database]\nurl = "mysql://me@db"\n')
+    assert "database.url: 'mysql://me@db' names no database" in line
+    line = refusal(tmp_path, '[database]\nurl = "mysql://me:s3cret@db/rooms"\n')
+    assert "database.url: a password is not taken here; put it into database.password_file" in line
+    assert "s3cret" not in line
+
+
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"absent\.toml: cannot be read: No such file"):
         load(tmp_path / "absent.toml", {})

@@ -21,7 +21,7 @@ def test_what_operators_are_told_to_watch_exists() -> None:
 
 def test_every_metric_of_every_role_is_in_the_documents_and_no_other(make: Make) -> None:
     instance = make()
-    with instance.running("--registry", "embedded"):
+    with instance.running("--registry", "embedded", "--database", f"sqlite:///{instance.folder.path}.db"):
         pages = {role: instance.get(role, "/metrics") for role in ROLES}
         nodes = {role: instance.process(role).node for role in ROLES}
     for role, page in pages.items():
@@ -32,5 +32,5 @@ def test_every_metric_of_every_role_is_in_the_documents_and_no_other(make: Make)
             mine = f'role="{role}"' in name and f'node="{nodes[role]}"' in name
             assert mine or name.startswith(("muster_process_", "muster_build_info{")), name
     assert PAGE.read_text() == markdown(pages), (
-        "while an instance with a registry runs: .venv/bin/python -m control.metrics_docs > docs/metrics.md"
+        "while an instance with a registry and a database runs: .venv/bin/python -m control.metrics_docs > docs/metrics.md"
     )

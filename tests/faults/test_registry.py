@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 import pytest
 
-import muster
 from control.registry import frames
 from control.registry.embedded import EmbeddedTree
 from control.registry.server import STATE
@@ -25,47 +24,13 @@ from tests.control.registry.zookeeper import ZooKeeper
 from tests.faults.conftest import Make
 from tests.faults.instance import Instance
 from tests.faults.ledger import Ledger
+from tests.faults.load import PATIENT_S, came, nothing_lost, under_load
 from tests.waiting import until
 
 SEVERAL = {"brokers": "1x2", "routers": "1x2"}
 ROOMS = [f"room-{number}" for number in range(12)]
-MEMBERS = 4
 RATE = 400.0
-PATIENT_S = 30.0
 SOAK_S = float(os.environ.get("MUSTERTEST_SOAK_S", "120"))
-
-
-@contextlib.asynccontextmanager
-async def under_load(instance: Instance, ledger: Ledger) -> AsyncIterator[None]:
-    """Members and a publisher while the block lasts; then everything has arrived, or was announced as missing."""
-    path = instance.folder.path
-    async with (
-        ledger.members(path, MEMBERS),
-        muster.connect(path, gateways=[], timeout=60) as client,
-        asyncio.TaskGroup() as tasks,
-    ):
-        publishing = tasks.create_task(ledger.publish_steadily(client, 1, 100))
-        await until(lambda: all(seat.items for seat in ledger.seats), PATIENT_S)
-        yield
-        await came(ledger)
-        ledger.stop.set()
-        await publishing
-        await ledger.settle()
-
-
-async def came(ledger: Ledger) -> None:
-    """Wait until every member has something that was published after this."""
-    mark = ledger.mark()
-    await until(lambda: ledger.reached(mark), PATIENT_S)
-
-
-def nothing_lost(ledger: Ledger) -> None:
-    """Every member has every message, once, each publisher's in order; a stream may have ended for another.
-
-    What a reader on a starved machine is too slow for, it is told.
-    """
-    ledger.check()
-    assert set(ledger.gaps()) <= {"ended", "slow"}
 
 
 def told(instance: Instance, *words: str) -> subprocess.CompletedProcess[str]:

@@ -296,6 +296,32 @@ impl Interest {
         Taken::News
     }
 
+    /// What somebody remembers of a gateway's life, and no gateway has confirmed: it stands until all is known of the room, and
+    /// never against what a source tells. Whether it stands now.
+    pub fn hint(&mut self, (gateway, epoch): (u32, u32), membership: &Membership, changes: &mut Vec<Change>) -> bool {
+        let (hash, full) = (self.hash, self.views.len() >= NODES_MAX);
+        match self.views.get(&gateway) {
+            Some(view) if view.epoch > epoch => return false,
+            Some(view) if view.epoch < epoch && !(view.feeds.is_empty() && view.wholes.is_empty()) => return false,
+            Some(view) if view.epoch < epoch => self.drop_view(gateway, changes),
+            None if full => return false,
+            _ => {}
+        }
+        let view = self.views.entry(gateway).or_insert_with(|| View {
+            epoch,
+            rooms: HashMap::with_hasher(hash),
+            wholes: Vec::new(),
+            feeds: Vec::new(),
+        });
+        let room = membership.room;
+        if !membership.present || view.whole_of(room).is_some() || view.rooms.contains_key(&room) {
+            return false;
+        }
+        put(view, gateway, membership, changes);
+        self.len += 1;
+        true
+    }
+
     /// A source tells no more; what it had not told whole counts as far as it came.
     pub fn leave(&mut self, source: u32) {
         for view in self.views.values_mut() {
@@ -346,6 +372,17 @@ impl Interest {
                 version: known.version,
                 present: true,
             })
+    }
+
+    /// What a gateway said of a room that it wants.
+    pub fn known(&self, gateway: u32, room: u64) -> Option<Membership> {
+        let known = self.views.get(&gateway)?.rooms.get(&room)?;
+        Some(Membership {
+            room,
+            check: known.check,
+            version: known.version,
+            present: true,
+        })
     }
 
     /// The second half of the hash of the name by which a gateway wants a room, if it does.
@@ -479,6 +516,41 @@ mod tests {
     }
 
     #[test]
+    fn a_hint_stands_until_the_gateway_has_told_all_and_never_against_it() {
+        let (mut interest, mut changes) = (interest(), Vec::new());
+        assert!(interest.hint((1, 1), &said(10, 1, true), &mut changes));
+        assert!(interest.hint((1, 1), &said(11, 2, true), &mut changes));
+        assert!(
+            !interest.hint((1, 0), &said(12, 9, true), &mut changes),
+            "of an earlier life"
+        );
+        assert_eq!((interest.wanted(), interest.len()), (vec![(1, 10), (1, 11)], 2));
+        assert!(!interest.is_loaded(1, Scope::ALL));
+        let told = snapshot(&mut interest, 7, 4, &[(11, 2), (13, 3)]);
+        let told: Vec<_> = told.iter().map(|change| (change.room, change.present)).collect();
+        assert_eq!(told, [(13, true), (10, false)]);
+        assert!(!interest.hint((1, 1), &said(10, 1, true), &mut changes), "it is known");
+        assert!(
+            !interest.hint((1, 2), &said(10, 1, true), &mut changes),
+            "no source said so"
+        );
+        assert_eq!((interest.wanted(), interest.len()), (vec![(1, 11), (1, 13)], 2));
+    }
+
+    #[test]
+    fn hints_of_a_later_life_take_the_place_of_others_and_a_life_that_begins_ends_them() {
+        let (mut interest, mut changes) = (interest(), Vec::new());
+        interest.hint((1, 1), &said(10, 1, true), &mut changes);
+        interest.hint((1, 2), &said(11, 1, true), &mut changes);
+        assert_eq!((interest.wanted(), interest.len()), (vec![(1, 11)], 1));
+        assert!(interest.begin(7, (1, 3), (Scope::ALL, 0), &mut changes));
+        assert_eq!((interest.wanted(), interest.len()), (vec![], 0));
+        interest.hint((2, 1), &said(10, 1, true), &mut changes);
+        interest.gone(2, 1, Scope::ALL, &mut changes);
+        assert_eq!((interest.gateways().count(), interest.len()), (1, 0));
+    }
+
+    #[test]
     fn a_part_of_a_gateways_rooms_may_be_gone() {
         let (mut interest, mut changes) = (interest(), Vec::new());
         for index in 0..2 {
@@ -581,6 +653,13 @@ mod tests {
                 let teller = &mut tellers[source as usize];
                 let at = teller.at;
                 match (&mut teller.names, teller.scope) {
+                    _ if step == 1 => {
+                        // What was once true may be remembered at any time.
+                        let past = truth(&toggles, draw as usize % (toggles.len() + 1));
+                        for (room, version) in past {
+                            interest.hint(LIFE, &said(room, version, true), &mut changes);
+                        }
+                    }
                     _ if step == 0 => {
                         interest.leave(source);
                         *teller = Teller::default();

@@ -19,6 +19,7 @@ pub mod handshake;
 pub mod hash;
 pub mod homes;
 pub mod interest;
+pub mod kept;
 pub mod limits;
 pub mod links;
 pub mod log;

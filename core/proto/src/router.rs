@@ -12,6 +12,7 @@ use crate::door::{Door, DoorKey};
 use crate::handshake::{ClusterKeys, ResetSecret};
 use crate::hash::KeyedState;
 use crate::interest::{Change, Interest, Taken};
+use crate::kept::Kept;
 use crate::limits::{GATEWAY_LEASE, NODES_MAX, ROOMS_MAX};
 use crate::links::{LinkChange, Links};
 use crate::machine::{Arrival, Entropy, Inbox, Machine, Micros, Outbox};
@@ -25,6 +26,9 @@ use crate::wire::{Code, Frames, Role};
 
 /// How long a new router waits for gateways that the placement names before it says that it knows all there is to know.
 pub const SETTLE: Micros = 1_000_000;
+
+/// A gateway and its epoch.
+type Life = (u32, u32);
 
 /// How a router is set up.
 pub struct RouterConfig {
@@ -90,6 +94,10 @@ pub struct Router {
     links: Links,
     interest: Interest,
     gateways: BTreeMap<u32, Seen>,
+    /// Gateways of which only hints are known, in whole or in part.
+    hinted: BTreeSet<u32>,
+    /// What a database is to learn, if there is one.
+    kept: Option<Kept>,
     sources: BTreeMap<u32, Source>,
     listeners: BTreeMap<u32, Listener>,
     /// Datagrams so far that brought what had to be passed on.
@@ -116,6 +124,8 @@ impl Router {
             links: Links::new(door, config.cluster, crate::gateway::LINK_SOCKET),
             interest: Interest::new(hash),
             gateways: BTreeMap::new(),
+            hinted: BTreeSet::new(),
+            kept: None,
             sources: BTreeMap::new(),
             listeners: BTreeMap::new(),
             burst: 0,
@@ -167,6 +177,85 @@ impl Router {
 
     pub fn links(&self) -> &Links {
         &self.links
+    }
+
+    /// From now on, remembers for `take_kept` what changes, at most so many rooms at a time.
+    pub fn keep(&mut self, max: usize) {
+        let hash = KeyedState::new(self.node.secret_u64(), self.node.secret_u64());
+        self.kept = Some(Kept::new(max, hash));
+    }
+
+    /// How much waits to be taken, and how much had no place.
+    pub fn kept(&self) -> (usize, u64) {
+        self.kept.as_ref().map_or((0, 0), |kept| (kept.len(), kept.dropped))
+    }
+
+    /// Takes lives that ended, to be forgotten first, and what is true now of at most `limit` of the rooms that changed, each
+    /// with the gateway's life.
+    pub fn take_kept(&mut self, limit: usize) -> (Vec<Life>, Vec<(Life, Membership)>) {
+        let Router { kept, interest, .. } = self;
+        let Some(kept) = kept else {
+            return (Vec::new(), Vec::new());
+        };
+        let mut taken = Vec::new();
+        for _ in 0..limit {
+            let Some(((gateway, room), version)) = kept.take() else {
+                break;
+            };
+            // Of a life that is over and that no other followed, its end tells.
+            if let Some(epoch) = interest.epoch_of(gateway) {
+                let known = interest.known(gateway, room);
+                let left = Membership {
+                    room,
+                    check: 0,
+                    version,
+                    present: false,
+                };
+                taken.push(((gateway, epoch), known.unwrap_or(left)));
+            }
+        }
+        (kept.take_ended(), taken)
+    }
+
+    /// Takes what a database remembers of a gateway's life, as a hint: it stands until the gateway has told its rooms, or until
+    /// it was away for as long as any other. How many stand now.
+    pub fn hint(&mut self, now: Micros, life: (u32, u32), memberships: &[Membership]) -> usize {
+        let (own, (node, epoch)) = (self.scope(), life);
+        self.changes.clear();
+        let mut taken = Vec::new();
+        for membership in memberships.iter().filter(|membership| own.has(membership.room)) {
+            let place = self.interest.len() < self.rooms_max;
+            if place && self.interest.hint(life, membership, &mut self.changes) {
+                taken.push(membership);
+            }
+        }
+        if taken.is_empty() {
+            return 0;
+        }
+        self.gateways.entry(node).or_insert_with(|| Seen::away(now));
+        self.hinted.insert(node);
+        let Router {
+            links,
+            listeners,
+            counters,
+            ..
+        } = self;
+        for listener in listeners.values_mut().filter(|listener| !listener.peer) {
+            let Some(scope) = own.meet(listener.scope) else {
+                continue;
+            };
+            let rooms = taken.iter().filter(|membership| scope.has(membership.room));
+            let offset = hint_to(
+                now,
+                links,
+                listener.slot,
+                (node, epoch, scope),
+                rooms.map(|each| **each),
+                counters,
+            );
+            listener.told = offset.unwrap_or(listener.told);
+        }
+        taken.len()
     }
 
     /// The rooms of this router's partition.
@@ -290,9 +379,16 @@ impl Router {
 
     fn begin(&mut self, now: Micros, source: u32, life: (u32, u32), snapshot: (Scope, u64)) {
         self.changes.clear();
+        let before = self.interest.epoch_of(life.0);
         if !self.interest.begin(source, life, snapshot, &mut self.changes) {
             self.counters.dropped_stale_epoch += 1;
             return;
+        }
+        if before != Some(life.1) {
+            self.hinted.remove(&life.0);
+            if let (Some(kept), Some(over)) = (&mut self.kept, life.1.checked_sub(1)) {
+                kept.end(life.0, over);
+            }
         }
         // Whose link nobody has ends like one whose link was lost.
         self.gateways.entry(life.0).or_insert_with(|| Seen::away(now));
@@ -308,6 +404,7 @@ impl Router {
         }
         self.changes.clear();
         let taken = self.interest.apply(source, life, membership, &mut self.changes);
+        self.note(membership.version);
         let (brokers, peers) = match taken {
             Taken::Stale => {
                 self.counters.dropped_stale_epoch += 1;
@@ -356,6 +453,8 @@ impl Router {
             self.counters.dropped_stale_epoch += 1;
             return true;
         }
+        self.note(snapshot.1);
+        self.hinted.remove(&life.0);
         self.counters.snapshots_received += 1;
         let (node, _) = life;
         // A broker knows no more than we did, unless we had fallen behind: then only all that we know tells it what is gone.
@@ -373,6 +472,13 @@ impl Router {
         true
     }
 
+    /// What changed just now is for the database to learn.
+    fn note(&mut self, version: u64) {
+        if let Some(kept) = &mut self.kept {
+            kept.note(&self.changes, version);
+        }
+    }
+
     /// Tells a listener all that is known of a gateway, at once, so that nothing comes in between.
     fn tell(&mut self, now: Micros, listener: u32, node: u32) {
         let Router {
@@ -380,12 +486,21 @@ impl Router {
             interest,
             listeners,
             counters,
+            hinted,
+            placement,
+            node: me,
             ..
         } = self;
         let Some(listener) = listeners.get_mut(&listener) else {
             return;
         };
         let Some(epoch) = interest.epoch_of(node) else { return };
+        let own = placement.scope(me.me.node).meet(listener.scope);
+        if let Some(scope) = own.filter(|_| hinted.contains(&node) && !listener.peer) {
+            let rooms = interest.rooms_of(node, scope);
+            let offset = hint_to(now, links, listener.slot, (node, epoch, scope), rooms, counters);
+            listener.told = offset.unwrap_or(listener.told);
+        }
         for (scope, version) in interest.wholes(node) {
             let Some(scope) = scope.meet(listener.scope) else {
                 continue;
@@ -607,6 +722,10 @@ impl Router {
             self.counters.gateways_expired += 1;
             self.changes.clear();
             self.interest.gone(node, epoch, Scope::ALL, &mut self.changes);
+            self.hinted.remove(&node);
+            if let Some(kept) = &mut self.kept {
+                kept.end(node, epoch);
+            }
             let own = self.scope();
             for listener in self.listeners.values().filter(|listener| !listener.peer) {
                 if let Some(scope) = listener.scope.meet(own) {
@@ -616,6 +735,35 @@ impl Router {
             }
         }
     }
+}
+
+/// Tells a broker of rooms that no gateway has confirmed: a snapshot that begins and does not end, so that it takes nothing away
+/// and nothing counts as whole by it. The offset of the last record.
+fn hint_to(
+    now: Micros,
+    links: &mut Links,
+    slot: u32,
+    (node, epoch, scope): (u32, u32, Scope),
+    rooms: impl Iterator<Item = Membership>,
+    counters: &mut RouterCounters,
+) -> Option<u64> {
+    let begin = Record::GatewayBegin {
+        node,
+        epoch,
+        scope,
+        version: 0,
+    };
+    let mut offset = links.record(now, slot, &begin);
+    for membership in rooms {
+        counters.memberships_sent += 1;
+        let told = Record::GatewayMembership {
+            node,
+            epoch,
+            membership,
+        };
+        offset = links.record(now, slot, &told).or(offset);
+    }
+    offset
 }
 
 impl Seen {
@@ -704,8 +852,7 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_router_without_place_refuses_rooms_until_there_is_some() {
+    fn router() -> Router {
         let me = Identity {
             node: 1,
             role: Role::Router,
@@ -720,19 +867,82 @@ mod tests {
             },
             reset_secret: [1; 32],
         };
-        let mut router = Router::new(config, 1, Box::new(Zeros));
+        Router::new(config, 1, Box::new(Zeros))
+    }
+
+    fn said(room: u64, version: u64, present: bool) -> Membership {
+        let check = if present { 1 } else { 0 };
+        Membership {
+            room,
+            check,
+            version,
+            present,
+        }
+    }
+
+    /// A gateway tells all its rooms.
+    fn snapshot(router: &mut Router, life: (u32, u32), version: u64, rooms: &[(u64, u64)]) {
+        router.begin(0, life.0, life, (Scope::ALL, version));
+        for (room, version) in rooms {
+            router.membership(0, life.0, life, &said(*room, *version, true));
+        }
+        assert!(router.end(0, life.0, life, (Scope::ALL, version), true));
+    }
+
+    #[test]
+    fn a_database_learns_what_changed_once_and_what_it_told_is_no_change() {
+        let mut router = router();
+        snapshot(&mut router, (2, 5), 1, &[(9, 1)]);
+        assert_eq!(router.take_kept(9), (vec![], vec![]), "nobody asked");
+        router.keep(100);
+        assert_eq!(router.hint(0, (3, 5), &[said(10, 1, true), said(11, 2, true)]), 2);
+        assert_eq!(router.kept(), (0, 0));
+        snapshot(&mut router, (3, 5), 6, &[(11, 2), (12, 4)]);
+        let (ended, mut changed) = router.take_kept(9);
+        changed.sort_unstable_by_key(|(_, said)| said.room);
+        assert_eq!(ended, [], "that life was known");
+        let left = ((3, 5), said(10, 6, false));
+        assert_eq!(changed, [left, ((3, 5), said(12, 4, true))]);
+        router.membership(0, 3, (3, 5), &said(12, 7, false));
+        router.membership(0, 3, (3, 5), &said(12, 8, true));
+        assert_eq!(router.take_kept(9), (vec![], vec![((3, 5), said(12, 8, true))]));
+        snapshot(&mut router, (3, 6), 1, &[(13, 1)]);
+        assert_eq!(router.take_kept(9).0, [(3, 5)], "a new life ends those before it");
+    }
+
+    #[test]
+    fn a_hint_of_a_gateway_that_never_comes_ends_like_one_that_was_lost() {
+        let mut router = router();
+        router.keep(100);
+        router.hint(7, (3, 5), &[said(10, 1, true)]);
+        assert_eq!(router.interest.wanted(), [(3, 10)]);
+        assert_eq!(router.deadline(), Some(7 + GATEWAY_LEASE));
+        router.expire_gateways(6 + GATEWAY_LEASE);
+        assert_eq!(router.interest.wanted(), [(3, 10)]);
+        router.expire_gateways(7 + GATEWAY_LEASE);
+        assert_eq!(
+            (router.interest.wanted(), router.take_kept(9)),
+            (vec![], (vec![(3, 5)], vec![]))
+        );
+    }
+
+    #[test]
+    fn hints_take_no_place_that_is_not_there() {
+        let mut router = router();
+        router.rooms_max = 2;
+        let rooms = [said(10, 1, true), said(11, 1, true), said(12, 1, true)];
+        assert_eq!(router.hint(0, (3, 5), &rooms), 2);
+    }
+
+    #[test]
+    fn a_router_without_place_refuses_rooms_until_there_is_some() {
+        let mut router = router();
         router.rooms_max = 3;
         let scope = Scope::ALL;
         for gateway in [2, 3] {
             router.begin(0, gateway, (gateway, 1), (scope, 0));
             assert!(router.end(0, gateway, (gateway, 1), (scope, 0), true));
         }
-        let said = |room: u64, version: u64, present: bool| Membership {
-            room,
-            check: 1,
-            version,
-            present,
-        };
         let mut say = |gateway: u32, room: u64, version: u64, present: bool| {
             assert!(router.membership(0, gateway, (gateway, 1), &said(room, version, present)));
             (router.interest.wanted().len(), router.counters.refused_full)

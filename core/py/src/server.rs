@@ -12,6 +12,7 @@ use muster_proto::name::RoomName;
 use muster_proto::node::Identity;
 use muster_proto::proxy::{Proxy, ProxyConfig, ProxyEvent};
 use muster_proto::router::{Router, RouterConfig};
+use muster_proto::wire::record::Membership;
 use muster_proto::wire::Role;
 use muster_udp::{monotonic_now, KernelEntropy, Socket};
 use pyo3::exceptions::PyRuntimeError;
@@ -753,6 +754,11 @@ fn owned_dict<'py>(py: Python<'py>, room: &muster_proto::broker::room::Room) -> 
     Ok(entry)
 }
 
+/// A gateway and its epoch.
+type Life = (u32, u32);
+/// Gateway, epoch, room, check, version, present.
+type KeptChange = (u32, u32, u64, u64, u64, bool);
+
 #[pymethods]
 impl RouterEngine {
     #[new]
@@ -790,6 +796,42 @@ impl RouterEngine {
     /// Every (gateway, room id) that is wanted.
     fn interest(&self) -> PyResult<Vec<(u32, u64)>> {
         Ok(self.get()?.driver.machine().interest().wanted())
+    }
+
+    /// From now on, remembers for `take_changes` what changes, at most so many rooms at a time.
+    fn keep_changes(&mut self, max: usize) -> PyResult<()> {
+        self.get_mut()?.driver.machine_mut().keep(max);
+        Ok(())
+    }
+
+    /// Lives that ended, then (gateway, epoch, room, check, version, present) of at most `limit` rooms that changed.
+    fn take_changes(&mut self, limit: usize) -> PyResult<(Vec<Life>, Vec<KeptChange>)> {
+        let (ended, changed) = self.get_mut()?.driver.machine_mut().take_kept(limit);
+        let changed = changed
+            .into_iter()
+            .map(|((gateway, epoch), said)| (gateway, epoch, said.room, said.check, said.version, said.present));
+        Ok((ended, changed.collect()))
+    }
+
+    /// Changes that wait to be taken, and how many had no place.
+    fn changes_kept(&self) -> PyResult<(usize, u64)> {
+        Ok(self.get()?.driver.machine().kept())
+    }
+
+    /// What a database remembers of a gateway's life, (room, check, version) each; how many stand now.
+    fn hint(&mut self, gateway: u32, epoch: u32, rooms: Vec<(u64, u64, u64)>) -> PyResult<usize> {
+        let rooms = rooms.into_iter().map(|(room, check, version)| Membership {
+            room,
+            check,
+            version,
+            present: true,
+        });
+        let rooms: Vec<Membership> = rooms.collect();
+        let running = self.get_mut()?;
+        let machine = running.driver.machine_mut();
+        let taken = machine.hint(monotonic_now(), (gateway, epoch), &rooms);
+        running.driver.kick();
+        Ok(taken)
     }
 
     /// A router keeps no room.

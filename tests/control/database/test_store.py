@@ -8,9 +8,10 @@ import pytest
 
 from control.database.errors import DatabaseError, Refused, Unavailable
 from control.database.records import EPOCH_MAX, NODE_MAX, ROOM_MAX, VERSION_MAX, Ended, Membership, Partition
+from control.database.schema import TABLE, VERSION_TABLE
 from control.database.store import LEFT_S, Store
 from control.database.url import location
-from tests.control.database.services import CONTINUE, PASSWORD, QUOTED, STOP, Database, Served
+from tests.control.database.services import CONTINUE, PASSWORD, QUOTED, STOP, Database, Served, plain
 
 
 def open_store(database: Database, **more: object) -> Store:
@@ -122,6 +123,16 @@ async def test_what_was_left_goes_after_a_while_and_till_then_no_older_word_coun
         await store.prune()
         await store.write([said(1, 4)])
         assert sorted(each.room for each in await loaded(store)) == [1, 2]
+
+
+async def test_a_database_that_lost_everything_is_made_anew(database: Database) -> None:
+    async with open_store(database) as store:
+        await store.write([said(1)])
+        await plain(database.url, f"DROP TABLE {TABLE}", f"DROP TABLE {VERSION_TABLE}")
+        with pytest.raises(Unavailable):
+            await store.write([said(2)])
+        await store.write([said(2)])
+        assert await loaded(store) == [said(2)]
 
 
 async def test_many_who_open_an_empty_database_at_once_all_find_it_ready(database: Database) -> None:

@@ -1,0 +1,165 @@
+"""What a router's process does with the database: it begins with what was kept, then keeps what changes.
+
+The engine takes what is loaded as hints, which stand below anything that a gateway says; it remembers what changed until
+this asks for it, so nothing waits here. One load, at the start: once it is over or has failed, gateways have told the rest.
+"""
+
+import asyncio
+import itertools
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Protocol, Self, cast
+
+import structlog
+
+from control.database.errors import DatabaseError
+from control.database.records import Change, Ended, Membership, Partition
+from control.database.store import Store
+from control.database.url import location
+from control.database.writer import BATCH, Writer
+from plane.spec import Spec, SpecError
+
+CHANGES_MAX: Final = 1 << 20
+"""Rooms whose changes wait in the engine while the database is away: 60 MB."""
+ASK_S: Final = 0.1
+LOAD_S: Final = 10.0
+CLOSE_S: Final = 0.5
+"""Less than what a child has to end in."""
+
+
+class Engine(Protocol):
+    """What a router's engine has for this; see `muster._core.RouterEngine`."""
+
+    def keep_changes(self, max: int) -> None:
+        """Remember from now on what changes."""
+
+    def take_changes(self, limit: int) -> tuple[list[tuple[int, int]], list[tuple[int, int, int, int, int, bool]]]:
+        """Lives that ended, to be forgotten first, and what is true now of rooms that changed."""
+
+    def changes_kept(self) -> tuple[int, int]:
+        """How many wait, and how many had no place so far."""
+
+    def hint(self, gateway: int, epoch: int, rooms: list[tuple[int, int, int]]) -> int:
+        """Take what was kept; how many stand now."""
+
+
+class Keeper:
+    """Keeps while the context is open."""
+
+    def __init__(
+        self, engine: Engine, store: Store, partition: Partition, log: structlog.typing.FilteringBoundLogger
+    ) -> None:
+        self.warm_start = "loading"
+        """How the load went, in words."""
+        self.loaded, self.load_s = 0, 0.0
+        self._engine, self._store, self._partition = engine, store, partition
+        self._log = log.bind(database=store.where)
+        self._writer = Writer(store, log)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        self._engine.keep_changes(CHANGES_MAX)
+        self._tasks = [asyncio.create_task(self._load()), asyncio.create_task(self._keep())]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+        await self._writer.close(CLOSE_S)
+        await self._store.close()
+
+    def status(self) -> dict[str, Any]:
+        """For `/api/v1/status`."""
+        writer = self._writer
+        return {
+            "url": self._store.where,
+            "connected": writer.connected,
+            "error": writer.error,
+            "warm_start": self.warm_start,
+            "loaded": self.loaded,
+            "written": writer.written,
+            "waiting": self._waiting(),
+            "dropped": self._dropped(),
+        }
+
+    def counters(self) -> list[tuple[str, str, float]]:
+        """Name, help and value, as an engine has them."""
+        writer = self._writer
+        return [
+            ("database_written", "Changes written to the database", writer.written),
+            ("database_failed", "Attempts to write to the database that failed", writer.failed),
+            ("database_dropped", "Changes that the database lacks: too many waited", self._dropped()),
+        ]
+
+    def gauges(self) -> list[tuple[str, str, float]]:
+        """Name, help and value, as an engine has them."""
+        return [
+            ("database_connected", "1 while what changes is written to the database", float(self._writer.connected)),
+            ("database_waiting", "Changes that are not in the database yet", float(self._waiting())),
+            ("database_loaded", "Memberships that the warm start began with", float(self.loaded)),
+            ("database_load_seconds", "How long the warm start took, or tried", self.load_s),
+        ]
+
+    def _waiting(self) -> int:
+        return self._writer.waiting + self._engine.changes_kept()[0]
+
+    def _dropped(self) -> int:
+        return self._writer.dropped + self._engine.changes_kept()[1]
+
+    async def _load(self) -> None:
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(LOAD_S):
+                async for page in self._store.load(self._partition):
+                    self._hint(page)
+        except (DatabaseError, TimeoutError) as error:
+            self.warm_start = "no warm start" if not self.loaded else "warm start cut short"
+            reason = str(error) or f"not loaded within {LOAD_S:.0f} s"
+            self._log.warning(f"{self.warm_start}: gateways tell their rooms", reason=reason, loaded=self.loaded)
+        else:
+            self.warm_start = f"warm start with {self.loaded} memberships"
+            self._log.info("warm start", loaded=self.loaded, seconds=round(time.monotonic() - began, 3))
+        self.load_s = time.monotonic() - began
+
+    def _hint(self, page: list[Membership]) -> None:
+        def life(each: Membership) -> tuple[int, int]:
+            return each.gateway, each.epoch
+
+        for (gateway, epoch), rooms in itertools.groupby(sorted(page, key=life), life):
+            told = [(each.room, each.check, each.version) for each in rooms]
+            self.loaded += self._engine.hint(gateway, epoch, told)
+
+    async def _keep(self) -> None:
+        """Ask the engine now and then, and no more than the writer takes: what waits, waits there as keys."""
+        self._writer.start()
+        while True:
+            while self._writer.waiting < BATCH:
+                ended, changed = self._engine.take_changes(BATCH)
+                changes: list[Change] = [Ended(*each) for each in ended]
+                changes += [Membership(*each) for each in changed]
+                for change in changes:
+                    self._writer.put(change)
+                if len(changed) < BATCH:
+                    break
+            await asyncio.sleep(ASK_S)
+
+
+def keeper(spec: Spec, engine: object, log: structlog.typing.FilteringBoundLogger) -> Keeper:
+    """For the router of this spec. Raises `SpecError`."""
+    kept = spec.database
+    assert kept is not None
+    try:
+        where = location(kept.url)
+        if kept.password_file:
+            where = where.identified(Path(kept.password_file).read_text(encoding="utf-8").strip("\r\n"))
+    except (OSError, ValueError) as error:
+        raise SpecError(f"database: {error}") from None
+    partition = Partition(spec.partitions[1], kept.partition)
+    return Keeper(cast(Engine, engine), Store(where, kept.cluster), partition, log)

@@ -1,0 +1,47 @@
+"""A steady load while something else is done to an instance, and what must be true of it afterwards."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Final
+
+import muster
+from tests.faults.instance import Instance
+from tests.faults.ledger import Ledger
+from tests.waiting import until
+
+MEMBERS: Final = 4
+PATIENT_S: Final = 30.0
+
+
+@contextlib.asynccontextmanager
+async def under_load(instance: Instance, ledger: Ledger) -> AsyncIterator[None]:
+    """Members and a publisher while the block lasts; then everything has arrived, or was announced as missing."""
+    path = instance.folder.path
+    async with (
+        ledger.members(path, MEMBERS),
+        muster.connect(path, gateways=[], timeout=60) as client,
+        asyncio.TaskGroup() as tasks,
+    ):
+        publishing = tasks.create_task(ledger.publish_steadily(client, 1, 100))
+        await until(lambda: all(seat.items for seat in ledger.seats), PATIENT_S)
+        yield
+        await came(ledger)
+        ledger.stop.set()
+        await publishing
+        await ledger.settle()
+
+
+async def came(ledger: Ledger) -> None:
+    """Wait until every member has something that was published after this."""
+    mark = ledger.mark()
+    await until(lambda: ledger.reached(mark), PATIENT_S)
+
+
+def nothing_lost(ledger: Ledger) -> None:
+    """Every member has every message, once, each publisher's in order; a stream may have ended for another.
+
+    What a reader on a starved machine is too slow for, it is told.
+    """
+    ledger.check()
+    assert set(ledger.gaps()) <= {"ended", "slow"}
