@@ -28,6 +28,7 @@ from plane.spec import Spec, SpecError, read
 
 if TYPE_CHECKING:  # loaded only where there is a database, or a registry
     from control.database.keeper import Keeper
+    from control.database.store import Store
     from control.enrolment import Enrolment
 
 PR_SET_PDEATHSIG: Final = 1
@@ -56,17 +57,21 @@ def _read_parent(stop: asyncio.Event) -> None:
         stop.set()
 
 
-async def serve_enrolled(spec: Spec, log: structlog.typing.FilteringBoundLogger) -> None:
+async def serve_enrolled(spec: Spec, log: structlog.typing.FilteringBoundLogger, store: "Store | None" = None) -> None:
     """Begin with what the registry says, which is waited for. Raises `SpecError`."""
     from control.enrolment import enrolled
 
     async with enrolled(spec, log, lambda what: tell("waiting", error=what)) as (begun, enrolment):
         tell("starting", epoch=begun.epoch)
-        await serve(begun, plane.server(begun, log), log, enrolment)
+        await serve(begun, plane.server(begun, log), log, enrolment, store)
 
 
 async def serve(
-    spec: Spec, server: Server, log: structlog.typing.FilteringBoundLogger, enrolment: "Enrolment | None" = None
+    spec: Spec,
+    server: Server,
+    log: structlog.typing.FilteringBoundLogger,
+    enrolment: "Enrolment | None" = None,
+    store: "Store | None" = None,
 ) -> None:
     """Run until SIGTERM or the parent's end, then drain."""
     loop = asyncio.get_running_loop()
@@ -91,7 +96,7 @@ async def serve(
         "addresses": server.engine.addresses(),
         "faults": spec.faults,
     }
-    keeper = None if spec.database is None else _keep(spec, server, log)
+    keeper = None if store is None else _keep(spec, store, server, log)
     http = admin.http(admin.Admin(server, about, enrolment, keeper))
     serving = asyncio.create_task(http.serve(sockets=[admin.listen(spec.admin)]))
     if spec.faults:
@@ -112,11 +117,19 @@ async def serve(
     log.info("ended")
 
 
-def _keep(spec: Spec, server: Server, log: structlog.typing.FilteringBoundLogger) -> "Keeper":
-    """Who keeps a router's memberships in the database. Raises `SpecError`."""
+def _store(spec: Spec) -> "Store | None":
+    """The database of a router that has one. Raises `SpecError`."""
+    if spec.database is None:
+        return None
+    from control.database.keeper import opened
+
+    return opened(spec.database)
+
+
+def _keep(spec: Spec, store: "Store", server: Server, log: structlog.typing.FilteringBoundLogger) -> "Keeper":
     from control.database.keeper import keeper
 
-    return keeper(spec, server.engine, log)
+    return keeper(spec, store, server.engine, log)
 
 
 def _join(server: Server, enrolment: "Enrolment") -> None:
@@ -168,10 +181,11 @@ def main() -> int:
     try:
         spec = read(arguments.spec)
         log = logs.configure(spec.log_level, spec.log_format, role=spec.role, node=spec.node, instance=spec.instance)
+        store = _store(spec)  # before the engine lives, which would stand still meanwhile
         if spec.registry is None:
-            uvloop.run(serve(spec, plane.server(spec, log), log))
+            uvloop.run(serve(spec, plane.server(spec, log), log, store=store))
         else:
-            uvloop.run(serve_enrolled(spec, log))
+            uvloop.run(serve_enrolled(spec, log, store))
     except (SpecError, OSError) as error:
         tell("failed", error=str(error))
         return 1

@@ -46,6 +46,8 @@ DRAIN_MS: Final = 1_000
 KILL_S: Final = 2.0
 LEAVE_S: Final = 10.0
 """More where there is a registry: a broker hands its rooms over first, and an end is said there."""
+FORSAKE_S: Final = 3.0
+"""More where there is a database: so long may its drivers wait for one that stands still."""
 WRITE_AGAIN_S: Final = 1.0
 LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """Where clients of this machine reach what listens everywhere."""
@@ -304,6 +306,7 @@ class Supervisor:
         for role in STOP_ORDER:
             children = [child for seat, child in self._children.items() if seat.role == role]
             deadline = KILL_S + (LEAVE_S if self.config.registry.url else 0.0)
+            deadline += FORSAKE_S if self.config.database.url else 0.0
             await asyncio.gather(*(child.stop(deadline) for child in children))
         if self._tasks:
             await asyncio.gather(*self._tasks)

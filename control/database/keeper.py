@@ -18,7 +18,7 @@ from control.database.records import Change, Ended, Membership, Partition
 from control.database.store import Store
 from control.database.url import location
 from control.database.writer import BATCH, Writer
-from plane.spec import Spec, SpecError
+from plane.spec import Kept, Spec, SpecError
 
 CHANGES_MAX: Final = 1 << 20
 """Rooms whose changes wait in the engine while the database is away: 60 MB."""
@@ -71,7 +71,7 @@ class Keeper:
     ) -> None:
         for task in self._tasks:
             task.cancel()
-        await asyncio.wait(self._tasks)
+        await asyncio.wait(self._tasks, timeout=CLOSE_S)
         await self._writer.close(CLOSE_S)
         await self._store.close()
 
@@ -151,15 +151,18 @@ class Keeper:
             await asyncio.sleep(ASK_S)
 
 
-def keeper(spec: Spec, engine: object, log: structlog.typing.FilteringBoundLogger) -> Keeper:
-    """For the router of this spec. Raises `SpecError`."""
-    kept = spec.database
-    assert kept is not None
+def opened(kept: Kept) -> Store:
+    """Where a router keeps memberships; loads the driver, which takes a while, and asks nobody yet. Raises `SpecError`."""
     try:
         where = location(kept.url)
         if kept.password_file:
             where = where.identified(Path(kept.password_file).read_text(encoding="utf-8").strip("\r\n"))
     except (OSError, ValueError) as error:
         raise SpecError(f"database: {error}") from None
-    partition = Partition(spec.partitions[1], kept.partition)
-    return Keeper(cast(Engine, engine), Store(where, kept.cluster), partition, log)
+    return Store(where, kept.cluster)
+
+
+def keeper(spec: Spec, store: Store, engine: object, log: structlog.typing.FilteringBoundLogger) -> Keeper:
+    """For the router of this spec."""
+    assert spec.database is not None
+    return Keeper(cast(Engine, engine), store, Partition(spec.partitions[1], spec.database.partition), log)

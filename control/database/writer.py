@@ -25,6 +25,8 @@ BATCH: Final = 500
 DELAY_S: Final = 0.2
 """So long the first of a batch waits for others."""
 PRUNE_S: Final = 60.0
+CANCEL_S: Final = 0.5
+"""A driver may wait for the server in its end, too."""
 
 
 class Store(Protocol):
@@ -117,7 +119,7 @@ class Writer:
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=seconds)
             self._task.cancel()
-            await asyncio.wait({self._task})
+            await asyncio.wait({self._task}, timeout=CANCEL_S)
             self._task = None
         if self.waiting:
             self._log.warning("not written in time", waiting=self.waiting, seconds=seconds)

@@ -1,5 +1,6 @@
 """Configuration: precedence, unknown names, origins, and messages that say what, where and how to mend."""
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,15 @@ def test_a_mistake_in_the_environment_is_one_line_that_names_it(
 )
 def test_a_registry_that_cannot_be_meant_is_one_line(tmp_path: Path, keys: str, wrong: str) -> None:
     assert wrong in refusal(tmp_path, f"[registry]\n{keys}\n")
+
+
+def test_a_database_without_its_extra_is_one_line_that_mends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "control.database.url", raising=False)
+    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
+    line = refusal(tmp_path, '[database]\nurl = "sqlite:///muster.db"\n')
+    assert "database.url: sqlalchemy is not installed; to mend: pip install 'muster-server[database]'" in line
 
 
 def test_a_database_that_cannot_be_meant_is_one_line(tmp_path: Path) -> None:
