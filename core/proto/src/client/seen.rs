@@ -2,8 +2,9 @@
 
 use crate::wire::StreamId;
 
-/// Ranges of missing sequences that are remembered; the oldest go first and then count as come.
-const MISSING_MAX: usize = 32;
+/// Ranges of missing sequences that are remembered; the oldest go first and then count as come. Where two owners took turns, a
+/// member that comes back gets the history of one and then that of the other: so many as an owner resends at a time.
+const MISSING_MAX: usize = 1_024;
 
 /// A publisher's sequences in one room.
 pub struct Seen {
@@ -49,14 +50,13 @@ impl Seen {
             self.last = sequence;
             return true;
         }
-        let holds = |(first, last): &(u64, u64)| (*first..=*last).contains(&sequence);
-        let Some(at) = self.missing.iter().position(holds) else {
+        let at = self.missing.partition_point(|(_, last)| *last < sequence);
+        let Some((first, last)) = self.missing.get(at).copied().filter(|(first, _)| *first <= sequence) else {
             return false;
         };
-        let (first, last) = self.missing.remove(at);
         let rest = [(first, sequence - 1), (sequence + 1, last)];
         let rest = rest.into_iter().filter(|(first, last)| first <= last);
-        self.missing.splice(at..at, rest);
+        self.missing.splice(at..=at, rest);
         if self.missing.len() > MISSING_MAX {
             self.missing.remove(0);
         }
@@ -97,6 +97,16 @@ mod tests {
                 prop_assert!(seen.missing.len() <= MISSING_MAX);
             }
         }
+    }
+
+    #[test]
+    fn histories_of_owners_that_took_turns_are_taken_whole() {
+        let mut seen = Seen::new(STREAM, 2_000);
+        let mut take = |parity| (0..1_000u64).all(|at| seen.take(2 * at + parity, |_| true));
+        assert!(take(0) && take(1), "the oldest first");
+        let mut seen = Seen::new(STREAM, 2_000);
+        let mut take = |parity| (0..1_000u64).rev().all(|at| seen.take(2 * at + parity, |_| true));
+        assert!(take(0) && take(1), "the youngest first");
     }
 
     #[test]

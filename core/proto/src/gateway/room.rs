@@ -705,6 +705,20 @@ impl Room {
         }
     }
 
+    /// Of streams whose beginning the ring has dropped: they begin with what is left. Places in front of the ring, which are to be
+    /// given again, had been theirs.
+    fn note_dropped(&mut self, arena: &Arena) {
+        let first_place = self.ring.first();
+        for at in 0..self.sources.len() {
+            if self.sources[at].first_place < first_place {
+                let low = self.first_at(arena, at, first_place);
+                let source = &mut self.sources[at];
+                source.low = low.unwrap_or(source.next);
+                source.first_place = first_place;
+            }
+        }
+    }
+
     /// Puts history that was held directly in front of what the ring has of a stream in front of the ring.
     fn prepend(&mut self, pen: &mut Pen<'_>, at: usize) {
         let source = &mut self.sources[at];
@@ -712,6 +726,8 @@ impl Room {
         if source.first_place < self.ring.first() {
             return source.end_backfill(pen.counters);
         }
+        self.note_dropped(pen.arena);
+        let source = &mut self.sources[at];
         while let Some(held) = source.low.checked_sub(1).and_then(|offset| source.take_held(offset)) {
             source.low -= 1;
             source.fetch_at = pen.now;
