@@ -131,6 +131,24 @@ def pub(room: Annotated[str, typer.Argument(metavar="ROOM")], config: ConfigFile
     return common.run(publish(common.place(config), room))
 
 
+@app.command(epilog="Example: muster command sports:final 'half-time' --expires 5")
+def command(
+    room: Annotated[str, typer.Argument(metavar="ROOM")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="At most 800 bytes.")],
+    expires: Annotated[float, typer.Option(min=0.001, max=60, help="Seconds to try for.")] = 5.0,
+    json: Json = False,
+    config: ConfigFile = None,
+) -> int:
+    """Have every member of a room told, and say what came of it.
+
+    Exit code 0 if all members have it, 1 if nobody is in the room, 75 if it expired before all had it.
+    """
+    from control.commands import common
+    from control.commands.command import command as send
+
+    return common.run(send(common.place(config), room, text, expires, json))
+
+
 @app.command(epilog="Example: muster status --json")
 def status(json: Json = False, config: ConfigFile = None) -> int:
     """Show the running instance and its roles; exit code 1 if one does not serve."""

@@ -6,7 +6,7 @@ clear line with the right exit code.
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Final, Protocol, TypeGuard
+from typing import Final, Protocol, TypeAlias, TypeGuard
 
 import muster
 from control import instance
@@ -63,10 +63,33 @@ class Gap(Protocol):
         """Why."""
 
 
+class Command(Protocol):
+    """What somebody had told to every member."""
+
+    @property
+    def room(self) -> str:
+        """As it was joined."""
+
+    @property
+    def number(self) -> int:
+        """The same in each try."""
+
+    @property
+    def sender(self) -> int:
+        """The user who sent it."""
+
+    @property
+    def data(self) -> bytes:
+        """What is to be told."""
+
+
+Item: TypeAlias = Message | Gap | Command
+
+
 class Room(Protocol):
     """A joined room."""
 
-    def batches(self) -> AsyncIterator[Sequence[Message | Gap]]:
+    def batches(self) -> AsyncIterator[Sequence[Item]]:
         """What came since the last batch, in order."""
 
 
@@ -85,6 +108,9 @@ class Client(Protocol):
     async def writable(self, room: str) -> None:
         """Return when there is credit again."""
 
+    async def command(self, room: str, data: bytes, *, expires: float) -> muster.Outcome:
+        """Have every member told, and learn what came of it."""
+
     async def flush(self) -> None:
         """Return when the owners have numbered everything that was published."""
 
@@ -92,14 +118,19 @@ class Client(Protocol):
         """What this client has counted."""
 
 
-def is_message(item: Message | Gap) -> TypeGuard[Message]:
-    """Tell a message from a gap."""
-    return hasattr(item, "data")
+def is_message(item: Item) -> TypeGuard[Message]:
+    """Tell a message from what else there is."""
+    return hasattr(item, "position")
 
 
-def is_gap(item: Message | Gap) -> TypeGuard[Gap]:
-    """Tell a gap from a message."""
-    return not hasattr(item, "data")
+def is_gap(item: Item) -> TypeGuard[Gap]:
+    """Tell a gap from what else there is."""
+    return hasattr(item, "reason")
+
+
+def is_command(item: Item) -> TypeGuard[Command]:
+    """Tell a command from what else there is."""
+    return hasattr(item, "number")
 
 
 def check_name(room: str) -> None:

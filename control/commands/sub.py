@@ -11,7 +11,7 @@ import msgspec
 from control import sdk
 from control.commands.pipes import Writer
 from control.instance import Folder
-from control.sdk import Gap, Message
+from control.sdk import Item
 
 
 async def subscribe(place: Folder, room: str, count: int | None, as_json: bool) -> int:
@@ -31,11 +31,11 @@ async def subscribe(place: Folder, room: str, count: int | None, as_json: bool) 
     return 0
 
 
-def take(batch: Iterable[Message | Gap], left: int | None) -> tuple[list[Message | Gap], int | None]:
+def take(batch: Iterable[Item], left: int | None) -> tuple[list[Item], int | None]:
     """The part of a batch that is still wanted; only messages count."""
     if left is None:
         return list(batch), None
-    wanted: list[Message | Gap] = []
+    wanted: list[Item] = []
     for item in batch:
         if left == 0:
             break
@@ -44,30 +44,41 @@ def take(batch: Iterable[Message | Gap], left: int | None) -> tuple[list[Message
     return wanted, left
 
 
-async def show(writer: Writer, batch: Iterable[Message | Gap], as_json: bool) -> None:
-    """Print in order: messages on stdout, gaps on stderr once all before them is written; in JSON all on stdout."""
+async def show(writer: Writer, batch: Iterable[Item], as_json: bool) -> None:
+    """Print in order: messages on stdout, what else there is on stderr once all before is written; in JSON all on stdout."""
     if as_json:
         await writer.write(b"".join(_json(item) + b"\n" for item in batch))
         return
-    for gap, items in groupby(batch, sdk.is_gap):
-        if gap:
-            for item in filter(sdk.is_gap, items):
-                last = "unknown" if item.last is None else item.last
-                words = f"gap stream={item.stream} first={item.first} last={last} reason={item.reason}"
-                print(words, file=sys.stderr, flush=True)
-        else:
+    for messages, items in groupby(batch, sdk.is_message):
+        if messages:
             await writer.write(b"".join(item.data + b"\n" for item in filter(sdk.is_message, items)))
+            continue
+        for item in items:
+            print(_words(item), file=sys.stderr, flush=True)
 
 
-def _json(item: Message | Gap) -> bytes:
+def _words(item: Item) -> str:
+    if sdk.is_gap(item):
+        last = "unknown" if item.last is None else item.last
+        return f"gap stream={item.stream} first={item.first} last={last} reason={item.reason}"
+    assert sdk.is_command(item)
+    return f"command sender={item.sender} data={item.data.decode(errors='replace')}"
+
+
+def _json(item: Item) -> bytes:
     document: dict[str, Any] = {}
     if sdk.is_message(item):
-        document = {"room": item.room, "position": str(item.position), "sender": item.sender}
-        try:
-            document["data"] = item.data.decode()
-        except UnicodeDecodeError:
-            document["data_base64"] = base64.b64encode(item.data).decode()
+        document = {"room": item.room, "position": str(item.position), "sender": item.sender} | _data(item.data)
+    elif sdk.is_command(item):
+        document = {"room": item.room, "command": item.number, "sender": item.sender} | _data(item.data)
     elif sdk.is_gap(item):
         reason = str(item.reason)
         document["gap"] = {"stream": str(item.stream), "first": item.first, "last": item.last, "reason": reason}
     return msgspec.json.encode(document)
+
+
+def _data(data: bytes) -> dict[str, str]:
+    try:
+        return {"data": data.decode()}
+    except UnicodeDecodeError:
+        return {"data_base64": base64.b64encode(data).decode()}

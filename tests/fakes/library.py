@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import muster
+
 
 @dataclass
 class Message:
@@ -75,6 +77,9 @@ class Client:
         self.left -= 1
         self._publish(room, data)
         return True
+
+    async def command(self, room: str, data: bytes, *, expires: float) -> muster.Outcome:
+        raise NotImplementedError
 
     async def flush(self) -> None:
         await asyncio.sleep(0)

@@ -68,6 +68,7 @@ class Seat:
             if isinstance(item, muster.Gap):
                 self.gaps.append((item.stream, item.first, item.last, item.reason))
                 continue
+            assert isinstance(item, muster.Message)
             key, sent = read(item.data)
             position = item.position
             self.items.append((position.stream, position.offset, key))

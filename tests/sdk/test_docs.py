@@ -69,7 +69,7 @@ def test_every_error_has_its_row_with_code_and_retry() -> None:
 def test_every_code_of_a_server_is_explained() -> None:
     codes = {row[1].strip("`"): row[2] for row in cells(ERRORS, "number", "name", "retry", "what to do")}
     raised = {code for row in cells(PAGE, "`Refused.code`", "what to do") for code in spans(row[0])}
-    assert raised == {code for code, retry in codes.items() if retry == "no"} | {"busy"}
+    assert raised == {code for code, retry in codes.items() if retry == "no"} | {"busy", "rate_limited"}
     assert {code for code, retry in codes.items() if retry == "yes"} - SPANS == set()
     assert set(muster.Refused.WORDS) - raised == set()
 

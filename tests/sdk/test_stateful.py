@@ -120,6 +120,7 @@ class Member:
             if isinstance(item, muster.Message):
                 self._message(item)
             else:
+                assert isinstance(item, muster.Gap)
                 self._gap(item)
             self.items.append(item)
 

@@ -295,6 +295,7 @@ impl Swarm {
                         let missing = gap.last.saturating_sub(gap.first).saturating_add(1);
                         tally.lost = tally.lost.saturating_add(missing);
                     }
+                    Some(Item::Command { .. }) => {} // nobody sends any here
                     None => break,
                 }
             }

@@ -10,6 +10,7 @@ pub mod broker;
 pub mod chunks;
 pub mod client;
 pub mod codec;
+pub mod command;
 pub mod conn;
 pub mod counters;
 pub mod door;

@@ -123,11 +123,15 @@ impl Placement {
         self.owner_among(room, |_| true)
     }
 
+    /// The running brokers of the room's partition: all of them know who wants the room.
+    pub fn replicas(&self, room: u64) -> &[u32] {
+        &self.running[(room % u64::from(self.brokers)) as usize]
+    }
+
     /// The running broker of the room's partition that has the highest rendezvous weight of those that can be `reached`, so that
     /// a change of brokers moves 1/n of the rooms.
     pub fn owner_among(&self, room: u64, reached: impl Fn(u32) -> bool) -> Option<u32> {
-        let partition = &self.running[(room % u64::from(self.brokers)) as usize];
-        let brokers = partition.iter().copied().filter(|node| reached(*node));
+        let brokers = self.replicas(room).iter().copied().filter(|node| reached(*node));
         brokers.max_by_key(|node| (weight(room, *node), *node))
     }
 }

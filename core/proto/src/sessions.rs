@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 
 use crate::address::Bucket;
+use crate::command::Outcome;
 use crate::conn::{Conn, Control, Reject, SESSION_LOG_BYTES};
 use crate::door::{Accepted, Door};
 use crate::machine::{Addr, Arrival, Micros, Outbox};
@@ -345,9 +346,13 @@ impl<T: Default> Sessions<T> {
     /// Sorts a record: those of an open session come back for the role; the credential becomes a question; others wait.
     pub fn record<'a>(&mut self, now: Micros, slot: u32, bytes: &'a [u8]) -> Option<Record<'a>> {
         let peer = self.table.get_mut(slot)?;
-        // What undoes a join or an open that was is not counted: dropped, it would leave a member or a place behind for good.
-        let undoes = matches!(Record::read(bytes), Some(Record::Leave { .. } | Record::Close { .. }));
-        if !undoes && !peer.data.control.take(now, 1) {
+        // What undoes a join or an open that was is not counted: dropped, it would leave a member or a place behind for good. Nor is
+        // what was asked of the client.
+        let free = matches!(
+            Record::read(bytes),
+            Some(Record::Leave { .. } | Record::Close { .. } | Record::CommandTaken { .. })
+        );
+        if !free && !peer.data.control.take(now, 1) {
             self.counters.dropped_control_rate += 1;
             // A record is acknowledged as soon as it is delivered, so what is dropped here must be answered.
             if let Some(record) = Record::read(bytes) {
@@ -360,9 +365,15 @@ impl<T: Default> Sessions<T> {
             return None;
         };
         match (peer.data.state, &record) {
-            (State::Open, Record::Join { .. } | Record::Leave { .. } | Record::Open { .. } | Record::Close { .. }) => {
-                return Some(record)
-            }
+            (
+                State::Open,
+                Record::Join { .. }
+                | Record::Leave { .. }
+                | Record::Open { .. }
+                | Record::Close { .. }
+                | Record::Command { .. }
+                | Record::CommandTaken { .. },
+            ) => return Some(record),
             (State::Proven, Record::Authenticate { credential }) => {
                 if self.asking >= QUESTIONS_MAX || self.draining {
                     self.refuse(now, slot, Code::Busy);
@@ -632,6 +643,13 @@ fn refuse_rate(conn: &mut Conn<SESSION_BLOCKS>, record: &Record<'_>) {
         conn.record(&Record::Refused {
             request: *request,
             code: Code::RateLimited,
+            retry_ms: 1_000,
+        });
+    }
+    if let Record::Command { number, .. } = record {
+        conn.record(&Record::CommandDone {
+            number: *number,
+            outcome: Outcome::refused(Code::RateLimited),
             retry_ms: 1_000,
         });
     }

@@ -1452,6 +1452,7 @@ fn what_a_member_had_of_another_gateway_neither_comes_again_nor_is_announced_as_
         match item {
             Item::Message { offset, .. } => offsets.push(offset),
             Item::Gap(gap) => gaps.push(gap),
+            Item::Command { .. } => unreachable!("nobody sends any"),
         }
     }
     assert_eq!(offsets, [1, 2, 3, 4, 5]);

@@ -2,6 +2,7 @@
 //! `tests/reference/wire.py` reads the same file by the tables of `docs/protocol.md`.
 
 use muster_proto::codec::{Reader, Writer};
+use muster_proto::command::{Outcome, Verdict};
 use muster_proto::door::{reset_token, Knock};
 use muster_proto::handshake::InitiatorKey;
 use muster_proto::log::{LogReceiver, LogSender};
@@ -321,6 +322,16 @@ fn scoped(scope: Scope, mut fields: Value) -> Value {
     fields
 }
 
+fn outcome(known: &Outcome) -> Value {
+    let (verdict, code) = match known.verdict {
+        Verdict::Delivered => (0, 0),
+        Verdict::NoMember => (1, 0),
+        Verdict::Expired => (2, 0),
+        Verdict::Refused(code) => (3, code as u8),
+    };
+    json!({"verdict": verdict, "code": code, "members": known.members})
+}
+
 fn record(record: &Record<'_>) -> Value {
     match record {
         Record::Authenticate { credential } => json!({"credential": hex(credential)}),
@@ -389,6 +400,42 @@ fn record(record: &Record<'_>) -> Value {
         Record::GatewaySeen { node, up } => json!({"node": node, "up": up}),
         Record::LinkReady { token } => json!({"token": hex(token)}),
         Record::RoomRefused { room, code } => json!({"room": room, "code": *code as u8}),
+        Record::Command {
+            number,
+            name,
+            left_ms,
+            data,
+        } => json!({"number": number, "name": hex(name), "left_ms": left_ms, "data": hex(data)}),
+        Record::CommandDone {
+            number,
+            outcome: known,
+            retry_ms,
+        } => join(json!({"number": number, "retry_ms": retry_ms}), outcome(known)),
+        Record::CommandTold { handle, command, data } => json!({
+            "handle": handle, "user": command.user, "number": command.number, "data": hex(data),
+        }),
+        Record::CommandTaken { command, taken } => json!({
+            "user": command.user, "number": command.number, "taken": u8::from(*taken),
+        }),
+        Record::LinkCommand {
+            command,
+            session,
+            room,
+            check,
+            left_ms,
+            data,
+        } => json!({
+            "user": command.user, "number": command.number, "session": session, "room": room, "check": check,
+            "left_ms": left_ms, "data": hex(data),
+        }),
+        Record::LinkCommandDone {
+            command,
+            session,
+            outcome: known,
+        } => join(
+            json!({"user": command.user, "number": command.number, "session": session}),
+            outcome(known),
+        ),
     }
 }
 

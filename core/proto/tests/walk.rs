@@ -229,6 +229,7 @@ fn a_message_walks_through_all_five_machines() {
                         assert_eq!(sender, 42);
                         received.push(String::from_utf8(std::mem::take(&mut data)).unwrap());
                     }
+                    Item::Command { .. } => unreachable!("nobody sends any"),
                     Item::Gap(gap) => panic!("{gap:?}"),
                 }
             }

@@ -6,8 +6,9 @@ use std::os::fd::AsRawFd;
 use muster_driver::Driver;
 use muster_proto::client::member::{Item, Policy};
 use muster_proto::client::publication::PublishError;
-use muster_proto::client::{Client, ClientConfig, ClientEvent, Endpoint, Side};
+use muster_proto::client::{Client, ClientConfig, ClientEvent, CommandError, Endpoint, Side};
 use muster_proto::codec::{Reader, Writer};
+use muster_proto::command::Verdict;
 use muster_proto::machine::Addr;
 use muster_proto::wire::publish::Positions;
 use muster_proto::wire::{Code, StreamGap, StreamId};
@@ -151,6 +152,19 @@ impl ClientEngine {
                 ClientEvent::Readable { room } => ("readable", room).into_pyobject(py)?,
                 ClientEvent::Writable { publication } => ("writable", publication).into_pyobject(py)?,
                 ClientEvent::Vacant => ("vacant",).into_pyobject(py)?,
+                ClientEvent::Commanded {
+                    number,
+                    outcome,
+                    retry_ms,
+                } => {
+                    let verdict = match outcome.verdict {
+                        Verdict::Delivered => "delivered",
+                        Verdict::NoMember => "no_member",
+                        Verdict::Expired => "expired",
+                        Verdict::Refused(code) => code.name(),
+                    };
+                    ("commanded", number, verdict, outcome.members, retry_ms).into_pyobject(py)?
+                }
                 ClientEvent::Published(done) => {
                     ("published", done.ticket, stream_tuple(done.stream), done.offset).into_pyobject(py)?
                 }
@@ -219,7 +233,8 @@ impl ClientEngine {
         Ok(())
     }
 
-    /// At most `limit` unread items of a room. A message is (stream, offset, sender, data), a gap (stream, first, last, reason).
+    /// At most `limit` unread items of a room. A message is (stream, offset, sender, data), a gap (stream, first, last, reason), a
+    /// command (number, sender, data).
     fn read<'py>(&mut self, py: Python<'py>, room: u32, limit: usize) -> PyResult<Bound<'py, PyList>> {
         let now = monotonic_now();
         let list = PyList::empty(py);
@@ -234,6 +249,7 @@ impl ClientEngine {
                     list.append((stream_tuple(stream), offset, sender, PyBytes::new(py, data)))?;
                 }
                 Some(Item::Gap(gap)) => list.append(gap_tuple(&gap))?,
+                Some(Item::Command { sender, number, .. }) => list.append((number, sender, PyBytes::new(py, data)))?,
                 None => break,
             }
         }
@@ -272,6 +288,18 @@ impl ClientEngine {
             Err(PublishError::TooLong) => TOO_LONG,
             Err(PublishError::Refused(_)) => REFUSED,
         })
+    }
+
+    /// Sends a command that lives for so long; an event names the number that is returned. None: too many are not done.
+    fn command(&mut self, name: &str, data: &[u8], lifetime_us: u64) -> PyResult<Option<u64>> {
+        let driver = self.get_mut()?;
+        let number = driver.machine_mut().command(monotonic_now(), name, data, lifetime_us);
+        driver.kick();
+        match number {
+            Ok(number) => Ok(Some(number)),
+            Err(CommandError::WouldBlock) => Ok(None),
+            Err(CommandError::TooLong) => Err(PyValueError::new_err("a command, or its room's name, is too long")),
+        }
     }
 
     /// Messages (chunks counted one by one) that the owner has not acknowledged.
@@ -315,6 +343,7 @@ impl ClientEngine {
         stats.set_item("repairs_asked", counters.asked)?;
         stats.set_item("repaired", counters.repaired)?;
         stats.set_item("dropped_reader", counters.dropped_reader)?;
+        stats.set_item("commands", counters.commands)?;
         Ok(Some(stats))
     }
 

@@ -4,7 +4,7 @@ from ._core import version
 from .client import Client, Fault, connect
 from .errors import BadRoomName, Closed, Invalid, MusterError, Refused, TimedOut, TooLong, Unavailable
 from .instance import Address
-from .items import Gap, Item, Message, Position, Stream
+from .items import Command, Delivered, Expired, Gap, Item, Message, NoMember, Outcome, Position, Stream
 from .room import Policy, Room
 
 __version__ = version()
@@ -14,12 +14,17 @@ __all__ = [
     "BadRoomName",
     "Client",
     "Closed",
+    "Command",
+    "Delivered",
+    "Expired",
     "Fault",
     "Gap",
     "Invalid",
     "Item",
     "Message",
     "MusterError",
+    "NoMember",
+    "Outcome",
     "Policy",
     "Position",
     "Refused",

@@ -18,11 +18,15 @@ from typing import Any, Final, TypedDict, TypeVar, final
 from ._core import ClientEngine, room_name_error
 from .errors import SESSIONS, BadRoomName, Closed, Invalid, MusterError, Refused, TimedOut, TooLong, Unavailable
 from .instance import Address, Endpoint, find
-from .items import Position
+from .items import Delivered, Expired, NoMember, Outcome, Position
 from .room import COUNTS, POLICIES, Policy, Room
 from .turns import Event, Turns
 
 MESSAGE_BYTES_MAX: Final = 65_536
+COMMAND_BYTES_MAX: Final = 800
+COMMAND_S_MAX: Final = 60.0
+COMMAND_GRACE_S: Final = 5.0
+"""The engine says what became of a command a second after its end at the latest."""
 TIMEOUT_S: Final = 10.0
 ROOMS_MAX: Final = 256
 UNREAD_BYTES: Final = 8 << 20
@@ -103,6 +107,7 @@ class Client:
         self._untold: MusterError | None = None
         self._tickets: dict[int, tuple[_Publication, asyncio.Future[Position]]] = {}
         self._ticket = 0
+        self._commands: dict[int, asyncio.Future[Outcome]] = {}
         self._flushed: asyncio.Future[None] | None = None
         self._handlers: dict[str, Callable[..., None]] = {
             "ready": self._on_ready,
@@ -113,6 +118,7 @@ class Client:
             "writable": self._on_writable,
             "vacant": self._on_vacant,
             "published": self._on_published,
+            "commanded": self._on_commanded,
         }
 
     def __await__(self) -> Generator[Any, None, "Client"]:
@@ -270,6 +276,28 @@ class Client:
         untold, self._untold = self._untold, None
         if untold is not None:
             raise untold
+
+    async def command(self, room: str, data: bytes, *, expires: float = 5.0) -> Outcome:
+        """Have every member of a room told, each once, within `expires` seconds (60 at most), and learn what came of it.
+
+        For what is seldom and must not be lost without a word: one a second, five at once after a pause; else `Refused` with
+        the code `rate_limited` and `retry_after`. `data` has at most 800 bytes (`TooLong`). Needs no membership.
+        Cancelled, it may be delivered all the same.
+        """
+        self._check_open()
+        check_name(room)
+        _check_data(data, COMMAND_BYTES_MAX, "command")
+        if not 0 < _check_seconds(expires) <= COMMAND_S_MAX:
+            raise Invalid(f"a command expires after more than 0 and at most {COMMAND_S_MAX:g} s, not {expires!r}")
+        number = self.engine.command(room, data, int(expires * 1e6))
+        if number is None:
+            raise Refused(f"command to {room}", "busy")
+        done: asyncio.Future[Outcome] = self.loop.create_future()
+        self._commands[number] = done
+        try:
+            return await self.wait(done, expires + COMMAND_GRACE_S, f"command to {room}", 1)
+        finally:
+            del self._commands[number]
 
     # --- what it counted --------------------------------------------------------------------------------------
 
@@ -507,6 +535,20 @@ class Client:
         if done is not None and not done.done():
             done.set_result(Position(stream, offset))
 
+    def _on_commanded(self, number: int, verdict: str, members: int, retry_ms: int) -> None:
+        done = self._commands.get(number)
+        if done is None or done.done():
+            return
+        outcomes: dict[str, Outcome] = {
+            "delivered": Delivered(members),
+            "no_member": NoMember(),
+            "expired": Expired(members),
+        }
+        if verdict in outcomes:
+            done.set_result(outcomes[verdict])
+        else:
+            _fail(done, Refused("command", verdict, retry_ms / 1_000))
+
     # --- end --------------------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
@@ -536,6 +578,9 @@ class Client:
             self._flushed = None
         for publication in self._publications.values():
             self._refuse(publication, error)
+        for command in self._commands.values():
+            if not command.done():
+                _fail(command, error)
         for opened in self._opened.values():
             if not opened.done():
                 _fail(opened, error)
@@ -638,11 +683,11 @@ def _check_seconds(timeout: float) -> float:
     return timeout
 
 
-def _check_data(data: bytes) -> None:
+def _check_data(data: bytes, most: int = MESSAGE_BYTES_MAX, what: str = "message") -> None:
     if not isinstance(data, bytes):
-        raise Invalid(f"a message is bytes, not {type(data).__name__}")
-    if len(data) > MESSAGE_BYTES_MAX:
-        raise TooLong(f"a message has at most {MESSAGE_BYTES_MAX} bytes, not {len(data)}; nothing was sent")
+        raise Invalid(f"a {what} is bytes, not {type(data).__name__}")
+    if len(data) > most:
+        raise TooLong(f"a {what} has at most {most} bytes, not {len(data)}; nothing was sent")
 
 
 def _full_name(name: str) -> str:

@@ -39,12 +39,15 @@ class Refused(MusterError):
         "name_collision": "another room has this name's number; choose another name",
         "not_allowed": "that is not allowed to this client",
         "busy": "the room's owner has no place for another publisher or room",
+        "rate_limited": "too many commands; one a second is taken",
     }
 
-    def __init__(self, what: str, code: str) -> None:
+    def __init__(self, what: str, code: str, retry_after: float | None = None) -> None:
         super().__init__(what, code)
         self.code = code
-        self.retry = code == "busy"
+        self.retry = code in {"busy", "rate_limited"}
+        self.retry_after = retry_after
+        """Seconds, where the server said so."""
 
     def __str__(self) -> str:
         what, code = self.args
@@ -53,7 +56,7 @@ class Refused(MusterError):
 
 
 class TooLong(MusterError, ValueError):
-    """A message is longer than 65,536 bytes. Nothing was sent."""
+    """A message is longer than 65,536 bytes, or a command than 800. Nothing was sent."""
 
     code = "too_long"
 

@@ -1,4 +1,4 @@
-"""What a room is made of: messages with positions, and gaps where it is known that something is missing."""
+"""What a room is made of: messages with positions, gaps where it is known that something is missing, and commands."""
 
 import struct
 from typing import Any, Final, NamedTuple, TypeAlias, final
@@ -128,4 +128,33 @@ class Gap(NamedTuple):
     reason: str
 
 
-Item: TypeAlias = Message | Gap
+class Command(NamedTuple):
+    """What somebody had told to every member of `room`, apart from its messages and in no order with them."""
+
+    room: str
+    number: int
+    """Random; the same however often it was tried."""
+    sender: int
+    data: bytes
+
+
+Item: TypeAlias = Message | Gap | Command
+
+
+class Delivered(NamedTuple):
+    """So many members have the command: all who were in the room."""
+
+    members: int
+
+
+class NoMember(NamedTuple):
+    """Nobody is in the room."""
+
+
+class Expired(NamedTuple):
+    """Time was over before every member had said that it has the command; so many had."""
+
+    members: int
+
+
+Outcome: TypeAlias = Delivered | NoMember | Expired

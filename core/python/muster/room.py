@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, final
 
 from .errors import Invalid, MusterError
-from .items import Gap, Item, Message, Stream
+from .items import Command, Gap, Item, Message, Stream
 
 if TYPE_CHECKING:
     from .client import Client
@@ -26,6 +26,7 @@ COUNTS: Final = (
     "repairs_asked",
     "repaired",
     "dropped_reader",
+    "commands",
 )
 """What the engine counts of a membership."""
 
@@ -34,8 +35,12 @@ _ENTRY: Final = struct.Struct("<IIIQ")
 _OFFSET: Final = (1 << 62) - 1
 _LOST: Final = 1 << 63  # of an entry: the rest of the stream is lost
 
-Taken = tuple[tuple[int, int, int], int, int, bytes] | tuple[tuple[int, int, int], int, int | None, str]
-"""One item as the engine gives it: stream, offset, sender, data; or stream, first, last, reason."""
+Taken = (
+    tuple[tuple[int, int, int], int, int, bytes]
+    | tuple[tuple[int, int, int], int, int | None, str]
+    | tuple[int, int, bytes]
+)
+"""One item as the engine gives it: stream, offset, sender, data; or stream, first, last, reason; or number, sender, data."""
 Policy = Literal["drop_oldest", "drop_newest", "block"]
 POLICIES: Final[tuple[Policy, ...]] = ("drop_oldest", "drop_newest", "block")
 """As the engine numbers them."""
@@ -159,7 +164,7 @@ class Room:
     def _items(self, taken: list[Taken]) -> list[Item]:
         name = self.name
         return [
-            Message(name, *item) if type(item[3]) is bytes else Gap(Stream._make(item[0]), item[1], item[2], item[3])  # type: ignore[arg-type]
+            Message(name, *item) if type(item[-1]) is bytes and len(item) == 4 else _seldom(name, item)
             for item in taken
         ]
 
@@ -208,6 +213,12 @@ class _Batches:
         return await self._room._batch_next()
 
 
+def _seldom(name: str, item: Taken) -> Gap | Command:
+    if len(item) == 3:
+        return Command(name, *item)
+    return Gap(Stream._make(item[0]), item[1], item[2], item[3])  # type: ignore[arg-type]
+
+
 def _advance(positions: bytes, items: Iterable[Item]) -> bytes:
     """Positions after `items` as well: the last offset of each stream and what is known of its end, the newest last."""
     known: dict[tuple[int, int, int], tuple[int, int]] = {}
@@ -217,6 +228,8 @@ def _advance(positions: bytes, items: Iterable[Item]) -> bytes:
     for item in items:
         if isinstance(item, Message):
             stream, last, course = item.position.stream, item.position.offset, 0
+        elif isinstance(item, Command):
+            continue
         elif item.last is None:
             stream, last, course = item.stream, item.first - 1, _LOST
         else:

@@ -279,6 +279,7 @@ impl Oracle {
             Item::Message {
                 stream, offset, sender, ..
             } => (stream, offset, sender),
+            Item::Command { .. } => return Ok(()), // `commands` judges these
         };
         if membership.unfollowed > 0 {
             for announced in membership

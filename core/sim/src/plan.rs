@@ -126,6 +126,8 @@ pub struct Plan {
     pub evicts: bool,
     /// How long after the return of a killed process every member must have received something new at the latest.
     pub back_max: Option<Micros>,
+    /// How often each client sends a command.
+    pub command_every: Option<Micros>,
 }
 
 /// In two seeds of three the clock passes a number after which 32 bits of microseconds, or of milliseconds, begin anew.
@@ -243,6 +245,18 @@ impl Draw {
 impl Plan {
     pub fn draw(seed: u64) -> Plan {
         Plan::drawn(seed, 0)
+    }
+
+    /// The draw of a run in which clients send commands, in the weathers and faults of one of the others.
+    pub fn commands(seed: u64) -> Plan {
+        let mut draw = Draw(Dice::new(seed ^ 0xc033));
+        let mut plan = match seed % 3 {
+            0 => Plan::draw(seed),
+            1 => Plan::moves(seed),
+            _ => Plan::kills(seed),
+        };
+        plan.command_every = Some(draw.within(100 * MS, 2 * SECOND));
+        plan
     }
 
     /// The draw of a run in which rooms move between brokers that begin to drain and come back.
@@ -474,6 +488,7 @@ impl Plan {
             bundle: !draw.chance(5),
             evicts: draw.chance(4),
             back_max: None,
+            command_every: None,
         };
         if plan.gateways > 1 && process_faults && !calm && draw.chance(15) {
             let at = draw.within(300 * MS, heal - 500 * MS);
@@ -560,6 +575,7 @@ impl Plan {
             bundle: true,
             evicts: false,
             back_max: Some(BACK_MAX),
+            command_every: None,
         }
     }
 
@@ -622,6 +638,7 @@ impl Plan {
             bundle: true,
             evicts: false,
             back_max: None,
+            command_every: None,
         }
     }
 
@@ -685,6 +702,7 @@ impl Plan {
             bundle: true,
             evicts: false,
             back_max: None,
+            command_every: None,
         }
     }
 
@@ -707,6 +725,15 @@ impl Plan {
             _ => false,
         };
         !self.repairable() && (self.brokers > 1 || self.faults.iter().any(|(_, fault)| dies(fault)))
+    }
+
+    /// The longest that a process stands still.
+    pub fn stands_still(&self, process: usize) -> Micros {
+        let pauses = self.faults.iter().filter_map(|(_, fault)| match fault {
+            Fault::Pause { process: of, pause } if *of == process => Some(*pause),
+            _ => None,
+        });
+        pauses.max().unwrap_or(0)
     }
 
     /// Of a broker or a router: its partition.

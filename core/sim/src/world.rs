@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_proto::broker::{Broker, BrokerConfig};
-use muster_proto::client::member::Policy;
-use muster_proto::client::{Client, ClientConfig, ClientEvent, Endpoint};
+use muster_proto::client::member::{Item, Policy};
+use muster_proto::client::{Client, ClientConfig, ClientEvent, Endpoint, Side};
 use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent};
 use muster_proto::handshake::{ClusterKeys, ServerKey};
 use muster_proto::machine::{Addr, Entropy, Machine, Micros, Outbox};
@@ -19,6 +19,7 @@ use muster_proto::wire::publish::{Course, Positions};
 use muster_proto::wire::{Role as NodeRole, StreamId};
 
 use crate::agenda::{Agenda, Next};
+use crate::commands::Commands;
 use crate::net::Net;
 use crate::oracle::{content, Membership, Oracle};
 use crate::plan::{Fault, Kind, Plan, FORGET, MS, SECOND, SETTLE};
@@ -108,6 +109,9 @@ enum Event {
     Toggle {
         client: u32,
     },
+    Command {
+        client: u32,
+    },
     Fault {
         at: u32,
     },
@@ -184,6 +188,8 @@ pub struct Summary {
     pub accounts: Accounts,
     /// Of each killed process, its role, and how long after its return every member had received something new.
     pub returns: Vec<(Kind, Micros)>,
+    /// Commands that were delivered, and that expired.
+    pub commands: (u64, u64),
 }
 
 pub struct World {
@@ -202,6 +208,7 @@ pub struct World {
     /// Of the servers.
     keys: Vec<ServerKey>,
     oracle: Oracle,
+    commands: Commands,
     programs: Vec<Program>,
     healed: bool,
     placement_epoch: u32,
@@ -253,6 +260,7 @@ impl World {
             bench: Bench::new(Outbox::new(seed % 2 == 0)),
             keys: (0..plan.servers()).map(server_key).collect(),
             oracle: Oracle::new(plan.may_reorder()),
+            commands: Commands::default(),
             programs: Vec::new(),
             healed: false,
             placement_epoch: 1,
@@ -493,6 +501,21 @@ impl World {
             let client = client as u32;
             self.agenda.push(self.now + 200 * MS + every, Event::Toggle { client });
         }
+        if let Some(every) = self.plan.command_every {
+            let (client, first) = (client as u32, 100 * MS + self.dice.below(every));
+            self.agenda.push(self.now + first, Event::Command { client });
+        }
+    }
+
+    /// A client's program sends a command to one of the rooms.
+    fn command(&mut self, client: usize) {
+        let (now, room) = (self.now, self.dice.below(self.plan.rooms.len() as u64) as usize);
+        let lifetime = 500 * MS + self.dice.below(4 * SECOND);
+        let (name, data) = (self.plan.rooms[room].clone(), self.commands.content());
+        if let Ok(number) = self.machine(client).command(now, &name, &data, lifetime) {
+            self.commands.sent(now, client, room, number, lifetime);
+        }
+        self.agenda.turn_at(self.process_of(client), now);
     }
 
     /// What a client's program does first in each of its lives.
@@ -570,6 +593,7 @@ impl World {
             reasons: self.oracle.gap_reasons(),
             accounts: self.accounts,
             returns: self.returns,
+            commands: (self.commands.delivered, self.commands.expired),
         };
         (summary, result)
     }
@@ -646,6 +670,15 @@ impl World {
                     let every = self.plan.clients[client as usize].toggle_every.unwrap_or(SECOND);
                     let wait = 1 + self.dice.below(2 * every);
                     self.agenda.push(self.now + wait, Event::Toggle { client });
+                }
+            }
+            Event::Command { client } => {
+                if let Some(every) = self.plan.command_every.filter(|_| !self.healed) {
+                    if self.is_up(client as usize) {
+                        self.command(client as usize);
+                    }
+                    let wait = every / 2 + self.dice.below(every);
+                    self.agenda.push(self.now + wait, Event::Command { client });
                 }
             }
             Event::Fault { at } => self.fault(self.plan.faults[at as usize].1),
@@ -825,7 +858,13 @@ impl World {
                         .find(|(number, _)| *number == room);
                     if let Some((_, membership)) = found.copied() {
                         self.oracle.joined(self.now, membership);
+                        let room = self.oracle.memberships[membership].room;
+                        self.commands.joined(self.now, membership, client, room);
                     }
+                }
+                ClientEvent::Commanded { number, outcome, .. } => {
+                    let stood = self.plan.stands_still(self.process_of(client));
+                    self.commands.ended(self.now, client, number, outcome, stood)?;
                 }
                 ClientEvent::Published(done) => self.oracle.note_acked(done.ticket, done.stream, done.offset)?,
                 ClientEvent::Readable { .. } => readable = true,
@@ -847,6 +886,14 @@ impl World {
                     retry: false, reason, ..
                 } => {
                     return Err(format!("client {client}: refused for good: {reason}"));
+                }
+                ClientEvent::Down {
+                    side: Side::Gateway,
+                    reason,
+                    ..
+                } => {
+                    self.say(|| format!("client {client}: lost its gateway: {reason}"));
+                    self.commands.lost(self.now, client);
                 }
                 other => self.say(|| format!("client {client}: {other:?}")),
             }
@@ -913,7 +960,13 @@ impl World {
                 let Some(item) = self.machine(client).read(now, room, &mut data) else {
                     break;
                 };
-                self.oracle.item(membership, &item, &data)?;
+                match item {
+                    Item::Command { sender, number, .. } => {
+                        let room = self.oracle.memberships[membership].room;
+                        self.commands.received(membership, room, sender, number, &data)?;
+                    }
+                    _ => self.oracle.item(membership, &item, &data)?,
+                }
             }
         }
         self.note_return();
@@ -969,6 +1022,7 @@ impl World {
         self.say(|| format!("client {client}: leaves {room}"));
         self.machine(client).leave(room);
         self.oracle.memberships[membership].left = true;
+        self.commands.left(self.now, membership);
         self.programs[client].joined[place] = None;
         self.programs[client].positions[place] = Some((positions, self.now));
         self.agenda.turn_at(self.process_of(client), self.now);
@@ -1029,6 +1083,7 @@ impl World {
                 self.oracle.memberships[*membership].left = true;
             }
             self.oracle.forget(client as u64 + 1);
+            self.commands.died(self.now, client);
             self.open(client);
         }
         self.agenda.turn_at(process, self.now);
@@ -1125,6 +1180,8 @@ impl World {
             several && dead && had.is_none_or(|had| had.course == Course::Ended)
         };
         self.oracle.complete(may_lose, is_over)?;
+        self.commands
+            .judge(repairable, |client| clients[client].read_every.is_none())?;
         self.last_word()?;
         self.returned()?;
         self.interest()?;

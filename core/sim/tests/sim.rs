@@ -129,6 +129,7 @@ fn quiet() -> Plan {
         bundle: true,
         evicts: false,
         back_max: None,
+        command_every: None,
     }
 }
 

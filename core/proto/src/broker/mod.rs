@@ -1,7 +1,8 @@
 //! The broker: numbers its rooms' messages, keeps them in rings, and gives each gateway that wants a room one copy.
 //!
-//! This file orders the shared parts. Publishing stands in `publish`, what leaves to gateways in `fanout`.
+//! This file orders the shared parts. Publishing stands in `publish`, what leaves to gateways in `fanout`, commands in `commands`.
 
+mod commands;
 mod fanout;
 mod publish;
 mod resends;
@@ -29,6 +30,7 @@ use crate::segments::Segments;
 use crate::wire::header::HEADER;
 use crate::wire::record::Record;
 use crate::wire::{Code, Frame, FrameKind, Frames, PublisherId, Role};
+use commands::{Asked, Commands};
 use publish::{Acks, Publication};
 use resends::Resends;
 use room::Room;
@@ -112,6 +114,10 @@ crate::counters! {
         acknowledgements_sent,
         /// Gateways forgotten because no router knows them any more.
         gateways_expired,
+        /// Commands taken from proxies, each once.
+        commands_received,
+        /// Commands told to gateways.
+        commands_sent,
     }
 }
 
@@ -168,6 +174,7 @@ pub struct Broker {
     gateways: BTreeMap<u32, GatewayPeer>,
     /// Per proxy node.
     acks: BTreeMap<u32, Acks>,
+    commands: Commands,
     arena: Arena,
     segments: Segments,
     placement: Placement,
@@ -213,6 +220,7 @@ impl Broker {
             users: Users::new(hash),
             gateways: BTreeMap::new(),
             acks: BTreeMap::new(),
+            commands: Commands::new(hash),
             arena: Arena::new(config.arena_bytes),
             segments: Segments::new(node.secret_u64()),
             placement: Placement::default(),
@@ -480,9 +488,7 @@ impl Broker {
                 self.links.counters.link_dropped_frame += 1;
                 continue;
             };
-            if !self.links.link_record(slot, &record)
-                && (peer.role != Role::Router || !self.membership(now, peer.node, &record))
-            {
+            if !self.links.link_record(slot, &record) && !self.record(now, peer, &record) {
                 self.links.counters.link_dropped_frame += 1;
             }
         }
@@ -497,6 +503,41 @@ impl Broker {
             (Role::Proxy, FrameKind::LinkPublish) => self.publish(now, slot, peer.node, frame),
             (Role::Gateway, FrameKind::LinkRepair) => self.repair_asked(now, slot, peer.node, frame.body),
             (Role::Gateway, FrameKind::Consumed) => self.consumed(now, peer.node, frame.body),
+            _ => false,
+        }
+    }
+
+    /// Takes a role's record. `false`: not this peer's to send.
+    fn record(&mut self, now: Micros, peer: Identity, record: &Record<'_>) -> bool {
+        match (peer.role, record) {
+            (
+                Role::Proxy,
+                Record::LinkCommand {
+                    command,
+                    session,
+                    room,
+                    check,
+                    left_ms,
+                    data,
+                },
+            ) => {
+                let (id, session, room, check, left_ms) = (*command, *session, *room, *check, *left_ms);
+                let asked = Asked {
+                    id,
+                    session,
+                    room,
+                    check,
+                    left_ms,
+                    data,
+                };
+                self.command(now, peer.node, &asked);
+                true
+            }
+            (Role::Gateway, Record::LinkCommandDone { command, outcome, .. }) => {
+                self.command_handled(now, peer.node, peer.epoch, *command, *outcome);
+                true
+            }
+            (Role::Router, _) => self.membership(now, peer.node, record),
             _ => false,
         }
     }
@@ -806,6 +847,7 @@ impl Machine for Broker {
         self.probe_tails();
         self.acknowledge_late(now);
         self.release_withheld(now);
+        self.look_after_commands(now);
         self.sweep(now);
         self.node.sweep(now);
     }
@@ -818,10 +860,17 @@ impl Machine for Broker {
     fn deadline(&self) -> Option<Micros> {
         let sweep = (!self.rooms.is_empty() || !self.publishers.is_empty()).then_some(self.sweep_at);
         let late = self.acks.values().filter_map(Acks::deadline).min();
-        [self.links.deadline(), self.withheld_at, late, sweep, self.homes.due()]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            self.links.deadline(),
+            self.withheld_at,
+            late,
+            sweep,
+            self.homes.due(),
+            self.commands.deadline(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     fn drain_events(&mut self, events: &mut Vec<LinkChange>) {

@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 use crate::asking::{Asking, Pace};
 use crate::chunks::{Assembler, Budget, Outcome, Reason};
 use crate::client::seen::Seen;
+use crate::command::CommandId;
 use crate::hash::KeyedState;
 use crate::machine::Micros;
 use crate::wire::publish::{Course, Positions};
@@ -27,6 +28,9 @@ const ITEM: usize = 64;
 const GAPS_MIN: usize = 1_024;
 /// Publishers of a room of whom is remembered what came.
 const PUBLISHERS_MAX: usize = 4_096;
+/// Commands that are kept unread, and those that are remembered to have come.
+const COMMANDS_UNREAD_MAX: usize = 1_024;
+const COMMANDS_KNOWN_MAX: usize = 4_096;
 
 /// What happens when the reader is slower than the room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -53,6 +57,12 @@ pub enum Item {
         len: u32,
     },
     Gap(StreamGap),
+    /// A command: `data` is the next `len` bytes.
+    Command {
+        sender: u64,
+        number: u64,
+        len: u32,
+    },
 }
 
 enum Held {
@@ -80,6 +90,7 @@ pub struct MemberCounters {
     /// Messages that came after they had been asked for.
     pub repaired: u64,
     pub dropped_reader: u64,
+    pub commands: u64,
 }
 
 /// Unread items and their bytes.
@@ -88,6 +99,14 @@ pub struct Reading {
     pub items: VecDeque<Item>,
     /// Bytes of the messages among `items`, one after the other.
     pub bytes: VecDeque<u8>,
+    /// Commands, which are read first.
+    commands: VecDeque<(CommandId, Box<[u8]>)>,
+}
+
+impl Reading {
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty() && self.commands.is_empty()
+    }
 }
 
 /// What the shared parts of a client are to a room.
@@ -127,6 +146,8 @@ pub struct Member {
     middle: BTreeSet<PublisherId>,
     /// Offsets of the chunks of unfinished messages.
     partial: BTreeMap<PublisherId, Vec<(StreamId, u64)>>,
+    /// Commands that came lately, the newest last.
+    commands: VecDeque<CommandId>,
     blocked: bool,
 }
 
@@ -162,8 +183,27 @@ impl Member {
             assembler: Assembler::new(),
             middle: BTreeSet::new(),
             partial: BTreeMap::new(),
+            commands: VecDeque::new(),
             blocked: false,
         }
+    }
+
+    /// Takes a command, once. `false`: the reader has left too many unread.
+    pub fn command(&mut self, id: CommandId, data: &[u8]) -> bool {
+        if self.commands.contains(&id) {
+            return true;
+        }
+        if self.reading.commands.len() >= COMMANDS_UNREAD_MAX {
+            self.counters.dropped_reader += 1;
+            return false;
+        }
+        if self.commands.len() >= COMMANDS_KNOWN_MAX {
+            self.commands.pop_front();
+        }
+        self.commands.push_back(id);
+        self.counters.commands += 1;
+        self.reading.commands.push_back((id, data.into()));
+        true
     }
 
     /// The gateway made this a member from place `index` on.
@@ -589,6 +629,14 @@ impl Member {
 
     /// Takes the next unread item; a message's bytes go to the end of `data`.
     pub fn read(&mut self, data: &mut Vec<u8>) -> Option<Item> {
+        if let Some((id, bytes)) = self.reading.commands.pop_front() {
+            data.extend_from_slice(&bytes);
+            return Some(Item::Command {
+                sender: id.user,
+                number: id.number,
+                len: bytes.len() as u32,
+            });
+        }
         let item = loop {
             let item = self.reading.items.pop_front()?;
             match item {
@@ -596,6 +644,7 @@ impl Member {
                     self.read.advance(stream, offset);
                 }
                 Item::Gap(gap) => advance_past(&mut self.read, &gap),
+                Item::Command { .. } => {}
             }
             if !matches!(item, Item::Gap(gap) if gap.reason == GapReason::Ended) {
                 break item;

@@ -1,7 +1,9 @@
 //! The client: a session with a gateway to be a member of rooms, a session with a proxy to publish, both found again when lost.
 //!
-//! This file keeps the sessions; a room that is read stands in `member`, one that is written in `publication`.
+//! This file keeps the sessions; a room that is read stands in `member`, one that is written in `publication`, what is to reach
+//! every member of a room in `commands`.
 
+mod commands;
 pub mod member;
 pub mod publication;
 mod seen;
@@ -10,6 +12,7 @@ use std::collections::VecDeque;
 
 use crate::chunks::Budget;
 use crate::codec::Writer;
+use crate::command::Outcome;
 use crate::conn::{Conn, Control, SESSION_LOG_BYTES};
 use crate::door::{reset_token, Knock};
 use crate::handshake::{same, InitiatorKey};
@@ -26,6 +29,8 @@ use crate::wire::publish::{publish_body_max, Ack, Positions, PUBLISHED};
 use crate::wire::record::Record;
 use crate::wire::room::{heads, message_max, write_repair, GapPlace, RoomBlock, Skip};
 use crate::wire::{Code, Frame, FrameKind, Frames, Role, StreamGap};
+pub use commands::CommandError;
+use commands::Commands;
 use member::{Item, Member, Policy, Shared};
 use publication::{Publication, PublishError, Published};
 
@@ -120,6 +125,12 @@ pub enum ClientEvent {
     /// A room can be opened for publishing again.
     Vacant,
     Published(Published),
+    /// What became of a command; one that was refused may be sent again after `retry_ms`.
+    Commanded {
+        number: u64,
+        outcome: Outcome,
+        retry_ms: u32,
+    },
 }
 
 /// A room that was opened for publishing, and the one that was closed for it as the one not used for longest.
@@ -203,6 +214,7 @@ pub struct Client {
     handles: Vec<(u32, u32)>,
     /// At most [`SESSION_PUBLICATIONS_MAX`].
     publications: Vec<Publication>,
+    commands: Commands,
     /// The program was told that there is no place for another.
     full: bool,
     /// Messages taken for publishing.
@@ -266,6 +278,7 @@ impl Client {
             rooms: Vec::new(),
             handles: Vec::new(),
             publications: Vec::new(),
+            commands: Commands::default(),
             full: false,
             taken: 0,
             publish_at: 0,
@@ -691,13 +704,15 @@ impl Client {
                 self.orphans.clear();
                 self.leaves.clear();
                 self.early.clear();
+                self.commands.lost_gateway();
                 self.repairs.clear();
                 self.rooms.iter_mut().flatten().for_each(|member| member.lost_session());
             }
-            Side::Proxy => self
-                .publications
-                .iter_mut()
-                .for_each(|publication| publication.lost_session()),
+            Side::Proxy => {
+                let publications = self.publications.iter_mut();
+                publications.for_each(|publication| publication.lost_session());
+                self.commands.lost_session();
+            }
         }
         self.events.push_back(ClientEvent::Down {
             side,
@@ -804,7 +819,7 @@ impl Client {
         );
         let narrow = member.is_blocked() || member.is_crowded();
         soonest(&mut self.check_at, member.deadline());
-        if !member.told && !member.reading.items.is_empty() {
+        if !member.told && !member.reading.is_empty() {
             member.told = true;
             self.events.push_back(ClientEvent::Readable {
                 room: found.unwrap_or_default(),
@@ -913,13 +928,19 @@ impl Client {
                         member.head(now, upto);
                         soonest(&mut self.check_at, member.deadline());
                     }
-                    if !member.told && !member.reading.items.is_empty() {
+                    if !member.told && !member.reading.is_empty() {
                         member.told = true;
                         self.events.push_back(ClientEvent::Readable { room: at as u32 });
                     }
                 }
                 self.events.push_back(ClientEvent::Joined { room: at as u32, gaps });
             }
+            Record::CommandTold { handle, command, data } => self.commanded(handle, command, data),
+            Record::CommandDone {
+                number,
+                outcome,
+                retry_ms,
+            } => self.command_done(number, outcome, retry_ms),
             Record::Opened { request, handle } => {
                 let mut known = self.publications.iter_mut();
                 if let Some(publication) = known.find(|known| known.request == request) {
@@ -1241,6 +1262,7 @@ impl Machine for Client {
             self.expire_session(now, side);
         }
         self.expire_rooms(now);
+        self.expire_commands(now);
         for at in 0..self.publications.len() {
             let publication = &mut self.publications[at];
             publication.expire(now);
@@ -1253,6 +1275,7 @@ impl Machine for Client {
 
     fn transmit(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
         self.tell_leaves();
+        self.tell_commands(now);
         let mut more = false;
         for side in SIDES {
             more |= self.serve(now, side, outbox);
@@ -1269,7 +1292,7 @@ impl Machine for Client {
         SIDES
             .into_iter()
             .map(|side| self.session_deadline(side))
-            .chain([self.check_at, publications])
+            .chain([self.check_at, publications, self.commands.deadline()])
             .flatten()
             .min()
     }

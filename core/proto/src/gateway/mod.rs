@@ -2,9 +2,10 @@
 //!
 //! This file orders the shared parts: sessions on one side, links on the other, rooms between them. What a room is stands in
 //! `room`, what leaves to members in `fanout`, whether that is behind in `backlog`, what is said with brokers and routers in
-//! `upstream`, what routers are told of rooms in `membership`.
+//! `upstream`, what routers are told of rooms in `membership`, commands in `commands`.
 
 mod backlog;
+mod commands;
 mod fanout;
 mod membership;
 pub mod room;
@@ -14,6 +15,7 @@ mod upstream;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use self::backlog::Backlog;
+use self::commands::Commands;
 use crate::address::Bucket;
 use crate::conn::{Control, Heard};
 use crate::door::{Door, DoorKey};
@@ -126,6 +128,16 @@ crate::counters! {
         joins_refused,
         /// Members that left.
         leaves,
+        /// Commands taken from brokers, each once.
+        commands_received,
+        /// Commands that came once more.
+        commands_duplicate,
+        /// Commands dropped: too many are known; their senders hear that they expired.
+        dropped_commands_full,
+        /// Commands told to members.
+        commands_sent,
+        /// Commands that members said they have.
+        commands_delivered,
     }
 }
 
@@ -207,6 +219,7 @@ pub struct Gateway {
     /// By router: what it is told, and what it has not covered yet.
     feeds: BTreeMap<u32, membership::Feed>,
     asks: VecDeque<upstream::Ask>,
+    commands: Commands,
     owners: Owners,
     trim_at: Micros,
     trim_next: usize,
@@ -249,6 +262,7 @@ impl Gateway {
             homes: Homes::new(config.me.node),
             feeds: BTreeMap::new(),
             asks: VecDeque::new(),
+            commands: Commands::new(KeyedState::new(k0, k1)),
             owners: Owners::default(),
             trim_at: 0,
             trim_next: 0,
@@ -418,6 +432,7 @@ impl Gateway {
             }
             Record::Leave { handle } => self.leave(now, slot, handle),
             Record::Open { request, .. } => self.refuse(slot, request, Code::NotAllowed),
+            Record::CommandTaken { command, taken } => self.command_taken(now, slot, command, taken),
             _ => {}
         }
         self.sessions.table.mark(slot);
@@ -518,7 +533,7 @@ impl Gateway {
             let younger = links.epoch_of(stream.node).is_some_and(|epoch| epoch > stream.epoch);
             placement.node(stream.node).is_some() && !younger
         };
-        let mut still = Vec::new();
+        let (mut still, mut back) = (Vec::new(), Vec::new());
         for mut waiting in std::mem::take(&mut room.waiting) {
             let Some(slot) = self.sessions.table.find(waiting.session) else {
                 continue;
@@ -571,9 +586,14 @@ impl Gateway {
             };
             self.counters.joins += 1;
             self.sessions.tell(slot, &joined);
+            if !waiting.positions.0.is_empty() {
+                back.push(slot);
+            }
         }
         room.waiting = still;
         room.note_empty(now);
+        let id = room.id;
+        back.into_iter().for_each(|slot| self.tell_commands(now, slot, id));
         self.schedule_room(now, at);
     }
 
@@ -789,6 +809,7 @@ impl Machine for Gateway {
         self.bury(now);
         self.expire_rooms(now);
         self.flush_consumed(now);
+        self.look_after_commands(now);
         self.node.sweep(now);
         self.trim(now);
     }
@@ -808,6 +829,7 @@ impl Machine for Gateway {
             self.room_wheel.next(),
             self.consumed_at,
             self.homes.due(),
+            self.commands.deadline(),
         ]
         .into_iter()
         .flatten()

@@ -66,6 +66,14 @@ impl Gateway {
                 Record::RoomRefused { room, code } if matches!(peer.role, Role::Router | Role::Broker) => {
                     self.room_refused(now, room, code);
                 }
+                Record::LinkCommand {
+                    command,
+                    room,
+                    check,
+                    left_ms,
+                    data,
+                    ..
+                } if peer.role == Role::Broker => self.command(now, peer.node, command, (room, check), left_ms, data),
                 _ => self.links.counters.link_dropped_frame += 1,
             }
         }

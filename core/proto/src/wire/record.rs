@@ -3,6 +3,7 @@
 use super::publish::Positions;
 use super::{Code, StreamGap};
 use crate::codec::{Reader, Writer};
+use crate::command::{CommandId, Outcome, Verdict, COMMAND_BYTES_MAX};
 use crate::scope::Scope;
 
 /// Bytes of the longest record.
@@ -36,6 +37,10 @@ kinds! {
         Open = 7,
         Opened = 8,
         Close = 9,
+        Command = 10,
+        CommandDone = 11,
+        CommandTold = 12,
+        CommandTaken = 13,
         SnapshotBegin = 16,
         Membership = 17,
         SnapshotEnd = 18,
@@ -50,6 +55,8 @@ kinds! {
         Subscribe = 27,
         Unsubscribe = 28,
         GatewaySeen = 29,
+        LinkCommand = 30,
+        LinkCommandDone = 31,
     }
 }
 
@@ -83,6 +90,44 @@ impl Membership {
     }
 }
 
+fn read_command(reader: &mut Reader<'_>) -> Option<CommandId> {
+    Some(CommandId {
+        user: reader.u64()?,
+        number: reader.u64()?,
+    })
+}
+
+fn write_command<'w, 'b>(command: &CommandId, writer: &'w mut Writer<'b>) -> &'w mut Writer<'b> {
+    writer.u64(command.user).u64(command.number)
+}
+
+fn read_data<'a>(reader: &mut Reader<'a>) -> Option<&'a [u8]> {
+    reader.bytes16().filter(|data| data.len() <= COMMAND_BYTES_MAX)
+}
+
+/// Verdict (1 B), code (1 B, 0 but of a refusal), members (4 B).
+fn read_outcome(reader: &mut Reader<'_>) -> Option<Outcome> {
+    let (verdict, code, members) = (reader.u8()?, reader.u8()?, reader.u32()?);
+    let verdict = match verdict {
+        0 => Verdict::Delivered,
+        1 => Verdict::NoMember,
+        2 => Verdict::Expired,
+        3 => Verdict::Refused(Code::from_u8(code)),
+        _ => return None,
+    };
+    Some(Outcome { verdict, members })
+}
+
+fn write_outcome<'w, 'b>(outcome: &Outcome, writer: &'w mut Writer<'b>) -> &'w mut Writer<'b> {
+    let (verdict, code) = match outcome.verdict {
+        Verdict::Delivered => (0, 0),
+        Verdict::NoMember => (1, 0),
+        Verdict::Expired => (2, 0),
+        Verdict::Refused(code) => (3, code as u8),
+    };
+    writer.u8(verdict).u8(code).u32(outcome.members)
+}
+
 /// One record, borrowed. `request` is the asker's number, echoed by the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
@@ -111,7 +156,31 @@ pub enum Record<'a> {
     Close {
         handle: u32,
     },
+    /// Tell every member of a room. `number` is random, and the same in each try.
+    Command {
+        number: u64,
+        name: &'a [u8],
+        left_ms: u32,
+        data: &'a [u8],
+    },
+    /// A member has a command, or (`taken` is false) has no place for it or is none.
+    CommandTaken {
+        command: CommandId,
+        taken: bool,
+    },
     // ---- gateway or proxy to client
+    /// What became of a command. One that was refused may be sent again after `retry_ms`.
+    CommandDone {
+        number: u64,
+        outcome: Outcome,
+        retry_ms: u32,
+    },
+    /// A command to a member.
+    CommandTold {
+        handle: u32,
+        command: CommandId,
+        data: &'a [u8],
+    },
     /// Authenticated as `user`. `token` proves a later reset of this session.
     Ready {
         user: u64,
@@ -199,6 +268,22 @@ pub enum Record<'a> {
     /// `token` proves a later reset of this link by the sender.
     LinkReady {
         token: [u8; 16],
+    },
+    // ---- proxy to broker, broker to gateway
+    /// A command. `session` is the sender's at its proxy, which the answer names.
+    LinkCommand {
+        command: CommandId,
+        session: u64,
+        room: u64,
+        check: u64,
+        left_ms: u32,
+        data: &'a [u8],
+    },
+    // ---- gateway to broker, broker to proxy
+    LinkCommandDone {
+        command: CommandId,
+        session: u64,
+        outcome: Outcome,
     },
     // ---- router or broker to gateway
     /// Nothing will come of this gateway's interest in a room.
@@ -301,6 +386,39 @@ impl<'a> Record<'a> {
                 up: r.u8()? != 0,
             },
             Kind::LinkReady => Record::LinkReady { token: r.array()? },
+            Kind::Command => Record::Command {
+                number: r.u64()?,
+                name: r.bytes16()?,
+                left_ms: r.u32()?,
+                data: read_data(r)?,
+            },
+            Kind::CommandDone => Record::CommandDone {
+                number: r.u64()?,
+                outcome: read_outcome(r)?,
+                retry_ms: r.u32()?,
+            },
+            Kind::CommandTold => Record::CommandTold {
+                handle: r.u32()?,
+                command: read_command(r)?,
+                data: read_data(r)?,
+            },
+            Kind::CommandTaken => Record::CommandTaken {
+                command: read_command(r)?,
+                taken: r.u8()? != 0,
+            },
+            Kind::LinkCommand => Record::LinkCommand {
+                command: read_command(r)?,
+                session: r.u64()?,
+                room: r.u64()?,
+                check: r.u64()?,
+                left_ms: r.u32()?,
+                data: read_data(r)?,
+            },
+            Kind::LinkCommandDone => Record::LinkCommandDone {
+                command: read_command(r)?,
+                session: r.u64()?,
+                outcome: read_outcome(r)?,
+            },
             Kind::RoomRefused => Record::RoomRefused {
                 room: r.u64()?,
                 code: Code::from_u8(r.u8()?),
@@ -416,6 +534,47 @@ impl<'a> Record<'a> {
             Record::LinkReady { token } => {
                 w.u8(Kind::LinkReady as u8).put(token);
             }
+            Record::Command {
+                number,
+                name,
+                left_ms,
+                data,
+            } => {
+                w.u8(Kind::Command as u8).u64(*number).bytes16(name);
+                w.u32(*left_ms).bytes16(data);
+            }
+            Record::CommandDone {
+                number,
+                outcome,
+                retry_ms,
+            } => {
+                write_outcome(outcome, w.u8(Kind::CommandDone as u8).u64(*number)).u32(*retry_ms);
+            }
+            Record::CommandTold { handle, command, data } => {
+                write_command(command, w.u8(Kind::CommandTold as u8).u32(*handle)).bytes16(data);
+            }
+            Record::CommandTaken { command, taken } => {
+                write_command(command, w.u8(Kind::CommandTaken as u8)).u8(u8::from(*taken));
+            }
+            Record::LinkCommand {
+                command,
+                session,
+                room,
+                check,
+                left_ms,
+                data,
+            } => {
+                let w = write_command(command, w.u8(Kind::LinkCommand as u8)).u64(*session);
+                w.u64(*room).u64(*check).u32(*left_ms).bytes16(data);
+            }
+            Record::LinkCommandDone {
+                command,
+                session,
+                outcome,
+            } => {
+                let w = write_command(command, w.u8(Kind::LinkCommandDone as u8)).u64(*session);
+                write_outcome(outcome, w);
+            }
         };
         !w.full()
     }
@@ -433,6 +592,7 @@ impl<'a> Record<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::NAME_BYTES_MAX;
     use crate::wire::{GapReason, StreamId};
     use proptest::prelude::*;
 
@@ -450,6 +610,7 @@ mod tests {
             reason: GapReason::OwnerLost,
         };
         let scope = Scope::new(256, 255).unwrap();
+        let command = CommandId { user: 1, number: 2 };
         let records = [
             Record::Authenticate { credential: b"secret" },
             Record::Join {
@@ -529,6 +690,42 @@ mod tests {
             Record::RoomRefused {
                 room: 35,
                 code: Code::NameCollision,
+            },
+            Record::Command {
+                number: 38,
+                name: b"a:b",
+                left_ms: 39,
+                data: b"go",
+            },
+            Record::CommandDone {
+                number: 40,
+                outcome: Outcome::refused(Code::RateLimited),
+                retry_ms: 41,
+            },
+            Record::CommandTold {
+                handle: 42,
+                command,
+                data: b"",
+            },
+            Record::CommandTaken { command, taken: true },
+            Record::LinkCommand {
+                command,
+                session: 43,
+                room: 44,
+                check: 45,
+                left_ms: 46,
+                data: &[7; COMMAND_BYTES_MAX],
+            },
+            Record::LinkCommandDone {
+                command,
+                session: 47,
+                outcome: Outcome::expired(48),
+            },
+            Record::Command {
+                number: 49,
+                name: &[b'x'; NAME_BYTES_MAX],
+                left_ms: 50,
+                data: &[7; COMMAND_BYTES_MAX],
             },
         ];
         for record in records {

@@ -10,6 +10,7 @@ use muster_proto::broker::{Broker, BrokerConfig};
 use muster_proto::client::member::Policy;
 use muster_proto::client::{Client, ClientConfig, Endpoint};
 use muster_proto::codec::{Reader, Writer};
+use muster_proto::command::{CommandId, Outcome};
 use muster_proto::conn::{Conn, Stamp};
 use muster_proto::door::{Door, DoorKey, Knock};
 use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent, LINK_SOCKET, PUBLIC_SOCKET};
@@ -718,6 +719,7 @@ pub fn sample_frames() -> Vec<Vec<u8>> {
 pub fn sample_records() -> Vec<Vec<u8>> {
     let room = room_id(ROOM);
     let (node, epoch, scope) = (GATEWAY, EPOCH, Scope::ALL);
+    let command = CommandId { user: 1, number: 6 };
     let gap = StreamGap {
         stream: stream(1),
         first: 1,
@@ -794,6 +796,36 @@ pub fn sample_records() -> Vec<Vec<u8>> {
         Record::GatewaySeen { node, up: true },
         Record::GatewaySeen { node, up: false },
         Record::LinkReady { token: [3; 16] },
+        Record::Command {
+            number: 6,
+            name: ROOM.as_bytes(),
+            left_ms: 5_000,
+            data: b"go",
+        },
+        Record::CommandDone {
+            number: 6,
+            outcome: Outcome::of(2),
+            retry_ms: 0,
+        },
+        Record::CommandTold {
+            handle: 0,
+            command,
+            data: b"go",
+        },
+        Record::CommandTaken { command, taken: true },
+        Record::LinkCommand {
+            command,
+            session: 7,
+            room,
+            check: 8,
+            left_ms: 5_000,
+            data: b"go",
+        },
+        Record::LinkCommandDone {
+            command,
+            session: 7,
+            outcome: Outcome::expired(1),
+        },
     ];
     records.iter().map(|record| record.encode(<[u8]>::to_vec)).collect()
 }

@@ -1,16 +1,20 @@
 //! The proxy: takes what clients publish to the room's owner, and the owner's acknowledgements back.
 //!
 //! It numbers nothing and keeps no message: a publisher repeats what was lost on the way. It stamps who publishes, so that
-//! nobody can speak for another user. Knows no member.
+//! nobody can speak for another user. Knows no member. Commands stand in `commands`.
+
+mod commands;
 
 use std::collections::{BTreeMap, VecDeque};
 
 use muster_ahead::fetch;
 
+use crate::address::Bucket;
 use crate::conn::Control;
 use crate::door::{Door, DoorKey};
 use crate::gateway::{LINK_SOCKET, PUBLIC_SOCKET};
 use crate::handshake::{ClusterKeys, ResetSecret, ServerKey};
+use crate::hash::KeyedState;
 use crate::limits::SESSION_PUBLICATIONS_MAX;
 use crate::links::{LinkChange, Links};
 use crate::machine::{Arrival, Entropy, Inbox, Machine, Micros, Outbox};
@@ -25,6 +29,7 @@ use crate::wire::header::HEADER;
 use crate::wire::publish::{well_formed, Ack, LinkPublish, Publish, LINK_PUBLISH};
 use crate::wire::record::Record;
 use crate::wire::{Code, FrameKind, Frames, PublisherId, Role};
+use commands::{Commands, COMMAND_BURST, COMMAND_RATE};
 
 /// Control records a second from one session, each of which opens a room: what brokers keep of so many for as long as they
 /// remember a room that nobody uses (60 s) is about 10 MB. One user's part of a broker is bounded there.
@@ -75,6 +80,12 @@ crate::counters! {
         rooms_closed,
         /// Opens refused, whatever the reason.
         opens_refused,
+        /// Commands taken from clients.
+        commands_received,
+        /// Commands refused, whatever the reason.
+        commands_refused,
+        /// Commands told to brokers, each try counted.
+        commands_forwarded,
     }
 }
 
@@ -96,13 +107,24 @@ struct Place {
 }
 
 /// What a proxy keeps per session.
-#[derive(Default)]
 #[repr(C)] // what every datagram needs stands in front
 pub struct Publisher {
     places: Vec<Place>,
     /// What the queues to brokers hold of this session.
     queued: usize,
     acks: VecDeque<Vec<u8>>,
+    commands: Bucket,
+}
+
+impl Default for Publisher {
+    fn default() -> Self {
+        Publisher {
+            places: Vec::new(),
+            queued: 0,
+            acks: VecDeque::new(),
+            commands: Bucket::new(COMMAND_RATE, COMMAND_BURST),
+        }
+    }
 }
 
 impl Publisher {
@@ -122,6 +144,7 @@ pub struct Proxy {
     owners: Owners,
     placement: Placement,
     name_key: [u8; 16],
+    commands: Commands,
     pub counters: ProxyCounters,
     events: VecDeque<ProxyEvent>,
 }
@@ -135,7 +158,8 @@ impl Proxy {
             reset(),
             entropy.as_mut(),
         );
-        let node = Node::new(config.me, config.payload, seed, entropy);
+        let mut node = Node::new(config.me, config.payload, seed, entropy);
+        let hash = KeyedState::new(node.secret_u64(), node.secret_u64());
         Proxy {
             links: Links::new(link, config.cluster, LINK_SOCKET),
             sessions: Sessions::new(public, config.keepalive_ms, config.idle_ms, CONTROL_RATE),
@@ -143,6 +167,7 @@ impl Proxy {
             owners: Owners::default(),
             placement: Placement::default(),
             name_key: config.name_key,
+            commands: Commands::new(hash),
             counters: ProxyCounters::default(),
             events: VecDeque::new(),
             node,
@@ -174,7 +199,7 @@ impl Proxy {
         if let Some((slot, waiting)) = self.sessions.answer(now, id, user) {
             for bytes in waiting {
                 if let Some(record) = Record::read(&bytes) {
-                    self.request(slot, record);
+                    self.request(now, slot, record);
                 }
             }
             self.sessions.reschedule(now, slot);
@@ -205,7 +230,7 @@ impl Proxy {
 
     /// Whether nothing waits for a broker.
     pub fn is_idle(&self) -> bool {
-        self.queues.values().all(Queue::is_empty)
+        self.queues.values().all(Queue::is_empty) && self.commands.is_idle()
     }
 
     fn take_session(&mut self, now: Micros, arrival: Arrival, datagram: &mut [u8]) {
@@ -233,7 +258,7 @@ impl Proxy {
         }
         for bytes in records {
             if let Some(record) = self.sessions.record(now, slot, &bytes) {
-                self.request(slot, record);
+                self.request(now, slot, record);
             }
         }
         self.sessions.after(now, slot, elicits, control);
@@ -243,7 +268,7 @@ impl Proxy {
         }
     }
 
-    fn request(&mut self, slot: u32, record: Record<'_>) {
+    fn request(&mut self, now: Micros, slot: u32, record: Record<'_>) {
         let answer = match record {
             Record::Open {
                 request,
@@ -261,6 +286,12 @@ impl Proxy {
                 }
             },
             Record::Close { handle } => return self.close(slot, handle),
+            Record::Command {
+                number,
+                name,
+                left_ms,
+                data,
+            } => return self.command(now, slot, number, name, left_ms, data),
             Record::Join { request, .. } => Record::Refused {
                 request,
                 code: Code::NotAllowed,
@@ -420,9 +451,12 @@ impl Proxy {
             }
         }
         for bytes in records {
-            let known = Record::read(&bytes).is_some_and(|record| self.links.link_record(slot, &record));
-            if !known {
-                self.links.counters.link_dropped_frame += 1;
+            match Record::read(&bytes) {
+                Some(Record::LinkCommandDone { command, outcome, .. }) if peer.role == Role::Broker => {
+                    self.command_answered(command, outcome);
+                }
+                Some(record) if self.links.link_record(slot, &record) => {}
+                _ => self.links.counters.link_dropped_frame += 1,
             }
         }
         self.links.after(now, slot, elicits);
@@ -583,6 +617,7 @@ impl Machine for Proxy {
         self.link_changes(now);
         self.sessions.expire(now, &mut self.node);
         while self.sessions.gone().is_some() {}
+        self.look_after_commands(now);
         self.node.sweep(now);
     }
 
@@ -609,10 +644,14 @@ impl Machine for Proxy {
     }
 
     fn deadline(&self) -> Option<Micros> {
-        [self.links.deadline(), self.sessions.deadline()]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            self.links.deadline(),
+            self.sessions.deadline(),
+            self.commands.deadline(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     fn drain_events(&mut self, events: &mut Vec<ProxyEvent>) {

@@ -1,0 +1,28 @@
+"""`muster command ROOM TEXT`: every member is told, and the exit code says what came of it."""
+
+import msgspec
+
+import muster
+from control import sdk
+from control.errors import FAILURE, TRY_LATER
+from control.instance import Folder
+
+
+async def command(place: Folder, room: str, text: str, expires: float, as_json: bool) -> int:
+    """Send one and wait until it is known what came of it: 0 delivered, 1 no member, 75 expired."""
+    async with sdk.connect(place, reads=False) as client:
+        outcome = await client.command(room, text.encode(), expires=expires)
+    match outcome:
+        case muster.Delivered(members):
+            word, count, words, code = "delivered", members, f"delivered to {_members(members)}", 0
+        case muster.NoMember():
+            word, count, words, code = "no_member", 0, "nobody is in the room", FAILURE
+        case muster.Expired(members):
+            word, count, code = "expired", members, TRY_LATER
+            words = f"expired; {_members(members)} had it by then"
+    print(msgspec.json.encode({"outcome": word, "members": count}).decode() if as_json else words)
+    return code
+
+
+def _members(count: int) -> str:
+    return f"{count} member{'' if count == 1 else 's'}"

@@ -1,0 +1,239 @@
+//! Commands at the broker: which gateways are told, and what all of them have said.
+//!
+//! A command is known by who sent it, so another copy only asks again. Every gateway that wants the room is told, in each of its
+//! lives, until all have answered or time is over.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::Broker;
+use crate::command::{left_ms, until, CommandId, Outcome, COMMANDS_MAX, GRACE, LOOK_EVERY, REMEMBER};
+use crate::hash::KeyedState;
+use crate::machine::{soonest, Micros};
+use crate::wire::record::Record;
+use crate::wire::Code;
+
+/// What a gateway was told, and has said.
+struct Told {
+    epoch: u32,
+    /// On the link that came up then.
+    since: Micros,
+    members: Option<u32>,
+}
+
+struct Command {
+    room: u64,
+    check: u64,
+    until: Micros,
+    data: Box<[u8]>,
+    /// Who asks: a session of a proxy.
+    proxy: u32,
+    session: u64,
+    gateways: BTreeMap<u32, Told>,
+    /// Members that gateways have reached whose life is over.
+    before: u32,
+    outcome: Option<Outcome>,
+}
+
+impl Command {
+    fn members(&self) -> u32 {
+        let told = self.gateways.values().filter_map(|told| told.members);
+        told.fold(self.before, u32::saturating_add)
+    }
+}
+
+/// What a proxy passes on.
+pub(super) struct Asked<'a> {
+    pub id: CommandId,
+    pub session: u64,
+    pub room: u64,
+    pub check: u64,
+    pub left_ms: u32,
+    pub data: &'a [u8],
+}
+
+/// All commands that are not done, or have been done lately.
+pub(super) struct Commands {
+    known: HashMap<CommandId, Command, KeyedState>,
+    look_at: Option<Micros>,
+}
+
+impl Commands {
+    pub(super) fn new(hash: KeyedState) -> Self {
+        Commands {
+            known: HashMap::with_hasher(hash),
+            look_at: None,
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Option<Micros> {
+        self.look_at
+    }
+}
+
+impl Broker {
+    /// A proxy passes a command on.
+    pub(super) fn command(&mut self, now: Micros, proxy: u32, asked: &Asked<'_>) {
+        let id = asked.id;
+        if let Some(known) = self.commands.known.get_mut(&id) {
+            (known.proxy, known.session) = (proxy, asked.session);
+            return self.answer_command(now, id);
+        }
+        let refused = match self.running && self.may_own(asked.room) {
+            false => Some(Code::NotReady),
+            true if self.commands.known.len() >= COMMANDS_MAX => Some(Code::Busy),
+            true => None,
+        };
+        if let Some(code) = refused {
+            let outcome = Outcome::refused(code);
+            return self.tell_outcome(now, proxy, asked.session, id, outcome);
+        }
+        self.counters.commands_received += 1;
+        let command = Command {
+            room: asked.room,
+            check: asked.check,
+            until: until(now, asked.left_ms),
+            data: asked.data.into(),
+            proxy,
+            session: asked.session,
+            gateways: BTreeMap::new(),
+            before: 0,
+            outcome: None,
+        };
+        self.commands.known.insert(id, command);
+        self.look_after_command(now, id);
+        soonest(&mut self.commands.look_at, Some(now + LOOK_EVERY));
+    }
+
+    /// A gateway says how many of its members it has reached: all, or those that said so in time.
+    pub(super) fn command_handled(&mut self, now: Micros, gateway: u32, epoch: u32, id: CommandId, outcome: Outcome) {
+        let Some(told) = self
+            .commands
+            .known
+            .get_mut(&id)
+            .and_then(|command| command.gateways.get_mut(&gateway))
+            .filter(|told| told.epoch == epoch && told.members.is_none())
+        else {
+            return;
+        };
+        told.members = Some(outcome.members);
+        self.look_after_command(now, id);
+    }
+
+    /// Tells whoever has not been told yet; ends the command where all have answered, or time is over.
+    fn look_after_command(&mut self, now: Micros, id: CommandId) {
+        let Some(command) = self.commands.known.get_mut(&id).filter(|known| known.outcome.is_none()) else {
+            return;
+        };
+        let mut waits = !self.running;
+        let mut tell = Vec::new();
+        for gateway in self.interest.who_wants(command.room, command.check) {
+            let life = self.interest.epoch_of(gateway);
+            let link = self
+                .links
+                .to(gateway)
+                .and_then(|slot| Some((slot, self.links.table.get(slot)?.data.peer.epoch)));
+            let (Some(epoch), since) = (life, self.links.since(gateway)) else {
+                continue;
+            };
+            let told = command.gateways.get(&gateway).filter(|told| told.epoch == epoch);
+            if told.is_some_and(|told| told.members.is_some()) {
+                continue;
+            }
+            waits = true;
+            // On a new link again: what the one before had not delivered ended with it.
+            let Some(((slot, linked), since)) = link.zip(since) else {
+                continue;
+            };
+            if linked == epoch && told.is_none_or(|told| told.since != since) {
+                tell.push((
+                    gateway,
+                    slot,
+                    Told {
+                        epoch,
+                        since,
+                        members: None,
+                    },
+                ));
+            }
+        }
+        let mut slots = Vec::new();
+        for (gateway, slot, told) in tell {
+            let earlier = command
+                .gateways
+                .insert(gateway, told)
+                .filter(|earlier| earlier.members.is_some());
+            let members = earlier.and_then(|earlier| earlier.members).unwrap_or(0);
+            command.before = command.before.saturating_add(members);
+            slots.push(slot);
+        }
+        let record = Record::LinkCommand {
+            command: id,
+            session: 0,
+            room: command.room,
+            check: command.check,
+            left_ms: left_ms(now, command.until),
+            data: &command.data,
+        };
+        let bytes = record.encode(<[u8]>::to_vec);
+        let members = command.members();
+        let outcome = match waits {
+            false => Some(Outcome::of(members)),
+            true if now >= command.until + 2 * GRACE => Some(Outcome::expired(members)),
+            true => None,
+        };
+        if outcome.is_some() {
+            command.outcome = outcome;
+            command.data = Box::default();
+            command.gateways = BTreeMap::new();
+        } else {
+            self.counters.commands_sent += slots.len() as u64;
+            slots.into_iter().for_each(|slot| {
+                self.links.log(now, slot, &bytes);
+            });
+        }
+        self.answer_command(now, id);
+    }
+
+    /// Says what became of a command, if that is known.
+    fn answer_command(&mut self, now: Micros, id: CommandId) {
+        let command = self.commands.known.get(&id);
+        let Some((command, outcome)) = command.and_then(|command| Some((command, command.outcome?))) else {
+            return;
+        };
+        let (proxy, session) = (command.proxy, command.session);
+        self.tell_outcome(now, proxy, session, id, outcome);
+    }
+
+    fn tell_outcome(&mut self, now: Micros, proxy: u32, session: u64, command: CommandId, outcome: Outcome) {
+        let Some(slot) = self.links.to(proxy) else {
+            return; // it, or another one, asks again
+        };
+        let done = Record::LinkCommandDone {
+            command,
+            session,
+            outcome,
+        };
+        self.links.record(now, slot, &done);
+    }
+
+    /// Looks after what is not done, and forgets what is done for long.
+    pub(super) fn look_after_commands(&mut self, now: Micros) {
+        if self.commands.look_at.is_none_or(|at| now < at) {
+            return;
+        }
+        self.commands
+            .known
+            .retain(|_, command| command.outcome.is_none() || now < command.until + REMEMBER);
+        let open = self
+            .commands
+            .known
+            .iter()
+            .filter(|(_, command)| command.outcome.is_none());
+        let mut open: Vec<CommandId> = open.map(|(id, _)| *id).collect();
+        // In an order of their own, not that of a table.
+        open.sort_unstable();
+        let again = if open.is_empty() { REMEMBER } else { LOOK_EVERY };
+        open.into_iter().for_each(|id| self.look_after_command(now, id));
+        self.commands.look_at = (!self.commands.known.is_empty()).then_some(now + again);
+    }
+}

@@ -1,0 +1,234 @@
+//! Commands at the gateway: each goes once to every member who is here, and the broker hears how many have it.
+//!
+//! A copy by another broker only asks again. Who comes back with positions while a command lives is told it too: its former
+//! session may have ended before it was.
+
+use std::collections::HashMap;
+
+use super::Gateway;
+use crate::command::{until, CommandId, Outcome, COMMANDS_MAX, LOOK_EVERY, REMEMBER};
+use crate::hash::KeyedState;
+use crate::machine::{soonest, Micros};
+use crate::wire::record::Record;
+
+struct Command {
+    room: u64,
+    until: Micros,
+    data: Box<[u8]>,
+    /// Brokers that asked.
+    brokers: Vec<u32>,
+    /// Sessions that have not answered, and whether they were told: a log that is nearly full is left to answers.
+    waiting: HashMap<u64, bool, KeyedState>,
+    members: u32,
+    outcome: Option<Outcome>,
+}
+
+/// All commands that live, or are done.
+pub(super) struct Commands {
+    known: HashMap<CommandId, Command, KeyedState>,
+    by_room: HashMap<u64, Vec<CommandId>, KeyedState>,
+    hash: KeyedState,
+    look_at: Option<Micros>,
+}
+
+impl Commands {
+    pub(super) fn new(hash: KeyedState) -> Self {
+        Commands {
+            known: HashMap::with_hasher(hash),
+            by_room: HashMap::with_hasher(hash),
+            hash,
+            look_at: None,
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Option<Micros> {
+        self.look_at
+    }
+
+    /// Forgets what ended long ago.
+    fn forget(&mut self, now: Micros) {
+        let Commands { known, by_room, .. } = self;
+        known.retain(|id, command| {
+            let kept = now < command.until + REMEMBER;
+            if !kept {
+                if let Some(room) = by_room.get_mut(&command.room) {
+                    room.retain(|other| other != id);
+                    if room.is_empty() {
+                        by_room.remove(&command.room);
+                    }
+                }
+            }
+            kept
+        });
+    }
+}
+
+impl Gateway {
+    /// A broker passes a command on.
+    pub(super) fn command(
+        &mut self,
+        now: Micros,
+        broker: u32,
+        id: CommandId,
+        room: (u64, u64),
+        left_ms: u32,
+        data: &[u8],
+    ) {
+        if let Some(known) = self.commands.known.get_mut(&id) {
+            self.counters.commands_duplicate += 1;
+            if !known.brokers.contains(&broker) {
+                known.brokers.push(broker);
+            }
+            return self.answer_command(now, id);
+        }
+        if self.commands.known.len() >= COMMANDS_MAX {
+            self.counters.dropped_commands_full += 1;
+            return; // the broker hears nothing, and says so at the end
+        }
+        self.counters.commands_received += 1;
+        let at = self.by_id.get(&room.0).copied();
+        let known = at.and_then(|at| self.rooms[at as usize].as_deref());
+        let members = known
+            .filter(|known| known.check == room.1)
+            .map_or(&[][..], |known| &known.members);
+        let sessions = members
+            .iter()
+            .filter_map(|slot| Some((self.sessions.table.get(*slot)?.conn.id, false)));
+        let mut waiting = HashMap::with_hasher(self.commands.hash);
+        waiting.extend(sessions);
+        let command = Command {
+            room: room.0,
+            until: until(now, left_ms),
+            data: data.into(),
+            brokers: vec![broker],
+            waiting,
+            members: 0,
+            outcome: None,
+        };
+        self.commands.known.insert(id, command);
+        self.commands.by_room.entry(room.0).or_default().push(id);
+        soonest(&mut self.commands.look_at, Some(now + LOOK_EVERY));
+        self.look_after_command(now, id);
+    }
+
+    /// A member has a command, or says that it has not.
+    pub(super) fn command_taken(&mut self, now: Micros, slot: u32, id: CommandId, taken: bool) {
+        let session = self.sessions.table.get(slot).map(|peer| peer.conn.id);
+        let Some((command, session)) = self.commands.known.get_mut(&id).zip(session) else {
+            return;
+        };
+        if command.waiting.remove(&session).is_none() {
+            return;
+        }
+        command.members += u32::from(taken);
+        self.counters.commands_delivered += u64::from(taken);
+        if command.waiting.is_empty() {
+            self.look_after_command(now, id);
+        }
+    }
+
+    /// A session came back to a room: it is told what lives.
+    pub(super) fn tell_commands(&mut self, now: Micros, slot: u32, room: u64) {
+        let session = self.sessions.table.get(slot).map(|peer| peer.conn.id);
+        let (Some(ids), Some(session)) = (self.commands.by_room.get(&room), session) else {
+            return;
+        };
+        for id in ids.clone() {
+            let Some(command) = self.commands.known.get_mut(&id).filter(|command| now < command.until) else {
+                continue;
+            };
+            command.waiting.entry(session).or_insert(false);
+            self.look_after_command(now, id);
+        }
+    }
+
+    /// Tells whoever has not been told yet; answers where all have answered, or time is over.
+    fn look_after_command(&mut self, now: Micros, id: CommandId) {
+        let Some(command) = self.commands.known.get_mut(&id) else {
+            return;
+        };
+        let table = &mut self.sessions.table;
+        let at = self.by_id.get(&command.room).copied();
+        let mut told = Vec::new();
+        command.waiting.retain(|session, was_told| {
+            // Who is gone answers nothing more.
+            let Some((slot, peer)) = table.find(*session).and_then(|slot| Some((slot, table.get_mut(slot)?))) else {
+                return false;
+            };
+            if *was_told {
+                return true;
+            }
+            let Some(handle) = at.filter(|at| peer.data.data.joined.iter().any(|joined| joined.room == *at)) else {
+                return false;
+            };
+            if !peer.conn.log.is_crowded() {
+                let record = Record::CommandTold {
+                    handle,
+                    command: id,
+                    data: &command.data,
+                };
+                *was_told = peer.conn.record(&record).is_some();
+                told.push(slot);
+            }
+            true
+        });
+        // The order in which they leave is that of the table of sessions, whatever the map's.
+        told.sort_unstable();
+        self.counters.commands_sent += told.len() as u64;
+        told.into_iter().for_each(|slot| table.mark(slot));
+        let over = now >= command.until;
+        if command.outcome.is_none() && (command.waiting.is_empty() || over) {
+            command.outcome = Some(match command.waiting.is_empty() {
+                true => Outcome::of(command.members),
+                false => Outcome::expired(command.members),
+            });
+            self.answer_command(now, id);
+        }
+        if over {
+            if let Some(command) = self.commands.known.get_mut(&id) {
+                command.waiting.clear();
+                command.data = Box::default();
+            }
+        }
+    }
+
+    /// Says to the brokers that asked what became of a command, if that is known.
+    fn answer_command(&mut self, now: Micros, id: CommandId) {
+        let command = self.commands.known.get(&id);
+        let Some((command, outcome)) = command.and_then(|command| Some((command, command.outcome?))) else {
+            return;
+        };
+        let done = Record::LinkCommandDone {
+            command: id,
+            session: 0,
+            outcome,
+        };
+        let slots: Vec<u32> = command
+            .brokers
+            .iter()
+            .filter_map(|broker| self.links.to(*broker))
+            .collect();
+        for slot in slots {
+            self.links.record(now, slot, &done);
+        }
+    }
+
+    /// Looks after what lives, and forgets what ended long ago.
+    pub(super) fn look_after_commands(&mut self, now: Micros) {
+        if self.commands.look_at.is_none_or(|at| now < at) {
+            return;
+        }
+        self.commands.forget(now);
+        let open = self
+            .commands
+            .known
+            .iter()
+            .filter(|(_, command)| !command.waiting.is_empty());
+        let mut open: Vec<CommandId> = open.map(|(id, _)| *id).collect();
+        // In an order of their own, not that of a table.
+        open.sort_unstable();
+        let again = if open.is_empty() { REMEMBER } else { LOOK_EVERY };
+        open.into_iter().for_each(|id| self.look_after_command(now, id));
+        self.commands.look_at = (!self.commands.known.is_empty()).then_some(now + again);
+    }
+}

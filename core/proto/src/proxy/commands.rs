@@ -1,0 +1,179 @@
+//! Commands at the proxy: who sent them, which broker has them, and who is to hear what became of them.
+
+use std::collections::HashMap;
+
+use super::Proxy;
+use crate::command::{left_ms, until, CommandId, Outcome, Verdict, COMMANDS_MAX, GRACE, LOOK_EVERY};
+use crate::hash::KeyedState;
+use crate::machine::Micros;
+use crate::name::{RoomKey, RoomName};
+use crate::placement::weight;
+use crate::wire::record::Record;
+use crate::wire::Code;
+
+/// Commands of one session: one a second, and so many at once after a pause.
+pub const COMMAND_RATE: u32 = 1;
+pub const COMMAND_BURST: u32 = 5;
+/// A session that has sent more is told to wait for so long.
+const RETRY_MS: u32 = 1_000;
+/// A broker that has said nothing of a command is left for another one after this: it stands still, or is about to be found dead.
+const NEXT_AFTER: Micros = 300_000;
+
+/// One command on its way.
+struct Pending {
+    session: u64,
+    room: RoomKey,
+    until: Micros,
+    data: Box<[u8]>,
+    /// The broker that was told last, on a link that came up then, and when.
+    told: Option<(u32, Micros, Micros)>,
+    tries: u32,
+}
+
+/// All of them.
+pub(super) struct Commands {
+    pending: HashMap<CommandId, Pending, KeyedState>,
+    look_at: Option<Micros>,
+}
+
+impl Commands {
+    pub(super) fn new(hash: KeyedState) -> Self {
+        Commands {
+            pending: HashMap::with_hasher(hash),
+            look_at: None,
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Option<Micros> {
+        self.look_at
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.pending.is_empty()
+    }
+}
+
+impl Proxy {
+    /// Takes a session's command, or says at once why not.
+    pub(super) fn command(&mut self, now: Micros, slot: u32, number: u64, name: &[u8], time_ms: u32, data: &[u8]) {
+        let Some(peer) = self.sessions.table.get_mut(slot) else {
+            return;
+        };
+        let (session, user) = (peer.conn.id, peer.data.user);
+        let id = CommandId { user, number };
+        if let Some(known) = self.commands.pending.get_mut(&id) {
+            known.session = session;
+            return;
+        }
+        let room = RoomName::from_bytes(name).map(|name| name.key(&self.name_key));
+        let refused = match &room {
+            Err(_) => Some(Code::BadRoomName),
+            Ok(_) if !peer.data.data.commands.take(now, 1) => Some(Code::RateLimited),
+            Ok(_) if self.commands.pending.len() >= COMMANDS_MAX => Some(Code::Busy),
+            Ok(_) => None,
+        };
+        let (Ok(room), None) = (room, refused) else {
+            self.counters.commands_refused += 1;
+            let outcome = Outcome::refused(refused.unwrap_or(Code::Unknown));
+            return self.command_done(session, number, outcome);
+        };
+        self.counters.commands_received += 1;
+        let pending = Pending {
+            session,
+            room,
+            until: until(now, time_ms),
+            data: data.into(),
+            told: None,
+            tries: 0,
+        };
+        self.commands.pending.insert(id, pending);
+        self.commands.look_at.get_or_insert(now + LOOK_EVERY);
+        self.pass_on(now, id);
+    }
+
+    /// Gives a command to a broker that has not had it, or has had it and is not what it was.
+    fn pass_on(&mut self, now: Micros, id: CommandId) {
+        let Some(pending) = self.commands.pending.get_mut(&id) else {
+            return;
+        };
+        let links = &self.links;
+        // By chance, and another one each time.
+        let draw = id.number.wrapping_add(u64::from(pending.tries));
+        let replicas = self.placement.replicas(pending.room.id).iter().copied();
+        let reached = replicas.filter_map(|node| Some((node, links.since(node)?)));
+        let fresh =
+            reached.filter(|(node, since)| pending.told.is_none_or(|(told, of, _)| (told, of) != (*node, *since)));
+        let Some((node, since)) = fresh.max_by_key(|(node, _)| weight(draw, *node)) else {
+            return;
+        };
+        let Some(slot) = links.to(node) else { return };
+        pending.told = Some((node, since, now));
+        pending.tries += 1;
+        self.counters.commands_forwarded += 1;
+        let record = Record::LinkCommand {
+            command: id,
+            session: pending.session,
+            room: pending.room.id,
+            check: pending.room.check,
+            left_ms: left_ms(now, pending.until),
+            data: &pending.data,
+        };
+        let bytes = record.encode(<[u8]>::to_vec);
+        self.links.log(now, slot, &bytes);
+    }
+
+    /// A broker says what became of a command.
+    pub(super) fn command_answered(&mut self, id: CommandId, outcome: Outcome) {
+        if outcome.verdict == Verdict::Refused(Code::NotReady) {
+            if let Some(pending) = self.commands.pending.get_mut(&id) {
+                pending.told = None; // tried again soon
+            }
+            return;
+        }
+        if let Some(pending) = self.commands.pending.remove(&id) {
+            self.command_done(pending.session, id.number, outcome);
+        }
+    }
+
+    /// Tells a session what became of its command.
+    fn command_done(&mut self, session: u64, number: u64, outcome: Outcome) {
+        let Some(slot) = self.sessions.table.find(session) else {
+            return; // who comes back asks again
+        };
+        let retry_ms = match outcome.verdict {
+            Verdict::Refused(code) if code.retry() => RETRY_MS,
+            _ => 0,
+        };
+        let done = Record::CommandDone {
+            number,
+            outcome,
+            retry_ms,
+        };
+        self.sessions.tell(slot, &done);
+    }
+
+    /// Looks after what is not done: another broker, or the end.
+    pub(super) fn look_after_commands(&mut self, now: Micros) {
+        if self.commands.look_at.is_none_or(|at| now < at) {
+            return;
+        }
+        let (mut late, mut over) = (Vec::new(), Vec::new());
+        for (id, pending) in &self.commands.pending {
+            let on = |(node, since, _)| self.links.since(node) == Some(since);
+            let waits = pending.told.is_some_and(|told| on(told) && now < told.2 + NEXT_AFTER);
+            match now >= pending.until + 3 * GRACE {
+                true => over.push(*id),
+                false if !waits => late.push(*id),
+                false => {}
+            }
+        }
+        // In an order of their own, not that of a table.
+        late.sort_unstable();
+        late.into_iter().for_each(|id| self.pass_on(now, id));
+        over.sort_unstable();
+        for id in over {
+            self.command_answered(id, Outcome::expired(0));
+        }
+        self.commands.look_at = (!self.commands.is_idle()).then_some(now + LOOK_EVERY);
+    }
+}

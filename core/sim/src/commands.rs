@@ -1,0 +1,183 @@
+//! What must hold of commands: each ends once and in time, nobody is told one twice, and whoever was a member all along was told
+//! what counts as delivered.
+//!
+//! Knows no machine. A command's content is its place among all commands.
+
+use std::collections::BTreeMap;
+
+use muster_proto::command::{Outcome, Verdict, GRACE};
+use muster_proto::machine::Micros;
+use muster_proto::wire::Code;
+
+use crate::plan::{MS, SECOND};
+
+/// A member whose session ended so soon after may have been lost to its gateway before it knew.
+const UNNOTICED: Micros = 5 * SECOND;
+
+struct Command {
+    client: usize,
+    room: usize,
+    number: u64,
+    sent_at: Micros,
+    until: Micros,
+    ended: Option<(Micros, Outcome)>,
+    /// Its sender died before it heard what became of it.
+    forgotten: bool,
+    receivers: Vec<usize>,
+}
+
+/// When a membership was in force, as far as the member knew.
+struct Stay {
+    client: usize,
+    room: usize,
+    from: Vec<Micros>,
+    ended: Vec<Micros>,
+}
+
+#[derive(Default)]
+pub struct Commands {
+    all: Vec<Command>,
+    stays: BTreeMap<usize, Stay>,
+    pub delivered: u64,
+    pub expired: u64,
+}
+
+impl Commands {
+    /// What the next command says.
+    pub fn content(&self) -> [u8; 8] {
+        (self.all.len() as u64).to_le_bytes()
+    }
+
+    pub fn sent(&mut self, now: Micros, client: usize, room: usize, number: u64, lifetime: Micros) {
+        self.all.push(Command {
+            client,
+            room,
+            number,
+            sent_at: now,
+            until: now + lifetime,
+            ended: None,
+            forgotten: false,
+            receivers: Vec::new(),
+        });
+    }
+
+    /// A client's process died.
+    pub fn died(&mut self, now: Micros, client: usize) {
+        let open = self
+            .all
+            .iter_mut()
+            .filter(|command| command.client == client && command.ended.is_none());
+        open.for_each(|command| command.forgotten = true);
+        self.lost(now, client);
+    }
+
+    pub fn joined(&mut self, now: Micros, membership: usize, client: usize, room: usize) {
+        let stay = self.stays.entry(membership).or_insert(Stay {
+            client,
+            room,
+            from: Vec::new(),
+            ended: Vec::new(),
+        });
+        stay.from.push(now);
+    }
+
+    /// A client's session with its gateway is lost.
+    pub fn lost(&mut self, now: Micros, client: usize) {
+        let stays = self.stays.values_mut().filter(|stay| stay.client == client);
+        stays.for_each(|stay| stay.ended.push(now));
+    }
+
+    pub fn left(&mut self, now: Micros, membership: usize) {
+        if let Some(stay) = self.stays.get_mut(&membership) {
+            stay.ended.push(now);
+        }
+    }
+
+    /// A member reads a command.
+    pub fn received(
+        &mut self,
+        membership: usize,
+        room: usize,
+        sender: u64,
+        number: u64,
+        data: &[u8],
+    ) -> Result<(), String> {
+        let place = data.try_into().map(u64::from_le_bytes).unwrap_or(u64::MAX);
+        let Some(command) = self.all.get_mut(place as usize) else {
+            return Err(format!("a command that nobody sent: {data:?}"));
+        };
+        if (command.room, command.client as u64 + 1, command.number) != (room, sender, number) {
+            return Err(format!("command {place} came as {number} of {sender} in room {room}"));
+        }
+        if command.receivers.contains(&membership) {
+            return Err(format!("command {place} came twice to membership {membership}"));
+        }
+        command.receivers.push(membership);
+        Ok(())
+    }
+
+    /// `stood`: the longest that the sender's process stands still.
+    pub fn ended(
+        &mut self,
+        now: Micros,
+        client: usize,
+        number: u64,
+        outcome: Outcome,
+        stood: Micros,
+    ) -> Result<(), String> {
+        let Some(command) = self
+            .all
+            .iter_mut()
+            .find(|command| (command.client, command.number) == (client, number))
+        else {
+            return Err(format!("client {client} hears of a command that it did not send"));
+        };
+        if command.ended.replace((now, outcome)).is_some() {
+            return Err(format!("client {client} hears twice what became of a command"));
+        }
+        self.delivered += u64::from(outcome.verdict == Verdict::Delivered);
+        self.expired += u64::from(outcome.verdict == Verdict::Expired);
+        if now > command.until + 4 * GRACE + SECOND + stood {
+            return Err(format!(
+                "a command of client {client} ended {} us late",
+                now - command.until
+            ));
+        }
+        Ok(())
+    }
+
+    /// `mild`: nothing happened that a command may expire of. `reads`: whether a client reads at once.
+    pub fn judge(&self, mild: bool, reads: impl Fn(usize) -> bool) -> Result<(), String> {
+        for (place, command) in self.all.iter().enumerate().filter(|(_, command)| !command.forgotten) {
+            let Some((ended_at, outcome)) = command.ended else {
+                return Err(format!("command {place} never ended"));
+            };
+            match outcome.verdict {
+                Verdict::Refused(Code::RateLimited) => continue,
+                Verdict::Refused(code) => return Err(format!("command {place} was refused: {code:?}")),
+                Verdict::Expired if mild => return Err(format!("command {place} expired for nothing")),
+                Verdict::Expired => continue,
+                Verdict::Delivered | Verdict::NoMember => {}
+            }
+            for (membership, stay) in &self.stays {
+                let from = stay.from.iter().rev().find(|from| **from <= command.sent_at);
+                let stayed = from.is_some_and(|from| {
+                    let during = *from..ended_at + UNNOTICED;
+                    !stay.ended.iter().any(|end| during.contains(end))
+                });
+                let owed = stayed && stay.room == command.room && reads(stay.client);
+                if owed && !command.receivers.contains(membership) {
+                    return Err(format!(
+                        "command {place} ({outcome:?}, {} ms) did not come to client {}, membership {membership}",
+                        (ended_at - command.sent_at) / MS,
+                        stay.client
+                    ));
+                }
+            }
+            if outcome.verdict == Verdict::NoMember && mild && !command.receivers.is_empty() {
+                return Err(format!("command {place} found members and does not say so"));
+            }
+        }
+        Ok(())
+    }
+}

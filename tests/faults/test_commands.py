@@ -1,0 +1,116 @@
+"""Commands at real processes: each is told once or reported, over lossy links, and with every role killed."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable
+from subprocess import PIPE
+
+import muster
+from tests.faults.conftest import Make
+from tests.faults.instance import Instance
+
+NODES = {"gateways": 2, "brokers": "1x2", "routers": "1x2", "proxies": 2}
+SENDERS = 20
+ROOMS = [f"live:{number}" for number in range(4)]
+EXPIRES_S = 10.0
+
+Outcomes = dict[tuple[str, bytes], muster.Outcome]
+"""By room and content."""
+
+
+class Told:
+    """What the members of all rooms were told, by room and content."""
+
+    def __init__(self) -> None:
+        self.of: Counter[tuple[str, int, bytes]] = Counter()
+
+    async def member(self, instance: Instance, room: str, number: int, joined: asyncio.Barrier) -> None:
+        async with muster.connect(instance.folder.path, proxies=[]) as client, client.join(room) as taken:
+            await joined.wait()
+            async for item in taken:
+                if isinstance(item, muster.Command):
+                    self.of[room, number, item.data] += 1
+                else:
+                    assert isinstance(item, muster.Gap), item
+                    assert item.reason == "owner_lost"
+
+
+async def send(instance: Instance, number: int, count: int, outcomes: Outcomes) -> None:
+    """Send so many, as fast as they are taken."""
+    async with muster.connect(instance.folder.path, gateways=[]) as client:
+        for at in range(count):
+            room, data = ROOMS[(number + at) % len(ROOMS)], b"%d of %d" % (at, number)
+            while (room, data) not in outcomes:
+                try:
+                    outcomes[room, data] = await client.command(room, data, expires=EXPIRES_S)
+                except muster.Refused as error:
+                    if error.code != "rate_limited":
+                        raise
+                    await asyncio.sleep(0.3)
+
+
+async def run(instance: Instance, count: int, kills: tuple[str, ...]) -> tuple[Told, Outcomes]:
+    """Two members in each room, all senders, and the kills one after the other meanwhile."""
+    told, outcomes, joined = Told(), Outcomes(), asyncio.Barrier(2 * len(ROOMS) + 1)
+    async with asyncio.TaskGroup() as tasks:
+        members = [
+            tasks.create_task(told.member(instance, room, number, joined)) for room in ROOMS for number in range(2)
+        ]
+        async with asyncio.timeout(30):
+            await joined.wait()
+        sending = [tasks.create_task(send(instance, number, count, outcomes)) for number in range(SENDERS)]
+        for name in kills:
+            await asyncio.sleep(0.7)
+            await instance.back(name, instance.kill(name))
+        await asyncio.gather(*sending)
+        for member in members:
+            member.cancel()
+    return told, outcomes
+
+
+async def test_on_lossy_links_every_member_is_told_once_and_every_sender_hears_so(
+    make: Make, figures: Callable[..., None]
+) -> None:
+    instance = make(up=NODES, faults={"loss": 0.05, "duplicate": 0.01})
+    with instance.running():
+        told, outcomes = await run(instance, 6, ())
+    figures(outcomes=Counter(type(outcome).__name__ for outcome in outcomes.values()))
+    assert len(outcomes) == 6 * SENDERS
+    assert set(outcomes.values()) == {muster.Delivered(2)}
+    assert told.of == {(room, number, data): 1 for room, data in outcomes for number in range(2)}
+
+
+async def test_with_every_role_killed_each_is_told_once_or_reported(make: Make, figures: Callable[..., None]) -> None:
+    instance = make(up=NODES, faults={"loss": 0.02})
+    with instance.running():
+        told, outcomes = await run(instance, 8, ("broker", "proxy", "router", "gateway", "broker-1"))
+    figures(outcomes=Counter(str(outcome) for outcome in outcomes.values()))
+    assert len(outcomes) == 8 * SENDERS
+    assert set(told.of.values()) <= {1}
+    for (room, data), outcome in outcomes.items():
+        had = sum(told.of[room, number, data] for number in range(2))
+        match outcome:
+            case muster.Delivered(members):
+                assert had >= 1, (room, data)
+                assert members <= 2, (room, data)
+            case muster.NoMember():
+                assert had < 2, (room, data, had)  # both members' gateway was away
+
+
+def test_the_command_says_what_came_of_it(make: Make) -> None:
+    instance = make()
+    with instance.running():
+        sub = instance.command("sub", "news", "--json", stdout=PIPE, stderr=PIPE)
+        assert sub.stderr is not None
+        assert sub.stdout is not None
+        assert sub.stderr.readline() == b"joined news\n"
+        command = instance.command("command", "news", "half-time", stdout=PIPE)
+        assert (command.communicate(timeout=20)[0], command.returncode) == (b"delivered to 1 member\n", 0)
+        line = json.loads(sub.stdout.readline())
+        assert (line["room"], line["data"], line["sender"]) == ("news", "half-time", 1)
+        sub.terminate()
+        sub.communicate(timeout=10)
+        command = instance.command("command", "empty", "anybody?", "--json", stdout=PIPE)
+        assert json.loads(command.communicate(timeout=20)[0]) == {"outcome": "no_member", "members": 0}
+        assert command.returncode == 1
