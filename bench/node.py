@@ -18,7 +18,6 @@ from bench import pin
 from control import node
 from muster import _core
 from plane.rooms import gateway
-from plane.server import Server
 from plane.spec import Spec, read
 
 TICK_S: Final = 0.01
@@ -56,10 +55,10 @@ def main() -> int:
     vars(gateway)["_core"] = SimpleNamespace(GatewayEngine=functools.partial(_core.GatewayEngine, **options))
     serve = node.serve
 
-    async def serve_and_tick(spec: Spec, server: Server, log: Any) -> None:
+    async def serve_and_tick(spec: Spec, *given: Any, **more: Any) -> None:
         ticking = asyncio.create_task(tick(ticks_file(spec_file.parent, spec.role)))
         try:
-            await serve(spec, server, log)
+            await serve(spec, *given, **more)
         finally:
             ticking.cancel()
 
