@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from control.commands.columns import Column
+from control.commands.choices import Column, Edge, Layer
 from control.errors import FAILURE, USAGE, UserError
 
 app: Final = typer.Typer(
@@ -31,6 +31,11 @@ cluster_app: Final = typer.Typer(
     epilog="Example: muster cluster show",
     no_args_is_help=True,
 )
+replica_app: Final = typer.Typer(
+    help="Replicas of a partition of brokers or routers, added and removed while the instance runs.",
+    epilog="Example: muster cluster replica add broker 1",
+    no_args_is_help=True,
+)
 config_app: Final = typer.Typer(
     help="The configuration: check it, show it, document it.",
     epilog="Example: muster config check",
@@ -38,6 +43,7 @@ config_app: Final = typer.Typer(
 )
 app.add_typer(rooms_app, name="rooms")
 app.add_typer(cluster_app, name="cluster")
+cluster_app.add_typer(replica_app, name="replica")
 app.add_typer(config_app, name="config")
 
 ConfigFile = Annotated[
@@ -47,6 +53,8 @@ Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 Chance = Annotated[str | None, typer.Option(metavar="CHANCE", help="Inject on every link: 0.02 or 2%.")]
 Ms = Annotated[int | None, typer.Option(min=0, help="Inject on every link, in ms.")]
 Nodes = Annotated[int | None, typer.Option(metavar="NODES", help="How many to run.")]
+Partition = Annotated[int, typer.Argument(metavar="PARTITION", min=0, max=255)]
+Node = Annotated[str, typer.Argument(metavar="ID", help="The node's number, or its name.")]
 Grid = Annotated[str | None, typer.Option(metavar="PARTITIONSxREPLICAS", help="How many to run: 2x2, or 2 for 2x1.")]
 
 
@@ -202,6 +210,44 @@ def cluster_show(
     from control.commands.cluster import show
 
     return common.run(show(config, json, watch))
+
+
+@replica_app.command("add", epilog="Example: muster cluster replica add broker 1")
+def replica_add(role: Layer, partition: Partition, json: Json = False, config: ConfigFile = None) -> int:
+    """Start one more replica of a partition, and wait until it runs and has its share of the rooms."""
+    from control.commands import common
+    from control.commands.replica import add
+
+    return common.run(add(config, role.value, partition, json))
+
+
+@replica_app.command("remove", epilog="Example: muster cluster replica remove broker 1 6")
+def replica_remove(
+    role: Layer, partition: Partition, replica: Node, json: Json = False, config: ConfigFile = None
+) -> int:
+    """Have a replica hand its rooms to the others of its partition and end; the last one that runs stays."""
+    from control.commands import common
+    from control.commands.replica import remove
+
+    return common.run(remove(config, replica, role.value, partition, json))
+
+
+@cluster_app.command("add", epilog="Example: muster cluster add gateway")
+def cluster_add(role: Edge, json: Json = False, config: ConfigFile = None) -> int:
+    """Start one more gateway or proxy, and wait until it runs."""
+    from control.commands import common
+    from control.commands.replica import add
+
+    return common.run(add(config, role.value, 0, json))
+
+
+@cluster_app.command("remove", epilog="Example: muster cluster remove gateway-1")
+def cluster_remove(node: Node, json: Json = False, config: ConfigFile = None) -> int:
+    """Have a gateway or a proxy drain and end; the last one that runs stays."""
+    from control.commands import common
+    from control.commands.replica import remove
+
+    return common.run(remove(config, node, None, 0, json))
 
 
 @app.command(epilog="Example: muster top --sort cpu")

@@ -1,7 +1,7 @@
 """`muster up`: one process per node on this machine, restarted when they die, ended together.
 
 Composes the instance's folder, the chosen addresses, the placement and one `Child` per node. With a registry the children
-register there; the embedded one is served from here.
+register there, the embedded one is served from here, and nodes come and go as commands ask.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import os
 import random
 import secrets
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -20,19 +21,21 @@ import msgspec
 import structlog
 from msgspec import UNSET
 
-from control import instance
+from control import instance, requests
 from control.child import Backoff, Child
 from control.config import split_address
 from control.epoch import next_epoch
-from control.errors import UserError
+from control.errors import TRY_LATER, UserError
 from control.files import write_atomically
 from control.instance import Endpoint, Process, Record
-from control.layout import Seat, grid, seats
+from control.layout import NODES_MAX, REPLICAS_MAX, Seat, grid, seats
+from control.openfiles import enough_files
 from control.options import LINKS, ClientOptions, Config, Faults, Role
 from control.ports import Ports
 from control.registry import Node, Snapshot
-from control.registry.places import layer
+from control.registry.places import PARTITIONED, layer
 from control.registry.server import STATE, RegistryServer
+from control.requests import Add, Look, Remove, Request, Seated
 from muster import __version__, _core
 from muster.instance import start_time
 from plane.spec import Fault, Kept, Registration, Spec, secret
@@ -78,7 +81,11 @@ class Supervisor:
         self._epochs: dict[Seat, int] = {}
         self._public_keys: dict[Seat, str] = {}
         self._children: dict[Seat, Child] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[Seat, asyncio.Task[None]] = {}
+        self._leaving: dict[Seat, asyncio.Task[None]] = {}
+        self._used = Counter(seat.role for seat in self._seats)
+        """Places of a role that ever were taken: none is taken twice."""
+        self._ending = False
         self._changed = asyncio.Event()
         self._write_again: asyncio.TimerHandle | None = None
         self._open = contextlib.AsyncExitStack()
@@ -91,9 +98,10 @@ class Supervisor:
                 # All who ever registered there have ended with the instance before.
                 (self.folder.path / STATE).unlink(missing_ok=True)
                 await self._open.enter_async_context(RegistryServer(self.folder.path, self._log))
-            self._choose()
-            self._start()
+            self._choose(self._seats)
+            self._start(self._seats)
             await self._until_ready()
+            await self._open.enter_async_context(requests.answered(self.folder.path, self.take, self._log))
         except BaseException:
             await self._end()
             raise
@@ -121,26 +129,30 @@ class Supervisor:
 
     # --- start ----------------------------------------------------------------------------------------------------
 
-    def _choose(self) -> None:
+    def _choose(self, new: Sequence[Seat]) -> None:
         ports = Ports()
         try:
             # Those that were asked for go first, lest a free one that the kernel gives be one of them.
-            for chosen, seat, key, host, port in sorted(self._asked(), key=lambda asked: asked[-1] == 0):
+            for chosen, seat, key, host, port in sorted(self._asked(new), key=lambda asked: asked[-1] == 0):
                 chosen[seat] = ports.udp(key, host, port)
-            for seat in self._seats:
+            for seat in new:
                 self._admins[seat] = ports.tcp("admin.host", self.config.admin.host)
         finally:
             ports.release()
+        for seat in new:
+            if seat in self._servers:
+                private = secret(str(self.folder.server_key(seat.name)), 32)
+                self._public_keys[seat] = bytes(_core.public_key(private)).hex()
+        self._place()
+
+    def _place(self) -> None:
         nodes = [Node(seat.node, seat.role, *self._links[seat], seat.partition) for seat in self._seats]
         counts = {layer("broker"): grid(self.config.up.brokers)[0], layer("router"): grid(self.config.up.routers)[0]}
         self.snapshot = Snapshot(1, tuple(sorted(nodes, key=lambda node: node.node)), counts)
-        for seat in self._servers:
-            private = secret(str(self.folder.server_key(seat.name)), 32)
-            self._public_keys[seat] = bytes(_core.public_key(private)).hex()
 
-    def _asked(self) -> Iterator[tuple[dict[Seat, tuple[str, int]], Seat, str, str, int]]:
+    def _asked(self, new: Sequence[Seat]) -> Iterator[tuple[dict[Seat, tuple[str, int]], Seat, str, str, int]]:
         """For each socket: where its address is kept, whose it is, the key that asks for it, and the host and port asked."""
-        for seat in self._seats:
+        for seat in new:
             section = self.config.role(seat.role)
             binds = [(self._links, "bind", section.bind)]
             if isinstance(section, ClientOptions):
@@ -149,8 +161,8 @@ class Supervisor:
                 host, port = split_address(text)
                 yield chosen, seat, f"{seat.role}.{name}", host, port and port + seat.index
 
-    def _start(self) -> None:
-        for seat in self._seats:
+    def _start(self, new: Sequence[Seat]) -> None:
+        for seat in new:
             child = Child(
                 seat.name,
                 functools.partial(self._prepare, seat),
@@ -160,7 +172,7 @@ class Supervisor:
                 self._stderr(seat),
             )
             self._children[seat] = child
-            self._tasks.append(asyncio.create_task(child.run(), name=f"child {seat.name}"))
+            self._tasks[seat] = asyncio.create_task(child.run(), name=f"child {seat.name}")
 
     def _stderr(self, seat: Seat) -> IO[bytes] | None:
         if not self._logs_to_files:
@@ -300,16 +312,118 @@ class Supervisor:
             waits=child.error or UNSET if child.state == "waiting" else UNSET,
         )
 
+    # --- who comes and goes -----------------------------------------------------------------------------------------
+
+    def take(self, request: Request) -> list[Seated]:
+        """Begin what a command asks for. Raises `UserError`."""
+        if isinstance(request, Look):
+            return [self._seated(seat) for seat in self._seats]
+        if not self.config.registry.url:
+            raise UserError(
+                "without a registry nodes know each other from their start alone; for some to come and go: "
+                "muster up --registry embedded"
+            )
+        if self._ending:
+            raise UserError("the instance ends", TRY_LATER)
+        match request:
+            case Add(role=role, partition=partition):
+                seat = self._another(role, partition)
+                self._add([seat])
+            case Remove(node=node):
+                seat = self._remove(node)
+        return [self._seated(seat)]
+
+    def _another(self, role: Role, partition: int) -> Seat:
+        mine = [seat for seat in self._staying() if seat.role == role]
+        partitions = 1 + max(seat.partition for seat in mine)
+        if partition >= partitions:
+            raise UserError(f"{role} has no partition {partition}, the last one is {partitions - 1}")
+        if role in PARTITIONED and sum(seat.partition == partition for seat in mine) >= REPLICAS_MAX:
+            raise UserError(f"partition {partition} of {role} has {REPLICAS_MAX} replicas, which are the most")
+        self._used[role] += 1
+        return Seat(role, self._used[role] - 1, partition)
+
+    def _add(self, new: Sequence[Seat]) -> None:
+        if len(self._seats) + len(new) > NODES_MAX:
+            raise UserError(f"{NODES_MAX} nodes are the most in one instance")
+        enough_files(len(self._seats) + len(new))
+        servers = [seat for seat in new if isinstance(self.config.role(seat.role), ClientOptions)]
+        instance.prepare(self.folder, [seat.name for seat in servers])
+        self._servers += servers
+        self._seats += new
+        try:
+            self._choose(new)
+        except BaseException:
+            for seat in new:
+                self._forget(seat)
+            raise
+        self._log.info("adds", nodes=[seat.name for seat in new])
+        self._start(new)
+
+    def _remove(self, node: int) -> Seat:
+        seat = next((seat for seat in self._seats if seat.node == node), None)
+        if seat is None:
+            raise UserError(f"the instance has no node {node}; muster cluster show --json has their numbers")
+        if seat not in self._leaving:
+            others = [
+                other
+                for other in self._staying()
+                if other != seat and (other.role, other.partition) == (seat.role, seat.partition)
+            ]
+            if not any(self._children[other].state == "ready" for other in others):
+                of = f"partition {seat.partition} of {seat.role}" if seat.role in PARTITIONED else f"every {seat.role}"
+                raise UserError(f"{seat.name} is the last of {of} that runs: add another one first", TRY_LATER)
+            self._retire(seat)
+        return seat
+
+    def _retire(self, seat: Seat) -> None:
+        async def retire() -> None:
+            await self._children[seat].stop(self._patience_s)
+            await self._tasks[seat]
+            self._forget(seat)
+            self._log.info("removed", node=seat.name)
+
+        self._log.info("removes", node=seat.name)
+        self._leaving[seat] = asyncio.create_task(retire(), name=f"removes {seat.name}")
+
+    def _forget(self, seat: Seat) -> None:
+        self._seats.remove(seat)
+        if seat in self._servers:
+            self._servers.remove(seat)
+        for by_seat in (self._links, self._admins, self._clients, self._children, self._tasks, self._leaving):
+            by_seat.pop(seat, None)
+        self._on_change()
+
+    def _staying(self) -> list[Seat]:
+        return [seat for seat in self._seats if seat not in self._leaving]
+
+    def _seated(self, seat: Seat) -> Seated:
+        child = self._children[seat]
+        return Seated(
+            name=seat.name,
+            role=seat.role,
+            node=seat.node,
+            partition=seat.partition,
+            state=child.state,
+            leaving=seat in self._leaving,
+            error=child.error or "",
+        )
+
     # --- end ----------------------------------------------------------------------------------------------------------
 
+    @property
+    def _patience_s(self) -> float:
+        """So long a node may take to end."""
+        patience = KILL_S + (LEAVE_S if self.config.registry.url else 0.0)
+        return patience + (FORSAKE_S if self.config.database.url else 0.0)
+
     async def _end(self) -> None:
+        self._ending = True
         for role in STOP_ORDER:
             children = [child for seat, child in self._children.items() if seat.role == role]
-            deadline = KILL_S + (LEAVE_S if self.config.registry.url else 0.0)
-            deadline += FORSAKE_S if self.config.database.url else 0.0
-            await asyncio.gather(*(child.stop(deadline) for child in children))
+            await asyncio.gather(*(child.stop(self._patience_s) for child in children))
         if self._tasks:
-            await asyncio.gather(*self._tasks)
+            await asyncio.gather(*self._tasks.values(), *self._leaving.values())
             if self._write_again is not None:
                 self._write_again.cancel()
             self.folder.record.unlink(missing_ok=True)

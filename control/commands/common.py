@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import http.client
 import json
-import resource
 import signal
 import sys
 from collections.abc import Coroutine
@@ -17,12 +16,9 @@ from rich.console import Console
 from control import config, instance
 from control.errors import TRY_LATER, UserError
 from control.instance import Folder, Process, Record
-from control.options import ROLES
+from control.openfiles import enough_files
 
 HTTP_S: Final = 2.0
-FILES: Final = 32
-FILES_EACH: Final = 8
-"""Open at once in a supervisor, and more for each node, twice; below, libuv aborts or raises in the midst of its start."""
 WIDTH: Final = 4_096
 """Of a line, in columns: more than any table has."""
 
@@ -107,21 +103,6 @@ def run(work: Coroutine[Any, Any, int]) -> int:
         import uvloop
 
         return uvloop.run(until_signal)
-
-
-def files_wanted(nodes: int) -> int:
-    """How many may have to be open at once in the supervisor of so many nodes."""
-    return FILES + FILES_EACH * nodes
-
-
-def enough_files(nodes: int = len(ROLES)) -> None:
-    """Have the kernel let this process, and its children, open enough at once. Raises `UserError` where it may not."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = files_wanted(nodes)
-    if resource.RLIM_INFINITY != hard < wanted:
-        raise UserError(f"only {hard} files may be open here at once; allow more: ulimit -n {wanted}")
-    if resource.RLIM_INFINITY != soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _until_signal(work: Coroutine[Any, Any, int]) -> int:

@@ -22,6 +22,7 @@ from control.doctor import machine, network, probe, programs, running
 from control.doctor.finding import Finding, fail, ok, warn
 from control.errors import FAILURE, ConfigError, NotRunning, UserError
 from control.layout import seats
+from control.openfiles import files_wanted
 from control.options import ROLES, UP, Broker, ClientOptions, Config, Gateway
 from muster import __version__
 
@@ -166,7 +167,7 @@ class Examination:
         return [network.backlog(probe.text("/proc/net/softnet_stat"), limit)]
 
     def _files(self) -> list[Finding]:
-        return [machine.files(probe.files(), common.files_wanted(len(self._nodes)))]
+        return [machine.files(probe.files(), files_wanted(len(self._nodes)))]
 
     def _limits(self) -> list[Finding]:
         limits = machine.read_group(Path("/"), probe.text("/proc/self/cgroup"))

@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from control.commands import common
-from control.commands.columns import Column
+from control.commands.choices import Column
 from control.commands.readings import CPU, NO_ANSWER, RSS, Reading, Readings, follow, name_silent
 from control.instance import Process
 

@@ -10,9 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from control import config, logs
-from control.commands import common
 from control.demo import ROOM, DemoRoom, Figures
 from control.layout import seats
+from control.openfiles import enough_files
 from control.options import UP
 from control.supervisor import Supervisor
 
@@ -25,7 +25,7 @@ async def up(
 ) -> int:
     """Run the instance; with `demo` the demo room too. Exit code 1 if a member of it missed a message."""
     settings = config.load(config_file, flags=flags, profile=UP).config
-    common.enough_files(len(seats(settings.up)))
+    enough_files(len(seats(settings.up)))
     log = logs.configure(settings.log.level, settings.log.format, role="supervisor", instance=settings.instance.name)
     if settings.faults.active():
         say("FAULTS ARE INJECTED ON PURPOSE: see muster config show --origin")

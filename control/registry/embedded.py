@@ -11,9 +11,10 @@ from typing import Final
 import msgspec
 
 from control.registry import frames, tree
-from control.registry.server import address
+from control.registry.server import SOCKET
 from control.registry.signals import Signals
 from control.registry.tree import CALL_S, Entry, Operation, Result, Session, Tree, TreeError, Unavailable
+from control.sockets import address
 
 SESSION_S: Final = 5.0
 CONNECT_S: Final = 2.0
@@ -105,7 +106,7 @@ class EmbeddedTree(Tree):
 
     async def _converse(self) -> None:
         async with asyncio.timeout(CONNECT_S):
-            with address(self._folder) as path:
+            with address(self._folder, SOCKET) as path:
                 reader, writer = await asyncio.open_unix_connection(path)
         pinging = None
         try:

@@ -5,11 +5,9 @@ Answers a write when the file has it (I-6). Sessions outlive a connection, and t
 
 import asyncio
 import contextlib
-import os
 import secrets
-import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -23,6 +21,7 @@ from control.registry import frames
 from control.registry.frames import Frame
 from control.registry.store import Store
 from control.registry.tree import Operation, Result, TreeError, check, check_path
+from control.sockets import listen
 
 SOCKET: Final = "registry.sock"
 STATE: Final = "registry.state"
@@ -87,7 +86,7 @@ class RegistryServer:
         try:
             self._load()
             self._store.on_change = self._on_change
-            listening = self._open.enter_context(_listen(self._folder))
+            listening = self._open.enter_context(listen(self._folder, SOCKET))
         except OSError as error:
             raise UserError(f"{self._folder / SOCKET}: cannot be served: {error.strerror}") from None
         server = await asyncio.start_unix_server(self._serve, sock=listening)
@@ -264,31 +263,6 @@ def _unsaved(frame: Frame) -> Frame:
 def _checked(path: str) -> str:
     check_path(path)
     return path
-
-
-@contextlib.contextmanager
-def address(folder: Path) -> Iterator[str]:
-    """The socket's path by a descriptor of its folder: the kernel takes no more than 107 bytes."""
-    directory = os.open(folder, os.O_PATH | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{directory}/{SOCKET}"
-    finally:
-        os.close(directory)
-
-
-@contextlib.contextmanager
-def _listen(folder: Path) -> Iterator[socket.socket]:
-    (folder / SOCKET).unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening, address(folder) as path:
-        before = os.umask(0o177)
-        try:
-            listening.bind(path)
-        finally:
-            os.umask(before)
-        try:
-            yield listening
-        finally:
-            (folder / SOCKET).unlink(missing_ok=True)
 
 
 async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:

@@ -13,7 +13,7 @@ from typing import Final, Self
 
 import pytest
 
-from control.commands.columns import Column
+from control.commands.choices import Column
 from control.commands.readings import CPU, NO_ANSWER, RSS, Reading
 from control.commands.top import BYTES_OUT, IN, KEYS, LAG, METRICS, OUT, PUBLISHED, Row, ordered, short, taken
 from control.errors import UserError

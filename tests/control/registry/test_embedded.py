@@ -14,8 +14,9 @@ import structlog
 from control.errors import UserError
 from control.registry import frames, server
 from control.registry.embedded import EmbeddedTree
-from control.registry.server import SOCKET, STATE, RegistryServer, address
+from control.registry.server import SOCKET, STATE, RegistryServer
 from control.registry.tree import Entry, Unavailable
+from control.sockets import address
 from tests.control.registry.services import connected, until_session
 
 LOG = structlog.get_logger()
@@ -124,7 +125,7 @@ async def test_who_does_not_keep_to_the_protocol_is_cut_off_and_changes_nothing(
     tree = EmbeddedTree(serving)
     await connected(tree)
     await tree.create("/a", b"1")
-    with address(serving) as path:
+    with address(serving, SOCKET) as path:
         reader, writer = await asyncio.open_unix_connection(path)
     writer.write(bytes_)
     await asyncio.wait_for(_until_end(reader), 10)

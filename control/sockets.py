@@ -1,0 +1,33 @@
+"""Unix sockets in the instance's folder, for this user alone, whatever the length of its path."""
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def address(folder: Path, name: str) -> Iterator[str]:
+    """The socket's path by a descriptor of its folder: the kernel takes no more than 107 bytes."""
+    directory = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{directory}/{name}"
+    finally:
+        os.close(directory)
+
+
+@contextlib.contextmanager
+def listen(folder: Path, name: str) -> Iterator[socket.socket]:
+    """Bind it, in the place of what a dead process left there."""
+    (folder / name).unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening, address(folder, name) as path:
+        before = os.umask(0o177)
+        try:
+            listening.bind(path)
+        finally:
+            os.umask(before)
+        try:
+            yield listening
+        finally:
+            (folder / name).unlink(missing_ok=True)
