@@ -27,6 +27,7 @@ NOT_KEYS: Final = frozenset({FILE_VARIABLE, "MUSTER_BENCH_LOOPBACK"})
 """Variables with the prefix that are no keys: ours, and that by which `muster bench` finds itself in its namespace."""
 DEFAULT: Final = "default"
 ADDRESS: Final = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<v4>[0-9.]+)):(?P<port>[0-9]{1,5})")
+NO_ADDRESS: Final = "is no IP address and port, as 127.0.0.1:7400 or [::1]:7400"
 PORT_MAX: Final = 65_535
 FILE_BYTES_MAX: Final = 1 << 20
 """Of the file, which may be a device or a pipe without end."""
@@ -260,6 +261,11 @@ def _check(config: Config, layers: Mapping[KeyPath, Value]) -> None:
             layout.grid(text)
         except ValueError as error:
             raise fail(("up", f"{role}s"), str(error)) from None
+    for name in ("broker_partitions", "router_partitions"):
+        if (count := getattr(config.serve, name)).bit_count() != 1:
+            raise fail(("serve", name), f"{count} partitions are no power of two")
+    if wrong := _wrong_admin(config.serve.admin):
+        raise fail(("serve", "admin"), wrong)
     seats = layout.seats(config.up)
     if len(seats) > layout.NODES_MAX:
         raise fail(("up",), f"{len(seats)} nodes are more than the {layout.NODES_MAX} that one machine is asked to run")
@@ -276,8 +282,7 @@ def _check(config: Config, layers: Mapping[KeyPath, Value]) -> None:
             try:
                 links[role, names[-1]], port = split_address(address)
             except ValueError:
-                examples = "127.0.0.1:7400 or [::1]:7400"
-                raise fail((role, name), f"{address!r} is no IP address and port, as {examples}") from None
+                raise fail((role, name), f"{address!r} {NO_ADDRESS}") from None
             count = sum(seat.role == role for seat in seats)
             if port and port + count - 1 > PORT_MAX:
                 raise fail((role, name), f"{count} nodes from port {port} on: there is none above {PORT_MAX}")
@@ -298,6 +303,16 @@ def _check(config: Config, layers: Mapping[KeyPath, Value]) -> None:
     for link in config.faults.links:
         if link not in LINKS:
             raise fail(("faults", "links", link), f"no such link{_close(link, LINKS) or f': one of {sorted(LINKS)}'}")
+
+
+def _wrong_admin(address: str) -> str | None:
+    """What is wrong with where operators are to ask a node."""
+    try:
+        host, _ = split_address(address)
+    except ValueError:
+        return f"{address!r} {NO_ADDRESS}"
+    every = ipaddress.ip_address(host).is_unspecified
+    return f"{address!r} is every address; the registry says it to others, so name one" if every else None
 
 
 def _wrong_database(url: str) -> str | None:

@@ -7,7 +7,7 @@ import contextlib
 import fcntl
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -129,35 +129,51 @@ def folder(config: Config, environment: Mapping[str, str] | None = None) -> Fold
 
 def prepare(place: Folder, servers: Iterable[str] = ()) -> None:
     """Make the folder, its secrets, its token and the keys of the servers so named, each once. Raises `UserError`."""
+    with _writing(place, "instance.dir"):
+        place.epochs.mkdir(mode=0o700, exist_ok=True)
+        create_once(place.cluster_secret, _hex(32))
+        create_once(place.name_key, _hex(16))
+        create_once(place.token, secrets.token_urlsafe(32).encode() + b"\n")
+        _make_own(place, servers)
+
+
+def prepare_node(place: Folder, servers: Sequence[str]) -> None:
+    """Make the folder of one node of `muster serve`, with nothing in it that others share. Raises `UserError`."""
+    with _writing(place, "serve.dir"):
+        if servers:
+            _make_own(place, servers)
+
+
+@contextlib.contextmanager
+def _writing(place: Folder, key: str) -> Iterator[None]:
     try:
         place.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         info = place.path.lstat()
         if place.path.is_symlink() or info.st_uid != os.getuid():
-            raise ConfigError(
-                f"{place.path}: belongs to somebody else or is a link; set instance.dir to a folder of yours"
-            )
+            raise ConfigError(f"{place.path}: belongs to somebody else or is a link; set {key} to a folder of yours")
         place.path.chmod(0o700)
-        place.epochs.mkdir(mode=0o700, exist_ok=True)
-        create_once(place.cluster_secret, _hex(32))
-        create_once(place.reset_secret, _hex(32))
-        create_once(place.name_key, _hex(16))
-        create_once(place.token, secrets.token_urlsafe(32).encode() + b"\n")
-        for name in servers:
-            create_once(place.server_key(name), _hex(32))
+        yield
     except OSError as error:
-        raise UserError(
-            f"{error.filename or place.path}: cannot be written: {error.strerror}; set instance.dir"
-        ) from None
+        raise UserError(f"{error.filename or place.path}: cannot be written: {error.strerror}; set {key}") from None
+
+
+def _make_own(place: Folder, servers: Iterable[str]) -> None:
+    create_once(place.reset_secret, _hex(32))
+    for name in servers:
+        create_once(place.server_key(name), _hex(32))
 
 
 @contextlib.contextmanager
-def lock(place: Folder) -> Iterator[None]:
-    """Hold the instance for this process. The kernel lets go when the process ends, however it ends."""
+def lock(place: Folder, taken: Callable[[Folder], UserError] | None = None) -> Iterator[None]:
+    """Hold the folder for this process. The kernel lets go when the process ends, however it ends.
+
+    Raises what `taken` makes where another process holds it.
+    """
     with (place.path / "lock").open("w") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise _taken(place) from None
+            raise (taken or _taken)(place) from None
         yield
 
 

@@ -1,6 +1,6 @@
-"""The process of one role: `python -m control.node --spec FILE`, started by the supervisor.
+"""The process of one role: `python -m control.node --spec FILE`, started by the supervisor; `muster serve` runs it too.
 
-Composes what `plane` serves with logs, administration and the tie to its parent. Speaks to the parent by one line of
+Composes what `plane` serves with logs, administration and the tie to its owner. Speaks to a parent by one line of
 JSON each on stdout: `{"state": "ready"}`, `{"state": "not_ready"}`, `{"state": "failed", "error": …}`; with a registry
 first `{"state": "waiting", "error": …}` if that does not answer, then `{"state": "starting", "epoch": …}`. It dies with its
 parent: by the kernel's signal, and by the end of its stdin, whichever comes first.
@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 import structlog
@@ -45,46 +45,70 @@ def die_with(parent: int) -> None:
         raise SystemExit(1)
 
 
-def tell(state: str, **more: Any) -> None:
-    """Say one line to the parent. A parent that is gone will be noticed elsewhere."""
-    with contextlib.suppress(OSError):
-        os.write(1, msgspec.json.encode({"state": state, **more}) + b"\n")
+class Owner(Protocol):
+    """Who runs the process: is told how it goes, and says when it is to end."""
+
+    def tell(self, state: str, **more: Any) -> None:
+        """`waiting` and for what (`error`), `starting`, `ready`, `not_ready`, `failed` and why (`error`)."""
+
+    def watch(self, end: asyncio.Event, stop: asyncio.Event) -> None:
+        """From now on set `end` when the process is to end in order, `stop` when it is to end at once."""
 
 
-def _read_parent(stop: asyncio.Event) -> None:
-    if not os.read(0, 4096):
-        asyncio.get_running_loop().remove_reader(0)
-        stop.set()
+class Parent:
+    """The supervisor, at the other ends of stdin and stdout."""
+
+    def tell(self, state: str, **more: Any) -> None:
+        """Say one line. A parent that is gone will be noticed elsewhere."""
+        with contextlib.suppress(OSError):
+            os.write(1, msgspec.json.encode({"state": state, **more}) + b"\n")
+
+    def watch(self, end: asyncio.Event, stop: asyncio.Event) -> None:
+        """SIGTERM, and the end of stdin."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, end.set)
+        for number in (
+            signal.SIGINT,
+            signal.SIGHUP,
+        ):  # the terminal's Ctrl-C, and its end, are the supervisor's business
+            loop.add_signal_handler(number, lambda: None)
+        loop.add_reader(0, self._read, stop)
+
+    @staticmethod
+    def _read(stop: asyncio.Event) -> None:
+        if not os.read(0, 4096):
+            asyncio.get_running_loop().remove_reader(0)
+            stop.set()
 
 
-async def serve_enrolled(spec: Spec, log: structlog.typing.FilteringBoundLogger, store: "Store | None" = None) -> None:
+async def serve_enrolled(
+    spec: Spec, log: structlog.typing.FilteringBoundLogger, owner: Owner, store: "Store | None" = None
+) -> None:
     """Begin with what the registry says, which is waited for. Raises `SpecError`."""
     from control.enrolment import enrolled
 
-    async with enrolled(spec, log, lambda what: tell("waiting", error=what)) as (begun, enrolment):
-        tell("starting", epoch=begun.epoch)
-        await serve(begun, plane.server(begun, log), log, enrolment, store)
+    async with enrolled(spec, log, lambda what: owner.tell("waiting", error=what)) as (begun, enrolment):
+        owner.tell("starting", epoch=begun.epoch)
+        log = log.bind(node=begun.node)
+        await serve(begun, plane.server(begun, log), log, owner, enrolment, store)
 
 
 async def serve(
     spec: Spec,
     server: Server,
     log: structlog.typing.FilteringBoundLogger,
+    owner: Owner,
     enrolment: "Enrolment | None" = None,
     store: "Store | None" = None,
 ) -> None:
-    """Run until SIGTERM or the parent's end, then drain."""
-    loop = asyncio.get_running_loop()
+    """Run until the owner says that it ends, then drain."""
     stop = asyncio.Event()
     end = stop if enrolment is None else asyncio.Event()
-    loop.add_signal_handler(signal.SIGTERM, end.set)
-    for number in (signal.SIGINT, signal.SIGHUP):  # the terminal's Ctrl-C, and its end, are the supervisor's business
-        loop.add_signal_handler(number, lambda: None)
-    loop.add_reader(0, _read_parent, stop)
-    server.on_ready = lambda ready: tell("ready" if ready else "not_ready")
+    owner.watch(end, stop)
+    server.on_ready = lambda ready: owner.tell("ready" if ready else "not_ready")
     handing_over = None
     if enrolment is not None:
-        _join(server, enrolment)
+        _join(server, enrolment, owner)
         handing_over = asyncio.create_task(_hand_over(server, enrolment, end, stop))
     about = {
         "instance": spec.instance,
@@ -117,7 +141,7 @@ async def serve(
     log.info("ended")
 
 
-def _store(spec: Spec) -> "Store | None":
+def store_of(spec: Spec) -> "Store | None":
     """The database of a router that has one. Raises `SpecError`."""
     if spec.database is None:
         return None
@@ -132,14 +156,14 @@ def _keep(spec: Spec, store: "Store", server: Server, log: structlog.typing.Filt
     return keeper(spec, store, server.engine, log)
 
 
-def _join(server: Server, enrolment: "Enrolment") -> None:
-    """The engine takes every map; that it is ready is said to others first, and to the parent once they know."""
+def _join(server: Server, enrolment: "Enrolment", owner: Owner) -> None:
+    """The engine takes every map; that it is ready is said to others first, and to the owner once they know."""
 
     def on_ready(ready: bool) -> None:
         if ready:
             enrolment.serve()
         if enrolment.registered:
-            tell("ready" if ready else "not_ready")
+            owner.tell("ready" if ready else "not_ready")
 
     server.on_ready = on_ready
     enrolment.on_registered = lambda: on_ready(server.ready)
@@ -177,17 +201,18 @@ def main() -> int:
     parser.add_argument("--parent", type=int, required=True)
     arguments = parser.parse_args()
     die_with(arguments.parent)
+    owner = Parent()
     give_back_memory()
     try:
         spec = read(arguments.spec)
         log = logs.configure(spec.log_level, spec.log_format, role=spec.role, node=spec.node, instance=spec.instance)
-        store = _store(spec)  # before the engine lives, which would stand still meanwhile
+        store = store_of(spec)  # before the engine lives, which would stand still meanwhile
         if spec.registry is None:
-            uvloop.run(serve(spec, plane.server(spec, log), log, store=store))
+            uvloop.run(serve(spec, plane.server(spec, log), log, owner, store=store))
         else:
-            uvloop.run(serve_enrolled(spec, log, store))
+            uvloop.run(serve_enrolled(spec, log, owner, store))
     except (SpecError, OSError) as error:
-        tell("failed", error=str(error))
+        owner.tell("failed", error=str(error))
         return 1
     return 0
 

@@ -75,10 +75,28 @@ class Instance(Section, frozen=True):
 
 
 class Cluster(Section, frozen=True):
-    """The secret that links between roles are keyed with."""
+    """The secrets that all nodes share. `muster serve` makes none: they are the same on each host."""
 
     secret_file: Annotated[
-        str, key("File with the 32-byte cluster secret in hex", "empty: `cluster.secret` in `instance.dir`, made once")
+        str,
+        key(
+            "File with the 32-byte secret in hex that links between roles are keyed with",
+            "empty: `cluster.secret` in `instance.dir`, made once",
+        ),
+    ] = ""
+    names_file: Annotated[
+        str,
+        key(
+            "File with the 16-byte key in hex of the hash that spreads room names",
+            "empty: `names.key` in `instance.dir`, made once",
+        ),
+    ] = ""
+    token_file: Annotated[
+        str,
+        key(
+            "File with the credential of clients, a line, for gateways and proxies",
+            "empty: `token` in `instance.dir`, made once",
+        ),
     ] = ""
     key_id: Annotated[
         int, key("Which secret it is; peers accept the current and the next", "rotation", ge=0, le=255)
@@ -104,6 +122,39 @@ class Up(Section, frozen=True):
         ),
     ] = "1"
     proxies: Annotated[int, key("Proxies", "publishers spread over them", ge=1, le=64)] = 1
+
+
+class Serve(Section, frozen=True):
+    """What a node of `muster serve` has for itself: from flags or the environment, where hosts share a file."""
+
+    name: Annotated[
+        str,
+        key(
+            "Name of the node in the registry, where its number goes with it",
+            "empty: HOST-ROLE; a second node of a role on a host needs one",
+            pattern=r"^(?:[A-Za-z0-9][A-Za-z0-9._-]{0,63})?$",
+        ),
+    ] = ""
+    dir: Annotated[
+        str,
+        key("Folder in which each node has one of its own, for its keys", "clients know a server by its key: keep it"),
+    ] = "/var/lib/muster"
+    partition: Annotated[int, key("Which partition a broker or router is of", "", ge=0, le=255)] = 0
+    broker_partitions: Annotated[
+        int,
+        key("Partitions of brokers to begin with", "a power of two; what the registry says later holds", ge=1, le=256),
+    ] = 1
+    router_partitions: Annotated[
+        int,
+        key("Partitions of routers to begin with", "a power of two; what the registry says later holds", ge=1, le=256),
+    ] = 1
+    admin: Annotated[
+        str,
+        key(
+            "Address of the HTTP for operators, `host:port`",
+            "it has no login: on an address that others reach, let only probes and Prometheus through",
+        ),
+    ] = "127.0.0.1:0"
 
 
 class Registry(Section, frozen=True):
@@ -261,7 +312,7 @@ class Faults(Section, frozen=True):
 
 
 class Admin(Section, frozen=True):
-    """HTTP for operators, one port per process: `/healthz`, `/readyz`, `/metrics`, `/api/v1/…`."""
+    """HTTP for operators under `muster up`, one port per process: `/healthz`, `/readyz`, `/metrics`, `/api/v1/…`."""
 
     host: Annotated[
         Literal["127.0.0.1", "::1"], key("Address to listen on", "it has no login, so it never leaves this machine")
@@ -289,6 +340,7 @@ class Config(Section, frozen=True):
     instance: Instance = Instance()
     cluster: Cluster = Cluster()
     up: Up = Up()
+    serve: Serve = Serve()
     registry: Registry = Registry()
     database: Database = Database()
     gateway: Gateway = Gateway()

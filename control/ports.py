@@ -37,9 +37,9 @@ class Ports:
         self._keys[bound] = key
         return bound
 
-    def tcp(self, key: str, host: str) -> tuple[str, int]:
-        """A free port on `host`."""
-        return self._take(key, host, 0, socket.SOCK_STREAM)
+    def tcp(self, key: str, host: str, port: int = 0) -> tuple[str, int]:
+        """The same for TCP."""
+        return self._take(key, host, port, socket.SOCK_STREAM)
 
     def release(self) -> None:
         """Let go, for those who will bind them."""

@@ -9,11 +9,9 @@ import contextlib
 import functools
 import os
 import random
-import secrets
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Self
 
@@ -21,7 +19,7 @@ import msgspec
 import structlog
 from msgspec import UNSET
 
-from control import instance, requests
+from control import instance, requests, specs
 from control.child import Backoff, Child
 from control.config import split_address
 from control.epoch import next_epoch
@@ -38,14 +36,13 @@ from control.registry.server import STATE, RegistryServer
 from control.requests import Add, Look, Remove, Request, Seated
 from muster import __version__, _core
 from muster.instance import start_time
-from plane.spec import Fault, Kept, Registration, Spec, secret
+from plane.spec import Fault, Registration, Spec, secret
 
 NODE_COMMAND: Final = (sys.executable, "-m", "control.node")
 READY_S: Final = 20.0
 READY_EACH_S: Final = 1.0
 """More for each node: all start at once, on whatever cores there are."""
 STARTS_MAX: Final = 3
-DRAIN_MS: Final = 1_000
 KILL_S: Final = 2.0
 LEAVE_S: Final = 10.0
 """More where there is a registry: a broker hands its rooms over first, and an end is said there."""
@@ -119,7 +116,7 @@ class Supervisor:
             version=__version__,
             pid=os.getpid(),
             started=start_time(os.getpid()) or 0,
-            token_file=str(self.folder.token),
+            token_file=specs.token_file(self.config, self.folder),
             gateways=[self._endpoint(seat) for seat in self._servers if seat.role == "gateway"],
             proxies=[self._endpoint(seat) for seat in self._servers if seat.role == "proxy"],
             processes=[self._process(seat, child) for seat, child in self._children.items()],
@@ -189,68 +186,31 @@ class Supervisor:
 
     def spec(self, seat: Seat) -> Spec:
         """What the node's process is told."""
-        config, section, placement = self.config, self.config.role(seat.role), self.snapshot
-        registration = self._registration(seat) if config.registry.url else None
-        client = seat in self._clients
-        arena_mib: int | None = getattr(section, "arena_mib", None)
-        return Spec(
-            instance=config.instance.name,
+        config, placement = self.config, self.snapshot
+        own = specs.Own(
             role=seat.role,
+            files=seat.name,
             node=seat.node,
             epoch=self._epochs[seat],
+            partition=seat.partition,
             bind=self._clients.get(seat),
             link_bind=self._links[seat],
             admin=self._admins[seat],
-            placement_epoch=0 if registration else placement.epoch,
-            nodes=[] if registration else placement.entries(),
-            partitions=placement.partitions(),
-            registry=registration,
-            database=self._kept(seat),
-            key_id=config.cluster.key_id,
-            cluster_secret_file=config.cluster.secret_file or str(self.folder.cluster_secret),
-            name_key_file=str(self.folder.name_key),
-            server_key_file=str(self.folder.server_key(seat.name)) if client else None,
-            reset_secret_file=str(self.folder.reset_secret) if client else None,
-            token_file=str(self.folder.token) if client else None,
-            recv_buffer=section.recv_buffer_bytes,
-            send_buffer=section.send_buffer_bytes,
-            arena_bytes=None if arena_mib is None else arena_mib << 20,
-            payload_bytes=section.payload_bytes,
-            keepalive_ms=section.keepalive_ms if isinstance(section, ClientOptions) else None,
-            idle_timeout_ms=section.idle_timeout_ms if isinstance(section, ClientOptions) else None,
-            paced_namespaces=[name for name, space in config.namespaces.items() if space.flow == "paced"],
-            faults=fault_rules(seat.role, config.faults, placement) if config.faults.active() else None,
-            seed=config.faults.seed + seat.node if config.faults.seed else secrets.randbits(63),
-            drain_ms=DRAIN_MS,
-            log_level=config.log.level,
-            log_format=config.log.format,
+        )
+        return specs.spec(
+            config,
+            self.folder,
+            own,
+            placement,
+            self._registration(seat, own) if config.registry.url else None,
+            fault_rules(seat.role, config.faults, placement) if config.faults.active() else None,
         )
 
-    def _registration(self, seat: Seat) -> Registration:
-        registry, end = self.config.registry, self._endpoint(seat) if seat in self._clients else None
-        return Registration(
-            url=registry.url,
-            folder=str(self.folder.path),
-            name=f"{self.config.instance.name}-{seat.name}",
-            partition=seat.partition,
-            client=None if end is None else (end.host, end.port),
-            public_key="" if end is None else end.public_key,
-            session_ms=registry.session_ms,
-            auth=registry.auth,
-            user=registry.user,
-            password_file=registry.password_file and str(Path(registry.password_file).expanduser().absolute()),
-        )
-
-    def _kept(self, seat: Seat) -> Kept | None:
-        database = self.config.database
-        if not database.url or seat.role != "router":
-            return None
-        return Kept(
-            url=database.url,
-            password_file=database.password_file and str(Path(database.password_file).expanduser().absolute()),
-            cluster=self.config.instance.name,
-            partition=seat.partition,
-        )
+    def _registration(self, seat: Seat, own: specs.Own) -> Registration:
+        end = self._endpoint(seat) if seat in self._clients else None
+        client, public_key = (None, "") if end is None else ((end.host, end.port), end.public_key)
+        name = f"{self.config.instance.name}-{seat.name}"
+        return specs.registration(self.config, self.folder, own, name, client, public_key)
 
     async def _until_ready(self) -> None:
         wait = READY_S + READY_EACH_S * len(self._seats)

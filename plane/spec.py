@@ -36,6 +36,8 @@ class Registration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     auth: Literal["none", "digest", "sasl"]
     user: str
     password_file: str
+    grown: bool = False
+    """The layer may have another number of partitions by now than the spec says."""
 
 
 class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -54,6 +56,7 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     instance: str
     role: Literal["router", "broker", "gateway", "proxy"]
     node: int
+    """0: the registry gives the number."""
     epoch: int
     """Grows strictly with each start of this node (I-1)."""
     bind: tuple[str, int] | None

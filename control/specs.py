@@ -1,0 +1,118 @@
+"""What a node's process is told at its start, out of the configuration and of what is the node's own.
+
+Owns which key becomes which word of a spec. Who chooses addresses and numbers, and runs the process, is elsewhere
+(`control/supervisor.py`, `control/daemon.py`).
+"""
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from control.instance import Folder
+from control.options import ClientOptions, Config, Role
+from control.registry import Snapshot
+from plane.spec import Fault, Kept, Registration, Spec
+
+DRAIN_MS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """What a node has for itself. `files`: what its files are called in the folder."""
+
+    role: Role
+    files: str
+    node: int
+    epoch: int
+    partition: int
+    bind: tuple[str, int] | None
+    link_bind: tuple[str, int]
+    admin: tuple[str, int]
+
+
+def spec(
+    config: Config,
+    place: Folder,
+    own: Own,
+    placement: Snapshot,
+    registration: Registration | None = None,
+    faults: list[Fault] | None = None,
+) -> Spec:
+    """What the node's process is told. With a registry only the numbers of partitions of the placement count."""
+    section = config.role(own.role)
+    client = own.bind is not None
+    arena_mib: int | None = getattr(section, "arena_mib", None)
+    return Spec(
+        instance=config.instance.name,
+        role=own.role,
+        node=own.node,
+        epoch=own.epoch,
+        bind=own.bind,
+        link_bind=own.link_bind,
+        admin=own.admin,
+        placement_epoch=0 if registration else placement.epoch,
+        nodes=[] if registration else placement.entries(),
+        partitions=placement.partitions(),
+        registry=registration,
+        database=_kept(config, own),
+        key_id=config.cluster.key_id,
+        cluster_secret_file=absolute(config.cluster.secret_file) or str(place.cluster_secret),
+        name_key_file=absolute(config.cluster.names_file) or str(place.name_key),
+        server_key_file=str(place.server_key(own.files)) if client else None,
+        reset_secret_file=str(place.reset_secret) if client else None,
+        token_file=token_file(config, place) if client else None,
+        recv_buffer=section.recv_buffer_bytes,
+        send_buffer=section.send_buffer_bytes,
+        arena_bytes=None if arena_mib is None else arena_mib << 20,
+        payload_bytes=section.payload_bytes,
+        keepalive_ms=section.keepalive_ms if isinstance(section, ClientOptions) else None,
+        idle_timeout_ms=section.idle_timeout_ms if isinstance(section, ClientOptions) else None,
+        paced_namespaces=[name for name, space in config.namespaces.items() if space.flow == "paced"],
+        faults=faults,
+        seed=config.faults.seed + own.node if config.faults.seed else secrets.randbits(63),
+        drain_ms=DRAIN_MS,
+        log_level=config.log.level,
+        log_format=config.log.format,
+    )
+
+
+def registration(
+    config: Config, place: Folder, own: Own, name: str, client: tuple[str, int] | None, public_key: str
+) -> Registration:
+    """As what it registers: under this name; clients reach it there, and check it by this key."""
+    registry = config.registry
+    return Registration(
+        url=registry.url,
+        folder=str(place.path),
+        name=name,
+        partition=own.partition,
+        client=client,
+        public_key=public_key,
+        session_ms=registry.session_ms,
+        auth=registry.auth,
+        user=registry.user,
+        password_file=absolute(registry.password_file),
+    )
+
+
+def token_file(config: Config, place: Folder) -> str:
+    """Where the credential of clients is."""
+    return absolute(config.cluster.token_file) or str(place.token)
+
+
+def absolute(file: str) -> str:
+    """Empty stays empty."""
+    return file and str(Path(file).expanduser().absolute())
+
+
+def _kept(config: Config, own: Own) -> Kept | None:
+    database = config.database
+    if not database.url or own.role != "router":
+        return None
+    return Kept(
+        url=database.url,
+        password_file=absolute(database.password_file),
+        cluster=config.instance.name,
+        partition=own.partition,
+    )
