@@ -14,6 +14,7 @@ import typer
 
 from control.commands.choices import Column, Edge, Layer
 from control.errors import FAILURE, USAGE, UserError
+from control.options import Role
 
 app: Final = typer.Typer(
     name="muster",
@@ -114,6 +115,27 @@ def up(
         if value is not None
     }
     return common.run(run(config, flags, demo=demo, seconds=for_, as_json=json))
+
+
+@app.command(epilog="Example: muster serve broker --partition 1 --config /etc/muster/muster.toml")
+def serve(
+    role: Annotated[Role, typer.Argument(metavar="ROLE", help="broker, router, gateway or proxy.")],
+    cluster: Annotated[str, typer.Option(metavar="NAME", help="The cluster of brokers.")] = "main",
+    partition: Annotated[int | None, typer.Option(min=0, max=255, help="Of a broker or router.")] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The node's, which keeps its number in the registry: HOST-ROLE.")
+    ] = None,
+    config: ConfigFile = None,
+) -> int:
+    """Run one node of a cluster on this host, in the foreground; the registry says where the others are.
+
+    SIGTERM and Ctrl-C drain it, SIGHUP reads the configuration again. Speaks to systemd, where that runs it.
+    """
+    from control.commands.serve import serve as run
+
+    wanted = {"serve.partition": partition, "serve.name": name}
+    flags = {key: (value, "--" + key.rpartition(".")[2]) for key, value in wanted.items() if value is not None}
+    return run(config, role, cluster, flags)
 
 
 @app.command(epilog="Example: muster sub sports:final --count 10")

@@ -95,20 +95,22 @@ class Enrolment:
         """Wait for the registry, take an epoch and the first map, and give the spec with both. Raises `SpecError`."""
         spec, where = self._spec, self._where
         try:
-            identity = await self._directory.identity(where.name, spec.node, spec.epoch - 1)
+            identity = await self._directory.identity(where.name, spec.node or None, spec.epoch - 1)
             snapshot = await self._directory.known()
         except (IdentityTaken, TreeError) as error:
             raise SpecError(f"registry {where.url}: {error}") from None
-        self._own = msgspec.structs.replace(self._own, epoch=identity.epoch)
+        taken = {"node": identity.node, "epoch": identity.epoch}
+        self._own = msgspec.structs.replace(self._own, **taken)
         if spec.role in PARTITIONED:
             of, mine = layer(spec.role), self._first_count
-            if snapshot.counts.get(of, mine) != mine:
-                known = f"{of} has {snapshot.counts[of]} partitions"
-                raise SpecError(f"registry {where.url}: {known}, not {mine} as up.{spec.role}s says")
+            count = snapshot.counts.get(of, mine)
+            known = f"registry {where.url}: {of} has {count} partitions"
+            if count != mine and not where.grown:
+                raise SpecError(f"{known}, not {mine} as up.{spec.role}s says")
+            if where.partition >= count:
+                raise SpecError(f"{known}, there is no partition {where.partition}")
         epoch, nodes, partitions = self._placement(snapshot)
-        return msgspec.structs.replace(
-            spec, epoch=identity.epoch, placement_epoch=epoch, nodes=nodes, partitions=partitions
-        )
+        return msgspec.structs.replace(spec, **taken, placement_epoch=epoch, nodes=nodes, partitions=partitions)
 
     def attach(self, take: Take) -> None:
         """Give every map to this engine from now on, and register. A proxy does so once it serves: only then is it found."""

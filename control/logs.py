@@ -33,6 +33,31 @@ class _Stderr:
 _STDERR: Final = _Stderr()
 
 
+class _Least:
+    """The least level that is written, which loggers that were made before go by too."""
+
+    def __init__(self) -> None:
+        self.number = logging.INFO
+
+    def __call__(self, logger: Any, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        if structlog.processors.NAME_TO_LEVEL[method] < self.number:
+            raise structlog.DropEvent
+        return event
+
+
+_LEAST: Final = _Least()
+
+
+def level_of(name: str) -> int:
+    """A level as a number."""
+    return logging.getLevelNamesMapping()[name.upper()]
+
+
+def set_level(name: str) -> None:
+    """Write from this level on, from now on."""
+    _LEAST.number = level_of(name)
+
+
 def lost() -> int:
     """Lines that nobody took, or not the whole of them."""
     return _STDERR.lost
@@ -45,15 +70,17 @@ def configure(level: str, style: Literal["json", "text"], **bound: Any) -> struc
         if style == "json"
         else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     )
+    set_level(level)
     structlog.configure(
         processors=[
+            _LEAST,
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper("iso", utc=True, key="ts"),
             structlog.processors.format_exc_info,
             last,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=structlog.WriteLoggerFactory(file=_STDERR),  # type: ignore[arg-type]
         cache_logger_on_first_use=True,
     )

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Final
 
 import muster
@@ -17,10 +18,16 @@ PATIENT_S: Final = 30.0
 @contextlib.asynccontextmanager
 async def under_load(instance: Instance, ledger: Ledger) -> AsyncIterator[None]:
     """Members and a publisher while the block lasts; then everything has arrived, or was announced as missing."""
-    path = instance.folder.path
+    async with loaded(instance.folder.path, ledger):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def loaded(where: Path | muster.Address, ledger: Ledger) -> AsyncIterator[None]:
+    """The same, of what is there."""
     async with (
-        ledger.members(path, MEMBERS),
-        muster.connect(path, gateways=[], timeout=60) as client,
+        ledger.members(where, MEMBERS),
+        muster.connect(where, gateways=[], timeout=60) as client,
         asyncio.TaskGroup() as tasks,
     ):
         publishing = tasks.create_task(ledger.publish_steadily(client, 1, 100))

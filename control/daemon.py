@@ -1,0 +1,244 @@
+"""One node as a production host runs it: in the foreground, by itself, under systemd, Kubernetes or nobody.
+
+Owns what the node is told at its start, its folder, its signals, and what it says to systemd. What runs is
+`control/node.py`. Nothing restarts it from here.
+"""
+
+import asyncio
+import contextlib
+import faulthandler
+import ipaddress
+import re
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from control import instance, logs, node, specs
+from control.config import Loaded, split_address
+from control.config import values as every_value
+from control.errors import FAILURE, ConfigError, UserError
+from control.instance import Folder
+from control.notify import Notify
+from control.options import ROLES, ClientOptions, Config, Role
+from control.ports import Ports
+from control.registry import Snapshot
+from control.registry.places import NAME, PARTITIONED, layer
+from muster import _core
+from plane.spec import Registration, Spec, SpecError, secret
+
+LEVEL: Final = "log.level"
+"""The key that SIGHUP puts in force; the engines take all others at their start."""
+OTHERS: Final = ("up.", "demo.", "admin.")
+"""Keys that mean nothing to a single node begin so."""
+
+
+def node_name(config: Config, role: Role) -> str:
+    """The name that has the node's number. Raises `ConfigError`."""
+    if config.serve.name:
+        return config.serve.name
+    name = f"{socket.gethostname()}-{role}"
+    if not re.fullmatch(NAME, name):
+        raise ConfigError(f"serve.name: {name!r}, of this host's name, is none for the registry; give another")
+    return name
+
+
+def folder(config: Config, name: str) -> Folder:
+    """Where the node keeps what is its own."""
+    return Folder(Path(specs.absolute(config.serve.dir)) / name)
+
+
+@contextlib.contextmanager
+def prepared(config: Config, role: Role) -> Iterator[Spec]:
+    """What the node is told, with its folder held. Raises `UserError`."""
+    _check(config, role)
+    place = folder(config, node_name(config, role))
+    instance.prepare_node(place, [role] if isinstance(config.role(role), ClientOptions) else [])
+    with instance.lock(place, _taken):
+        yield spec(config, role, place)
+
+
+def spec(config: Config, role: Role, place: Folder) -> Spec:
+    """What the node is told. Raises `UserError`."""
+    section = config.role(role)
+    client = isinstance(section, ClientOptions)
+    ports = Ports()
+    try:
+        link_key = f"{role}.link_bind" if isinstance(section, ClientOptions) else f"{role}.bind"
+        link_text = section.link_bind if isinstance(section, ClientOptions) else section.bind
+        own = specs.Own(
+            role=role,
+            files=role,
+            node=0,
+            epoch=1,
+            partition=config.serve.partition if role in PARTITIONED else 0,
+            bind=ports.udp(f"{role}.bind", *split_address(section.bind)) if client else None,
+            link_bind=ports.udp(link_key, *split_address(link_text)),
+            admin=ports.tcp("serve.admin", *split_address(config.serve.admin)),
+        )
+    finally:
+        ports.release()
+    first = {layer("broker"): config.serve.broker_partitions, layer("router"): config.serve.router_partitions}
+    made = specs.spec(config, place, own, Snapshot(counts=first), _registration(config, place, own))
+    _check_secrets(made)
+    return made
+
+
+def _check(config: Config, role: Role) -> None:
+    """What `muster up` needs not. Raises `ConfigError`."""
+    if not config.registry.url:
+        raise ConfigError("registry.url: muster serve needs one, by which nodes find each other: zk://HOST:PORT/PATH")
+    client = isinstance(config.role(role), ClientOptions)
+    for key, wanted in (("secret_file", True), ("names_file", role != "router"), ("token_file", client)):
+        if wanted and not getattr(config.cluster, key):
+            raise ConfigError(f"cluster.{key}: muster serve needs it, with the same content on each host")
+    if config.faults.active():
+        raise ConfigError("faults: muster up injects them, muster serve does not; take them out")
+
+
+def _check_secrets(made: Spec) -> None:
+    try:
+        secret(made.cluster_secret_file, 32)
+        if made.role != "router":
+            secret(made.name_key_file, 16)
+        if made.token_file is not None and not Path(made.token_file).read_bytes().strip():
+            raise ConfigError(f"{made.token_file}: is empty, which would let everybody in")
+    except SpecError as error:
+        raise ConfigError(str(error)) from None
+    except OSError as error:
+        raise ConfigError(f"{error.filename}: cannot be read: {error.strerror}") from None
+
+
+def _registration(config: Config, place: Folder, own: specs.Own) -> Registration:
+    client, public_key = own.bind, ""
+    if client is not None:
+        if ipaddress.ip_address(client[0]).is_unspecified:
+            client = own.link_bind[0], client[1]
+        public_key = bytes(_core.public_key(secret(str(place.server_key(own.files)), 32))).hex()
+    of = instance.folder(config)  # where the embedded registry is, if that is meant
+    made = specs.registration(config, of, own, place.path.name, client, public_key)
+    return msgspec.structs.replace(made, grown=True)
+
+
+def run(loaded: Loaded, role: Role, read: Callable[[], Loaded]) -> int:
+    """Run the node until SIGTERM or SIGINT. `read` reads the configuration anew. Raises `UserError`."""
+    import uvloop
+
+    config = loaded.config
+    with prepared(config, role) as made:
+        assert made.registry is not None
+        node.give_back_memory()
+        faulthandler.enable()  # systemd's watchdog sends SIGABRT: where did it stand?
+        bound = {"role": role, "name": made.registry.name, "instance": config.instance.name}
+        log = logs.configure(config.log.level, config.log.format, **bound)
+        if made.registry.client is not None:
+            log.info("clients reach it", address=made.registry.client, public_key=made.registry.public_key)
+        try:
+            store = node.store_of(made)
+            uvloop.run(Daemon(config, role, read, log).run(made, store))
+        except SpecError as error:
+            raise UserError(str(error), FAILURE) from None
+    return 0
+
+
+def _taken(place: Folder) -> UserError:
+    return UserError(f"{place.path.name} runs already: {place.path} is held by another process; see serve.name")
+
+
+class Daemon:
+    """The owner of a node that has no parent."""
+
+    def __init__(
+        self,
+        config: Config,
+        role: Role,
+        read: Callable[[], Loaded],
+        log: structlog.typing.FilteringBoundLogger,
+        notify: Notify | None = None,
+    ) -> None:
+        self._began, self._level, self._role = config, config.log.level, role
+        """What is in force: of `_began` all but the level."""
+        self._read, self._log = read, log
+        self._notify = notify or Notify()
+        self._end: asyncio.Event | None = None
+        self._ending = self._ready = False
+        self._work: asyncio.Task[None] | None = None
+
+    async def run(self, made: Spec, store: Any = None) -> None:
+        """Serve until a signal, then drain. Raises `SpecError`, and `OSError` when an address is taken."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        self._notify.status("starting")
+        beating = asyncio.create_task(self._notify.beat())
+        self._work = asyncio.create_task(node.serve_enrolled(made, self._log, self, store))
+        try:
+            await self._work
+        except asyncio.CancelledError:
+            if not self._ending:
+                raise
+        finally:
+            beating.cancel()
+
+    def tell(self, state: str, **more: Any) -> None:
+        """How the node goes, for systemd."""
+        if self._ending:
+            return
+        match state:
+            case "ready":
+                self._ready = True
+                self._notify.status("serving", "READY=1")
+            case "not_ready":
+                self._notify.status("not ready: the log says why")
+            case "waiting":
+                self._notify.status(f"waits for {more['error']}")
+            case _:
+                self._notify.status(state)
+
+    def watch(self, end: asyncio.Event, stop: asyncio.Event) -> None:
+        """A signal that came before counts too."""
+        self._end = end
+        if self._ending:
+            end.set()
+
+    def _stop(self) -> None:
+        self._ending = True
+        self._notify.status("draining", "STOPPING=1")
+        if self._end is not None:
+            self._end.set()
+        elif self._work is not None:  # it still waits for the registry
+            self._work.cancel()
+
+    def _reload(self) -> None:
+        """Read the configuration again: put in force what can be, name what cannot; a bad one changes nothing."""
+        self._notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        try:
+            self._take(self._read().config)
+        except UserError as error:
+            self._log.error("not reloaded, the old configuration stays", error=str(error))
+        if self._ready:
+            self._notify("READY=1")
+
+    def _take(self, config: Config) -> None:
+        _check(config, self._role)
+        began, now = self._own_keys(self._began), self._own_keys(config)
+        changed = sorted(key for key in began.keys() | now.keys() if began.get(key) != now.get(key))
+        before, self._level = self._level, config.log.level
+        logs.set_level(min(before, self._level, key=logs.level_of))  # else this would not be written
+        self._log.info(
+            "reloaded",
+            in_force={} if self._level == before else {LEVEL: self._level},
+            needs_restart=[key for key in changed if key != LEVEL],
+        )
+        logs.set_level(self._level)
+
+    def _own_keys(self, config: Config) -> dict[str, Any]:
+        """All that says something to this node."""
+        others = (*OTHERS, *(f"{role}." for role in ROLES if role != self._role))
+        return {key: value for key, value in every_value(config) if not key.startswith(others)}

@@ -1,0 +1,160 @@
+"""Real nodes of `muster serve`, as on hosts of their own, with a registry between them.
+
+Owns the processes that it started and ends them by their ids. Knows nothing of rooms.
+"""
+
+import asyncio
+import contextlib
+import http.client
+import json
+import os
+import secrets
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import muster
+from tests.faults.instance import MUSTER, ROOT, configuration
+from tests.waiting import until
+
+READY_S: Final = 40.0
+END_S: Final = 25.0
+
+
+class Node:
+    """One process, and what it wrote."""
+
+    def __init__(self, role: str, log: Path, process: subprocess.Popen[bytes]) -> None:
+        self.role, self.log, self.process = role, log, process
+
+    def lines(self, event: str) -> list[dict[str, Any]]:
+        """Its log's lines of this event."""
+        found: list[dict[str, Any]] = []
+        for text in self.log.read_text(errors="replace").splitlines():
+            with contextlib.suppress(json.JSONDecodeError):
+                line = json.loads(text)
+                if line.get("event") == event:
+                    found.append(line)
+        return found
+
+    def get(self, path: str) -> tuple[int, Any]:
+        """Ask its admin port; status 0 while there is none."""
+        if not (started := self.lines("started")):
+            return 0, None
+        host, port = started[-1]["admin"]
+        connection = http.client.HTTPConnection(host, port, timeout=5)
+        try:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, json.loads(response.read())
+        except (OSError, http.client.HTTPException):
+            return 0, None
+        finally:
+            connection.close()
+
+    def serves(self) -> bool:
+        """Whether it is ready; fails where it is gone."""
+        assert self.process.poll() is None, self.log.read_text(errors="replace")
+        return self.get("/readyz")[0] == 200
+
+    async def end(self) -> int:
+        """End it as systemd does. Gives its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return await asyncio.to_thread(self.process.wait, END_S)
+
+
+class Hosts:
+    """Nodes that share secrets and a registry."""
+
+    def __init__(self, path: Path, registry: str, **sections: dict[str, Any]) -> None:
+        self.path, self.config = path, path / "muster.toml"
+        (path / "cluster.secret").write_text(secrets.token_hex(32))
+        (path / "names.key").write_text(secrets.token_hex(16))
+        (path / "token").write_text(secrets.token_hex(16))
+        cluster = {
+            "secret_file": str(path / "cluster.secret"),
+            "names_file": str(path / "names.key"),
+            "token_file": str(path / "token"),
+        }
+        self.sections: dict[str, dict[str, Any]] = {
+            "cluster": cluster,
+            "serve": {"dir": str(path / "nodes")},
+            "registry": {"url": registry},
+            "instance": {"dir": str(path)},
+            **sections,
+        }
+        self.write()
+        self._nodes: list[Node] = []
+
+    def write(self, **sections: dict[str, Any]) -> None:
+        """The configuration of all, with other sections."""
+        self.sections |= sections
+        self.config.write_text(configuration(**self.sections))
+
+    def command(self, role: str, *words: str) -> list[str]:
+        """What starts a node."""
+        return [*MUSTER, "serve", role, "--config", str(self.config), *words]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of a host that is told nothing but the file."""
+        return {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
+
+    def start(self, name: str, role: str, *words: str, **environment: str) -> Node:
+        """A node of this name."""
+        log = self.path / f"{name}.log"
+        with log.open("ab") as stream:
+            process = subprocess.Popen(
+                self.command(role, "--name", name, *words),
+                cwd=ROOT,
+                env=self.environment | environment,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+            )
+        self._nodes.append(Node(role, log, process))
+        return self._nodes[-1]
+
+    def run(self, role: str, *words: str, **environment: str) -> tuple[int, str]:
+        """A node that is to end by itself: its exit code, and what it said."""
+        done = subprocess.run(
+            self.command(role, *words),
+            cwd=ROOT,
+            env=self.environment | environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.stdout == ""
+        return done.returncode, done.stderr
+
+    async def said(self, role: str, *words: str, **environment: str) -> tuple[int, str]:
+        """The same, while the loop of the test turns."""
+        return await asyncio.to_thread(self.run, role, *words, **environment)
+
+    async def serve(self, *nodes: Node) -> None:
+        """Wait until these serve."""
+        await until(lambda: all(node.serves() for node in nodes), READY_S)
+
+    def address(self) -> muster.Address:
+        """What clients are told."""
+        ends: dict[str, list[muster.instance.Endpoint]] = {"gateway": [], "proxy": []}
+        for node in self._nodes:
+            if node.role in ends:
+                told = node.lines("clients reach it")[-1]
+                ends[node.role].append((*told["address"], told["public_key"]))
+        return muster.Address(tuple(ends["gateway"]), tuple(ends["proxy"]), (self.path / "token").read_bytes())
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Whatever is started in the block ends with it."""
+        try:
+            yield
+        finally:
+            for node in self._nodes:
+                if node.process.poll() is None:
+                    node.process.kill()
+                node.process.wait()

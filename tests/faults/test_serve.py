@@ -1,0 +1,227 @@
+"""`muster serve`: nodes without a supervisor, which find each other in a registry, and end, reload and speak to systemd."""
+
+import contextlib
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from control.registry.server import RegistryServer
+from tests.control.registry.zookeeper import ZooKeeper
+from tests.faults.hosts import Hosts, Node
+from tests.faults.ledger import Ledger
+from tests.faults.load import PATIENT_S, came, loaded, nothing_lost
+from tests.waiting import until
+
+ROOMS = [f"room-{number}" for number in range(12)]
+RATE = 300.0
+
+
+@pytest.fixture
+async def zookeeper(tmp_path: Path) -> AsyncIterator[ZooKeeper]:
+    made = ZooKeeper(tmp_path / "zookeeper")
+    await made.start()
+    yield made
+    await made.stop()
+
+
+@pytest.fixture
+async def hosts(tmp_path: Path) -> AsyncIterator[Hosts]:
+    """With the embedded registry, in this process."""
+    made = Hosts(tmp_path, "embedded")
+    async with RegistryServer(tmp_path, structlog.get_logger()):
+        with made.running():
+            yield made
+
+
+def states(node: Node) -> dict[int, str]:
+    """By node, in the map that this one goes by."""
+    status, said = node.get("/api/v1/placement")
+    return {each["node"]: each.get("state", "running") for each in said["nodes"]} if status == 200 else {}
+
+
+def number(node: Node) -> tuple[int, int]:
+    """Its number and epoch."""
+    _, said = node.get("/api/v1/status")
+    return said["node"], said["epoch"]
+
+
+async def test_nodes_find_each_other_in_zookeeper_and_a_broker_that_ends_loses_no_message(
+    tmp_path: Path, zookeeper: ZooKeeper, figures: Callable[..., None]
+) -> None:
+    hosts, ledger = Hosts(tmp_path, f"zk://{zookeeper.hosts}/production"), Ledger(ROOMS, rate=RATE)
+    with hosts.running():
+        first, *others = [
+            hosts.start(name, name.partition("-")[0]) for name in ("broker-a", "broker-b", "router", "gateway", "proxy")
+        ]
+        await hosts.serve(first, *others)
+        gateway = others[2]
+        await until(lambda: sorted(states(gateway).values()) == ["running"] * 5, PATIENT_S)
+        async with loaded(hosts.address(), ledger):
+            before = number(first)
+            published = first.get("/api/v1/status")
+            assert await first.end() == 0
+            assert first.lines("handed over")
+            assert not first.lines("not drained in time")
+            await came(ledger)
+            again = hosts.start("broker-a", "broker")
+            await hosts.serve(again)
+            assert number(again)[0] == before[0]
+            assert number(again)[1] > before[1]
+            await until(lambda: states(gateway).get(before[0]) == "running", PATIENT_S)
+            await came(ledger)
+        codes = [await node.end() for node in (*others, again)]
+    figures(published=published[0], gaps=dict(ledger.gaps()))
+    nothing_lost(ledger)
+    assert codes == [0] * 5
+
+
+async def test_partitions_begin_with_the_configuration_and_then_hold(hosts: Hosts) -> None:
+    hosts.write(serve=hosts.sections["serve"] | {"broker_partitions": 2})
+    nodes = [
+        hosts.start("router", "router"),
+        hosts.start("gateway", "gateway"),
+        hosts.start("b", "broker", "--partition", "1"),
+    ]
+    await hosts.serve(*nodes)
+    assert nodes[0].get("/api/v1/placement")[1]["partitions"] == {"broker/main": 2, "router": 1}
+    hosts.write(serve=hosts.sections["serve"] | {"broker_partitions": 1})
+    code, said = await hosts.said("broker", "--name", "c", "--partition", "2")
+    assert code == 1
+    assert said.splitlines()[-1] == "muster: registry embedded: broker/main has 2 partitions, there is no partition 2"
+    late = hosts.start("late", "broker", "--partition", "0")
+    await hosts.serve(late)
+
+
+async def test_who_waits_for_the_registry_says_so_and_ends_when_told(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, "embedded")
+    with hosts.running():
+        node = hosts.start("router", "router")
+        await until(lambda: node.lines("waits for the registry embedded"), PATIENT_S)
+        assert await node.end() == 0
+
+
+async def test_a_name_is_held_by_one_process(hosts: Hosts) -> None:
+    node = hosts.start("router", "router")
+    await until(lambda: node.lines("registered"), PATIENT_S)
+    code, said = await hosts.said("router", "--name", "router")
+    assert (code, said.count("\n")) == (1, 1)
+    assert said.startswith(f"muster: router runs already: {hosts.path / 'nodes' / 'router'} is held")
+
+
+# --- SIGHUP ----------------------------------------------------------------------------------------------------------
+
+
+async def test_sighup_takes_the_level_and_names_what_needs_a_restart_and_a_bad_file_changes_nothing(
+    hosts: Hosts,
+) -> None:
+    node = hosts.start("router", "router")
+    await until(lambda: node.lines("registered"), PATIENT_S)
+
+    async def reloaded(event: str) -> dict[str, Any]:
+        before = len(node.lines(event))
+        node.process.send_signal(signal.SIGHUP)
+        await until(lambda: len(node.lines(event)) > before, PATIENT_S)
+        return node.lines(event)[-1]
+
+    same = await reloaded("reloaded")
+    assert (same["in_force"], same["needs_restart"]) == ({}, [])
+    hosts.write(log={"level": "warning"}, router={"payload_bytes": 1300}, gateway={"arena_mib": 7})
+    line = await reloaded("reloaded")
+    assert (line["in_force"], line["needs_restart"]) == ({"log.level": "warning"}, ["router.payload_bytes"])
+    hosts.config.write_text("[log]\nlevel = 'loud'\n")
+    line = await reloaded("not reloaded, the old configuration stays")
+    assert "log.level = 'loud': is none of 'debug'" in line["error"]
+    hosts.write(log={"level": "info"})
+    line = await reloaded("reloaded")
+    assert line["in_force"] == {"log.level": "info"}
+    assert line["needs_restart"] == ["router.payload_bytes"], "it is still not in force"
+    assert await node.end() == 0
+
+
+# --- systemd ---------------------------------------------------------------------------------------------------------
+
+
+class Listener:
+    """What systemd has of a service: a socket that takes its datagrams."""
+
+    def __init__(self, address: str) -> None:
+        self.said: list[str] = []
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(address)
+        self._socket.setblocking(False)
+
+    def heard(self, line: str) -> bool:
+        """Whether this line was said so far."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self.said += self._socket.recv(4096).decode().splitlines()
+        return line in self.said
+
+    def forget(self) -> None:
+        self.heard("")
+        self.said.clear()
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+async def test_systemd_is_told_of_start_reload_and_end_and_that_the_loop_turns(
+    hosts: Hosts, tmp_path: Path, abstract: bool
+) -> None:
+    path = str(tmp_path / "notify")
+    with contextlib.closing(Listener(f"\0{path}" if abstract else path)) as systemd:
+        address = f"@{path}" if abstract else path
+        node = hosts.start("router", "router", NOTIFY_SOCKET=address, WATCHDOG_USEC="200000")
+        gateway = hosts.start("gateway", "gateway")
+        await until(lambda: systemd.heard("READY=1"), PATIENT_S)
+        assert systemd.heard("STATUS=serving")
+        systemd.forget()
+        await until(lambda: systemd.heard("WATCHDOG=1"), PATIENT_S)
+        node.process.send_signal(signal.SIGHUP)
+        await until(lambda: systemd.heard("READY=1"), PATIENT_S)
+        assert systemd.said.index("RELOADING=1") < systemd.said.index("READY=1")
+        assert await node.end() == 0
+        assert systemd.heard("STOPPING=1")
+        assert systemd.heard("STATUS=draining")
+        assert gateway.serves() or gateway.process.poll() is None
+
+
+# --- mistakes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("role", "words", "environment", "code", "said"),
+    [
+        ("broker", [], {"MUSTER_REGISTRY__URL": ""}, 78, "registry.url: muster serve needs one"),
+        ("broker", [], {"MUSTER_CLUSTER__SECRET_FILE": ""}, 78, "cluster.secret_file: muster serve needs it"),
+        ("gateway", [], {"MUSTER_CLUSTER__TOKEN_FILE": "/nowhere/token"}, 78, "/nowhere/token: cannot be read"),
+        ("proxy", [], {"MUSTER_CLUSTER__NAMES_FILE": "token"}, 78, "token: is not hex"),
+        ("broker", [], {"MUSTER_FAULTS__LOSS": "0.1"}, 78, "faults: muster up injects them"),
+        ("broker", [], {"MUSTER_SERVE__ADMIN": "0.0.0.0:7490"}, 78, "serve.admin: '0.0.0.0:7490' is every address"),
+        ("broker", [], {"MUSTER_SERVE__BROKER_PARTITIONS": "3"}, 78, "3 partitions are no power of two"),
+        ("router", [], {"MUSTER_SERVE__DIR": "/proc/nowhere"}, 1, "set serve.dir"),
+        ("router", [], {"MUSTER_ROUTER__BIND": "192.0.2.1:7000"}, 1, "is no address of this machine"),
+        ("router", ["--name", "no name"], {}, 78, "serve.name = 'no name'"),
+        ("gateway", ["--partition", "1"], {}, 2, "--partition: a gateway has none"),
+        ("broker", ["--cluster", "other"], {}, 2, "--cluster: 'other'"),
+        ("server", [], {}, 2, "'server'"),
+    ],
+)
+def test_a_mistake_is_one_line_and_an_exit_code(
+    tmp_path: Path, role: str, words: list[str], environment: dict[str, str], code: int, said: str
+) -> None:
+    hosts = Hosts(tmp_path, "embedded")
+    (tmp_path / "token").write_text("no hex\n")
+    if environment.get("MUSTER_CLUSTER__NAMES_FILE"):
+        environment = {"MUSTER_CLUSTER__NAMES_FILE": str(tmp_path / "token")}
+    assert hosts.run(role, *words, **environment)[0] == code
+    line = hosts.run(role, *words, **environment)[1]
+    assert line.count("\n") == 1, line
+    assert line.startswith("muster: ")
+    assert said in line
