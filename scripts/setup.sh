@@ -68,6 +68,7 @@ missing_for_tests() {
     for name in redis-server mosquitto nats-server; do have "$name" || missing="$missing $name"; done
     have mariadbd || missing="$missing mariadb-server"
     postgresql_there || missing="$missing postgresql"
+    have systemd-analyze || missing="$missing systemd"
     have java || missing="$missing default-jre-headless"
     zookeeper_there || have mvn || missing="$missing maven"
     echo $missing

@@ -1,0 +1,89 @@
+"""The units in `deploy/systemd/` are what systemd understands, and say of Muster what is true."""
+
+import configparser
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from control import supervisor
+from control.errors import BAD_CONFIG, USAGE
+from control.options import ROLES
+from tests.control.test_help import muster, understood
+from tests.documents import ROOT
+
+FOLDER: Final = ROOT / "deploy" / "systemd"
+MEND: Final = "needs systemd-analyze; to get it: apt-get install --no-install-recommends systemd"
+
+
+def unit(role: str) -> str:
+    return (FOLDER / f"muster-{role}@.service").read_text()
+
+
+def service(role: str) -> dict[str, str]:
+    """The section [Service]; of what stands there twice, the last."""
+    parser = configparser.RawConfigParser(strict=False)
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read_string(unit(role))
+    return dict(parser["Service"])
+
+
+def verified(file: Path) -> tuple[int, list[str]]:
+    """What systemd says of a unit. Skips where there is none, and fails where nothing may be missing."""
+    if not shutil.which("systemd-analyze"):
+        if os.environ.get("CI") == "true":
+            pytest.fail(MEND)
+        pytest.skip(MEND)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(file)], capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.returncode, [line for line in done.stderr.splitlines() if file.stem.rstrip("@") in line]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_systemd_has_nothing_to_say_against_a_unit(role: str) -> None:
+    assert verified(FOLDER / f"muster-{role}@.service") == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("WatchdogSec=10", "WatchdogSec=soon"),
+        ("ProtectSystem=strict", "ProtectSystm=strict"),
+        ("SystemCallFilter=@system-service", "SystemCallFilter=@system-servic"),
+        ("/usr/bin/env muster", "/usr/bin/nothing muster"),
+    ],
+)
+def test_what_systemd_does_not_understand_is_found(tmp_path: Path, right: str, wrong: str) -> None:
+    file = tmp_path / "muster-broker@.service"
+    file.write_text(unit("broker").replace(right, wrong))
+    code, lines = verified(file)
+    assert code or lines
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_the_units_differ_in_the_role_alone(role: str) -> None:
+    assert unit(role) == re.sub(r"\bbroker\b", role, unit("broker"))
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_what_a_unit_starts_is_understood(role: str) -> None:
+    words = shlex.split(service(role)["ExecStart"].replace("%H-", "host-").replace("%i", "1"))
+    assert words[0] == "/usr/bin/env"
+    understood(muster, words[1:])
+    assert words[words.index("--name") + 1] == f"host-{role}-1"
+
+
+def test_a_unit_has_time_to_drain_and_is_not_started_again_for_a_mistake() -> None:
+    settings = service("broker")
+    assert settings["Type"] == "notify"
+    assert int(settings["TimeoutStopSec"]) > supervisor.KILL_S + supervisor.LEAVE_S + supervisor.FORSAKE_S
+    assert settings["TimeoutStartSec"] == "infinity", "it may wait for the registry"
+    assert settings["RestartPreventExitStatus"].split() == [str(USAGE), str(BAD_CONFIG)]
+    assert settings["ExecReload"].startswith("/bin/kill -HUP ")
+    assert f"/var/lib/{settings['StateDirectory']}" == "/var/lib/muster"
