@@ -179,6 +179,25 @@ def command(
     return common.run(send(common.place(config), room, text, expires, json))
 
 
+@app.command(epilog="Example: muster members sports:final --ids")
+def members(
+    room: Annotated[str, typer.Argument(metavar="ROOM")],
+    ids: Annotated[bool, typer.Option("--ids", help="Also the users, at most 100, each once.")] = False,
+    start: Annotated[int, typer.Option(min=0, help="The first user to name.")] = 0,
+    wait: Annotated[float, typer.Option(min=0.001, max=60, help="Seconds that gateways have to answer.")] = 1.0,
+    json: Json = False,
+    config: ConfigFile = None,
+) -> int:
+    """Count a room's members over all gateways: memberships, so that a user with two clients counts twice.
+
+    Exit code 0 if all gateways have answered, 75 if one has not, whose members are not counted then.
+    """
+    from control.commands import common
+    from control.commands.members import show
+
+    return common.run(show(common.place(config), room, ids, start, wait, json))
+
+
 @app.command(epilog="Example: muster status --json")
 def status(json: Json = False, config: ConfigFile = None) -> int:
     """Show the running instance and its roles; exit code 1 if one does not serve."""

@@ -111,6 +111,9 @@ class Client(Protocol):
     async def command(self, room: str, data: bytes, *, expires: float) -> muster.Outcome:
         """Have every member told, and learn what came of it."""
 
+    async def members(self, room: str, *, ids: bool, start: int, wait: float) -> muster.Members:
+        """Count a room's members and, with `ids`, name users from `start` on."""
+
     async def flush(self) -> None:
         """Return when the owners have numbered everything that was published."""
 

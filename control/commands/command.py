@@ -4,6 +4,7 @@ import msgspec
 
 import muster
 from control import sdk
+from control.commands.common import counted
 from control.errors import FAILURE, TRY_LATER
 from control.instance import Folder
 
@@ -14,15 +15,11 @@ async def command(place: Folder, room: str, text: str, expires: float, as_json: 
         outcome = await client.command(room, text.encode(), expires=expires)
     match outcome:
         case muster.Delivered(members):
-            word, count, words, code = "delivered", members, f"delivered to {_members(members)}", 0
+            word, count, words, code = "delivered", members, f"delivered to {counted(members, 'member')}", 0
         case muster.NoMember():
             word, count, words, code = "no_member", 0, "nobody is in the room", FAILURE
         case muster.Expired(members):
             word, count, code = "expired", members, TRY_LATER
-            words = f"expired; {_members(members)} had it by then"
+            words = f"expired; {counted(members, 'member')} had it by then"
     print(msgspec.json.encode({"outcome": word, "members": count}).decode() if as_json else words)
     return code
-
-
-def _members(count: int) -> str:
-    return f"{count} member{'' if count == 1 else 's'}"

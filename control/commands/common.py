@@ -33,6 +33,11 @@ def running(config_file: Path | None) -> Record:
     return instance.find(place(config_file))
 
 
+def counted(count: int, what: str) -> str:
+    """So many of something, in words."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def get(process: Process, path: str, timeout_s: float = HTTP_S) -> tuple[int, Any]:
     """Ask one node's admin port for JSON. Raises `UserError` when it does not answer."""
     status, body = fetch(process, path, timeout_s)

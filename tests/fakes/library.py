@@ -81,6 +81,9 @@ class Client:
     async def command(self, room: str, data: bytes, *, expires: float) -> muster.Outcome:
         raise NotImplementedError
 
+    async def members(self, room: str, *, ids: bool, start: int, wait: float) -> muster.Members:
+        raise NotImplementedError
+
     async def flush(self) -> None:
         await asyncio.sleep(0)
         self.flushed = len(self.published)

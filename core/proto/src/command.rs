@@ -1,8 +1,12 @@
-//! Reliable commands: seldom, never lost without a word, in no order. What all roles know of them.
+//! Reliable commands: seldom, never lost without a word, in no order. What all roles know of them, and of the question who the
+//! members of a room are, which goes the same way.
 //!
 //! A command goes client, proxy, broker, gateways, members by the control logs of each hop, and what became of it goes back the
 //! same way. Who sends and who is told keep it until then; it is known by who sent it and a random number, so that another try by
 //! another way is the same command. Knows no role.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use crate::machine::Micros;
 use crate::wire::Code;
@@ -19,12 +23,86 @@ pub const LOOK_EVERY: Micros = 50_000;
 pub const REMEMBER: Micros = 10_000_000;
 /// Commands that a server knows at once: with their bytes 64 MiB, and a minute of 1,000 a second.
 pub const COMMANDS_MAX: usize = 1 << 16;
+/// Users that one answer names: 800 bytes, so that they fit into a record with the rest of it.
+pub const USERS_MAX: usize = 100;
 
 /// A command by who sent it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CommandId {
     pub user: u64,
     pub number: u64,
+}
+
+/// What is asked of all gateways that have members of a room.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ask<'a> {
+    /// To tell each member this: a command.
+    Tell(Cow<'a, [u8]>),
+    /// How many members there are and, from a user on, who they are.
+    Count { from: Option<u64> },
+}
+
+impl Default for Ask<'_> {
+    fn default() -> Self {
+        Ask::Tell(Cow::default())
+    }
+}
+
+impl<'a> Ask<'a> {
+    pub fn tell(data: &'a [u8]) -> Self {
+        Ask::Tell(Cow::Borrowed(data))
+    }
+
+    pub fn by_ref(&self) -> Ask<'_> {
+        match self {
+            Ask::Tell(data) => Ask::tell(data),
+            Ask::Count { from } => Ask::Count { from: *from },
+        }
+    }
+
+    pub fn keep(self) -> Ask<'static> {
+        match self {
+            Ask::Tell(data) => Ask::Tell(Cow::Owned(data.into_owned())),
+            Ask::Count { from } => Ask::Count { from },
+        }
+    }
+}
+
+/// Who is in a room: users in order, each once, and whether there may be more behind the last one named.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    pub users: Vec<u64>,
+    pub more: bool,
+}
+
+impl Page {
+    /// The lowest of them, as many as an answer names.
+    pub fn of(users: impl Iterator<Item = u64>) -> Self {
+        let (mut lowest, mut more) = (BTreeSet::new(), false);
+        for user in users {
+            let full = lowest.len() >= USERS_MAX;
+            if full && lowest.last().is_some_and(|last| user > *last) {
+                more = true;
+            } else if lowest.insert(user) && full {
+                lowest.pop_last();
+                more = true;
+            }
+        }
+        Page {
+            users: lowest.into_iter().collect(),
+            more,
+        }
+    }
+
+    /// Several gateways' as one: only as far as all of them have named theirs.
+    pub fn merged<'p>(pages: impl Iterator<Item = &'p Page> + Clone) -> Self {
+        let ends = pages.clone().filter(|page| page.more);
+        let until = ends.map(|page| page.users.last().copied()).min();
+        let named = |user: &u64| until.is_none_or(|until| until.is_some_and(|until| *user <= until));
+        let mut page = Page::of(pages.flat_map(|page| page.users.iter().copied()).filter(named));
+        page.more |= until.is_some();
+        page
+    }
 }
 
 /// How a command ended.
@@ -76,4 +154,45 @@ pub fn left_ms(now: Micros, until: Micros) -> u32 {
 /// When a lifetime that was told is over.
 pub fn until(now: Micros, left_ms: u32) -> Micros {
     now + (Micros::from(left_ms) * 1_000).min(LIFETIME_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Page after page names every user of every gateway once, in order, whatever each gateway could look at.
+        #[test]
+        fn page_after_page_names_everybody(
+            gateways in prop::collection::vec(prop::collection::vec(0u64..500, 0..300), 0..4),
+        ) {
+            let everybody: BTreeSet<u64> = gateways.iter().flatten().copied().collect();
+            let (mut named, mut from) = (Vec::<u64>::new(), 0);
+            loop {
+                let of = |users: &Vec<u64>| Page::of(users.iter().copied().filter(|user| *user >= from));
+                let pages: Vec<Page> = gateways.iter().map(of).collect();
+                let page = Page::merged(pages.iter());
+                prop_assert!(page.users.len() <= USERS_MAX);
+                named.extend(&page.users);
+                match page.users.last().filter(|_| page.more) {
+                    Some(last) => from = last + 1,
+                    None => break,
+                }
+            }
+            prop_assert_eq!(named, everybody.into_iter().collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn who_could_not_look_names_nobody_and_says_that_there_may_be_more() {
+        let (some, none) = (
+            Page::of([1, 2].into_iter()),
+            Page {
+                users: vec![],
+                more: true,
+            },
+        );
+        assert_eq!(Page::merged([some, none.clone()].iter()), none);
+    }
 }

@@ -651,6 +651,7 @@ fn refuse_rate(conn: &mut Conn<SESSION_BLOCKS>, record: &Record<'_>) {
             number: *number,
             outcome: Outcome::refused(Code::RateLimited),
             retry_ms: 1_000,
+            page: None,
         });
     }
 }

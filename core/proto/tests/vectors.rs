@@ -2,7 +2,7 @@
 //! `tests/reference/wire.py` reads the same file by the tables of `docs/protocol.md`.
 
 use muster_proto::codec::{Reader, Writer};
-use muster_proto::command::{Outcome, Verdict};
+use muster_proto::command::{Ask, Outcome, Page, Verdict};
 use muster_proto::door::{reset_token, Knock};
 use muster_proto::handshake::InitiatorKey;
 use muster_proto::log::{LogReceiver, LogSender};
@@ -332,6 +332,20 @@ fn outcome(known: &Outcome) -> Value {
     json!({"verdict": verdict, "code": code, "members": known.members})
 }
 
+fn ask(known: &Ask<'_>) -> Value {
+    match known {
+        Ask::Tell(data) => json!({"data": hex(data)}),
+        Ask::Count { from } => json!({"users": u8::from(from.is_some()), "from": from.unwrap_or(0)}),
+    }
+}
+
+fn page(known: Option<&Page>) -> Value {
+    known.map_or(json!({}), |page| {
+        let users: Vec<Value> = page.users.iter().map(|user| json!({"user": user})).collect();
+        json!({"more": u8::from(page.more), "users": users})
+    })
+}
+
 fn record(record: &Record<'_>) -> Value {
     match record {
         Record::Authenticate { credential } => json!({"credential": hex(credential)}),
@@ -404,13 +418,20 @@ fn record(record: &Record<'_>) -> Value {
             number,
             name,
             left_ms,
-            data,
-        } => json!({"number": number, "name": hex(name), "left_ms": left_ms, "data": hex(data)}),
+            ask: what,
+        } => join(
+            json!({"number": number, "name": hex(name), "left_ms": left_ms}),
+            ask(what),
+        ),
         Record::CommandDone {
             number,
             outcome: known,
             retry_ms,
-        } => join(json!({"number": number, "retry_ms": retry_ms}), outcome(known)),
+            page: users,
+        } => join(
+            join(json!({"number": number, "retry_ms": retry_ms}), outcome(known)),
+            page(users.as_ref()),
+        ),
         Record::CommandTold { handle, command, data } => json!({
             "handle": handle, "user": command.user, "number": command.number, "data": hex(data),
         }),
@@ -423,18 +444,25 @@ fn record(record: &Record<'_>) -> Value {
             room,
             check,
             left_ms,
-            data,
-        } => json!({
-            "user": command.user, "number": command.number, "session": session, "room": room, "check": check,
-            "left_ms": left_ms, "data": hex(data),
-        }),
+            ask: what,
+        } => join(
+            json!({
+                "user": command.user, "number": command.number, "session": session, "room": room, "check": check,
+                "left_ms": left_ms,
+            }),
+            ask(what),
+        ),
         Record::LinkCommandDone {
             command,
             session,
             outcome: known,
+            page: users,
         } => join(
-            json!({"user": command.user, "number": command.number, "session": session}),
-            outcome(known),
+            join(
+                json!({"user": command.user, "number": command.number, "session": session}),
+                outcome(known),
+            ),
+            page(users.as_ref()),
         ),
     }
 }

@@ -156,6 +156,7 @@ impl ClientEngine {
                     number,
                     outcome,
                     retry_ms,
+                    page,
                 } => {
                     let verdict = match outcome.verdict {
                         Verdict::Delivered => "delivered",
@@ -163,7 +164,8 @@ impl ClientEngine {
                         Verdict::Expired => "expired",
                         Verdict::Refused(code) => code.name(),
                     };
-                    ("commanded", number, verdict, outcome.members, retry_ms).into_pyobject(py)?
+                    let page = page.map(|page| (page.users, page.more));
+                    ("commanded", number, verdict, outcome.members, retry_ms, page).into_pyobject(py)?
                 }
                 ClientEvent::Published(done) => {
                     ("published", done.ticket, stream_tuple(done.stream), done.offset).into_pyobject(py)?
@@ -300,6 +302,16 @@ impl ClientEngine {
             Err(CommandError::WouldBlock) => Ok(None),
             Err(CommandError::TooLong) => Err(PyValueError::new_err("a command, or its room's name, is too long")),
         }
+    }
+
+    /// Asks how many members a room has and, from a user on, who; an event names the number that is returned. None: too many
+    /// questions are not answered.
+    #[pyo3(signature = (name, lifetime_us, first = None))]
+    fn members(&mut self, name: &str, lifetime_us: u64, first: Option<u64>) -> PyResult<Option<u64>> {
+        let driver = self.get_mut()?;
+        let number = driver.machine_mut().count(monotonic_now(), name, first, lifetime_us);
+        driver.kick();
+        Ok(number.ok())
     }
 
     /// Messages (chunks counted one by one) that the owner has not acknowledged.

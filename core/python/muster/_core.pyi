@@ -167,7 +167,7 @@ class ClientEngine:
     def turn(self) -> int: ...  # bit 0: more work waits, call again soon; bit 1: events wait
     # ("ready", side, user) ("down", side, reason, retry) ("joined", room, gaps) ("refused", room, is_publication, code)
     # ("readable", room) ("writable", publication) ("vacant",) ("published", ticket, stream, offset)
-    # ("commanded", number, "delivered" | "no_member" | "expired" | code, members, retry_ms)
+    # ("commanded", number, "delivered" | "no_member" | "expired" | code, members, retry_ms, page: (users, more) | None)
     def events(self) -> list[tuple[Any, ...]]: ...
     def open(self, side: int) -> None: ...  # 0 gateway, 1 proxy
     def redirect(
@@ -185,6 +185,7 @@ class ClientEngine:
         self, publication: int, data: bytes, ticket: int
     ) -> int: ...  # 0 taken, 1 no credit, 2 too long, 3 refused
     def command(self, name: str, data: bytes, lifetime_us: int) -> int | None: ...  # None: too many are not done
+    def members(self, name: str, lifetime_us: int, first: int | None = None) -> int | None: ...  # None: likewise
     def unacknowledged(self, publication: int) -> int: ...
     def put_off(self, publication: int) -> str | None: ...
     def counters(self) -> list[tuple[str, str, int]]: ...

@@ -18,7 +18,7 @@ from typing import Any, Final, TypedDict, TypeVar, final
 from ._core import ClientEngine, room_name_error
 from .errors import SESSIONS, BadRoomName, Closed, Invalid, MusterError, Refused, TimedOut, TooLong, Unavailable
 from .instance import Address, Endpoint, find
-from .items import Delivered, Expired, NoMember, Outcome, Position
+from .items import Delivered, Expired, Members, NoMember, Outcome, Position
 from .room import COUNTS, POLICIES, Policy, Room
 from .turns import Event, Turns
 
@@ -108,6 +108,7 @@ class Client:
         self._tickets: dict[int, tuple[_Publication, asyncio.Future[Position]]] = {}
         self._ticket = 0
         self._commands: dict[int, asyncio.Future[Outcome]] = {}
+        self._counts: dict[int, asyncio.Future[Members]] = {}
         self._flushed: asyncio.Future[None] | None = None
         self._handlers: dict[str, Callable[..., None]] = {
             "ready": self._on_ready,
@@ -298,6 +299,30 @@ class Client:
             return await self.wait(done, expires + COMMAND_GRACE_S, f"command to {room}", 1)
         finally:
             del self._commands[number]
+
+    async def members(self, room: str, *, ids: bool = False, start: int = 0, wait: float = 1.0) -> Members:
+        """Ask all gateways how many members a room has and, with `ids`, who they are: at most 100 users from `start` on.
+
+        A gateway that has not answered after `wait` seconds (60 at most) makes the answer `partial`. Needs no membership.
+        One a second, five at once after a pause, commands counted in; else `Refused` with the code `rate_limited` and
+        `retry_after`.
+        """
+        self._check_open()
+        check_name(room)
+        if not 0 < _check_seconds(wait) <= COMMAND_S_MAX:
+            raise Invalid(f"gateways have more than 0 and at most {COMMAND_S_MAX:g} s to answer, not {wait!r}")
+        if not isinstance(start, int) or not 0 <= start < 1 << 64:
+            raise Invalid(f"a user is a number below 2**64, not {start!r}")
+        what = f"members of {room}"
+        number = self.engine.members(room, int(wait * 1e6), start if ids else None)
+        if number is None:
+            raise Refused(what, "busy")
+        counted: asyncio.Future[Members] = self.loop.create_future()
+        self._counts[number] = counted
+        try:
+            return await self.wait(counted, wait + COMMAND_GRACE_S, what, 1)
+        finally:
+            del self._counts[number]
 
     # --- what it counted --------------------------------------------------------------------------------------
 
@@ -535,7 +560,12 @@ class Client:
         if done is not None and not done.done():
             done.set_result(Position(stream, offset))
 
-    def _on_commanded(self, number: int, verdict: str, members: int, retry_ms: int) -> None:
+    def _on_commanded(
+        self, number: int, verdict: str, members: int, retry_ms: int, page: tuple[list[int], bool] | None
+    ) -> None:
+        counted = self._counts.get(number)
+        if counted is not None:
+            self._on_counted(counted, verdict, members, retry_ms, page)
         done = self._commands.get(number)
         if done is None or done.done():
             return
@@ -548,6 +578,23 @@ class Client:
             done.set_result(outcomes[verdict])
         else:
             _fail(done, Refused("command", verdict, retry_ms / 1_000))
+
+    def _on_counted(
+        self,
+        counted: "asyncio.Future[Members]",
+        verdict: str,
+        members: int,
+        retry_ms: int,
+        page: tuple[list[int], bool] | None,
+    ) -> None:
+        if counted.done():
+            return
+        if page is not None:
+            counted.set_result(Members(members, tuple(page[0]), page[1], verdict == "expired"))
+        elif verdict == "expired":
+            _fail(counted, TimedOut("members: no broker answered in time"))
+        else:
+            _fail(counted, Refused("members", verdict, retry_ms / 1_000))
 
     # --- end --------------------------------------------------------------------------------------------------
 
@@ -578,12 +625,10 @@ class Client:
             self._flushed = None
         for publication in self._publications.values():
             self._refuse(publication, error)
-        for command in self._commands.values():
-            if not command.done():
-                _fail(command, error)
-        for opened in self._opened.values():
-            if not opened.done():
-                _fail(opened, error)
+        for waits in (self._commands, self._counts, self._opened):
+            for waiting in waits.values():
+                if not waiting.done():
+                    _fail(waiting, error)
         for room in self._rooms.values():
             room.end(broken=self._failed is not None)
             room.on_error(error)

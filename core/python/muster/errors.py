@@ -39,7 +39,7 @@ class Refused(MusterError):
         "name_collision": "another room has this name's number; choose another name",
         "not_allowed": "that is not allowed to this client",
         "busy": "the room's owner has no place for another publisher or room",
-        "rate_limited": "too many commands; one a second is taken",
+        "rate_limited": "too many commands or questions for members; one a second is taken",
     }
 
     def __init__(self, what: str, code: str, retry_after: float | None = None) -> None:

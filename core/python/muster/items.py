@@ -1,6 +1,7 @@
 """What a room is made of: messages with positions, gaps where it is known that something is missing, and commands."""
 
 import struct
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias, final
 
 _POSITION: Final = struct.Struct("<IIIQ")
@@ -158,3 +159,18 @@ class Expired(NamedTuple):
 
 
 Outcome: TypeAlias = Delivered | NoMember | Expired
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Who is in a room, as its gateways say."""
+
+    count: int
+    """Memberships: a user who is in the room with two clients counts twice."""
+    ids: tuple[int, ...]
+    """Users, each once and in order; none unless they were asked for."""
+    truncated: bool
+    """There may be users behind those named: ask from `ids[-1] + 1` on."""
+    partial: bool
+    """A gateway that may have members did not answer in time: its members are in neither `count` nor `ids`."""

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, final
 
 from .errors import Invalid, MusterError
-from .items import Command, Gap, Item, Message, Stream
+from .items import Command, Gap, Item, Members, Message, Stream
 
 if TYPE_CHECKING:
     from .client import Client
@@ -121,6 +121,10 @@ class Room:
         if self._number is None:
             return self._before
         return self._client.engine.positions(self._number) or b""
+
+    async def members(self, *, ids: bool = False, start: int = 0, wait: float = 1.0) -> Members:
+        """Who is in this room: `client.members` of its name."""
+        return await self._client.members(self.name, ids=ids, start=start, wait=wait)
 
     def stats(self) -> dict[str, int]:
         """Counts of this membership; `docs/sdk.md` says what each is."""

@@ -1,11 +1,12 @@
 //! What must hold of commands: each ends once and in time, nobody is told one twice, and whoever was a member all along was told
-//! what counts as delivered.
+//! what counts as delivered. And of questions for a room's members: whoever was one all along is counted, and where nothing failed
+//! nobody else is.
 //!
 //! Knows no machine. A command's content is its place among all commands.
 
 use std::collections::BTreeMap;
 
-use muster_proto::command::{Outcome, Verdict, GRACE};
+use muster_proto::command::{Outcome, Page, Verdict, GRACE};
 use muster_proto::machine::Micros;
 use muster_proto::wire::Code;
 
@@ -14,8 +15,14 @@ use crate::plan::{MS, SECOND};
 /// A member whose session ended so soon after may have been lost to its gateway before it knew.
 const UNNOTICED: Micros = 5 * SECOND;
 
+/// A leave that was sent is counted no more after this, whatever is lost on its way.
+const LEFT: Micros = 3 * SECOND;
+
 struct Command {
     client: usize,
+    /// Nobody is told anything: members are counted.
+    counts: bool,
+    page: Option<Page>,
     room: usize,
     number: u64,
     sent_at: Micros,
@@ -30,8 +37,27 @@ struct Command {
 struct Stay {
     client: usize,
     room: usize,
+    asked_at: Micros,
     from: Vec<Micros>,
     ended: Vec<Micros>,
+}
+
+impl Stay {
+    /// Whether it was in force all the time, and nobody can have missed that.
+    fn lasts(&self, since: Micros, until: Micros) -> bool {
+        let from = self.from.iter().rev().find(|from| **from <= since);
+        from.is_some_and(|from| {
+            let during = *from..until + UNNOTICED;
+            !self.ended.iter().any(|end| during.contains(end))
+        })
+    }
+
+    /// Whether a gateway may have known of it at some time.
+    fn touches(&self, since: Micros, until: Micros) -> bool {
+        let ended = self.ended.last().filter(|end| self.from.iter().all(|from| from <= end));
+        let left = ended.is_some_and(|end| end + LEFT <= since);
+        self.asked_at <= until && !left
+    }
 }
 
 #[derive(Default)]
@@ -40,6 +66,8 @@ pub struct Commands {
     stays: BTreeMap<usize, Stay>,
     pub delivered: u64,
     pub expired: u64,
+    /// Questions that all gateways have answered.
+    pub counted: u64,
 }
 
 impl Commands {
@@ -48,9 +76,11 @@ impl Commands {
         (self.all.len() as u64).to_le_bytes()
     }
 
-    pub fn sent(&mut self, now: Micros, client: usize, room: usize, number: u64, lifetime: Micros) {
+    pub fn sent(&mut self, now: Micros, (client, counts): (usize, bool), room: usize, number: u64, lifetime: Micros) {
         self.all.push(Command {
             client,
+            counts,
+            page: None,
             room,
             number,
             sent_at: now,
@@ -71,14 +101,22 @@ impl Commands {
         self.lost(now, client);
     }
 
-    pub fn joined(&mut self, now: Micros, membership: usize, client: usize, room: usize) {
-        let stay = self.stays.entry(membership).or_insert(Stay {
+    /// A client asks to be a member.
+    pub fn asked(&mut self, now: Micros, membership: usize, client: usize, room: usize) {
+        let stay = Stay {
             client,
             room,
+            asked_at: now,
             from: Vec::new(),
             ended: Vec::new(),
-        });
-        stay.from.push(now);
+        };
+        self.stays.insert(membership, stay);
+    }
+
+    pub fn joined(&mut self, now: Micros, membership: usize) {
+        if let Some(stay) = self.stays.get_mut(&membership) {
+            stay.from.push(now);
+        }
     }
 
     /// A client's session with its gateway is lost.
@@ -122,7 +160,7 @@ impl Commands {
         now: Micros,
         client: usize,
         number: u64,
-        outcome: Outcome,
+        (outcome, page): (Outcome, Option<Page>),
         stood: Micros,
     ) -> Result<(), String> {
         let Some(command) = self
@@ -135,7 +173,10 @@ impl Commands {
         if command.ended.replace((now, outcome)).is_some() {
             return Err(format!("client {client} hears twice what became of a command"));
         }
-        self.delivered += u64::from(outcome.verdict == Verdict::Delivered);
+        command.page = page;
+        let whole = matches!(outcome.verdict, Verdict::Delivered | Verdict::NoMember);
+        self.counted += u64::from(command.counts && whole);
+        self.delivered += u64::from(!command.counts && outcome.verdict == Verdict::Delivered);
         self.expired += u64::from(outcome.verdict == Verdict::Expired);
         if now > command.until + 4 * GRACE + SECOND + stood {
             return Err(format!(
@@ -159,12 +200,12 @@ impl Commands {
                 Verdict::Expired => continue,
                 Verdict::Delivered | Verdict::NoMember => {}
             }
+            if command.counts {
+                self.judge_count(mild, command, ended_at, outcome)?;
+                continue;
+            }
             for (membership, stay) in &self.stays {
-                let from = stay.from.iter().rev().find(|from| **from <= command.sent_at);
-                let stayed = from.is_some_and(|from| {
-                    let during = *from..ended_at + UNNOTICED;
-                    !stay.ended.iter().any(|end| during.contains(end))
-                });
+                let stayed = stay.lasts(command.sent_at, ended_at);
                 let owed = stayed && stay.room == command.room && reads(stay.client);
                 if owed && !command.receivers.contains(membership) {
                     return Err(format!(
@@ -179,5 +220,44 @@ impl Commands {
             }
         }
         Ok(())
+    }
+
+    /// Between those who were members all along and those who may have been at some time; users likewise.
+    fn judge_count(&self, mild: bool, command: &Command, ended_at: Micros, outcome: Outcome) -> Result<(), String> {
+        let Some(page) = &command.page else {
+            return Err(format!("a count of room {} came without users", command.room));
+        };
+        let stays = self.stays.values().filter(|stay| stay.room == command.room);
+        let sure: Vec<_> = stays
+            .clone()
+            .filter(|stay| stay.lasts(command.sent_at, ended_at))
+            .collect();
+        let possible: Vec<_> = stays.filter(|stay| stay.touches(command.sent_at, ended_at)).collect();
+        let members = outcome.members as usize;
+        if members < sure.len() || mild && members > possible.len() {
+            return Err(format!(
+                "{members} members of room {}, not {} to {}, {} ms after they were asked for",
+                command.room,
+                sure.len(),
+                possible.len(),
+                (ended_at - command.sent_at) / MS
+            ));
+        }
+        let user = |stay: &&Stay| stay.client as u64 + 1;
+        let missing = sure.iter().map(user).find(|user| !page.users.contains(user));
+        let named = |user: &u64| {
+            possible
+                .iter()
+                .map(|stay| stay.client as u64 + 1)
+                .any(|known| known == *user)
+        };
+        let strange = page.users.iter().copied().find(|user| mild && !named(user));
+        match (page.more, missing, strange) {
+            (false, None, None) => Ok(()),
+            other => Err(format!(
+                "room {}: more, missing, strange users: {other:?}",
+                command.room
+            )),
+        }
     }
 }

@@ -188,8 +188,8 @@ pub struct Summary {
     pub accounts: Accounts,
     /// Of each killed process, its role, and how long after its return every member had received something new.
     pub returns: Vec<(Kind, Micros)>,
-    /// Commands that were delivered, and that expired.
-    pub commands: (u64, u64),
+    /// Commands that were delivered, what expired, and questions for members that all gateways answered.
+    pub commands: (u64, u64, u64),
 }
 
 pub struct World {
@@ -507,13 +507,19 @@ impl World {
         }
     }
 
-    /// A client's program sends a command to one of the rooms.
+    /// A client's program sends a command to one of the rooms, or asks who its members are.
     fn command(&mut self, client: usize) {
         let (now, room) = (self.now, self.dice.below(self.plan.rooms.len() as u64) as usize);
         let lifetime = 500 * MS + self.dice.below(4 * SECOND);
         let (name, data) = (self.plan.rooms[room].clone(), self.commands.content());
-        if let Ok(number) = self.machine(client).command(now, &name, &data, lifetime) {
-            self.commands.sent(now, client, room, number, lifetime);
+        let counts = self.dice.below(3) == 0;
+        let machine = self.machine(client);
+        let number = match counts {
+            true => machine.count(now, &name, Some(0), lifetime),
+            false => machine.command(now, &name, &data, lifetime),
+        };
+        if let Ok(number) = number {
+            self.commands.sent(now, (client, counts), room, number, lifetime);
         }
         self.agenda.turn_at(self.process_of(client), now);
     }
@@ -548,6 +554,7 @@ impl World {
         let now = self.now;
         let number = self.machine(client).join(now, &name, positions, policy);
         let membership = self.oracle.join(client, room, owed_from);
+        self.commands.asked(now, membership, client, room);
         self.programs[client].joined[place] = Some((number, membership));
         let process = self.process_of(client);
         self.agenda.turn_at(process, now);
@@ -593,7 +600,7 @@ impl World {
             reasons: self.oracle.gap_reasons(),
             accounts: self.accounts,
             returns: self.returns,
-            commands: (self.commands.delivered, self.commands.expired),
+            commands: (self.commands.delivered, self.commands.expired, self.commands.counted),
         };
         (summary, result)
     }
@@ -858,13 +865,14 @@ impl World {
                         .find(|(number, _)| *number == room);
                     if let Some((_, membership)) = found.copied() {
                         self.oracle.joined(self.now, membership);
-                        let room = self.oracle.memberships[membership].room;
-                        self.commands.joined(self.now, membership, client, room);
+                        self.commands.joined(self.now, membership);
                     }
                 }
-                ClientEvent::Commanded { number, outcome, .. } => {
+                ClientEvent::Commanded {
+                    number, outcome, page, ..
+                } => {
                     let stood = self.plan.stands_still(self.process_of(client));
-                    self.commands.ended(self.now, client, number, outcome, stood)?;
+                    self.commands.ended(self.now, client, number, (outcome, page), stood)?;
                 }
                 ClientEvent::Published(done) => self.oracle.note_acked(done.ticket, done.stream, done.offset)?,
                 ClientEvent::Readable { .. } => readable = true,

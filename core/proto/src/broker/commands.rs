@@ -1,12 +1,12 @@
-//! Commands at the broker: which gateways are told, and what all of them have said.
+//! Commands, and questions for a room's members, at the broker: which gateways are told, and what all of them have said.
 //!
 //! A command is known by who sent it, so another copy only asks again. Every gateway that wants the room is told, in each of its
-//! lives, until all have answered or time is over.
+//! lives, until all have answered or time is over. A broker knows gateways and no members: these are counted by them.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::Broker;
-use crate::command::{left_ms, until, CommandId, Outcome, COMMANDS_MAX, GRACE, LOOK_EVERY, REMEMBER};
+use crate::command::{left_ms, until, Ask, CommandId, Outcome, Page, COMMANDS_MAX, GRACE, LOOK_EVERY, REMEMBER};
 use crate::hash::KeyedState;
 use crate::machine::{soonest, Micros};
 use crate::wire::record::Record;
@@ -17,14 +17,20 @@ struct Told {
     epoch: u32,
     /// On the link that came up then.
     since: Micros,
-    members: Option<u32>,
+    said: Option<Said>,
+}
+
+/// How many members a gateway has reached, or counts, and who they are if that was asked.
+struct Said {
+    members: u32,
+    page: Page,
 }
 
 struct Command {
     room: u64,
     check: u64,
     until: Micros,
-    data: Box<[u8]>,
+    ask: Ask<'static>,
     /// Who asks: a session of a proxy.
     proxy: u32,
     session: u64,
@@ -32,12 +38,23 @@ struct Command {
     /// Members that gateways have reached whose life is over.
     before: u32,
     outcome: Option<Outcome>,
+    /// Who the members are, if that was asked.
+    page: Option<Page>,
 }
 
 impl Command {
+    fn said(&self) -> impl Iterator<Item = &Said> + Clone {
+        self.gateways.values().filter_map(|told| told.said.as_ref())
+    }
+
     fn members(&self) -> u32 {
-        let told = self.gateways.values().filter_map(|told| told.members);
-        told.fold(self.before, u32::saturating_add)
+        self.said()
+            .map(|said| said.members)
+            .fold(self.before, u32::saturating_add)
+    }
+
+    fn merged(&self) -> Option<Page> {
+        matches!(self.ask, Ask::Count { .. }).then(|| Page::merged(self.said().map(|said| &said.page)))
     }
 }
 
@@ -48,7 +65,7 @@ pub(super) struct Asked<'a> {
     pub room: u64,
     pub check: u64,
     pub left_ms: u32,
-    pub data: &'a [u8],
+    pub ask: Ask<'a>,
 }
 
 /// All commands that are not done, or have been done lately.
@@ -72,7 +89,7 @@ impl Commands {
 
 impl Broker {
     /// A proxy passes a command on.
-    pub(super) fn command(&mut self, now: Micros, proxy: u32, asked: &Asked<'_>) {
+    pub(super) fn command(&mut self, now: Micros, proxy: u32, asked: Asked<'_>) {
         let id = asked.id;
         if let Some(known) = self.commands.known.get_mut(&id) {
             (known.proxy, known.session) = (proxy, asked.session);
@@ -85,19 +102,20 @@ impl Broker {
         };
         if let Some(code) = refused {
             let outcome = Outcome::refused(code);
-            return self.tell_outcome(now, proxy, asked.session, id, outcome);
+            return self.tell_outcome(now, (proxy, asked.session), id, outcome, None);
         }
         self.counters.commands_received += 1;
         let command = Command {
             room: asked.room,
             check: asked.check,
             until: until(now, asked.left_ms),
-            data: asked.data.into(),
+            ask: asked.ask.keep(),
             proxy,
             session: asked.session,
             gateways: BTreeMap::new(),
             before: 0,
             outcome: None,
+            page: None,
         };
         self.commands.known.insert(id, command);
         self.look_after_command(now, id);
@@ -105,17 +123,27 @@ impl Broker {
     }
 
     /// A gateway says how many of its members it has reached: all, or those that said so in time.
-    pub(super) fn command_handled(&mut self, now: Micros, gateway: u32, epoch: u32, id: CommandId, outcome: Outcome) {
+    pub(super) fn command_handled(
+        &mut self,
+        now: Micros,
+        (gateway, epoch): (u32, u32),
+        id: CommandId,
+        outcome: Outcome,
+        page: Option<Page>,
+    ) {
         let Some(told) = self
             .commands
             .known
             .get_mut(&id)
             .and_then(|command| command.gateways.get_mut(&gateway))
-            .filter(|told| told.epoch == epoch && told.members.is_none())
+            .filter(|told| told.epoch == epoch && told.said.is_none())
         else {
             return;
         };
-        told.members = Some(outcome.members);
+        told.said = Some(Said {
+            members: outcome.members,
+            page: page.unwrap_or_default(),
+        });
         self.look_after_command(now, id);
     }
 
@@ -136,7 +164,7 @@ impl Broker {
                 continue;
             };
             let told = command.gateways.get(&gateway).filter(|told| told.epoch == epoch);
-            if told.is_some_and(|told| told.members.is_some()) {
+            if told.is_some_and(|told| told.said.is_some()) {
                 continue;
             }
             waits = true;
@@ -151,19 +179,18 @@ impl Broker {
                     Told {
                         epoch,
                         since,
-                        members: None,
+                        said: None,
                     },
                 ));
             }
         }
         let mut slots = Vec::new();
         for (gateway, slot, told) in tell {
-            let earlier = command
-                .gateways
-                .insert(gateway, told)
-                .filter(|earlier| earlier.members.is_some());
-            let members = earlier.and_then(|earlier| earlier.members).unwrap_or(0);
-            command.before = command.before.saturating_add(members);
+            let earlier = command.gateways.insert(gateway, told).and_then(|earlier| earlier.said);
+            // Who was told was told; who was counted is gone with that life.
+            if let (Some(said), Ask::Tell(_)) = (earlier, &command.ask) {
+                command.before = command.before.saturating_add(said.members);
+            }
             slots.push(slot);
         }
         let record = Record::LinkCommand {
@@ -172,7 +199,7 @@ impl Broker {
             room: command.room,
             check: command.check,
             left_ms: left_ms(now, command.until),
-            data: &command.data,
+            ask: command.ask.by_ref(),
         };
         let bytes = record.encode(<[u8]>::to_vec);
         let members = command.members();
@@ -182,8 +209,8 @@ impl Broker {
             true => None,
         };
         if outcome.is_some() {
-            command.outcome = outcome;
-            command.data = Box::default();
+            (command.outcome, command.page) = (outcome, command.merged());
+            command.ask = Ask::default();
             command.gateways = BTreeMap::new();
         } else {
             self.counters.commands_sent += slots.len() as u64;
@@ -200,11 +227,21 @@ impl Broker {
         let Some((command, outcome)) = command.and_then(|command| Some((command, command.outcome?))) else {
             return;
         };
-        let (proxy, session) = (command.proxy, command.session);
-        self.tell_outcome(now, proxy, session, id, outcome);
+        let (proxy, session, page) = (command.proxy, command.session, command.page.clone());
+        if page.is_some() {
+            self.commands.known.remove(&id); // who asks again wants to know how it is then
+        }
+        self.tell_outcome(now, (proxy, session), id, outcome, page);
     }
 
-    fn tell_outcome(&mut self, now: Micros, proxy: u32, session: u64, command: CommandId, outcome: Outcome) {
+    fn tell_outcome(
+        &mut self,
+        now: Micros,
+        (proxy, session): (u32, u64),
+        command: CommandId,
+        outcome: Outcome,
+        page: Option<Page>,
+    ) {
         let Some(slot) = self.links.to(proxy) else {
             return; // it, or another one, asks again
         };
@@ -212,6 +249,7 @@ impl Broker {
             command,
             session,
             outcome,
+            page,
         };
         self.links.record(now, slot, &done);
     }

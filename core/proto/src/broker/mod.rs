@@ -114,9 +114,9 @@ crate::counters! {
         acknowledgements_sent,
         /// Gateways forgotten because no router knows them any more.
         gateways_expired,
-        /// Commands taken from proxies, each once.
+        /// Commands, and questions for a room's members, taken from proxies, each once.
         commands_received,
-        /// Commands told to gateways.
+        /// Commands and such questions told to gateways.
         commands_sent,
     }
 }
@@ -518,7 +518,7 @@ impl Broker {
                     room,
                     check,
                     left_ms,
-                    data,
+                    ask,
                 },
             ) => {
                 let (id, session, room, check, left_ms) = (*command, *session, *room, *check, *left_ms);
@@ -528,13 +528,18 @@ impl Broker {
                     room,
                     check,
                     left_ms,
-                    data,
+                    ask: ask.by_ref(),
                 };
-                self.command(now, peer.node, &asked);
+                self.command(now, peer.node, asked);
                 true
             }
-            (Role::Gateway, Record::LinkCommandDone { command, outcome, .. }) => {
-                self.command_handled(now, peer.node, peer.epoch, *command, *outcome);
+            (
+                Role::Gateway,
+                Record::LinkCommandDone {
+                    command, outcome, page, ..
+                },
+            ) => {
+                self.command_handled(now, (peer.node, peer.epoch), *command, *outcome, page.clone());
                 true
             }
             (Role::Router, _) => self.membership(now, peer.node, record),

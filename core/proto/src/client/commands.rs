@@ -1,9 +1,10 @@
-//! Commands at the client: those that its program sends, until it knows what became of them, and those that come to its rooms.
+//! Commands, and questions for a room's members, at the client: those that its program sends, until it knows what became of them, and
+//! those that come to its rooms.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{Client, ClientEvent, Side, State};
-use crate::command::{left_ms, CommandId, Outcome, COMMAND_BYTES_MAX, GRACE, LIFETIME_MAX};
+use crate::command::{left_ms, Ask, CommandId, Outcome, Page, COMMAND_BYTES_MAX, GRACE, LIFETIME_MAX};
 use crate::limits::NAME_BYTES_MAX;
 use crate::machine::Micros;
 use crate::wire::record::Record;
@@ -22,7 +23,7 @@ pub enum CommandError {
 
 struct Command {
     name: Box<str>,
-    data: Box<[u8]>,
+    ask: Ask<'static>,
     until: Micros,
     /// It stands in the log of the session that there is.
     told: bool,
@@ -57,7 +58,20 @@ impl Client {
     /// Tells every member of a room, within `lifetime`. [`ClientEvent::Commanded`] names the number when it is known what became
     /// of it.
     pub fn command(&mut self, now: Micros, name: &str, data: &[u8], lifetime: Micros) -> Result<u64, CommandError> {
-        if data.len() > COMMAND_BYTES_MAX || name.len() > NAME_BYTES_MAX {
+        match data.len() > COMMAND_BYTES_MAX {
+            true => Err(CommandError::TooLong),
+            false => self.ask_all(now, name, Ask::tell(data), lifetime),
+        }
+    }
+
+    /// Asks how many members a room has and, from a user on, who they are, those whose gateways answer within `lifetime`.
+    /// [`ClientEvent::Commanded`] tells it with a page, or without one where no broker has said anything.
+    pub fn count(&mut self, now: Micros, name: &str, from: Option<u64>, lifetime: Micros) -> Result<u64, CommandError> {
+        self.ask_all(now, name, Ask::Count { from }, lifetime)
+    }
+
+    fn ask_all(&mut self, now: Micros, name: &str, ask: Ask<'_>, lifetime: Micros) -> Result<u64, CommandError> {
+        if name.len() > NAME_BYTES_MAX {
             return Err(CommandError::TooLong);
         }
         if self.commands.sent.len() >= COMMANDS_MAX {
@@ -66,7 +80,7 @@ impl Client {
         let number = self.node.secret_u64();
         let command = Command {
             name: name.into(),
-            data: data.into(),
+            ask: ask.keep(),
             until: now + lifetime.min(LIFETIME_MAX),
             told: false,
         };
@@ -85,7 +99,7 @@ impl Client {
                     number: *number,
                     name: command.name.as_bytes(),
                     left_ms: left_ms(now, command.until),
-                    data: &command.data,
+                    ask: command.ask.by_ref(),
                 };
                 command.told = conn.record(&record).is_some();
                 if !command.told {
@@ -123,12 +137,13 @@ impl Client {
     }
 
     /// The proxy says what became of a command.
-    pub(super) fn command_done(&mut self, number: u64, outcome: Outcome, retry_ms: u32) {
+    pub(super) fn command_done(&mut self, number: u64, outcome: Outcome, retry_ms: u32, page: Option<Page>) {
         if self.commands.sent.remove(&number).is_some() {
             self.events.push_back(ClientEvent::Commanded {
                 number,
                 outcome,
                 retry_ms,
+                page,
             });
         }
     }
@@ -145,7 +160,7 @@ impl Client {
             .filter(|(_, command)| now >= command.until + 4 * GRACE);
         let over: Vec<u64> = over.map(|(number, _)| *number).collect();
         for number in over {
-            self.command_done(number, Outcome::expired(0), 0);
+            self.command_done(number, Outcome::expired(0), 0, None);
         }
     }
 }

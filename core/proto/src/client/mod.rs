@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 
 use crate::chunks::Budget;
 use crate::codec::Writer;
-use crate::command::Outcome;
+use crate::command::{Outcome, Page};
 use crate::conn::{Conn, Control, SESSION_LOG_BYTES};
 use crate::door::{reset_token, Knock};
 use crate::handshake::{same, InitiatorKey};
@@ -125,11 +125,12 @@ pub enum ClientEvent {
     /// A room can be opened for publishing again.
     Vacant,
     Published(Published),
-    /// What became of a command; one that was refused may be sent again after `retry_ms`.
+    /// What became of a command, or who the members are; what was refused may be sent again after `retry_ms`.
     Commanded {
         number: u64,
         outcome: Outcome,
         retry_ms: u32,
+        page: Option<Page>,
     },
 }
 
@@ -940,7 +941,8 @@ impl Client {
                 number,
                 outcome,
                 retry_ms,
-            } => self.command_done(number, outcome, retry_ms),
+                page,
+            } => self.command_done(number, outcome, retry_ms, page),
             Record::Opened { request, handle } => {
                 let mut known = self.publications.iter_mut();
                 if let Some(publication) = known.find(|known| known.request == request) {

@@ -1,4 +1,5 @@
-//! Commands at the gateway: each goes once to every member who is here, and the broker hears how many have it.
+//! Commands at the gateway: each goes once to every member who is here, and the broker hears how many have it. And how many those
+//! are, and who, where that is asked.
 //!
 //! A copy by another broker only asks again. Who comes back with positions while a command lives is told it too: its former
 //! session may have ended before it was.
@@ -6,10 +7,15 @@
 use std::collections::HashMap;
 
 use super::Gateway;
-use crate::command::{until, CommandId, Outcome, COMMANDS_MAX, LOOK_EVERY, REMEMBER};
+use crate::address::Bucket;
+use crate::command::{until, CommandId, Outcome, Page, COMMANDS_MAX, LOOK_EVERY, REMEMBER};
 use crate::hash::KeyedState;
 use crate::machine::{soonest, Micros};
 use crate::wire::record::Record;
+
+/// Members that are looked at in a second to name them, and at once: about 10 ms of each second, and a room of a million.
+const LOOKS_A_SECOND: u32 = 100_000;
+const LOOKS_FIRST: u32 = 1_000_000;
 
 struct Command {
     room: u64,
@@ -28,6 +34,7 @@ pub(super) struct Commands {
     known: HashMap<CommandId, Command, KeyedState>,
     by_room: HashMap<u64, Vec<CommandId>, KeyedState>,
     hash: KeyedState,
+    looks: Bucket,
     look_at: Option<Micros>,
 }
 
@@ -37,6 +44,7 @@ impl Commands {
             known: HashMap::with_hasher(hash),
             by_room: HashMap::with_hasher(hash),
             hash,
+            looks: Bucket::new(LOOKS_A_SECOND, LOOKS_FIRST),
             look_at: None,
         }
     }
@@ -86,12 +94,8 @@ impl Gateway {
             return; // the broker hears nothing, and says so at the end
         }
         self.counters.commands_received += 1;
-        let at = self.by_id.get(&room.0).copied();
-        let known = at.and_then(|at| self.rooms[at as usize].as_deref());
-        let members = known
-            .filter(|known| known.check == room.1)
-            .map_or(&[][..], |known| &known.members);
-        let sessions = members
+        let sessions = self
+            .members_of(room)
             .iter()
             .filter_map(|slot| Some((self.sessions.table.get(*slot)?.conn.id, false)));
         let mut waiting = HashMap::with_hasher(self.commands.hash);
@@ -109,6 +113,44 @@ impl Gateway {
         self.commands.by_room.entry(room.0).or_default().push(id);
         soonest(&mut self.commands.look_at, Some(now + LOOK_EVERY));
         self.look_after_command(now, id);
+    }
+
+    fn members_of(&self, (id, check): (u64, u64)) -> &[u32] {
+        let at = self.by_id.get(&id).copied();
+        let known = at.and_then(|at| self.rooms[at as usize].as_deref());
+        known
+            .filter(|known| known.check == check)
+            .map_or(&[][..], |known| &known.members)
+    }
+
+    /// A broker asks how many members there are here and, from a user on, who. Nothing is remembered of it.
+    pub(super) fn count(&mut self, now: Micros, broker: u32, id: CommandId, room: (u64, u64), from: Option<u64>) {
+        let members = self.members_of(room);
+        let count = u32::try_from(members.len()).unwrap_or(u32::MAX);
+        let page = match from {
+            None => Page::default(),
+            Some(from) if self.commands.looks.take(now, count) => {
+                let table = &self.sessions.table;
+                let user = |slot: &u32| table.get(*slot).map(|peer| peer.data.user);
+                let users = self.members_of(room).iter().filter_map(user);
+                Page::of(users.filter(|user| *user >= from))
+            }
+            // Too much is asked: how many, but not who.
+            Some(_) => Page {
+                more: true,
+                ..Page::default()
+            },
+        };
+        self.counters.counts_answered += 1;
+        let done = Record::LinkCommandDone {
+            command: id,
+            session: 0,
+            outcome: Outcome::of(count),
+            page: Some(page),
+        };
+        if let Some(slot) = self.links.to(broker) {
+            self.links.record(now, slot, &done);
+        }
     }
 
     /// A member has a command, or says that it has not.
@@ -202,6 +244,7 @@ impl Gateway {
             command: id,
             session: 0,
             outcome,
+            page: None,
         };
         let slots: Vec<u32> = command
             .brokers

@@ -138,6 +138,8 @@ crate::counters! {
         commands_sent,
         /// Commands that members said they have.
         commands_delivered,
+        /// Questions of brokers for a room's members that were answered.
+        counts_answered,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::room::{Pen, Room, Wanted};
 use super::{Gateway, GatewayEvent};
+use crate::command::Ask as Asked;
 use crate::conn::Control;
 use crate::limits::CONSUMED_WAIT;
 use crate::links::LinkChange;
@@ -71,9 +72,12 @@ impl Gateway {
                     room,
                     check,
                     left_ms,
-                    data,
+                    ask,
                     ..
-                } if peer.role == Role::Broker => self.command(now, peer.node, command, (room, check), left_ms, data),
+                } if peer.role == Role::Broker => match ask {
+                    Asked::Tell(data) => self.command(now, peer.node, command, (room, check), left_ms, &data),
+                    Asked::Count { from } => self.count(now, peer.node, command, (room, check), from),
+                },
                 _ => self.links.counters.link_dropped_frame += 1,
             }
         }

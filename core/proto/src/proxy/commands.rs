@@ -1,9 +1,10 @@
-//! Commands at the proxy: who sent them, which broker has them, and who is to hear what became of them.
+//! Commands, and questions for a room's members, at the proxy: who sent them, which broker has them, and who is to hear what became
+//! of them.
 
 use std::collections::HashMap;
 
 use super::Proxy;
-use crate::command::{left_ms, until, CommandId, Outcome, Verdict, COMMANDS_MAX, GRACE, LOOK_EVERY};
+use crate::command::{left_ms, until, Ask, CommandId, Outcome, Page, Verdict, COMMANDS_MAX, GRACE, LOOK_EVERY};
 use crate::hash::KeyedState;
 use crate::machine::Micros;
 use crate::name::{RoomKey, RoomName};
@@ -24,7 +25,7 @@ struct Pending {
     session: u64,
     room: RoomKey,
     until: Micros,
-    data: Box<[u8]>,
+    ask: Ask<'static>,
     /// The broker that was told last, on a link that came up then, and when.
     told: Option<(u32, Micros, Micros)>,
     tries: u32,
@@ -55,7 +56,7 @@ impl Commands {
 
 impl Proxy {
     /// Takes a session's command, or says at once why not.
-    pub(super) fn command(&mut self, now: Micros, slot: u32, number: u64, name: &[u8], time_ms: u32, data: &[u8]) {
+    pub(super) fn command(&mut self, now: Micros, slot: u32, number: u64, name: &[u8], time_ms: u32, ask: Ask<'_>) {
         let Some(peer) = self.sessions.table.get_mut(slot) else {
             return;
         };
@@ -75,14 +76,14 @@ impl Proxy {
         let (Ok(room), None) = (room, refused) else {
             self.counters.commands_refused += 1;
             let outcome = Outcome::refused(refused.unwrap_or(Code::Unknown));
-            return self.command_done(session, number, outcome);
+            return self.command_done(session, number, outcome, None);
         };
         self.counters.commands_received += 1;
         let pending = Pending {
             session,
             room,
             until: until(now, time_ms),
-            data: data.into(),
+            ask: ask.keep(),
             told: None,
             tries: 0,
         };
@@ -116,14 +117,14 @@ impl Proxy {
             room: pending.room.id,
             check: pending.room.check,
             left_ms: left_ms(now, pending.until),
-            data: &pending.data,
+            ask: pending.ask.by_ref(),
         };
         let bytes = record.encode(<[u8]>::to_vec);
         self.links.log(now, slot, &bytes);
     }
 
     /// A broker says what became of a command.
-    pub(super) fn command_answered(&mut self, id: CommandId, outcome: Outcome) {
+    pub(super) fn command_answered(&mut self, id: CommandId, outcome: Outcome, page: Option<Page>) {
         if outcome.verdict == Verdict::Refused(Code::NotReady) {
             if let Some(pending) = self.commands.pending.get_mut(&id) {
                 pending.told = None; // tried again soon
@@ -131,12 +132,12 @@ impl Proxy {
             return;
         }
         if let Some(pending) = self.commands.pending.remove(&id) {
-            self.command_done(pending.session, id.number, outcome);
+            self.command_done(pending.session, id.number, outcome, page);
         }
     }
 
     /// Tells a session what became of its command.
-    fn command_done(&mut self, session: u64, number: u64, outcome: Outcome) {
+    fn command_done(&mut self, session: u64, number: u64, outcome: Outcome, page: Option<Page>) {
         let Some(slot) = self.sessions.table.find(session) else {
             return; // who comes back asks again
         };
@@ -148,6 +149,7 @@ impl Proxy {
             number,
             outcome,
             retry_ms,
+            page,
         };
         self.sessions.tell(slot, &done);
     }
@@ -172,7 +174,7 @@ impl Proxy {
         late.into_iter().for_each(|id| self.pass_on(now, id));
         over.sort_unstable();
         for id in over {
-            self.command_answered(id, Outcome::expired(0));
+            self.command_answered(id, Outcome::expired(0), None);
         }
         self.commands.look_at = (!self.commands.is_idle()).then_some(now + LOOK_EVERY);
     }

@@ -80,11 +80,11 @@ crate::counters! {
         rooms_closed,
         /// Opens refused, whatever the reason.
         opens_refused,
-        /// Commands taken from clients.
+        /// Commands, and questions for a room's members, taken from clients.
         commands_received,
-        /// Commands refused, whatever the reason.
+        /// Commands and such questions refused, whatever the reason.
         commands_refused,
-        /// Commands told to brokers, each try counted.
+        /// Commands and such questions told to brokers, each try counted.
         commands_forwarded,
     }
 }
@@ -290,8 +290,8 @@ impl Proxy {
                 number,
                 name,
                 left_ms,
-                data,
-            } => return self.command(now, slot, number, name, left_ms, data),
+                ask,
+            } => return self.command(now, slot, number, name, left_ms, ask),
             Record::Join { request, .. } => Record::Refused {
                 request,
                 code: Code::NotAllowed,
@@ -452,8 +452,10 @@ impl Proxy {
         }
         for bytes in records {
             match Record::read(&bytes) {
-                Some(Record::LinkCommandDone { command, outcome, .. }) if peer.role == Role::Broker => {
-                    self.command_answered(command, outcome);
+                Some(Record::LinkCommandDone {
+                    command, outcome, page, ..
+                }) if peer.role == Role::Broker => {
+                    self.command_answered(command, outcome, page);
                 }
                 Some(record) if self.links.link_record(slot, &record) => {}
                 _ => self.links.counters.link_dropped_frame += 1,

@@ -3,7 +3,7 @@
 use super::publish::Positions;
 use super::{Code, StreamGap};
 use crate::codec::{Reader, Writer};
-use crate::command::{CommandId, Outcome, Verdict, COMMAND_BYTES_MAX};
+use crate::command::{Ask, CommandId, Outcome, Page, Verdict, COMMAND_BYTES_MAX, USERS_MAX};
 use crate::scope::Scope;
 
 /// Bytes of the longest record.
@@ -41,6 +41,8 @@ kinds! {
         CommandDone = 11,
         CommandTold = 12,
         CommandTaken = 13,
+        Count = 14,
+        Counted = 15,
         SnapshotBegin = 16,
         Membership = 17,
         SnapshotEnd = 18,
@@ -57,6 +59,8 @@ kinds! {
         GatewaySeen = 29,
         LinkCommand = 30,
         LinkCommandDone = 31,
+        LinkCount = 32,
+        LinkCounted = 33,
     }
 }
 
@@ -103,6 +107,39 @@ fn write_command<'w, 'b>(command: &CommandId, writer: &'w mut Writer<'b>) -> &'w
 
 fn read_data<'a>(reader: &mut Reader<'a>) -> Option<&'a [u8]> {
     reader.bytes16().filter(|data| data.len() <= COMMAND_BYTES_MAX)
+}
+
+/// What is asked where nobody is to be told anything: whether users are to be named (1 B), from whom on (8 B).
+fn read_count(reader: &mut Reader<'_>) -> Option<Ask<'static>> {
+    let (users, from) = (reader.u8()?, reader.u64()?);
+    Some(Ask::Count {
+        from: (users != 0).then_some(from),
+    })
+}
+
+fn write_ask(ask: &Ask<'_>, writer: &mut Writer<'_>) {
+    match ask {
+        Ask::Tell(data) => writer.bytes16(data),
+        Ask::Count { from } => writer.u8(u8::from(from.is_some())).u64(from.unwrap_or(0)),
+    };
+}
+
+fn read_page(reader: &mut Reader<'_>) -> Option<Page> {
+    let (more, count) = (reader.u8()? != 0, usize::from(reader.u8()?));
+    if count > USERS_MAX {
+        return None;
+    }
+    let users = (0..count).map(|_| reader.u64()).collect::<Option<_>>()?;
+    Some(Page { users, more })
+}
+
+fn write_page(page: Option<&Page>, writer: &mut Writer<'_>) {
+    let Some(page) = page else { return };
+    let users = &page.users[..page.users.len().min(USERS_MAX)];
+    writer.u8(u8::from(page.more)).u8(users.len() as u8);
+    users.iter().for_each(|user| {
+        writer.u64(*user);
+    });
 }
 
 /// Verdict (1 B), code (1 B, 0 but of a refusal), members (4 B).
@@ -156,12 +193,12 @@ pub enum Record<'a> {
     Close {
         handle: u32,
     },
-    /// Tell every member of a room. `number` is random, and the same in each try.
+    /// Tell every member of a room, or count them. `number` is random, and the same in each try.
     Command {
         number: u64,
         name: &'a [u8],
         left_ms: u32,
-        data: &'a [u8],
+        ask: Ask<'a>,
     },
     /// A member has a command, or (`taken` is false) has no place for it or is none.
     CommandTaken {
@@ -169,11 +206,12 @@ pub enum Record<'a> {
         taken: bool,
     },
     // ---- gateway or proxy to client
-    /// What became of a command. One that was refused may be sent again after `retry_ms`.
+    /// What became of a command, and who the members are if that was asked. One that was refused may be sent again after `retry_ms`.
     CommandDone {
         number: u64,
         outcome: Outcome,
         retry_ms: u32,
+        page: Option<Page>,
     },
     /// A command to a member.
     CommandTold {
@@ -277,13 +315,14 @@ pub enum Record<'a> {
         room: u64,
         check: u64,
         left_ms: u32,
-        data: &'a [u8],
+        ask: Ask<'a>,
     },
     // ---- gateway to broker, broker to proxy
     LinkCommandDone {
         command: CommandId,
         session: u64,
         outcome: Outcome,
+        page: Option<Page>,
     },
     // ---- router or broker to gateway
     /// Nothing will come of this gateway's interest in a room.
@@ -297,7 +336,8 @@ impl<'a> Record<'a> {
     pub fn read(bytes: &'a [u8]) -> Option<Self> {
         let mut reader = Reader::new(bytes);
         let r = &mut reader;
-        let record = match Kind::from_u8(r.u8()?)? {
+        let kind = Kind::from_u8(r.u8()?)?;
+        let record = match kind {
             Kind::Authenticate => Record::Authenticate {
                 credential: r.bytes16()?,
             },
@@ -386,16 +426,23 @@ impl<'a> Record<'a> {
                 up: r.u8()? != 0,
             },
             Kind::LinkReady => Record::LinkReady { token: r.array()? },
-            Kind::Command => Record::Command {
+            Kind::Command | Kind::Count => Record::Command {
                 number: r.u64()?,
                 name: r.bytes16()?,
                 left_ms: r.u32()?,
-                data: read_data(r)?,
+                ask: match kind {
+                    Kind::Command => Ask::tell(read_data(r)?),
+                    _ => read_count(r)?,
+                },
             },
-            Kind::CommandDone => Record::CommandDone {
+            Kind::CommandDone | Kind::Counted => Record::CommandDone {
                 number: r.u64()?,
                 outcome: read_outcome(r)?,
                 retry_ms: r.u32()?,
+                page: match kind {
+                    Kind::CommandDone => None,
+                    _ => Some(read_page(r)?),
+                },
             },
             Kind::CommandTold => Record::CommandTold {
                 handle: r.u32()?,
@@ -406,18 +453,25 @@ impl<'a> Record<'a> {
                 command: read_command(r)?,
                 taken: r.u8()? != 0,
             },
-            Kind::LinkCommand => Record::LinkCommand {
+            Kind::LinkCommand | Kind::LinkCount => Record::LinkCommand {
                 command: read_command(r)?,
                 session: r.u64()?,
                 room: r.u64()?,
                 check: r.u64()?,
                 left_ms: r.u32()?,
-                data: read_data(r)?,
+                ask: match kind {
+                    Kind::LinkCommand => Ask::tell(read_data(r)?),
+                    _ => read_count(r)?,
+                },
             },
-            Kind::LinkCommandDone => Record::LinkCommandDone {
+            Kind::LinkCommandDone | Kind::LinkCounted => Record::LinkCommandDone {
                 command: read_command(r)?,
                 session: r.u64()?,
                 outcome: read_outcome(r)?,
+                page: match kind {
+                    Kind::LinkCommandDone => None,
+                    _ => Some(read_page(r)?),
+                },
             },
             Kind::RoomRefused => Record::RoomRefused {
                 room: r.u64()?,
@@ -538,17 +592,27 @@ impl<'a> Record<'a> {
                 number,
                 name,
                 left_ms,
-                data,
+                ask,
             } => {
-                w.u8(Kind::Command as u8).u64(*number).bytes16(name);
-                w.u32(*left_ms).bytes16(data);
+                let kind = match ask {
+                    Ask::Tell(_) => Kind::Command,
+                    Ask::Count { .. } => Kind::Count,
+                };
+                write_ask(ask, w.u8(kind as u8).u64(*number).bytes16(name).u32(*left_ms));
             }
             Record::CommandDone {
                 number,
                 outcome,
                 retry_ms,
+                page,
             } => {
-                write_outcome(outcome, w.u8(Kind::CommandDone as u8).u64(*number)).u32(*retry_ms);
+                let kind = if page.is_some() {
+                    Kind::Counted
+                } else {
+                    Kind::CommandDone
+                };
+                let w = write_outcome(outcome, w.u8(kind as u8).u64(*number)).u32(*retry_ms);
+                write_page(page.as_ref(), w);
             }
             Record::CommandTold { handle, command, data } => {
                 write_command(command, w.u8(Kind::CommandTold as u8).u32(*handle)).bytes16(data);
@@ -562,18 +626,28 @@ impl<'a> Record<'a> {
                 room,
                 check,
                 left_ms,
-                data,
+                ask,
             } => {
-                let w = write_command(command, w.u8(Kind::LinkCommand as u8)).u64(*session);
-                w.u64(*room).u64(*check).u32(*left_ms).bytes16(data);
+                let kind = match ask {
+                    Ask::Tell(_) => Kind::LinkCommand,
+                    Ask::Count { .. } => Kind::LinkCount,
+                };
+                let w = write_command(command, w.u8(kind as u8)).u64(*session);
+                write_ask(ask, w.u64(*room).u64(*check).u32(*left_ms));
             }
             Record::LinkCommandDone {
                 command,
                 session,
                 outcome,
+                page,
             } => {
-                let w = write_command(command, w.u8(Kind::LinkCommandDone as u8)).u64(*session);
-                write_outcome(outcome, w);
+                let kind = if page.is_some() {
+                    Kind::LinkCounted
+                } else {
+                    Kind::LinkCommandDone
+                };
+                let w = write_command(command, w.u8(kind as u8)).u64(*session);
+                write_page(page.as_ref(), write_outcome(outcome, w));
             }
         };
         !w.full()
@@ -695,12 +769,28 @@ mod tests {
                 number: 38,
                 name: b"a:b",
                 left_ms: 39,
-                data: b"go",
+                ask: Ask::tell(b"go"),
             },
             Record::CommandDone {
                 number: 40,
                 outcome: Outcome::refused(Code::RateLimited),
                 retry_ms: 41,
+                page: None,
+            },
+            Record::Command {
+                number: 50,
+                name: b"a:b",
+                left_ms: 51,
+                ask: Ask::Count { from: None },
+            },
+            Record::CommandDone {
+                number: 52,
+                outcome: Outcome::of(53),
+                retry_ms: 0,
+                page: Some(Page {
+                    users: (0..USERS_MAX as u64).collect(),
+                    more: true,
+                }),
             },
             Record::CommandTold {
                 handle: 42,
@@ -714,18 +804,33 @@ mod tests {
                 room: 44,
                 check: 45,
                 left_ms: 46,
-                data: &[7; COMMAND_BYTES_MAX],
+                ask: Ask::tell(&[7; COMMAND_BYTES_MAX]),
+            },
+            Record::LinkCommand {
+                command,
+                session: 54,
+                room: 55,
+                check: 56,
+                left_ms: 57,
+                ask: Ask::Count { from: Some(58) },
+            },
+            Record::LinkCommandDone {
+                command,
+                session: 59,
+                outcome: Outcome::of(0),
+                page: Some(Page::default()),
             },
             Record::LinkCommandDone {
                 command,
                 session: 47,
                 outcome: Outcome::expired(48),
+                page: None,
             },
             Record::Command {
                 number: 49,
                 name: &[b'x'; NAME_BYTES_MAX],
                 left_ms: 50,
-                data: &[7; COMMAND_BYTES_MAX],
+                ask: Ask::tell(&[7; COMMAND_BYTES_MAX]),
             },
         ];
         for record in records {

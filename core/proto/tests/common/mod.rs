@@ -10,7 +10,7 @@ use muster_proto::broker::{Broker, BrokerConfig};
 use muster_proto::client::member::Policy;
 use muster_proto::client::{Client, ClientConfig, Endpoint};
 use muster_proto::codec::{Reader, Writer};
-use muster_proto::command::{CommandId, Outcome};
+use muster_proto::command::{Ask, CommandId, Outcome, Page};
 use muster_proto::conn::{Conn, Stamp};
 use muster_proto::door::{Door, DoorKey, Knock};
 use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent, LINK_SOCKET, PUBLIC_SOCKET};
@@ -720,6 +720,7 @@ pub fn sample_records() -> Vec<Vec<u8>> {
     let room = room_id(ROOM);
     let (node, epoch, scope) = (GATEWAY, EPOCH, Scope::ALL);
     let command = CommandId { user: 1, number: 6 };
+    let page = Page::of([1, 2].into_iter());
     let gap = StreamGap {
         stream: stream(1),
         first: 1,
@@ -800,12 +801,25 @@ pub fn sample_records() -> Vec<Vec<u8>> {
             number: 6,
             name: ROOM.as_bytes(),
             left_ms: 5_000,
-            data: b"go",
+            ask: Ask::tell(b"go"),
         },
         Record::CommandDone {
             number: 6,
             outcome: Outcome::of(2),
             retry_ms: 0,
+            page: None,
+        },
+        Record::Command {
+            number: 7,
+            name: ROOM.as_bytes(),
+            left_ms: 1_000,
+            ask: Ask::Count { from: Some(1) },
+        },
+        Record::CommandDone {
+            number: 7,
+            outcome: Outcome::of(2),
+            retry_ms: 0,
+            page: Some(page.clone()),
         },
         Record::CommandTold {
             handle: 0,
@@ -819,12 +833,27 @@ pub fn sample_records() -> Vec<Vec<u8>> {
             room,
             check: 8,
             left_ms: 5_000,
-            data: b"go",
+            ask: Ask::tell(b"go"),
         },
         Record::LinkCommandDone {
             command,
             session: 7,
             outcome: Outcome::expired(1),
+            page: None,
+        },
+        Record::LinkCommand {
+            command,
+            session: 7,
+            room,
+            check: 8,
+            left_ms: 1_000,
+            ask: Ask::Count { from: None },
+        },
+        Record::LinkCommandDone {
+            command,
+            session: 7,
+            outcome: Outcome::of(2),
+            page: Some(page),
         },
     ];
     records.iter().map(|record| record.encode(<[u8]>::to_vec)).collect()

@@ -1,0 +1,25 @@
+"""`muster members ROOM`: how many are in a room and, if asked, who; the exit code says whether all gateways answered."""
+
+import msgspec
+
+from control import sdk
+from control.commands.common import counted
+from control.errors import TRY_LATER
+from control.instance import Folder
+
+
+async def show(place: Folder, room: str, ids: bool, start: int, wait: float, as_json: bool) -> int:
+    """Ask all gateways and print what they say: 0, or 75 where one has not answered in time."""
+    async with sdk.connect(place, reads=False) as client:
+        members = await client.members(room, ids=ids, start=start, wait=wait)
+    if as_json:
+        document: dict[str, object] = {"count": members.count, "partial": members.partial}
+        named = {"ids": members.ids, "truncated": members.truncated} if ids else {}
+        print(msgspec.json.encode(document | named).decode())
+    else:
+        print(counted(members.count, "member") + ("; a gateway has not answered" if members.partial else ""))
+        for user in members.ids:
+            print(user)
+        if members.truncated:
+            print(f"and maybe more: --start {members.ids[-1] + 1}" if members.ids else "too much is asked: try again")
+    return TRY_LATER if members.partial else 0
