@@ -34,11 +34,17 @@ class Engine(Protocol):
     def answer(self, question_id: int, user: int | None) -> None:
         """Answer an `authenticate` question; None refuses."""
 
-    def placement(self, epoch: int, nodes: list[Node], partitions: tuple[int, int]) -> None:
+    def placement(
+        self, epoch: int, nodes: list[Node], partitions: tuple[int, int], growth: tuple[int, int] = (0, 0)
+    ) -> None:
         """Put a newer placement in force; an older epoch changes nothing. `partitions`: of brokers and of routers.
 
-        Raises `ValueError` where a number of partitions is no power of two up to 256.
+        `growth` says of each of them whether they double: 0 no, 1 the new ones prepare, 2 the new ones serve. Raises
+        `ValueError` where a number of partitions is no power of two up to 256, or a growth none of these.
         """
+
+    def settled(self) -> bool:
+        """Whether all is done that the last placement asks of this role."""
 
     def counters(self) -> list[tuple[str, str, int]]:
         """Name, help and value of everything counted since the start; a name may carry `{label="value"}`."""

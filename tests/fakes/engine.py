@@ -49,8 +49,13 @@ class FakeEngine:
     def answer(self, question_id: int, user: int | None) -> None:
         self.answers.append((question_id, user))
 
-    def placement(self, epoch: int, nodes: list[Node], partitions: tuple[int, int]) -> None:
+    def placement(
+        self, epoch: int, nodes: list[Node], partitions: tuple[int, int], growth: tuple[int, int] = (0, 0)
+    ) -> None:
         self.placements.append((epoch, nodes, partitions))
+
+    def settled(self) -> bool:
+        return True
 
     def counters(self) -> list[tuple[str, str, int]]:
         return [

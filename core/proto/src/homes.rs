@@ -64,10 +64,12 @@ impl Homes {
         since: impl Fn(u32) -> Option<Micros>,
     ) -> Vec<Move> {
         let mut moves = Vec::new();
-        let partitions = placement.partitions().1;
+        let partitions = placement.routers().all();
         self.due = None;
         self.homes.retain(|partition, home| {
-            let kept = *partition < partitions && needed(*partition);
+            let elsewhere = |node: u32| placement.node(node).is_some_and(|node| node.partition != *partition);
+            let moved = home.current.is_some_and(elsewhere) || home.next.is_some_and(elsewhere);
+            let kept = *partition < partitions && needed(*partition) && !moved;
             if !kept {
                 let ended = home.current.into_iter().chain(home.next);
                 moves.extend(ended.map(|node| Move::End { node }));

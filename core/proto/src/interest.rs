@@ -72,6 +72,8 @@ pub enum Taken {
 
 /// All gateways' rooms.
 pub struct Interest {
+    /// Of which rooms anything is known; of others nothing is taken.
+    part: Scope,
     views: BTreeMap<u32, View>,
     hash: KeyedState,
     len: usize,
@@ -143,9 +145,30 @@ fn put(view: &mut View, gateway: u32, membership: &Membership, changes: &mut Vec
 impl Interest {
     pub fn new(hash: KeyedState) -> Self {
         Interest {
+            part: Scope::ALL,
             views: BTreeMap::new(),
             hash,
             len: 0,
+        }
+    }
+
+    /// From now on only a part of all rooms is known; what is outside of it is forgotten, for others know it.
+    pub fn keep(&mut self, part: Scope) {
+        self.part = part;
+        for view in self.views.values_mut() {
+            let before = view.rooms.len();
+            view.rooms.retain(|room, _| part.has(*room));
+            self.len -= before - view.rooms.len();
+            for (scope, version) in std::mem::take(&mut view.wholes) {
+                if let Some(scope) = scope.meet(part).filter(|scope| !view.is_known(*scope, version)) {
+                    view.grow(scope, version);
+                }
+            }
+            view.feeds.retain_mut(|feed| {
+                let met = feed.scope.meet(part);
+                feed.scope = met.unwrap_or(feed.scope);
+                met.is_some()
+            });
         }
     }
 
@@ -201,6 +224,9 @@ impl Interest {
             wholes: Vec::new(),
             feeds: Vec::new(),
         });
+        let Some(scope) = scope.meet(self.part) else {
+            return true;
+        };
         view.feeds
             .retain(|feed| feed.source != source || (feed.open.is_none() && feed.scope != scope));
         let seen = HashSet::with_hasher(hash);
@@ -226,8 +252,17 @@ impl Interest {
         };
         let (before, whole) = (view.rooms.len(), view.whole_of(room));
         let of_source = |feed: &&Feed| feed.source == source && feed.scope.has(room);
-        let feeds = || view.feeds.iter().filter(of_source);
-        let Some(feed) = feeds().find(|feed| feed.open.is_some()).or_else(|| feeds().next()) else {
+        // Who told of more once and now tells of a part of that tells no news of the rest.
+        let feeds = view.feeds.iter().filter(of_source);
+        let former = planted::is(Bug::FormerScopeGrows);
+        let fineness = |feed: &Feed| {
+            if former {
+                u16::MAX - feed.scope.part().0
+            } else {
+                feed.scope.part().0
+            }
+        };
+        let Some(feed) = feeds.max_by_key(|feed| (feed.open.is_some(), fineness(feed))) else {
             return Taken::Stale;
         };
         let scope = feed.scope;
@@ -262,6 +297,9 @@ impl Interest {
         changes: &mut Vec<Change>,
     ) -> Taken {
         let Some(view) = self.views.get_mut(&gateway).filter(|view| view.epoch == epoch) else {
+            return Taken::Stale;
+        };
+        let Some(scope) = scope.meet(self.part) else {
             return Taken::Stale;
         };
         let began = |feed: &&mut Feed| {
@@ -314,7 +352,11 @@ impl Interest {
             feeds: Vec::new(),
         });
         let room = membership.room;
-        if !membership.present || view.whole_of(room).is_some() || view.rooms.contains_key(&room) {
+        if !membership.present
+            || !self.part.has(room)
+            || view.whole_of(room).is_some()
+            || view.rooms.contains_key(&room)
+        {
             return false;
         }
         put(view, gateway, membership, changes);
@@ -460,6 +502,41 @@ mod tests {
         }
         interest.end(source, LIFE, scope, &mut changes);
         changes
+    }
+
+    #[test]
+    fn who_tells_of_a_part_only_tells_no_news_of_the_rest() {
+        let (mut interest, mut changes) = (interest(), Vec::new());
+        snapshot(&mut interest, 7, 5, &[(10, 1), (11, 2)]);
+        let half = Scope::new(2, 0).unwrap();
+        for scope in [half, Scope::new(2, 1).unwrap()] {
+            let source = 7 + u32::from(scope != half);
+            interest.begin(source, LIFE, (scope, 5), &mut changes);
+            interest.apply(source, LIFE, &said(10 + u64::from(source - 7), 1, true), &mut changes);
+            interest.end(source, LIFE, (scope, 5), &mut changes);
+        }
+        assert_eq!(interest.apply(7, LIFE, &said(12, 7, true), &mut changes), Taken::News);
+        assert_eq!(
+            interest.apply(8, LIFE, &said(13, 6, true), &mut changes),
+            Taken::News,
+            "it is older, and of the other half"
+        );
+        assert_eq!(interest.wanted(), [(1, 10), (1, 11), (1, 12), (1, 13)]);
+    }
+
+    #[test]
+    fn what_is_kept_is_known_as_far_as_before_and_the_rest_is_not_taken() {
+        let (mut interest, mut changes) = (interest(), Vec::new());
+        snapshot(&mut interest, 7, 5, &[(10, 1), (11, 2)]);
+        let half = Scope::new(2, 0).unwrap();
+        interest.keep(half);
+        assert_eq!((interest.wanted(), interest.len()), (vec![(1, 10)], 1));
+        assert!(interest.is_loaded(1, half) && !interest.is_loaded(1, Scope::ALL));
+        assert_eq!(interest.apply(7, LIFE, &said(13, 6, true), &mut changes), Taken::Stale);
+        assert_eq!(interest.apply(7, LIFE, &said(12, 6, true), &mut changes), Taken::News);
+        assert!(!interest.hint(LIFE, &said(13, 6, true), &mut changes));
+        snapshot(&mut interest, 8, 7, &[(12, 6), (13, 7)]);
+        assert_eq!(interest.wanted(), [(1, 12)]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use crate::limits::GATEWAY_LEASE;
 use crate::links::Links;
 use crate::machine::Micros;
-use crate::placement::Placement;
+use crate::placement::{Placement, State};
 use crate::wire::Role;
 
 /// An owner without a link is waited for so long before the next broker is asked: a process that died is mostly back by then, and
@@ -54,6 +54,12 @@ impl Owners {
         let gone: Vec<u32> = gone.map(|(node, _)| *node).collect();
         self.away.retain(|node, _| !gone.contains(node));
         gone
+    }
+
+    /// Whether every running broker has a link.
+    pub fn are_linked(placement: &Placement, links: &Links) -> bool {
+        let mut running = placement.of(Role::Broker).filter(|node| node.state == State::Running);
+        running.all(|node| links.to(node.node).is_some())
     }
 
     /// The broker to turn to for `room`, if there is one now.

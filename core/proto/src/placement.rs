@@ -3,6 +3,7 @@
 //! Owns the choice of a room's partition and owner (rendezvous hashing). Knows no connection.
 
 use crate::machine::Addr;
+use crate::planted::{self, Bug};
 use crate::scope::Scope;
 use crate::wire::Role;
 
@@ -18,6 +19,85 @@ pub enum State {
     Running,
     /// It is about to end: what it has is served on, nothing new is given to it.
     Draining,
+}
+
+/// How far the doubling of a layer's partitions is. A partition keeps its number, and gives its upper half of rooms to the one
+/// whose number is higher by what there were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Growth {
+    #[default]
+    None,
+    /// The new partitions hear of their rooms, and serve none.
+    Prepare,
+    /// The new partitions serve; the old ones still hear of what they had.
+    Switched,
+}
+
+/// How many partitions the brokers have, or the routers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layer {
+    count: u16,
+    growth: Growth,
+}
+
+impl Layer {
+    /// `count` is a power of two; what is none is taken for the next lower one. What has no place to grow does not.
+    pub fn new(count: u16, growth: Growth) -> Self {
+        let count = 1 << count.clamp(1, PARTITIONS_MAX).ilog2();
+        let growth = if count == PARTITIONS_MAX { Growth::None } else { growth };
+        Layer { count, growth }
+    }
+
+    /// How many partitions rooms are dealt to.
+    pub fn used(self) -> u16 {
+        match self.growth {
+            Growth::Switched => 2 * self.count,
+            _ => self.count,
+        }
+    }
+
+    /// How many partitions have nodes, or are about to.
+    pub fn all(self) -> u16 {
+        match self.growth {
+            Growth::None => self.count,
+            _ => 2 * self.count,
+        }
+    }
+
+    /// The partition that serves a room.
+    pub fn of(self, room: u64) -> u16 {
+        (room % u64::from(self.used())) as u16
+    }
+
+    /// The partitions that hear of a room.
+    pub fn hearing(self, room: u64) -> [Option<u16>; 2] {
+        let part = |count: u16| (room % u64::from(count)) as u16;
+        let all = if planted::is(Bug::NewPartitionUntold) {
+            self.count
+        } else {
+            self.all()
+        };
+        let (old, new) = (part(self.count), part(all));
+        [Some(old), Some(new).filter(|new| *new != old)]
+    }
+
+    /// Whether all nodes of a partition must have heard of a room before it counts as known: there may be somebody whose map is
+    /// one step older or newer, and who asks none but them.
+    pub fn counts(self, partition: u16) -> bool {
+        partition < self.used()
+    }
+
+    /// The rooms that the nodes of a partition hear of.
+    pub fn scope(self, partition: u16) -> Option<Scope> {
+        let grown = (u32::from(partition) + 1).next_power_of_two();
+        Scope::new(u16::try_from(grown).ok()?.max(self.count), partition)
+    }
+}
+
+impl From<u16> for Layer {
+    fn from(count: u16) -> Self {
+        Layer::new(count, Growth::None)
+    }
 }
 
 /// One registered node.
@@ -50,9 +130,9 @@ impl Node {
 pub struct Placement {
     epoch: u32,
     nodes: Vec<Node>,
-    brokers: u16,
-    routers: u16,
-    /// The running brokers of each partition.
+    brokers: Layer,
+    routers: Layer,
+    /// The running brokers of each partition that serves.
     running: Vec<Vec<u32>>,
 }
 
@@ -63,11 +143,9 @@ impl Default for Placement {
 }
 
 impl Placement {
-    /// `brokers` and `routers` are numbers of partitions, powers of two; what is none is taken for the next lower one.
-    pub fn new(epoch: u32, nodes: Vec<Node>, brokers: u16, routers: u16) -> Self {
-        let power = |count: u16| 1 << count.clamp(1, PARTITIONS_MAX).ilog2();
-        let (brokers, routers) = (power(brokers), power(routers));
-        let mut running = vec![Vec::new(); usize::from(brokers)];
+    pub fn new(epoch: u32, nodes: Vec<Node>, brokers: impl Into<Layer>, routers: impl Into<Layer>) -> Self {
+        let (brokers, routers) = (brokers.into(), routers.into());
+        let mut running = vec![Vec::new(); usize::from(brokers.used())];
         for node in &nodes {
             if node.role == Role::Broker && node.state == State::Running {
                 if let Some(partition) = running.get_mut(usize::from(node.partition)) {
@@ -98,16 +176,21 @@ impl Placement {
         self.nodes.iter().find(|known| known.node == node)
     }
 
-    /// Numbers of partitions of brokers and of routers.
-    pub fn partitions(&self) -> (u16, u16) {
-        (self.brokers, self.routers)
+    /// The partitions of brokers.
+    pub fn brokers(&self) -> Layer {
+        self.brokers
     }
 
-    /// The rooms that are a broker's or a router's by its partition; of others all.
+    /// The partitions of routers.
+    pub fn routers(&self) -> Layer {
+        self.routers
+    }
+
+    /// The rooms that a broker or a router hears of by its partition; others all.
     pub fn scope(&self, node: u32) -> Scope {
         let of = |node: &Node| match node.role {
-            Role::Broker => Scope::new(self.brokers, node.partition),
-            Role::Router => Scope::new(self.routers, node.partition),
+            Role::Broker => self.brokers.scope(node.partition),
+            Role::Router => self.routers.scope(node.partition),
             _ => None,
         };
         self.node(node).and_then(of).unwrap_or(Scope::ALL)
@@ -125,7 +208,7 @@ impl Placement {
 
     /// The running brokers of the room's partition: all of them know who wants the room.
     pub fn replicas(&self, room: u64) -> &[u32] {
-        &self.running[(room % u64::from(self.brokers)) as usize]
+        &self.running[usize::from(self.brokers.of(room))]
     }
 
     /// The running broker of the room's partition that has the highest rendezvous weight of those that can be `reached`, so that
@@ -192,8 +275,46 @@ mod tests {
     #[test]
     fn numbers_of_partitions_are_powers_of_two() {
         for (count, taken) in [(0, 1), (3, 2), (4, 4), (u16::MAX, PARTITIONS_MAX)] {
-            assert_eq!(Placement::new(1, Vec::new(), count, count).partitions(), (taken, taken));
+            assert_eq!(Layer::from(count), Layer::from(taken));
+            assert_eq!(Layer::from(count).all(), taken);
         }
+        let full = Layer::new(PARTITIONS_MAX, Growth::Switched);
+        assert_eq!((full.used(), full.all()), (PARTITIONS_MAX, PARTITIONS_MAX));
+    }
+
+    #[test]
+    fn a_layer_that_grows_first_tells_the_new_partitions_then_lets_them_serve() {
+        use Growth::{None, Prepare, Switched};
+        let layer = |count, growth| Layer::new(count, growth);
+        let used =
+            [(2, None), (2, Prepare), (2, Switched), (4, None)].map(|(count, growth)| layer(count, growth).used());
+        assert_eq!(used, [2, 2, 4, 4]);
+        let scope = |growth, partition| layer(2, growth).scope(partition).unwrap().part();
+        for growth in [None, Prepare, Switched] {
+            assert_eq!(
+                [0, 1, 2, 3].map(|partition| scope(growth, partition)),
+                [(2, 0), (2, 1), (4, 2), (4, 3)]
+            );
+        }
+        assert_eq!(layer(4, None).scope(1).unwrap().part(), (4, 1));
+        let heard = [None, Prepare, Switched].map(|growth| layer(2, growth).hearing(7));
+        assert_eq!(heard, [[Some(1), Option::None], [Some(1), Some(3)], [Some(1), Some(3)]]);
+        assert_eq!(layer(2, Switched).hearing(5), [Some(1), Option::None]);
+        let counts = [None, Prepare, Switched].map(|growth| [1, 3].map(|partition| layer(2, growth).counts(partition)));
+        assert_eq!(counts, [[true, false], [true, false], [true, true]]);
+    }
+
+    #[test]
+    fn a_switch_moves_half_of_the_rooms_and_what_prepares_none() {
+        let node = |node: u32| Node {
+            partition: (node - 1) as u16,
+            ..Node::new(node, Role::Broker, Addr::default())
+        };
+        let placed = |growth| Placement::new(1, (1..=4).map(node).collect(), Layer::new(2, growth), 1);
+        let [before, prepares, switched] = [Growth::None, Growth::Prepare, Growth::Switched].map(placed);
+        assert!(before.owns_as(&prepares) && !before.owns_as(&switched));
+        let owners = |placement: &Placement| [0, 1, 2, 3].map(|room| placement.owner(room).unwrap());
+        assert_eq!((owners(&prepares), owners(&switched)), ([1, 2, 1, 2], [1, 2, 3, 4]));
     }
 
     #[test]

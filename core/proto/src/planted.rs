@@ -1,4 +1,4 @@
-//! Fourteen known bugs, each behind a switch, to see that the suite finds it (`docs/testing.md`).
+//! Seventeen known bugs, each behind a switch, to see that the suite finds it (`docs/testing.md`).
 //!
 //! Without the feature `planted` every question is answered "no" at compile time, and nothing of this is left.
 
@@ -33,6 +33,12 @@ pub enum Bug {
     SnapshotsOnlyAdd,
     /// A router passes on to its peers what came from one of them.
     PeersPassOn,
+    /// While partitions double, a gateway tells the old ones only of what is new.
+    NewPartitionUntold,
+    /// A broker whose partition gave up half of its rooms leaves those alone who still lack something of them.
+    NarrowingForgets,
+    /// What a source tells of the rest of its rooms counts for those too of which it does not tell any more.
+    FormerScopeGrows,
 }
 
 #[cfg(feature = "planted")]

@@ -17,7 +17,7 @@ use crate::limits::{GATEWAY_LEASE, NODES_MAX, ROOMS_MAX};
 use crate::links::{LinkChange, Links};
 use crate::machine::{Arrival, Entropy, Inbox, Machine, Micros, Outbox};
 use crate::node::{Identity, Node};
-use crate::placement::Placement;
+use crate::placement::{Placement, State};
 use crate::planted::{self, Bug};
 use crate::scope::Scope;
 use crate::wire::header::HEADER;
@@ -149,6 +149,11 @@ impl Router {
         self.started.get_or_insert(now);
         let me = self.node.me.node;
         let scope = placement.scope(me);
+        if scope != self.scope() {
+            self.interest.keep(scope);
+            let peers = self.listeners.values_mut().filter(|listener| listener.peer);
+            peers.for_each(|listener| listener.scope = scope);
+        }
         // Of two peers the one with the lower number dials.
         let peers = placement.of(Role::Router).filter(|node| node.node > me);
         let peers = peers.filter(|node| placement.scope(node.node) == scope);
@@ -169,6 +174,18 @@ impl Router {
             (_, false) => Some("the rooms of gateways are not known yet"),
             _ => None,
         }
+    }
+
+    /// Whether all that the placement asks is done.
+    pub fn settled(&self) -> bool {
+        let (me, scope) = (self.node.me.node, self.scope());
+        let mut others = self.placement.of(Role::Router).filter(|node| node.node != me);
+        let apart = |node: &crate::placement::Node| {
+            node.state == State::Running
+                && self.placement.scope(node.node) == scope
+                && self.links.to(node.node).is_none()
+        };
+        self.not_ready().is_none() && !others.any(apart)
     }
 
     pub fn interest(&self) -> &Interest {

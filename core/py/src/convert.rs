@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use muster_driver::{Direction, Faults, Rule};
 use muster_proto::links::{LinkChange, Links};
 use muster_proto::machine::{Addr, SocketId};
-use muster_proto::placement::{Node, Placement, State, PARTITIONS_MAX};
+use muster_proto::placement::{Growth, Layer, Node, Placement, State, PARTITIONS_MAX};
 use muster_proto::wire::Role;
 use muster_udp::SocketOptions;
 use pyo3::exceptions::{PyOSError, PyValueError};
@@ -58,15 +58,30 @@ fn state(name: &str) -> PyResult<State> {
 /// Node, role, host, link port, partition, state.
 pub type NodeEntry = (u32, String, String, u16, u16, String);
 
-/// `partitions`: of brokers and of routers, powers of two.
-pub fn placement(epoch: u32, nodes: Vec<NodeEntry>, partitions: (u16, u16)) -> PyResult<Placement> {
-    let (brokers, routers) = partitions;
-    for count in [brokers, routers] {
+/// `partitions` and `growth`: of brokers and of routers; the first are powers of two, the second 0 where they do not double, 1 while
+/// the new ones prepare, 2 once they serve.
+pub fn placement(epoch: u32, nodes: Vec<NodeEntry>, partitions: (u16, u16), growth: (u8, u8)) -> PyResult<Placement> {
+    let layer = |count: u16, growth: u8| {
         if !count.is_power_of_two() || count > PARTITIONS_MAX {
             let bound = format!("{count} partitions: not a power of two up to {PARTITIONS_MAX}");
             return Err(PyValueError::new_err(bound));
         }
-    }
+        let growth = match growth {
+            0 => Growth::None,
+            _ if count == PARTITIONS_MAX => {
+                return Err(PyValueError::new_err(format!("{count} partitions cannot double")));
+            }
+            1 => Growth::Prepare,
+            2 => Growth::Switched,
+            _ => {
+                return Err(PyValueError::new_err(format!(
+                    "{growth} is no step of a doubling: 0, 1 or 2"
+                )))
+            }
+        };
+        Ok(Layer::new(count, growth))
+    };
+    let (brokers, routers) = (layer(partitions.0, growth.0)?, layer(partitions.1, growth.1)?);
     let nodes = nodes.into_iter().map(|(node, name, host, port, partition, at)| {
         Ok(Node {
             partition,

@@ -387,17 +387,23 @@ macro_rules! engine {
                 Ok(self.get_mut()?.driver.take_late() as f64 / 1e6)
             }
 
+            #[pyo3(signature = (epoch, nodes, partitions, growth = (0, 0)))]
             fn placement(
                 &mut self,
                 epoch: u32,
                 nodes: Vec<convert::NodeEntry>,
                 partitions: (u16, u16),
+                growth: (u8, u8),
             ) -> PyResult<()> {
-                let placement = convert::placement(epoch, nodes, partitions)?;
+                let placement = convert::placement(epoch, nodes, partitions, growth)?;
                 let running = self.get_mut()?;
                 running.driver.machine_mut().set_placement(monotonic_now(), placement);
                 running.driver.kick();
                 Ok(())
+            }
+
+            fn settled(&self) -> PyResult<bool> {
+                Ok(self.get()?.driver.machine().settled())
             }
 
             fn counters(&self) -> PyResult<Vec<(String, String, u64)>> {

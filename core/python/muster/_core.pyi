@@ -33,7 +33,9 @@ class _Engine:
         epoch: int,
         nodes: list[tuple[int, str, str, int, int, str]],  # node, role, host, link port, partition, state
         partitions: tuple[int, int],  # of brokers, of routers
+        growth: tuple[int, int] = ...,  # of both: 0 none, 1 the new partitions prepare, 2 they serve
     ) -> None: ...
+    def settled(self) -> bool: ...  # all is done that the last placement asks
     def counters(self) -> list[tuple[str, str, int]]: ...  # name, help, value
     def gauges(self) -> list[tuple[str, str, float]]: ...
     def status(self) -> dict[str, Any]: ...

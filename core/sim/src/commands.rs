@@ -215,8 +215,16 @@ impl Commands {
                     ));
                 }
             }
-            if outcome.verdict == Verdict::NoMember && mild && !command.receivers.is_empty() {
-                return Err(format!("command {place} found members and does not say so"));
+            // Another broker may have been asked after some had been told and had left.
+            let stays = |membership: &usize| {
+                let stay = self.stays.get(membership);
+                stay.is_some_and(|stay| !stay.ended.iter().any(|end| (command.sent_at..=ended_at).contains(end)))
+            };
+            if outcome.verdict == Verdict::NoMember && mild && command.receivers.iter().any(stays) {
+                return Err(format!(
+                    "command {place} of client {} in room {} found members {:?} and does not say so: sent at {}, ended at {ended_at}",
+                    command.client, command.room, command.receivers, command.sent_at
+                ));
             }
         }
         Ok(())

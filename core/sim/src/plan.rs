@@ -128,6 +128,20 @@ pub struct Plan {
     pub back_max: Option<Micros>,
     /// How often each client sends a command.
     pub command_every: Option<Micros>,
+    /// When the partitions of brokers, or of routers, double, each once; `partitions` is what comes of it.
+    pub grows: Vec<(Micros, Kind)>,
+    pub growing: Growing,
+}
+
+/// How the control plane doubles partitions.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Growing {
+    /// Within it all hear of a step.
+    pub spread: Micros,
+    /// So long after everyone is done with a step the next one begins.
+    pub grace: Micros,
+    /// Who stands still is not waited for: its session with the registry is over.
+    pub forgets_paused: bool,
 }
 
 /// In two seeds of three the clock passes a number after which 32 bits of microseconds, or of milliseconds, begin anew.
@@ -160,6 +174,21 @@ impl Topology {
         Topology {
             brokers: broker_parts * broker_replicas,
             routers: router_parts * router_replicas,
+            partitions: (broker_parts, router_parts),
+        }
+    }
+
+    /// One or two partitions of one or two replicas each, and as many as that becomes for those that grow.
+    fn grown(seed: u64, grows: impl Fn(Kind) -> bool) -> Topology {
+        let mut draw = Draw(Dice::new(seed ^ 0x960b));
+        let mut layer = |kind| {
+            let parts = 1 << (draw.below(2) + u64::from(grows(kind)));
+            (parts, parts * draw.within(1, 2) as usize)
+        };
+        let ((broker_parts, brokers), (router_parts, routers)) = (layer(Kind::Broker), layer(Kind::Router));
+        Topology {
+            brokers,
+            routers,
             partitions: (broker_parts, router_parts),
         }
     }
@@ -244,7 +273,26 @@ impl Draw {
 
 impl Plan {
     pub fn draw(seed: u64) -> Plan {
-        Plan::drawn(seed, 0)
+        Plan::drawn(seed, |brokers| Topology::draw(seed, brokers))
+    }
+
+    /// The draw of a run in which the partitions of brokers, of routers or of both double.
+    pub fn grows(seed: u64) -> Plan {
+        let mut draw = Draw(Dice::new(seed ^ 0x9204));
+        let kinds = match draw.below(3) {
+            0 => vec![Kind::Broker],
+            1 => vec![Kind::Router],
+            _ => vec![Kind::Broker, Kind::Router],
+        };
+        let mut plan = Plan::drawn(seed, |_| Topology::grown(seed, |kind| kinds.contains(&kind)));
+        let grows = kinds.into_iter().map(|kind| (draw.within(300 * MS, 2 * SECOND), kind));
+        plan.grows = grows.collect();
+        plan.growing = Growing {
+            spread: draw.skewed(SECOND) + 1,
+            grace: draw.skewed(SECOND),
+            forgets_paused: draw.chance(50),
+        };
+        plan
     }
 
     /// The draw of a run in which clients send commands, in the weathers and faults of one of the others.
@@ -261,7 +309,7 @@ impl Plan {
 
     /// The draw of a run in which rooms move between brokers that begin to drain and come back.
     pub fn moves(seed: u64) -> Plan {
-        let mut plan = Plan::drawn(seed, 2);
+        let mut plan = Plan::drawn(seed, |brokers| Topology::draw(seed, brokers.max(2)));
         let mut draw = Draw(Dice::new(seed ^ 0x3035));
         plan.brokers_drain(&mut draw);
         plan
@@ -283,13 +331,12 @@ impl Plan {
         }
     }
 
-    fn drawn(seed: u64, brokers_min: usize) -> Plan {
+    fn drawn(seed: u64, topology: impl FnOnce(usize) -> Topology) -> Plan {
         let mut draw = Draw(Dice::new(seed ^ 0x5eed));
         let gateways = if draw.chance(50) { 1 } else { 2 };
         let proxies = if draw.chance(60) { 1 } else { 2 };
         let brokers = if draw.chance(80) { 1 } else { 2 };
-        let brokers = brokers_min.max(brokers);
-        let topology = Topology::draw(seed, brokers);
+        let topology = topology(brokers);
         let Topology {
             brokers,
             routers,
@@ -489,6 +536,8 @@ impl Plan {
             evicts: draw.chance(4),
             back_max: None,
             command_every: None,
+            grows: vec![],
+            growing: Growing::default(),
         };
         if plan.gateways > 1 && process_faults && !calm && draw.chance(15) {
             let at = draw.within(300 * MS, heal - 500 * MS);
@@ -576,6 +625,8 @@ impl Plan {
             evicts: false,
             back_max: Some(BACK_MAX),
             command_every: None,
+            grows: vec![],
+            growing: Growing::default(),
         }
     }
 
@@ -639,6 +690,8 @@ impl Plan {
             evicts: false,
             back_max: None,
             command_every: None,
+            grows: vec![],
+            growing: Growing::default(),
         }
     }
 
@@ -703,6 +756,8 @@ impl Plan {
             evicts: false,
             back_max: None,
             command_every: None,
+            grows: vec![],
+            growing: Growing::default(),
         }
     }
 
@@ -744,6 +799,18 @@ impl Plan {
             Kind::Router => (process - first - self.brokers) % self.partitions.1,
             _ => 0,
         }
+    }
+
+    /// Whether brokers or routers double.
+    pub fn doubles(&self, kind: Kind) -> bool {
+        self.grows.iter().any(|(_, of)| *of == kind)
+    }
+
+    /// In how many partitions brokers and routers stand at the start.
+    pub fn partitions_before(&self) -> (usize, usize) {
+        let before = |count, kind| if self.doubles(kind) { count / 2 } else { count };
+        let (brokers, routers) = self.partitions;
+        (before(brokers, Kind::Broker), before(routers, Kind::Router))
     }
 
     /// What stands at a process's index: gateways first, then proxies, brokers, routers, clients.

@@ -12,7 +12,7 @@ use muster_proto::handshake::{ClusterKeys, ServerKey};
 use muster_proto::machine::{Addr, Entropy, Machine, Micros, Outbox};
 use muster_proto::name::RoomName;
 use muster_proto::node::{Dice, Identity};
-use muster_proto::placement::{Node, Placement, State as NodeState};
+use muster_proto::placement::{Growth, Layer, Node, Placement, State as NodeState};
 use muster_proto::proxy::{Proxy, ProxyConfig, ProxyEvent};
 use muster_proto::router::{Router, RouterConfig};
 use muster_proto::wire::publish::{Course, Positions};
@@ -28,6 +28,8 @@ use crate::process::{Bench, Process, Queued, Role, Sent, State};
 const NAME_KEY: [u8; 16] = [9; 16];
 /// A process that stands still is told of the placement again so long after; when all is to heal, everyone within it.
 const PLACED_AGAIN: Micros = 300 * MS;
+/// How often the coordinator of a doubling looks.
+const COORDINATED: Micros = 50 * MS;
 /// When after healing everyone publishes once more; this must reach every member.
 const LAST_WORD: Micros = 9 * SECOND;
 /// How long everyone is away so that rooms are forgotten (60 s, after a held leave), and what happens then takes.
@@ -133,6 +135,14 @@ enum Event {
         process: u32,
         spread: Micros,
     },
+    /// The partitions of brokers, or of routers, begin to double.
+    Grow {
+        kind: Kind,
+    },
+    /// The coordinator of a doubling looks whether the next step may begin.
+    Coordinate {
+        kind: Kind,
+    },
     Heal,
     LastWord,
     Everyone {
@@ -154,6 +164,14 @@ struct Arriving {
     socket: u32,
     from: Addr,
     bytes: Vec<u8>,
+}
+
+/// How far the control plane is with the partitions of brokers, or of routers.
+struct Doubling {
+    layer: Layer,
+    /// The placement with its present step, and since when everyone is done with that.
+    epoch: u32,
+    done: Option<Micros>,
 }
 
 /// What a client's program knows.
@@ -213,6 +231,9 @@ pub struct World {
     healed: bool,
     placement_epoch: u32,
     draining: BTreeSet<usize>,
+    growths: BTreeMap<Kind, Doubling>,
+    /// By process, of which placement it has heard.
+    placed: Vec<u32>,
     last_word_at: Micros,
     trace: u64,
     verbose: bool,
@@ -265,6 +286,8 @@ impl World {
             healed: false,
             placement_epoch: 1,
             draining: BTreeSet::new(),
+            growths: BTreeMap::new(),
+            placed: vec![1; plan.servers()],
             last_word_at: plan.clock,
             trace: seed,
             verbose,
@@ -274,6 +297,12 @@ impl World {
             returns: Vec::new(),
             plan,
         };
+        let (brokers, routers) = world.plan.partitions_before();
+        for (kind, count) in [(Kind::Broker, brokers), (Kind::Router, routers)] {
+            let layer = Layer::from(count as u16);
+            let (epoch, done) = (1, None);
+            world.growths.insert(kind, Doubling { layer, epoch, done });
+        }
         for process in 0..count {
             let epoch = 1_000;
             let role = world.start(process, epoch);
@@ -285,6 +314,9 @@ impl World {
                 world.ports[addr.port as usize] = Some((process, socket as u32));
             }
             world.processes.push(Process::new(role, epoch, addrs));
+            if !world.is_placed(process) {
+                world.processes[process].die(); // and starts when it is its turn
+            }
             // Processes start one after the other, as a supervisor starts them.
             let after = world.dice.below(50 * MS);
             world.agenda.turn_at(process, world.now + after);
@@ -296,6 +328,9 @@ impl World {
             world
                 .agenda
                 .push(world.now + world.plan.faults[at].0, Event::Fault { at: at as u32 });
+        }
+        for (at, kind) in world.plan.grows.clone() {
+            world.agenda.push(world.now + at, Event::Grow { kind });
         }
         let heal = world.now + world.plan.heal;
         world.agenda.push(heal, Event::Heal);
@@ -318,9 +353,87 @@ impl World {
             state: [NodeState::Running, NodeState::Draining][usize::from(self.draining.contains(&process))],
             ..Node::new(node_of(process), role_of(self.plan.kind(process)), link_addr(process))
         };
-        let (brokers, routers) = self.plan.partitions;
-        let nodes = (0..self.plan.servers()).map(node);
-        Placement::new(self.placement_epoch, nodes.collect(), brokers as u16, routers as u16)
+        let nodes = (0..self.plan.servers())
+            .filter(|process| self.is_placed(*process))
+            .map(node);
+        let layer = |kind| self.growths[&kind].layer;
+        let (brokers, routers) = (layer(Kind::Broker), layer(Kind::Router));
+        Placement::new(self.placement_epoch, nodes.collect(), brokers, routers)
+    }
+
+    /// Whether the placement names a process.
+    fn is_placed(&self, process: usize) -> bool {
+        let growth = self.growths.get(&self.plan.kind(process));
+        growth.is_none_or(|growth| self.plan.partition(process) < usize::from(growth.layer.all()))
+    }
+
+    /// The next step of a doubling; all hear of it one after the other.
+    fn step(&mut self, kind: Kind) {
+        let Some(growth) = self.growths.get_mut(&kind) else {
+            return;
+        };
+        let (count, all) = (growth.layer.used(), growth.layer.all());
+        growth.layer = match (count == all, growth.layer == Layer::from(count)) {
+            (true, true) => Layer::new(count, Growth::Prepare),
+            (false, _) => Layer::new(count, Growth::Switched),
+            (true, false) => Layer::from(count),
+        };
+        (growth.epoch, growth.done) = (self.placement_epoch + 1, None);
+        let (layer, epoch) = (growth.layer, growth.epoch);
+        self.say(|| format!("{kind:?}s: {layer:?}, placement {epoch}"));
+        self.announce(self.plan.growing.spread);
+    }
+
+    fn grow(&mut self, kind: Kind) {
+        let before: Vec<bool> = (0..self.plan.servers())
+            .map(|process| self.is_placed(process))
+            .collect();
+        self.step(kind);
+        for process in (0..self.plan.servers()).filter(|process| !before[*process]) {
+            if self.is_placed(process) {
+                let (after, process) = (self.dice.below(SECOND), process as u32);
+                self.agenda.push(self.now + after, Event::Restart { process });
+            }
+        }
+        self.agenda.push(self.now + COORDINATED, Event::Coordinate { kind });
+    }
+
+    /// Goes on with a doubling once all are done with its step.
+    fn coordinate(&mut self, kind: Kind) {
+        let Some(growth) = self.growths.get(&kind) else { return };
+        if growth.layer == Layer::from(growth.layer.used()) {
+            return; // it has ended
+        }
+        let (epoch, settled) = (growth.epoch, self.are_settled(growth.epoch));
+        let since = growth.done.filter(|_| settled).or_else(|| settled.then_some(self.now));
+        let grace = if self.healed { 0 } else { self.plan.growing.grace };
+        if since.is_some_and(|since| self.now >= since + grace) {
+            self.say(|| format!("{kind:?}s: all are done with placement {epoch}"));
+            self.step(kind);
+        } else if let Some(growth) = self.growths.get_mut(&kind) {
+            growth.done = since;
+        }
+        self.agenda.push(self.now + COORDINATED, Event::Coordinate { kind });
+    }
+
+    /// Whether everyone whom the placement names has heard of an epoch and is done with what it asks.
+    fn are_settled(&self, epoch: u32) -> bool {
+        let settled = |process: usize| {
+            let known = &self.processes[process];
+            match (known.state, &known.role) {
+                (State::Paused, _) => self.plan.growing.forgets_paused,
+                (State::Down, Role::Broker(_) | Role::Router(_)) => false, // it is to hear of its rooms first
+                (State::Down | State::Removed, _) => true,
+                _ if self.placed[process] < epoch => false,
+                (_, Role::Gateway(machine)) => machine.settled(),
+                (_, Role::Proxy(machine)) => machine.settled(),
+                (_, Role::Broker(machine)) => machine.settled(),
+                (_, Role::Router(machine)) => machine.settled(),
+                (_, Role::Client(_)) => true,
+            }
+        };
+        let mut named = (0..self.plan.servers()).filter(|process| self.is_placed(*process));
+        named.all(settled)
     }
 
     /// Whether the placement says that a process drains; the others hear of it one after the other, within `spread`.
@@ -333,7 +446,13 @@ impl World {
         if !changed {
             return;
         }
+        self.announce(spread);
+    }
+
+    /// All hear of the placement as it is now one after the other.
+    fn announce(&mut self, spread: Micros) {
         self.placement_epoch += 1;
+        let spread = if self.healed { spread.min(PLACED_AGAIN) } else { spread };
         for process in 0..self.plan.servers() as u32 {
             let after = self.dice.below(spread);
             self.agenda.push(self.now + after, Event::Place { process });
@@ -354,6 +473,7 @@ impl World {
             (State::Up, Role::Router(machine)) => machine.set_placement(now, placement),
             _ => return,
         }
+        self.placed[process] = self.placement_epoch;
         self.agenda.turn_at(process, now);
     }
 
@@ -694,6 +814,8 @@ impl World {
             Event::Mend { from, to } => self.net.mend(from as usize, to as usize),
             Event::Place { process } => self.place(process as usize),
             Event::Undrain { process, spread } => self.set_draining(process as usize, false, spread),
+            Event::Grow { kind } => self.grow(kind),
+            Event::Coordinate { kind } => self.coordinate(kind),
             Event::Heal => self.heal(),
             Event::LastWord => {
                 self.last_word_at = self.now;
@@ -1079,6 +1201,9 @@ impl World {
         self.say(|| format!("process {process} is back"));
         let (epoch, addrs) = (self.processes[process].epoch + 1, self.processes[process].addrs.clone());
         let role = self.start(process, epoch);
+        if let Some(placed) = self.placed.get_mut(process) {
+            *placed = self.placement_epoch;
+        }
         self.processes[process] = Process::new(role, epoch, addrs);
         if self.plan.back_max.is_some() && self.back.is_none() {
             self.back = Some((self.plan.kind(process), self.now)); // and of whoever died with it
@@ -1193,6 +1318,7 @@ impl World {
         self.last_word()?;
         self.returned()?;
         self.interest()?;
+        self.grown()?;
         self.bounds(end)?;
         for process in 0..self.processes.len() {
             if self.processes[process].is_alive() {
@@ -1290,6 +1416,18 @@ impl World {
                 return Err(format!(
                     "{who} {process} believes that {known:?} is wanted where {wanted:?} is"
                 ));
+            }
+        }
+        Ok(())
+    }
+
+    /// What was to double has.
+    fn grown(&self) -> Result<(), String> {
+        let (brokers, routers) = self.plan.partitions;
+        for (kind, count) in [(Kind::Broker, brokers), (Kind::Router, routers)] {
+            let layer = self.growths[&kind].layer;
+            if layer != Layer::from(count as u16) {
+                return Err(format!("{kind:?}s did not come to {count} partitions: {layer:?}"));
             }
         }
         Ok(())

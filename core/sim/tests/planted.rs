@@ -1,4 +1,4 @@
-//! Fourteen known bugs, one at a time: each is found (`docs/testing.md`). Those that seeds can't show are found by a small test of
+//! Seventeen known bugs, one at a time: each is found (`docs/testing.md`). Those that seeds can't show are found by a small test of
 //! the part itself, which passes without the bug.
 
 use muster_proto::codec::Writer;
@@ -18,15 +18,15 @@ use muster_sim::{run, Plan};
 /// Seeds that a bug has until it must have been found.
 const SEEDS: u64 = 400;
 
-fn seeds_find(bug: Bug) {
+fn seeds_find(bug: Bug, draw: fn(u64) -> Plan) {
     set(Some(bug));
-    let found = (0..SEEDS).find_map(|seed| run(seed, Plan::draw, false).1.err().map(|why| (seed, why)));
+    let found = (0..SEEDS).find_map(|seed| run(seed, draw, false).1.err().map(|why| (seed, why)));
     set(None);
     match found {
         Some((seed, why)) => {
             println!("{bug:?}: seed {seed}: {why}");
             assert_eq!(
-                run(seed, Plan::draw, false).1,
+                run(seed, draw, false).1,
                 Ok(()),
                 "seed {seed} fails without {bug:?} as well"
             );
@@ -171,32 +171,32 @@ fn tail_probe_stops_early() {
 
 #[test]
 fn request_limit_not_per_requester() {
-    seeds_find(Bug::RequestLimitShared);
+    seeds_find(Bug::RequestLimitShared, Plan::draw);
 }
 
 #[test]
 fn gateway_forwards_past_its_hole() {
-    seeds_find(Bug::ForwardsPastHole);
+    seeds_find(Bug::ForwardsPastHole, Plan::draw);
 }
 
 #[test]
 fn publisher_without_incarnation() {
-    seeds_find(Bug::NoIncarnation);
+    seeds_find(Bug::NoIncarnation, Plan::draw);
 }
 
 #[test]
 fn generation_not_raised_on_eviction() {
-    seeds_find(Bug::GenerationKept);
+    seeds_find(Bug::GenerationKept, Plan::draw);
 }
 
 #[test]
 fn leave_overtakes_join() {
-    seeds_find(Bug::LeaveOvertakesJoin);
+    seeds_find(Bug::LeaveOvertakesJoin, Plan::draw);
 }
 
 #[test]
 fn broker_numbers_before_its_interest_is_loaded() {
-    seeds_find(Bug::NumbersBeforeInterest);
+    seeds_find(Bug::NumbersBeforeInterest, Plan::draw);
 }
 
 #[test]
@@ -224,10 +224,25 @@ fn a_gateways_earlier_life_is_kept() {
 
 #[test]
 fn a_snapshot_takes_nothing_away() {
-    seeds_find(Bug::SnapshotsOnlyAdd);
+    seeds_find(Bug::SnapshotsOnlyAdd, Plan::draw);
 }
 
 #[test]
 fn routers_pass_on_what_came_from_a_peer() {
-    seeds_find(Bug::PeersPassOn);
+    seeds_find(Bug::PeersPassOn, Plan::draw);
+}
+
+#[test]
+fn new_partitions_are_not_told() {
+    seeds_find(Bug::NewPartitionUntold, Plan::grows);
+}
+
+#[test]
+fn a_broker_that_narrows_forgets_who_lacks_something() {
+    seeds_find(Bug::NarrowingForgets, Plan::grows);
+}
+
+#[test]
+fn a_former_scope_grows() {
+    seeds_find(Bug::FormerScopeGrows, Plan::grows);
 }

@@ -130,6 +130,8 @@ fn quiet() -> Plan {
         evicts: false,
         back_max: None,
         command_every: None,
+        grows: vec![],
+        growing: Default::default(),
     }
 }
 

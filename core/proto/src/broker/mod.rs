@@ -256,12 +256,17 @@ impl Broker {
         let needed = needed.filter(|node| placement.scope(node.node).meet(scope).is_some());
         self.links
             .dial(now, needed.map(|node| (node.node, node.role, node.addr)));
-        if (placement.partitions(), scope) != (self.placement.partitions(), self.scope()) {
-            let routers: Vec<u32> = self.routers.keys().copied().collect();
-            routers.into_iter().for_each(|node| self.unsubscribe(now, node));
-            self.homes = Homes::new(me);
-        }
+        let narrowed = scope != self.scope();
         let before = std::mem::replace(&mut self.placement, placement);
+        if narrowed {
+            // Rooms that are others' now have ended here: who had them is served on until they are forgotten.
+            self.interest.keep(scope);
+            if planted::is(Bug::NarrowingForgets) {
+                let others = self.rooms.iter_mut().flatten().filter(|room| !scope.has(room.id));
+                others.for_each(|room| room.gateways.clear());
+            }
+        }
+        self.resubscribe(now);
         self.review_homes(now);
         if !before.owns_as(&self.placement) {
             self.placed(now, &before);
@@ -275,14 +280,43 @@ impl Broker {
 
     /// The part of its rooms that a router's partition has, if any.
     fn part(&self, router: u16) -> Option<Scope> {
-        Scope::new(self.placement.partitions().1, router)?.meet(self.scope())
+        self.placement.routers().scope(router)?.meet(self.scope())
+    }
+
+    /// Asks routers anew of whose partition this broker now needs another part.
+    fn resubscribe(&mut self, now: Micros) {
+        let partition = |router: u32| self.placement.node(router).map(|node| node.partition);
+        let asked = self.routers.iter().filter_map(|(router, told)| {
+            let partition = partition(*router)?;
+            let other = self.part(partition).is_some_and(|part| part != told.scope);
+            other.then_some((partition, *router))
+        });
+        for (partition, router) in asked.collect::<Vec<_>>() {
+            self.subscribe(now, partition, router);
+        }
+    }
+
+    /// Whether all that the placement asks is done: it hears from routers of every partition that has some of its rooms, and
+    /// they have told it everything.
+    pub fn settled(&self) -> bool {
+        let told = |partition: u16, part: Scope| {
+            let mut homes = self.homes.of(partition).filter_map(|router| self.routers.get(&router));
+            homes.any(|told| told.complete && told.scope == part)
+        };
+        let mut partitions = 0..self.placement.routers().all();
+        self.running && partitions.all(|partition| self.part(partition).is_none_or(|part| told(partition, part)))
     }
 
     /// Subscribes to the routers that are to tell it from now on.
     fn review_homes(&mut self, now: Micros) {
         let (links, placement) = (&self.links, &self.placement);
-        let (scope, partitions) = (self.scope(), placement.partitions().1);
-        let needed = |router| Scope::new(partitions, router).is_some_and(|router| router.meet(scope).is_some());
+        let scope = self.scope();
+        let needed = |router| {
+            placement
+                .routers()
+                .scope(router)
+                .is_some_and(|of| of.meet(scope).is_some())
+        };
         let moves = self.homes.review(now, placement, needed, |node| links.since(node));
         for step in moves {
             match step {
@@ -367,7 +401,7 @@ impl Broker {
     /// Whether the room may be numbered here while its owner cannot be reached.
     fn may_own(&self, room: u64) -> bool {
         let me = self.placement.node(self.node.me.node);
-        let scope = me.and_then(|me| Scope::new(self.placement.partitions().0, me.partition));
+        let scope = me.and_then(|me| Scope::new(self.placement.brokers().used(), me.partition));
         scope.is_some_and(|scope| scope.has(room))
     }
 
@@ -600,10 +634,12 @@ impl Broker {
                 self.forget_unnamed(now);
             }
             (Some(told), Record::Complete { scope }) => {
-                told.complete = true;
+                // What was asked before may have been another part.
+                told.complete |= told.scope.within(*scope);
+                let settled = told.complete;
                 self.complete.insert(*scope);
                 self.running |= self.is_complete();
-                if let Some(old) = self.homes.settled(router) {
+                if let Some(old) = settled.then(|| self.homes.settled(router)).flatten() {
                     self.unsubscribe(now, old);
                 }
             }
@@ -626,7 +662,7 @@ impl Broker {
 
     /// Whether of every part of this broker's rooms everything was told.
     fn is_complete(&self) -> bool {
-        let mut parts = (0..self.placement.partitions().1).filter_map(|router| self.part(router));
+        let mut parts = (0..self.placement.routers().all()).filter_map(|router| self.part(router));
         parts.all(|part| self.complete.iter().any(|scope| part.within(*scope)))
     }
 
@@ -777,7 +813,7 @@ impl Broker {
             .map(|told| told.scope)
             .collect();
         let named = |node, scope| {
-            let mut telling = self.routers.values().filter(|told| told.scope == scope);
+            let mut telling = self.routers.values().filter(|told| Scope::within(scope, told.scope));
             telling.any(|told| told.gateways.contains(&node))
         };
         let lives = |node, epoch| {

@@ -1,5 +1,8 @@
 //! What a gateway tells routers: which rooms it wants. One replica of each router partition, its home, is told all of that
 //! partition's rooms in one log, so that versions say what is missing; a room is in force when a home has covered it.
+//!
+//! While the routers' partitions double, two partitions hear of half of the rooms: the old one, that brokers still ask, and the
+//! new one, that they will ask alone.
 
 use std::collections::VecDeque;
 
@@ -7,6 +10,8 @@ use super::room::Room;
 use super::Gateway;
 use crate::homes::Move;
 use crate::machine::Micros;
+use crate::owners::Owners;
+use crate::placement::Layer;
 use crate::scope::Scope;
 use crate::wire::record::{Membership, Record};
 
@@ -16,8 +21,14 @@ const UNCOVERED_SPARE: usize = 1_024;
 /// What one router is told.
 pub(super) struct Feed {
     slot: u32,
-    /// Where its snapshot ends in the link's log.
+    partition: u16,
+    scope: Scope,
+    /// Where its snapshot ends in the link's log, what was told last, and how far it is covered.
     end: u64,
+    last: u64,
+    covered: u64,
+    /// What must be covered so that all is done that the placement asks.
+    settles: u64,
     /// Rooms not in force yet, in the order of the log: offset, slot, version.
     uncovered: VecDeque<(u64, u32, u64)>,
 }
@@ -32,6 +43,41 @@ fn membership(room: &Room, present: bool) -> Record<'static> {
 }
 
 impl Gateway {
+    /// The routers' partitions may have changed: who now has another part is told that anew, and rooms wait for whom they must.
+    pub(super) fn repartition(&mut self, now: Micros, before: Layer) {
+        let layer = self.placement.routers();
+        if layer != before {
+            for at in 0..self.rooms.len() as u32 {
+                let Some(room) = self.rooms[at as usize].as_deref_mut().filter(|room| !room.in_force) else {
+                    continue;
+                };
+                let owes =
+                    |partition: &u16| !before.hearing(room.id).contains(&Some(*partition)) || room.owes(*partition);
+                room.owed = layer.hearing(room.id).map(|partition| partition.filter(owes));
+                self.note_in_force(now, at);
+            }
+        }
+        self.review_homes(now);
+        let other = self
+            .feeds
+            .iter()
+            .filter(|(_, feed)| layer.scope(feed.partition) != Some(feed.scope));
+        let other: Vec<_> = other.map(|(node, feed)| (feed.partition, *node)).collect();
+        other
+            .into_iter()
+            .for_each(|(partition, node)| self.tell_all(now, partition, node));
+        self.feeds.values_mut().for_each(|feed| feed.settles = feed.last);
+    }
+
+    /// Whether all that the placement asks is done: brokers are linked, and every partition of routers has all that had to be
+    /// said when the placement came.
+    pub fn settled(&self) -> bool {
+        let covered = |node: u32| self.feeds.get(&node).is_some_and(|feed| feed.covered >= feed.settles);
+        let mut partitions = 0..self.placement.routers().all();
+        Owners::are_linked(&self.placement, &self.links)
+            && partitions.all(|partition| self.homes.of(partition).any(covered))
+    }
+
     /// Begins to tell the routers that are to be its homes from now on.
     pub(super) fn review_homes(&mut self, now: Micros) {
         let links = &self.links;
@@ -67,12 +113,17 @@ impl Gateway {
             return;
         };
         room.version = self.version;
+        let hearing = self.placement.routers().hearing(room.id);
+        if present {
+            room.owed = hearing;
+        }
         let (told, version) = (membership(room, present), room.version);
-        let partition = (room.id % u64::from(self.placement.partitions().1)) as u16;
-        for node in homes.of(partition) {
+        for node in hearing.into_iter().flatten().flat_map(|partition| homes.of(partition)) {
             let Some(feed) = feeds.get_mut(&node) else { continue };
-            let logged = links.record(now, feed.slot, &told).filter(|_| present);
-            feed.uncovered.extend(logged.map(|offset| (offset, at, version)));
+            let logged = links.record(now, feed.slot, &told);
+            feed.last = logged.unwrap_or(feed.last);
+            feed.uncovered
+                .extend(logged.filter(|_| present).map(|offset| (offset, at, version)));
             // Rooms that came and went while nobody covered them are not waited for.
             if feed.uncovered.len() > 2 * self.by_id.len() + UNCOVERED_SPARE {
                 feed.uncovered.retain(|(_, at, version)| {
@@ -85,8 +136,8 @@ impl Gateway {
 
     /// Tells a router all of its partition: it is a new home, so nothing that was told before counts.
     fn tell_all(&mut self, now: Micros, partition: u16, node: u32) {
-        let (_, partitions) = self.placement.partitions();
-        let (Some(slot), Some(scope)) = (self.links.to(node), Scope::new(partitions, partition)) else {
+        let scope = self.placement.routers().scope(partition);
+        let (Some(slot), Some(scope)) = (self.links.to(node), scope) else {
             return;
         };
         let version = self.version;
@@ -104,13 +155,24 @@ impl Gateway {
         let end = self.links.record(now, slot, &Record::SnapshotEnd { scope, version });
         let end = end.unwrap_or(u64::MAX);
         let uncovered = waiting.into_iter().map(|(at, version)| (end, at, version)).collect();
-        self.feeds.insert(node, Feed { slot, end, uncovered });
+        let feed = Feed {
+            slot,
+            partition,
+            scope,
+            end,
+            last: end,
+            covered: 0,
+            settles: end,
+            uncovered,
+        };
+        self.feeds.insert(node, feed);
     }
 
     /// Every broker has what was logged to a router up to `offset`.
     pub(super) fn covered(&mut self, now: Micros, node: u32, offset: u64) {
         let Some(feed) = self.feeds.get_mut(&node) else { return };
-        let whole = offset >= feed.end;
+        feed.covered = offset.max(feed.covered);
+        let (whole, partition) = (offset >= feed.end, feed.partition);
         let logged = feed.uncovered.iter().take_while(|(logged, _, _)| *logged <= offset);
         let count = logged.count();
         let covered: Vec<_> = feed.uncovered.drain(..count).collect();
@@ -119,12 +181,26 @@ impl Gateway {
             let Some(room) = room.filter(|room| room.version == version) else {
                 continue;
             };
-            room.in_force = true;
-            self.admit_waiting(now, at, false);
-            self.schedule_room(now, at);
+            let owed = room.owed.iter_mut().filter(|owed| **owed == Some(partition));
+            owed.for_each(|owed| *owed = None);
+            self.note_in_force(now, at);
         }
         if let Some(old) = whole.then(|| self.homes.settled(node)).flatten() {
             self.feeds.remove(&old);
         }
+    }
+
+    /// Who waits for a room may have it once nobody owes an answer that counts.
+    fn note_in_force(&mut self, now: Micros, at: u32) {
+        let layer = self.placement.routers();
+        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+            return;
+        };
+        if room.owed.iter().flatten().any(|partition| layer.counts(*partition)) {
+            return;
+        }
+        room.in_force = true;
+        self.admit_waiting(now, at, false);
+        self.schedule_room(now, at);
     }
 }

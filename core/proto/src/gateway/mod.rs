@@ -290,13 +290,9 @@ impl Gateway {
         let nodes = placement.of(Role::Broker).chain(placement.of(Role::Router));
         self.links
             .dial(now, nodes.map(|node| (node.node, node.role, node.addr)));
-        if placement.partitions().1 != self.placement.partitions().1 {
-            self.homes = Homes::new(self.node.me.node);
-            self.feeds.clear();
-        }
         self.owners.placed(now, &placement, &self.links);
-        self.placement = placement;
-        self.review_homes(now);
+        let before = std::mem::replace(&mut self.placement, placement);
+        self.repartition(now, before.routers());
         self.bury(now);
     }
 
@@ -329,7 +325,7 @@ impl Gateway {
         use crate::wire::Role;
         let mut brokers = self.placement.of(Role::Broker);
         let linked = brokers.any(|node| self.links.to(node.node).is_some());
-        match (self.homes.are_complete(self.placement.partitions().1), linked) {
+        match (self.homes.are_complete(self.placement.routers().used()), linked) {
             (false, _) => Some("no router is linked"),
             (_, false) => Some("no broker is linked"),
             _ => None,

@@ -261,6 +261,8 @@ pub struct Room {
     pub waiting: Vec<Waiting>,
     /// Version of the last membership change told to routers.
     pub version: u64,
+    /// Router partitions that have not said yet that every broker that asks them knows of this room.
+    pub owed: [Option<u16>; 2],
     /// Every running broker of the room knows that this gateway wants it.
     pub in_force: bool,
     /// Why the router or the owner will have nothing of it.
@@ -290,6 +292,7 @@ impl Room {
             members: Vec::new(),
             waiting: Vec::new(),
             version: 0,
+            owed: [None; 2],
             in_force: false,
             refused: None,
             empty_since: None,
@@ -326,6 +329,11 @@ impl Room {
     /// numbered from then on comes or is announced, even if that owner dies first.
     pub fn is_ready(&self) -> bool {
         self.in_force && self.live().next().is_some()
+    }
+
+    /// Whether a router partition is waited for.
+    pub fn owes(&self, partition: u16) -> bool {
+        self.owed.contains(&Some(partition))
     }
 
     /// Notes what is too old by now for members of a live room.

@@ -188,6 +188,11 @@ impl Proxy {
         self.placement = placement;
     }
 
+    /// Whether all that the placement asks is done: running brokers are linked.
+    pub fn settled(&self) -> bool {
+        Owners::are_linked(&self.placement, &self.links)
+    }
+
     /// Tells how much the sockets' receive buffers really hold: (links, public).
     pub fn set_buffers(&mut self, link: u32, public: u32) {
         self.links.buffer = link;
