@@ -1,0 +1,183 @@
+"""The manifests in `deploy/kubernetes/` fit Kubernetes' schemas and each other, and what they start is Muster as it is."""
+
+import copy
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pytest
+import structlog
+
+from control import config, daemon, supervisor
+from control.admin import Admin
+from control.options import ROLES, Config
+from control.options import Role as RoleName
+from control.registry.server import RegistryServer
+from plane.role import Role
+from plane.server import Server
+from tests.control.test_help import muster, understood
+from tests.documents import ROOT
+from tests.fakes.engine import FakeEngine
+from tests.faults.hosts import Hosts, Node
+from tests.kubernetes import check, documents
+
+FOLDER: Final = ROOT / "deploy" / "kubernetes"
+CUSTOMIZED: Final[dict[str, Any]] = documents(FOLDER / "kustomization.yaml")[0]
+EVERY: Final = [each for name in CUSTOMIZED["resources"] for each in documents(FOLDER / name)]
+ADDRESS: Final = "10.0.0.7"
+
+
+def of(role: str, kind: str) -> dict[str, Any]:
+    return next(each for each in EVERY if (each["kind"], each["metadata"]["name"]) == (kind, f"muster-{role}"))
+
+
+def pod(role: str) -> dict[str, Any]:
+    spec: dict[str, Any] = of(role, "StatefulSet")["spec"]["template"]["spec"]
+    return spec
+
+
+def container(role: str) -> dict[str, Any]:
+    (only,) = pod(role)["containers"]
+    return dict(only)
+
+
+def environment(role: str, address: str = ADDRESS) -> dict[str, str]:
+    """As the first pod has it."""
+    values = {"POD_NAME": f"muster-{role}-0", "POD_IP": address}
+    for each in container(role)["env"]:
+        if "value" in each:
+            values[each["name"]] = re.sub(r"\$\((\w+)\)", lambda match: values[match[1]], each["value"])
+    return values
+
+
+def configuration() -> str:
+    (found,) = [each["data"]["muster.toml"] for each in EVERY if each["kind"] == "ConfigMap"]
+    return str(found)
+
+
+def loaded(role: str, tmp_path: Path) -> Config:
+    file = tmp_path / "muster.toml"
+    file.write_text(configuration())
+    return config.load(file, environment(role)).config
+
+
+@pytest.mark.parametrize("document", EVERY, ids=lambda each: f"{each['kind']} {each['metadata']['name']}")
+def test_a_document_is_what_kubernetes_has_of_its_kind(document: dict[str, Any]) -> None:
+    check(document)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("spec", "replica"), 2),
+        (("spec", "replicas"), "two"),
+        (("spec", "template", "spec", "terminationGracePeriod"), 30),
+        (("spec", "template", "spec", "containers", 0, "readinessProbe", "httpGet", "port"), [1]),
+    ],
+)
+def test_what_kubernetes_does_not_have_is_found(path: tuple[str | int, ...], value: object) -> None:
+    document: Any = copy.deepcopy(of("broker", "StatefulSet"))
+    inner = document
+    for step in path[:-1]:
+        inner = inner[step]
+    inner[path[-1]] = value
+    with pytest.raises(msgspec.ValidationError):
+        check(document)
+
+
+def test_every_file_is_used_and_no_secret_lies_beside_them() -> None:
+    files = {file.name for file in FOLDER.glob("*.yaml")} - {"kustomization.yaml"}
+    assert files == set(CUSTOMIZED["resources"])
+    (secret,) = CUSTOMIZED["secretGenerator"]
+    assert set((FOLDER / ".gitignore").read_text().split()) == set(secret["files"])
+    assert {each["name"] for each in CUSTOMIZED["images"]} == {container(role)["image"] for role in ROLES}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_what_refers_to_pods_finds_them(role: str) -> None:
+    replicas = of(role, "StatefulSet")
+    labels = replicas["spec"]["template"]["metadata"]["labels"]
+    assert replicas["spec"]["selector"]["matchLabels"] == labels
+    assert of(role, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"] == labels
+    service = of(role, "Service")
+    assert service["spec"]["selector"] == labels
+    assert service["spec"]["clusterIP"] == "None"
+    assert replicas["spec"]["serviceName"] == service["metadata"]["name"]
+    (rules,) = pod(role)["affinity"]["podAntiAffinity"].values()
+    rule = rules[0].get("podAffinityTerm", rules[0])
+    assert rule["labelSelector"]["matchLabels"] == labels
+    ports = {(each["name"], each["containerPort"], each["protocol"]) for each in container(role)["ports"]}
+    for each in service["spec"]["ports"]:
+        assert (each["targetPort"], each["port"], each["protocol"]) in ports
+    assert labels.get("partition") == environment(role).get("MUSTER_SERVE__PARTITION")
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_pod_s_configuration_is_taken_and_names_its_ports_and_its_volumes(role: RoleName, tmp_path: Path) -> None:
+    settings = loaded(role, tmp_path)
+    daemon._check(settings, role)
+    assert settings.serve.name == f"muster-{role}-0"
+    section = settings.role(role)
+    texts = {"admin": settings.serve.admin, "link": getattr(section, "link_bind", section.bind)}
+    if pod(role).get("hostNetwork"):
+        texts["client"] = section.bind
+    bound = {name: config.split_address(text)[1] for name, text in texts.items()}
+    assert bound == {each["name"]: each["containerPort"] for each in container(role)["ports"]}
+    assert config.split_address(texts["link"])[0] == ADDRESS
+    mounts = {each["mountPath"]: each["name"] for each in container(role)["volumeMounts"]}
+    claims = of(role, "StatefulSet")["spec"].get("volumeClaimTemplates", [])
+    volumes = {each["name"] for each in pod(role)["volumes"]} | {each["metadata"]["name"] for each in claims}
+    assert set(mounts.values()) == volumes
+    assert mounts[settings.serve.dir] == "state"
+    (secret,) = CUSTOMIZED["secretGenerator"]
+    for file in (settings.cluster.secret_file, settings.cluster.names_file, settings.cluster.token_file):
+        folder, _, name = file.rpartition("/")
+        assert mounts[folder] == "secrets"
+        assert name in secret["files"]
+    assert not any(one.startswith(f"{other}/") for one in mounts for other in mounts), "one would hide another"
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_probes_ask_what_a_node_answers_where_it_does(role: str) -> None:
+    about = {"role": role, "node": 1, "version": "0"}
+    engine = FakeEngine(link_bind=("127.0.0.1", 0))
+    app = Admin(Server(Role(engine), structlog.get_logger()), about)
+    engine.close()
+    host, _, _ = environment(role)["MUSTER_SERVE__ADMIN"].rpartition(":")
+    for kind, path in (("startupProbe", "/healthz"), ("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
+        asked = container(role)[kind]["httpGet"]
+        assert (asked["path"], asked["port"]) == (path, "admin")
+        assert asked.get("host", ADDRESS) == host
+        status, _, _ = app._answer({"method": "GET", "path": path})
+        assert status in {200, 503}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_pod_starts_what_is_understood_and_has_time_to_drain(role: str) -> None:
+    understood(muster, container(role)["command"])
+    grace = pod(role)["terminationGracePeriodSeconds"]
+    assert grace > supervisor.KILL_S + supervisor.LEAVE_S + supervisor.FORSAKE_S
+    assert pod(role)["enableServiceLinks"] is False, "its variables would be taken for keys"
+    assert of(role, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+
+
+async def test_what_the_manifests_start_serves(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, "embedded")
+    here = {"/etc/muster-secrets": str(tmp_path), "/var/lib/muster": str(tmp_path / "state")}
+    text = configuration()
+    for there, place in here.items():
+        assert there in text
+        text = text.replace(there, place)
+    hosts.config.write_text(text)
+    registry = {"MUSTER_REGISTRY__URL": "embedded", "MUSTER_INSTANCE__DIR": str(tmp_path)}
+    nodes: list[Node] = []
+    async with RegistryServer(tmp_path, structlog.get_logger()):
+        with hosts.running():
+            for role in ROLES:
+                free = {
+                    name: re.sub(r":74\d\d$", ":0", value) for name, value in environment(role, "127.0.0.1").items()
+                }
+                nodes.append(hosts.start(f"muster-{role}-0", role, **free | registry))
+            await hosts.serve(*nodes)
+            assert [await node.end() for node in nodes] == [0] * len(nodes)
