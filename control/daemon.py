@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import faulthandler
 import ipaddress
+import os
 import re
 import signal
 import socket
@@ -32,6 +33,8 @@ from control.registry.places import NAME, PARTITIONED, layer
 from muster import _core
 from plane.spec import Registration, Spec, SpecError, secret
 
+END_S: Final = 15.0
+"""A node that was told to end has ended by then, or is ended as it stands; longer than all that a drain waits for."""
 LEVEL: Final = "log.level"
 """The key that SIGHUP puts in force; the engines take all others at their start."""
 OTHERS: Final = ("up.", "demo.", "admin.")
@@ -208,12 +211,19 @@ class Daemon:
             end.set()
 
     def _stop(self) -> None:
+        if self._ending:
+            return
         self._ending = True
+        asyncio.get_running_loop().call_later(END_S, self._give_up)
         self._notify.status("draining", "STOPPING=1")
         if self._end is not None:
             self._end.set()
         elif self._work is not None:  # it still waits for the registry
             self._work.cancel()
+
+    def _give_up(self) -> None:
+        self._log.error("did not end in time", seconds=END_S)
+        os._exit(FAILURE)
 
     def _reload(self) -> None:
         """Read the configuration again: put in force what can be, name what cannot; a bad one changes nothing."""

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import structlog
 
-from control import config, daemon, supervisor
+from control import config, daemon
 from control.admin import Admin
 from control.options import ROLES, Config
 from control.options import Role as RoleName
@@ -157,7 +157,7 @@ def test_probes_ask_what_a_node_answers_where_it_does(role: str) -> None:
 def test_a_pod_starts_what_is_understood_and_has_time_to_drain(role: str) -> None:
     understood(muster, container(role)["command"])
     grace = pod(role)["terminationGracePeriodSeconds"]
-    assert grace > supervisor.KILL_S + supervisor.LEAVE_S + supervisor.FORSAKE_S
+    assert grace > daemon.END_S
     assert pod(role)["enableServiceLinks"] is False, "its variables would be taken for keys"
     assert of(role, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
 

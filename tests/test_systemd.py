@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from control import supervisor
+from control import daemon
 from control.errors import BAD_CONFIG, USAGE
 from control.options import ROLES
 from tests.control.test_help import muster, understood
@@ -82,7 +82,7 @@ def test_what_a_unit_starts_is_understood(role: str) -> None:
 def test_a_unit_has_time_to_drain_and_is_not_started_again_for_a_mistake() -> None:
     settings = service("broker")
     assert settings["Type"] == "notify"
-    assert int(settings["TimeoutStopSec"]) > supervisor.KILL_S + supervisor.LEAVE_S + supervisor.FORSAKE_S
+    assert int(settings["TimeoutStopSec"]) > daemon.END_S
     assert settings["TimeoutStartSec"] == "infinity", "it may wait for the registry"
     assert settings["RestartPreventExitStatus"].split() == [str(USAGE), str(BAD_CONFIG)]
     assert settings["ExecReload"].startswith("/bin/kill -HUP ")

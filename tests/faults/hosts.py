@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import muster
-from tests.faults.instance import MUSTER, ROOT, configuration
+from tests.faults.instance import MUSTER, ROOT, configuration, samples
 from tests.waiting import until
 
 READY_S: Final = 40.0
@@ -26,13 +26,18 @@ END_S: Final = 25.0
 class Node:
     """One process, and what it wrote."""
 
-    def __init__(self, role: str, log: Path, process: subprocess.Popen[bytes]) -> None:
-        self.role, self.log, self.process = role, log, process
+    def __init__(self, name: str, role: str, log: Path, begins: int, process: subprocess.Popen[bytes]) -> None:
+        self.name, self.role, self.log, self.process = name, role, log, process
+        self._begins = begins
+
+    def said(self) -> str:
+        """All that it wrote so far."""
+        return self.log.read_bytes()[self._begins :].decode(errors="replace")
 
     def lines(self, event: str) -> list[dict[str, Any]]:
         """Its log's lines of this event."""
         found: list[dict[str, Any]] = []
-        for text in self.log.read_text(errors="replace").splitlines():
+        for text in self.said().splitlines():
             with contextlib.suppress(json.JSONDecodeError):
                 line = json.loads(text)
                 if line.get("event") == event:
@@ -40,23 +45,31 @@ class Node:
         return found
 
     def get(self, path: str) -> tuple[int, Any]:
-        """Ask its admin port; status 0 while there is none."""
+        """Ask its admin port for JSON; status 0 while there is none."""
+        status, body = self._fetch(path)
+        return status, json.loads(body) if status else None
+
+    def metrics(self) -> dict[str, float]:
+        """What it counts, as `samples` has it."""
+        return samples(self._fetch("/metrics")[1].decode())
+
+    def _fetch(self, path: str) -> tuple[int, bytes]:
         if not (started := self.lines("started")):
-            return 0, None
+            return 0, b""
         host, port = started[-1]["admin"]
         connection = http.client.HTTPConnection(host, port, timeout=5)
         try:
             connection.request("GET", path)
             response = connection.getresponse()
-            return response.status, json.loads(response.read())
+            return response.status, response.read()
         except (OSError, http.client.HTTPException):
-            return 0, None
+            return 0, b""
         finally:
             connection.close()
 
     def serves(self) -> bool:
         """Whether it is ready; fails where it is gone."""
-        assert self.process.poll() is None, self.log.read_text(errors="replace")
+        assert self.process.poll() is None, self.said()
         return self.get("/readyz")[0] == 200
 
     async def end(self) -> int:
@@ -106,6 +119,7 @@ class Hosts:
         """A node of this name."""
         log = self.path / f"{name}.log"
         with log.open("ab") as stream:
+            begins = stream.tell()
             process = subprocess.Popen(
                 self.command(role, "--name", name, *words),
                 cwd=ROOT,
@@ -114,7 +128,7 @@ class Hosts:
                 stdout=stream,
                 stderr=stream,
             )
-        self._nodes.append(Node(role, log, process))
+        self._nodes.append(Node(name, role, log, begins, process))
         return self._nodes[-1]
 
     def run(self, role: str, *words: str, **environment: str) -> tuple[int, str]:
@@ -143,7 +157,7 @@ class Hosts:
         """What clients are told."""
         ends: dict[str, list[muster.instance.Endpoint]] = {"gateway": [], "proxy": []}
         for node in self._nodes:
-            if node.role in ends:
+            if node.role in ends and node.process.poll() is None:
                 told = node.lines("clients reach it")[-1]
                 ends[node.role].append((*told["address"], told["public_key"]))
         return muster.Address(tuple(ends["gateway"]), tuple(ends["proxy"]), (self.path / "token").read_bytes())

@@ -196,13 +196,7 @@ class Instance:
 
     def metrics(self, node: str) -> Mapping[str, float]:
         """`/metrics` without the prefix `muster_` and the suffix `_total`; labels that all have are left out."""
-        found: dict[str, float] = {}
-        for line in self.get(node, "/metrics").splitlines():
-            if match := SAMPLE.fullmatch(line):
-                name = match["name"].removeprefix("muster_").removesuffix("_total")
-                labels = [label for label in match["labels"].split(",") if not label.startswith(("role=", "node="))]
-                found[name + ("{" + ",".join(labels) + "}" if labels else "")] = float(match["value"])
-        return found
+        return samples(self.get(node, "/metrics"))
 
     def room(self, node: str, name: str) -> dict[str, Any]:
         """What a node knows of one room."""
@@ -238,6 +232,17 @@ class Instance:
                 lines = Path(f"/proc/{pid}/status").read_text().splitlines()
                 line = next(line for line in lines if line.startswith("VmRSS"))
                 self.peak.see(name, int(line.split()[1]) << 10)
+
+
+def samples(page: str) -> dict[str, float]:
+    """What a page of `/metrics` says, without the prefix `muster_`, the suffix `_total`, and the labels that all have."""
+    found: dict[str, float] = {}
+    for line in page.splitlines():
+        if match := SAMPLE.fullmatch(line):
+            name = match["name"].removeprefix("muster_").removesuffix("_total")
+            labels = [label for label in match["labels"].split(",") if not label.startswith(("role=", "node="))]
+            found[name + ("{" + ",".join(labels) + "}" if labels else "")] = float(match["value"])
+    return found
 
 
 def configuration(**sections: Mapping[str, Any]) -> str:

@@ -1,8 +1,10 @@
 """`muster serve`: nodes without a supervisor, which find each other in a registry, and end, reload and speak to systemd."""
 
+import asyncio
 import contextlib
 import signal
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,8 @@ from typing import Any
 import pytest
 import structlog
 
+from control.config import address_text
+from control.ports import Ports
 from control.registry.server import RegistryServer
 from tests.control.registry.zookeeper import ZooKeeper
 from tests.faults.hosts import Hosts, Node
@@ -62,8 +66,8 @@ async def test_nodes_find_each_other_in_zookeeper_and_a_broker_that_ends_loses_n
         gateway = others[2]
         await until(lambda: sorted(states(gateway).values()) == ["running"] * 5, PATIENT_S)
         async with loaded(hosts.address(), ledger):
-            before = number(first)
-            published = first.get("/api/v1/status")
+            before, owned = number(first), [node.metrics()["messages_published"] for node in (first, others[0])]
+            assert min(owned) > 0, "both own rooms"
             assert await first.end() == 0
             assert first.lines("handed over")
             assert not first.lines("not drained in time")
@@ -75,9 +79,40 @@ async def test_nodes_find_each_other_in_zookeeper_and_a_broker_that_ends_loses_n
             await until(lambda: states(gateway).get(before[0]) == "running", PATIENT_S)
             await came(ledger)
         codes = [await node.end() for node in (*others, again)]
-    figures(published=published[0], gaps=dict(ledger.gaps()))
+    figures(owned=owned, gaps=dict(ledger.gaps()))
     nothing_lost(ledger)
     assert codes == [0] * 5
+
+
+@pytest.mark.timeout(300)
+async def test_a_rolling_restart_of_every_role_loses_no_message(hosts: Hosts, figures: Callable[..., None]) -> None:
+    ledger, ports, nodes, restarts = Ledger(ROOMS, rate=RATE), Ports(), list[Node](), dict[str, float]()
+    fixed = {  # clients know gateways and proxies by their addresses
+        f"{role}-{letter}": {f"MUSTER_{role.upper()}__BIND": address_text(*ports.udp(role, "127.0.0.1", 0))}
+        for role in ("proxy", "gateway")
+        for letter in "ab"
+    }
+    ports.release()
+    for role in ("proxy", "broker", "gateway", "router"):
+        for name in (f"{role}-a", f"{role}-b"):
+            nodes.append(hosts.start(name, role, **fixed.get(name, {})))
+    await hosts.serve(*nodes)
+
+    def everybody_runs() -> bool:
+        return all(sorted(states(node).values()) == ["running"] * len(nodes) for node in nodes)
+
+    await until(everybody_runs, PATIENT_S)
+    async with loaded(hosts.address(), ledger):
+        for place, node in enumerate(nodes):
+            began = asyncio.get_running_loop().time()
+            assert await node.end() == 0
+            nodes[place] = hosts.start(node.name, node.role, **fixed.get(node.name, {}))
+            await hosts.serve(nodes[place])
+            await until(everybody_runs, PATIENT_S)
+            restarts[node.name] = round(asyncio.get_running_loop().time() - began, 3)
+            await came(ledger)
+    figures(restarts_s=restarts, gaps=dict(ledger.gaps()))
+    nothing_lost(ledger)
 
 
 async def test_partitions_begin_with_the_configuration_and_then_hold(hosts: Hosts) -> None:
@@ -103,6 +138,29 @@ async def test_who_waits_for_the_registry_says_so_and_ends_when_told(tmp_path: P
         node = hosts.start("router", "router")
         await until(lambda: node.lines("waits for the registry embedded"), PATIENT_S)
         assert await node.end() == 0
+
+
+ENDLESS = """
+import asyncio, sys
+from control import cli, daemon, node
+async def serve_enrolled(spec, log, owner, store):
+    owner.watch(asyncio.Event(), asyncio.Event())
+    log.info("registered")
+    await asyncio.Event().wait()
+node.serve_enrolled = serve_enrolled
+daemon.END_S = 0.2
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+async def test_a_drain_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.faults.hosts.MUSTER", (sys.executable, "-c", ENDLESS))
+    hosts = Hosts(tmp_path, "embedded")
+    with hosts.running():
+        node = hosts.start("router", "router")
+        await until(lambda: node.lines("registered"), PATIENT_S)
+        assert await node.end() == 1
+        assert node.lines("did not end in time")
 
 
 async def test_a_name_is_held_by_one_process(hosts: Hosts) -> None:
@@ -190,6 +248,15 @@ async def test_systemd_is_told_of_start_reload_and_end_and_that_the_loop_turns(
         assert systemd.heard("STOPPING=1")
         assert systemd.heard("STATUS=draining")
         assert gateway.serves() or gateway.process.poll() is None
+
+
+async def test_who_is_killed_by_the_watchdog_writes_where_it_stood(hosts: Hosts) -> None:
+    node = hosts.start("router", "router")
+    await until(lambda: node.lines("registered"), PATIENT_S)
+    node.process.send_signal(signal.SIGABRT)
+    assert await asyncio.to_thread(node.process.wait, PATIENT_S) == -signal.SIGABRT
+    assert "Fatal Python error: Aborted" in node.said()
+    assert "control/daemon.py" in node.said()
 
 
 # --- mistakes --------------------------------------------------------------------------------------------------------
