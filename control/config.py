@@ -19,7 +19,7 @@ import msgspec
 
 from control import layout
 from control.errors import ConfigError
-from control.options import LINKS, ROLES, ClientOptions, Config, Registry
+from control.options import LINKS, ROLES, ClientOptions, Config, Registry, Role
 
 PREFIX: Final = "MUSTER_"
 FILE_VARIABLE: Final = "MUSTER_CONFIG"
@@ -59,11 +59,13 @@ def load(
     environment: Mapping[str, str] | None = None,
     flags: Mapping[str, tuple[Any, str]] | None = None,
     profile: Mapping[str, Any] | None = None,
+    roles: Iterable[Role] = ROLES,
 ) -> Loaded:
     """Read all layers.
 
     `flags` maps a dotted key to its value and the flag's name; `profile` is what the command itself presets
-    (`control.options.UP`). Raises `ConfigError` with one line that says what, where and how to mend.
+    (`control.options.UP`). Addresses are checked of these `roles`, which are to reach each other. Raises `ConfigError`
+    with one line that says what, where and how to mend.
     """
     environment = os.environ if environment is None else environment
     layers: dict[KeyPath, Value] = {}
@@ -76,7 +78,7 @@ def load(
     for name, (raw, flag) in (flags or {}).items():
         layers[tuple(name.split("."))] = Value(raw, flag)
     config = _build(layers)
-    _check(config, layers)
+    _check(config, layers, roles)
     origins = {name: layers[path].origin if path in layers else DEFAULT for path, name in _leaves(config)}
     return Loaded(config, MappingProxyType(origins), found)
 
@@ -249,7 +251,7 @@ def _build(layers: Mapping[KeyPath, Value]) -> Config:
     return config
 
 
-def _check(config: Config, layers: Mapping[KeyPath, Value]) -> None:
+def _check(config: Config, layers: Mapping[KeyPath, Value], roles: Iterable[Role]) -> None:
     """What one key's type cannot say."""
 
     def fail(path: KeyPath, text: str) -> ConfigError:
@@ -274,7 +276,7 @@ def _check(config: Config, layers: Mapping[KeyPath, Value]) -> None:
     if wrong := _wrong_database(config.database.url):
         raise fail(("database", "url"), wrong)
     links: dict[KeyPath, str] = {}
-    for role in ROLES:
+    for role in roles:
         section = config.role(role)
         names = ("bind", "link_bind") if isinstance(section, ClientOptions) else ("bind",)
         for name in names:

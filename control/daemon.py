@@ -121,6 +121,10 @@ def _registration(config: Config, place: Folder, own: specs.Own) -> Registration
     client, public_key = own.bind, ""
     if client is not None:
         if ipaddress.ip_address(client[0]).is_unspecified:
+            if client[0] == "0.0.0.0" and ":" in own.link_bind[0]:
+                raise ConfigError(
+                    f"{own.role}.bind: 0.0.0.0 is no address of IPv6, as {own.role}.link_bind is; write [::]"
+                )
             client = own.link_bind[0], client[1]
         public_key = bytes(_core.public_key(secret(str(place.server_key(own.files)), 32))).hex()
     of = instance.folder(config)  # where the embedded registry is, if that is meant

@@ -20,6 +20,7 @@ from tests.control.test_help import muster, understood
 from tests.documents import ROOT
 from tests.fakes.engine import FakeEngine
 from tests.faults.hosts import Hosts, Node
+from tests.faults.instance import need_ipv6
 from tests.kubernetes import check, documents
 
 FOLDER: Final = ROOT / "deploy" / "kubernetes"
@@ -56,10 +57,10 @@ def configuration() -> str:
     return str(found)
 
 
-def loaded(role: str, tmp_path: Path) -> Config:
+def loaded(role: RoleName, tmp_path: Path) -> Config:
     file = tmp_path / "muster.toml"
     file.write_text(configuration())
-    return config.load(file, environment(role)).config
+    return config.load(file, environment(role), roles=(role,)).config
 
 
 @pytest.mark.parametrize("document", EVERY, ids=lambda each: f"{each['kind']} {each['metadata']['name']}")
@@ -162,7 +163,10 @@ def test_a_pod_starts_what_is_understood_and_has_time_to_drain(role: str) -> Non
     assert of(role, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
 
 
-async def test_what_the_manifests_start_serves(tmp_path: Path) -> None:
+@pytest.mark.parametrize("address", ["127.0.0.1", "[::1]"])
+async def test_what_the_manifests_start_serves(tmp_path: Path, address: str) -> None:
+    if ":" in address:
+        need_ipv6()
     hosts = Hosts(tmp_path, "embedded")
     here = {"/etc/muster-secrets": str(tmp_path), "/var/lib/muster": str(tmp_path / "state")}
     text = configuration()
@@ -175,9 +179,10 @@ async def test_what_the_manifests_start_serves(tmp_path: Path) -> None:
     async with RegistryServer(tmp_path, structlog.get_logger()):
         with hosts.running():
             for role in ROLES:
-                free = {
-                    name: re.sub(r":74\d\d$", ":0", value) for name, value in environment(role, "127.0.0.1").items()
-                }
+                told = environment(role, address)
+                if ":" in address:
+                    told = {name: value.replace("0.0.0.0", "[::]") for name, value in told.items()}
+                free = {name: re.sub(r":74\d\d$", ":0", value) for name, value in told.items()}
                 nodes.append(hosts.start(f"muster-{role}-0", role, **free | registry))
             await hosts.serve(*nodes)
             assert [await node.end() for node in nodes] == [0] * len(nodes)

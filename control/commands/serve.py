@@ -20,7 +20,7 @@ def serve(config_file: Path | None, role: Role, cluster: str, flags: Mapping[str
         raise UserError(f"--cluster: {cluster!r}: there is no cluster of brokers but {MAIN!r}", USAGE)
     if "serve.partition" in flags and role not in PARTITIONED:
         raise UserError(f"--partition: a {role} has none", USAGE)
-    read = functools.partial(config.load, config_file, flags=flags)
+    read = functools.partial(config.load, config_file, flags=flags, roles=(role,))
     loaded = read()
     enough_files()
     return run(loaded, role, read)

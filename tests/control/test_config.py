@@ -219,6 +219,13 @@ def test_an_ipv6_address_stands_in_brackets() -> None:
             split_address(wrong)
 
 
+def test_who_runs_one_role_is_not_asked_for_the_addresses_of_the_others() -> None:
+    environment = {"MUSTER_BROKER__BIND": "[::1]:7410"}
+    with pytest.raises(ConfigError, match=r"does not reach router\.bind"):
+        load(environment=environment)
+    assert load(environment=environment, roles=("broker",)).config.broker.bind == "[::1]:7410"
+
+
 def test_the_documentation_is_what_the_code_says() -> None:
     assert (ROOT / "docs" / "configuration.md").read_text() == markdown(), (
         "run: muster config docs > docs/configuration.md"

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
+import pytest
 
 from control.errors import UserError
 from control.instance import Folder, Process, Record, find
@@ -232,6 +234,15 @@ class Instance:
                 lines = Path(f"/proc/{pid}/status").read_text().splitlines()
                 line = next(line for line in lines if line.startswith("VmRSS"))
                 self.peak.see(name, int(line.split()[1]) << 10)
+
+
+def need_ipv6() -> None:
+    """Skips where there is none."""
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        pytest.skip("no IPv6 on this machine")
 
 
 def samples(page: str) -> dict[str, float]:

@@ -1,23 +1,18 @@
 """Addresses of both families, and those that mean every address of the machine."""
 
-import socket
 import subprocess
 
 import pytest
 
 import muster
 from tests.faults.conftest import Make
-from tests.faults.instance import MUSTER, ROLES, ROOT, Instance
+from tests.faults.instance import MUSTER, ROLES, ROOT, Instance, need_ipv6
 from tests.faults.test_mistakes import run
 
 
 @pytest.fixture(autouse=True)
 def _ipv6() -> None:
-    try:
-        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe:
-            probe.bind(("::1", 0))
-    except OSError:
-        pytest.skip("no IPv6 on this machine")
+    need_ipv6()
 
 
 def check_a_message_goes_through(instance: Instance) -> None:

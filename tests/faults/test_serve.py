@@ -123,7 +123,8 @@ async def test_partitions_begin_with_the_configuration_and_then_hold(hosts: Host
         hosts.start("b", "broker", "--partition", "1"),
     ]
     await hosts.serve(*nodes)
-    assert nodes[0].get("/api/v1/placement")[1]["partitions"] == {"broker/main": 2, "router": 1}
+    counts = {"broker/main": 2, "router": 1}
+    await until(lambda: nodes[0].get("/api/v1/placement")[1]["partitions"] == counts, PATIENT_S)
     hosts.write(serve=hosts.sections["serve"] | {"broker_partitions": 1})
     code, said = await hosts.said("broker", "--name", "c", "--partition", "2")
     assert code == 1
@@ -274,6 +275,7 @@ async def test_who_is_killed_by_the_watchdog_writes_where_it_stood(hosts: Hosts)
         ("broker", [], {"MUSTER_SERVE__BROKER_PARTITIONS": "3"}, 78, "3 partitions are no power of two"),
         ("router", [], {"MUSTER_SERVE__DIR": "/proc/nowhere"}, 1, "set serve.dir"),
         ("router", [], {"MUSTER_ROUTER__BIND": "192.0.2.1:7000"}, 1, "is no address of this machine"),
+        ("proxy", [], {"MUSTER_PROXY__BIND": "0.0.0.0:0", "MUSTER_PROXY__LINK_BIND": "[::1]:0"}, 78, "write [::]"),
         ("router", ["--name", "no name"], {}, 78, "serve.name = 'no name'"),
         ("gateway", ["--partition", "1"], {}, 2, "--partition: a gateway has none"),
         ("broker", ["--cluster", "other"], {}, 2, "--cluster: 'other'"),
