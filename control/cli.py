@@ -273,6 +273,39 @@ def replica_remove(
     return common.run(remove(config, replica, role.value, partition, json))
 
 
+@cluster_app.command("grow", epilog="Example: muster cluster grow broker --to 4")
+def cluster_grow(
+    role: Layer,
+    to: Annotated[int | None, typer.Option(min=1, max=256, help="Partitions in the end, a power of two.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what was interrupted.")] = False,
+    abort: Annotated[bool, typer.Option("--abort", help="Undo what is not switched yet.")] = False,
+    grace: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="Between all having switched and the end of the old ways.")
+    ] = 5.0,
+    wait: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="For a step, before it is left as it is.")
+    ] = 300.0,
+    json: Json = False,
+    config: ConfigFile = None,
+) -> int:
+    """Double the partitions of brokers or routers, while messages flow, until there are so many.
+
+    Says who is waited for. Interrupted, it stays as it is: --resume goes on with it, --abort undoes it before the switch.
+    """
+    from control.commands import common
+    from control.commands import grow as growing
+
+    if abort and (resume or to is not None):
+        raise UserError("--abort: not with --resume or --to", USAGE)
+    if not (abort or resume) and to is None:
+        raise UserError("one of --to, --resume and --abort is wanted; see muster cluster grow --help", USAGE)
+    if to is not None and to.bit_count() != 1:
+        raise UserError(f"--to: {to} is no power of two", USAGE)
+    if abort:
+        return common.run(growing.abort(config, role.value, wait, json))
+    return common.run(growing.grow(config, role.value, to, resume=resume, grace_s=grace, wait_s=wait, as_json=json))
+
+
 @cluster_app.command("add", epilog="Example: muster cluster add gateway")
 def cluster_add(role: Edge, json: Json = False, config: ConfigFile = None) -> int:
     """Start one more gateway or proxy, and wait until it runs."""

@@ -29,7 +29,7 @@ from control.notify import Notify
 from control.options import ROLES, ClientOptions, Config, Role
 from control.ports import Ports
 from control.registry import Snapshot
-from control.registry.places import NAME, PARTITIONED, layer
+from control.registry.places import NAME, PARTITIONED, Count, layer
 from muster import _core
 from plane.spec import Registration, Spec, SpecError, secret
 
@@ -86,7 +86,8 @@ def spec(config: Config, role: Role, place: Folder) -> Spec:
         )
     finally:
         ports.release()
-    first = {layer("broker"): config.serve.broker_partitions, layer("router"): config.serve.router_partitions}
+    numbers = {layer("broker"): config.serve.broker_partitions, layer("router"): config.serve.router_partitions}
+    first = {of: Count(partitions) for of, partitions in numbers.items()}
     made = specs.spec(config, place, own, Snapshot(counts=first), _registration(config, place, own))
     _check_secrets(made)
     return made

@@ -15,7 +15,7 @@ import structlog
 
 from control.registry import Directory, Node, Snapshot
 from control.registry.directory import SPREAD_S, IdentityTaken
-from control.registry.places import MAIN, PARTITIONED, State, layer
+from control.registry.places import MAIN, PARTITIONED, Ack, Count, State, layer
 from control.registry.tree import Tree, TreeError
 from muster import __version__
 from plane import engine
@@ -34,7 +34,10 @@ SAID_S: Final = 1.0
 HEARD_S: Final = 1.5 * SPREAD_S
 """In which the others then read it."""
 
-Take = Callable[[int, list[engine.Node], tuple[int, int]], None]
+SETTLED_S: Final = 0.1
+"""While a layer grows, the engine is asked so often whether it has done its part."""
+
+Take = Callable[[int, list[engine.Node], tuple[int, int], tuple[int, int]], None]
 """An engine's `placement`."""
 
 
@@ -72,7 +75,9 @@ class Enrolment:
         self.on_registered: Callable[[], None] = lambda: None
         """Called once, when the map says that this process serves."""
         self._spec, self._where, self._directory, self._log = spec, spec.registry, directory, log
-        self._take: Take = lambda epoch, nodes, partitions: None
+        self._take: Take = _nowhere
+        self._settled: Callable[[], bool] = lambda: True
+        self._looks: asyncio.TimerHandle | None = None
         self._own = Node(
             spec.node,
             spec.role,
@@ -103,25 +108,32 @@ class Enrolment:
         self._own = msgspec.structs.replace(self._own, **taken)
         if spec.role in PARTITIONED:
             of, mine = layer(spec.role), self._first_count
-            count = snapshot.counts.get(of, mine)
-            known = f"registry {where.url}: {of} has {count} partitions"
-            if count != mine and not where.grown:
+            count = snapshot.counts.get(of, Count(mine))
+            known = f"registry {where.url}: {of} has {count.partitions} partitions"
+            if mine not in {count.partitions, count.wide} and not where.grown:
                 raise SpecError(f"{known}, not {mine} as up.{spec.role}s says")
-            if where.partition >= count:
+            if where.partition >= count.wide:
                 raise SpecError(f"{known}, there is no partition {where.partition}")
-        epoch, nodes, partitions = self._placement(snapshot)
-        return msgspec.structs.replace(spec, **taken, placement_epoch=epoch, nodes=nodes, partitions=partitions)
+        epoch, nodes, partitions, growth = self._placement(snapshot)
+        return msgspec.structs.replace(
+            spec, **taken, placement_epoch=epoch, nodes=nodes, partitions=partitions, growth=growth
+        )
 
-    def attach(self, take: Take) -> None:
-        """Give every map to this engine from now on, and register. A proxy does so once it serves: only then is it found."""
-        self._take = take
+    def attach(self, take: Take, settled: Callable[[], bool]) -> None:
+        """Give every map to this engine from now on, and register. A proxy does so once it serves: only then is it found.
+
+        `settled` says whether the engine has done what the last map asks of it.
+        """
+        self._take, self._settled = take, settled
         if self._spec.role != "proxy":
             self._announce()
         self._on_snapshot(self._directory.snapshot)
 
     def detach(self) -> None:
         """The engine is to take no more maps."""
-        self._take = lambda epoch, nodes, partitions: None
+        self._take = _nowhere
+        if self._looks is not None:
+            self._looks.cancel()
 
     def serve(self) -> None:
         """The engine knows what it must know: others may turn to this process."""
@@ -195,20 +207,41 @@ class Enrolment:
         return self._spec.partitions[self._spec.role == "router"]
 
     def _on_snapshot(self, snapshot: Snapshot) -> None:
-        self._take(*self._placement(snapshot))
+        if self._own.role not in PARTITIONED or self._own.partition < self._count(snapshot).wide:
+            self._take(*self._placement(snapshot))  # else its partition was given up, and it is to end
+        self._look()
         self._placed.set()
         if not self.registered and self._said(snapshot) == "running":
             self.registered = True
             self.on_registered()
 
-    def _placement(self, snapshot: Snapshot) -> tuple[int, list[engine.Node], tuple[int, int]]:
+    def _look(self) -> None:
+        """Acknowledge what grows, as far as the engine has come; look again while something does."""
+        if self._looks is not None:
+            self._looks.cancel()
+            self._looks = None
+        growing = [(of, count) for of, count in self._directory.snapshot.counts.items() if count.growth]
+        mine = [(of, count) for of, count in growing if self._concerns(of)]
+        settled = self._settled() if mine else False
+        self._directory.acknowledge(tuple(Ack(of, count.serial, settled) for of, count in sorted(mine)))
+        if mine:
+            self._looks = asyncio.get_running_loop().call_later(SETTLED_S, self._look)
+
+    def _concerns(self, of: str) -> bool:
+        return self._own.role != "broker" or of in {layer("router"), layer("broker", self._own.cluster)}
+
+    def _placement(self, snapshot: Snapshot) -> tuple[int, list[engine.Node], tuple[int, int], tuple[int, int]]:
         """What the engine takes: this process is always in it, as far as the others know it to be."""
         own = msgspec.structs.replace(self._own, state=self._state(snapshot))
         others = [node for node in snapshot.nodes if node.node != own.node]
-        of_brokers, of_routers = self._spec.partitions
+        of_brokers, of_routers = map(Count, self._spec.partitions)
         counts = {layer("broker"): of_brokers, layer("router"): of_routers} | dict(snapshot.counts)
         whole = Snapshot(snapshot.epoch, tuple(sorted([*others, own], key=lambda node: node.node)), counts)
-        return whole.epoch, whole.entries(MAIN), whole.partitions(MAIN)
+        return whole.epoch, whole.entries(MAIN), whole.partitions(MAIN), whole.growth(MAIN)
+
+    def _count(self, snapshot: Snapshot) -> Count:
+        """Of the layer of this process."""
+        return snapshot.counts.get(layer(self._own.role, self._own.cluster), Count(self._first_count))
 
     def _state(self, snapshot: Snapshot) -> State:
         return self._said(snapshot) or self._own.state
@@ -231,6 +264,7 @@ class Enrolment:
             "state": self._said(directory.snapshot) or "absent",
             "placement_epoch": directory.snapshot.epoch,
             "nodes": {str(node.node): node.state for node in directory.snapshot.nodes},
+            "partitions": msgspec.to_builtins(dict(directory.snapshot.counts)),
             "refused": dict(directory.refused),
         }
 
@@ -239,7 +273,8 @@ class Enrolment:
         snapshot = self._directory.snapshot
         return {
             "epoch": snapshot.epoch,
-            "partitions": dict(snapshot.counts),
+            "partitions": {of: count.partitions for of, count in snapshot.counts.items()},
+            "growth": {of: msgspec.to_builtins(count) for of, count in snapshot.counts.items() if count.growth},
             "nodes": msgspec.to_builtins(snapshot.nodes),
         }
 
@@ -260,6 +295,10 @@ class Enrolment:
             ("registry_nodes", "Nodes in the map in force", float(len(snapshot.nodes))),
             ("placement_epoch", "Maps that this process has taken, the present one included", float(snapshot.epoch)),
         ]
+
+
+def _nowhere(epoch: int, nodes: list[engine.Node], partitions: tuple[int, int], growth: tuple[int, int]) -> None:
+    """Where maps go while there is no engine."""
 
 
 @contextlib.asynccontextmanager

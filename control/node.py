@@ -167,7 +167,7 @@ def _join(server: Server, enrolment: "Enrolment", owner: Owner) -> None:
 
     server.on_ready = on_ready
     enrolment.on_registered = lambda: on_ready(server.ready)
-    enrolment.attach(server.engine.placement)
+    enrolment.attach(server.engine.placement, server.engine.settled)
 
 
 async def _hand_over(server: Server, enrolment: "Enrolment", end: asyncio.Event, stop: asyncio.Event) -> None:

@@ -9,7 +9,7 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 import structlog
@@ -29,6 +29,8 @@ ASKED_S: Final = 5.0
 """So long a connection may take."""
 
 Partition = Annotated[int, msgspec.Meta(ge=0, lt=PARTITIONS_MAX)]
+Layered = Literal["broker", "router"]
+Partitions = Annotated[int, msgspec.Meta(ge=1, le=PARTITIONS_MAX)]
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True, tag_field="ask", tag=str.lower, forbid_unknown_fields=True):
@@ -54,6 +56,27 @@ class Remove(Ask, frozen=True, kw_only=True):
     node: int
 
 
+class Provide(Ask, frozen=True, kw_only=True):
+    """Have partitions up to this number have replicas, as many as those they split. The answer names them."""
+
+    role: Layered
+    partitions: Partitions
+
+
+class Withdraw(Ask, frozen=True, kw_only=True):
+    """End the replicas of partitions from this number on. The answer names them."""
+
+    role: Layered
+    partitions: Partitions
+
+
+class Counted(Ask, frozen=True, kw_only=True):
+    """There are so many partitions from now on."""
+
+    role: Layered
+    partitions: Partitions
+
+
 class Seated(msgspec.Struct, frozen=True, kw_only=True):
     """A node of the instance. `state` is that of its process; `error` what it waits for, or fails by."""
 
@@ -74,7 +97,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     exit_code: int = 0
 
 
-Request = Look | Add | Remove
+Request = Look | Add | Remove | Provide | Withdraw | Counted
 Take = Callable[[Request], Sequence[Seated]]
 _REQUEST: Final = msgspec.json.Decoder(Request)
 _ANSWER: Final = msgspec.json.Decoder(Answer)

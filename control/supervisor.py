@@ -31,9 +31,9 @@ from control.openfiles import enough_files
 from control.options import LINKS, ClientOptions, Config, Faults, Role
 from control.ports import Ports
 from control.registry import Node, Snapshot
-from control.registry.places import PARTITIONED, layer
+from control.registry.places import PARTITIONED, Count, layer
 from control.registry.server import STATE, RegistryServer
-from control.requests import Add, Look, Remove, Request, Seated
+from control.requests import Add, Counted, Look, Provide, Remove, Request, Seated, Withdraw
 from muster import __version__, _core
 from muster.instance import start_time
 from plane.spec import Fault, Registration, Spec, secret
@@ -82,7 +82,8 @@ class Supervisor:
         self._leaving: dict[Seat, asyncio.Task[None]] = {}
         self._used = Counter(seat.role for seat in self._seats)
         """Places of a role that ever were taken: none is taken twice."""
-        self._ending = False
+        self._partitions: dict[Role, int] = {"broker": grid(config.up.brokers)[0], "router": grid(config.up.routers)[0]}
+        self._started = self._ending = False
         self._changed = asyncio.Event()
         self._write_again: asyncio.TimerHandle | None = None
         self._open = contextlib.AsyncExitStack()
@@ -98,6 +99,7 @@ class Supervisor:
             self._choose(self._seats)
             self._start(self._seats)
             await self._until_ready()
+            self._started = True
             await self._open.enter_async_context(requests.answered(self.folder.path, self.take, self._log))
         except BaseException:
             await self._end()
@@ -144,7 +146,7 @@ class Supervisor:
 
     def _place(self) -> None:
         nodes = [Node(seat.node, seat.role, *self._links[seat], seat.partition) for seat in self._seats]
-        counts = {layer("broker"): grid(self.config.up.brokers)[0], layer("router"): grid(self.config.up.routers)[0]}
+        counts = {layer(role): Count(partitions) for role, partitions in self._partitions.items()}
         self.snapshot = Snapshot(1, tuple(sorted(nodes, key=lambda node: node.node)), counts)
 
     def _asked(self, new: Sequence[Seat]) -> Iterator[tuple[dict[Seat, tuple[str, int]], Seat, str, str, int]]:
@@ -210,7 +212,8 @@ class Supervisor:
         end = self._endpoint(seat) if seat in self._clients else None
         client, public_key = (None, "") if end is None else ((end.host, end.port), end.public_key)
         name = f"{self.config.instance.name}-{seat.name}"
-        return specs.registration(self.config, self.folder, own, name, client, public_key)
+        made = specs.registration(self.config, self.folder, own, name, client, public_key)
+        return msgspec.structs.replace(made, grown=self._started)
 
     async def _until_ready(self) -> None:
         wait = READY_S + READY_EACH_S * len(self._seats)
@@ -291,17 +294,50 @@ class Supervisor:
                 self._add([seat])
             case Remove(node=node):
                 seat = self._remove(node)
+            case Provide(role=role, partitions=partitions):
+                return [self._seated(seat) for seat in self._provide(role, partitions)]
+            case Withdraw(role=role, partitions=partitions):
+                return [self._seated(seat) for seat in self._withdraw(role, partitions)]
+            case Counted(role=role, partitions=partitions):
+                self._partitions[role] = max(partitions, self._partitions[role])
+                self._place()
+                return []
         return [self._seated(seat)]
+
+    def _provide(self, role: Role, partitions: int) -> list[Seat]:
+        before = self._partitions[role]
+        if partitions not in {before, 2 * before}:
+            raise UserError(f"{role} has {before} partitions, which can be doubled, but not become {partitions}")
+        replicas = Counter(seat.partition for seat in self._staying() if seat.role == role)
+        new = [
+            self._fresh(role, partition)
+            for partition in range(before, partitions)
+            for _ in range(replicas[partition], replicas[partition - before])
+        ]
+        if new:
+            self._add(new)
+        return [seat for seat in self._staying() if seat.role == role and seat.partition >= before]
+
+    def _withdraw(self, role: Role, partitions: int) -> list[Seat]:
+        if partitions < self._partitions[role]:
+            raise UserError(f"{role} has {self._partitions[role]} partitions, and the number never falls")
+        gone = [seat for seat in self._staying() if seat.role == role and seat.partition >= partitions]
+        for seat in gone:
+            self._retire(seat)
+        return gone
+
+    def _fresh(self, role: Role, partition: int) -> Seat:
+        self._used[role] += 1
+        return Seat(role, self._used[role] - 1, partition)
 
     def _another(self, role: Role, partition: int) -> Seat:
         mine = [seat for seat in self._staying() if seat.role == role]
-        partitions = 1 + max(seat.partition for seat in mine)
+        partitions = self._partitions.get(role, 1)
         if partition >= partitions:
             raise UserError(f"{role} has no partition {partition}, the last one is {partitions - 1}")
         if role in PARTITIONED and sum(seat.partition == partition for seat in mine) >= REPLICAS_MAX:
             raise UserError(f"partition {partition} of {role} has {REPLICAS_MAX} replicas, which are the most")
-        self._used[role] += 1
-        return Seat(role, self._used[role] - 1, partition)
+        return self._fresh(role, partition)
 
     def _add(self, new: Sequence[Seat]) -> None:
         if len(self._seats) + len(new) > NODES_MAX:

@@ -17,5 +17,5 @@ def server(spec: Spec, log: structlog.typing.FilteringBoundLogger) -> Server:
     """Make the role's engine and put its placement in force. Raises `SpecError`, and `OSError` when an address is taken."""
     build = cast(Callable[[Spec], Role], import_module(ROLES[spec.role]).build)
     role = build(spec)
-    role.engine.placement(spec.placement_epoch, spec.nodes, spec.partitions)
+    role.engine.placement(spec.placement_epoch, spec.nodes, spec.partitions, spec.growth)
     return Server(role, log)

@@ -67,6 +67,8 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     nodes: list[Node]
     partitions: tuple[int, int]
     """Of brokers and of routers."""
+    growth: tuple[int, int] = (0, 0)
+    """How far brokers and routers have grown to twice as many."""
     registry: Registration | None = None
     """With it, epoch and placement come from the registry; what stands here is the least epoch and the first partitions."""
     database: Kept | None = None

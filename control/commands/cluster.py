@@ -4,10 +4,11 @@ Asks the nodes twice for rates. A node that does not answer is shown so, named o
 """
 
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from rich.table import Table
@@ -17,7 +18,7 @@ from control.commands.readings import CPU, Reading, Readings, follow, name_silen
 from control.instance import Process
 from control.layout import PARTITIONS_MAX
 from control.options import Role
-from control.registry.places import layer
+from control.registry.places import Count, Growth, layer
 
 MEMBERSHIPS_MAX: Final = 4 << 20
 """What a broker or a router takes, `ROOMS_MAX` of core/proto/src/limits.rs."""
@@ -55,8 +56,11 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
 
     layer: str
     partitions: int
+    """That rooms are spread over."""
     nodes: list[Load]
     due: list[str]
+    growth: Growth | msgspec.UnsetType = msgspec.UNSET
+    """Where one is under way."""
 
 
 async def show(config_file: Path | None, as_json: bool, watch: bool) -> int:
@@ -72,21 +76,25 @@ async def show(config_file: Path | None, as_json: bool, watch: bool) -> int:
 def arranged(processes: Sequence[Process], before: Readings, now: Readings) -> list[Layer]:
     """The layers, each with its nodes by partition."""
     found: list[Layer] = []
-    states = _states(now)
+    known = _registry(now)
+    states: Mapping[str, str] | None = None if known is None else known["nodes"]
+    counts = {} if known is None else msgspec.convert(known.get("partitions", {}), dict[str, Count])
     for role in ORDER:
         mine = sorted((each for each in processes if each.role == role), key=lambda each: (each.partition, each.node))
         nodes = [_load(process, before.get(process.node), now[process.node], states) for process in mine]
-        partitions = 1 + max(node.partition for node in nodes)
         name = layer(role) if role in {"broker", "router"} else role
-        found.append(Layer(layer=name, partitions=partitions, nodes=nodes, due=due(name, partitions, nodes)))
+        count = counts.get(name) or Count(1 + max(node.partition for node in nodes))
+        lines = due(name, count.partitions, nodes)
+        growth = count.growth or msgspec.UNSET
+        found.append(Layer(layer=name, partitions=count.partitions, nodes=nodes, due=lines, growth=growth))
     return found
 
 
-def _states(now: Readings) -> Mapping[str, str] | None:
-    """By node what the registry's map says, as one knows it who is connected, or else anybody; None without a registry."""
+def _registry(now: Readings) -> Mapping[str, Any] | None:
+    """The registry's map as one knows it who is connected, or else anybody; None without a registry."""
     maps = [reading.status["registry"] for reading in now.values() if "registry" in reading.status]
     maps.sort(key=lambda registry: registry["session"] != "connected")
-    return maps[0]["nodes"] if maps else None
+    return maps[0] if maps else None
 
 
 def _load(process: Process, before: Reading | None, now: Reading, states: Mapping[str, str] | None) -> Load:
@@ -146,14 +154,27 @@ def _print(layers: Sequence[Layer], as_json: bool, watch: bool) -> None:
         table.add_column(column, justify="right")
     for each in layers:
         for node in each.nodes:
-            partition = f"{node.partition}/{each.partitions}" if each.layer not in {"gateway", "proxy"} else ""
+            wide = each.growth.to if each.growth else each.partitions
+            partition = f"{node.partition}/{wide}" if each.layer not in {"gateway", "proxy"} else ""
             counts = ("" if count is None else f"{count:,}" for count in (node.rooms, node.memberships, node.members))
             per_s = "" if node.per_s is None else f"{node.per_s:,.0f}"
             cpu = "" if node.cpu is None else f"{node.cpu:.0%}"
             states = (node.state, str(node.registered)) if enrolled else (node.state,)
             table.add_row(each.layer, partition, node.name, *states, str(node.epoch), *counts, per_s, cpu)
     console.print(table)
+    for each in layers:
+        if each.growth:
+            console.print(_growing(each.layer, each.partitions, each.growth))
     for line in (line for each in layers for line in each.due):
         console.print(f"due: {line}")
     if not any(each.due for each in layers):
         console.print("no growth is due")
+
+
+def _growing(name: str, partitions: int, growth: Growth) -> str:
+    seconds = max(0, round(time.time() - growth.started))
+    goal = f" on the way to {growth.goal}" if growth.goal > growth.to else ""
+    of = f"{partitions} to {growth.to}" if partitions < growth.to else f"{growth.to}"
+    role = name.partition("/")[0]
+    stands = f"if it stands: muster cluster grow {role} --resume"
+    return f"grows: {name}, {of} partitions{goal}: {growth.step}, begun {seconds} s ago; {stands}"

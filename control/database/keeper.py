@@ -165,4 +165,8 @@ def opened(kept: Kept) -> Store:
 def keeper(spec: Spec, store: Store, engine: object, log: structlog.typing.FilteringBoundLogger) -> Keeper:
     """For the router of this spec."""
     assert spec.database is not None
-    return Keeper(cast(Engine, engine), store, Partition(spec.partitions[1], spec.database.partition), log)
+    count, index = spec.partitions[1], spec.database.partition
+    partition = Partition(
+        count if index < count else 2 * count, index
+    )  # of one that is there for a growth to twice as many
+    return Keeper(cast(Engine, engine), store, partition, log)

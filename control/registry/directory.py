@@ -22,6 +22,7 @@ from control.registry.places import (
     COUNT,
     PARTITIONED,
     ROOT,
+    Ack,
     Count,
     Identity,
     Node,
@@ -30,11 +31,13 @@ from control.registry.places import (
     Wrong,
     encode,
     folder,
+    is_behind,
     layer,
     read_identity,
 )
 from control.registry.tree import (
     BadVersion,
+    Check,
     Create,
     Entry,
     NodeExists,
@@ -103,6 +106,7 @@ class Directory:
         self._hurried, self._asked = asyncio.Event(), 0
         self._connected = asyncio.Event()
         self._trouble = ""
+        self._versions: Mapping[str, int] = {}
         self.sessions_lost = 0
         """So often what was registered was gone with its session."""
         self._task: asyncio.Task[None] | None = None
@@ -129,6 +133,11 @@ class Directory:
         return self._view.snapshot
 
     @property
+    def acks(self) -> Mapping[int, tuple[Ack, ...]]:
+        """What the nodes of the map acknowledge of growing layers, by their numbers."""
+        return self._view.acks
+
+    @property
     def session(self) -> Session:
         """How the connection to the registry stands."""
         return self._tree.session
@@ -152,6 +161,17 @@ class Directory:
         """Wait for the first map."""
         await self._read.wait()
         return self.snapshot
+
+    async def again(self) -> Snapshot:
+        """Wait for a map that was read after this."""
+        self._hurry()
+        await self._settled.wait()
+        return self.snapshot
+
+    def checks(self) -> list[Check]:
+        """That the nodes of the map are as they were when it was read; those of the highest partitions come first."""
+        nodes = sorted(self._view.present(), key=lambda found: (found[1].role not in PARTITIONED, -found[1].partition))
+        return [Check(f"{self._root}/{path}", self._versions[path]) for path, _ in nodes]
 
     # --- who this is ------------------------------------------------------------------------------------------------
 
@@ -233,6 +253,12 @@ class Directory:
             self._own.node = msgspec.structs.replace(self._own.node, state=state)
             self._hurry()
 
+    def acknowledge(self, acks: tuple[Ack, ...]) -> None:
+        """Say what of growing layers this process goes by."""
+        if self._own is not None and self._own.node.acks != acks:
+            self._own.node = msgspec.structs.replace(self._own.node, acks=acks)
+            self._hurry()
+
     async def settled(self) -> Node | None:
         """Wait until what was said last stands in the registry, and give it; None after `leave`."""
         await self._settled.wait()
@@ -285,12 +311,20 @@ class Directory:
         own.path = path.removeprefix(f"{self._root}/")
         self._log.info("registered", path=path, epoch=own.node.epoch)
 
+    async def _mend(self, reading: Mapping[str, Entry]) -> None:
+        """A registry that forgot how far a growth was is told by whoever knows it best."""
+        for of, count in self.snapshot.counts.items():
+            path = f"{of}/{COUNT}"
+            if path in reading and path in self._view.refused and is_behind(reading[path].data, count):
+                with contextlib.suppress(BadVersion, NoNode):
+                    await self._tree.set(f"{self._root}/{path}", encode(count), reading[path].version)
+
     async def _count(self, own: _Own, reading: Mapping[str, Entry]) -> None:
         of = layer(own.node.role, own.node.cluster)
         if f"{of}/{COUNT}" not in reading:
-            partitions = self.snapshot.counts.get(of, own.partitions)
+            count = self.snapshot.counts.get(of, Count(own.partitions))
             with contextlib.suppress(NodeExists):
-                await self._tree.create(f"{self._root}/{of}/{COUNT}", encode(Count(partitions)))
+                await self._tree.create(f"{self._root}/{of}/{COUNT}", encode(count))
 
     # --- the map ------------------------------------------------------------------------------------------------------
 
@@ -329,9 +363,11 @@ class Directory:
     async def _reconcile(self) -> None:
         asked = self._asked
         reading = await self._reading()
+        self._versions = {path: entry.version for path, entry in reading.items()}
         if self._view.take({path: entry.data for path, entry in reading.items()}, time.monotonic()):
             self._publish()
         self._read.set()
+        await self._mend(reading)
         if self._own is not None:
             await self._keep(self._own, reading)
         if asked == self._asked and (self._own is None or self._own.live):

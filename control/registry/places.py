@@ -24,7 +24,11 @@ NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 COUNT: Final = "partition_num"
 PARTITIONED: Final = frozenset({"router", "broker"})
 
+ACKS_MAX: Final = 65
+"""Layers that may grow at once: 64 clusters of brokers, and the routers."""
+
 State = Literal["init", "running", "draining"]
+Step = Literal["prepare", "switched", "final"]
 T = TypeVar("T")
 U32 = Annotated[int, msgspec.Meta(ge=1, le=(1 << 32) - 1)]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
@@ -34,6 +38,14 @@ Name = Annotated[str, msgspec.Meta(pattern=rf"^{NAME}\Z")]
 
 class Wrong(ValueError):
     """What a node of the tree holds is not what belongs there: one line."""
+
+
+class Ack(msgspec.Struct, frozen=True, array_like=True):
+    """A process goes by this record of a growing layer; `settled`: and has done what that asks of it."""
+
+    layer: Annotated[str, msgspec.Meta(max_length=80)]
+    serial: U32
+    settled: bool
 
 
 class Node(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -55,12 +67,35 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     public_key: Annotated[str, msgspec.Meta(pattern=r"^(?:[0-9a-f]{64})?\Z")] = ""
     admin: tuple[Host, Port] | None = None
     version: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    acks: Annotated[tuple[Ack, ...], msgspec.Meta(max_length=ACKS_MAX)] = ()
+    """While layers grow. No part of the map: nobody's messages go another way by them."""
 
 
-class Count(msgspec.Struct, frozen=True):
-    """How many partitions a layer has: a power of two, that only grows."""
+class Growth(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A doubling under way, and how far it is. Who coordinates it has put its name there."""
+
+    to: Annotated[int, msgspec.Meta(ge=2, le=PARTITIONS_MAX)]
+    step: Step
+    goal: Annotated[int, msgspec.Meta(ge=2, le=PARTITIONS_MAX)]
+    """Where it ends, perhaps after more doublings."""
+    coordinator: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    started: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """By the wall clock of who began it; for people."""
+
+
+class Count(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How many partitions a layer has, a power of two that only grows, and how it grows."""
 
     partitions: Annotated[int, msgspec.Meta(ge=1, le=PARTITIONS_MAX)]
+    """That rooms are spread over, or were until a growth that is not final."""
+    serial: Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)] = 0
+    """Grows with each step of each growth."""
+    growth: Growth | None = None
+
+    @property
+    def wide(self) -> int:
+        """How many partitions may have nodes."""
+        return self.partitions if self.growth is None else self.growth.to
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -76,7 +111,7 @@ class Snapshot:
 
     epoch: int = 0
     nodes: tuple[Node, ...] = ()
-    counts: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    counts: Mapping[str, Count] = field(default_factory=lambda: MappingProxyType({}))
     """How many partitions a layer has, by `layer`."""
 
     def of(self, role: Role) -> tuple[Node, ...]:
@@ -93,7 +128,27 @@ class Snapshot:
 
     def partitions(self, cluster: str = MAIN) -> tuple[int, int]:
         """Numbers of partitions of brokers and of routers."""
-        return self.counts.get(layer("broker", cluster), 1), self.counts.get(layer("router"), 1)
+        brokers, routers = self._counts(cluster)
+        return brokers.partitions, routers.partitions
+
+    def growth(self, cluster: str = MAIN) -> tuple[int, int]:
+        """How far brokers and routers have grown, as an engine takes it."""
+        brokers, routers = self._counts(cluster)
+        return grown(brokers), grown(routers)
+
+    def _counts(self, cluster: str) -> tuple[Count, Count]:
+        return self.counts.get(layer("broker", cluster), ONE), self.counts.get(layer("router"), ONE)
+
+
+ONE: Final = Count(1)
+
+
+def grown(count: Count) -> int:
+    """0 where nothing grows, 1 while it is prepared, 2 once rooms are spread over twice as many."""
+    return GROWN.get(count.growth.step, 0) if count.growth else 0
+
+
+GROWN: Final[Mapping[Step, int]] = {"prepare": 1, "switched": 2}
 
 
 # --- paths ----------------------------------------------------------------------------------------------------------
@@ -129,14 +184,45 @@ def encode(value: Node | Count | Identity) -> bytes:
     return msgspec.json.encode(value)
 
 
-def read_count(data: bytes, before: int) -> int:
-    """Read a layer's count, never less than `before`. Raises `Wrong`."""
-    partitions = _decoded(_COUNT, data).partitions
-    if partitions & (partitions - 1):
-        raise Wrong(f"{partitions} partitions are no power of two")
-    if partitions < before:
-        raise Wrong(f"{partitions} partitions where there were {before}: the number never falls")
-    return partitions
+def read_count(data: bytes, before: Count | None = None) -> Count:
+    """Read a layer's count, which never goes back behind `before`. Raises `Wrong`."""
+    count = _decoded(_COUNT, data)
+    if count.partitions & (count.partitions - 1):
+        raise Wrong(f"{count.partitions} partitions are no power of two")
+    if count.growth is not None:
+        _check_growth(count, count.growth)
+    if before is not None and count != before:
+        _check_follows(count, before)
+    return count
+
+
+def is_behind(data: bytes, known: Count) -> bool:
+    """Whether this is an earlier step than what is known."""
+    try:
+        return _decoded(_COUNT, data).serial < known.serial
+    except Wrong:
+        return False
+
+
+def _check_growth(count: Count, growth: Growth) -> None:
+    doubled = count.partitions if growth.step == "final" else 2 * count.partitions
+    if growth.to != doubled:
+        raise Wrong(f"{growth.step} of {growth.to} partitions with {count.partitions}: a growth doubles")
+    if growth.goal & (growth.goal - 1) or growth.goal < growth.to:
+        raise Wrong(f"a growth to {growth.to} partitions that ends with {growth.goal}")
+    if not count.serial:
+        raise Wrong("a growth without a serial number")
+
+
+def _check_follows(count: Count, before: Count) -> None:
+    if count.partitions < before.partitions:
+        raise Wrong(f"{count.partitions} partitions where there were {before.partitions}: the number never falls")
+    if before.growth is not None and before.growth.step != "prepare" and count.wide < before.growth.to:
+        raise Wrong(f"{count.wide} partitions after the switch to {before.growth.to}")
+    if count.serial < before.serial or (count.serial == before.serial and count.serial):
+        raise Wrong(f"serial number {count.serial} after {before.serial}")
+    if grown(before) == GROWN["switched"] and grown(count) == GROWN["prepare"] and count.wide == before.wide:
+        raise Wrong(f"the growth to {before.wide} partitions was switched already")
 
 
 def read_identity(data: bytes) -> Identity:
@@ -144,7 +230,7 @@ def read_identity(data: bytes) -> Identity:
     return _decoded(_IDENTITY, data)
 
 
-def read_node(path: str, data: bytes, partitions: Mapping[str, int]) -> Node:
+def read_node(path: str, data: bytes, counts: Mapping[str, Count]) -> Node:
     """Read a node and whether it stands where it belongs; `path` is below the root. Raises `Wrong`."""
     match = _LEAF.fullmatch(path)
     if match is None:
@@ -159,9 +245,17 @@ def read_node(path: str, data: bytes, partitions: Mapping[str, int]) -> Node:
         return node
     if node.cluster != (match["cluster"] or MAIN) or node.partition != int(match["partition"]):
         raise Wrong(f"says that it is in partition {node.partition} of {layer(node.role, node.cluster)}")
-    if node.partition >= partitions.get(match["layer"], 0):
-        raise Wrong(f"partition {node.partition} of {partitions.get(match['layer'], 0)}")
+    check_partition(node, counts)
     return node
+
+
+def check_partition(node: Node, counts: Mapping[str, Count]) -> None:
+    """Whether there is its partition. Raises `Wrong`."""
+    if node.role in PARTITIONED:
+        count = counts.get(layer(node.role, node.cluster))
+        partitions = 0 if count is None else count.wide
+        if node.partition >= partitions:
+            raise Wrong(f"partition {node.partition} of {partitions}")
 
 
 def _decoded(decoder: msgspec.json.Decoder[T], data: bytes) -> T:

@@ -10,9 +10,22 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
+import msgspec
 import structlog
 
-from control.registry.places import COUNT, PARTITIONED, Node, Snapshot, Wrong, layer, read_count, read_node
+from control.registry.places import (
+    COUNT,
+    PARTITIONED,
+    Ack,
+    Count,
+    Node,
+    Snapshot,
+    Wrong,
+    check_partition,
+    layer,
+    read_count,
+    read_node,
+)
 
 HOLD_S: Final = 10.0
 
@@ -35,7 +48,7 @@ class View:
     def __init__(self, log: structlog.typing.FilteringBoundLogger, *, hold_s: float = HOLD_S, epoch: int = 0) -> None:
         self.snapshot = Snapshot(epoch)
         self._log, self._hold_s = log, hold_s
-        self._counts: dict[str, int] = {}
+        self._counts: dict[str, Count] = {}
         self._good: dict[str, tuple[bytes, Node]] = {}
         self._present: dict[int, Node] = {}
         self._held: dict[int, _Held] = {}
@@ -74,17 +87,37 @@ class View:
         for number, held in list(self._held.items()):
             if held.until <= now:
                 del self._held[number]
-        every = {number: held.node for number, held in self._held.items()} | self._present
-        nodes = tuple(every[number] for number in sorted(every))
+        every = self._every()
+        nodes = tuple(_bare(every[number]) for number in sorted(every) if self._has_place(every[number]))
         if nodes == self.snapshot.nodes and self._counts == self.snapshot.counts:
             return False
         self.snapshot = Snapshot(self.snapshot.epoch + 1, nodes, MappingProxyType(dict(self._counts)))
+        return True
+
+    @property
+    def acks(self) -> Mapping[int, tuple[Ack, ...]]:
+        """What the nodes of the map acknowledge, by their numbers."""
+        return {number: node.acks for number, node in self._every().items() if self._has_place(node)}
+
+    def _every(self) -> dict[int, Node]:
+        return {number: held.node for number, held in self._held.items()} | self._present
+
+    def _has_place(self, node: Node) -> bool:
+        """Partitions go when their growth is given up; a node of one may be there for longer."""
+        try:
+            check_partition(node, self._counts)
+        except Wrong:
+            return False
         return True
 
     def again(self, now: float) -> None:
         """The registry was away: what is held gets its whole time, in which the others register again."""
         for number, held in self._held.items():
             self._held[number] = replace(held, until=now + self._hold_s)
+
+    def present(self) -> list[tuple[str, Node]]:
+        """The nodes of the map that the registry had when it was read last, each with its path."""
+        return [(path, node) for path, (_, node) in self._good.items() if self._present.get(node.node) == node]
 
     def claims(self, number: int) -> dict[str, Node]:
         """Who says that this is its number, by path."""
@@ -97,7 +130,7 @@ class View:
             of, _, name = path.rpartition("/")
             if name == COUNT:
                 try:
-                    self._counts[of] = read_count(data, self._counts.get(of, 0))
+                    self._counts[of] = read_count(data, self._counts.get(of))
                 except Wrong as wrong:
                     refused[path] = str(wrong)
 
@@ -132,7 +165,7 @@ class View:
                 continue
             before = self._present.get(number)
             for path, node in every:
-                if node == before:
+                if before is not None and _bare(node) == _bare(before):
                     chosen[number] = node
                 else:
                     refused[path] = f"node {number} is also at {', '.join(p for p, _ in every if p != path)}"
@@ -173,6 +206,11 @@ class View:
                 nodes=[node.node for node in kept],
                 seconds=self._hold_s,
             )
+
+
+def _bare(node: Node) -> Node:
+    """As it stands in the map."""
+    return msgspec.structs.replace(node, acks=()) if node.acks else node
 
 
 def _rivals(node: Node, best: Node) -> bool:

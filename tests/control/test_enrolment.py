@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,73 +15,11 @@ from control.enrolment import Enrolment, enrolled, tree
 from control.registry.directory import Directory
 from control.registry.memory import Memory
 from control.registry.places import Count, encode
-from plane.engine import Node as Entry
-from plane.spec import Registration, Spec, SpecError
+from plane.spec import SpecError
+from tests.control.players import Player, spec
 from tests.waiting import until
 
 LOG = structlog.get_logger()
-
-
-def spec(number: int, role: str, partition: int = 0, partitions: tuple[int, int] = (1, 1), **where: Any) -> Spec:
-    registration: dict[str, Any] = {
-        "url": "embedded",
-        "folder": "/nowhere",
-        "name": f"muster-{role}-{number}",
-        "partition": partition,
-        "client": None,
-        "public_key": "",
-        "session_ms": 2_000,
-        "auth": "none",
-        "user": "",
-        "password_file": "",
-    }
-    return Spec(
-        instance="muster",
-        role=role,  # type: ignore[arg-type]
-        node=number,
-        epoch=7,
-        bind=None,
-        link_bind=("127.0.0.1", 7_000 + number),
-        admin=("127.0.0.1", 8_000 + number),
-        placement_epoch=0,
-        nodes=[],
-        partitions=partitions,
-        registry=Registration(**registration | where),
-        key_id=1,
-        cluster_secret_file="",
-        name_key_file="",
-        server_key_file=None,
-        reset_secret_file=None,
-        token_file=None,
-        recv_buffer=0,
-        send_buffer=0,
-        arena_bytes=None,
-        payload_bytes=1200,
-        keepalive_ms=None,
-        idle_timeout_ms=None,
-        paced_namespaces=[],
-        faults=None,
-        seed=1,
-        drain_ms=0,
-        log_level="info",
-        log_format="json",
-    )
-
-
-@dataclass
-class Player:
-    """A process with an engine that only notes its maps."""
-
-    enrolment: Enrolment
-    begun: Spec
-    maps: list[tuple[int, list[Entry], tuple[int, int]]] = field(default_factory=list)
-
-    def take(self, *placement: Any) -> None:
-        self.maps.append(placement)
-
-    def states(self) -> dict[int, str]:
-        """By node, in the newest map."""
-        return {entry[0]: entry[5] for entry in self.maps[-1][1]}
 
 
 Begin = Callable[..., Any]
@@ -102,7 +39,7 @@ async def begin(memory: Memory) -> AsyncIterator[Begin]:
             await stack.enter_async_context(directory)
             made = Enrolment(spec(number, role, *arguments), directory, LOG)
             player = Player(made, await made.begin())
-            made.attach(player.take)
+            player.attach()
             if serves:
                 made.serve()
             return player
@@ -119,7 +56,7 @@ async def test_everybody_gets_the_same_map_with_itself_in_it_as_soon_as_it_begin
     await until(lambda: router.states() == broker.states() == {1: "running", 2: "running"})
     assert router.maps[-1][1:] == broker.maps[-1][1:]
     for player in (router, broker):
-        epochs = [epoch for epoch, _, _ in player.maps]
+        epochs = [epoch for epoch, *_ in player.maps]
         assert epochs == sorted(epochs)
 
 
@@ -166,7 +103,7 @@ async def test_with_the_registry_away_or_empty_the_map_in_force_stays(begin: Beg
     await until(lambda: broker.enrolment.status()["placement_epoch"] > before)
     await until(lambda: broker.enrolment.status()["state"] == "running")
     for player in (router, broker):
-        assert all({entry[0] for entry in nodes} == {1, 2} for _, nodes, _ in player.maps[count:])
+        assert all({entry[0] for entry in nodes} == {1, 2} for _, nodes, *_ in player.maps[count:])
     counts = {name: value for name, _, value in broker.enrolment.counters()}
     assert counts["registry_sessions_lost"] == 1
 

@@ -14,7 +14,7 @@ from control import instance, requests
 from control.config import load
 from control.errors import FAILURE, TRY_LATER, NotRunning, UserError
 from control.layout import NODES_MAX, REPLICAS_MAX
-from control.requests import REQUEST_MAX, SOCKET, Add, Look, Remove, Seated, answered
+from control.requests import REQUEST_MAX, SOCKET, Add, Counted, Look, Provide, Remove, Seated, Withdraw, answered
 from control.sockets import address
 from control.supervisor import Supervisor
 from tests.waiting import until
@@ -104,6 +104,32 @@ async def test_a_node_that_is_added_has_a_key_and_is_in_the_file_by_which_client
     assert len(bytes.fromhex(second.public_key)) == 32
     await ask(supervisor, Remove(node=first.node))
     await until(lambda: instance.find(supervisor.folder).gateways == [second], PATIENT_S)
+
+
+async def test_new_partitions_get_as_many_replicas_as_those_they_split_once_however_often_they_are_asked_for(
+    supervisor: Supervisor,
+) -> None:
+    before = set(names(supervisor))
+    await ask(supervisor, Add(role="broker", partition=1))
+    first = await ask(supervisor, Provide(role="broker", partitions=4))
+    assert [(each.name, each.partition) for each in first] == [("broker-3", 2), ("broker-4", 3), ("broker-5", 3)]
+    assert [each.name for each in await ask(supervisor, Provide(role="broker", partitions=4))] == [
+        each.name for each in first
+    ]
+    with pytest.raises(UserError, match="broker has 2 partitions, which can be doubled, but not become 8"):
+        await ask(supervisor, Provide(role="broker", partitions=8))
+
+    gone = await ask(supervisor, Withdraw(role="broker", partitions=2))
+    assert {each.name for each in gone} == {each.name for each in first}
+    assert await ask(supervisor, Withdraw(role="broker", partitions=2)) == []
+    await until(lambda: set(names(supervisor)) == {*before, "broker-2"}, PATIENT_S)
+
+    again = await ask(supervisor, Provide(role="broker", partitions=4))
+    assert [each.name for each in again] == ["broker-6", "broker-7", "broker-8"]
+    await ask(supervisor, Counted(role="broker", partitions=4))
+    assert supervisor.spec(supervisor._seats[0]).partitions == (4, 1)
+    with pytest.raises(UserError, match="broker has 4 partitions, and the number never falls"):
+        await ask(supervisor, Withdraw(role="broker", partitions=2))
 
 
 async def test_without_a_registry_nodes_do_not_come_and_go(tmp_path: Path) -> None:

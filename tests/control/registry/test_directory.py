@@ -10,7 +10,7 @@ import structlog
 
 from control.registry.directory import POLL_S, Directory, IdentityTaken
 from control.registry.memory import Memory, MemoryTree
-from control.registry.places import Node, Snapshot, encode, read_identity
+from control.registry.places import Ack, Count, Growth, Node, Snapshot, encode, read_identity
 from control.registry.tree import Tree, Unavailable
 from tests.control.registry.services import Service, connected
 from tests.waiting import until
@@ -201,6 +201,47 @@ async def _until_data(tree: Tree, path: str, wanted: bytes) -> None:
     async with asyncio.timeout(10):
         while (entry := await tree.get(path)) is None or entry.data != wanted:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
+
+
+async def test_what_is_acknowledged_is_read_by_all_and_kept_through_a_lost_session(
+    service: Service, open_directory: Open, make: Make
+) -> None:
+    watching = await open_directory()
+    tree = make()
+    ack = Ack("router", 3, True)
+    async with Directory(tree, LOG, poll_s=60.0, spread_s=0.01) as mine:
+        mine.announce("gateway-a", template(3, "gateway"))
+        await mine.settled()
+        await until(lambda: _epoch(watching), 20)
+        before = _epoch(watching)
+        mine.acknowledge((ack,))
+        await until(lambda: watching.acks == {3: (ack,)}, 20)
+        await service.expire(tree)
+        await until(lambda: _epoch(watching) > before, 20)
+        await until(lambda: watching.acks == {3: (ack,)}, 20)
+        mine.acknowledge(())
+        await until(lambda: watching.acks == {3: ()}, 20)
+
+
+async def test_a_growth_that_the_registry_forgot_is_written_again_by_who_knows_it_best(
+    open_directory: Open, make: Make
+) -> None:
+    gateway, tree = await open_directory(), make()
+    await connected(tree)
+    gateway.announce("gateway-a", template(3, "gateway"))
+    await gateway.settled()
+    path = "/pubsub/router/partition_num"
+    growth = Growth(2, "switched", 2, "somebody")
+    known = encode(Count(1, 2, growth))
+    await tree.create(path, known)
+    await until(lambda: gateway.snapshot.growth() == (0, 2), 20)
+    await tree.set(path, encode(Count(1, 1, Growth(2, "prepare", 2, "somebody"))))
+    await _until_data(tree, path, known)
+    await tree.set(path, b'{"partitions":1}')
+    await _until_data(tree, path, known)
+    await tree.set(path, b"nonsense")
+    await until(lambda: "malformed" in gateway.refused.get("router/partition_num", ""), 20)
+    assert gateway.snapshot.growth() == (0, 2)
 
 
 async def test_a_process_whose_identity_a_later_one_has_leaves(open_directory: Open) -> None:

@@ -7,7 +7,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from control.registry.places import VALUE_MAX, Node, encode
+from control.registry.places import VALUE_MAX, Ack, Node, encode
 from control.registry.view import HOLD_S, View
 
 COUNTS = {"router/partition_num": b'{"partitions": 1}', "broker/main/partition_num": b'{"partitions": 2}'}
@@ -138,6 +138,92 @@ def test_a_count_is_a_power_of_two_that_never_falls(view: View, lines: list[Any]
     assert not view.take(reading(broker(2, 1)) | {"broker/main/partition_num": forged}, 1.0)
     assert view.snapshot is good
     assert cause in lines[0]["cause"]
+
+
+PREPARED = b'{"partitions":2,"serial":4,"growth":{"to":4,"step":"prepare","goal":8,"coordinator":"a"}}'
+SWITCHED = PREPARED.replace(b"prepare", b"switched").replace(b'"serial":4', b'"serial":5')
+FINAL = b'{"partitions":4,"serial":6,"growth":{"to":4,"step":"final","goal":8,"coordinator":"a"}}'
+GROWN = b'{"partitions":4,"serial":7}'
+NEXT = b'{"partitions":4,"serial":8,"growth":{"to":8,"step":"prepare","goal":8,"coordinator":"b"}}'
+RECORD = "broker/main/partition_num"
+
+
+def growing(record: bytes, *nodes: Node) -> dict[str, bytes]:
+    return reading(*nodes) | {RECORD: record}
+
+
+def test_a_growth_goes_step_by_step_or_several_at_once_and_its_nodes_are_in_the_map(view: View) -> None:
+    every = (COUNTS[RECORD], PREPARED, SWITCHED, FINAL, GROWN, NEXT)
+    steps = [((2, 1), (0, 0)), ((2, 1), (1, 0)), ((2, 1), (2, 0)), ((4, 1), (0, 0)), ((4, 1), (0, 0)), ((4, 1), (1, 0))]
+    nodes = broker(2), broker(3, 3)
+    for record, step in zip(every, steps, strict=True):
+        assert view.take(growing(record, *nodes), 0.0)
+        assert (view.snapshot.partitions(), view.snapshot.growth()) == step
+        assert numbers(view) == ([2] if record == every[0] else [2, 3])
+    for first in range(len(every)):
+        for second in range(first + 1, len(every)):
+            late = View(structlog.get_logger())
+            late.take(growing(every[first], *nodes), 0.0)
+            assert late.take(growing(every[second], *nodes), 1.0)
+            assert (late.snapshot.partitions(), late.snapshot.growth()) == steps[second]
+            assert not late.refused
+
+
+def test_partitions_of_a_growth_that_was_given_up_go_and_come_with_the_next_one(view: View) -> None:
+    nodes = broker(2), broker(3, 3)
+    view.take(growing(PREPARED, *nodes), 0.0)
+    assert numbers(view) == [2, 3]
+    assert view.take(growing(b'{"partitions":2,"serial":5}', *nodes), 1.0)
+    assert (numbers(view), view.snapshot.growth()) == ([2], (0, 0))
+    assert view.take(growing(PREPARED.replace(b'"serial":4', b'"serial":6'), *nodes), 2.0)
+    assert numbers(view) == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("before", "forged", "cause"),
+    [
+        (COUNTS[RECORD], PREPARED.replace(b'"to":4', b'"to":8'), "a growth doubles"),
+        (COUNTS[RECORD], PREPARED.replace(b'"to":4', b'"to":3'), "a growth doubles"),
+        (COUNTS[RECORD], PREPARED.replace(b'"goal":8', b'"goal":6'), "that ends with 6"),
+        (COUNTS[RECORD], PREPARED.replace(b'"goal":8', b'"goal":2'), "that ends with 2"),
+        (COUNTS[RECORD], PREPARED.replace(b"prepare", b"dance"), "Invalid enum value"),
+        (COUNTS[RECORD], PREPARED.replace(b'"serial":4', b'"serial":-4'), ">= 0"),
+        (COUNTS[RECORD], PREPARED.replace(b'"serial":4,', b""), "without a serial number"),
+        (COUNTS[RECORD], PREPARED.replace(b'"coordinator":"a"', b'"coordinator":""'), "length >= 1"),
+        (COUNTS[RECORD], PREPARED.replace(b'"growth":{', b'"growth":[{'), "got `array`"),
+        (COUNTS[RECORD], FINAL.replace(b'"to":4', b'"to":8'), "a growth doubles"),
+        (PREPARED, COUNTS[RECORD], "serial number 0 after 4"),
+        (PREPARED, PREPARED.replace(b'"a"', b'"b"'), "serial number 4 after 4"),
+        (SWITCHED, PREPARED, "serial number 4 after 5"),
+        (SWITCHED, PREPARED.replace(b'"serial":4', b'"serial":9'), "was switched already"),
+        (SWITCHED, b'{"partitions":2,"serial":9}', "2 partitions after the switch to 4"),
+        (FINAL, SWITCHED.replace(b'"serial":5', b'"serial":9'), "the number never falls"),
+        (FINAL, PREPARED.replace(b'"serial":4', b'"serial":9'), "the number never falls"),
+        (GROWN, b'{"partitions":4}', "serial number 0 after 7"),
+        (GROWN, b'{"partitions":2,"serial":9}', "the number never falls"),
+    ],
+)
+def test_a_growth_that_cannot_be_is_said_and_the_last_good_map_stays(
+    view: View, lines: list[Any], before: bytes, forged: bytes, cause: str
+) -> None:
+    view.take(growing(before, broker(2, 1)), 0.0)
+    good = view.snapshot
+    for now in (1.0, 2.0):
+        assert not view.take(growing(forged, broker(2, 1)), now)
+    assert view.snapshot is good
+    assert cause in view.refused[RECORD]
+    assert view.refusals == len(lines) == 1
+    assert not view.take(growing(before, broker(2, 1)), 3.0)
+    assert view.refused == {}
+
+
+def test_acknowledgements_are_known_and_no_part_of_the_map(view: View) -> None:
+    view.take(growing(PREPARED, broker(2, 1), broker(3, 3)), 0.0)
+    assert view.acks == {2: (), 3: ()}
+    ack = Ack("broker/main", 4, True)
+    assert not view.take(growing(PREPARED, broker(2, 1, acks=(ack,)), broker(3, 3)), 1.0)
+    assert view.acks == {2: (ack,), 3: ()}
+    assert view.snapshot.nodes == (broker(2, 1), broker(3, 3))
 
 
 def test_a_count_that_is_gone_stays_known(view: View) -> None:

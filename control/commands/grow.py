@@ -1,0 +1,215 @@
+"""`muster cluster grow`: doubles the partitions of a layer. The command itself coordinates; another one may go on with it.
+
+Nodes of an instance of `muster up` are started by its supervisor, those of `muster serve` by whoever runs their hosts.
+"""
+
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import structlog
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
+from control import config, instance, requests
+from control.enrolment import tree
+from control.errors import TRY_LATER, UNAVAILABLE, NotRunning, UserError
+from control.growth import Coordinator, Hosts, Report
+from control.registry import Directory
+from control.registry.places import layer
+from control.registry.tree import Tree
+from control.requests import Counted, Layered, Look, Provide, Withdraw
+from control.specs import absolute
+from plane.spec import Registration, SpecError
+
+REGISTRY_S: Final = 10.0
+"""So long the registry has to answer at the beginning."""
+LOOK_S: Final = 0.2
+NAMED_MAX: Final = 3
+"""So many of those who are waited for are named."""
+STEPS: Final = ("prepare", "switched", "final")
+
+
+async def grow(
+    config_file: Path | None,
+    role: Layered,
+    to: int | None,
+    *,
+    resume: bool,
+    grace_s: float,
+    wait_s: float,
+    as_json: bool,
+) -> int:
+    """Double until there are `to` partitions. Raises `UserError`; 75 where a signal ended this in the midst."""
+    async with _coordinator(config_file, role, grace_s, wait_s) as (coordinator, hosts):
+        with shown() as coordinator.tell:
+            partitions = await coordinator.grow(to, resume=resume)
+        if isinstance(hosts, Supervised):
+            print(f'muster: the next muster up wants as many: up.{role}s = "{partitions}x…"', file=sys.stderr)
+        _say(role, partitions, as_json)
+        return 0
+    return _left(role)
+
+
+async def abort(config_file: Path | None, role: Layered, wait_s: float, as_json: bool) -> int:
+    """Undo what is only prepared, and wait until the nodes are gone that were started for it. Raises `UserError`."""
+    async with _coordinator(config_file, role, 0.0, wait_s) as (coordinator, hosts):
+        partitions = await coordinator.abort()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while hosts.beyond(partitions):  # noqa: ASYNC110 - it happens in another process
+                    await asyncio.sleep(LOOK_S)
+        _say(role, partitions, as_json)
+        return 0
+    return _left(role)
+
+
+def _say(role: Layered, partitions: int, as_json: bool) -> None:
+    of = layer(role)
+    said = msgspec.json.encode({"layer": of, "partitions": partitions}).decode()
+    print(said if as_json else f"{of} has {partitions} partition{'' if partitions == 1 else 's'}")
+
+
+def _left(role: Layered) -> int:
+    print(
+        f"muster: left as it is; muster cluster show says how far, muster cluster grow {role} --resume", file=sys.stderr
+    )
+    return TRY_LATER
+
+
+class Supervised(Hosts):
+    """The supervisor of a running `muster up`."""
+
+    def __init__(self, folder: Path, role: Layered) -> None:
+        self._folder, self._role = folder, role
+
+    def provide(self, partitions: int) -> Mapping[int, str]:
+        found = requests.ask(self._folder, Provide(role=self._role, partitions=partitions))
+        return {each.node: each.name for each in found}
+
+    def withdraw(self, partitions: int) -> None:
+        requests.ask(self._folder, Withdraw(role=self._role, partitions=partitions))
+
+    def counted(self, partitions: int) -> None:
+        requests.ask(self._folder, Counted(role=self._role, partitions=partitions))
+
+    def beyond(self, partitions: int) -> bool:
+        """Whether nodes of partitions from this number on are still there."""
+        found = requests.ask(self._folder, Look())
+        return any(each.role == self._role and each.partition >= partitions for each in found)
+
+
+class Elsewhere(Hosts):
+    """Hosts of `muster serve`: somebody else starts and ends their nodes."""
+
+    def provide(self, partitions: int) -> Mapping[int, str]:
+        return {}
+
+    def withdraw(self, partitions: int) -> None:
+        pass
+
+    def counted(self, partitions: int) -> None:
+        pass
+
+    def beyond(self, partitions: int) -> bool:
+        """Nobody is waited for."""
+        return False
+
+
+@contextlib.asynccontextmanager
+async def _coordinator(
+    config_file: Path | None, role: Layered, grace_s: float, wait_s: float
+) -> AsyncIterator[tuple[Coordinator, Supervised | Elsewhere]]:
+    """With the registry of the instance that runs here, or of the configuration. A signal ends the block."""
+    where, hosts = _found(config_file, role)
+    opened = _tree(where)
+    log = structlog.wrap_logger(
+        structlog.PrintLogger(sys.stderr), wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR)
+    )
+    with contextlib.suppress(asyncio.CancelledError):
+        async with Directory(opened, log) as directory:
+            try:
+                async with asyncio.timeout(REGISTRY_S):
+                    await directory.known()
+            except TimeoutError:
+                raise UserError(f"the registry {where.url} does not answer", UNAVAILABLE) from None
+            yield Coordinator(opened, directory, role, hosts, grace_s=grace_s, patience_s=wait_s), hosts
+
+
+def _tree(where: Registration) -> Tree:
+    try:
+        return tree(where)
+    except SpecError as error:
+        raise UserError(str(error)) from None
+
+
+def _found(config_file: Path | None, role: Layered) -> tuple[Registration, Supervised | Elsewhere]:
+    settings = config.load(config_file).config
+    place, registry = instance.folder(settings), settings.registry
+    hosts: Supervised | Elsewhere = Supervised(place.path, role)
+    try:
+        url = instance.find(place).registry or ""
+    except NotRunning:
+        if not registry.url.startswith("zk://"):
+            raise
+        url, hosts = registry.url, Elsewhere()
+    if not url:
+        raise UserError("without a registry partitions cannot grow: muster up --registry embedded")
+    return Registration(
+        url=url,
+        folder=str(place.path),
+        name="",
+        partition=0,
+        client=None,
+        public_key="",
+        session_ms=registry.session_ms,
+        auth=registry.auth,
+        user=registry.user,
+        password_file=absolute(registry.password_file),
+    ), hosts
+
+
+@contextlib.contextmanager
+def shown() -> Iterator[Callable[[Report], None]]:
+    """Who is told of every step: a bar for eyes, else a line for each change, on stderr."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield Lines()
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[waits]}"))
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=len(STEPS), waits="")
+
+        def tell(report: Report) -> None:
+            done = STEPS.index(report.step)
+            bar.update(task, description=_step(report), completed=done, waits=_waits(report))
+
+        yield tell
+
+
+class Lines:
+    """Says what changed."""
+
+    def __init__(self) -> None:
+        self._said = ""
+
+    def __call__(self, report: Report) -> None:
+        line = f"{report.layer}: {_step(report)}{_waits(report)}"
+        if line != self._said:
+            print(line, file=sys.stderr, flush=True)
+        self._said = line
+
+
+def _step(report: Report) -> str:
+    return f"to {report.to} partitions: {report.step}"
+
+
+def _waits(report: Report) -> str:
+    named = ", ".join(report.waits[:NAMED_MAX])
+    more = len(report.waits) - NAMED_MAX
+    return "" if not named else f", waits for {named}" + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,79 @@
+"""Processes in the registry without their engines: what each says, and the maps that it is given."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from control.enrolment import Enrolment
+from plane.engine import Node as Entry
+from plane.spec import Registration, Spec
+
+
+def spec(number: int, role: str, partition: int = 0, partitions: tuple[int, int] = (1, 1), **where: Any) -> Spec:
+    registration: dict[str, Any] = {
+        "url": "embedded",
+        "folder": "/nowhere",
+        "name": f"muster-{role}-{number}",
+        "partition": partition,
+        "client": None,
+        "public_key": "",
+        "session_ms": 2_000,
+        "auth": "none",
+        "user": "",
+        "password_file": "",
+    }
+    return Spec(
+        instance="muster",
+        role=role,  # type: ignore[arg-type]
+        node=number,
+        epoch=7,
+        bind=None,
+        link_bind=("127.0.0.1", 7_000 + number),
+        admin=("127.0.0.1", 8_000 + number),
+        placement_epoch=0,
+        nodes=[],
+        partitions=partitions,
+        registry=Registration(**registration | where),
+        key_id=1,
+        cluster_secret_file="",
+        name_key_file="",
+        server_key_file=None,
+        reset_secret_file=None,
+        token_file=None,
+        recv_buffer=0,
+        send_buffer=0,
+        arena_bytes=None,
+        payload_bytes=1200,
+        keepalive_ms=None,
+        idle_timeout_ms=None,
+        paced_namespaces=[],
+        faults=None,
+        seed=1,
+        drain_ms=0,
+        log_level="info",
+        log_format="json",
+    )
+
+
+@dataclass
+class Player:
+    """A process with an engine that only notes its maps."""
+
+    enrolment: Enrolment
+    begun: Spec
+    maps: list[tuple[int, list[Entry], tuple[int, int], tuple[int, int]]] = field(default_factory=list)
+    settled: Callable[[], bool] = lambda: True
+
+    def take(self, *placement: Any) -> None:
+        self.maps.append(placement)
+
+    def states(self) -> dict[int, str]:
+        """By node, in the newest map."""
+        return {entry[0]: entry[5] for entry in self.maps[-1][1]}
+
+    def attach(self) -> None:
+        """Have the engine that there is none of take every map."""
+        self.enrolment.attach(self.take, self._settled)
+
+    def _settled(self) -> bool:
+        return self.settled()

@@ -1,0 +1,443 @@
+"""A layer doubles: whoever coordinates it, wherever that one is interrupted, and nobody is passed over."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import structlog
+
+from control.enrolment import Enrolment
+from control.errors import UserError
+from control.growth import Coordinator, Report
+from control.options import Role
+from control.registry.directory import Directory
+from control.registry.memory import Memory, MemoryTree
+from control.registry.places import Count, Node, read_count
+from control.registry.tree import Check, Operation, Result, Unavailable
+from plane.spec import SpecError
+from tests.control.players import Player, spec
+from tests.waiting import until
+
+LOG = structlog.get_logger()
+RECORD = "/pubsub/broker/main/partition_num"
+PATIENT_S = 20.0
+
+
+def directory(tree: MemoryTree) -> Directory:
+    return Directory(tree, LOG, spread_s=0.005, poll_s=60.0, hold_s=0.3)
+
+
+@dataclass
+class Fleet:
+    """Everybody who is registered, and who starts and ends them: a `Hosts`."""
+
+    memory: Memory
+    role: Role = "broker"
+    count: int = 1
+    starts: bool = True
+    """Nodes that are asked for are started."""
+    players: dict[int, Player] = field(default_factory=dict)
+    trees: dict[int, MemoryTree] = field(default_factory=dict)
+    _ends: dict[int, contextlib.AsyncExitStack] = field(default_factory=dict)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+
+    async def begin(self, number: int, role: str, partition: int = 0) -> Player:
+        """One more process."""
+        async with contextlib.AsyncExitStack() as stack:
+            tree = self.memory.tree()
+            opened = await stack.enter_async_context(directory(tree))
+            made = Enrolment(spec(number, role, partition, (1, 1), grown=True), opened, LOG)
+            player = Player(made, await made.begin())
+            player.attach()
+            made.serve()
+            self.players[number], self.trees[number], self._ends[number] = player, tree, stack.pop_all()
+        return player
+
+    async def end(self, number: int) -> None:
+        """It is gone, in order."""
+        player = self.players[number]
+        await player.enrolment.leave()
+        player.enrolment.detach()
+        await self._ends.pop(number).aclose()
+        del self.players[number]
+
+    async def close(self) -> None:
+        """All are gone."""
+        await asyncio.gather(*self._tasks)
+        for number in list(self.players):
+            self.players.pop(number).enrolment.detach()
+            await self._ends.pop(number).aclose()
+
+    def provide(self, partitions: int) -> Mapping[int, str]:
+        new = {100 + partition: partition for partition in range(self.count, partitions)}
+        if not self.starts:
+            return {}
+        for number, partition in new.items():
+            self._loop.call_soon_threadsafe(self._soon, number, partition)
+        return {number: f"{self.role}-{partition}" for number, partition in new.items()}
+
+    def withdraw(self, partitions: int) -> None:
+        for number in [number for number in self.players if number >= 100 + partitions]:
+            self._task(self.end(number))
+
+    def counted(self, partitions: int) -> None:
+        self.count = partitions
+
+    def _soon(self, number: int, partition: int) -> None:
+        if number not in self.players:
+            self._task(self._begun(number, partition))
+
+    async def _begun(self, number: int, partition: int) -> None:
+        with contextlib.suppress(SpecError):  # its partition was given up meanwhile
+            await self.begin(number, self.role, partition)
+
+    def _task(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def hold(self, number: int, *steps: str) -> None:
+        """This one does not settle at these steps; at none of them, it does."""
+        self.players[number].settled = lambda: self.step() not in steps
+
+    # --- what it looks like ---------------------------------------------------------------------------------------------
+
+    def record(self) -> Count:
+        """What the registry says; of one partition where it has nothing."""
+        entry = self.memory.store.get(RECORD)
+        return Count(1) if entry is None else read_count(entry.data)
+
+    def step(self) -> str:
+        """Of the growth under way."""
+        growth = self.record().growth
+        return growth.step if growth else "none"
+
+    def agrees(self, partitions: int) -> bool:
+        """Whether every engine has the map of so many partitions, with nothing growing."""
+        of_role = self.role == "router"
+        return all(
+            (player.maps[-1][2][of_role], player.maps[-1][3][of_role]) == (partitions, 0)
+            for player in self.players.values()
+        )
+
+
+@pytest.fixture
+async def fleet() -> AsyncIterator[Fleet]:
+    """One of each role."""
+    made = Fleet(Memory())
+    for number, role in enumerate(("router", "broker", "gateway", "proxy"), 1):
+        await made.begin(number, role)
+    await until(lambda: all(len(player.states()) == 4 for player in made.players.values()))
+    yield made
+    await made.close()
+
+
+Make = Callable[..., Coordinator]
+
+
+@pytest.fixture
+async def make(fleet: Fleet) -> AsyncIterator[Make]:
+    """Makes coordinators, each with a tree of its own."""
+    async with contextlib.AsyncExitStack() as stack:
+        made = [
+            (tree, await stack.enter_async_context(directory(tree)))
+            for tree in [Fallible(fleet.memory) for _ in "1234"]
+        ]
+
+        def coordinator(**options: Any) -> Coordinator:
+            tree, opened = made.pop()
+            tree.before = options.pop("before", tree.before)
+            tree.lost_answers = options.pop("lost_answers", 0)
+            tell = options.pop("tell", lambda report: None)
+            chosen = {"grace_s": 0.05, "patience_s": PATIENT_S, "look_s": 0.01} | options
+            made_one = Coordinator(tree, opened, fleet.role, fleet, **chosen)
+            made_one.tell = tell
+            return made_one
+
+        yield coordinator
+
+
+class Fallible(MemoryTree):
+    """Loses answers; has something done before a write that rests on others."""
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__(memory)
+        self.lost_answers = 0
+        self.before: Callable[[], None] = lambda: None
+
+    async def transaction(self, operations: Sequence[Operation]) -> list[Result]:
+        if any(isinstance(each, Check) for each in operations):
+            self.before()
+        done = await super().transaction(operations)
+        if self.lost_answers:
+            self.lost_answers -= 1
+            raise Unavailable("the answer was lost")
+        return done
+
+
+def steps(player: Player, router: bool = False) -> list[tuple[int, int]]:
+    """Numbers of partitions and growths that an engine was given, one after the other."""
+    seen: list[tuple[int, int]] = []
+    for _, _, partitions, growth in player.maps:
+        if not seen or seen[-1] != (partitions[router], growth[router]):
+            seen.append((partitions[router], growth[router]))
+    return seen
+
+
+EVERY = [(1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 2), (4, 0)]
+
+
+@pytest.mark.parametrize("role", ["broker", "router"])
+async def test_everybody_goes_through_every_step_of_every_doubling(fleet: Fleet, make: Make, role: Role) -> None:
+    fleet.role = role
+    old = dict(fleet.players)
+    reports: list[Report] = []
+    assert await make(tell=reports.append).grow(4) == 4
+    await until(lambda: fleet.agrees(4))
+    assert [steps(player, role == "router") for player in old.values()] == [EVERY] * 4
+    assert all(player.maps[-1][2:] == (((1, 4) if role == "router" else (4, 1)), (0, 0)) for player in old.values())
+    assert set(fleet.players) == {1, 2, 3, 4, 101, 102, 103}
+    seen = [(report.partitions, report.to, report.step) for report in reports]
+    assert sorted(set(seen), key=seen.index) == [
+        (1, 2, "prepare"),
+        (1, 2, "switched"),
+        (2, 2, "final"),
+        (2, 4, "prepare"),
+        (2, 4, "switched"),
+        (4, 4, "final"),
+    ]
+    assert fleet.count == 4
+    entries = [node for node in old[3].enrolment._directory.snapshot.nodes if node.acks]
+    assert entries == [], "acknowledgements are no part of the map"
+
+
+async def test_what_is_so_already_is_a_success_and_less_is_refused(fleet: Fleet, make: Make) -> None:
+    assert await make().grow(1) == 1
+    assert await make().grow(2) == 2
+    assert await make().grow(2) == 2
+    with pytest.raises(UserError, match="broker/main has 2 partitions, and the number never falls"):
+        await make().grow(1)
+
+
+# --- interrupted ------------------------------------------------------------------------------------------------------
+
+
+async def interrupted(fleet: Fleet, coordinator: Coordinator, step: str) -> None:
+    """Have a coordinator get so far and no further, held up by the gateway, and die."""
+    fleet.hold(3, step)
+    growing = asyncio.ensure_future(coordinator.grow(2))
+    await until(lambda: fleet.step() == step)
+    growing.cancel()
+    await asyncio.gather(growing, return_exceptions=True)
+
+
+@pytest.mark.parametrize("step", ["prepare", "switched", "final"])
+async def test_another_one_finishes_what_was_interrupted(fleet: Fleet, make: Make, step: str) -> None:
+    await interrupted(fleet, make(), step)
+    assert fleet.step() == step
+    with pytest.raises(UserError, match=rf"a growth to 2 partitions is under way \({step}\): --resume goes on with it"):
+        await make().grow(2)
+    fleet.hold(3)
+    assert await make().grow(None, resume=True) == 2
+    await until(lambda: fleet.agrees(2))
+    assert fleet.step() == "none"
+    assert [steps(fleet.players[number]) for number in (1, 2, 3, 4)] == [EVERY[:4]] * 4
+
+
+async def test_what_is_resumed_may_go_further_and_never_less_far(fleet: Fleet, make: Make) -> None:
+    await interrupted(fleet, make(), "prepare")
+    fleet.hold(3)
+    assert await make().grow(4, resume=True) == 4
+    assert await make().grow(None, resume=True) == 4, "nothing is under way"
+
+
+async def test_of_two_coordinators_one_is_fenced_and_the_other_finishes(fleet: Fleet, make: Make) -> None:
+    fleet.hold(3, "prepare", "switched", "final")
+    first = asyncio.create_task(make().grow(2))
+    await until(lambda: fleet.step() == "prepare")
+    second = asyncio.create_task(make().grow(None, resume=True))
+    with pytest.raises(UserError, match="another muster cluster grow goes on with it"):
+        await first
+    assert not second.done()
+    fleet.hold(3)
+    assert await second == 2
+    assert fleet.agrees(2)
+
+
+async def test_one_that_stood_still_can_write_nothing_over_what_came_meanwhile(fleet: Fleet, make: Make) -> None:
+    """It looked, all were ready; before it wrote somebody else took over."""
+    other = make()
+    went: list[asyncio.Task[int]] = []
+
+    def overtaken() -> None:
+        if not went:
+            went.append(asyncio.ensure_future(other.grow(None, resume=True)))
+
+    stale = make(before=overtaken)
+    stale._write = _late(stale)  # type: ignore[method-assign]
+    with pytest.raises(UserError, match="another muster cluster grow goes on with it"):
+        await stale.grow(2)
+    assert await went[0] == 2
+    await until(lambda: fleet.agrees(2))
+
+
+def _late(coordinator: Coordinator) -> Any:
+    """Its checked writes wait until somebody else has written."""
+    write, tree = coordinator._write, coordinator._tree
+    assert isinstance(tree, Fallible)
+
+    async def late(before: Count, version: int, after: Count, *, checked: bool = False) -> bool:
+        if checked:
+            tree.before()
+            tree.before = lambda: None
+            async with asyncio.timeout(PATIENT_S):
+                while (entry := await tree.get(RECORD)) is None or entry.version == version:  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+        return await write(before, version, after, checked=checked)
+
+    return late
+
+
+# --- given up ---------------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_only_prepared_can_be_undone_and_begun_again(fleet: Fleet, make: Make) -> None:
+    fleet.hold(3, "prepare", "switched", "final")
+    first = asyncio.create_task(make().grow(2))
+    await until(lambda: fleet.step() == "prepare" and 101 in fleet.players and fleet.players[101].enrolment.registered)
+    assert await make().abort() == 1
+    with pytest.raises(UserError, match="the growth to 2 partitions was given up meanwhile"):
+        await first
+    await until(lambda: 101 not in fleet.players)
+    await until(lambda: fleet.agrees(1))
+    assert all(set(player.states()) == {1, 2, 3, 4} for player in fleet.players.values())
+    fleet.hold(3)
+    assert await make().grow(2) == 2
+    await until(lambda: fleet.agrees(2))
+    assert steps(fleet.players[2]) == [(1, 0), (1, 1), (1, 0), (1, 1), (1, 2), (2, 0)]
+
+
+@pytest.mark.parametrize("step", ["switched", "final"])
+async def test_what_is_switched_can_only_be_finished(fleet: Fleet, make: Make, step: str) -> None:
+    await interrupted(fleet, make(), step)
+    with pytest.raises(UserError, match=rf"\({step}\): too late to undo it, --resume finishes it"):
+        await make().abort()
+    fleet.hold(3)
+    assert await make().grow(None, resume=True) == 2
+
+
+async def test_where_nothing_is_under_way_there_is_nothing_to_undo(fleet: Fleet, make: Make) -> None:
+    assert await make().abort() == 1
+    assert await make().grow(2) == 2
+    assert await make().abort() == 2
+    await until(lambda: fleet.agrees(2))
+
+
+# --- nobody is passed over --------------------------------------------------------------------------------------------
+
+
+async def test_who_is_registered_and_does_not_hear_holds_it_up_and_is_named_until_it_is_gone(
+    fleet: Fleet, make: Make
+) -> None:
+    deaf = fleet.memory.tree()
+    reports: list[Report] = []
+    async with directory(deaf) as opened:
+        opened.announce("gateway-9", Node(9, "gateway", "127.0.0.1", 7_009))
+        await until(lambda: 9 in fleet.players[1].states())
+        with pytest.raises(
+            UserError,
+            match=r"a growth to 2 partitions is under way \(prepare\) waits after 0\.5 s for gateway 9 to hear of it",
+        ):
+            await make(patience_s=0.5).grow(2)
+        growing = asyncio.create_task(make(tell=reports.append).grow(None, resume=True))
+        await until(lambda: reports and reports[-1].waits == ("gateway 9 to hear of it",))
+    assert await growing == 2, "its session is over"
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+async def test_whoever_has_not_settled_is_waited_for_at_every_step(fleet: Fleet, make: Make, number: int) -> None:
+    reports: list[Report] = []
+    waits = (f"{fleet.players[number].begun.role} {number} to settle",)
+    fleet.hold(number, "prepare", "switched", "final")
+    growing = asyncio.create_task(make(tell=reports.append).grow(2))
+    for step, *rest in (("prepare", "switched", "final"), ("switched", "final"), ("final",)):
+        await until(lambda: reports and (reports[-1].step, reports[-1].waits) == (step, waits))  # noqa: B023
+        assert fleet.step() == step
+        fleet.hold(number, *rest)
+    assert await growing == 2
+
+
+async def test_where_others_start_nodes_partitions_without_a_replica_are_named(fleet: Fleet, make: Make) -> None:
+    fleet.starts = False
+    reports: list[Report] = []
+    growing = asyncio.create_task(make(tell=reports.append).grow(4))
+    await until(lambda: reports and reports[-1].waits == ("a replica of partition 1",))
+    await fleet.begin(6, "broker", 1)
+    await until(lambda: reports[-1].waits == ("a replica of partition 2", "a replica of partition 3"))
+    await fleet.begin(14, "broker", 3)
+    await until(lambda: reports[-1].waits == ("a replica of partition 2",))
+    await fleet.begin(10, "broker", 2)
+    assert await growing == 4
+
+
+async def test_a_replica_that_dies_before_the_switch_is_written_prevents_it(fleet: Fleet, make: Make) -> None:
+    """Hole H15: all ran when the coordinator looked."""
+    died: list[str] = []
+
+    def dies() -> None:
+        if not died:
+            died.append(fleet.step())
+            fleet.memory.store.end(fleet.trees[101]._id)
+
+    assert await make(before=dies).grow(2) == 2
+    assert died == ["prepare"]
+    serials = fleet.record().serial
+    assert serials == 4, "each step was written once"
+
+
+# --- the registry -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", ["prepare", "switched", "final"])
+@pytest.mark.parametrize("wiped", [False, True])
+async def test_a_registry_that_is_away_or_forgets_everything_only_delays(
+    fleet: Fleet, make: Make, step: str, wiped: bool
+) -> None:
+    fleet.hold(3, step)
+    growing = asyncio.create_task(make().grow(2))
+    await until(lambda: fleet.step() == step and 101 in fleet.players)
+    if wiped:
+        fleet.memory.wipe()
+        await until(lambda: fleet.memory.store.get(RECORD), PATIENT_S)
+    else:
+        fleet.memory.stop()
+        await asyncio.sleep(0)
+        fleet.memory.start()
+    fleet.hold(3)
+    assert await asyncio.wait_for(growing, PATIENT_S) == 2
+    await until(lambda: fleet.agrees(2))
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3, 4])
+async def test_a_step_whose_answer_was_lost_is_found_done(
+    fleet: Fleet, make: Make, lost: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("control.growth.AGAIN_S", 0.01)
+    assert await make(lost_answers=lost).grow(2) == 2
+    assert fleet.record() == Count(2, serial=4)
+
+
+async def test_a_record_that_is_missing_or_nonsense_is_said_in_a_line(fleet: Fleet, make: Make) -> None:
+    await fleet.memory.trees[0].set(RECORD, b"nonsense")
+    with pytest.raises(UserError, match=f"{RECORD}: JSON is malformed"):
+        await make().grow(2)
+    fleet.role = "router"
+    await fleet.memory.trees[0].delete("/pubsub/router/partition_num")
+    nobody = make()
+    nobody._path = "/pubsub/broker/other/partition_num"
+    with pytest.raises(UserError, match="no router has ever registered there"):
+        await nobody.grow(2)
