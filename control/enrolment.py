@@ -15,7 +15,7 @@ import structlog
 
 from control.registry import Directory, Node, Snapshot
 from control.registry.directory import SPREAD_S, IdentityTaken
-from control.registry.places import MAIN, PARTITIONED, Ack, Count, State, layer
+from control.registry.places import GROWN, MAIN, PARTITIONED, Ack, Count, State, grown, layer
 from control.registry.tree import Tree, TreeError
 from muster import __version__
 from plane import engine
@@ -109,8 +109,9 @@ class Enrolment:
         if spec.role in PARTITIONED:
             of, mine = layer(spec.role), self._first_count
             count = snapshot.counts.get(of, Count(mine))
-            known = f"registry {where.url}: {of} has {count.partitions} partitions"
-            if mine not in {count.partitions, count.wide} and not where.grown:
+            least = count.wide if grown(count) == GROWN["switched"] else count.partitions  # all of these own rooms
+            known = f"registry {where.url}: {of} has {least} partitions"
+            if mine not in {least, count.wide} and not where.grown:
                 raise SpecError(f"{known}, not {mine} as up.{spec.role}s says")
             if where.partition >= count.wide:
                 raise SpecError(f"{known}, there is no partition {where.partition}")

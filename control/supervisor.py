@@ -10,7 +10,6 @@ import functools
 import os
 import random
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import IO, Any, Final, Self
@@ -26,14 +25,15 @@ from control.epoch import next_epoch
 from control.errors import TRY_LATER, UserError
 from control.files import write_atomically
 from control.instance import Endpoint, Process, Record
-from control.layout import NODES_MAX, REPLICAS_MAX, Seat, grid, seats
+from control.layout import NODES_MAX, Seat
 from control.openfiles import enough_files
 from control.options import LINKS, ClientOptions, Config, Faults, Role
 from control.ports import Ports
 from control.registry import Node, Snapshot
-from control.registry.places import PARTITIONED, Count, layer
+from control.registry.places import Count, layer
 from control.registry.server import STATE, RegistryServer
 from control.requests import Add, Counted, Look, Provide, Remove, Request, Seated, Withdraw
+from control.roster import Roster
 from muster import __version__, _core
 from muster.instance import start_time
 from plane.spec import Fault, Registration, Spec, secret
@@ -70,8 +70,8 @@ class Supervisor:
         self.config, self._log, self._command = config, log, command or NODE_COMMAND
         self._logs_to_files = logs_to_files
         self.snapshot = Snapshot()
-        self._seats = seats(config.up)
-        self._servers = [seat for seat in self._seats if isinstance(config.role(seat.role), ClientOptions)]
+        self._roster = Roster(config.up)
+        self._servers = [seat for seat in self._roster.seats if isinstance(config.role(seat.role), ClientOptions)]
         self._clients: dict[Seat, tuple[str, int]] = {}
         self._links: dict[Seat, tuple[str, int]] = {}
         self._admins: dict[Seat, tuple[str, int]] = {}
@@ -80,9 +80,6 @@ class Supervisor:
         self._children: dict[Seat, Child] = {}
         self._tasks: dict[Seat, asyncio.Task[None]] = {}
         self._leaving: dict[Seat, asyncio.Task[None]] = {}
-        self._used = Counter(seat.role for seat in self._seats)
-        """Places of a role that ever were taken: none is taken twice."""
-        self._partitions: dict[Role, int] = {"broker": grid(config.up.brokers)[0], "router": grid(config.up.routers)[0]}
         self._started = self._ending = False
         self._changed = asyncio.Event()
         self._write_again: asyncio.TimerHandle | None = None
@@ -96,8 +93,8 @@ class Supervisor:
                 # All who ever registered there have ended with the instance before.
                 (self.folder.path / STATE).unlink(missing_ok=True)
                 await self._open.enter_async_context(RegistryServer(self.folder.path, self._log))
-            self._choose(self._seats)
-            self._start(self._seats)
+            self._choose(self._roster.seats)
+            self._start(self._roster.seats)
             await self._until_ready()
             self._started = True
             await self._open.enter_async_context(requests.answered(self.folder.path, self.take, self._log))
@@ -145,8 +142,8 @@ class Supervisor:
         self._place()
 
     def _place(self) -> None:
-        nodes = [Node(seat.node, seat.role, *self._links[seat], seat.partition) for seat in self._seats]
-        counts = {layer(role): Count(partitions) for role, partitions in self._partitions.items()}
+        nodes = [Node(seat.node, seat.role, *self._links[seat], seat.partition) for seat in self._roster.seats]
+        counts = {layer(role): Count(partitions) for role, partitions in self._roster.partitions.items()}
         self.snapshot = Snapshot(1, tuple(sorted(nodes, key=lambda node: node.node)), counts)
 
     def _asked(self, new: Sequence[Seat]) -> Iterator[tuple[dict[Seat, tuple[str, int]], Seat, str, str, int]]:
@@ -216,7 +213,7 @@ class Supervisor:
         return msgspec.structs.replace(made, grown=self._started)
 
     async def _until_ready(self) -> None:
-        wait = READY_S + READY_EACH_S * len(self._seats)
+        wait = READY_S + READY_EACH_S * len(self._roster.seats)
         try:
             async with asyncio.timeout(wait) as limit:
                 while not all(child.state == "ready" for child in self._children.values()):
@@ -241,7 +238,7 @@ class Supervisor:
 
     def _on_change(self) -> None:
         self._changed.set()
-        if len(self._children) == len(self._seats) and any(child.pid for child in self._children.values()):
+        if len(self._children) == len(self._roster.seats) and any(child.pid for child in self._children.values()):
             self._write_record()
 
     def _write_record(self) -> None:
@@ -279,8 +276,9 @@ class Supervisor:
 
     def take(self, request: Request) -> list[Seated]:
         """Begin what a command asks for. Raises `UserError`."""
+        roster = self._roster
         if isinstance(request, Look):
-            return [self._seated(seat) for seat in self._seats]
+            return [self._seated(seat) for seat in roster.seats]
         if not self.config.registry.url:
             raise UserError(
                 "without a registry nodes know each other from their start alone; for some to come and go: "
@@ -290,63 +288,34 @@ class Supervisor:
             raise UserError("the instance ends", TRY_LATER)
         match request:
             case Add(role=role, partition=partition):
-                seat = self._another(role, partition)
-                self._add([seat])
+                concerned = [roster.another(role, partition)]
+                self._add(concerned)
             case Remove(node=node):
-                seat = self._remove(node)
+                concerned = [roster.dispensable(node, lambda seat: self._children[seat].state == "ready")]
+                self._retire(concerned)
             case Provide(role=role, partitions=partitions):
-                return [self._seated(seat) for seat in self._provide(role, partitions)]
+                self._add(roster.lacking(role, partitions))
+                concerned = roster.beyond(role, roster.partitions[role])
             case Withdraw(role=role, partitions=partitions):
-                return [self._seated(seat) for seat in self._withdraw(role, partitions)]
+                concerned = roster.beyond(role, partitions)
+                self._retire(concerned)
             case Counted(role=role, partitions=partitions):
-                self._partitions[role] = max(partitions, self._partitions[role])
+                roster.partitions[role] = max(partitions, roster.partitions[role])
                 self._place()
-                return []
-        return [self._seated(seat)]
-
-    def _provide(self, role: Role, partitions: int) -> list[Seat]:
-        before = self._partitions[role]
-        if partitions not in {before, 2 * before}:
-            raise UserError(f"{role} has {before} partitions, which can be doubled, but not become {partitions}")
-        replicas = Counter(seat.partition for seat in self._staying() if seat.role == role)
-        new = [
-            self._fresh(role, partition)
-            for partition in range(before, partitions)
-            for _ in range(replicas[partition], replicas[partition - before])
-        ]
-        if new:
-            self._add(new)
-        return [seat for seat in self._staying() if seat.role == role and seat.partition >= before]
-
-    def _withdraw(self, role: Role, partitions: int) -> list[Seat]:
-        if partitions < self._partitions[role]:
-            raise UserError(f"{role} has {self._partitions[role]} partitions, and the number never falls")
-        gone = [seat for seat in self._staying() if seat.role == role and seat.partition >= partitions]
-        for seat in gone:
-            self._retire(seat)
-        return gone
-
-    def _fresh(self, role: Role, partition: int) -> Seat:
-        self._used[role] += 1
-        return Seat(role, self._used[role] - 1, partition)
-
-    def _another(self, role: Role, partition: int) -> Seat:
-        mine = [seat for seat in self._staying() if seat.role == role]
-        partitions = self._partitions.get(role, 1)
-        if partition >= partitions:
-            raise UserError(f"{role} has no partition {partition}, the last one is {partitions - 1}")
-        if role in PARTITIONED and sum(seat.partition == partition for seat in mine) >= REPLICAS_MAX:
-            raise UserError(f"partition {partition} of {role} has {REPLICAS_MAX} replicas, which are the most")
-        return self._fresh(role, partition)
+                concerned = []
+        return [self._seated(seat) for seat in concerned]
 
     def _add(self, new: Sequence[Seat]) -> None:
-        if len(self._seats) + len(new) > NODES_MAX:
+        if not new:
+            return
+        count = len(self._roster.seats) + len(new)
+        if count > NODES_MAX:
             raise UserError(f"{NODES_MAX} nodes are the most in one instance")
-        enough_files(len(self._seats) + len(new))
+        enough_files(count)
         servers = [seat for seat in new if isinstance(self.config.role(seat.role), ClientOptions)]
         instance.prepare(self.folder, [seat.name for seat in servers])
         self._servers += servers
-        self._seats += new
+        self._roster.seats += new
         try:
             self._choose(new)
         except BaseException:
@@ -356,42 +325,27 @@ class Supervisor:
         self._log.info("adds", nodes=[seat.name for seat in new])
         self._start(new)
 
-    def _remove(self, node: int) -> Seat:
-        seat = next((seat for seat in self._seats if seat.node == node), None)
-        if seat is None:
-            raise UserError(f"the instance has no node {node}; muster cluster show --json has their numbers")
-        if seat not in self._leaving:
-            others = [
-                other
-                for other in self._staying()
-                if other != seat and (other.role, other.partition) == (seat.role, seat.partition)
-            ]
-            if not any(self._children[other].state == "ready" for other in others):
-                of = f"partition {seat.partition} of {seat.role}" if seat.role in PARTITIONED else f"every {seat.role}"
-                raise UserError(f"{seat.name} is the last of {of} that runs: add another one first", TRY_LATER)
-            self._retire(seat)
-        return seat
-
-    def _retire(self, seat: Seat) -> None:
-        async def retire() -> None:
+    def _retire(self, gone: Sequence[Seat]) -> None:
+        async def retire(seat: Seat) -> None:
             await self._children[seat].stop(self._patience_s)
             await self._tasks[seat]
             self._forget(seat)
             self._log.info("removed", node=seat.name)
 
-        self._log.info("removes", node=seat.name)
-        self._leaving[seat] = asyncio.create_task(retire(), name=f"removes {seat.name}")
+        for seat in gone:
+            if seat not in self._leaving:
+                self._log.info("removes", node=seat.name)
+                self._roster.leaving.add(seat)
+                self._leaving[seat] = asyncio.create_task(retire(seat), name=f"removes {seat.name}")
 
     def _forget(self, seat: Seat) -> None:
-        self._seats.remove(seat)
+        self._roster.seats.remove(seat)
+        self._roster.leaving.discard(seat)
         if seat in self._servers:
             self._servers.remove(seat)
         for by_seat in (self._links, self._admins, self._clients, self._children, self._tasks, self._leaving):
             by_seat.pop(seat, None)
         self._on_change()
-
-    def _staying(self) -> list[Seat]:
-        return [seat for seat in self._seats if seat not in self._leaving]
 
     def _seated(self, seat: Seat) -> Seated:
         child = self._children[seat]

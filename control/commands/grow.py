@@ -187,7 +187,7 @@ def shown() -> Iterator[Callable[[Report], None]]:
 
         def tell(report: Report) -> None:
             done = STEPS.index(report.step)
-            bar.update(task, description=_step(report), completed=done, waits=_waits(report))
+            bar.update(task, description=_step(report), completed=done, waits=_waits(report).removeprefix(", "))
 
         yield tell
 

@@ -14,7 +14,7 @@ from control import enrolment
 from control.enrolment import Enrolment, enrolled, tree
 from control.registry.directory import Directory
 from control.registry.memory import Memory
-from control.registry.places import Count, encode
+from control.registry.places import Count, Growth, Step, encode, grown
 from plane.spec import SpecError
 from tests.control.players import Player, spec
 from tests.waiting import until
@@ -120,6 +120,34 @@ async def test_numbers_of_partitions_come_from_the_registry_and_must_be_those_co
     assert router.begun.partitions == (2, 4)
     await memory.trees[0].set("/pubsub/broker/main/partition_num", encode(Count(4)))
     await until(lambda: router.maps[-1][2] == (4, 4))
+
+
+@pytest.mark.parametrize(
+    ("step", "says", "partition", "wrong"),
+    [
+        ("prepare", 2, 1, ""),
+        ("prepare", 4, 3, ""),
+        ("prepare", 8, 3, "has 2 partitions, not 8"),
+        ("prepare", 4, 4, "has 2 partitions, there is no partition 4"),
+        ("switched", 4, 3, ""),
+        ("switched", 2, 1, "has 4 partitions, not 2 as up.brokers says"),
+        ("final", 4, 3, ""),
+        ("final", 2, 1, "has 4 partitions, not 2 as up.brokers says"),
+    ],
+)
+async def test_who_begins_while_partitions_double_has_one_of_those_that_own_rooms(
+    begin: Begin, memory: Memory, step: Step, says: int, partition: int, wrong: str
+) -> None:
+    await begin(1, "router")
+    count = Count(4 if step == "final" else 2, 1, Growth(4, step, 4, "somebody"))
+    await memory.trees[0].create("/pubsub/broker/main/partition_num", encode(count))
+    if wrong:
+        with pytest.raises(SpecError, match=wrong):
+            await begin(2, "broker", partition, (says, 1))
+    else:
+        broker = await begin(2, "broker", partition, (says, 1))
+        assert broker.begun.partitions == (count.partitions, 1)
+        assert broker.begun.growth == (grown(count), 0)
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------

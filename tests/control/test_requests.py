@@ -84,7 +84,7 @@ async def test_what_cannot_be_added_or_removed_is_said_in_one_line(
         await ask(supervisor, Add(role="broker", partition=2))
     with pytest.raises(UserError, match="the instance has no node 99"):
         await ask(supervisor, Remove(node=99))
-    monkeypatch.setattr("control.supervisor.REPLICAS_MAX", 1)
+    monkeypatch.setattr("control.roster.REPLICAS_MAX", 1)
     with pytest.raises(UserError, match="partition 0 of router has 1 replicas, which are the most"):
         await ask(supervisor, Add(role="router"))
     monkeypatch.setattr("control.supervisor.NODES_MAX", len(names(supervisor)))
@@ -127,7 +127,7 @@ async def test_new_partitions_get_as_many_replicas_as_those_they_split_once_howe
     again = await ask(supervisor, Provide(role="broker", partitions=4))
     assert [each.name for each in again] == ["broker-6", "broker-7", "broker-8"]
     await ask(supervisor, Counted(role="broker", partitions=4))
-    assert supervisor.spec(supervisor._seats[0]).partitions == (4, 1)
+    assert supervisor.spec(supervisor._roster.seats[0]).partitions == (4, 1)
     with pytest.raises(UserError, match="broker has 4 partitions, and the number never falls"):
         await ask(supervisor, Withdraw(role="broker", partitions=2))
 

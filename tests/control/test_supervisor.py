@@ -264,7 +264,7 @@ def test_every_link_of_every_node_gets_its_rule_once_and_client_links_both_direc
     config = load(file, {}, {"instance.dir": (str(tmp_path / "i"), "flag")}).config
     supervisor = made(config)
     instance.prepare(supervisor.folder, [seat.name for seat in seats(config.up)])
-    supervisor._choose(supervisor._seats)
+    supervisor._choose(supervisor._roster.seats)
     rules = {role: fault_rules(role, config.faults, supervisor.snapshot) for role in ROLES}
     links = {
         role: {(node.host, node.link_port) for node in supervisor.snapshot.nodes if f"{role}->{node.role}" in LINKS}

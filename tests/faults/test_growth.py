@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import random
 import signal
 import subprocess
@@ -17,13 +18,14 @@ from tests.faults.hosts import Hosts
 from tests.faults.instance import MUSTER, ROOT, Instance
 from tests.faults.ledger import Ledger
 from tests.faults.load import PATIENT_S, came, loaded, nothing_lost, under_load
-from tests.faults.test_registry import RATE, everybody_runs
+from tests.faults.test_registry import RATE, everybody_runs, steal
 from tests.faults.test_serve import states
 from tests.waiting import until
 
 ROOMS: Final = [f"room-{number}" for number in range(32)]
 """So many that none of four partitions is without one."""
 GROW_S: Final = 120.0
+SEEDS: Final = int(os.environ.get("MUSTERTEST_SEEDS", "3"))
 STEPS: Final = ("prepare", "switched", "of grace", "final")
 
 
@@ -155,7 +157,7 @@ async def test_a_doubling_that_is_undone_leaves_everything_as_it_was(make: Make,
 
 @pytest.mark.soak
 @pytest.mark.timeout(1_200)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(SEEDS))
 async def test_doublings_while_nodes_and_the_command_die_and_stand_still_are_finished_and_all_is_accounted_for(
     make: Make, figures: Callable[..., None], seed: int
 ) -> None:
@@ -166,12 +168,14 @@ async def test_doublings_while_nodes_and_the_command_die_and_stand_still_are_fin
         async with under_load(instance, ledger):
             for role, to in (("broker", 2), ("router", 2), ("broker", 4), ("router", 4)):
                 step, name = dice.choice(STEPS), dice.choice(instance.names())
-                how = dice.choice(("kill", "stop"))
+                how = dice.choice(("kill", "stop", "steal"))
                 done.append(f"{role} to {to}, the command at {step}, {how} {name}")
                 await killed(instance, step, role, "--to", str(to), "--grace", "1")
                 growing = asyncio.create_task(grow(instance, role, "--resume", "--grace", "1"))
                 if how == "kill":
                     await instance.back(name, instance.kill(name))
+                elif how == "steal":
+                    await steal(instance.folder.path, instance.process(name).node)
                 else:
                     async with instance.stopped(name):
                         await asyncio.sleep(dice.uniform(0.2, 4.0))
