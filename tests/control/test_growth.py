@@ -286,7 +286,7 @@ async def test_one_that_stood_still_can_write_nothing_over_what_came_meanwhile(f
 
 
 def _late(coordinator: Coordinator) -> Any:
-    """Its checked writes wait until somebody else has written."""
+    """Its checked writes wait until somebody else has written, and rest on nothing but the record's version then."""
     write, tree = coordinator._write, coordinator._tree
     assert isinstance(tree, Fallible)
 
@@ -297,9 +297,18 @@ def _late(coordinator: Coordinator) -> Any:
             async with asyncio.timeout(PATIENT_S):
                 while (entry := await tree.get(RECORD)) is None or entry.version == version:  # noqa: ASYNC110
                     await asyncio.sleep(0.005)
-        return await write(before, version, after, checked=checked)
+        return await write(before, version, after)
 
     return late
+
+
+async def test_of_many_who_begin_at_once_one_does(fleet: Fleet, make: Make) -> None:
+    every = await asyncio.gather(*(make().grow(2) for _ in range(4)), return_exceptions=True)
+    assert every.count(2) == 1
+    refused = [str(each) for each in every if isinstance(each, UserError)]
+    assert len(refused) == 3
+    assert all("a growth to 2 partitions is under way" in each for each in refused)
+    assert fleet.record().serial == 4
 
 
 # --- given up ---------------------------------------------------------------------------------------------------------
