@@ -16,6 +16,7 @@ import msgspec
 import uvicorn
 
 from control import metrics
+from control.links import Links
 from plane.server import Server
 
 if TYPE_CHECKING:  # loaded only where there is a database, or a registry
@@ -44,9 +45,9 @@ class Admin:
     ) -> None:
         self._server, self._enrolment, self._keeper = server, enrolment, keeper
         self._about = dict(about)
-        counted: list[metrics.Counted] = [each for each in (enrolment, keeper) if each is not None]
+        more: list[metrics.Counted] = [each for each in (enrolment, keeper) if each is not None]
         labels = str(about["role"]), int(about["node"])
-        self._metrics = metrics.registry(server, *labels, str(about["version"]), *counted)
+        self._metrics = metrics.registry(server, *labels, str(about["version"]), Links(server.engine.status), *more)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""

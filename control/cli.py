@@ -206,6 +206,25 @@ def status(json: Json = False, config: ConfigFile = None) -> int:
     return show(config, json)
 
 
+@app.command(epilog="Example: muster links --check")
+def links(
+    json: Json = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show them anew every second, until Ctrl-C.")] = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Exit code 1 if one is beyond a limit of [links], `failures` times in a row."),
+    ] = False,
+    config: ConfigFile = None,
+) -> int:
+    """Show every link between nodes, worst first: round trip, loss, availability, and what is beyond the limits."""
+    from control.commands import common
+    from control.commands.links import show
+
+    if watch and check:
+        raise UserError("--check: not with --watch", USAGE)
+    return common.run(show(config, as_json=json, watch=watch, check=check))
+
+
 @app.command(epilog="Example: muster doctor")
 def doctor(json: Json = False, config: ConfigFile = None) -> int:
     """Check this machine, the configuration and the running instance; each finding with the line that mends it.

@@ -25,7 +25,7 @@ What was dropped, refused, withheld or given up is counted by the reason in its 
 `muster_build_info` have no labels `role` and `node`. Only where nodes register are there `muster_registry_…` and
 `muster_placement_epoch`, only where there is a database `muster_database_…`.
 """
-UNITS: Final = {"bytes": "bytes", "seconds": "seconds", "fds": "descriptors"}
+UNITS: Final = {"bytes": "bytes", "seconds": "seconds", "fds": "descriptors", "ratio": "share, 0 to 1"}
 
 
 @dataclass(frozen=True)

@@ -277,6 +277,31 @@ class Namespace(Section, frozen=True):
     ] = "live"
 
 
+class Links(Section, frozen=True):
+    """What `muster links` calls beyond the limits. Nothing else goes by it."""
+
+    latency_ms: Annotated[
+        int,
+        key("Longest round trip", "one data centre and a busy machine; more between regions", "ms", ge=1, le=60_000),
+    ] = 100
+    loss: Annotated[
+        float, key("Largest share of datagrams lost of late", "repair is cheap up to here", "fraction", ge=0.0, le=1.0)
+    ] = 0.01
+    availability: Annotated[
+        float,
+        key("Smallest share of the observed time in which the link was there", "0: none", "fraction", ge=0.0, le=1.0),
+    ] = 0.99
+    failures: Annotated[
+        int,
+        key(
+            "Readings in a row, a second apart, beyond a limit before `--check` fails",
+            "one may be chance",
+            ge=1,
+            le=3600,
+        ),
+    ] = 3
+
+
 class LinkFaults(Section, frozen=True):
     """Overrides for one link and direction; what is left out is as in `[faults]`."""
 
@@ -348,6 +373,7 @@ class Config(Section, frozen=True):
     broker: Broker = Broker()
     router: Router = Router()
     namespaces: Mapping[str, Namespace] = msgspec.field(default_factory=dict[str, Namespace])
+    links: Links = Links()
     faults: Faults = Faults()
     admin: Admin = Admin()
     log: Log = Log()

@@ -68,7 +68,13 @@ class FakeEngine:
         return [("rooms", "Rooms known here", 2.0)]
 
     def status(self) -> dict[str, Any]:
-        return {"sessions": 1, "links": [], "answers": self.answers, "epoch": self.options.get("epoch")}
+        return {
+            "sessions": 1,
+            "links": [],
+            "links_lost": [],
+            "answers": self.answers,
+            "epoch": self.options.get("epoch"),
+        }
 
     def rooms(self, offset: int, limit: int) -> list[dict[str, Any]]:
         rest = {"joining": 0, "flow": "live", "in_force": True, "held": 2, "held_bytes": 50, "next_offset": 3}

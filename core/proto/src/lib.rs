@@ -29,6 +29,7 @@ pub mod name;
 pub mod node;
 pub mod order;
 pub mod owners;
+pub mod past;
 pub mod placement;
 pub mod planted;
 pub mod proxy;

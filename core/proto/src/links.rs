@@ -11,6 +11,7 @@ use crate::handshake::{same, ClusterKeys, InitiatorKey};
 use crate::limits::NODES_MAX;
 use crate::machine::{Addr, Arrival, Micros, Outbox, SocketId};
 use crate::node::{Identity, Node};
+use crate::past::{Loss, Past};
 use crate::table::Table;
 use crate::wire::header::{DatagramKind, Header, HEADER};
 use crate::wire::record::Record;
@@ -31,6 +32,8 @@ pub const UNPROVEN_LIFE: Micros = 5_000_000;
 /// Control records that a link may have unacknowledged: a snapshot of 4 M rooms (`ROOMS_MAX` of every role) at 66 B, and
 /// what changes meanwhile.
 pub const LINK_LOG_BYTES: usize = 288 << 20;
+/// A node that dialled us and has gone is told of for so long: it may come back, or be gone for good.
+const LOST_TOLD: Micros = 3_600_000_000;
 /// Unproven links at once.
 const UNPROVEN_MAX: usize = 256;
 
@@ -73,6 +76,8 @@ pub struct Link {
     pub proven: bool,
     /// The tail is to be probed: the role sends heads with the next datagram.
     pub probe: bool,
+    /// Of what we sent.
+    pub loss: Loss,
     token: Option<[u8; 16]>,
     made_at: Micros,
 }
@@ -109,6 +114,7 @@ pub struct Links {
     cluster: ClusterKeys,
     by_node: BTreeMap<u32, u32>,
     epochs: BTreeMap<u32, u32>,
+    past: BTreeMap<u32, Past>,
     dials: BTreeMap<u32, Dial>,
     changes: VecDeque<LinkChange>,
     unproven: VecDeque<u32>,
@@ -126,6 +132,7 @@ impl Links {
             cluster,
             by_node: BTreeMap::new(),
             epochs: BTreeMap::new(),
+            past: BTreeMap::new(),
             dials: BTreeMap::new(),
             changes: VecDeque::new(),
             unproven: VecDeque::new(),
@@ -149,6 +156,22 @@ impl Links {
         self.by_node.iter().map(|(node, slot)| (*node, *slot))
     }
 
+    /// What is remembered of the way to `node`.
+    pub fn past(&self, node: u32) -> Option<&Past> {
+        self.past.get(&node)
+    }
+
+    /// Nodes to which there is no link: those that are dialled, and for a while those that dialled us.
+    pub fn lost(&self, now: Micros) -> impl Iterator<Item = (u32, Role, Option<&Past>)> + '_ {
+        let dialled = self.dials.iter().map(|(node, dial)| (*node, dial.role));
+        let fresh = move |past: &Past| now < past.changed_at + LOST_TOLD;
+        let others = self.past.iter().filter(move |(_, past)| fresh(past));
+        let others = others.filter(|(node, _)| !self.dials.contains_key(node));
+        let all = dialled.chain(others.map(|(node, past)| (*node, past.role)));
+        all.filter(|(node, _)| !self.by_node.contains_key(node))
+            .map(|(node, role)| (node, role, self.past.get(&node)))
+    }
+
     /// The highest epoch that `node` proved.
     pub fn epoch_of(&self, node: u32) -> Option<u32> {
         self.epochs.get(&node).copied()
@@ -157,9 +180,12 @@ impl Links {
     /// Keeps links to exactly these nodes open from our side.
     pub fn dial(&mut self, now: Micros, nodes: impl Iterator<Item = (u32, Role, Addr)>) {
         let wanted: BTreeMap<u32, (Role, Addr)> = nodes.map(|(node, role, addr)| (node, (role, addr))).collect();
-        let table = &mut self.table;
+        let (table, past, linked) = (&mut self.table, &mut self.past, &self.by_node);
         self.dials.retain(|node, dial| {
             let kept = wanted.get(node).is_some_and(|(_, addr)| *addr == dial.addr);
+            if !wanted.contains_key(node) && !linked.contains_key(node) {
+                past.remove(node);
+            }
             if let Some(knock) = dial.knock.as_ref().filter(|_| !kept) {
                 table.release(knock.id);
             }
@@ -267,8 +293,12 @@ impl Links {
             return;
         }
         self.epochs.insert(peer.node, peer.epoch);
+        let past = self.past.entry(peer.node).or_insert(Past::new(now, peer.role));
         if let Some(replaced) = self.by_node.insert(peer.node, slot) {
             if let Some(old) = self.table.remove(replaced) {
+                if old.data.peer.epoch != peer.epoch {
+                    past.fall(old.conn.heard_at); // its former life ended unseen
+                }
                 self.counters.links_down += 1;
                 self.changes.push_back(LinkChange::Down {
                     slot: replaced,
@@ -277,6 +307,7 @@ impl Links {
                 });
             }
         }
+        past.rise(now);
         self.counters.links_up += 1;
         let window = self.buffer / (self.by_node.len() as u32).max(1);
         let token = self
@@ -330,6 +361,7 @@ impl Links {
                 peer,
                 proven: false,
                 probe: false,
+                loss: Loss::default(),
                 token: None,
                 made_at: now,
             },
@@ -393,7 +425,8 @@ impl Links {
             return Control::Done;
         };
         let control = link.conn.control_frame(now, frame, records);
-        match control {
+        match &control {
+            Control::Heard(heard) => link.data.loss.hear(&heard.status),
             Control::Closed(_) => self.lose(now, slot, "closed"),
             Control::Bad => self.counters.link_dropped_frame += 1,
             _ => {}
@@ -419,6 +452,9 @@ impl Links {
         let peer = link.data.peer;
         if self.by_node.get(&peer.node) == Some(&slot) {
             self.by_node.remove(&peer.node);
+            if let Some(past) = self.past.get_mut(&peer.node) {
+                past.fall(link.conn.heard_at);
+            }
             self.counters.links_down += 1;
             self.changes.push_back(LinkChange::Down { slot, peer, reason });
         }
@@ -455,6 +491,7 @@ impl Links {
                     peer,
                     proven: false,
                     probe: false,
+                    loss: Loss::default(),
                     token: None,
                     made_at: now,
                 },
@@ -652,6 +689,7 @@ mod tests {
             peer,
             proven: false,
             probe: false,
+            loss: Loss::default(),
             token: None,
             made_at: 0,
         };

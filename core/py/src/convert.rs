@@ -4,7 +4,8 @@ use std::net::{SocketAddr, ToSocketAddrs};
 
 use muster_driver::{Direction, Faults, Rule};
 use muster_proto::links::{LinkChange, Links};
-use muster_proto::machine::{Addr, SocketId};
+use muster_proto::machine::{Addr, Micros, SocketId};
+use muster_proto::past::Past;
 use muster_proto::placement::{Growth, Layer, Node, Placement, State, PARTITIONS_MAX};
 use muster_proto::wire::Role;
 use muster_udp::SocketOptions;
@@ -138,20 +139,45 @@ pub fn link_event<'py>(py: Python<'py>, change: &LinkChange) -> PyResult<Bound<'
     }
 }
 
-/// The links of a role, for its status.
-pub fn links<'py>(py: Python<'py>, links: &Links) -> PyResult<Bound<'py, PyList>> {
+/// The links of a role, for its status. The round trip is None before it was measured.
+pub fn links<'py>(py: Python<'py>, links: &Links, now: Micros) -> PyResult<Bound<'py, PyList>> {
     let list = PyList::empty(py);
     for (node, slot) in links.proven() {
         let Some(link) = links.table.get(slot) else { continue };
         let entry = PyDict::new(py);
+        let measured = Some(link.conn.flow.measured()).filter(|rtt| *rtt > 0);
         entry.set_item("node", node)?;
         entry.set_item("role", link.data.peer.role.name())?;
         entry.set_item("epoch", link.data.peer.epoch)?;
         entry.set_item("address", format!("{:?}", link.conn.addr))?;
-        entry.set_item("rtt_us", link.conn.flow.rtt())?;
+        entry.set_item("rtt_us", measured)?;
+        entry.set_item("loss", link.data.loss.share())?;
         entry.set_item("cwnd", link.conn.flow.cwnd())?;
         entry.set_item("in_flight", link.conn.flow.in_flight())?;
+        past(&entry, links.past(node), now)?;
         list.append(entry)?;
     }
     Ok(list)
+}
+
+/// Links that a role has not and should have, or had.
+pub fn links_lost<'py>(py: Python<'py>, links: &Links, now: Micros) -> PyResult<Bound<'py, PyList>> {
+    let list = PyList::empty(py);
+    for (node, role, known) in links.lost(now) {
+        let entry = PyDict::new(py);
+        entry.set_item("node", node)?;
+        entry.set_item("role", role.name())?;
+        past(&entry, known, now)?;
+        list.append(entry)?;
+    }
+    Ok(list)
+}
+
+/// Since when a link is there, or not, and how it was since the first one; None where there never was one.
+fn past(entry: &Bound<'_, PyDict>, past: Option<&Past>, now: Micros) -> PyResult<()> {
+    let seconds = |since: Micros| now.saturating_sub(since) as f64 / 1e6;
+    entry.set_item("lasts_s", past.map(|past| seconds(past.changed_at)))?;
+    entry.set_item("observed_s", past.map_or(0.0, |past| seconds(past.since)))?;
+    entry.set_item("availability", past.map_or(0.0, |past| past.availability(now)))?;
+    entry.set_item("failures", past.map_or(0, |past| past.failures))
 }

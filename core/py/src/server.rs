@@ -314,7 +314,9 @@ impl<M: RoleMachine> Running<M> {
         let status = PyDict::new(py);
         status.set_item("not_ready", self.driver.machine().not_ready())?;
         status.set_item("faults_injected", self.driver.fault_counters().is_some())?;
-        status.set_item("links", convert::links(py, self.driver.machine().links())?)?;
+        let (links, now) = (self.driver.machine().links(), monotonic_now());
+        status.set_item("links", convert::links(py, links, now)?)?;
+        status.set_item("links_lost", convert::links_lost(py, links, now)?)?;
         let gauges = PyDict::new(py);
         for (name, _, value) in self.gauges() {
             gauges.set_item(name, value)?;

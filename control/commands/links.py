@@ -1,0 +1,137 @@
+"""`muster links`: every link between nodes as its sender sees it, worst first, and what is beyond the limits (ROOM-21).
+
+Asks each node for its status. A node that does not answer is named on stderr and makes the exit code 75; what the others
+say of their links to it is shown.
+"""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from rich.table import Table
+
+from control import config, instance, options
+from control.commands import common
+from control.commands.readings import Readings, name_silent, read_all
+from control.errors import FAILURE
+from control.instance import Process
+from control.links import Link, links
+
+EVERY_S: Final = 1.0
+LATENCY, LOSS, AVAILABILITY, DOWN = "latency", "loss", "availability", "down"
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """One direction of a link. `loss` is of what `sender` sent; `beyond` names the limits it does not keep."""
+
+    sender: str
+    receiver: str
+    role: str
+    """Of the receiver."""
+    up: bool
+    lasts_s: float | None
+    """Up, or down, for so long; None where there never was a link."""
+    rtt_ms: float | None
+    loss: float | None
+    availability: float
+    failures: int
+    observed_s: float
+    beyond: list[str]
+
+    def badness(self) -> tuple[bool, int, float, float, float]:
+        """Greater is worse."""
+        return (not self.up, len(self.beyond), self.loss or 0.0, -self.availability, self.rtt_ms or 0.0)
+
+
+async def show(config_file: Path | None, *, as_json: bool, watch: bool, check: bool) -> int:
+    """Print the links once, or every second until a signal. With `check` 1 where one is beyond a limit time and again."""
+    loaded = config.load(config_file).config
+    limits, readings = loaded.links, 0
+    always: set[tuple[str, str]] = set()
+    while True:
+        record = instance.find(instance.folder(loaded))
+        now = await asyncio.to_thread(read_all, record.processes)
+        lines, readings = seen(record.processes, now, limits), readings + 1
+        beyond = {(line.sender, line.receiver) for line in lines if line.beyond}
+        always = beyond if readings == 1 else always & beyond
+        if watch or not (check and always and readings < limits.failures):
+            _print(lines, as_json, watch)
+            code = name_silent(now)
+            if not watch:
+                return FAILURE if check and always else code
+        await asyncio.sleep(EVERY_S)
+
+
+def seen(processes: Sequence[Process], now: Readings, limits: options.Links) -> list[Line]:
+    """What all nodes say, worst first. A way to a node that left the instance is no link any more."""
+    names = {process.node: process.name for process in processes}
+    lines = [
+        _line(process.name, names[link.node], link, limits)
+        for process in processes
+        if (reading := now[process.node]).status
+        for link in links(reading.status)
+        if link.node in names
+    ]
+    return sorted(lines, key=lambda line: line.badness(), reverse=True)
+
+
+def _line(sender: str, receiver: str, link: Link, limits: options.Links) -> Line:
+    rtt_ms = None if link.rtt_us is None else link.rtt_us / 1000
+    broken = {
+        DOWN: not link.up,
+        LATENCY: (rtt_ms or 0.0) > limits.latency_ms,
+        LOSS: (link.loss or 0.0) > limits.loss,
+        AVAILABILITY: link.availability < limits.availability,
+    }
+    return Line(
+        sender=sender,
+        receiver=receiver,
+        role=link.role,
+        up=link.up,
+        lasts_s=link.lasts_s,
+        rtt_ms=rtt_ms,
+        loss=link.loss,
+        availability=link.availability,
+        failures=link.failures,
+        observed_s=link.observed_s,
+        beyond=[what for what, is_beyond in broken.items() if is_beyond],
+    )
+
+
+def _print(lines: Sequence[Line], as_json: bool, watch: bool) -> None:
+    if as_json:
+        if watch:
+            sys.stdout.buffer.write(msgspec.json.encode({"links": lines}) + b"\n")
+            sys.stdout.buffer.flush()
+        else:
+            common.print_json({"links": lines})
+        return
+    console = common.out()
+    if watch:
+        console.clear()
+    table = Table(box=None, pad_edge=False)
+    for column in ("from", "to", "state"):
+        table.add_column(column)
+    for column in ("for s", "round trip ms", "loss", "availability", "observed s", "failures"):
+        table.add_column(column, justify="right")
+    table.add_column("beyond")
+    for line in lines:
+        table.add_row(
+            line.sender,
+            line.receiver,
+            "up" if line.up else "down",
+            "" if line.lasts_s is None else f"{line.lasts_s:.0f}",
+            "" if line.rtt_ms is None else f"{line.rtt_ms:.1f}",
+            "" if line.loss is None else f"{line.loss:.2%}",
+            f"{line.availability:.2%}",
+            f"{line.observed_s:.0f}",
+            str(line.failures),
+            ", ".join(line.beyond),
+            style="red" if line.beyond else None,
+        )
+    console.print(table)
+    marked = sum(bool(line.beyond) for line in lines)
+    console.print(f"{common.counted(len(lines), 'link')}, {marked} beyond a limit")

@@ -1,0 +1,83 @@
+"""`muster links` by what nodes say: worst first, what is beyond a limit is marked, and the metrics of each link."""
+
+from typing import Any
+
+from control.commands.links import seen
+from control.commands.readings import NO_ANSWER, Reading
+from control.errors import UserError
+from control.links import Links
+from control.options import Links as Limits
+from control.options import Up
+from tests.control.nodes import processes
+
+
+def link(node: int, role: str = "broker", **changed: Any) -> dict[str, Any]:
+    known = {"lasts_s": 60.0, "observed_s": 60.0, "availability": 1.0, "failures": 0}
+    return {"node": node, "role": role, **known, "rtt_us": 400, "loss": 0.0, "in_flight": 0, **changed}
+
+
+def lost(node: int, role: str = "broker", **changed: Any) -> dict[str, Any]:
+    return {
+        "node": node,
+        "role": role,
+        "lasts_s": 6.0,
+        "observed_s": 60.0,
+        "availability": 0.9,
+        "failures": 1,
+        **changed,
+    }
+
+
+def reading(links: list[dict[str, Any]], gone: list[dict[str, Any]] | None = None) -> Reading:
+    return Reading(1.0, "ready", {}, status={"links": links, "links_lost": gone or []})
+
+
+NODES = processes(Up(gateways=2))
+BY_NAME = {process.name: process.node for process in NODES}
+SILENT = {process.node: Reading(1.0, NO_ANSWER, {}, UserError("gone")) for process in NODES}
+BROKER, ROUTER, GATEWAY = BY_NAME["broker"], BY_NAME["router"], BY_NAME["gateway"]
+
+
+def test_the_worst_link_comes_first_and_says_which_limit_it_does_not_keep() -> None:
+    told = reading([link(BROKER), link(ROUTER, "router", rtt_us=150_000, loss=0.02)], [lost(GATEWAY, "gateway")])
+    lines = seen(NODES, {**SILENT, BY_NAME["proxy"]: told}, Limits())
+    assert [(line.sender, line.receiver, line.beyond) for line in lines] == [
+        ("proxy", "gateway", ["down", "availability"]),
+        ("proxy", "router", ["latency", "loss"]),
+        ("proxy", "broker", []),
+    ]
+
+
+def test_limits_are_those_of_the_configuration() -> None:
+    now = {**SILENT, BROKER: reading([link(ROUTER, "router", rtt_us=3_000, loss=0.02, availability=0.8)])}
+    assert seen(NODES, now, Limits(latency_ms=3, loss=0.02, availability=0.8))[0].beyond == []
+    assert seen(NODES, now, Limits(latency_ms=2, loss=0.0, availability=0.9))[0].beyond == [
+        "latency",
+        "loss",
+        "availability",
+    ]
+
+
+def test_a_link_that_never_was_is_down_and_one_to_a_node_that_left_is_none() -> None:
+    never = lost(BROKER, lasts_s=None, observed_s=0.0, availability=0.0, failures=0)
+    lines = seen(NODES, {**SILENT, GATEWAY: reading([], [never, lost(99)])}, Limits())
+    assert [(line.receiver, line.up, line.lasts_s, line.availability) for line in lines] == [
+        ("broker", False, None, 0.0)
+    ]
+
+
+def test_metrics_of_a_link_that_is_down_have_no_round_trip() -> None:
+    told = Links(lambda: {"links": [link(1, rtt_us=None)], "links_lost": [lost(2)]})
+    peer, other = '{peer="1",peer_role="broker"}', '{peer="2",peer_role="broker"}'
+    assert {name: value for name, _, value in told.gauges()} == {
+        f"link_up{peer}": 1.0,
+        f"link_availability_ratio{peer}": 1.0,
+        f"link_rtt_seconds{peer}": 0.0,
+        f"link_loss_ratio{peer}": 0.0,
+        f"link_up{other}": 0.0,
+        f"link_availability_ratio{other}": 0.9,
+    }
+    assert {name: value for name, _, value in told.counters()} == {
+        f"link_failures{peer}": 0,
+        f"link_failures{other}": 1,
+    }

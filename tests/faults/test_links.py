@@ -1,0 +1,67 @@
+"""`muster links` over real processes: loss is shown in its direction, a node that stands still as links that are down."""
+
+import asyncio
+import json
+from subprocess import PIPE
+from typing import Any
+
+from tests.faults.conftest import Make
+from tests.faults.instance import Instance
+from tests.waiting import until
+
+
+async def run(instance: Instance, *words: str) -> tuple[int, list[dict[str, Any]]]:
+    """`muster links` with these words: its exit code, and what it says."""
+    command = instance.command("links", "--json", *words, stdout=PIPE, stderr=PIPE)
+    said, errors = await asyncio.to_thread(command.communicate, timeout=30)
+    assert command.returncode in {0, 1, 75}, errors
+    return command.returncode, json.loads(said)["links"]
+
+
+def beyond(lines: list[dict[str, Any]], what: str) -> set[tuple[str, str]]:
+    return {(line["sender"], line["receiver"]) for line in lines if what in line["beyond"]}
+
+
+async def test_links_are_told_of_by_both_ends_and_loss_in_the_direction_that_has_it(make: Make) -> None:
+    limits = {"latency_ms": 60_000, "loss": 0.1, "availability": 0.0, "failures": 2}
+    instance = make(**{'faults__links__"proxy->broker"': {"loss": 0.4}, "links": limits})
+    with instance.running():
+
+        async def shown() -> bool:
+            _, lines = await run(instance)
+            return beyond(lines, "loss") == {("proxy", "broker")}
+
+        async with asyncio.timeout(60):
+            while not await shown():
+                pass
+        code, lines = await run(instance, "--check")
+        assert code == 1
+        worst, *rest = lines
+        assert (worst["sender"], worst["receiver"]) == ("proxy", "broker")
+        assert 0.1 < worst["loss"] < 0.8
+        assert ("broker", "proxy") in {(line["sender"], line["receiver"]) for line in rest}
+        assert all(line["up"] and line["rtt_ms"] > 0 and line["beyond"] == [] for line in rest)
+
+
+async def test_a_node_that_stands_still_is_down_for_all_others_until_it_goes_on(make: Make) -> None:
+    limits = {"latency_ms": 60_000, "loss": 1.0, "availability": 0.0, "failures": 1}
+    instance = make(up={"gateways": 2}, links=limits)
+    with instance.running():
+        assert (await run(instance, "--check"))[0] == 0
+        async with instance.stopped("gateway-1"):
+            node = instance.process("gateway-1").node
+            await until(lambda: all(node in _gone(instance, name) for name in ("broker", "router")), 60)
+            code, lines = await run(instance)
+            assert code == 75
+            assert beyond(lines, "down") == {("broker", "gateway-1"), ("router", "gateway-1")}
+            assert (await run(instance, "--check"))[0] == 1
+        await until(lambda: not any(node in _gone(instance, name) for name in ("broker", "router", "gateway-1")), 60)
+        code, lines = await run(instance, "--check")
+        assert code == 0
+        again = [line for line in lines if line["receiver"] == "gateway-1"]
+        assert all(line["up"] and line["failures"] >= 1 and line["availability"] < 1 for line in again)
+
+
+def _gone(instance: Instance, name: str) -> set[int]:
+    """Nodes that this one has no link with, and should have."""
+    return {link["node"] for link in instance.status(name)["links_lost"]}
