@@ -142,6 +142,7 @@ def serve(
 def sub(
     room: Annotated[str, typer.Argument(metavar="ROOM")],
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many messages.")] = None,
+    history: Annotated[int, typer.Option(min=0, help="Up to so many of the last messages first.")] = 0,
     json: Json = False,
     config: ConfigFile = None,
 ) -> int:
@@ -149,7 +150,7 @@ def sub(
     from control.commands import common
     from control.commands.sub import subscribe
 
-    return common.run(subscribe(common.place(config), room, count, json))
+    return common.run(subscribe(common.place(config), room, count, history, json))
 
 
 @app.command(epilog="Example: echo hello | muster pub sports:final")

@@ -249,6 +249,12 @@ class Gateway(ClientOptions, frozen=True):
     """Carries rooms to members: clients join here."""
 
     arena_mib: ArenaMib = 256
+    history_max: Annotated[
+        int,
+        key(
+            "Messages that a join may ask to come first", "fetched from a broker at a time", "messages", ge=0, le=65_536
+        ),
+    ] = 1_024
 
 
 class Proxy(ClientOptions, frozen=True):

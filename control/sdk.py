@@ -89,6 +89,10 @@ Item: TypeAlias = Message | Gap | Command
 class Room(Protocol):
     """A joined room."""
 
+    @property
+    def history(self) -> muster.History:
+        """How many of the last messages come first."""
+
     def batches(self) -> AsyncIterator[Sequence[Item]]:
         """What came since the last batch, in order."""
 
@@ -96,8 +100,8 @@ class Room(Protocol):
 class Client(Protocol):
     """A connected client."""
 
-    def join(self, room: str) -> AbstractAsyncContextManager[Room]:
-        """Join for as long as the block lasts."""
+    def join(self, room: str, *, history: int = 0) -> AbstractAsyncContextManager[Room]:
+        """Join for as long as the block lasts, up to so many of the last messages coming first."""
 
     async def publish(self, room: str, data: bytes) -> object:
         """Return the position once the owner has numbered it, and with it everything published before."""

@@ -85,6 +85,8 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     payload_bytes: int
     keepalive_ms: int | None
     idle_timeout_ms: int | None
+    history_max: int | None = None
+    """Of a gateway."""
     paced_namespaces: list[str]
     faults: list[Fault] | None
     seed: int

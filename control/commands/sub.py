@@ -9,16 +9,17 @@ from typing import Any
 import msgspec
 
 from control import sdk
+from control.commands.common import counted
 from control.commands.pipes import Writer
 from control.instance import Folder
 from control.sdk import Item
 
 
-async def subscribe(place: Folder, room: str, count: int | None, as_json: bool) -> int:
+async def subscribe(place: Folder, room: str, count: int | None, history: int, as_json: bool) -> int:
     """Print messages until `count` have come, the reader has gone, or a signal cancels this."""
     left = count
-    async with sdk.connect(place, publishes=False) as client, client.join(room) as joined:
-        print(f"joined {room}", file=sys.stderr, flush=True)
+    async with sdk.connect(place, publishes=False) as client, client.join(room, history=history) as joined:
+        print(f"joined {room}" + _history(joined, history), file=sys.stderr, flush=True)
         writer = Writer(1)
         async for batch in joined.batches():
             wanted, left = take(batch, left)
@@ -29,6 +30,13 @@ async def subscribe(place: Folder, room: str, count: int | None, as_json: bool) 
             if left == 0:
                 return 0
     return 0
+
+
+def _history(joined: sdk.Room, asked: int) -> str:
+    if not asked:
+        return ""
+    given = joined.history
+    return f", {counted(given.messages, 'message')} of history{'' if given.whole else ', older ones are gone'}"
 
 
 def take(batch: Iterable[Item], left: int | None) -> tuple[list[Item], int | None]:

@@ -42,3 +42,10 @@ def arena_bytes(spec: Spec) -> int:
     if spec.arena_bytes is None:
         raise SpecError(f"a {spec.role} needs arena_bytes")
     return spec.arena_bytes
+
+
+def history_max(spec: Spec) -> int:
+    """Messages that a join may ask to come first. Raises `SpecError`."""
+    if spec.history_max is None:
+        raise SpecError(f"a {spec.role} needs history_max")
+    return spec.history_max

@@ -28,6 +28,8 @@ class Gap:
 class Room:
     """A member's queue."""
 
+    history = muster.History(0, True)
+
     def __init__(self) -> None:
         self.queue: asyncio.Queue[Message | Gap] = asyncio.Queue()
 
@@ -52,7 +54,7 @@ class Client:
         self.waited = self.flushed = 0
 
     @asynccontextmanager
-    async def join(self, room: str) -> AsyncIterator[Room]:
+    async def join(self, room: str, *, history: int = 0) -> AsyncIterator[Room]:
         joined = Room()
         self.rooms.setdefault(room, []).append(joined)
         try:

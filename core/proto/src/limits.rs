@@ -58,6 +58,9 @@ pub const NAMESPACE_BYTES_MAX: usize = 32;
 /// A room within its namespace, in bytes: 32 + 1 + 160 stays below [`NAME_BYTES_MAX`].
 pub const ROOM_BYTES_MAX: usize = 160;
 
+/// Messages that a join may ask to come first, unless the configuration says otherwise: what is fetched from an owner at a time.
+pub const HISTORY_DEFAULT: u32 = 1_024;
+
 // ---- Publishing -------------------------------------------------------------------------------------------------
 
 /// Rooms that one session may have open for publishing: 10 KiB of places at its proxy.

@@ -334,6 +334,7 @@ fn join_without_end(rig: &mut Rig<Gateway>, at: usize) {
                 request,
                 name: name.as_bytes(),
                 positions: Positions::default(),
+                history: 0,
             },
         );
     }
@@ -510,6 +511,7 @@ fn joins_without_end_do_not_pile_up() {
                 request: request + 10,
                 name: ROOM.as_bytes(),
                 positions: Positions::at([(younger, 5)]),
+                history: 0,
             },
         );
         rig.turn();

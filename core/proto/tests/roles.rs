@@ -49,7 +49,10 @@ fn joined(request: u32, handle: u32) -> Record<'static> {
         handle,
         index: FIRST_PLACE,
         start: Positions::default(),
+        heads: vec![],
         gaps: vec![],
+        history: 0,
+        whole: true,
     }
 }
 
@@ -478,7 +481,10 @@ fn member_with(policy: Policy) -> (Rig<Client>, u32) {
         handle: 3,
         index: FIRST_PLACE,
         start: Positions::default(),
+        heads: vec![],
         gaps: vec![],
+        history: 0,
+        whole: true,
     };
     rig.tell(0, &joined);
     (rig, room)

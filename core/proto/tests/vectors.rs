@@ -353,7 +353,8 @@ fn record(record: &Record<'_>) -> Value {
             request,
             name,
             positions: known,
-        } => json!({"request": request, "name": hex(name), "positions": positions(known)}),
+            history,
+        } => json!({"request": request, "name": hex(name), "positions": positions(known), "history": history}),
         Record::Leave { handle } | Record::Close { handle } => json!({ "handle": handle }),
         Record::Open {
             request,
@@ -375,10 +376,17 @@ fn record(record: &Record<'_>) -> Value {
             handle,
             index,
             start,
+            heads,
             gaps,
+            history,
+            whole,
         } => {
             let gaps: Value = gaps.iter().map(gap).collect();
-            json!({"request": request, "handle": handle, "place": index, "start": positions(start), "gaps": gaps})
+            let heads: Vec<Value> = heads.iter().map(|next| json!({ "next": next })).collect();
+            json!({
+                "request": request, "handle": handle, "place": index, "start": positions(start), "heads": heads,
+                "gaps": gaps, "history": history, "whole": u8::from(*whole),
+            })
         }
         Record::Opened { request, handle } => json!({"request": request, "handle": handle}),
         Record::SnapshotBegin { scope, version } | Record::SnapshotEnd { scope, version } => {

@@ -127,6 +127,7 @@ fn a_message_walks_through_all_five_machines() {
             keepalive_ms: 1000,
             idle_ms: 10_000,
             name_key: [9; 16],
+            history_max: 0,
             paced: vec![],
             bundle: true,
             server_key: gateway_key,

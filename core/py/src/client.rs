@@ -209,8 +209,8 @@ impl ClientEngine {
     }
 
     /// Becomes a member of a room; the policy is 0 drop_oldest, 1 drop_newest, 2 block. Returns the room's number here.
-    #[pyo3(signature = (name, positions = None, policy = 0))]
-    fn join(&mut self, name: &str, positions: Option<&[u8]>, policy: u8) -> PyResult<u32> {
+    #[pyo3(signature = (name, positions = None, policy = 0, history = 0))]
+    fn join(&mut self, name: &str, positions: Option<&[u8]>, policy: u8, history: u32) -> PyResult<u32> {
         let positions = match positions {
             Some(bytes) => Positions::read(&mut Reader::new(bytes))
                 .ok_or_else(|| PyValueError::new_err("these are no positions"))?,
@@ -223,7 +223,11 @@ impl ClientEngine {
             _ => return Err(PyValueError::new_err("a policy is 0, 1 or 2")),
         };
         let driver = self.get_mut()?;
-        let room = driver.machine_mut().join(monotonic_now(), name, positions, policy);
+        let (now, machine) = (monotonic_now(), driver.machine_mut());
+        let room = match history {
+            0 => machine.join(now, name, positions, policy),
+            _ => machine.join_last(now, name, history, policy),
+        };
         driver.kick();
         Ok(room)
     }
@@ -268,6 +272,16 @@ impl ClientEngine {
         let mut writer = Writer::new(&mut bytes);
         member.resume_from().write(&mut writer);
         Ok(Some(PyBytes::new(py, writer.written())))
+    }
+
+    /// Whether the last join of a room went on with nothing lost (None: that is on its way), how many messages of history came with
+    /// the first one, and whether these are all.
+    fn joined(&self, room: u32) -> PyResult<Option<(Option<bool>, u32, bool)>> {
+        let member = self.get()?.machine().room(room);
+        Ok(member.map(|member| {
+            let (messages, whole) = member.given.unwrap_or_default();
+            (member.recovered(), messages, whole)
+        }))
     }
 
     /// Opens a room for publishing. Returns its number here, and that of the one which was closed for it. None: an event tells
@@ -356,6 +370,7 @@ impl ClientEngine {
         stats.set_item("repaired", counters.repaired)?;
         stats.set_item("dropped_reader", counters.dropped_reader)?;
         stats.set_item("commands", counters.commands)?;
+        stats.set_item("rejoined", counters.rejoined)?;
         Ok(Some(stats))
     }
 

@@ -6,6 +6,7 @@ use muster_driver::{Budget, Driver, FaultCounters};
 use muster_proto::broker::{Broker, BrokerConfig};
 use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent};
 use muster_proto::handshake::{ClusterKeys, ResetSecret, ServerKey};
+use muster_proto::limits::HISTORY_DEFAULT;
 use muster_proto::links::LinkChange;
 use muster_proto::machine::{Machine, Micros};
 use muster_proto::name::RoomName;
@@ -508,7 +509,7 @@ fn sockets(addresses: &[&HostPort], recv_buffer: usize, send_buffer: usize) -> P
 impl GatewayEngine {
     #[new]
     #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, keepalive_ms,
-        idle_timeout_ms, faults, name_key, bind, server_key, reset_secret, arena_bytes, paced_namespaces, bundle = true, coalesce = true))]
+        idle_timeout_ms, faults, name_key, bind, server_key, reset_secret, arena_bytes, paced_namespaces, history_max = HISTORY_DEFAULT, bundle = true, coalesce = true))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         node: u32,
@@ -528,6 +529,7 @@ impl GatewayEngine {
         reset_secret: &[u8],
         arena_bytes: usize,
         paced_namespaces: Vec<String>,
+        history_max: u32,
         bundle: bool,
         coalesce: bool,
     ) -> PyResult<Self> {
@@ -543,6 +545,7 @@ impl GatewayEngine {
             keepalive_ms,
             idle_ms: idle_timeout_ms,
             name_key: array(name_key, "a name key")?,
+            history_max,
             paced: paced_namespaces,
             bundle,
             server_key: ServerKey::from_private(array(server_key, "a server key")?),

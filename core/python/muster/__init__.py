@@ -4,7 +4,20 @@ from ._core import version
 from .client import Client, Fault, connect
 from .errors import BadRoomName, Closed, Invalid, MusterError, Refused, TimedOut, TooLong, Unavailable
 from .instance import Address
-from .items import Command, Delivered, Expired, Gap, Item, Members, Message, NoMember, Outcome, Position, Stream
+from .items import (
+    Command,
+    Delivered,
+    Expired,
+    Gap,
+    History,
+    Item,
+    Members,
+    Message,
+    NoMember,
+    Outcome,
+    Position,
+    Stream,
+)
 from .room import Policy, Room
 
 __version__ = version()
@@ -19,6 +32,7 @@ __all__ = [
     "Expired",
     "Fault",
     "Gap",
+    "History",
     "Invalid",
     "Item",
     "Members",

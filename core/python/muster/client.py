@@ -190,13 +190,16 @@ class Client:
         name: str,
         *,
         positions: bytes | None = None,
+        history: int = 0,
         policy: Policy = "drop_oldest",
         timeout: float | None = None,
     ) -> Room:
         """Become a member for as long as the block lasts: `async with client.join("sports:final") as room`.
 
         `positions`: go on after what `room.positions` said, even in another process; what cannot be had any more comes
-        as gaps. `policy`: what happens when more than `buffer_bytes` are unread. `drop_oldest` and `drop_newest` put a
+        as gaps, and `room.recovered` says whether there are such. `history`: up to so many of the last messages come first,
+        and `room.history` says how many; `Refused` with the code `too_much_history` where the server gives fewer at most.
+        `policy`: what happens when more than `buffer_bytes` are unread. `drop_oldest` and `drop_newest` put a
         gap with the reason `reader` in the place of what they drop; `block` takes nothing more from the gateway.
         """
         check_name(name)
@@ -204,7 +207,11 @@ class Client:
             raise Invalid(f"policy is one of {', '.join(POLICIES)}, not {policy!r}")
         if not isinstance(positions, bytes | None):
             raise Invalid(f"positions are bytes, as room.positions gave them, not {type(positions).__name__}")
-        return Room(self, name, positions or None, policy, self._seconds(timeout))
+        if not isinstance(history, int) or not 0 <= history < 1 << 32:
+            raise Invalid(f"history is a number of messages, not {history!r}")
+        if history and positions:
+            raise Invalid("positions say where to go on; history is for who has none")
+        return Room(self, name, positions or None, history, policy, self._seconds(timeout))
 
     async def publish(self, room: str, data: bytes, *, timeout: float | None = None) -> Position:
         """Return when the room's owner has numbered the message, and with it everything this client published before.
@@ -343,7 +350,7 @@ class Client:
 
     # --- for rooms --------------------------------------------------------------------------------------------
 
-    def enter(self, room: Room, positions: bytes | None, policy: int) -> int:
+    def enter(self, room: Room, positions: bytes | None, history: int, policy: int) -> int:
         """Ask the engine for a membership; returns the room's number in the engine."""
         self._check_open()
         if 0 not in self._sides:
@@ -356,7 +363,7 @@ class Client:
         if len(self._rooms) >= ROOMS_MAX:  # to ask would cost the others their share of the servers' patience
             raise Refused(f"join {room.name}", "too_many_rooms")
         try:
-            number = self.engine.join(room.name, positions, policy)
+            number = self.engine.join(room.name, positions, policy, history)
         except ValueError as error:
             raise Invalid(f"{room.name}: {error}") from None
         self._names.add(full)

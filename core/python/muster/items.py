@@ -174,3 +174,12 @@ class Members:
     """There may be users behind those named: ask from `ids[-1] + 1` on."""
     partial: bool
     """A gateway that may have members did not answer in time: its members are in neither `count` nor `ids`."""
+
+
+class History(NamedTuple):
+    """What came first to a member who asked for a room's last messages."""
+
+    messages: int
+    """So many, before all that was published since."""
+    whole: bool
+    """As many as were asked for, or all that the room's owners have numbered: no older one is lacking."""

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, final
 
 from .errors import Invalid, MusterError
-from .items import Command, Gap, Item, Members, Message, Stream
+from .items import Command, Gap, History, Item, Members, Message, Stream
 
 if TYPE_CHECKING:
     from .client import Client
@@ -27,6 +27,7 @@ COUNTS: Final = (
     "repaired",
     "dropped_reader",
     "commands",
+    "rejoined",
 )
 """What the engine counts of a membership."""
 
@@ -54,9 +55,19 @@ class Room:
     a read is cancelled: it takes what is there or waits, never both.
     """
 
-    def __init__(self, client: "Client", name: str, positions: bytes | None, policy: Policy, timeout: float) -> None:
+    def __init__(
+        self,
+        client: "Client",
+        name: str,
+        positions: bytes | None,
+        history: int,
+        policy: Policy,
+        timeout: float,
+    ) -> None:
         self.name = name
-        self._client, self._given, self._policy, self._timeout = client, positions, policy, timeout
+        self._client, self._given, self._history, self._policy = client, positions, history, policy
+        self._timeout = timeout
+        self._known: tuple[bool | None, int, bool] = (None, 0, False)
         self._number: int | None = None
         self._joined: asyncio.Future[None] | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -72,7 +83,7 @@ class Room:
         if self._joined is not None:
             raise Invalid(f"{self.name}: a room object is joined once; call client.join again")
         client = self._client
-        self._number = client.enter(self, self._given, POLICIES.index(self._policy))
+        self._number = client.enter(self, self._given, self._history, POLICIES.index(self._policy))
         self._joined = client.loop.create_future()
         try:
             await client.wait(self._joined, self._timeout, f"join {self.name}")
@@ -121,6 +132,25 @@ class Room:
         if self._number is None:
             return self._before
         return self._client.engine.positions(self._number) or b""
+
+    @property
+    def recovered(self) -> bool | None:
+        """Whether the last join went on where this membership, or the positions given to it, stood, with nothing lost.
+
+        None while what its gateway had then is still on its way; False also where there was nothing to go on from, and where
+        nobody can know.
+        """
+        return self._state()[0]
+
+    @property
+    def history(self) -> History:
+        """What `join(history=…)` gave."""
+        return History(*self._state()[1:])
+
+    def _state(self) -> tuple[bool | None, int, bool]:
+        if self._number is not None:
+            self._known = self._client.engine.joined(self._number) or self._known
+        return self._known
 
     async def members(self, *, ids: bool = False, start: int = 0, wait: float = 1.0) -> Members:
         """Who is in this room: `client.members` of its name."""
@@ -197,6 +227,7 @@ class Room:
             self._before = _advance(self._before, self._batch[: self._at])
         else:
             self._before, self._counted = self.positions, self.stats()
+            self._state()
         self._number, self._batch, self._at = None, [], 0
 
     def _wake(self) -> None:

@@ -36,6 +36,8 @@ pub struct Membership {
     /// From when on every acknowledged message must be had or announced as lost.
     pub owed_from: Option<Micros>,
     pub left: bool,
+    /// What was published and acknowledged while its member was away.
+    missed: Vec<usize>,
     /// When the newest of what it had was published.
     pub newest: Micros,
     /// Last number had of each life of each sender: what an earlier life sent may still be on its way.
@@ -97,6 +99,9 @@ impl<K: PartialEq, V: Copy + Default> Few<K, V> {
         &mut self.0[at].1
     }
 }
+
+/// What was published so long before a join is known to its gateway, whatever was lost on the way.
+const SETTLED: Micros = 1_000_000;
 
 /// Shorter messages are never cut.
 const CHUNK_MIN: usize = 1_000;
@@ -230,10 +235,16 @@ impl Oracle {
         Ok(())
     }
 
-    pub fn join(&mut self, client: usize, room: usize, owed_from: Option<Micros>) -> usize {
+    pub fn join(&mut self, client: usize, room: usize, owed_from: Option<Micros>, now: Micros) -> usize {
+        let since = owed_from.unwrap_or(now);
+        let missed = self.of_room(room).filter(|(_, message)| {
+            message.acked.is_some() && message.called_at > since && message.called_at + SETTLED <= now
+        });
+        let missed = missed.map(|(at, _)| at).collect();
         self.memberships.push(Membership {
             client,
             room,
+            missed,
             joined_at: None,
             owed_from,
             left: false,
@@ -247,6 +258,22 @@ impl Oracle {
             unfollowed: 0,
         });
         self.memberships.len() - 1
+    }
+
+    /// A member that came back was told that it has missed nothing.
+    pub fn recovered(&self, at: usize) -> Result<(), String> {
+        let membership = &self.memberships[at];
+        match membership.missed.iter().find(|message| !membership.has(**message)) {
+            None => Ok(()),
+            Some(message) => Err(format!(
+                "client {} came back to room {} and is said to have missed nothing, but number {} of {}, {:?}",
+                membership.client,
+                membership.room,
+                self.messages[*message].number,
+                self.messages[*message].sender,
+                self.messages[*message].acked
+            )),
+        }
     }
 
     pub fn joined(&mut self, now: Micros, membership: usize) {

@@ -9,6 +9,7 @@ use muster_proto::client::member::{Item, Policy};
 use muster_proto::client::{Client, ClientConfig, ClientEvent, Endpoint, Side};
 use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent};
 use muster_proto::handshake::{ClusterKeys, ServerKey};
+use muster_proto::limits::HISTORY_DEFAULT;
 use muster_proto::machine::{Addr, Entropy, Machine, Micros, Outbox};
 use muster_proto::name::RoomName;
 use muster_proto::node::{Dice, Identity};
@@ -25,6 +26,8 @@ use crate::oracle::{content, Membership, Oracle};
 use crate::plan::{Fault, Kind, Plan, FORGET, MS, SECOND, SETTLE};
 use crate::process::{Bench, Process, Queued, Role, Sent, State};
 
+/// Messages that a join without positions asks for now and then.
+const HISTORY: u32 = 20;
 const NAME_KEY: [u8; 16] = [9; 16];
 /// A process that stands still is told of the placement again so long after; when all is to heal, everyone within it.
 const PLACED_AGAIN: Micros = 300 * MS;
@@ -208,6 +211,8 @@ pub struct Summary {
     pub returns: Vec<(Kind, Micros)>,
     /// Commands that were delivered, what expired, and questions for members that all gateways answered.
     pub commands: (u64, u64, u64),
+    /// Joins that went on where they had been with nothing lost, and messages of history.
+    pub joins: (u64, u64),
 }
 
 pub struct World {
@@ -227,6 +232,9 @@ pub struct World {
     keys: Vec<ServerKey>,
     oracle: Oracle,
     commands: Commands,
+    /// Joins with positions that missed nothing, and messages that came first to those who had asked for the last ones.
+    recovered: u64,
+    asked: u64,
     programs: Vec<Program>,
     healed: bool,
     placement_epoch: u32,
@@ -282,6 +290,8 @@ impl World {
             keys: (0..plan.servers()).map(server_key).collect(),
             oracle: Oracle::new(plan.may_reorder()),
             commands: Commands::default(),
+            recovered: 0,
+            asked: 0,
             programs: Vec::new(),
             healed: false,
             placement_epoch: 1,
@@ -511,6 +521,7 @@ impl World {
                     me,
                     payload,
                     arena_bytes: self.plan.arena_bytes,
+                    history_max: HISTORY_DEFAULT,
                     keepalive_ms,
                     idle_ms,
                     name_key: NAME_KEY,
@@ -671,9 +682,15 @@ impl World {
             .filter(|(positions, _)| !positions.0.is_empty())
             .map(|(_, at)| *at);
         let positions = resumed.map(|(positions, _)| positions).unwrap_or_default();
-        let now = self.now;
-        let number = self.machine(client).join(now, &name, positions, policy);
-        let membership = self.oracle.join(client, room, owed_from);
+        let (now, asks) = (
+            self.now,
+            positions.0.is_empty() && self.plan.command_every.is_none() && self.oracle.memberships.len() % 4 == 1,
+        );
+        let number = match asks {
+            true => self.machine(client).join_last(now, &name, HISTORY, policy),
+            false => self.machine(client).join(now, &name, positions, policy),
+        };
+        let membership = self.oracle.join(client, room, owed_from, now);
         self.commands.asked(now, membership, client, room);
         self.programs[client].joined[place] = Some((number, membership));
         let process = self.process_of(client);
@@ -720,6 +737,7 @@ impl World {
             reasons: self.oracle.gap_reasons(),
             accounts: self.accounts,
             returns: self.returns,
+            joins: (self.recovered, self.asked),
             commands: (self.commands.delivered, self.commands.expired, self.commands.counted),
         };
         (summary, result)
@@ -1142,11 +1160,38 @@ impl World {
         Ok(())
     }
 
+    /// What is said of a join: that nothing was missed, or how many messages come first.
+    fn judge_join(&mut self, client: usize, room: u32, membership: usize) -> Result<(), String> {
+        let Some(member) = self
+            .machine(client)
+            .room(room)
+            .filter(|member| member.counters.rejoined == 0)
+        else {
+            return Ok(());
+        };
+        let (recovered, counters) = (member.recovered(), member.counters);
+        let given = member.given.filter(|_| member.is_caught_up());
+        let history = given.map_or(0, |(messages, _)| u64::from(messages));
+        if history > HISTORY.into() || counters.lost + counters.gaps == 0 && counters.delivered < history {
+            return Err(format!(
+                "client {client}: {history} messages of history, and {} had",
+                counters.delivered
+            ));
+        }
+        self.asked += history;
+        if recovered == Some(true) {
+            self.recovered += 1;
+            self.oracle.recovered(membership)?;
+        }
+        Ok(())
+    }
+
     fn leave(&mut self, client: usize, place: usize) -> Result<(), String> {
         let Some((room, membership)) = self.programs[client].joined[place] else {
             return Ok(());
         };
         self.read(client, usize::MAX)?;
+        self.judge_join(client, room, membership)?;
         let member = self.machine(client).room(room);
         let positions = member.map(|room| room.positions.clone()).unwrap_or_default();
         self.say(|| format!("client {client}: leaves {room}"));
@@ -1294,6 +1339,7 @@ impl World {
         let mut positions = BTreeMap::new();
         for client in 0..self.programs.len() {
             for (room, membership) in self.programs[client].joined.clone().into_iter().flatten() {
+                self.judge_join(client, room, membership)?;
                 let member = self.machine(client).room(room);
                 positions.insert(membership, member.map(|member| member.positions.clone()));
             }

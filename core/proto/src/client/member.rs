@@ -91,6 +91,8 @@ pub struct MemberCounters {
     pub repaired: u64,
     pub dropped_reader: u64,
     pub commands: u64,
+    /// Times that the room was joined again because a session was lost.
+    pub rejoined: u64,
 }
 
 /// Unread items and their bytes.
@@ -115,6 +117,17 @@ pub struct Shared<'a> {
     pub now: Micros,
 }
 
+/// What a gateway says to a join.
+pub struct Answer {
+    pub handle: u32,
+    pub index: u64,
+    pub start: Positions,
+    pub heads: Vec<u64>,
+    pub gaps: Vec<StreamGap>,
+    pub history: u32,
+    pub whole: bool,
+}
+
 /// One room of a member.
 pub struct Member {
     pub name: Box<str>,
@@ -127,6 +140,15 @@ pub struct Member {
     pub positions: Positions,
     /// Where the reader is: behind `positions` by what is unread.
     read: Positions,
+    /// Messages that the program wants first, and what the gateway said of that: how many come, and whether that is all.
+    pub history: u32,
+    pub given: Option<(u32, bool)>,
+    /// The first offsets that the gateway had not heard of when it answered the last join, and whether everything before them, from
+    /// where this membership stood, has come so far or still may.
+    heads: Vec<(StreamId, u64)>,
+    whole: bool,
+    /// Messages delivered until then.
+    delivered: u64,
     /// Joined with positions, by the program: a message that begins before them is lost, not new.
     resumed: bool,
     pub reading: Reading,
@@ -170,6 +192,11 @@ impl Member {
             read: positions.clone(),
             resumed: !positions.0.is_empty(),
             positions,
+            history: 0,
+            given: None,
+            heads: Vec::new(),
+            whole: false,
+            delivered: 0,
             reading: Reading::default(),
             counters: MemberCounters::default(),
             told: false,
@@ -206,11 +233,32 @@ impl Member {
         true
     }
 
-    /// The gateway made this a member from place `index` on.
-    pub fn joined(&mut self, handle: u32, index: u64, start: &Positions, gaps: &[StreamGap]) {
+    /// The gateway made this a member.
+    pub fn joined(&mut self, answer: &Answer) {
+        let Answer {
+            handle,
+            index,
+            start,
+            heads,
+            gaps,
+            history,
+            whole,
+        } = answer;
+        let (handle, index) = (*handle, *index);
         if self.handle == Some(handle) && self.next > 0 {
             return; // a repeated answer
         }
+        let resumes = !self.positions.0.is_empty();
+        self.counters.rejoined += u64::from(self.given.is_some());
+        self.given.get_or_insert((*history, *whole));
+        self.heads = start
+            .0
+            .iter()
+            .map(|start| start.stream)
+            .zip(heads.iter().copied())
+            .collect();
+        self.whole = resumes && *whole && gaps.is_empty();
+        self.delivered = self.counters.delivered;
         self.handle = Some(handle);
         self.asked = false;
         self.retry_at = None;
@@ -231,6 +279,35 @@ impl Member {
                 self.positions.begin(start);
             }
         }
+    }
+
+    /// Whether the last join went on where the membership stood with nothing lost; `None`: what its gateway had then is on its way.
+    pub fn recovered(&self) -> Option<bool> {
+        match self.whole {
+            true => self.is_caught_up().then_some(true),
+            false => Some(false),
+        }
+    }
+
+    /// Whether all is here, or is known to be lost, that the gateway had when it answered the last join.
+    pub fn is_caught_up(&self) -> bool {
+        let unfinished = |(stream, offset): &(StreamId, u64)| self.is_before_head(*stream, *offset);
+        let behind = |(stream, head): &(StreamId, u64)| {
+            let had = self.positions.of(*stream);
+            had.is_none_or(|had| had.course == Course::GoesOn && had.offset + 1 < *head)
+        };
+        let comes = self.handle.is_none() || self.partial.values().flatten().any(unfinished);
+        !comes && !self.heads.iter().any(behind)
+    }
+
+    fn is_before_head(&self, stream: StreamId, offset: u64) -> bool {
+        let mut heads = self.heads.iter();
+        heads.any(|(known, head)| *known == stream && offset < *head)
+    }
+
+    /// Something from `first` on does not come to the reader: of what the gateway had when it answered, or before the first message.
+    fn note_lost(&mut self, stream: StreamId, first: u64) {
+        self.whole &= !self.is_before_head(stream, first) && self.delivered < self.counters.delivered;
     }
 
     /// What a later join goes on from: after all that was read, before what is unread or unfinished.
@@ -526,6 +603,7 @@ impl Member {
     }
 
     fn push_gap(&mut self, gap: StreamGap) {
+        self.note_lost(gap.stream, gap.first);
         if let Some(Item::Gap(last)) = self.reading.items.back_mut() {
             let next = last.last.checked_add(1) == Some(gap.first);
             if next && (last.stream, last.reason) == (gap.stream, gap.reason) {
@@ -552,9 +630,9 @@ impl Member {
 
     fn deliver(&mut self, stream: StreamId, offsets: RangeInclusive<u64>, sender: u64, data: &[u8]) {
         let (first, offset) = offsets.into_inner();
+        let inbox_bytes = self.inbox_bytes;
         let reading = &mut self.reading;
-        let full =
-            |reading: &Reading| reading.bytes.len() + data.len() + (reading.items.len() + 1) * 64 > self.inbox_bytes;
+        let full = |reading: &Reading| reading.bytes.len() + data.len() + (reading.items.len() + 1) * 64 > inbox_bytes;
         if self.policy == Policy::DropNewest && full(reading) {
             self.dropped(stream, first, offset);
             return;
@@ -581,6 +659,7 @@ impl Member {
                 };
                 self.reading.bytes.drain(..len as usize);
                 self.counters.dropped_reader += 1;
+                self.note_lost(stream, first);
                 let gap = StreamGap {
                     stream,
                     first,
@@ -616,6 +695,7 @@ impl Member {
 
     fn dropped(&mut self, stream: StreamId, first: u64, offset: u64) {
         self.counters.dropped_reader += 1;
+        self.note_lost(stream, first);
         match self.reading.items.back_mut() {
             Some(Item::Gap(gap)) if gap.reason == GapReason::Reader && gap.stream == stream => gap.last = offset,
             _ => self.push_gap(StreamGap {

@@ -31,7 +31,7 @@ use crate::wire::room::{heads, message_max, write_repair, GapPlace, RoomBlock, S
 use crate::wire::{Code, Frame, FrameKind, Frames, Role, StreamGap};
 pub use commands::CommandError;
 use commands::Commands;
-use member::{Item, Member, Policy, Shared};
+use member::{Answer, Item, Member, Policy, Shared};
 use publication::{Publication, PublishError, Published};
 
 /// First and longest wait between attempts to open a session; each is a random part of a doubled one.
@@ -350,11 +350,21 @@ impl Client {
 
     /// Becomes a member of a room. The name is judged by the gateway.
     pub fn join(&mut self, now: Micros, name: &str, positions: Positions, policy: Policy) -> u32 {
+        self.enter(now, name, (positions, 0), policy)
+    }
+
+    /// Becomes a member of a room, whose last messages come first, up to so many.
+    pub fn join_last(&mut self, now: Micros, name: &str, history: u32, policy: Policy) -> u32 {
+        self.enter(now, name, (Positions::default(), history), policy)
+    }
+
+    fn enter(&mut self, now: Micros, name: &str, (positions, history): (Positions, u32), policy: Policy) -> u32 {
         if !self.is_joining() {
             self.early.clear(); // of rooms that were left, whose handles may be others' by now
         }
         self.request += 1;
-        let member = Member::new(name, self.request, positions, policy, self.inbox_bytes, self.hash);
+        let mut member = Member::new(name, self.request, positions, policy, self.inbox_bytes, self.hash);
+        member.history = history;
         let room = match self.rooms.iter().position(Option::is_none) {
             Some(at) => {
                 self.rooms[at] = Some(Box::new(member));
@@ -384,6 +394,11 @@ impl Client {
                 request: member.request,
                 name: member.name.as_bytes(),
                 positions: member.positions.clone(),
+                history: if member.positions.0.is_empty() {
+                    member.history
+                } else {
+                    0
+                },
             };
             member.asked = free && conn.record(&join).is_some();
             if !member.asked {
@@ -908,7 +923,10 @@ impl Client {
                 handle,
                 index,
                 start,
+                heads,
                 gaps,
+                history,
+                whole,
             } => {
                 let found = self
                     .rooms
@@ -923,8 +941,17 @@ impl Client {
                 self.handles.push((handle, at as u32));
                 let early = self.early.iter().position(|(known, _)| *known == handle);
                 let early = early.map(|at| self.early.swap_remove(at).1);
+                let answer = Answer {
+                    handle,
+                    index,
+                    start,
+                    heads,
+                    gaps,
+                    history,
+                    whole,
+                };
                 if let Some(member) = self.rooms[at].as_deref_mut() {
-                    member.joined(handle, index, &start, &gaps);
+                    member.joined(&answer);
                     if let Some(upto) = early {
                         member.head(now, upto);
                         soonest(&mut self.check_at, member.deadline());
@@ -934,6 +961,7 @@ impl Client {
                         self.events.push_back(ClientEvent::Readable { room: at as u32 });
                     }
                 }
+                let gaps = answer.gaps;
                 self.events.push_back(ClientEvent::Joined { room: at as u32, gaps });
             }
             Record::CommandTold { handle, command, data } => self.commanded(handle, command, data),

@@ -74,6 +74,8 @@ pub struct GatewayConfig {
     pub keepalive_ms: u32,
     pub idle_ms: u32,
     pub name_key: [u8; 16],
+    /// Messages that a join may ask to come first.
+    pub history_max: u32,
     /// Namespaces whose owner waits for the slowest member.
     pub paced: Vec<String>,
     /// Whether several messages may share a datagram (off only to measure).
@@ -226,6 +228,9 @@ pub struct Gateway {
     trim_at: Micros,
     trim_next: usize,
     config_paced: Vec<String>,
+    history_max: u32,
+    /// There has been more than one broker to number a room's messages.
+    several_brokers: bool,
     name_key: [u8; 16],
     bundle: bool,
     /// The machine's clock in milliseconds as of this turn.
@@ -269,6 +274,8 @@ impl Gateway {
             trim_at: 0,
             trim_next: 0,
             config_paced: config.paced,
+            history_max: config.history_max,
+            several_brokers: false,
             name_key: config.name_key,
             bundle: config.bundle,
             now: 0,
@@ -290,6 +297,7 @@ impl Gateway {
         let nodes = placement.of(Role::Broker).chain(placement.of(Role::Router));
         self.links
             .dial(now, nodes.map(|node| (node.node, node.role, node.addr)));
+        self.several_brokers |= placement.of(Role::Broker).nth(1).is_some();
         self.owners.placed(now, &placement, &self.links);
         let before = std::mem::replace(&mut self.placement, placement);
         self.repartition(now, before.routers());
@@ -422,8 +430,9 @@ impl Gateway {
                 request,
                 name,
                 positions,
+                history,
             } => {
-                if let Err(code) = self.join(now, slot, request, name, positions) {
+                if let Err(code) = self.join(now, slot, request, name, (positions, history)) {
                     self.counters.joins_refused += 1;
                     self.refuse(slot, request, code);
                 }
@@ -446,8 +455,18 @@ impl Gateway {
         self.sessions.tell(slot, &refused);
     }
 
-    fn join(&mut self, now: Micros, slot: u32, request: u32, name: &[u8], positions: Positions) -> Result<(), Code> {
+    fn join(
+        &mut self,
+        now: Micros,
+        slot: u32,
+        request: u32,
+        name: &[u8],
+        (positions, history): (Positions, u32),
+    ) -> Result<(), Code> {
         let name = RoomName::from_bytes(name).map_err(|_| Code::BadRoomName)?;
+        if history > self.history_max {
+            return Err(Code::TooMuchHistory);
+        }
         let key = name.key(&self.name_key);
         let Some(peer) = self.sessions.table.get_mut(slot) else {
             return Ok(());
@@ -481,6 +500,7 @@ impl Gateway {
             session,
             request,
             positions,
+            history,
             since: now,
             tried: None,
         });
@@ -549,8 +569,12 @@ impl Gateway {
                 may
             };
             let positions = &waiting.positions;
-            let (place, gaps) = match room.start(&self.arena, now, positions, last_try, alive, may_fetch) {
-                Start::At { place, gaps } => (place, gaps),
+            let start = match positions.0.is_empty() {
+                true => room.start_with(&self.arena, now, waiting.history, last_try, may_fetch),
+                false => room.start(&self.arena, now, positions, last_try, alive, may_fetch),
+            };
+            let (place, gaps, history) = match start {
+                Start::At { place, gaps, history } => (place, gaps, history),
                 Start::Fetch => {
                     still.push(waiting);
                     continue;
@@ -580,7 +604,13 @@ impl Gateway {
                 handle: at,
                 index: place,
                 start: room.position_at(&self.arena, place),
+                heads: room.heads().collect(),
                 gaps,
+                history: history.messages,
+                whole: match positions.0.is_empty() {
+                    true => history.whole,
+                    false => !self.several_brokers || room.heard_since(positions),
+                },
             };
             self.counters.joins += 1;
             self.sessions.tell(slot, &joined);

@@ -3,7 +3,7 @@
 //! A *place* is the gateway's own dense number of what members get: a message or a gap. Owners' offsets come in out of order
 //! and with holes; places are given in order only, so a member never asks for what the gateway lacks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::turns::Turns;
@@ -15,7 +15,7 @@ use crate::machine::Micros;
 use crate::planted::{self, Bug};
 use crate::ring::{Arena, Entry, Ring};
 use crate::wire::publish::{Course, Position, Positions};
-use crate::wire::room::{BlockMessages, Message, STREAMS_MAX};
+use crate::wire::room::{BlockMessages, Message, FIRST, LAST, STREAMS_MAX};
 use crate::wire::{Code, GapReason, PublisherId, StreamGap, StreamId};
 
 /// The first place of a room; history can be put in front of it.
@@ -71,6 +71,8 @@ pub struct Waiting {
     pub session: u64,
     pub request: u32,
     pub positions: Positions,
+    /// Messages that are to come first.
+    pub history: u32,
     pub since: Micros,
     /// Since when the room was ready and the join still waited.
     pub tried: Option<Micros>,
@@ -85,8 +87,19 @@ pub struct Pen<'a> {
 
 /// Where a member starts, or that history must come first.
 pub enum Start {
-    At { place: u64, gaps: Vec<StreamGap> },
+    At {
+        place: u64,
+        gaps: Vec<StreamGap>,
+        history: History,
+    },
     Fetch,
+}
+
+/// How many messages come first to who asked for the last ones, and whether these are as many as it asked for, or all.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct History {
+    pub messages: u32,
+    pub whole: bool,
 }
 
 /// A stream of the room, as far as this gateway is with it.
@@ -104,6 +117,8 @@ pub struct Source {
     next: u64,
     low: u64,
     known: u64,
+    /// The first offset that its owner began with here: who numbered anything since knew of this gateway.
+    base: u64,
     /// The owner said that nothing follows from this offset on.
     ends_at: Option<u64>,
     /// The owner has no link.
@@ -146,6 +161,7 @@ impl Source {
             next,
             low: next,
             known: next,
+            base: next,
             ends_at: None,
             away: false,
             waits: None,
@@ -408,6 +424,49 @@ impl Room {
             }
         };
         Positions(self.sources.iter().enumerate().map(position).collect())
+    }
+
+    /// The first offset of each stream that nobody has spoken of.
+    pub fn heads(&self) -> impl Iterator<Item = u64> + '_ {
+        self.sources.iter().map(|source| source.known.max(source.next))
+    }
+
+    /// Whether brokers have known of this gateway's members since a member was at these positions, so that what any of them has
+    /// numbered since is here or is announced.
+    pub fn heard_since(&self, positions: &Positions) -> bool {
+        let had = |source: &Source| positions.of(source.stream).map(|had| had.offset);
+        self.sources
+            .iter()
+            .any(|source| had(source).is_some_and(|had| had + 1 >= source.base))
+    }
+
+    /// The place from which on the ring has the last `count` whole messages, how many they are, and whether the ring has lost
+    /// none that was before them.
+    fn last(&self, arena: &Arena, count: u32) -> (u64, History) {
+        let readable = self.ring.readable(arena, self.ring.first());
+        let (mut place, mut messages, mut all) = (self.ring.next(), 0, true);
+        // Publishers of whose message the last chunk was passed.
+        let mut open = BTreeSet::new();
+        for at in (readable..self.ring.next()).rev() {
+            if messages == count {
+                break;
+            }
+            let Some(entry) = self.ring.get(arena, at) else { break };
+            if entry.gap {
+                all &= entry.flags == GapReason::Ended as u8;
+                open.clear();
+                continue;
+            }
+            if entry.flags & LAST != 0 {
+                open.insert(entry.publisher);
+            }
+            if entry.flags & FIRST != 0 && open.remove(&entry.publisher) {
+                (place, messages) = (at, messages + 1);
+            }
+        }
+        let begun = |source: &Source| source.low <= 1 && source.first_place >= readable;
+        let whole = messages == count || all && self.sources.iter().all(begun);
+        (place, History { messages, whole })
     }
 
     /// All streams with the first offset that follows for who goes on at `place`.
@@ -904,7 +963,60 @@ impl Room {
         self.sources.iter().any(|source| source.backfill.is_some())
     }
 
-    /// Where a member that joins with `positions` starts. `alive` tells of a stream that the room does not know whether it may still
+    /// Has the owner asked for what it has of a stream from `wanted` on that the ring has not. `false`: that is not possible.
+    fn fetch_from(&mut self, at: usize, wanted: u64, now: Micros, may_fetch: &mut impl FnMut(u64) -> bool) -> bool {
+        let source = &mut self.sources[at];
+        let from = wanted.max(source.low.saturating_sub(BACKFILL_MAX)).max(1);
+        let more = source.backfill.as_ref().map_or(source.low, |backfill| backfill.from);
+        if source.away || !may_fetch(more.saturating_sub(from)) {
+            return false;
+        }
+        match &mut source.backfill {
+            Some(backfill) => backfill.from = backfill.from.min(from),
+            None => {
+                let until = now + BACKFILL_WAIT;
+                source.backfill = Some(Backfill { from, until });
+                source.fetch_at = now;
+            }
+        }
+        true
+    }
+
+    /// Where a member starts that joins with the last `count` messages. `last_try`, `may_fetch`: as of [`Room::start`].
+    pub fn start_with(
+        &mut self,
+        arena: &Arena,
+        now: Micros,
+        count: u32,
+        last_try: bool,
+        mut may_fetch: impl FnMut(u64) -> bool,
+    ) -> Start {
+        if self.fetching() && count > 0 && !last_try {
+            return Start::Fetch;
+        }
+        let (place, history) = self.last(arena, count);
+        let missing = u64::from(count - history.messages);
+        let mut fetches = false;
+        for at in 0..self.sources.len() {
+            let source = &self.sources[at];
+            let lost = source.over && source.ends_at.is_none();
+            let before = source.low > 1 && source.first_place >= self.ring.first() && !lost;
+            if missing > 0 && before && !last_try {
+                let wanted = source.low.saturating_sub(missing);
+                fetches |= self.fetch_from(at, wanted, now, &mut may_fetch);
+            }
+        }
+        match fetches {
+            true => Start::Fetch,
+            false => Start::At {
+                place,
+                gaps: Vec::new(),
+                history,
+            },
+        }
+    }
+
+    /// Where a member that joins with `positions`, which are some, starts. `alive` tells of a stream that the room does not know whether it may still
     /// speak here. `last_try`: what is not there now is lost to it, as are messages that `may_fetch` does not allow to ask an
     /// owner for.
     pub fn start(
@@ -918,9 +1030,6 @@ impl Room {
     ) -> Start {
         let mut place = self.ring.next();
         let mut gaps = Vec::new();
-        if positions.0.is_empty() {
-            return Start::At { place, gaps };
-        }
         if self.sources.is_empty() {
             return Start::Fetch;
         }
@@ -943,7 +1052,7 @@ impl Room {
         }
         let mut fetches = false;
         for at in 0..self.sources.len() {
-            let source = &mut self.sources[at];
+            let source = &self.sources[at];
             // A stream that the member has not heard of is wanted from its beginning.
             let had = positions.of(source.stream);
             let wanted = had.map_or(1, |had| had.offset.saturating_add(1));
@@ -956,20 +1065,11 @@ impl Room {
             }
             let low = source.low;
             if source.first_place >= self.ring.first() && wanted < low {
-                let from = wanted.max(low.saturating_sub(BACKFILL_MAX)).max(1);
-                let more = source.backfill.as_ref().map_or(low, |backfill| backfill.from);
-                if !last_try && !source.away && may_fetch(more.saturating_sub(from)) {
-                    let until = now + BACKFILL_WAIT;
-                    match &mut source.backfill {
-                        Some(backfill) => backfill.from = backfill.from.min(from),
-                        None => {
-                            source.backfill = Some(Backfill { from, until });
-                            source.fetch_at = now;
-                        }
-                    }
+                if !last_try && self.fetch_from(at, wanted, now, &mut may_fetch) {
                     fetches = true;
                     continue;
                 }
+                let source = &self.sources[at];
                 gaps.push(StreamGap {
                     stream: source.stream,
                     first: wanted,
@@ -996,7 +1096,11 @@ impl Room {
         if fetches {
             return Start::Fetch;
         }
-        Start::At { place, gaps }
+        Start::At {
+            place,
+            gaps,
+            history: History::default(),
+        }
     }
 }
 
@@ -1039,6 +1143,124 @@ mod tests {
     #[test]
     fn history_is_asked_for_again_when_its_answer_is_overdue_but_some_times_however_slow_the_owner() {
         assert_eq!([asked(500), asked(50_000), asked(60_000_000)], [67, 10, 4]);
+    }
+
+    const STREAM: StreamId = StreamId {
+        node: 5,
+        epoch: 1,
+        generation: 1,
+    };
+
+    /// A room whose ring has entries of these publishers and flags, one offset after the other from `first` on.
+    fn filled(arena: &mut Arena, first: u64, entries: &[(u64, u8)]) -> Room {
+        let mut counters = GatewayCounters::default();
+        let mut room = Room::new(1, 2, "sports:final", false, 0);
+        let mut pen = Pen {
+            arena,
+            counters: &mut counters,
+            now: 0,
+        };
+        assert!(room.head(&mut pen, STREAM, first, first));
+        for (offset, (user, flags)) in (first..).zip(entries) {
+            let message = Message {
+                publisher: PublisherId {
+                    user: *user,
+                    incarnation: 0,
+                },
+                sequence: offset,
+                flags: *flags,
+                data: b"x",
+            };
+            match flags {
+                0 if *user == 0 => {
+                    room.append_gap(&mut pen, 0, offset, GapReason::Unrepaired);
+                    room.sources[0].next += 1;
+                }
+                _ => room.append(&mut pen, 0, offset, &message),
+            }
+        }
+        room.sources[0].known = room.sources[0].next;
+        room
+    }
+
+    /// Where the last `count` messages begin, counted from the first place, and how many are whole there.
+    fn last_of(room: &Room, arena: &Arena, count: u32) -> (u64, u32, bool) {
+        let (place, history) = room.last(arena, count);
+        (place - FIRST_PLACE, history.messages, history.whole)
+    }
+
+    #[test]
+    fn the_last_messages_are_whole_ones_however_their_chunks_lie() {
+        const BOTH: u8 = FIRST | LAST;
+        let mut arena = Arena::new(1 << 20);
+        // One of two chunks (0, 3), one between them (1), one of three (2, 4, 5), and one that has not ended (6).
+        let chunks = [
+            (7, FIRST),
+            (8, BOTH),
+            (9, FIRST),
+            (7, LAST),
+            (9, 0),
+            (9, LAST),
+            (8, FIRST),
+        ];
+        let room = filled(&mut arena, 1, &chunks);
+        let found = [0, 1, 2, 3, 4].map(|count| last_of(&room, &arena, count));
+        assert_eq!(
+            found,
+            [(7, 0, true), (2, 1, true), (1, 2, true), (0, 3, true), (0, 3, true)]
+        );
+    }
+
+    #[test]
+    fn history_with_a_loss_in_it_or_that_began_elsewhere_is_not_all() {
+        const BOTH: u8 = FIRST | LAST;
+        let mut arena = Arena::new(1 << 20);
+        let room = filled(&mut arena, 1, &[(7, BOTH), (0, 0), (7, BOTH)]);
+        assert_eq!(last_of(&room, &arena, 5), (0, 2, false));
+        assert_eq!(last_of(&room, &arena, 1), (2, 1, true));
+        let room = filled(&mut arena, 2, &[(7, BOTH), (7, BOTH)]);
+        assert_eq!(last_of(&room, &arena, 5), (0, 2, false));
+    }
+
+    #[test]
+    fn what_the_ring_lacks_of_the_last_messages_is_asked_of_the_owner_and_no_more() {
+        let mut arena = Arena::new(1 << 20);
+        let mut room = filled(&mut arena, 101, &[(7, FIRST | LAST); 3]);
+        let mut asked = Vec::new();
+        let start = room.start_with(&arena, 0, 10, false, |count| {
+            asked.push(count);
+            true
+        });
+        assert!(matches!(start, Start::Fetch));
+        assert_eq!(asked, [7]);
+        let mut wanted = Vec::new();
+        let mut counters = GatewayCounters::default();
+        let mut pen = Pen {
+            arena: &mut arena,
+            counters: &mut counters,
+            now: 1,
+        };
+        room.expire(&mut pen, |_| 1_000, &mut wanted, 4);
+        let ranges: Vec<_> = wanted
+            .into_iter()
+            .map(|wanted| (wanted.history, wanted.ranges))
+            .collect();
+        assert_eq!(ranges, [(true, vec![(94, 100)])]);
+        let start = room.start_with(&arena, 0, 10, true, |_| true);
+        let Start::At { history, .. } = start else {
+            panic!("the last try waits")
+        };
+        assert_eq!((history.messages, history.whole), (3, false));
+    }
+
+    #[test]
+    fn a_gateway_has_heard_all_since_a_position_that_is_not_before_it_began() {
+        let mut arena = Arena::new(1 << 20);
+        let room = filled(&mut arena, 101, &[(7, FIRST | LAST); 3]);
+        let heard = |offset| room.heard_since(&Positions::at([(STREAM, offset)]));
+        assert_eq!([99, 100, 103].map(heard), [false, true, true]);
+        let other = StreamId { node: 6, ..STREAM };
+        assert!(!room.heard_since(&Positions::at([(other, 200)])));
     }
 
     #[test]

@@ -140,11 +140,12 @@ pub enum Code {
     Busy = 8,
     NotAllowed = 9,
     Malformed = 10,
+    TooMuchHistory = 11,
     Unknown = 255,
 }
 
 impl Code {
-    pub const ALL: [Code; 12] = [
+    pub const ALL: [Code; 13] = [
         Code::Ok,
         Code::BadCredential,
         Code::NotReady,
@@ -156,6 +157,7 @@ impl Code {
         Code::Busy,
         Code::NotAllowed,
         Code::Malformed,
+        Code::TooMuchHistory,
         Code::Unknown,
     ];
 
@@ -179,6 +181,7 @@ impl Code {
             Code::Busy => "busy",
             Code::NotAllowed => "not_allowed",
             Code::Malformed => "malformed",
+            Code::TooMuchHistory => "too_much_history",
             Code::Unknown => "unknown",
         }
     }

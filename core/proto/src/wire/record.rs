@@ -1,6 +1,7 @@
 //! Records of the reliable control log: what must arrive once and in order, on sessions and on links.
 
 use super::publish::Positions;
+use super::room::STREAMS_MAX;
 use super::{Code, StreamGap};
 use crate::codec::{Reader, Writer};
 use crate::command::{Ask, CommandId, Outcome, Page, Verdict, COMMAND_BYTES_MAX, USERS_MAX};
@@ -173,11 +174,12 @@ pub enum Record<'a> {
     Authenticate {
         credential: &'a [u8],
     },
-    /// Become a member of a room, with what is already had.
+    /// Become a member of a room, with what is already had; where that is nothing, with its last `history` messages first.
     Join {
         request: u32,
         name: &'a [u8],
         positions: Positions,
+        history: u32,
     },
     /// Stop being a member.
     Leave {
@@ -231,14 +233,18 @@ pub enum Record<'a> {
         code: Code,
         retry_ms: u32,
     },
-    /// A member from place `index` on, which follows `start` if the stream is known; `gaps` is what a join with positions
-    /// can no longer get.
+    /// A member from place `index` on, which follows `start` if the stream is known, `heads` being the first offset of each that
+    /// nobody has spoken of here; `gaps` is what a join with positions can no longer get. `whole`: nobody can have numbered what
+    /// neither comes nor is among the gaps; or, of a join with history, there is no more of it, or as much as was asked for.
     Joined {
         request: u32,
         handle: u32,
         index: u64,
         start: Positions,
+        heads: Vec<u64>,
         gaps: Vec<StreamGap>,
+        history: u32,
+        whole: bool,
     },
     /// The handle to publish with.
     Opened {
@@ -345,6 +351,7 @@ impl<'a> Record<'a> {
                 request: r.u32()?,
                 name: r.bytes16()?,
                 positions: Positions::read(r)?,
+                history: r.u32()?,
             },
             Kind::Leave => Record::Leave { handle: r.u32()? },
             Kind::Open => Record::Open {
@@ -365,6 +372,7 @@ impl<'a> Record<'a> {
             Kind::Joined => {
                 let (request, handle, index) = (r.u32()?, r.u32()?, r.number()?);
                 let start = Positions::read(r)?;
+                let heads = start.0.iter().map(|_| r.number()).collect::<Option<_>>()?;
                 let count = usize::from(r.u8()?);
                 if count > JOIN_GAPS {
                     return None;
@@ -378,7 +386,10 @@ impl<'a> Record<'a> {
                     handle,
                     index,
                     start,
+                    heads,
                     gaps,
+                    history: r.u32()?,
+                    whole: r.u8()? != 0,
                 }
             }
             Kind::Opened => Record::Opened {
@@ -491,7 +502,11 @@ impl<'a> Record<'a> {
                 request,
                 name,
                 positions,
-            } => positions.write(w.u8(Kind::Join as u8).u32(*request).bytes16(name)),
+                history,
+            } => {
+                positions.write(w.u8(Kind::Join as u8).u32(*request).bytes16(name));
+                w.u32(*history);
+            }
             Record::Leave { handle } => {
                 w.u8(Kind::Leave as u8).u32(*handle);
             }
@@ -521,12 +536,19 @@ impl<'a> Record<'a> {
                 handle,
                 index,
                 start,
+                heads,
                 gaps,
+                history,
+                whole,
             } => {
                 let gaps = &gaps[..gaps.len().min(JOIN_GAPS)];
                 start.write(w.u8(Kind::Joined as u8).u32(*request).u32(*handle).u64(*index));
+                for at in 0..start.0.len().min(STREAMS_MAX) {
+                    w.u64(heads.get(at).copied().unwrap_or(0));
+                }
                 w.u8(gaps.len() as u8);
                 gaps.iter().for_each(|gap| gap.write(w));
+                w.u32(*history).u8(u8::from(*whole));
             }
             Record::Opened { request, handle } => {
                 w.u8(Kind::Opened as u8).u32(*request).u32(*handle);
@@ -691,6 +713,7 @@ mod tests {
                 request: 1,
                 name: b"a:b",
                 positions: Positions::at([(stream, 9)]),
+                history: 60,
             },
             Record::Leave { handle: 2 },
             Record::Open {
@@ -713,7 +736,10 @@ mod tests {
                 handle: 11,
                 index: 12,
                 start: Positions::at([(stream, 4)]),
+                heads: vec![61],
                 gaps: vec![gap; JOIN_GAPS],
+                history: 62,
+                whole: true,
             },
             Record::Opened {
                 request: 13,

@@ -15,6 +15,7 @@ use muster_proto::conn::{Conn, Stamp};
 use muster_proto::door::{Door, DoorKey, Knock};
 use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent, LINK_SOCKET, PUBLIC_SOCKET};
 use muster_proto::handshake::{prologue, respond, ClusterKeys, InitiatorKey, ResetSecret, ResponderKey, ServerKey};
+use muster_proto::limits::HISTORY_DEFAULT;
 use muster_proto::machine::{Addr, Arrival, Entropy, Inbox, Machine, Micros, Outbox, SocketId};
 use muster_proto::name::{RoomKey, RoomName};
 use muster_proto::node::{Dice, Identity};
@@ -500,6 +501,7 @@ impl<M: Subject> Rig<M> {
                 request,
                 name: name.as_bytes(),
                 positions,
+                history: 0,
             },
         );
         self.turn();
@@ -733,6 +735,7 @@ pub fn sample_records() -> Vec<Vec<u8>> {
             request: 9,
             name: ROOM.as_bytes(),
             positions: Positions::at([(stream(1), 1)]),
+            history: 100,
         },
         Record::Leave { handle: 0 },
         Record::Close { handle: 0 },
@@ -761,7 +764,10 @@ pub fn sample_records() -> Vec<Vec<u8>> {
             handle: 0,
             index: 1 << 32,
             start: Positions::at([(stream(1), 4)]),
+            heads: vec![6],
             gaps: vec![gap],
+            history: 2,
+            whole: true,
         },
         Record::Opened { request: 2, handle: 0 },
         Record::SnapshotBegin { scope, version: 5 },
@@ -923,6 +929,7 @@ impl Subject for Gateway {
             keepalive_ms: 1000,
             idle_ms: 10_000,
             name_key: NAME_KEY,
+            history_max: HISTORY_DEFAULT,
             paced: vec!["paced".into()],
             bundle: true,
             server_key: server_key(),
@@ -1248,7 +1255,10 @@ impl Subject for Client {
                 handle: 0,
                 index: 1 << 32,
                 start: Positions::default(),
+                heads: vec![],
                 gaps: vec![],
+                history: 0,
+                whole: true,
             },
         );
         rig.tell(1, &Record::Opened { request: 2, handle: 0 });
