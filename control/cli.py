@@ -226,6 +226,27 @@ def links(
     return common.run(show(config, as_json=json, watch=watch, check=check))
 
 
+@app.command(epilog="Example: muster trace sports:final")
+def trace(
+    room: Annotated[str, typer.Argument(metavar="ROOM")],
+    message: Annotated[
+        str | None,
+        typer.Option("--message", metavar="TEXT", help="Publish this, which every member sees, and time it."),
+    ] = None,
+    wait: Annotated[float, typer.Option(min=0.1, max=60, help="Seconds for each step.")] = 5.0,
+    json: Json = False,
+    config: ConfigFile = None,
+) -> int:
+    """Show by whom a room's messages go, how long it takes through each proxy, and each link on the way.
+
+    Exit code 75 if somebody has not answered in time.
+    """
+    from control.commands import common
+    from control.commands.trace import show
+
+    return common.run(show(config, room, message, wait, json))
+
+
 @app.command(epilog="Example: muster doctor")
 def doctor(json: Json = False, config: ConfigFile = None) -> int:
     """Check this machine, the configuration and the running instance; each finding with the line that mends it.

@@ -11,7 +11,7 @@ from typing import Final, Protocol, TypeAlias, TypeGuard
 import muster
 from control import instance
 from control.errors import FAILURE, TRY_LATER, UNAVAILABLE, USAGE, UserError
-from control.instance import Folder
+from control.instance import Endpoint, Folder
 from muster.client import check_name as check_room_name
 
 EXIT_CODES: Final[Mapping[str, int]] = {
@@ -149,12 +149,18 @@ def check_name(room: str) -> None:
 
 
 @asynccontextmanager
-async def connect(place: Folder, *, publishes: bool = True, reads: bool = True) -> AsyncIterator[Client]:
-    """Connect to the instance in `place`, with a session for each thing that the client does. Raises `UserError`."""
+async def connect(
+    place: Folder, *, publishes: bool = True, reads: bool = True, at: Endpoint | None = None
+) -> AsyncIterator[Client]:
+    """Connect to the instance in `place`, with a session for each thing that the client does. Raises `UserError`.
+
+    `at`: with this gateway, or proxy, and no other one.
+    """
     instance.find(place)
+    servers = None if at is None else [(at.host, at.port, at.public_key)]
     try:
         async with muster.connect(
-            place.path, gateways=None if reads else (), proxies=None if publishes else ()
+            place.path, gateways=servers if reads else (), proxies=servers if publishes else ()
         ) as client:
             yield client
     except muster.MusterError as error:

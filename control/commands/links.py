@@ -112,14 +112,21 @@ def _print(lines: Sequence[Line], as_json: bool, watch: bool) -> None:
     console = common.out()
     if watch:
         console.clear()
-    table = Table(box=None, pad_edge=False)
+    console.print(table(lines))
+    marked = sum(bool(line.beyond) for line in lines)
+    console.print(f"{common.counted(len(lines), 'link')}, {marked} beyond a limit")
+
+
+def table(lines: Sequence[Line]) -> Table:
+    """For eyes."""
+    shown = Table(box=None, pad_edge=False)
     for column in ("from", "to", "state"):
-        table.add_column(column)
+        shown.add_column(column)
     for column in ("for s", "round trip ms", "loss", "availability", "observed s", "failures"):
-        table.add_column(column, justify="right")
-    table.add_column("beyond")
+        shown.add_column(column, justify="right")
+    shown.add_column("beyond")
     for line in lines:
-        table.add_row(
+        shown.add_row(
             line.sender,
             line.receiver,
             "up" if line.up else "down",
@@ -132,6 +139,4 @@ def _print(lines: Sequence[Line], as_json: bool, watch: bool) -> None:
             ", ".join(line.beyond),
             style="red" if line.beyond else None,
         )
-    console.print(table)
-    marked = sum(bool(line.beyond) for line in lines)
-    console.print(f"{common.counted(len(lines), 'link')}, {marked} beyond a limit")
+    return shown
