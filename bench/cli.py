@@ -18,6 +18,7 @@ from bench import machine, netns, pin
 from bench import memory as memory_bench
 from bench import overload as overload_bench
 from bench import receive as receive_bench
+from bench import scale as scale_bench
 from bench.child import ChildFailedError, python_environment
 from bench.muster import Instance, Muster
 from bench.peers import ALL, Missing, Mosquitto, Peer, compare
@@ -277,6 +278,22 @@ def _fanout(options: Options, progress: Progress, _label: str) -> tuple[Case, ..
     return fanout_bench.run(
         rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
     )
+
+
+@app.command(epilog="Example: muster bench scale --quick")
+def scale(
+    json: Json = False,
+    check: Check = False,
+    quick: Quick = False,
+    rounds: Rounds = None,
+    no_progress: NoProgress = False,
+) -> None:
+    """What membership, a broker's start, doublings and maps cost as they grow; in memory, without sockets."""
+    _run("scale", _scale, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress))
+
+
+def _scale(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
+    return scale_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
 
 
 @app.command(epilog="Example: muster bench table peers.json paced.json overload.json")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from bench import cli, fanout, hops, memory, overload, receive
+from bench import cli, fanout, hops, memory, overload, receive, scale
 from bench.child import python_environment
 from bench.muster import LIVE, PACED, Instance, Muster, late_percentile_us
 from bench.null import _null
@@ -18,7 +18,7 @@ from bench.peers import compare
 from bench.report import Case, Goal
 from bench.rounds import Series, VoidRunError
 from bench.targets import Load
-from muster._core import FeedEngine
+from muster._core import FeedEngine, KnownRooms, ScaleEngine
 
 FIELDS = ["name", "goal", "value", "reference", "ratio", "min", "max", "holds"]
 MISSED = Case.compared("x", Series((5.0,)), Series((10.0,)), Goal("PF-1", ">=", 0.9))
@@ -125,6 +125,21 @@ def test_the_feed_hands_the_same_packets_to_all() -> None:
     assert feed.machine() == 0  # replays
 
 
+def test_a_plane_in_memory_says_what_each_step_of_its_growth_cost() -> None:
+    engine = ScaleEngine(rooms=400, partitions=2, seed=1)
+    assert all(figure > 0 for figure in engine.joined())
+    started, known = engine.start_broker()
+    assert 100 < known < 300  # half of the rooms, as the hash deals them
+    assert started[3] > 20 * known  # told on its link, not guessed
+    assert [len(costs) for costs in engine.double()] == [4, 4, 4]
+    assert len(engine.change_map(60, 3)) == 3
+
+
+def test_memberships_held_are_counted_over_all_gateways() -> None:
+    assert len(KnownRooms(gateways=3, each=50, seed=1)) == 150
+    assert scale.held_bytes(2, 20_000) > 8  # a room's number alone is as long
+
+
 Shrink = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -159,6 +174,20 @@ def _small_hops(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(hops, "RATE", 200.0)
 
 
+def _small_scale(patch: pytest.MonkeyPatch) -> None:
+    for name, value in (
+        ("PARTITIONS_QUICK", (1, 2)),
+        ("ROOMS_QUICK", (50, 300)),
+        ("BASE_QUICK", 50),
+        ("HELD_QUICK", (2, 20_000)),
+        ("MAP_ROOMS", 100),
+        ("MAP_NODES", 40),
+        ("MAP_BASE", 20),
+        ("MAP_TIMES", 2),
+    ):
+        patch.setattr(scale, name, value)
+
+
 @pytest.mark.parametrize(
     ("module", "shrink", "goals"),
     [
@@ -167,6 +196,7 @@ def _small_hops(patch: pytest.MonkeyPatch) -> None:
         (fanout, _small_fanout, {"PF-1", "PF-4"}),
         (overload, _small_overload, {"PF-8"}),
         (hops, _small_hops, {"PF-11"}),
+        (scale, _small_scale, {"PF-13", "linear", "scale"}),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -175,7 +205,8 @@ def test_a_small_run_gives_a_document_with_its_goals(
 ) -> None:
     shrink(monkeypatch)
     name = module.__name__.rpartition(".")[2]
-    done = CliRunner().invoke(cli.app, [name, "--quick", "--rounds", "1", "--json", "--loopback", "host"])
+    loopback = [] if module is scale else ["--loopback", "host"]  # what is in memory has none
+    done = CliRunner().invoke(cli.app, [name, "--quick", "--rounds", "1", "--json", *loopback])
     if done.exit_code == cli.EXIT_TRY_LATER:
         pytest.skip(done.stderr)
     assert done.exit_code == 0, done.output
@@ -185,9 +216,11 @@ def test_a_small_run_gives_a_document_with_its_goals(
     assert {case["goal"].split()[0] for case in document["cases"] if case["goal"]} == goals
 
 
-@pytest.mark.parametrize("name", ["fanout", "receive", "overload", "memory", "hops"])
+@pytest.mark.parametrize("name", ["fanout", "receive", "overload", "memory", "hops", "scale"])
 def test_check_and_void_runs_decide_the_exit_code(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    module = {"fanout": fanout, "receive": receive, "overload": overload, "memory": memory, "hops": hops}[name]
+    modules: tuple[Any, ...] = (fanout, receive, overload, memory, hops, scale)
+    module = next(module for module in modules if module.__name__ == f"bench.{name}")
+    loopback = [] if module is scale else ["--loopback", "host"]
 
     def run(answer: Case | Exception) -> int:
         def measure(**_: object) -> tuple[Case, ...]:
@@ -196,7 +229,7 @@ def test_check_and_void_runs_decide_the_exit_code(monkeypatch: pytest.MonkeyPatc
             return (answer,)
 
         monkeypatch.setattr(module, "run", measure)
-        return CliRunner().invoke(cli.app, [name, "--loopback", "host", "--check"]).exit_code
+        return CliRunner().invoke(cli.app, [name, *loopback, "--check"]).exit_code
 
     assert run(HELD) == 0
     assert run(MISSED) == 1
@@ -213,5 +246,5 @@ def test_claims_name_figures_that_exist() -> None:
 def test_the_command_lists_every_bench() -> None:
     command = [sys.executable, "-m", "bench", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=python_environment())
-    for name in ("limits", "peers", "paced", "fanout", "receive", "overload", "memory", "hops"):
+    for name in ("limits", "peers", "paced", "fanout", "receive", "overload", "memory", "hops", "scale"):
         assert name in done.stdout

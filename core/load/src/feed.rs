@@ -60,10 +60,11 @@ struct Packet {
     len: usize,
 }
 
-struct Flying {
-    from: Addr,
-    to: Addr,
-    bytes: Vec<u8>,
+/// A datagram between two machines in memory.
+pub(crate) struct Flying {
+    pub from: Addr,
+    pub to: Addr,
+    pub bytes: Vec<u8>,
 }
 
 /// Publishers, their packets and the proxy.
@@ -94,7 +95,7 @@ pub struct Feed {
     counters: Counters,
 }
 
-fn node_addr(port: u16) -> Addr {
+pub(crate) fn node_addr(port: u16) -> Addr {
     std::net::SocketAddr::from(([127, 0, 0, 1], port)).into()
 }
 
@@ -458,7 +459,14 @@ impl Feed {
     }
 }
 
-fn speak<M: Machine>(now: Micros, machine: &mut M, sockets: &[SocketId], ports: &[u16], net: &mut Vec<Flying>) {
+/// A machine's turn to speak: what is due happens, and what it sends joins the datagrams on their way.
+pub(crate) fn speak<M: Machine>(
+    now: Micros,
+    machine: &mut M,
+    sockets: &[SocketId],
+    ports: &[u16],
+    net: &mut Vec<Flying>,
+) {
     if machine.deadline().is_some_and(|at| at <= now) {
         machine.expire(now);
     }

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod feed;
+mod scale;
 mod swarm;
 
 use std::time::Duration;
@@ -17,6 +18,7 @@ use muster_proto::machine::{Addr, Micros};
 use muster_udp::{monotonic_now, Counters, KernelEntropy, Socket, SocketOptions};
 
 pub use feed::{Feed, FeedConfig};
+pub use scale::{Cost, Known, Plane};
 use swarm::Swarm;
 pub use swarm::{Latencies, Tally, HEAD};
 

@@ -21,7 +21,9 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(keys::room_name_error, module)?)?;
     module.add_class::<client::ClientEngine>()?;
     module.add_class::<load::FeedEngine>()?;
+    module.add_class::<load::KnownRooms>()?;
     module.add_class::<load::LoadEngine>()?;
+    module.add_class::<load::ScaleEngine>()?;
     module.add_class::<server::GatewayEngine>()?;
     module.add_class::<server::ProxyEngine>()?;
     module.add_class::<server::BrokerEngine>()?;

@@ -1,7 +1,8 @@
 //! The load generator's engine.
 
-use muster_load::{Feed, FeedConfig, Load, LoadConfig, Outcome};
+use muster_load::{Cost, Feed, FeedConfig, Known, Load, LoadConfig, Outcome, Plane};
 use muster_proto::client::Endpoint;
+use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
@@ -207,5 +208,72 @@ impl FeedEngine {
     /// Descriptor of the socket that packets are sent to.
     fn sink(&self) -> i32 {
         self.feed.sink()
+    }
+}
+
+/// CPU ns of the gateway, the router and the brokers, and bytes that came to brokers.
+type Costs = (u64, u64, u64, u64);
+
+fn costs(cost: &Cost) -> Costs {
+    (cost.gateway, cost.router, cost.brokers, cost.broker_bytes)
+}
+
+/// A gateway, a router and brokers in memory, and what membership and changes of the map cost them.
+#[pyclass(module = "muster._core")]
+pub struct ScaleEngine {
+    plane: Plane,
+    joined: Cost,
+}
+
+#[pymethods]
+impl ScaleEngine {
+    #[new]
+    #[pyo3(signature = (*, rooms, partitions, seed))]
+    fn new(rooms: usize, partitions: u16, seed: u64) -> PyResult<Self> {
+        let (plane, joined) = Plane::new(rooms, partitions, seed).map_err(PyTimeoutError::new_err)?;
+        Ok(ScaleEngine { plane, joined })
+    }
+
+    /// What it cost that every room got its first member.
+    fn joined(&self) -> Costs {
+        costs(&self.joined)
+    }
+
+    /// Another replica of the first partition starts; the cost until it knows its rooms, and how many it knows.
+    fn start_broker(&mut self) -> PyResult<(Costs, usize)> {
+        let (cost, known) = self.plane.start_broker().map_err(PyTimeoutError::new_err)?;
+        Ok((costs(&cost), known))
+    }
+
+    /// The brokers' partitions double; the cost of each step.
+    fn double(&mut self) -> PyResult<Vec<Costs>> {
+        let steps = self.plane.double().map_err(PyTimeoutError::new_err)?;
+        Ok(steps.iter().map(costs).collect())
+    }
+
+    /// Changes of a map of so many nodes; the cost of each, of brokers for one.
+    fn change_map(&mut self, nodes: usize, times: usize) -> Vec<Costs> {
+        self.plane.change_map(nodes, times).iter().map(costs).collect()
+    }
+}
+
+/// Memberships of many gateways as a router keeps them, for as long as this lives.
+#[pyclass(module = "muster._core")]
+pub struct KnownRooms {
+    known: Known,
+}
+
+#[pymethods]
+impl KnownRooms {
+    #[new]
+    #[pyo3(signature = (*, gateways, each, seed))]
+    fn new(gateways: u32, each: u64, seed: u64) -> Self {
+        KnownRooms {
+            known: Known::new(gateways, each, seed),
+        }
+    }
+
+    fn __len__(&self) -> usize {
+        self.known.len()
     }
 }

@@ -5,9 +5,11 @@ __all__ = [
     "ClientEngine",
     "FeedEngine",
     "GatewayEngine",
+    "KnownRooms",
     "LoadEngine",
     "ProxyEngine",
     "RouterEngine",
+    "ScaleEngine",
     "public_key",
     "room_name_error",
     "version",
@@ -243,3 +245,20 @@ class FeedEngine:
     def receive(self) -> int: ...
     def settle(self) -> None: ...
     def sink(self) -> int: ...
+
+_Costs = tuple[int, int, int, int]  # CPU ns of the gateway, the router, the brokers; bytes that came to brokers
+
+# A gateway with members, a router and brokers, in memory: what membership and changes of the map cost them.
+@final
+class ScaleEngine:
+    def __new__(cls, *, rooms: int, partitions: int, seed: int) -> ScaleEngine: ...
+    def joined(self) -> _Costs: ...
+    def start_broker(self) -> tuple[_Costs, int]: ...  # rooms that it knows
+    def double(self) -> list[_Costs]: ...  # prepare, switch, forget
+    def change_map(self, nodes: int, times: int) -> list[_Costs]: ...  # of brokers, one
+
+# Memberships as routers and brokers keep them, for as long as it lives.
+@final
+class KnownRooms:
+    def __new__(cls, *, gateways: int, each: int, seed: int) -> KnownRooms: ...
+    def __len__(self) -> int: ...

@@ -19,4 +19,4 @@ pub use poll::{Poll, Ready, Timer, EVENTS_MAX};
 pub use receiver::{Received, Receiver, GRO_SLOTS, GRO_SLOT_BYTES, PLAIN_SLOTS, PLAIN_SLOT_BYTES};
 pub use sender::{Cursor, Sender, Sent};
 pub use socket::{Buffers, Socket, SocketOptions};
-pub use syscalls::{monotonic_now, Errno, Incoming, Kernel, Outgoing, Syscalls};
+pub use syscalls::{monotonic_now, thread_cpu_now, Errno, Incoming, Kernel, Outgoing, Syscalls};

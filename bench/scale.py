@@ -1,0 +1,147 @@
+"""What membership and the control plane cost as they grow: bytes per membership, joins, starts, doublings, maps.
+
+The real machines of a gateway, a router and brokers, in memory and without sockets: figures are CPU of the machines alone
+(logs, sealing, tables), on a clock that stands still while anybody has something to say, so no waiting is in them. "Linear"
+compares the cost per room, or per node of the map, with that of a smaller plane of the same rounds.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from bench import cpu, pin
+from bench.child import ChildFailedError, python_environment
+from bench.progress import Progress, silent
+from bench.report import Case, Goal
+from bench.rounds import Entry, Results, Sample, interleave
+from muster._core import KnownRooms, ScaleEngine
+
+PARTITIONS, PARTITIONS_QUICK = (1, 2, 4, 8), (1, 4)
+ROOMS, ROOMS_QUICK = (100, 1_000, 10_000, 100_000, 1_000_000), (100, 1_000, 10_000)
+BASE, BASE_QUICK = 10_000, 1_000
+# Gateways and rooms of each. One more than fits into a table before it doubles: the most bytes that a membership can take.
+HELD, HELD_QUICK = (11, 917_505), (9, 114_689)
+BYTES_MAX = 64.0
+CHANGES_A_SECOND = 500_000.0
+LINEAR = 2.0  # caches are left behind on the way: twice the cost per room for a hundred times the rooms
+MAP_ROOMS, MAP_NODES, MAP_BASE, MAP_TIMES = 10_000, 500, 50, 20
+
+BYTES = "bytes each"
+JOINS, GATEWAY_JOIN = "joins per s through router to broker, one core for both", "gateway ns per join"
+START, START_BYTES = "start ns per room", "start bytes per room"
+STEPS = tuple(f"{step} ns per room" for step in ("prepare", "switch", "forget"))
+DOUBLE = "doubling ns per room"
+
+
+def run(*, rounds: int, quick: bool, progress: Progress = silent) -> tuple[Case, ...]:
+    """Planes of each size in each round, in an order that turns."""
+    partitions, rooms = (PARTITIONS_QUICK, ROOMS_QUICK) if quick else (PARTITIONS, ROOMS)
+    base = BASE_QUICK if quick else BASE
+    gateways, each = HELD_QUICK if quick else HELD
+    entries = [_held(gateways, each), _map(MAP_BASE), _map(MAP_NODES)]
+    entries += [_plane(count, parts) for parts in partitions for count in rooms]
+    with pin.on(pin.SERVER_CORE):
+        results = interleave(entries, rounds, progress)
+    cases = [_held_case(results, gateways * each, quick=quick)]
+    cases += _map_cases(results, quick=quick)
+    for parts in partitions:
+        for count in rooms:
+            judged = count == rooms[-1]
+            cases += _plane_cases(results, count, parts, base, judged=judged, quick=quick)
+    return tuple(cases)
+
+
+# ---------------------------------------------------------------- memberships held
+
+
+def _held(gateways: int, each: int) -> Entry:
+    def once() -> Sample:
+        code = f"from bench.scale import held_bytes; print(held_bytes({gateways}, {each}))"
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, env=python_environment(), check=False)
+        if done.returncode:
+            raise ChildFailedError(f"memberships: {done.stderr.strip().splitlines()[-1:]}")
+        return Sample({BYTES: float(done.stdout)})
+
+    return Entry("memberships held", once)
+
+
+def held_bytes(gateways: int, each: int) -> float:
+    """How much this process grows by each membership that it holds."""
+    KnownRooms(gateways=1, each=1, seed=1)
+    before = cpu.rss_bytes(os.getpid())
+    known = KnownRooms(gateways=gateways, each=each, seed=1)
+    return (cpu.rss_bytes(os.getpid()) - before) / len(known)
+
+
+def _held_case(results: Results, count: int, *, quick: bool) -> Case:
+    title = f"{count:,} memberships held, tables at their emptiest: {BYTES}"
+    series = results.series("memberships held", BYTES)
+    return Case.limit(title, series, Goal("scale", "<=", BYTES_MAX), quick=quick)
+
+
+# ---------------------------------------------------------------- a change of the map
+
+
+def _map(nodes: int) -> Entry:
+    def once() -> Sample:
+        engine = ScaleEngine(rooms=MAP_ROOMS, partitions=1, seed=nodes)
+        changes = engine.change_map(nodes, MAP_TIMES)
+        roles = zip(("gateway", "router", "broker"), zip(*changes, strict=True), strict=False)
+        return Sample({role: sum(spent) / len(spent) / 1000 for role, spent in roles})
+
+    return Entry(f"map of {nodes}", once)
+
+
+def _map_cases(results: Results, *, quick: bool) -> Iterator[Case]:
+    goal = Goal("linear", "<=", MAP_NODES / MAP_BASE)
+    for role in ("gateway", "router", "broker"):
+        large, small = (results.series(f"map of {nodes}", role) for nodes in (MAP_NODES, MAP_BASE))
+        title = f"{role} takes a map of {MAP_NODES} nodes with {MAP_ROOMS:,} rooms, µs, over one of {MAP_BASE}"
+        yield Case.compared(title, large, small, goal, quick=quick)
+
+
+# ---------------------------------------------------------------- rooms and partitions
+
+
+def _name(rooms: int, partitions: int) -> str:
+    return f"{rooms:,} rooms, {partitions} partition{'s' if partitions > 1 else ''}"
+
+
+def _plane(rooms: int, partitions: int) -> Entry:
+    def once() -> Sample:
+        engine = ScaleEngine(rooms=rooms, partitions=partitions, seed=rooms + partitions)
+        gateway, router, brokers, _ = engine.joined()
+        figures = {JOINS: rooms * 1e9 / (router + brokers), GATEWAY_JOIN: gateway / rooms}
+        (gateway, router, brokers, octets), known = engine.start_broker()
+        figures[START] = (gateway + router + brokers) / max(known, 1)
+        figures[START_BYTES] = octets / max(known, 1)
+        for step, costs in zip(STEPS, engine.double(), strict=True):
+            figures[step] = sum(costs[:3]) / rooms
+        figures[DOUBLE] = sum(figures[step] for step in STEPS)
+        return Sample(figures)
+
+    return Entry(_name(rooms, partitions), once)
+
+
+def _plane_cases(
+    results: Results, rooms: int, partitions: int, base: int, *, judged: bool, quick: bool
+) -> Iterator[Case]:
+    name = _name(rooms, partitions)
+    joins, title = results.series(name, JOINS), f"{name}: {JOINS}"
+    if judged and partitions == 1:
+        yield Case.limit(title, joins, Goal("PF-13", ">=", CHANGES_A_SECOND), quick=quick)
+    else:
+        yield Case.plain(title, joins)
+    for figure, what, share in ((START, "a broker starts", rooms / partitions), (DOUBLE, "partitions double", rooms)):
+        mine, smaller = results.series(name, figure), results.series(_name(base, partitions), figure)
+        title = f"{name}: {what}, ns of all roles per room"
+        if not judged:
+            yield Case.plain(title, mine)
+            continue
+        linear = Goal("linear", "<=", LINEAR)
+        yield Case.compared(f"{title}, over {base:,} rooms", mine, smaller, linear, quick=quick)
+        yield Case.plain(f"{name}: {what}, ms of all roles", mine.scaled(share / 1e6))
+    for figure in (GATEWAY_JOIN, START_BYTES, *STEPS) if judged else ():
+        yield Case.plain(f"{name}: {figure}", results.series(name, figure))

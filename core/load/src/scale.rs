@@ -1,0 +1,550 @@
+//! A room plane in memory that grows: how much CPU each role spends on membership and on changes of the map.
+//!
+//! Owns one gateway with real sessions, one router and the brokers of several partitions, on a clock of their own that stands
+//! still while anybody has something to say. No sockets: what is counted is the machines' own work, sealing included. Also
+//! owns [`Known`], memberships by the million as routers and brokers keep them.
+
+use std::collections::{BTreeSet, HashMap};
+
+use muster_proto::broker::{Broker, BrokerConfig};
+use muster_proto::client::{Client, ClientConfig, ClientEvent, Endpoint};
+use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent, LINK_SOCKET, PUBLIC_SOCKET, SESSION_ROOMS};
+use muster_proto::handshake::{ClusterKeys, ServerKey};
+use muster_proto::hash::KeyedState;
+use muster_proto::interest::Interest;
+use muster_proto::machine::{Addr, Arrival, Inbox, Machine, Micros, SocketId};
+use muster_proto::node::Identity;
+use muster_proto::placement::{Growth, Layer, Node, Placement, State};
+use muster_proto::router::{Router, RouterConfig};
+use muster_proto::scope::Scope;
+use muster_proto::wire::record::Membership;
+use muster_proto::wire::Role;
+use muster_udp::{thread_cpu_now, KernelEntropy};
+
+use crate::feed::{node_addr, speak, Flying};
+use crate::own_addr;
+
+const PAYLOAD: usize = 1_200;
+/// Longer than any run: clients that have joined need not speak again.
+const KEEPALIVE_MS: u32 = 3_600_000;
+/// Sessions that join at a time: fewer than may wait for the authenticator.
+const SESSIONS_AT_A_TIME: usize = 100;
+/// Nothing here takes longer on the machines' own clock.
+const PATIENCE: Micros = 120_000_000;
+const TICK: Micros = 1_000;
+/// Datagrams in one call of a machine, as many as its driver hands it at once without GRO.
+const BATCH: usize = 64;
+const GATEWAY: u32 = 1;
+const ROUTER: u32 = 2;
+const BROKERS: u32 = 10;
+const GHOSTS: u32 = 1_000;
+const PUBLIC: u16 = 9_000;
+
+/// CPU nanoseconds of each role, and what came to brokers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    pub gateway: u64,
+    pub router: u64,
+    pub brokers: u64,
+    pub broker_bytes: u64,
+}
+
+enum Part {
+    Gateway(Box<Gateway>),
+    Router(Box<Router>),
+    Broker(Box<Broker>),
+}
+
+/// Runs the same on whichever machine it is.
+macro_rules! each {
+    ($part:expr, $machine:ident => $what:expr) => {
+        match $part {
+            Part::Gateway($machine) => $what,
+            Part::Router($machine) => $what,
+            Part::Broker($machine) => $what,
+        }
+    };
+}
+
+struct Server {
+    node: Node,
+    part: Part,
+    waiting: Vec<(SocketId, Flying)>,
+}
+
+/// One gateway, one router, brokers, and those who join.
+pub struct Plane {
+    now: Micros,
+    epoch: u32,
+    partitions: u16,
+    growth: Growth,
+    servers: Vec<Server>,
+    ghosts: Vec<Node>,
+    cost: Cost,
+    clients: Vec<Client>,
+    by_addr: HashMap<Addr, usize>,
+    /// Clients that may have something to say.
+    awake: BTreeSet<usize>,
+    joined: usize,
+    rooms: usize,
+    seed: u64,
+}
+
+impl Plane {
+    /// `partitions` of brokers with one replica each, and a gateway with members of `rooms` rooms. Gives also what their joins
+    /// cost once all was linked.
+    pub fn new(rooms: usize, partitions: u16, seed: u64) -> Result<(Self, Cost), String> {
+        let mut plane = Plane {
+            now: 1,
+            epoch: 0,
+            partitions,
+            growth: Growth::None,
+            servers: Vec::new(),
+            ghosts: Vec::new(),
+            cost: Cost::default(),
+            clients: Vec::new(),
+            by_addr: HashMap::new(),
+            awake: BTreeSet::new(),
+            joined: 0,
+            rooms: 0,
+            seed,
+        };
+        plane.add(Node::new(GATEWAY, Role::Gateway, node_addr(GATEWAY as u16)));
+        plane.add(Node::new(ROUTER, Role::Router, node_addr(ROUTER as u16)));
+        (0..partitions).for_each(|partition| plane.add_broker(partition));
+        plane.place();
+        plane.settle()?;
+        let cost = plane.join(rooms)?;
+        Ok((plane, cost))
+    }
+
+    fn add_broker(&mut self, partition: u16) {
+        let node = BROKERS + self.servers.len() as u32;
+        self.add(Node {
+            partition,
+            ..Node::new(node, Role::Broker, node_addr(node as u16))
+        });
+    }
+
+    fn add(&mut self, node: Node) {
+        let me = Identity {
+            node: node.node,
+            role: node.role,
+            epoch: 1,
+        };
+        let cluster = ClusterKeys {
+            current: (1, [7; 32]),
+            next: None,
+        };
+        let (seed, entropy) = (self.seed + u64::from(node.node), Box::new(KernelEntropy));
+        let (reset_secret, name_key) = ([node.node as u8; 32], [9; 16]);
+        let part = match node.role {
+            Role::Gateway => {
+                let config = GatewayConfig {
+                    me,
+                    payload: PAYLOAD,
+                    arena_bytes: 16 << 20,
+                    keepalive_ms: KEEPALIVE_MS,
+                    idle_ms: 4 * KEEPALIVE_MS,
+                    name_key,
+                    paced: Vec::new(),
+                    history_max: 0,
+                    bundle: true,
+                    server_key: ServerKey::from_private([2; 32]),
+                    cluster,
+                    reset_secret,
+                };
+                Part::Gateway(Box::new(Gateway::new(config, seed, entropy)))
+            }
+            Role::Router => {
+                let config = RouterConfig {
+                    me,
+                    payload: PAYLOAD,
+                    cluster,
+                    reset_secret,
+                };
+                Part::Router(Box::new(Router::new(config, seed, entropy)))
+            }
+            _ => {
+                let config = BrokerConfig {
+                    me,
+                    payload: PAYLOAD,
+                    arena_bytes: 16 << 20,
+                    name_key,
+                    cluster,
+                    reset_secret,
+                };
+                Part::Broker(Box::new(Broker::new(config, seed, entropy)))
+            }
+        };
+        self.servers.push(Server {
+            node,
+            part,
+            waiting: Vec::new(),
+        });
+    }
+
+    /// Gives all the next map. The CPU of each role to take it, sending not counted.
+    fn place(&mut self) -> Cost {
+        self.epoch += 1;
+        let nodes = self
+            .servers
+            .iter()
+            .map(|server| server.node)
+            .chain(self.ghosts.iter().copied());
+        let layer = Layer::new(self.partitions, self.growth);
+        let placement = Placement::new(self.epoch, nodes.collect(), layer, 1);
+        let mut cost = Cost::default();
+        for server in &mut self.servers {
+            let (placement, now) = (placement.clone(), self.now);
+            let began = thread_cpu_now();
+            each!(&mut server.part, machine => machine.set_placement(now, placement));
+            *cost.of(server.node.role) += thread_cpu_now() - began;
+        }
+        cost
+    }
+
+    /// Lets all catch up with the map.
+    fn settle(&mut self) -> Result<(), String> {
+        let settled = |server: &Server| each!(&server.part, machine => machine.settled());
+        self.run_until("the map", |plane| plane.servers.iter().all(settled))
+    }
+
+    fn run_until(&mut self, what: &str, done: impl Fn(&Self) -> bool) -> Result<(), String> {
+        let until = self.now + PATIENCE;
+        loop {
+            while self.exchange() {}
+            if done(self) {
+                return Ok(());
+            }
+            if self.now > until {
+                return Err(format!("{what} did not settle within {} s", PATIENCE / 1_000_000));
+            }
+            self.now += TICK;
+        }
+    }
+
+    /// As many rooms more get their first member, 256 to a session.
+    fn join(&mut self, rooms: usize) -> Result<Cost, String> {
+        let mut cost = Cost::default();
+        let last = self.rooms + rooms;
+        while self.rooms < last {
+            let chunk = (last - self.rooms).min(SESSIONS_AT_A_TIME * SESSION_ROOMS);
+            for at in 0..chunk.div_ceil(SESSION_ROOMS) {
+                self.add_client((chunk - at * SESSION_ROOMS).min(SESSION_ROOMS));
+            }
+            let before = self.cost;
+            self.run_until("joins", |plane| plane.joined == plane.rooms)?;
+            cost.add(&self.cost.since(&before));
+            // Who has joined stays silent.
+            self.awake.clear();
+        }
+        Ok(cost)
+    }
+
+    fn add_client(&mut self, rooms: usize) {
+        let index = self.clients.len();
+        let endpoint = Endpoint {
+            addr: node_addr(PUBLIC),
+            key: ServerKey::from_private([2; 32]).public(),
+        };
+        let config = ClientConfig {
+            gateways: vec![endpoint],
+            proxies: Vec::new(),
+            credential: b"token".to_vec(),
+            payload: PAYLOAD,
+            inbox_bytes: 1 << 16,
+            socket: 0,
+        };
+        let mut client = Client::new(config, self.seed ^ index as u64, Box::new(KernelEntropy));
+        for _ in 0..rooms {
+            let name = format!("room-{}", self.rooms);
+            client.join(self.now, &name, Default::default(), Default::default());
+            self.rooms += 1;
+        }
+        let mut addr = own_addr(index);
+        addr.port = 40_000;
+        self.by_addr.insert(addr, index);
+        self.awake.insert(index);
+        self.clients.push(client);
+    }
+
+    /// Everybody speaks once, and what was said arrives. Whether anybody had something to say.
+    fn exchange(&mut self) -> bool {
+        let mut net = Vec::new();
+        for server in &mut self.servers {
+            let link = server.node.addr.port;
+            let (sockets, ports): (&[SocketId], &[u16]) = match server.part {
+                Part::Gateway(_) => (&[LINK_SOCKET, PUBLIC_SOCKET], &[link, PUBLIC]),
+                _ => (&[LINK_SOCKET], &[link]),
+            };
+            let began = thread_cpu_now();
+            each!(&mut server.part, machine => speak(self.now, machine.as_mut(), sockets, ports, &mut net));
+            *self.cost.of(server.node.role) += thread_cpu_now() - began;
+        }
+        for index in self.awake.iter().copied() {
+            let from = net.len();
+            speak(self.now, &mut self.clients[index], &[0], &[40_000], &mut net);
+            let mut addr = own_addr(index);
+            addr.port = 40_000;
+            net[from..].iter_mut().for_each(|datagram| datagram.from = addr);
+        }
+        let any = !net.is_empty();
+        for datagram in net {
+            self.deliver(datagram);
+        }
+        for server in &mut self.servers {
+            self.cost.take(self.now, server);
+        }
+        self.answer();
+        any
+    }
+
+    fn deliver(&mut self, mut datagram: Flying) {
+        if let Some(index) = self.by_addr.get(&datagram.to).copied() {
+            let arrival = arrival(0, &datagram, 0);
+            let inbox = &mut Inbox {
+                slab: &mut datagram.bytes,
+                arrivals: &[arrival],
+            };
+            self.clients[index].receive(self.now, inbox);
+            let mut events = Vec::new();
+            self.clients[index].drain_events(&mut events);
+            let joined = |event: &&ClientEvent| matches!(event, ClientEvent::Joined { .. });
+            self.joined += events.iter().filter(joined).count();
+            return;
+        }
+        let (to, socket) = match datagram.to.port {
+            PUBLIC => (node_addr(GATEWAY as u16), PUBLIC_SOCKET),
+            _ => (datagram.to, LINK_SOCKET),
+        };
+        if let Some(server) = self.servers.iter_mut().find(|server| server.node.addr == to) {
+            server.waiting.push((socket, datagram));
+        }
+    }
+
+    fn answer(&mut self) {
+        for server in &mut self.servers {
+            if let Part::Gateway(gateway) = &mut server.part {
+                let mut events = Vec::new();
+                gateway.drain_events(&mut events);
+                for event in events {
+                    if let GatewayEvent::Authenticate(question) = event {
+                        gateway.answer(self.now, question.id, Some(1));
+                    }
+                }
+            } else {
+                each!(&mut server.part, machine => machine.drain_events(&mut Vec::new()));
+            }
+        }
+    }
+
+    /// Another replica of partition 0 starts; what it cost all until it knows its rooms, and how many those are.
+    pub fn start_broker(&mut self) -> Result<(Cost, usize), String> {
+        self.add_broker(0);
+        let before = self.cost;
+        let placed = self.place();
+        self.settle()?;
+        let mut cost = self.cost.since(&before);
+        cost.add(&placed);
+        let known = match self.servers.last().map(|server| &server.part) {
+            Some(Part::Broker(broker)) => broker.interest().len(),
+            _ => 0,
+        };
+        Ok((cost, known))
+    }
+
+    /// The partitions of brokers double, step by step: prepare, switch, and what was before is forgotten. The cost of each.
+    pub fn double(&mut self) -> Result<[Cost; 3], String> {
+        let before = self.partitions;
+        (before..2 * before).for_each(|partition| self.add_broker(partition));
+        let mut costs = [Cost::default(); 3];
+        let steps = [
+            (before, Growth::Prepare),
+            (before, Growth::Switched),
+            (2 * before, Growth::None),
+        ];
+        for (cost, (partitions, growth)) in costs.iter_mut().zip(steps) {
+            (self.partitions, self.growth) = (partitions, growth);
+            let began = self.cost;
+            *cost = self.place();
+            self.settle()?;
+            cost.add(&self.cost.since(&began));
+        }
+        Ok(costs)
+    }
+
+    /// Fills the map up to `nodes` with some that are not there, then changes the state of one of its brokers `times` times.
+    /// What each change costs each role to take; of brokers, one.
+    pub fn change_map(&mut self, nodes: usize, times: usize) -> Vec<Cost> {
+        let partitions = u32::from(self.partitions);
+        let missing = nodes.saturating_sub(self.servers.len()) as u32;
+        self.ghosts = (0..missing)
+            .map(|at| Node {
+                partition: if at % 10 == 0 { (at / 10 % partitions) as u16 } else { 0 },
+                state: if at % 10 == 0 { State::Init } else { State::Running },
+                ..Node::new(
+                    GHOSTS + at,
+                    match at % 10 {
+                        0 => Role::Broker,
+                        1..=5 => Role::Gateway,
+                        _ => Role::Proxy,
+                    },
+                    own_addr((GHOSTS + at) as usize),
+                )
+            })
+            .collect();
+        self.place();
+        let brokers = self
+            .servers
+            .iter()
+            .filter(|server| server.node.role == Role::Broker)
+            .count();
+        let mut costs = Vec::new();
+        for at in 0..times {
+            while self.exchange() {}
+            self.now += TICK;
+            if let Some(ghost) = self.ghosts.first_mut() {
+                ghost.state = if at % 2 == 0 { State::Running } else { State::Draining };
+            }
+            let mut cost = self.place();
+            cost.brokers /= brokers.max(1) as u64;
+            costs.push(cost);
+        }
+        costs
+    }
+}
+
+fn arrival(socket: SocketId, datagram: &Flying, start: usize) -> Arrival {
+    Arrival {
+        socket,
+        from: datagram.from,
+        start: start as u32,
+        len: datagram.bytes.len() as u32,
+    }
+}
+
+impl Cost {
+    fn of(&mut self, role: Role) -> &mut u64 {
+        match role {
+            Role::Gateway => &mut self.gateway,
+            Role::Router => &mut self.router,
+            _ => &mut self.brokers,
+        }
+    }
+
+    /// A server takes what waits for it.
+    fn take(&mut self, now: Micros, server: &mut Server) {
+        let (mut slab, mut arrivals) = (Vec::new(), Vec::new());
+        let waiting = std::mem::take(&mut server.waiting);
+        for batch in waiting.chunks(BATCH) {
+            slab.clear();
+            arrivals.clear();
+            for (socket, datagram) in batch {
+                arrivals.push(arrival(*socket, datagram, slab.len()));
+                slab.extend_from_slice(&datagram.bytes);
+            }
+            if server.node.role == Role::Broker {
+                self.broker_bytes += slab.len() as u64;
+            }
+            let inbox = &mut Inbox {
+                slab: &mut slab,
+                arrivals: &arrivals,
+            };
+            let began = thread_cpu_now();
+            each!(&mut server.part, machine => machine.receive(now, inbox));
+            *self.of(server.node.role) += thread_cpu_now() - began;
+        }
+    }
+
+    fn add(&mut self, other: &Cost) {
+        self.gateway += other.gateway;
+        self.router += other.router;
+        self.brokers += other.brokers;
+        self.broker_bytes += other.broker_bytes;
+    }
+
+    fn since(&self, before: &Cost) -> Cost {
+        Cost {
+            gateway: self.gateway - before.gateway,
+            router: self.router - before.router,
+            brokers: self.brokers - before.brokers,
+            broker_bytes: self.broker_bytes - before.broker_bytes,
+        }
+    }
+}
+
+/// Memberships as a router or a broker keeps them, told by snapshots of `gateways` with as many rooms each.
+pub struct Known(Interest);
+
+impl Known {
+    pub fn new(gateways: u32, each: u64, seed: u64) -> Self {
+        let mut interest = Interest::new(KeyedState::new(seed, !seed));
+        let mut changes = Vec::new();
+        for gateway in 1..=gateways {
+            let (life, whole) = ((gateway, 1), (Scope::ALL, each));
+            interest.begin(gateway, life, whole, &mut changes);
+            for room in 0..each {
+                let membership = Membership {
+                    room: room.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+                    check: room,
+                    version: room + 1,
+                    present: true,
+                };
+                changes.clear();
+                interest.apply(gateway, life, &membership, &mut changes);
+            }
+            interest.end(gateway, life, whole, &mut changes);
+        }
+        Known(interest)
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_starts_or_takes_over_learns_its_share_of_the_rooms() {
+        let (mut plane, joins) = Plane::new(600, 2, 3).unwrap();
+        assert!(joins.gateway > 0 && joins.router > 0 && joins.brokers > 0);
+        let (cost, known) = plane.start_broker().unwrap();
+        assert!((200..400).contains(&known), "{known}");
+        assert!(cost.broker_bytes > 0);
+        plane.double().unwrap();
+        let known: Vec<usize> = plane
+            .servers
+            .iter()
+            .filter_map(|server| match &server.part {
+                Part::Broker(broker) => Some(broker.interest().len()),
+                _ => None,
+            })
+            .collect();
+        // Partitions 0 and 1, the second replica of 0, then 2 and 3.
+        assert_eq!(known[0], known[2]);
+        assert_eq!(known[0] + known[1] + known[3] + known[4], 600);
+    }
+
+    #[test]
+    fn a_change_of_a_map_of_hundreds_costs_each_role_something() {
+        let (mut plane, _) = Plane::new(50, 1, 3).unwrap();
+        let costs = plane.change_map(100, 4);
+        assert_eq!(costs.len(), 4);
+        assert!(costs
+            .iter()
+            .all(|cost| cost.gateway > 0 && cost.router > 0 && cost.brokers > 0));
+    }
+
+    #[test]
+    fn every_membership_told_is_known() {
+        assert_eq!(Known::new(3, 1_000, 1).len(), 3_000);
+    }
+}
