@@ -309,7 +309,15 @@ impl Interest {
         let Some(open) = view.feeds.iter_mut().find(began).and_then(|feed| feed.open.take()) else {
             return Taken::Stale;
         };
-        if view.is_known(scope, version) {
+        let wider = |feed: &Feed| feed.source == source && feed.scope != scope && scope.within(feed.scope);
+        let narrowed = view.feeds.iter().any(wider);
+        view.feeds.retain(|feed| !wider(feed));
+        if let Some(whole) = view.whole(scope).filter(|whole| version <= *whole) {
+            if narrowed {
+                // Whoever hears of it from here is to know that from now on it is of this part only.
+                view.wholes.push((scope, whole));
+                return Taken::News;
+            }
             return Taken::Known;
         }
         let before = view.rooms.len();
@@ -522,6 +530,26 @@ mod tests {
             "it is older, and of the other half"
         );
         assert_eq!(interest.wanted(), [(1, 10), (1, 11), (1, 12), (1, 13)]);
+    }
+
+    /// A router that took the snapshot of a part for no news left its brokers to believe that all it said was of the whole.
+    #[test]
+    fn a_source_that_tells_of_a_part_from_now_on_is_news_to_those_behind() {
+        let (mut interest, mut changes) = (interest(), Vec::new());
+        snapshot(&mut interest, 7, 5, &[(10, 1), (11, 2)]);
+        let half = (Scope::new(2, 0).unwrap(), 5);
+        let mut again = || {
+            assert!(interest.begin(7, LIFE, half, &mut changes));
+            interest.apply(7, LIFE, &said(10, 1, true), &mut changes);
+            (
+                interest.end(7, LIFE, half, &mut changes),
+                interest.wholes(1).collect::<Vec<_>>(),
+            )
+        };
+        let wholes = vec![(Scope::ALL, 5), half];
+        assert_eq!(again(), (Taken::News, wholes.clone()));
+        assert_eq!(again(), (Taken::Known, wholes), "once");
+        assert_eq!(interest.wanted(), [(1, 10), (1, 11)]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use muster_proto::command::{Outcome, Page, Verdict, GRACE};
 use muster_proto::machine::Micros;
+use muster_proto::router::SETTLE;
 use muster_proto::wire::Code;
 
 use crate::plan::{MS, SECOND};
@@ -64,6 +65,8 @@ impl Stay {
 pub struct Commands {
     all: Vec<Command>,
     stays: BTreeMap<usize, Stay>,
+    /// When a gateway stood still for so long that a router or broker that started meanwhile does not know its members.
+    blind: Vec<(Micros, Micros)>,
     pub delivered: u64,
     pub expired: u64,
     /// Questions that all gateways have answered.
@@ -71,6 +74,13 @@ pub struct Commands {
 }
 
 impl Commands {
+    /// A gateway stands still.
+    pub fn stands_still(&mut self, now: Micros, pause: Micros) {
+        if pause >= SETTLE {
+            self.blind.push((now, now + pause + SETTLE));
+        }
+    }
+
     /// What the next command says.
     pub fn content(&self) -> [u8; 8] {
         (self.all.len() as u64).to_le_bytes()
@@ -200,6 +210,13 @@ impl Commands {
                 Verdict::Expired => continue,
                 Verdict::Delivered | Verdict::NoMember => {}
             }
+            if self
+                .blind
+                .iter()
+                .any(|(from, until)| command.sent_at < *until && *from < ended_at)
+            {
+                continue;
+            }
             if command.counts {
                 self.judge_count(mild, command, ended_at, outcome)?;
                 continue;
@@ -215,10 +232,10 @@ impl Commands {
                     ));
                 }
             }
-            // Another broker may have been asked after some had been told and had left.
+            // Who comes back while it lives is told it as well, and another broker may be asked after some had been told and had left.
             let stays = |membership: &usize| {
                 let stay = self.stays.get(membership);
-                stay.is_some_and(|stay| !stay.ended.iter().any(|end| (command.sent_at..=ended_at).contains(end)))
+                stay.is_some_and(|stay| stay.lasts(command.sent_at, ended_at))
             };
             if outcome.verdict == Verdict::NoMember && mild && command.receivers.iter().any(stays) {
                 return Err(format!(

@@ -298,10 +298,11 @@ impl Plan {
     /// The draw of a run in which clients send commands, in the weathers and faults of one of the others.
     pub fn commands(seed: u64) -> Plan {
         let mut draw = Draw(Dice::new(seed ^ 0xc033));
-        let mut plan = match seed % 3 {
+        let mut plan = match seed % 4 {
             0 => Plan::draw(seed),
             1 => Plan::moves(seed),
-            _ => Plan::kills(seed),
+            2 => Plan::kills(seed),
+            _ => Plan::grows(seed),
         };
         plan.command_every = Some(draw.within(100 * MS, 2 * SECOND));
         plan

@@ -31,6 +31,8 @@ const HISTORY: u32 = 20;
 const NAME_KEY: [u8; 16] = [9; 16];
 /// A process that stands still is told of the placement again so long after; when all is to heal, everyone within it.
 const PLACED_AGAIN: Micros = 300 * MS;
+/// The registry takes who stands still for so long for dead.
+const SESSION: Micros = 3 * SECOND;
 /// How often the coordinator of a doubling looks.
 const COORDINATED: Micros = 50 * MS;
 /// When after healing everyone publishes once more; this must reach every member.
@@ -240,8 +242,9 @@ pub struct World {
     placement_epoch: u32,
     draining: BTreeSet<usize>,
     growths: BTreeMap<Kind, Doubling>,
-    /// By process, of which placement it has heard.
+    /// By process, of which placement it has heard, and since when it stands still if it does.
     placed: Vec<u32>,
+    paused_at: BTreeMap<usize, Micros>,
     last_word_at: Micros,
     trace: u64,
     verbose: bool,
@@ -298,6 +301,7 @@ impl World {
             draining: BTreeSet::new(),
             growths: BTreeMap::new(),
             placed: vec![1; plan.servers()],
+            paused_at: BTreeMap::new(),
             last_word_at: plan.clock,
             trace: seed,
             verbose,
@@ -431,7 +435,10 @@ impl World {
         let settled = |process: usize| {
             let known = &self.processes[process];
             match (known.state, &known.role) {
-                (State::Paused, _) => self.plan.growing.forgets_paused,
+                (State::Paused, _) => {
+                    let over = self.paused_at.get(&process).is_some_and(|at| self.now >= at + SESSION);
+                    self.plan.growing.forgets_paused && over
+                }
                 (State::Down, Role::Broker(_) | Role::Router(_)) => false, // it is to hear of its rooms first
                 (State::Down | State::Removed, _) => true,
                 _ if self.placed[process] < epoch => false,
@@ -1111,6 +1118,7 @@ impl World {
                 match item {
                     Item::Command { sender, number, .. } => {
                         let room = self.oracle.memberships[membership].room;
+                        self.say(|| format!("client {client}: command {number} of {sender}, membership {membership}"));
                         self.commands.received(membership, room, sender, number, &data)?;
                     }
                     _ => self.oracle.item(membership, &item, &data)?,
@@ -1222,6 +1230,10 @@ impl World {
             }
             Fault::Pause { process, pause } if self.processes[process].state == State::Up => {
                 self.processes[process].state = State::Paused;
+                self.paused_at.insert(process, self.now);
+                if self.plan.kind(process) == Kind::Gateway {
+                    self.commands.stands_still(self.now, pause);
+                }
                 let process = process as u32;
                 self.agenda.push(self.now + pause, Event::Resume { process });
             }
@@ -1359,8 +1371,11 @@ impl World {
             several && dead && had.is_none_or(|had| had.course == Course::Ended)
         };
         self.oracle.complete(may_lose, is_over)?;
+        // A partition whose only broker drains has none for that long.
+        let drains = |(_, fault): &(Micros, Fault)| matches!(fault, Fault::Drain { .. });
+        let alone = self.plan.brokers == self.plan.partitions.0 && self.plan.faults.iter().any(drains);
         self.commands
-            .judge(repairable, |client| clients[client].read_every.is_none())?;
+            .judge(repairable && !alone, |client| clients[client].read_every.is_none())?;
         self.last_word()?;
         self.returned()?;
         self.interest()?;

@@ -3,7 +3,7 @@
 use super::publish::Acks;
 use super::resends::{Range, Resends};
 use super::room::Room;
-use super::{enqueue, Broker, GatewayPeer};
+use super::{enqueue, Broker, GatewayPeer, NOTHING_MAX};
 use crate::codec::Writer;
 use crate::conn::Heard;
 use crate::limits;
@@ -97,7 +97,12 @@ impl Broker {
                 .wants(node, id)
                 .filter(|_| ranges.is_empty() && self.may_own(id))
         };
-        let at = match self.by_id.get(&id).copied() {
+        let known = self.by_id.get(&id).copied();
+        if history && generation == 0 {
+            self.was_asked(now, slot, node, id, known);
+            return true;
+        }
+        let at = match known {
             Some(at) => Some(at),
             None => wants().and_then(|check| self.open_room(now, id, check).ok()),
         };
@@ -131,6 +136,24 @@ impl Broker {
         }
         self.links.table.mark(slot);
         true
+    }
+
+    /// A gateway asks what was here of a room, to tell who comes back: the head of what there is, or that there is nothing. Where
+    /// its interest is not known yet it asks again, for what is numbered before that could come in between.
+    fn was_asked(&mut self, now: Micros, slot: u32, node: u32, id: u64, known: Option<u32>) {
+        let room = known.and_then(|at| Some((at, self.rooms[at as usize].as_deref_mut()?)));
+        if let Some((at, room)) = room {
+            if room.ended {
+                room.add_gateway(now, node);
+            }
+            return self.head_due(at, node);
+        }
+        let knows = !self.may_own(id) || self.interest.wants(node, id).is_some();
+        let gateway = self.gateways.get_mut(&node);
+        if let Some(gateway) = gateway.filter(|gateway| knows && gateway.nothing.len() < NOTHING_MAX) {
+            gateway.nothing.push_back(id);
+            self.links.table.mark(slot);
+        }
     }
 
     /// Takes a gateway's progress.
@@ -371,12 +394,17 @@ fn write_heads(
     carrier: u64,
     writer: &mut Writer<'_>,
 ) {
-    if gateway.heads.is_empty() {
+    if gateway.heads.is_empty() && gateway.nothing.is_empty() {
         return;
     }
     // Those that have ended go into a frame of their own.
     let (mut on, mut ended) = (Vec::new(), Vec::new());
-    while (on.len() + ended.len() + 1) * LinkHead::LEN + 2 * FRAME <= writer.room() {
+    let fits = |count: usize, writer: &Writer<'_>| (count + 1) * LinkHead::LEN + 2 * FRAME <= writer.room();
+    while fits(on.len(), writer) {
+        let Some(room) = gateway.nothing.pop_front() else { break };
+        on.push(LinkHead::nothing(room));
+    }
+    while fits(on.len() + ended.len(), writer) {
         let Some(at) = gateway.heads.pop_front() else { break };
         let Some(room) = rooms[at as usize].as_deref_mut() else {
             continue;

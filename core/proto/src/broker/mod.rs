@@ -51,6 +51,8 @@ const WITHHOLD_EVERY: Micros = 20_000;
 const SWEEP_EVERY: Micros = 1_000_000;
 /// Idle state looked at in one sweep: about a millisecond, and all of it within two minutes.
 const SWEPT_AT_ONCE: usize = 8_192;
+/// Rooms at once of which a gateway is to hear that there is nothing here; it asks again for others.
+const NOTHING_MAX: usize = 4_096;
 /// Places in a gateway's queue of rooms beyond two for each room, before it is looked through.
 const QUEUE_SPARE: usize = 1_024;
 
@@ -135,6 +137,8 @@ struct GatewayPeer {
     /// Rooms with something to send, and what recent datagrams carried.
     pending: VecDeque<u32>,
     heads: VecDeque<u32>,
+    /// Rooms of which it is to hear that there is nothing here.
+    nothing: VecDeque<u64>,
     recent: VecDeque<(u64, u32)>,
     /// What it asked to have again: where something is missing, and what members that came back want from before.
     holes: Resends,
@@ -741,6 +745,7 @@ impl Broker {
             epoch: peer.epoch,
             pending: VecDeque::new(),
             heads: VecDeque::new(),
+            nothing: VecDeque::new(),
             recent: VecDeque::new(),
             holes: Resends::new(),
             history: Resends::new(),
@@ -754,6 +759,7 @@ impl Broker {
         gateway.history.forget();
         gateway.pending.clear();
         gateway.heads.clear();
+        gateway.nothing.clear();
         // What was in flight on the link before is lost as far as anyone knows: all heads are told again.
         for (at, room) in self.rooms.iter_mut().enumerate() {
             let Some(cursor) = room.as_deref_mut().and_then(|room| room.cursor(peer.node)) else {

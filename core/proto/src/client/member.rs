@@ -151,6 +151,8 @@ pub struct Member {
     delivered: u64,
     /// Joined with positions, by the program: a message that begins before them is lost, not new.
     resumed: bool,
+    /// It went on from positions: those of the program, or its own after a session was lost.
+    returned: bool,
     pub reading: Reading,
     pub counters: MemberCounters,
     /// The reader was told that there is something to read.
@@ -191,6 +193,7 @@ impl Member {
             inbox_bytes,
             read: positions.clone(),
             resumed: !positions.0.is_empty(),
+            returned: false,
             positions,
             history: 0,
             given: None,
@@ -249,6 +252,7 @@ impl Member {
             return; // a repeated answer
         }
         let resumes = !self.positions.0.is_empty();
+        self.returned |= resumes;
         self.counters.rejoined += u64::from(self.given.is_some());
         self.given.get_or_insert((*history, *whole));
         self.heads = start
@@ -507,7 +511,7 @@ impl Member {
             Entry::Occupied(mut seen) => {
                 // Who goes on from positions wants all that comes, in whatever order histories of several owners come.
                 let place = |of: StreamId| self.positions.0.iter().position(|known| known.stream == of);
-                let late = |first| self.resumed || place(stream) < place(first);
+                let late = |first| self.returned || place(stream) < place(first);
                 if !seen.get_mut().take(message.sequence, late) {
                     self.counters.repeats += 1; // numbered again by another owner
                     return;

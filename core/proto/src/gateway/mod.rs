@@ -540,12 +540,21 @@ impl Gateway {
 
     /// Admits whoever waits for this room and can start now. `last_try`: history that has not come will not.
     fn admit_waiting(&mut self, now: Micros, at: u32, last_try: bool) {
-        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+        let Some(room) = self.rooms[at as usize].as_deref() else {
             return;
         };
         if !room.is_ready() || room.waiting.is_empty() {
             return;
         }
+        // Who comes back is owed what was numbered meanwhile, also by brokers that have not said yet that they did.
+        let unheard = if room.has_returning() {
+            self.unheard(room)
+        } else {
+            Vec::new()
+        };
+        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+            return;
+        };
         let (links, placement) = (&self.links, &self.placement);
         let alive = |stream: StreamId| {
             let younger = links.epoch_of(stream.node).is_some_and(|epoch| epoch > stream.epoch);
@@ -562,6 +571,10 @@ impl Gateway {
             let client = &mut peer.data.data;
             // Whoever names what does not come is not waited for without end.
             let last_try = last_try || now >= *waiting.tried.get_or_insert(now) + JOIN_WAIT;
+            if !waiting.positions.0.is_empty() && !unheard.is_empty() && !last_try {
+                still.push(waiting);
+                continue;
+            }
             let counters = &mut self.counters;
             let may_fetch = |count| {
                 let may = client.history.take(now, count as u32);
@@ -620,6 +633,16 @@ impl Gateway {
         }
         room.waiting = still;
         room.note_empty(now);
+        let asks = room.has_returning() && !unheard.is_empty();
+        if !asks {
+            room.ask_around_at = None;
+        } else if room.ask_around_at.is_none_or(|at| now >= at) {
+            room.ask_around_at = Some(now + HEAD_FIRST);
+            self.ask_around(at, &unheard);
+        }
+        let Some(room) = self.rooms[at as usize].as_deref() else {
+            return;
+        };
         let id = room.id;
         back.into_iter().for_each(|slot| self.tell_commands(now, slot, id));
         self.schedule_room(now, at);
@@ -740,7 +763,12 @@ impl Gateway {
             Some(since) => since + JOIN_WAIT,
             None => waiting.since + ANSWER_WAIT,
         });
-        if let Some(at_time) = [room.deadline(now), leave, head, wait].into_iter().flatten().min() {
+        let around = room.ask_around_at.filter(|_| room.is_ready());
+        if let Some(at_time) = [room.deadline(now), leave, head, wait, around]
+            .into_iter()
+            .flatten()
+            .min()
+        {
             if self.room_wheel.deadline(at).is_none_or(|known| at_time < known) {
                 self.room_wheel.schedule(at, at_time.max(now + 1));
             }

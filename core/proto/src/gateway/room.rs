@@ -281,6 +281,10 @@ pub struct Room {
     pub owed: [Option<u16>; 2],
     /// Every running broker of the room knows that this gateway wants it.
     pub in_force: bool,
+    /// Brokers, each with its epoch, that have said what they have of this room since it is known here.
+    heard: Vec<(u32, u32)>,
+    /// When others are asked for that again, while somebody waits for it.
+    pub ask_around_at: Option<Micros>,
     /// Why the router or the owner will have nothing of it.
     pub refused: Option<Code>,
     /// Since when there has been no member.
@@ -310,6 +314,8 @@ impl Room {
             version: 0,
             owed: [None; 2],
             in_force: false,
+            heard: Vec::new(),
+            ask_around_at: None,
             refused: None,
             empty_since: None,
             active: false,
@@ -345,6 +351,23 @@ impl Room {
     /// numbered from then on comes or is announced, even if that owner dies first.
     pub fn is_ready(&self) -> bool {
         self.in_force && self.live().next().is_some()
+    }
+
+    /// A broker that knows who wants this room has said what it has of it.
+    pub fn note_heard(&mut self, node: u32, epoch: u32) {
+        if !self.has_heard(node, epoch) {
+            self.heard.retain(|(known, _)| *known != node);
+            self.heard.push((node, epoch));
+        }
+    }
+
+    pub fn has_heard(&self, node: u32, epoch: u32) -> bool {
+        self.heard.contains(&(node, epoch))
+    }
+
+    /// Whether somebody waits who has been a member before.
+    pub fn has_returning(&self) -> bool {
+        self.waiting.iter().any(|waiting| !waiting.positions.0.is_empty())
     }
 
     /// Whether a router partition is waited for.

@@ -163,6 +163,12 @@ impl Gateway {
                     let Some(room) = self.rooms[at as usize].as_deref_mut() else {
                         continue;
                     };
+                    room.note_heard(node, epoch);
+                    if head.generation == 0 {
+                        self.admit_waiting(now, at, false);
+                        self.schedule_room(now, at);
+                        continue;
+                    }
                     let before = room.ring.next();
                     let mut pen = Pen {
                         arena: &mut self.arena,
@@ -307,6 +313,36 @@ impl Gateway {
                 node: route.node,
                 generation: 0,
                 history: false,
+                ranges: Vec::new(),
+            });
+        }
+    }
+
+    /// The linked brokers that may have something of a room and have not said what, each in its present life: those of its
+    /// partition, and those whose streams who comes back has been in.
+    pub(super) fn unheard(&self, room: &Room) -> Vec<u32> {
+        let parts = self.placement.brokers().hearing(room.id);
+        let streams = || room.waiting.iter().flat_map(|waiting| &waiting.positions.0);
+        let brokers = self.placement.of(Role::Broker).filter(|broker| {
+            let had = || streams().any(|position| position.stream.node == broker.node);
+            parts.contains(&Some(broker.partition)) || had()
+        });
+        let nodes = brokers.map(|broker| broker.node);
+        let unheard = nodes.filter(|node| {
+            let epoch = self.links.to(*node).and_then(|_| self.links.epoch_of(*node));
+            epoch.is_some_and(|epoch| !room.has_heard(*node, epoch))
+        });
+        unheard.collect()
+    }
+
+    /// Asks brokers what they have of a room.
+    pub(super) fn ask_around(&mut self, at: u32, nodes: &[u32]) {
+        for node in nodes {
+            self.ask_node(Ask {
+                at,
+                node: *node,
+                generation: 0,
+                history: true,
                 ranges: Vec::new(),
             });
         }

@@ -342,6 +342,16 @@ pub struct LinkHead {
 impl LinkHead {
     pub const LEN: usize = 28;
 
+    /// Says that the broker has nothing of a room: no stream has generation 0.
+    pub fn nothing(room: u64) -> Self {
+        LinkHead {
+            room,
+            generation: 0,
+            base: 0,
+            next: 0,
+        }
+    }
+
     pub fn write(&self, writer: &mut Writer<'_>) {
         writer.u64(self.room).u32(self.generation).u64(self.base).u64(self.next);
     }
