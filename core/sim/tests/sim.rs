@@ -32,6 +32,28 @@ fn the_same_seed_is_the_same_run() {
     }
 }
 
+#[test]
+fn a_broker_that_narrows_serves_on_who_lacks_something() {
+    for seed in [26, 51, 165] {
+        holds_as(seed, Plan::grows, " --grows");
+    }
+}
+
+#[test]
+fn a_router_passes_on_that_it_hears_of_a_part_only() {
+    holds_as(2048, Plan::grows, " --grows");
+}
+
+#[test]
+fn who_comes_back_hears_of_streams_whose_heads_are_still_on_their_way() {
+    holds_as(462, Plan::commands, " --commands");
+}
+
+#[test]
+fn a_member_that_went_on_takes_what_an_owner_numbered_late() {
+    holds_as(717, Plan::commands, " --commands");
+}
+
 /// Each of these named a fault when it was drawn. Plans change with the simulator, so a seed may draw another run today.
 macro_rules! found {
     ($($name:ident: $($seed:literal),+;)+) => {
