@@ -309,7 +309,8 @@ impl Interest {
         let Some(open) = view.feeds.iter_mut().find(began).and_then(|feed| feed.open.take()) else {
             return Taken::Stale;
         };
-        let wider = |feed: &Feed| feed.source == source && feed.scope != scope && scope.within(feed.scope);
+        let kept = planted::is(Bug::FormerScopeGrows);
+        let wider = |feed: &Feed| feed.source == source && feed.scope != scope && scope.within(feed.scope) && !kept;
         let narrowed = view.feeds.iter().any(wider);
         view.feeds.retain(|feed| !wider(feed));
         if let Some(whole) = view.whole(scope).filter(|whole| version <= *whole) {
