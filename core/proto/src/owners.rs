@@ -47,6 +47,11 @@ impl Owners {
         self.away.entry(node).or_insert(now);
     }
 
+    /// Whether a broker without a link may be there all the same: it is not long since it had none.
+    pub fn awaits(&self, now: Micros, node: u32) -> bool {
+        self.away.get(&node).is_some_and(|since| now < since + DETOUR_AFTER)
+    }
+
     /// Forgets brokers that the placement does not name any more, or that have been away for too long.
     pub fn gone(&mut self, now: Micros, placement: &Placement) -> Vec<u32> {
         let dead = |node: u32, since: Micros| placement.node(node).is_none() || now >= since + GATEWAY_LEASE;

@@ -691,7 +691,7 @@ impl World {
         let positions = resumed.map(|(positions, _)| positions).unwrap_or_default();
         let (now, asks) = (
             self.now,
-            positions.0.is_empty() && self.plan.command_every.is_none() && self.oracle.memberships.len() % 4 == 1,
+            positions.0.is_empty() && self.oracle.memberships.len() % 4 == 1,
         );
         let number = match asks {
             true => self.machine(client).join_last(now, &name, HISTORY, policy),

@@ -546,9 +546,9 @@ impl Gateway {
         if !room.is_ready() || room.waiting.is_empty() {
             return;
         }
-        // Who comes back is owed what was numbered meanwhile, also by brokers that have not said yet that they did.
-        let unheard = if room.has_returning() {
-            self.unheard(room)
+        // Who comes back, or wants history, is owed what was numbered before, also by brokers that have not said yet that they did.
+        let unheard = if room.has_past_wanted() {
+            self.unheard(now, room)
         } else {
             Vec::new()
         };
@@ -571,7 +571,7 @@ impl Gateway {
             let client = &mut peer.data.data;
             // Whoever names what does not come is not waited for without end.
             let last_try = last_try || now >= *waiting.tried.get_or_insert(now) + JOIN_WAIT;
-            if !waiting.positions.0.is_empty() && !unheard.is_empty() && !last_try {
+            if waiting.wants_past() && !unheard.is_empty() && !last_try {
                 still.push(waiting);
                 continue;
             }
@@ -620,10 +620,11 @@ impl Gateway {
                 heads: room.heads().collect(),
                 gaps,
                 history: history.messages,
-                whole: match positions.0.is_empty() {
-                    true => history.whole,
-                    false => !self.several_brokers || room.heard_since(positions),
-                },
+                whole: unheard.is_empty()
+                    && match positions.0.is_empty() {
+                        true => history.whole,
+                        false => !self.several_brokers || room.heard_since(positions),
+                    },
             };
             self.counters.joins += 1;
             self.sessions.tell(slot, &joined);
@@ -633,7 +634,7 @@ impl Gateway {
         }
         room.waiting = still;
         room.note_empty(now);
-        let asks = room.has_returning() && !unheard.is_empty();
+        let asks = room.has_past_wanted() && !unheard.is_empty();
         if !asks {
             room.ask_around_at = None;
         } else if room.ask_around_at.is_none_or(|at| now >= at) {

@@ -78,6 +78,13 @@ pub struct Waiting {
     pub tried: Option<Micros>,
 }
 
+impl Waiting {
+    /// Whether it is owed what was before it came.
+    pub fn wants_past(&self) -> bool {
+        !self.positions.0.is_empty() || self.history > 0
+    }
+}
+
 /// What a room writes its places with: the arena they go to, the time, and who counts what became of each message.
 pub struct Pen<'a> {
     pub arena: &'a mut Arena,
@@ -365,9 +372,9 @@ impl Room {
         self.heard.contains(&(node, epoch))
     }
 
-    /// Whether somebody waits who has been a member before.
-    pub fn has_returning(&self) -> bool {
-        self.waiting.iter().any(|waiting| !waiting.positions.0.is_empty())
+    /// Whether somebody waits who wants what was before.
+    pub fn has_past_wanted(&self) -> bool {
+        self.waiting.iter().any(Waiting::wants_past)
     }
 
     /// Whether a router partition is waited for.

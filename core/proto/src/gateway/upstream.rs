@@ -318,9 +318,9 @@ impl Gateway {
         }
     }
 
-    /// The linked brokers that may have something of a room and have not said what, each in its present life: those of its
-    /// partition, and those whose streams who comes back has been in.
-    pub(super) fn unheard(&self, room: &Room) -> Vec<u32> {
+    /// The brokers that may have something of a room and have not said what, each in its present life: those of its partition, and
+    /// those whose streams who comes back has been in. Of those without a link only whose is still awaited.
+    pub(super) fn unheard(&self, now: Micros, room: &Room) -> Vec<u32> {
         let parts = self.placement.brokers().hearing(room.id);
         let streams = || room.waiting.iter().flat_map(|waiting| &waiting.positions.0);
         let brokers = self.placement.of(Role::Broker).filter(|broker| {
@@ -328,9 +328,12 @@ impl Gateway {
             parts.contains(&Some(broker.partition)) || had()
         });
         let nodes = brokers.map(|broker| broker.node);
-        let unheard = nodes.filter(|node| {
-            let epoch = self.links.to(*node).and_then(|_| self.links.epoch_of(*node));
-            epoch.is_some_and(|epoch| !room.has_heard(*node, epoch))
+        let unheard = nodes.filter(|node| match self.links.to(*node) {
+            Some(_) => self
+                .links
+                .epoch_of(*node)
+                .is_some_and(|epoch| !room.has_heard(*node, epoch)),
+            None => self.owners.awaits(now, *node),
         });
         unheard.collect()
     }
