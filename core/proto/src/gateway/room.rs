@@ -662,9 +662,7 @@ impl Room {
             (Some(at), _) => {
                 // Places whose stream nobody can name any more can't be sent.
                 self.ring.drop_below(pen.arena, self.sources[at].end_place);
-                let queued = self.sources[at].consumed_queued;
                 self.sources[at] = Source::new(stream, first, self.ring.next());
-                self.sources[at].consumed_queued = queued;
                 Some(at)
             }
             // It makes way once its end is told; the new one speaks again.

@@ -1,5 +1,7 @@
 //! What a gateway says with brokers and routers: room blocks in, repair requests and progress out.
 
+use std::collections::VecDeque;
+
 use super::room::{Pen, Room, Wanted};
 use super::{Gateway, GatewayEvent};
 use crate::command::Ask as Asked;
@@ -13,17 +15,37 @@ use crate::wire::record::Record;
 use crate::wire::room::{message_max, write_link_repair, Consumed, LinkBlock, LinkHead, LinkLost, ENDED, OLD};
 use crate::wire::{Frame, FrameKind, Frames, Role, StreamId};
 
-/// Repair requests that wait for space.
+/// Repair requests to one broker that wait for space.
 const ASKS_MAX: usize = 4_096;
 
+/// What one broker is to be told or asked.
+#[derive(Default)]
+pub(super) struct Outgoing {
+    /// Streams of rooms, by room and number: how far they are. The first so many are due.
+    consumed: VecDeque<(u32, usize)>,
+    due: usize,
+    asks: VecDeque<Ask>,
+}
+
 /// A repair request that waits for space.
-pub(super) struct Ask {
+struct Ask {
     at: u32,
-    /// Whom it is for, and of which of its streams; generation 0 asks for the head of whatever there is.
-    node: u32,
+    /// Of which of the broker's streams; 0 asks for the head of whatever there is.
     generation: u32,
     history: bool,
     ranges: Vec<(u64, u64)>,
+}
+
+impl Ask {
+    /// What a broker has of a room; `was`: also where it is not the owner, and without beginning a stream.
+    fn what_there_is(at: u32, was: bool) -> Self {
+        Ask {
+            at,
+            generation: 0,
+            history: was,
+            ranges: Vec::new(),
+        }
+    }
 }
 
 impl Gateway {
@@ -232,7 +254,9 @@ impl Gateway {
                 LinkChange::Down { peer, .. } if peer.role == Role::Router => self.home_lost(now, peer.node),
                 LinkChange::Down { peer, .. } => {
                     // Nobody is left to be asked; rooms with holes ask again, whoever owns them then.
-                    self.asks.retain(|ask| ask.node != peer.node);
+                    if let Some(outgoing) = self.outgoing.get_mut(&peer.node) {
+                        outgoing.asks.clear();
+                    }
                     if peer.role == Role::Broker && self.links.to(peer.node).is_none() {
                         self.owners.lost(now, peer.node);
                         for room in self.rooms.iter_mut().flatten() {
@@ -295,26 +319,20 @@ impl Gateway {
 
     /// Asks a stream's owner for what is wanted of it.
     pub(super) fn ask(&mut self, at: u32, wanted: Wanted) {
-        self.ask_node(Ask {
+        let ask = Ask {
             at,
-            node: wanted.stream.node,
             generation: wanted.stream.generation,
             history: wanted.history,
             ranges: wanted.ranges,
-        });
+        };
+        self.ask_node(wanted.stream.node, ask);
     }
 
     /// Asks a room's owner where its head is.
     pub(super) fn ask_head(&mut self, now: Micros, at: u32) {
         let route = |room: &Room| self.owners.route(now, &self.placement, &self.links, room.id);
         if let Some(route) = self.rooms[at as usize].as_deref().and_then(route) {
-            self.ask_node(Ask {
-                at,
-                node: route.node,
-                generation: 0,
-                history: false,
-                ranges: Vec::new(),
-            });
+            self.ask_node(route.node, Ask::what_there_is(at, false));
         }
     }
 
@@ -341,20 +359,15 @@ impl Gateway {
     /// Asks brokers what they have of a room.
     pub(super) fn ask_around(&mut self, at: u32, nodes: &[u32]) {
         for node in nodes {
-            self.ask_node(Ask {
-                at,
-                node: *node,
-                generation: 0,
-                history: true,
-                ranges: Vec::new(),
-            });
+            self.ask_node(*node, Ask::what_there_is(at, true));
         }
     }
 
-    fn ask_node(&mut self, ask: Ask) {
-        let Some(slot) = self.links.to(ask.node) else { return };
-        if self.asks.len() < ASKS_MAX {
-            self.asks.push_back(ask);
+    fn ask_node(&mut self, node: u32, ask: Ask) {
+        let Some(slot) = self.links.to(node) else { return };
+        let asks = &mut self.outgoing.entry(node).or_default().asks;
+        if asks.len() < ASKS_MAX {
+            asks.push_back(ask);
             self.links.table.mark(slot);
         }
     }
@@ -369,10 +382,11 @@ impl Gateway {
                 continue;
             };
             source.consumed_dirty = false;
+            self.consumed_at.get_or_insert(self.now + CONSUMED_WAIT);
             if !source.consumed_queued {
                 source.consumed_queued = true;
-                self.consumed.push_back((at, number));
-                self.consumed_at.get_or_insert(self.now + CONSUMED_WAIT);
+                let outgoing = self.outgoing.entry(source.stream.node).or_default();
+                outgoing.consumed.push_back((at, number));
             }
         }
     }
@@ -381,15 +395,11 @@ impl Gateway {
         if self.consumed_at.is_none_or(|at| now < at) {
             return;
         }
-        self.consumed_at = (!self.consumed.is_empty()).then_some(now + CONSUMED_WAIT);
-        let brokers: Vec<u32> = self.links.proven().map(|(_, slot)| slot).collect();
-        for slot in brokers {
-            if self
-                .links
-                .table
-                .get(slot)
-                .is_some_and(|link| link.data.peer.role == Role::Broker)
-            {
+        self.consumed_at = None;
+        for (node, outgoing) in &mut self.outgoing {
+            outgoing.due = outgoing.consumed.len();
+            if let Some(slot) = self.links.to(*node).filter(|_| outgoing.due > 0) {
+                self.consumed_at = Some(now + CONSUMED_WAIT);
                 self.links.table.mark(slot);
             }
         }
@@ -439,6 +449,40 @@ impl Gateway {
         self.links.table.ready_len() > 0
     }
 
+    /// Takes what a broker is told next of how far its streams are, as much as half a datagram holds.
+    fn take_consumed(&mut self, now: Micros, node: u32, outgoing: &mut Outgoing) -> Vec<((u32, usize), Consumed)> {
+        let room = (self.node.payload / 2) / Consumed::LEN;
+        let mut told = Vec::new();
+        for _ in 0..outgoing.consumed.len() {
+            if told.len() >= room {
+                break;
+            }
+            let Some((at, number)) = outgoing.consumed.pop_front() else {
+                break;
+            };
+            outgoing.due = outgoing.due.saturating_sub(1);
+            let progress = self.progress(now, at, number);
+            // In its place there may be another broker's stream by now.
+            if progress.as_ref().is_some_and(|(of, _)| *of != node) {
+                continue;
+            }
+            let room = self.rooms[at as usize].as_deref_mut();
+            let Some((paced, source)) = room.and_then(|room| Some((room.paced, room.source_mut(number)?))) else {
+                continue;
+            };
+            source.consumed_queued = false;
+            if let Some((_, consumed)) = progress {
+                if !paced && consumed.next < source.next_offset() {
+                    source.consumed_queued = true;
+                    outgoing.consumed.push_back((at, number));
+                    self.consumed_at.get_or_insert(now + CONSUMED_WAIT);
+                }
+                told.push(((at, number), consumed));
+            }
+        }
+        told
+    }
+
     fn serve_link(&mut self, now: Micros, slot: u32, outbox: &mut Outbox) {
         let Some(link) = self.links.table.get_mut(slot) else {
             return;
@@ -446,75 +490,52 @@ impl Gateway {
         let peer = link.data.peer;
         let probe = std::mem::take(&mut link.data.probe);
         let step = link.conn.tail_step();
-        let broker = peer.role == Role::Broker;
-        let mut told: Vec<Consumed> = Vec::new();
-        if broker {
-            let room = (self.node.payload / 2) / Consumed::LEN;
-            for _ in 0..self.consumed.len() {
-                if told.len() >= room {
-                    break;
-                }
-                let Some((at, number)) = self.consumed.pop_front() else {
-                    break;
-                };
-                let progress = self.progress(now, at, number);
-                if progress.as_ref().is_some_and(|(node, _)| *node != peer.node) {
-                    self.consumed.push_back((at, number));
-                    continue;
-                }
-                let room = self.rooms[at as usize].as_deref_mut();
-                let Some((paced, source)) = room.and_then(|room| Some((room.paced, room.source_mut(number)?))) else {
-                    continue;
-                };
-                source.consumed_queued = false;
-                if let Some((_, consumed)) = progress {
-                    if !paced && consumed.next < source.next_offset() {
-                        source.consumed_queued = true;
-                        self.consumed.push_back((at, number));
-                    }
-                    told.push(consumed);
-                }
-            }
-            if self.consumed.is_empty() {
-                self.consumed_at = None;
-            }
-        }
+        let mut outgoing = self.outgoing.remove(&peer.node).unwrap_or_default();
+        let told = self.take_consumed(now, peer.node, &mut outgoing);
         let Gateway {
             links,
             node,
-            asks,
             rooms,
             counters,
             ..
         } = self;
-        let mut again = false;
+        let (mut again, mut written) = (false, false);
         links.send(now, node, slot, outbox, |writer, _| {
+            written = true;
             if !told.is_empty() {
                 append(writer, FrameKind::Consumed, 0, |writer| {
-                    told.iter().for_each(|consumed| consumed.write(writer));
+                    told.iter().for_each(|(_, consumed)| consumed.write(writer));
                     true
                 });
             }
-            if broker {
-                for _ in 0..asks.len() {
-                    let Some(ask) = asks.pop_front() else { break };
-                    if ask.node != peer.node {
-                        asks.push_back(ask);
-                        continue;
-                    }
-                    let Some(room) = rooms[ask.at as usize].as_deref() else {
-                        continue;
-                    };
-                    if !write_link_repair(writer, room.id, ask.generation, ask.history, &ask.ranges) {
-                        asks.push_front(ask);
-                        again = true;
-                        break;
-                    }
-                    counters.repairs_asked += 1;
+            while let Some(ask) = outgoing.asks.pop_front() {
+                let Some(room) = rooms[ask.at as usize].as_deref() else {
+                    continue;
+                };
+                if !write_link_repair(writer, room.id, ask.generation, ask.history, &ask.ranges) {
+                    outgoing.asks.push_front(ask);
+                    again = true;
+                    break;
                 }
+                counters.repairs_asked += 1;
             }
             false
         });
+        again |= written && outgoing.due > 0;
+        if !written {
+            // The link has no window: it is told when it has.
+            for ((at, number), _) in told.into_iter().rev() {
+                let room = rooms[at as usize].as_deref_mut();
+                let source = room.and_then(|room| room.source_mut(number));
+                if let Some(source) = source.filter(|source| !source.consumed_queued) {
+                    source.consumed_queued = true;
+                    outgoing.consumed.push_front((at, number));
+                }
+            }
+        }
+        if !(outgoing.consumed.is_empty() && outgoing.asks.is_empty()) {
+            self.outgoing.insert(peer.node, outgoing);
+        }
         if probe {
             if let Some(link) = self.links.table.get_mut(slot) {
                 link.conn.tail_probed(now, step);
