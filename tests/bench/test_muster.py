@@ -137,7 +137,7 @@ def test_a_plane_in_memory_says_what_each_step_of_its_growth_cost() -> None:
 
 def test_memberships_held_are_counted_over_all_gateways() -> None:
     assert len(KnownRooms(gateways=3, each=50, seed=1)) == 150
-    assert scale.held_bytes(2, 20_000) > 8  # a room's number alone is as long
+    assert scale.held_bytes_of_a_child(2, 20_000) > 8  # a room's number alone is as long
 
 
 Shrink = Callable[[pytest.MonkeyPatch], None]
