@@ -318,6 +318,7 @@ class LinkFaults(Section, frozen=True):
     delay_ms: Annotated[int, key("", "", "ms", ge=0, le=10_000)] | None = None
     jitter_ms: Annotated[int, key("", "", "ms", ge=0, le=10_000)] | None = None
     corrupt: Chance | None = None
+    burst: Annotated[float, key("", "", ge=1.0, le=1000.0)] | None = None
 
 
 class Faults(Section, frozen=True):
@@ -332,6 +333,15 @@ class Faults(Section, frozen=True):
     delay_ms: Annotated[int, key("Delay of every datagram", "", "ms", ge=0, le=10_000)] = 0
     jitter_ms: Annotated[int, key("Random delay on top, from 0 to this", "", "ms", ge=0, le=10_000)] = 0
     corrupt: Annotated[Chance, key("Datagrams with one bit flipped", "", "fraction")] = 0.0
+    burst: Annotated[
+        float,
+        key(
+            "Datagrams to or from one peer lost in a row, in the mean",
+            "`loss` is the share lost as before",
+            ge=1.0,
+            le=1000.0,
+        ),
+    ] = 1.0
     seed: Annotated[int, key("Seed of the choices", "0: a new one each start", ge=0, le=(1 << 63) - 1)] = 0
     links: Mapping[str, LinkFaults] = msgspec.field(default_factory=dict[str, LinkFaults])
 

@@ -408,4 +408,5 @@ def _rule(faults: Faults, link: str, direction: str, peer: tuple[str, int] | Non
         pick("reorder_hold_ms"),
         pick("delay_ms"),
         pick("jitter_ms"),
+        pick("burst"),
     )

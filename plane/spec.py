@@ -10,7 +10,7 @@ import msgspec
 
 from plane.engine import Node
 
-Fault = tuple[str, tuple[str, int] | None, float, float, float, float, int, int, int]
+Fault = tuple[str, tuple[str, int] | None, float, float, float, float, int, int, int, float]
 """Direction ("in" or "out"), peer (None: every client), loss, duplicate, corrupt, reorder (chances), then
 reorder hold, delay and jitter in ms."""
 

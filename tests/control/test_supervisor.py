@@ -259,7 +259,7 @@ def test_every_link_of_every_node_gets_its_rule_once_and_client_links_both_direc
     file = tmp_path / "muster.toml"
     file.write_text(
         '[up]\ngateways = 2\nbrokers = "2x2"\nrouters = "2x1"\nproxies = 3\n'
-        '[faults]\nloss = 0.1\n[faults.links."gateway->client"]\nloss = 0.5\n'
+        '[faults]\nloss = 0.1\nburst = 4\n[faults.links."gateway->client"]\nloss = 0.5\nburst = 1.5\n'
     )
     config = load(file, {}, {"instance.dir": (str(tmp_path / "i"), "flag")}).config
     supervisor = made(config)
@@ -275,5 +275,6 @@ def test_every_link_of_every_node_gets_its_rule_once_and_client_links_both_direc
         assert len(peers) == len(set(peers))
         assert set(peers) == links[role]
     assert [len(links[role]) for role in ROLES] == [2 + 4 + 2, 2 + 2 + 3, 2 + 4, 4]
-    assert [(rule[0], rule[2]) for rule in rules["gateway"] if rule[1] is None] == [("out", 0.5), ("in", 0.1)]
+    clients = [(rule[0], rule[2], rule[-1]) for rule in rules["gateway"] if rule[1] is None]
+    assert clients == [("out", 0.5, 1.5), ("in", 0.1, 4)]
     assert [(rule[0], rule[2]) for rule in rules["router"] if rule[1] is None] == []

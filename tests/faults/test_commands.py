@@ -72,7 +72,7 @@ async def run(instance: Instance, count: int, kills: tuple[str, ...]) -> tuple[T
 async def test_on_lossy_links_every_member_is_told_once_and_every_sender_hears_so(
     make: Make, figures: Callable[..., None]
 ) -> None:
-    instance = make(up=NODES, faults={"loss": 0.05, "duplicate": 0.01})
+    instance = make(up=NODES, faults={"loss": 0.05, "burst": 3, "duplicate": 0.01})
     with instance.running():
         told, outcomes = await run(instance, 6, ())
     figures(outcomes=Counter(type(outcome).__name__ for outcome in outcomes.values()))

@@ -13,7 +13,7 @@ from muster.instance import start_time
 from tests.waiting import until
 
 LOSSY: list[muster.Fault] = [
-    ("out", None, 0.05, 0.02, 0.0, 0.02, 2, 0, 2),
+    ("out", None, 0.05, 0.02, 0.0, 0.02, 2, 0, 2, 3.0),  # in bursts
     ("in", None, 0.05, 0.02, 0.0, 0.02, 2, 0, 2),
 ]
 

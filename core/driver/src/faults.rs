@@ -4,7 +4,7 @@
 //! split of super-packets on the way in, before their joining on the way out. Knows no role and no socket.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 
 use muster_proto::machine::{Addr, Arrival, Inbox, Micros, Outbox, SocketId, OUTBOX_BYTES};
 
@@ -12,6 +12,8 @@ use muster_proto::machine::{Addr, Arrival, Inbox, Micros, Outbox, SocketId, OUTB
 pub const HELD_MAX: usize = 65_536;
 /// Bytes that are given to the machine at once when their time has come.
 const RELEASED_BYTES: usize = 128 << 10;
+/// Peers of one rule that are in a burst at once; beyond, a datagram is lost alone.
+const BURSTS_MAX: usize = 65_536;
 
 /// Which way a datagram goes, seen from the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +35,9 @@ pub struct Rule {
     pub duplicate: f64,
     pub corrupt: f64,
     pub reorder: f64,
+    /// Datagrams of one peer that are lost in a row, in the mean: bursts are the seldomer, and `loss` is the share lost as
+    /// before. Up to 1 each is lost by itself.
+    pub burst: f64,
     /// How long a reordered datagram is held back beyond the others.
     pub reorder_ms: u32,
     pub delay_ms: u32,
@@ -51,6 +56,7 @@ impl Rule {
             duplicate: 0.0,
             corrupt: 0.0,
             reorder: 0.0,
+            burst: 1.0,
             reorder_ms: 0,
             delay_ms: 0,
             jitter_ms: 0,
@@ -64,7 +70,7 @@ impl Rule {
     }
 }
 
-/// A probability outside 0 to 1.
+/// A probability outside 0 to 1, or a burst of no length.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RuleError {
     pub rule: usize,
@@ -73,7 +79,7 @@ pub struct RuleError {
 
 impl std::fmt::Display for RuleError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "fault rule {}: {} is no probability", self.rule, self.value)
+        write!(f, "fault rule {}: {} is no probability or length", self.rule, self.value)
     }
 }
 
@@ -120,9 +126,39 @@ struct Held {
     bytes: Box<[u8]>,
 }
 
+/// A rule with its dice, and the peers whose datagrams it loses until their burst is over.
+struct Ruled {
+    rule: Rule,
+    dice: Dice,
+    bursts: BTreeSet<(SocketId, Addr)>,
+}
+
+impl Ruled {
+    /// Whether a datagram is lost: by itself, or by a chain of two states (Gilbert's) of which one loses all.
+    fn loses(&mut self, socket: SocketId, remote: &Addr) -> bool {
+        let Ruled { rule, dice, bursts } = self;
+        if rule.burst <= 1.0 || rule.loss >= 1.0 {
+            return dice.hits(rule.loss);
+        }
+        let end = 1.0 / rule.burst;
+        if bursts.contains(&(socket, *remote)) {
+            if !dice.hits(end) {
+                return true;
+            }
+            bursts.remove(&(socket, *remote));
+            return false;
+        }
+        let begins = dice.hits(end * rule.loss / (1.0 - rule.loss));
+        if begins && bursts.len() < BURSTS_MAX {
+            bursts.insert((socket, *remote));
+        }
+        begins
+    }
+}
+
 /// Injected faults: the same seed, rules and datagrams give the same fates.
 pub struct Faults {
-    rules: Vec<(Rule, Dice)>,
+    rules: Vec<Ruled>,
     arriving: BinaryHeap<Reverse<Held>>,
     leaving: BinaryHeap<Reverse<Held>>,
     order: u64,
@@ -139,12 +175,22 @@ impl Faults {
                     return Err(RuleError { rule: index, value });
                 }
             }
+            if !(rule.burst.is_finite() && rule.burst >= 0.0) {
+                return Err(RuleError {
+                    rule: index,
+                    value: rule.burst,
+                });
+            }
         }
         // Each rule has dice of its own: how the directions interleave then changes no fate.
         let mut seeds = Dice(seed);
-        let rules = rules.into_iter().map(|rule| (rule, Dice(seeds.next()))).collect();
+        let ruled = |rule| Ruled {
+            rule,
+            dice: Dice(seeds.next()),
+            bursts: BTreeSet::new(),
+        };
         Ok(Faults {
-            rules,
+            rules: rules.into_iter().map(ruled).collect(),
             arriving: BinaryHeap::new(),
             leaving: BinaryHeap::new(),
             order: 0,
@@ -259,18 +305,19 @@ impl Faults {
     }
 
     fn fate(&mut self, direction: Direction, socket: SocketId, remote: &Addr) -> Option<Fate> {
-        let (rule, dice) = self
+        let ruled = self
             .rules
             .iter_mut()
-            .find(|(rule, _)| rule.matches(direction, socket, remote))?;
+            .find(|ruled| ruled.rule.matches(direction, socket, remote))?;
         let counters = &mut self.counters;
         counters.seen += 1;
         let mut fate = Fate::default();
-        if dice.hits(rule.loss) {
+        if ruled.loses(socket, remote) {
             counters.lost += 1;
             fate.lost = true;
             return Some(fate);
         }
+        let Ruled { rule, dice, .. } = ruled;
         if dice.hits(rule.corrupt) {
             counters.corrupted += 1;
             fate.corrupt = Some(dice.next());
@@ -459,6 +506,38 @@ mod tests {
     }
 
     #[test]
+    fn bursts_lose_the_same_share_of_each_peer_in_runs_of_their_mean_length() {
+        let rule = Rule {
+            loss: 0.05,
+            burst: 4.0,
+            ..Rule::new(Direction::Out)
+        };
+        let mut faults = Faults::new(1, vec![rule]).unwrap();
+        let mut runs = [0u32; 2];
+        let mut open = [false; 2];
+        let mut lost = [0u32; 2];
+        for number in 0..10 * COUNT {
+            // Another peer's datagrams between them neither end a burst nor are taken by it.
+            let peer_at = number % 2;
+            let fate = faults.fate(Direction::Out, 0, &peer(peer_at as u16)).unwrap();
+            lost[peer_at] += u32::from(fate.lost);
+            runs[peer_at] += u32::from(fate.lost && !open[peer_at]);
+            open[peer_at] = fate.lost;
+        }
+        for (lost, runs) in lost.into_iter().zip(runs) {
+            let (share, length) = (f64::from(lost) / (5 * COUNT) as f64, f64::from(lost) / f64::from(runs));
+            assert!((0.045..0.055).contains(&share), "{share}");
+            assert!((3.7..4.3).contains(&length), "{length}");
+        }
+        let never = Rule { loss: 0.0, ..rule };
+        let mut faults = Faults::new(1, vec![never, Rule { loss: 1.0, ..rule }]).unwrap();
+        assert_eq!(received_through(&mut faults, 100).len(), 100);
+        assert_eq!(sent_through(&mut faults, 100).len(), 100);
+        let always = Rule { loss: 1.0, ..rule };
+        assert!(sent_through(&mut Faults::new(1, vec![always]).unwrap(), 100).is_empty());
+    }
+
+    #[test]
     fn delay_and_jitter_keep_to_their_bounds_and_order_only_suffers_from_the_latter() {
         let steady = Rule {
             delay_ms: 10,
@@ -579,5 +658,10 @@ mod tests {
             let error = Faults::new(1, rules).err().unwrap();
             assert_eq!(error.rule, 1);
         }
+        let rule = Rule {
+            burst: f64::INFINITY,
+            ..Rule::new(Direction::In)
+        };
+        assert_eq!(Faults::new(1, vec![rule]).err().unwrap().rule, 0);
     }
 }

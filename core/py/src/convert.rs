@@ -13,8 +13,15 @@ use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
-/// Direction, peer (`None`: every client), loss, duplicate, corrupt, reorder, then hold, delay and jitter in ms.
-pub type FaultRule = (String, Option<(String, u16)>, f64, f64, f64, f64, u32, u32, u32);
+type Peer = Option<(String, u16)>;
+
+/// Direction, peer (`None`: every client), loss, duplicate, corrupt, reorder, then hold, delay and jitter in ms; the mean length of
+/// a burst, where losses are to come in such.
+#[derive(FromPyObject)]
+pub enum FaultRule {
+    Bursts((String, Peer, f64, f64, f64, f64, u32, u32, u32, f64)),
+    Plain((String, Peer, f64, f64, f64, f64, u32, u32, u32)),
+}
 
 /// Exactly `N` bytes.
 pub fn array<const N: usize>(bytes: &[u8], what: &str) -> PyResult<[u8; N]> {
@@ -108,7 +115,11 @@ pub fn faults(seed: u64, rules: Option<Vec<FaultRule>>, public: Option<SocketId>
         return Ok(None);
     };
     let mut made = Vec::new();
-    for (direction, peer, loss, duplicate, corrupt, reorder, reorder_ms, delay_ms, jitter_ms) in rules {
+    for rule in rules {
+        let ((direction, peer, loss, duplicate, corrupt, reorder, reorder_ms, delay_ms, jitter_ms), burst) = match rule {
+            FaultRule::Plain(rule) => (rule, 1.0),
+            FaultRule::Bursts((a, b, c, d, e, f, g, h, i, burst)) => ((a, b, c, d, e, f, g, h, i), burst),
+        };
         let mut rule = Rule::new(match direction.as_str() {
             "in" => Direction::In,
             "out" => Direction::Out,
@@ -124,6 +135,7 @@ pub fn faults(seed: u64, rules: Option<Vec<FaultRule>>, public: Option<SocketId>
         }
         (rule.loss, rule.duplicate, rule.corrupt, rule.reorder) = (loss, duplicate, corrupt, reorder);
         (rule.reorder_ms, rule.delay_ms, rule.jitter_ms) = (reorder_ms, delay_ms, jitter_ms);
+        rule.burst = burst;
         made.push(rule);
     }
     Faults::new(seed, made)

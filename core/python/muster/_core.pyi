@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from typing import Any, final, type_check_only
 
 __all__ = [
@@ -20,8 +21,12 @@ def public_key(private: bytes) -> bytes: ...
 def room_name_error(name: str) -> str | None: ...  # None: it is a name
 
 _Stream = tuple[int, int, int]
-# Direction, peer (None: every client), loss, duplicate, corrupt, reorder, then hold, delay and jitter in ms.
-_Fault = tuple[str, tuple[str, int] | None, float, float, float, float, int, int, int]
+# Direction, peer (None: every client), loss, duplicate, corrupt, reorder, then hold, delay and jitter in ms; the
+# mean length of a burst.
+_Fault = (
+    tuple[str, tuple[str, int] | None, float, float, float, float, int, int, int]
+    | tuple[str, tuple[str, int] | None, float, float, float, float, int, int, int, float]
+)
 
 # What every role's engine has. One turn takes a batch, lets time pass and sends; it never blocks.
 @type_check_only
@@ -62,7 +67,7 @@ class GatewayEngine(_Engine):
         payload_bytes: int,
         keepalive_ms: int,
         idle_timeout_ms: int,
-        faults: list[_Fault] | None,
+        faults: Sequence[_Fault] | None,
         name_key: bytes,
         bind: tuple[str, int],
         server_key: bytes,
@@ -93,7 +98,7 @@ class ProxyEngine(_Engine):
         payload_bytes: int,
         keepalive_ms: int,
         idle_timeout_ms: int,
-        faults: list[_Fault] | None,
+        faults: Sequence[_Fault] | None,
         name_key: bytes,
         bind: tuple[str, int],
         server_key: bytes,
@@ -117,7 +122,7 @@ class BrokerEngine(_Engine):
         recv_buffer: int,
         send_buffer: int,
         payload_bytes: int,
-        faults: list[_Fault] | None,
+        faults: Sequence[_Fault] | None,
         name_key: bytes,
         arena_bytes: int,
     ) -> BrokerEngine: ...
@@ -139,7 +144,7 @@ class RouterEngine(_Engine):
         recv_buffer: int,
         send_buffer: int,
         payload_bytes: int,
-        faults: list[_Fault] | None,
+        faults: Sequence[_Fault] | None,
     ) -> RouterEngine: ...
     def answer(self, _question_id: int, _user: int | None) -> None: ...
     def keep_changes(self, max: int) -> None: ...  # rooms whose changes wait for `take_changes`, at most
@@ -166,7 +171,7 @@ class ClientEngine:
         send_buffer: int = 0,
         payload_bytes: int = 1200,
         inbox_bytes: int = ...,
-        faults: list[_Fault] | None = None,
+        faults: Sequence[_Fault] | None = None,
     ) -> ClientEngine: ...
     def fd(self) -> int: ...
     def turn(self) -> int: ...  # bit 0: more work waits, call again soon; bit 1: events wait
@@ -218,7 +223,7 @@ class LoadEngine:
         rooms_each: int = 1,
         recv_buffer: int = 0,
         gro: bool = True,
-        faults: list[_Fault] | None = None,
+        faults: Sequence[_Fault] | None = None,
     ) -> LoadEngine: ...
     def connect(self, timeout: float) -> int: ...
     def saturate(
@@ -227,6 +232,7 @@ class LoadEngine:
     def pace(
         self, size: int, rate: float, seconds: float, patience: float = 10.0, shed: bool = False
     ) -> dict[str, Any]: ...
+    def command(self, each: int, every: float, expires: float, size: int = 64, vacant: int = 0) -> dict[str, Any]: ...
     def idle(self, seconds: float) -> None: ...
     def close(self) -> None: ...
     def sessions_lost(self) -> int: ...

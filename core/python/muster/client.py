@@ -36,9 +36,12 @@ DEFAULT_NAMESPACE: Final = "default"
 
 _TAKEN, _NO_CREDIT, _TOO_LONG = range(3)
 
-Fault = tuple[str, tuple[str, int] | None, float, float, float, float, int, int, int]
+Fault = (
+    tuple[str, tuple[str, int] | None, float, float, float, float, int, int, int]
+    | tuple[str, tuple[str, int] | None, float, float, float, float, int, int, int, float]
+)
 """Direction ("in" or "out"), peer (None: all), loss, duplicate, corrupt, reorder (chances), then reorder hold, delay and
-jitter in ms. For tests."""
+jitter in ms, and optionally how many datagrams of a peer are lost in a row, in the mean. For tests."""
 
 _Result = TypeVar("_Result")
 
