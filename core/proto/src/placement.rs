@@ -196,6 +196,11 @@ impl Placement {
         self.node(node).and_then(of).unwrap_or(Scope::ALL)
     }
 
+    /// The part of a broker's rooms that a partition of routers has, if any.
+    pub fn part(&self, broker: u32, router: u16) -> Option<Scope> {
+        self.routers.scope(router)?.meet(self.scope(broker))
+    }
+
     /// Whether every room has the same owner as in `other`.
     pub fn owns_as(&self, other: &Placement) -> bool {
         self.running == other.running

@@ -284,7 +284,7 @@ impl Broker {
 
     /// The part of its rooms that a router's partition has, if any.
     fn part(&self, router: u16) -> Option<Scope> {
-        self.placement.routers().scope(router)?.meet(self.scope())
+        self.placement.part(self.node.me.node, router)
     }
 
     /// Asks routers anew of whose partition this broker now needs another part.
@@ -314,13 +314,8 @@ impl Broker {
     /// Subscribes to the routers that are to tell it from now on.
     fn review_homes(&mut self, now: Micros) {
         let (links, placement) = (&self.links, &self.placement);
-        let scope = self.scope();
-        let needed = |router| {
-            placement
-                .routers()
-                .scope(router)
-                .is_some_and(|of| of.meet(scope).is_some())
-        };
+        let me = self.node.me.node;
+        let needed = |router| placement.part(me, router).is_some();
         let moves = self.homes.review(now, placement, needed, |node| links.since(node));
         for step in moves {
             match step {

@@ -494,15 +494,20 @@ impl Gateway {
         if let Some(peer) = self.sessions.table.get_mut(slot) {
             peer.data.data.waiting += 1;
         }
-        room.waiting.push(Waiting {
+        let waiting = Waiting {
             session,
             request,
             positions,
             history,
             since: now,
             tried: None,
-        });
-        self.admit_waiting(now, at, false);
+        };
+        let asked_around = waiting.wants_past() && room.ask_around_at.is_some_and(|at| now < at);
+        room.waiting.push(waiting);
+        // While brokers are asked what they have, nobody who waits for that is looked at for each one more that comes.
+        if !asked_around {
+            self.admit_waiting(now, at, false);
+        }
         self.schedule_room(now, at);
         Ok(())
     }
@@ -632,17 +637,15 @@ impl Gateway {
         }
         room.waiting = still;
         room.note_empty(now);
+        let id = room.id;
         let asks = room.has_past_wanted() && !unheard.is_empty();
-        if !asks {
-            room.ask_around_at = None;
-        } else if room.ask_around_at.is_none_or(|at| now >= at) {
-            room.ask_around_at = Some(now + HEAD_FIRST);
+        let due = asks && room.ask_around_at.is_none_or(|at| now >= at);
+        if due || !asks {
+            room.ask_around_at = due.then_some(now + HEAD_FIRST);
+        }
+        if due {
             self.ask_around(at, &unheard);
         }
-        let Some(room) = self.rooms[at as usize].as_deref() else {
-            return;
-        };
-        let id = room.id;
         back.into_iter().for_each(|slot| self.tell_commands(now, slot, id));
         self.schedule_room(now, at);
     }

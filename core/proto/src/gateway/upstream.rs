@@ -1,6 +1,6 @@
 //! What a gateway says with brokers and routers: room blocks in, repair requests and progress out.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use super::room::{Pen, Room, Wanted};
 use super::{Gateway, GatewayEvent};
@@ -340,11 +340,10 @@ impl Gateway {
     /// those whose streams who comes back has been in. Of those without a link only whose is still awaited.
     pub(super) fn unheard(&self, now: Micros, room: &Room) -> Vec<u32> {
         let parts = self.placement.brokers().hearing(room.id);
-        let streams = || room.waiting.iter().flat_map(|waiting| &waiting.positions.0);
-        let brokers = self.placement.of(Role::Broker).filter(|broker| {
-            let had = || streams().any(|position| position.stream.node == broker.node);
-            parts.contains(&Some(broker.partition)) || had()
-        });
+        let streams = room.waiting.iter().flat_map(|waiting| &waiting.positions.0);
+        let had: BTreeSet<u32> = streams.map(|position| position.stream.node).collect();
+        let brokers = self.placement.of(Role::Broker);
+        let brokers = brokers.filter(|broker| parts.contains(&Some(broker.partition)) || had.contains(&broker.node));
         let nodes = brokers.map(|broker| broker.node);
         let unheard = nodes.filter(|node| match self.links.to(*node) {
             Some(_) => self
@@ -490,7 +489,8 @@ impl Gateway {
         let peer = link.data.peer;
         let probe = std::mem::take(&mut link.data.probe);
         let step = link.conn.tail_step();
-        let mut outgoing = self.outgoing.remove(&peer.node).unwrap_or_default();
+        let outgoing = self.outgoing.get_mut(&peer.node);
+        let mut outgoing = outgoing.map(std::mem::take).unwrap_or_default();
         let told = self.take_consumed(now, peer.node, &mut outgoing);
         let Gateway {
             links,
@@ -533,8 +533,8 @@ impl Gateway {
                 }
             }
         }
-        if !(outgoing.consumed.is_empty() && outgoing.asks.is_empty()) {
-            self.outgoing.insert(peer.node, outgoing);
+        if let Some(place) = self.outgoing.get_mut(&peer.node) {
+            *place = outgoing;
         }
         if probe {
             if let Some(link) = self.links.table.get_mut(slot) {
