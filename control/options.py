@@ -277,7 +277,7 @@ class Namespace(Section, frozen=True):
     flow: Annotated[
         Literal["live", "paced"],
         key(
-            "`live`: a slow member slows nobody; `paced`: publishers wait for it up to 500 ms, and repair has 3 s",
+            "`live`: a slow member slows nobody; `paced`: publishers wait for it for up to 5 s, and repair has 3 s",
             "a live room must not stand still for one reader; files and feeds should arrive whole",
         ),
     ] = "live"

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import os
+import random
 import re
 import signal
 import subprocess
@@ -150,6 +151,40 @@ async def test_what_goes_into_pub_comes_out_of_sub(
         assert not whole.gaps()
     assert took < SECONDS_MAX
     assert max(instance.peak.mib().values()) < RSS_MIB_MAX
+
+
+async def starve(process: subprocess.Popen[bytes], seed: int) -> None:
+    """Let a process run for 10 to 30 ms and stand still for 50 to 150 ms until its end: a machine with too much to do."""
+    dice = random.Random(seed)
+    while process.poll() is None:
+        await asyncio.sleep(dice.uniform(0.01, 0.03))
+        process.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(dice.uniform(0.05, 0.15))
+        process.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.timeout(200)
+async def test_a_reader_that_seldom_runs_has_the_whole_of_a_paced_room(
+    make: Make, figures: Callable[..., None], tmp_path: Path
+) -> None:
+    room, lines, sections = CASES["kilobytes_paced"]
+    instance = make(faults={"loss": 0.02}, **sections)
+    source = tmp_path / "lines"
+    source.write_bytes(b"\n".join(lines) + b"\n")
+    with instance.running():
+        starved = Subscriber(instance, tmp_path, "starved", room, "--count", str(len(lines)))
+        with ended(starved):
+            began = time.monotonic()
+            publisher = publish(instance, room, source)
+            starving = asyncio.create_task(starve(starved.process, 1))
+            finished = await wait_for(lambda: starved.process.poll() is not None, began + 60)
+            figures(seconds=time.monotonic() - began)
+        await starving
+        publisher.wait(20)
+    count = starved.output.read_bytes().count(b"\n")
+    assert finished, f"{count} of {len(lines)} lines; gaps {starved.gaps()[:5]}"
+    assert starved.output.read_bytes() == source.read_bytes()
+    assert not starved.gaps()
 
 
 @pytest.mark.timeout(200)

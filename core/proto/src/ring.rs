@@ -221,6 +221,13 @@ impl Ring {
         self.bytes
     }
 
+    /// Bytes of the entries from `place` on, by their average.
+    pub fn bytes_from(&self, place: u64) -> usize {
+        let len = self.positions.len() as u64;
+        let from = self.next().saturating_sub(place).min(len);
+        (self.bytes as u64 * from).checked_div(len).unwrap_or(0) as usize
+    }
+
     /// Appends an entry and drops the room's oldest ones beyond its share. Returns its place.
     pub fn push(&mut self, arena: &mut Arena, now: Micros, entry: &Entry<'_>) -> u64 {
         let place = self.next();

@@ -542,7 +542,7 @@ fn gap_requests_in_a_loop_are_cheap() {
     let first = muster_proto::gateway::room::FIRST_PLACE;
     let request = body(|writer| {
         let wanted: Vec<_> = (0..16).map(|at| (first + at, first + at + (1 << 20))).collect();
-        write_repair(writer, 0, &wanted)
+        write_repair(writer, 0, first, &wanted)
     });
     let plaintext: Vec<u8> = request.iter().copied().cycle().take(request.len() * 5).collect();
     let (start, sent) = (Instant::now(), rig.accounts[&rig.peers[0].addr].sent);
@@ -572,7 +572,7 @@ fn a_greedy_session_does_not_keep_the_slices_from_the_rooms() {
     }
     let first = muster_proto::gateway::room::FIRST_PLACE;
     for _ in 0..50 {
-        let request = body(|writer| write_repair(writer, 0, &[(first, first + 2_900)]));
+        let request = body(|writer| write_repair(writer, 0, first, &[(first, first + 2_900)]));
         rig.say(1, &request);
         rig.turn();
     }

@@ -1725,7 +1725,7 @@ fn member_of(mut rig: Rig<Gateway>, count: u64) -> Rig<Gateway> {
 #[test]
 fn what_a_member_asked_for_again_is_not_sent_once_it_has_left() {
     let mut rig = member_that_had(5);
-    let repair = body(|writer| write_repair(writer, 0, &[(FIRST_PLACE, FIRST_PLACE + 4)]));
+    let repair = body(|writer| write_repair(writer, 0, FIRST_PLACE, &[(FIRST_PLACE, FIRST_PLACE + 4)]));
     let sent = |rig: &Rig<Gateway>| rig.peers[0].frames(FrameKind::Room);
     let before = sent(&rig);
     rig.say(0, &repair);

@@ -242,10 +242,10 @@ fn frame(frame: &Frame<'_>, expected: &Value, out: &mut Writer<'_>) -> Value {
             json!({ "heads": all.collect::<Value>() })
         }
         FrameKind::Repair => {
-            let (handle, wanted) = read_repair(body).expect("good");
+            let (handle, next, wanted) = read_repair(body).expect("good");
             let wanted: Vec<_> = wanted.collect();
-            assert!(write_repair(out, handle, &wanted));
-            json!({"handle": handle, "ranges": ranges(&wanted)})
+            assert!(write_repair(out, handle, next, &wanted));
+            json!({"handle": handle, "next": next, "ranges": ranges(&wanted)})
         }
         FrameKind::LinkRoom => {
             let read = LinkBlock::read(body).expect("good");
@@ -280,9 +280,9 @@ fn frame(frame: &Frame<'_>, expected: &Value, out: &mut Writer<'_>) -> Value {
         FrameKind::Consumed => {
             let all: Vec<_> = Consumed::read_all(body).collect();
             plain(&|writer| all.iter().for_each(|consumed| consumed.write(writer)));
-            let all = all
-                .iter()
-                .map(|each| json!({"room": each.room, "generation": each.generation, "next": each.next}));
+            let all = all.iter().map(
+                |each| json!({"room": each.room, "generation": each.generation, "next": each.next, "kept": each.kept}),
+            );
             json!({ "rooms": all.collect::<Value>() })
         }
         FrameKind::Publish => {

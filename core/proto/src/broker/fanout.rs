@@ -174,6 +174,7 @@ impl Broker {
             let next = room.ring.next();
             if let Some(cursor) = room.cursor(node) {
                 cursor.consumed = cursor.consumed.max(consumed.next.min(next));
+                cursor.kept = (consumed.kept > 0).then_some(consumed.kept.min(next));
                 cursor.told_at = now;
             }
         }

@@ -46,6 +46,8 @@ pub const ROOM_IDLE: Micros = 60_000_000;
 pub const DETOUR_IDLE: Micros = 5_000_000;
 /// Credit is withheld for a gateway that is late or behind for this long at most.
 pub const WITHHOLD_MAX: Micros = 500_000;
+/// So long a paced room goes on by one credit of each publisher in that time, while a member would lose something otherwise.
+pub const PACED_MAX: Micros = 5_000_000;
 /// How often withheld credit and idle state are looked at.
 const WITHHOLD_EVERY: Micros = 20_000;
 const SWEEP_EVERY: Micros = 1_000_000;

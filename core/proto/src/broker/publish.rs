@@ -35,6 +35,8 @@ pub struct Publication {
     echo: u32,
     ack_due: bool,
     withheld: bool,
+    /// It has waited enough: the next acknowledgement has credit.
+    granted: bool,
     /// What came since the last acknowledgement, and whether that waits for company.
     fresh_messages: u32,
     fresh_bytes: usize,
@@ -178,6 +180,7 @@ impl Broker {
             echo: 0,
             ack_due: false,
             withheld: false,
+            granted: false,
             fresh_messages: 0,
             fresh_bytes: 0,
             late: false,
@@ -398,12 +401,13 @@ impl Broker {
                     stream.generation = room.generation;
                     let (links, gateways) = (&self.links, &self.gateways);
                     withheld = room.withholds(&self.arena, now, |node| gateway_rtt(links, gateways, node));
+                    withheld &= !std::mem::take(&mut publication.granted);
                     if withheld && !publication.withheld {
                         publication.withheld = true;
                         if room.withheld.is_empty() {
                             self.withheld.push(room_at);
                         }
-                        room.withheld.push(at);
+                        room.withheld.push((at, now));
                         self.withheld_at.get_or_insert(now + WITHHOLD_EVERY);
                         self.counters.credit_withheld += 1;
                     }
@@ -455,11 +459,9 @@ impl Broker {
             let Some(room) = rooms[*at as usize].as_deref_mut() else {
                 return false;
             };
-            if room.withholds(arena, now, |node| gateway_rtt(links, gateways, node)) {
-                return true;
-            }
-            released.append(&mut room.withheld);
-            false
+            let withholds = room.withholds(arena, now, |node| gateway_rtt(links, gateways, node));
+            released.extend(room.release(now, withholds));
+            !room.withheld.is_empty()
         });
         if !self.withheld.is_empty() {
             self.withheld_at = Some(now + WITHHOLD_EVERY);
@@ -479,7 +481,7 @@ impl Broker {
         }
         for at in released {
             if let Some(publication) = self.publications[at as usize].as_deref_mut() {
-                publication.withheld = false;
+                (publication.withheld, publication.granted) = (false, true);
             }
             self.acknowledge(at, None);
         }

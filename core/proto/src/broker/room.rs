@@ -1,6 +1,6 @@
 //! One room at its owner: the ring of numbered messages and a cursor for each gateway that wants them.
 
-use super::WITHHOLD_MAX;
+use super::{PACED_MAX, WITHHOLD_MAX};
 use crate::limits::CONSUMED_WAIT;
 use crate::machine::Micros;
 use crate::ring::{Arena, Ring};
@@ -15,6 +15,8 @@ pub struct Cursor {
     pub next: u64,
     /// The first offset that the gateway has not passed on, as it said last, and when it said so.
     pub consumed: u64,
+    /// The first offset that a member may still ask it for, in a paced room.
+    pub kept: Option<u64>,
     pub told_at: Micros,
     /// In the gateway's queue of rooms with something to send.
     pub queued: bool,
@@ -32,13 +34,13 @@ const LATE_MESSAGES: u64 = 4;
 /// Who has said nothing for so long is not slow but away: its rooms do not wait for it here.
 const AWAY: Micros = 100_000;
 
-/// Whether what is so since then may hold publishers up.
-fn holds(since: &mut Option<Micros>, so: bool, now: Micros) -> bool {
+/// Whether what is so since then may hold publishers up, for so long.
+fn holds(since: &mut Option<Micros>, so: bool, now: Micros, longest: Micros) -> bool {
     if !so {
         *since = None;
         return false;
     }
-    now < *since.get_or_insert(now) + WITHHOLD_MAX
+    now < *since.get_or_insert(now) + longest
 }
 
 /// One room.
@@ -51,8 +53,8 @@ pub struct Room {
     pub frames: u32,
     pub ring: Ring,
     pub gateways: Vec<Cursor>,
-    /// Publishers that were told to wait.
-    pub withheld: Vec<u32>,
+    /// Publishers that were told to wait, and since when.
+    pub withheld: Vec<(u32, Micros)>,
     pub used_at: Micros,
     /// Another broker goes on; what is here can still be had.
     pub ended: bool,
@@ -82,6 +84,7 @@ impl Room {
                 base: next,
                 next,
                 consumed: next,
+                kept: None,
                 told_at: now,
                 queued: false,
                 head_due: false,
@@ -95,16 +98,6 @@ impl Room {
         self.gateways.iter_mut().find(|cursor| cursor.gateway == gateway)
     }
 
-    /// Bytes of the ring that `consumed` is behind the head.
-    fn behind(&self, consumed: u64) -> usize {
-        let len = self.ring.len() as u64;
-        if len == 0 {
-            return 0;
-        }
-        let behind = self.ring.next().saturating_sub(consumed).min(len);
-        (self.ring.bytes() as u64 * behind / len) as usize
-    }
-
     /// Whether a gateway that is there passes messages on too late; `rtt` is that of its link.
     fn is_late(&self, arena: &Arena, now: Micros, cursor: &Cursor, rtt: Micros) -> bool {
         let waiting = self.ring.next().saturating_sub(cursor.consumed);
@@ -116,21 +109,33 @@ impl Room {
             .is_some_and(|age| age > LATE + CONSUMED_WAIT + rtt)
     }
 
-    /// Whether publishers are to wait for a gateway that passes on too late or is more than half a ring behind, for half a second
-    /// at most. `rtt`: that of a gateway's link, if it has one.
+    /// Whether publishers are to wait for a gateway that passes on too late, or is more than half a ring behind, or one of whose
+    /// members is, in a paced room, and would lose something. `rtt`: that of a gateway's link, if it has one.
     pub fn withholds(&mut self, arena: &Arena, now: Micros, rtt: impl Fn(u32) -> Option<Micros>) -> bool {
         let half = arena.room_bytes_max() / 2;
         let mut withholds = false;
         for at in 0..self.gateways.len() {
             let cursor = self.gateways[at];
             let rtt = rtt(cursor.gateway);
-            let behind = rtt.is_some() && self.behind(cursor.consumed) > half;
+            let from = cursor.kept.unwrap_or(cursor.consumed);
+            let behind = rtt.is_some() && self.ring.bytes_from(from) > half;
             let late = rtt.is_some_and(|rtt| self.is_late(arena, now, &cursor, rtt));
+            let longest = if cursor.kept.is_some() { PACED_MAX } else { WITHHOLD_MAX };
+            let lost = cursor.kept.is_some_and(|kept| kept < self.ring.first());
             let cursor = &mut self.gateways[at];
-            withholds |= holds(&mut cursor.behind_since, behind, now);
-            withholds |= holds(&mut cursor.late_since, late, now);
+            withholds |= holds(&mut cursor.behind_since, behind, now, longest) && !lost;
+            withholds |= holds(&mut cursor.late_since, late, now, WITHHOLD_MAX);
         }
         withholds
+    }
+
+    /// Publishers of whom credit is not to be withheld any longer: all but where `withholds`, else those who have waited enough.
+    pub fn release(&mut self, now: Micros, withholds: bool) -> impl Iterator<Item = u32> {
+        let waits = |since: Micros| withholds && now < since + WITHHOLD_MAX;
+        let (waiting, released) = self.withheld.iter().partition(|(_, since)| waits(*since));
+        self.withheld = waiting;
+        let released: Vec<(u32, Micros)> = released;
+        released.into_iter().map(|(publication, _)| publication)
     }
 }
 
@@ -157,6 +162,7 @@ mod tests {
             base: 1,
             next: messages + 1,
             consumed: 3,
+            kept: None,
             told_at: now,
             queued: false,
             head_due: false,
@@ -204,5 +210,62 @@ mod tests {
         let later = now + WITHHOLD_MAX;
         room.gateways[0].told_at = later;
         assert!(!withholds(&mut room, &arena, later));
+    }
+
+    /// A room of which the ring has all, and of whose first message a member in a paced room is in need.
+    fn paced(arena: &mut Arena) -> (Room, Micros) {
+        let (mut room, now) = room(arena, 1);
+        let data = [0; 1 << 10];
+        for offset in 2..=100 {
+            let entry = Entry {
+                offset,
+                data: &data,
+                ..Entry::default()
+            };
+            room.ring.push(arena, now, &entry);
+        }
+        room.gateways[0].consumed = room.ring.next();
+        room.gateways[0].kept = Some(1);
+        (room, now)
+    }
+
+    #[test]
+    fn a_paced_room_waits_for_what_a_member_lacks_until_the_ring_has_lost_it() {
+        let mut arena = Arena::new(1 << 20);
+        let (mut room, now) = paced(&mut arena);
+        assert!(withholds(&mut room, &arena, now));
+        assert!(withholds(&mut room, &arena, now + PACED_MAX - 1));
+        assert!(
+            !withholds(&mut room, &arena, now + PACED_MAX),
+            "it was waited for long enough"
+        );
+        room.gateways[0].kept = Some(90);
+        assert!(
+            !withholds(&mut room, &arena, now + PACED_MAX),
+            "few messages are between"
+        );
+        room.gateways[0].kept = Some(1);
+        assert!(withholds(&mut room, &arena, now + PACED_MAX), "another one");
+        while room.ring.first() < 2 {
+            let entry = Entry {
+                data: &[0; 1 << 10],
+                ..Entry::default()
+            };
+            room.ring.push(&mut arena, now, &entry);
+        }
+        assert!(!withholds(&mut room, &arena, now), "there is nothing to wait for");
+        room.gateways[0].kept = None;
+        assert!(!withholds(&mut room, &arena, now), "what a live room has sent is had");
+    }
+
+    #[test]
+    fn a_publisher_waits_half_a_second_at_most() {
+        let mut arena = Arena::new(1 << 20);
+        let (mut room, now) = paced(&mut arena);
+        room.withheld = vec![(1, now), (2, now + 1)];
+        let mut released = |at, withholds| room.release(at, withholds).collect::<Vec<_>>();
+        assert!(released(now + WITHHOLD_MAX - 1, true).is_empty());
+        assert_eq!(released(now + WITHHOLD_MAX, true), [1]);
+        assert_eq!(released(now + WITHHOLD_MAX, false), [2]);
     }
 }

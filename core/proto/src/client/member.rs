@@ -128,6 +128,15 @@ pub struct Answer {
     pub whole: bool,
 }
 
+/// What to tell the gateway of what is missing in a room.
+pub struct Lack {
+    pub handle: u32,
+    /// The first place that is not here.
+    pub next: u64,
+    /// Places to ask for; none when all is here again.
+    pub ranges: Vec<(u64, u64)>,
+}
+
 /// One room of a member.
 pub struct Member {
     pub name: Box<str>,
@@ -164,6 +173,8 @@ pub struct Member {
     held: BTreeMap<u64, Held>,
     held_bytes: usize,
     asking: Asking,
+    /// The gateway was told that something is missing, and not yet that nothing is.
+    lacks_told: bool,
     seen: HashMap<PublisherId, Seen, KeyedState>,
     assembler: Assembler<PublisherId>,
     /// Publishers in the middle of whose message this membership began.
@@ -209,6 +220,7 @@ impl Member {
             held: BTreeMap::new(),
             held_bytes: 0,
             asking: Asking::new(PACE),
+            lacks_told: false,
             seen: HashMap::with_hasher(hash),
             assembler: Assembler::new(),
             middle: BTreeSet::new(),
@@ -269,6 +281,7 @@ impl Member {
         self.next = index;
         self.known = index;
         self.asking.restart(index);
+        self.lacks_told = false;
         self.held.clear();
         self.held_bytes = 0;
         self.blocked = false;
@@ -328,6 +341,7 @@ impl Member {
         self.handle = None;
         self.asked = false;
         self.next = 0;
+        self.lacks_told = false;
         self.held.clear();
         self.held_bytes = 0;
         self.blocked = false;
@@ -771,17 +785,23 @@ impl Member {
             .min()
     }
 
-    /// Ranges to ask the gateway for now.
-    pub fn ask(&mut self, now: Micros, rtt: Micros) -> Vec<(u64, u64)> {
-        let mut wanted = Vec::new();
-        if self.blocked || self.handle.is_none() {
-            return wanted;
-        }
+    /// Whether the gateway takes it that something is missing and nothing is any more.
+    pub fn is_whole_again(&self) -> bool {
+        self.lacks_told && self.next >= self.known && !self.blocked
+    }
+
+    /// What to tell the gateway now, if anything.
+    pub fn ask(&mut self, now: Micros, rtt: Micros) -> Option<Lack> {
+        let handle = self.handle.filter(|_| !self.blocked)?;
+        let mut ranges = Vec::new();
         let places = (self.next, self.known);
         self.asking
-            .ask(now, rtt, places, &self.held, REPAIR_RANGES, &mut wanted);
-        self.counters.asked += u64::from(!wanted.is_empty());
-        wanted
+            .ask(now, rtt, places, &self.held, REPAIR_RANGES, &mut ranges);
+        let whole_again = self.is_whole_again();
+        self.counters.asked += u64::from(!ranges.is_empty());
+        self.lacks_told = !ranges.is_empty() || self.lacks_told && !whole_again;
+        let next = self.next;
+        (whole_again || !ranges.is_empty()).then_some(Lack { handle, next, ranges })
     }
 
     /// Gives up chunks that are too old.

@@ -834,6 +834,7 @@ impl Client {
             },
         );
         let narrow = member.is_blocked() || member.is_crowded();
+        let whole_again = member.is_whole_again();
         soonest(&mut self.check_at, member.deadline());
         if !member.told && !member.reading.is_empty() {
             member.told = true;
@@ -844,6 +845,9 @@ impl Client {
         let conn = self.sessions[Side::Gateway as usize].conn.as_deref();
         if conn.is_some_and(|conn| narrow || conn.receive_window != self.window) {
             self.set_window();
+        }
+        if let Some(room) = found.filter(|room| whole_again && !self.repairs.contains(room)) {
+            self.repairs.push_back(room);
         }
     }
 
@@ -1194,9 +1198,8 @@ impl Client {
                         if writer.room() < 256 {
                             break;
                         }
-                        let wanted = member.ask(now, rtt);
-                        if let Some(handle) = member.handle.filter(|_| !wanted.is_empty()) {
-                            write_repair(&mut writer, handle, &wanted);
+                        if let Some(lack) = member.ask(now, rtt) {
+                            write_repair(&mut writer, lack.handle, lack.next, &lack.ranges);
                         }
                         soonest(&mut self.check_at, member.deadline());
                     }

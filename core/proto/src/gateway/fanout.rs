@@ -258,7 +258,7 @@ impl Gateway {
 
     /// Takes a member's request to have places again. `false`: malformed.
     pub(super) fn repair_asked(&mut self, now: Micros, slot: u32, body: &[u8]) -> bool {
-        let Some((handle, ranges)) = read_repair(body) else {
+        let Some((handle, next, ranges)) = read_repair(body) else {
             return false;
         };
         let Some(peer) = self.sessions.table.get_mut(slot) else {
@@ -269,6 +269,7 @@ impl Gateway {
             return true;
         };
         let cursor = joined.cursor;
+        let mut lacks = false;
         let grown = (now.saturating_sub(client.allowance_at)).saturating_mul(ALLOWANCE_A_SECOND) / 1_000_000;
         client.allowance_at = now;
         client.allowance = client
@@ -276,6 +277,7 @@ impl Gateway {
             .saturating_add(i32::try_from(grown).unwrap_or(i32::MAX))
             .min(ALLOWANCE_MAX);
         for (first, last) in ranges {
+            lacks = true;
             // Places that were never sent are not repaired: they come by themselves.
             if first >= cursor || last < first {
                 continue;
@@ -289,6 +291,11 @@ impl Gateway {
                 repairs.push_back((handle, first, last));
                 self.counters.repairs_served += 1;
             }
+        }
+        if let Some(room) = self.rooms[handle as usize].as_deref_mut().filter(|room| room.paced) {
+            room.holes.note(now, slot, (lacks && next < cursor).then_some(next));
+            room.tell_owners(None);
+            self.note_consumed(handle);
         }
         self.sessions.table.mark(slot);
         true

@@ -7,6 +7,7 @@
 mod backlog;
 mod commands;
 mod fanout;
+mod holes;
 mod membership;
 pub mod room;
 mod turns;
@@ -720,6 +721,7 @@ impl Gateway {
             return; // taken out with another one, below
         }
         self.counters.leaves += 1;
+        room.holes.forget(slot);
         room.members.swap_remove(seat);
         while let Some(moved) = room.members.get(seat).copied() {
             if let Some(peer) = self.sessions.table.get_mut(moved) {
@@ -730,6 +732,7 @@ impl Gateway {
             }
             // Who took the seat ended in the same turn and can't be told where it sits now.
             self.counters.leaves += 1;
+            room.holes.forget(moved);
             room.members.swap_remove(seat);
         }
         if room.members.is_empty() {

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use super::holes::Holes;
 use super::turns::Turns;
 use super::GatewayCounters;
 use crate::asking::{Asking, Pace};
@@ -281,6 +282,8 @@ pub struct Room {
     sources: Vec<Source>,
     turns: Option<Box<Turns>>,
     pub members: Vec<u32>,
+    /// What they lack, in a paced room.
+    pub holes: Holes,
     pub waiting: Vec<Waiting>,
     /// Version of the last membership change told to routers.
     pub version: u64,
@@ -317,6 +320,7 @@ impl Room {
             sources: Vec::new(),
             turns: None,
             members: Vec::new(),
+            holes: Holes::default(),
             waiting: Vec::new(),
             version: 0,
             owed: [None; 2],

@@ -424,15 +424,17 @@ impl Gateway {
             let mut cursors: Vec<u64> = live.map(|joined| joined.cursor).collect();
             self.backlog.note(now, room, &self.arena, &mut cursors)
         };
-        let next = place.map_or(next, |place| room.offset_at(&self.arena, number, place).min(next));
-        Some((
-            stream.node,
-            Consumed {
-                room: room.id,
-                generation: stream.generation,
-                next,
-            },
-        ))
+        let offset_at = |place| room.offset_at(&self.arena, number, place).min(next);
+        let passed = place.map_or(next, offset_at);
+        // Members lack what they were sent, and ask for it.
+        let lacked = || room.holes.first(now, room.ring.first()).map_or(passed, offset_at);
+        let consumed = Consumed {
+            room: room.id,
+            generation: stream.generation,
+            next: passed,
+            kept: if room.paced { passed.min(lacked()) } else { 0 },
+        };
+        Some((stream.node, consumed))
     }
 
     /// Sends what links have to say.

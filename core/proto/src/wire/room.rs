@@ -374,15 +374,18 @@ impl LinkHead {
 pub struct Consumed {
     pub room: u64,
     pub generation: u32,
-    /// The first offset that it does not have yet.
+    /// The first offset that it has not passed on.
     pub next: u64,
+    /// In a paced room, the first offset that it still has to have for a member; 0 in a live one.
+    pub kept: u64,
 }
 
 impl Consumed {
-    pub const LEN: usize = 20;
+    pub const LEN: usize = 28;
 
     pub fn write(&self, writer: &mut Writer<'_>) {
-        writer.u64(self.room).u32(self.generation).u64(self.next);
+        let writer = writer.u64(self.room).u32(self.generation);
+        writer.u64(self.next).u64(self.kept);
     }
 
     pub fn read_all(body: &[u8]) -> impl Iterator<Item = Consumed> + '_ {
@@ -392,6 +395,7 @@ impl Consumed {
                 room: reader.u64()?,
                 generation: reader.u32()?,
                 next: reader.number()?,
+                kept: reader.number()?,
             })
         })
     }
@@ -421,17 +425,17 @@ fn put_ranges(writer: &mut Writer<'_>, ranges: &[(u64, u64)]) {
     }
 }
 
-/// Reads a member's repair request: handle and inclusive ranges of places.
-pub fn read_repair(body: &[u8]) -> Option<(u32, impl Iterator<Item = (u64, u64)> + '_)> {
+/// Reads a member's repair request: handle, the first place that it lacks, and inclusive ranges of places.
+pub fn read_repair(body: &[u8]) -> Option<(u32, u64, impl Iterator<Item = (u64, u64)> + '_)> {
     let mut reader = Reader::new(body);
-    let handle = reader.u32()?;
-    Some((handle, ranges(&mut reader)?))
+    let (handle, next) = (reader.u32()?, reader.number()?);
+    Some((handle, next, ranges(&mut reader)?))
 }
 
-/// Writes a member's repair request of at most [`REPAIR_RANGES`] ranges.
-pub fn write_repair(writer: &mut Writer<'_>, handle: u32, wanted: &[(u64, u64)]) -> bool {
+/// Writes a member's repair request of at most [`REPAIR_RANGES`] ranges; with none, nothing is missing below `next` any more.
+pub fn write_repair(writer: &mut Writer<'_>, handle: u32, next: u64, wanted: &[(u64, u64)]) -> bool {
     append(writer, FrameKind::Repair, 0, |writer| {
-        writer.u32(handle);
+        writer.u32(handle).u64(next);
         put_ranges(writer, wanted);
         true
     })
@@ -555,7 +559,7 @@ mod tests {
             if let Some(block) = RoomBlock::read(&bytes) {
                 prop_assert!(block.messages.count() <= BLOCK_MESSAGES);
             }
-            if let Some((_, ranges)) = read_repair(&bytes) {
+            if let Some((_, _, ranges)) = read_repair(&bytes) {
                 prop_assert!(ranges.count() <= REPAIR_RANGES);
             }
             let _ = (Skip::read(&bytes), GapPlace::read(&bytes), LinkLost::read(&bytes));
@@ -566,11 +570,11 @@ mod tests {
             let wanted: Vec<_> = wanted.into_iter().map(|(first, run)| (first, first + run)).collect();
             let mut bytes = [0; 400];
             let mut writer = Writer::new(&mut bytes);
-            prop_assert!(write_repair(&mut writer, 9, &wanted));
+            prop_assert!(write_repair(&mut writer, 9, 8, &wanted));
             let len = writer.len();
             let frame = Frames::new(&bytes[..len]).next().unwrap().unwrap();
-            let (handle, ranges) = read_repair(frame.body).unwrap();
-            prop_assert_eq!((handle, ranges.collect::<Vec<_>>()), (9, wanted));
+            let (handle, next, ranges) = read_repair(frame.body).unwrap();
+            prop_assert_eq!((handle, next, ranges.collect::<Vec<_>>()), (9, 8, wanted));
         }
     }
 }

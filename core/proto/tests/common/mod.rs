@@ -672,7 +672,7 @@ pub fn sample_frames() -> Vec<Vec<u8>> {
             FrameKind::Heads,
             [&0u32.to_le_bytes()[..], &(place + 5).to_le_bytes()].concat(),
         ),
-        body(|writer| write_repair(writer, 0, &[(place, place), (place + 1, place + 3)])),
+        body(|writer| write_repair(writer, 0, place, &[(place, place), (place + 1, place + 3)])),
         link_room(1, 1, &[b"one", b"two"]),
         link_room(1, 5, &[b"five"]),
         body(|writer| {
@@ -702,6 +702,7 @@ pub fn sample_frames() -> Vec<Vec<u8>> {
                     room,
                     generation: 1,
                     next: 2,
+                    kept: 1,
                 }
                 .write(writer);
                 true
@@ -1333,7 +1334,7 @@ pub fn fuzz_frames(data: &[u8]) {
             FrameKind::Gap => seen(GapPlace::read(body)),
             FrameKind::Skip => seen(Skip::read(body)),
             FrameKind::Heads => seen(muster_proto::wire::room::heads(body).count()),
-            FrameKind::Repair => seen(muster_proto::wire::room::read_repair(body).map(|(_, ranges)| ranges.count())),
+            FrameKind::Repair => seen(muster_proto::wire::room::read_repair(body).map(|(_, _, ranges)| ranges.count())),
             FrameKind::LinkRepair => {
                 seen(muster_proto::wire::room::read_link_repair(body).map(|(_, _, _, ranges)| ranges.count()))
             }
