@@ -11,6 +11,7 @@ from typing import Annotated, cast
 import typer
 from rich.console import Console
 
+from bench import commands as commands_bench
 from bench import fanout as fanout_bench
 from bench import hops as hops_bench
 from bench import limits as limits_bench
@@ -27,6 +28,7 @@ from bench.report import Case, Report
 from bench.rounds import VoidRunError
 from bench.table import markdown
 from bench.targets import Load
+from muster.client import COMMAND_BYTES_MAX
 
 EXIT_FAILURE, EXIT_UNAVAILABLE, EXIT_TRY_LATER = 1, 69, 75
 QUICK_ROUNDS, FULL_ROUNDS = 3, 5
@@ -294,6 +296,28 @@ def scale(
 
 def _scale(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     return scale_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
+
+
+@app.command(epilog="Example: muster bench commands --quick")
+def commands(
+    json: Json = False,
+    check: Check = False,
+    quick: Quick = False,
+    rounds: Rounds = None,
+    size: Size = 200,
+    loopback: Lo = Loopback.plain,
+    no_progress: NoProgress = False,
+) -> None:
+    """100,000 reliable commands by 5,000 users over links that lose: each delivered once or reported, and how soon."""
+    if size > COMMAND_BYTES_MAX:
+        raise typer.BadParameter(f"a command has at most {COMMAND_BYTES_MAX} bytes", param_hint="--size")
+    _run("commands", _commands, Options(json, check, quick, rounds, size, loopback, not no_progress))
+
+
+def _commands(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
+    return commands_bench.run(
+        rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
+    )
 
 
 @app.command(epilog="Example: muster bench table peers.json paced.json overload.json")

@@ -22,6 +22,7 @@ from bench.null.sockets import allow_files
 from bench.targets import Latency, Load, Result
 from control import instance as folders
 from control.errors import UserError
+from control.options import ROLES
 from muster._core import LoadEngine
 
 PACED, LIVE = "paced", "live"
@@ -34,11 +35,20 @@ Outcome = dict[str, Any]
 
 
 class Instance:
-    """Four roles, started once however many targets share them."""
+    """The roles, one of each if the settings say no more, started once however many targets share them."""
 
-    def __init__(self, *options: Literal["--gateway-alone", "--unbundled", "--single"], ticks: bool = False) -> None:
-        """With options or `ticks` the processes are those of `bench.node`, which see, else of `muster up`."""
+    def __init__(
+        self,
+        *options: Literal["--gateway-alone", "--unbundled", "--single"],
+        ticks: bool = False,
+        settings: Mapping[str, object] | None = None,
+    ) -> None:
+        """With options or `ticks` the processes are those of `bench.node`, which see, else of `muster up`.
+
+        `settings`: keys of the configuration as `up.gateways`.
+        """
         self._options = options
+        self._settings = settings or {}
         self._own = ticks or bool(options)
         self._resources = ExitStack()
         self._record: folders.Record | None = None
@@ -58,6 +68,7 @@ class Instance:
             "MUSTER_LOG__LEVEL": "error",
             f"MUSTER_NAMESPACES__{PACED.upper()}__FLOW": "paced",
             f"MUSTER_NAMESPACES__{LIVE.upper()}__FLOW": "live",
+            **{f"MUSTER_{key.replace('.', '__').upper()}": str(value) for key, value in self._settings.items()},
         }
         child = Child(
             "muster",
@@ -75,7 +86,8 @@ class Instance:
             record = folders.find(folders.Folder(self.folder))
         except UserError:
             return False
-        if len(record.processes) == 4 and all(process.ready for process in record.processes):
+        all_there = {process.role for process in record.processes} == set(ROLES)
+        if all_there and all(process.ready for process in record.processes):
             self._record = record
         return self._record is not None
 
@@ -91,13 +103,16 @@ class Instance:
 
     @property
     def pids(self) -> dict[str, int]:
-        """By role."""
+        """By role, where there is one of each."""
         return {process.role: process.pid for process in self.record.processes}
 
     def cpu_ns(self) -> dict[str, int]:
-        """By role. A role that died in between is a failure of the run."""
+        """By role, of all its processes. One that died in between is a failure of the run."""
+        used = dict.fromkeys(self.pids, 0)
         try:
-            return {role: cpu.process_ns(pid) for role, pid in self.pids.items()}
+            for process in self.record.processes:
+                used[process.role] += cpu.process_ns(process.pid)
+            return used
         except ProcessLookupError as error:
             raise ChildFailedError(f"muster: {error}") from None
 
@@ -118,8 +133,12 @@ class Instance:
         rooms_each: int = 1,
         gro: bool = True,
         buffer_bytes: int = CLIENT_BUFFER_BYTES,
+        commanding: bool = False,
     ) -> Iterator[LoadEngine]:
-        """Joined members and a publisher for 256 rooms on the driver core, which the calling thread is on inside."""
+        """Joined members and a publisher for 256 rooms on the driver core, which the calling thread is on inside.
+
+        `commanding`: the members have sessions at proxies as well.
+        """
         allow_files(members + len(rooms) // 256 + 256)
 
         def reach(ends: Sequence[folders.Endpoint]) -> list[tuple[str, int, bytes]]:
@@ -136,6 +155,7 @@ class Instance:
                 rooms_each=rooms_each,
                 recv_buffer=buffer_bytes,
                 gro=gro,
+                commanding=commanding,
             )
             try:
                 joined = engine.connect(JOIN_SECONDS)

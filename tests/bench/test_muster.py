@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from bench import cli, fanout, hops, memory, overload, receive, scale
+from bench import cli, commands, fanout, hops, memory, overload, receive, scale
 from bench.child import python_environment
 from bench.muster import LIVE, PACED, Instance, Muster, late_percentile_us
 from bench.null import _null
@@ -78,6 +78,23 @@ def test_members_in_many_rooms_check_each(instance: Instance) -> None:
     assert done["complete"]
     assert done["delivered"] == 2 * done["published"] > 0
     assert (done["out_of_turn"], done["corrupted"], done["gaps"]) == (0, 0, 0)
+
+
+def test_members_command_each_other_and_every_answer_is_true(instance: Instance) -> None:
+    rooms = [instance.room(LIVE) for _ in range(4)]
+    with instance.clients(12, rooms=rooms, commanding=True) as engine:
+        done = engine.command(5, 0.1, 10.0, 100, 10)
+        assert engine.sessions_lost() == 0
+        assert (done["sent"], done["delivered"], done["no_member"]) == (60, 54, 6)
+        assert done["told"] == 54 * 3
+        wrong = ("expired", "refused", "silent", "late", "doubled", "strays", "missed", "away", "miscounted")
+        assert {name: done[name] for name in wrong} == dict.fromkeys(wrong, 0)
+        assert len(done["latencies_us"]) == 60 * 4
+        beyond = engine.command(10, 0.0, 10.0, 100)
+    # A second's worth at most has come back of the five that each may send at once.
+    assert beyond["refused"] > 0
+    assert beyond["refused"] + beyond["delivered"] == beyond["sent"] == 120
+    assert beyond["told"] == 3 * beyond["delivered"]
 
 
 def test_the_roles_loops_are_watched(instance: Instance) -> None:
@@ -174,6 +191,11 @@ def _small_hops(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(hops, "RATE", 200.0)
 
 
+def _small_commands(patch: pytest.MonkeyPatch) -> None:
+    for name, value in (("WEATHERS_QUICK", (commands.BURSTS,)), ("USERS_QUICK", 200), ("EVERY_SECONDS_QUICK", 0.5)):
+        patch.setattr(commands, name, value)
+
+
 def _small_scale(patch: pytest.MonkeyPatch) -> None:
     for name, value in (
         ("PARTITIONS_QUICK", (1, 2)),
@@ -196,6 +218,7 @@ def _small_scale(patch: pytest.MonkeyPatch) -> None:
         (fanout, _small_fanout, {"PF-1", "PF-4"}),
         (overload, _small_overload, {"PF-8"}),
         (hops, _small_hops, {"PF-11"}),
+        (commands, _small_commands, {"commands"}),
         (scale, _small_scale, {"PF-13", "linear", "scale"}),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -214,11 +237,13 @@ def test_a_small_run_gives_a_document_with_its_goals(
     assert list(document) == ["bench", "machine", "cases"]
     assert all(list(case) == FIELDS for case in document["cases"])
     assert {case["goal"].split()[0] for case in document["cases"] if case["goal"]} == goals
+    # What is no measure of time holds however busy the machine is.
+    assert all(case["holds"] for case in document["cases"] if (case["goal"] or "").startswith("commands"))
 
 
-@pytest.mark.parametrize("name", ["fanout", "receive", "overload", "memory", "hops", "scale"])
+@pytest.mark.parametrize("name", ["fanout", "receive", "overload", "memory", "hops", "commands", "scale"])
 def test_check_and_void_runs_decide_the_exit_code(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    modules: tuple[Any, ...] = (fanout, receive, overload, memory, hops, scale)
+    modules: tuple[Any, ...] = (fanout, receive, overload, memory, hops, commands, scale)
     module = next(module for module in modules if module.__name__ == f"bench.{name}")
     loopback = [] if module is scale else ["--loopback", "host"]
 
@@ -246,5 +271,5 @@ def test_claims_name_figures_that_exist() -> None:
 def test_the_command_lists_every_bench() -> None:
     command = [sys.executable, "-m", "bench", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=python_environment())
-    for name in ("limits", "peers", "paced", "fanout", "receive", "overload", "memory", "hops", "scale"):
+    for name in ("limits", "peers", "paced", "fanout", "receive", "overload", "memory", "hops", "commands", "scale"):
         assert name in done.stdout

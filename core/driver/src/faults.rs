@@ -79,7 +79,11 @@ pub struct RuleError {
 
 impl std::fmt::Display for RuleError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "fault rule {}: {} is no probability or length", self.rule, self.value)
+        write!(
+            f,
+            "fault rule {}: {} is no probability or length",
+            self.rule, self.value
+        )
     }
 }
 

@@ -4,6 +4,7 @@
 //! the intended send time of an open schedule. Knows no server.
 #![forbid(unsafe_code)]
 
+mod commands;
 mod feed;
 mod scale;
 mod swarm;
@@ -12,11 +13,12 @@ use std::time::Duration;
 
 use muster_driver::{Driver, Faults};
 use muster_proto::client::publication::PublishError;
-use muster_proto::client::{Client, ClientConfig, Endpoint};
+use muster_proto::client::{Client, ClientConfig, Endpoint, Side};
 use muster_proto::limits::SESSION_PUBLICATIONS_MAX;
 use muster_proto::machine::{Addr, Micros};
 use muster_udp::{monotonic_now, Counters, KernelEntropy, Socket, SocketOptions};
 
+pub use commands::{Commanded, Commanding};
 pub use feed::{Feed, FeedConfig};
 pub use scale::{Cost, Known, Plane};
 use swarm::Swarm;
@@ -26,6 +28,8 @@ pub use swarm::{Latencies, Tally, HEAD};
 const KNOCKING_MAX: usize = 128;
 /// Rooms that one session may publish to, so publishers share them.
 const PUBLISHER_ROOMS: usize = SESSION_PUBLICATIONS_MAX;
+/// Copies that are late have come so long after the last answer.
+const STRAGGLERS_US: Micros = 1_000_000;
 /// How long saying goodbye may take.
 const CLOSE_PATIENCE_US: Micros = 2_000_000;
 
@@ -39,6 +43,8 @@ pub struct LoadConfig {
     pub rooms: Vec<String>,
     /// How many of them each member joins.
     pub rooms_each: usize,
+    /// Members send commands as well: each has a session at a proxy, too.
+    pub commanding: bool,
     pub seed: u64,
     pub receive_bytes: Option<usize>,
     pub gro: bool,
@@ -76,6 +82,8 @@ pub struct Load {
     /// The room that is published to next.
     turn: usize,
     rooms: Vec<String>,
+    /// A room that nobody joins.
+    vacant: String,
     rooms_each: usize,
     /// Clients that have begun to connect.
     begun: usize,
@@ -103,7 +111,11 @@ impl Load {
             let publisher = index >= config.members;
             let client = ClientConfig {
                 gateways: if publisher { Vec::new() } else { config.gateways.clone() },
-                proxies: if publisher { config.proxies.clone() } else { Vec::new() },
+                proxies: if publisher || config.commanding {
+                    config.proxies.clone()
+                } else {
+                    Vec::new()
+                },
                 credential: config.credential.clone(),
                 payload: 1200,
                 inbox_bytes: 64 << 20,
@@ -115,13 +127,14 @@ impl Load {
             clients.push(client);
         }
         let rooms = config.rooms.len();
-        let mut driver = Driver::new(Swarm::new(clients, config.members, rooms), sockets)?;
+        let mut driver = Driver::new(Swarm::new(clients, config.members, rooms, config.commanding), sockets)?;
         driver.set_faults(config.faults);
         Ok(Load {
             driver,
             publications: vec![0; rooms],
             next: vec![0; rooms],
             turn: 0,
+            vacant: format!("{}-nobody", config.rooms[0]),
             rooms: config.rooms,
             rooms_each: config.rooms_each,
             begun: 0,
@@ -150,6 +163,7 @@ impl Load {
         let swarm = self.driver.machine_mut();
         let members = swarm.members();
         if index < members {
+            swarm.client(index).open(now, Side::Proxy);
             for room in (index * self.rooms_each..).take(self.rooms_each).map(|at| at % rooms) {
                 swarm.join(now, index, &self.rooms[room], room);
             }
@@ -285,6 +299,59 @@ impl Load {
         outcome.late_p99 = late.get(late.len() * 99 / 100).copied().unwrap_or_default();
         outcome.late_max = late.last().copied().unwrap_or_default();
         self.finish(outcome, start, patience)
+    }
+
+    /// Every member sends commands on a fixed schedule, to rooms in turn; until all of them are answered, or nobody may answer any
+    /// more, and copies that come late have come.
+    pub fn command(&mut self, how: &Commanding) -> Commanded {
+        let members = self.driver.machine().members();
+        let total = members * how.each;
+        self.driver.machine_mut().commands.begin(total);
+        let start = monotonic_now();
+        let due_at = |index: usize| start + index as Micros * how.every / members as Micros;
+        let (mut next, mut late) = (0, Vec::with_capacity(total));
+        while next < total {
+            let now = monotonic_now();
+            let before = next;
+            while next < total && due_at(next) <= now {
+                self.send_command(how, now, due_at(next), next);
+                late.push((now - due_at(next)) as u32);
+                next += 1;
+            }
+            if next > before {
+                self.driver.kick();
+            }
+            self.turn(due_at(next).saturating_sub(monotonic_now()).min(1_000));
+        }
+        let over_at = self.driver.machine().commands.over_at();
+        while !self.driver.machine().commands.all_answered() && monotonic_now() < over_at {
+            self.turn(1_000);
+        }
+        self.idle(STRAGGLERS_US);
+        late.sort_unstable();
+        Commanded {
+            late_p99: late.get(late.len() * 99 / 100).copied().unwrap_or_default(),
+            ..self.driver.machine().commands.account(start)
+        }
+    }
+
+    fn send_command(&mut self, how: &Commanding, now: Micros, intended: Micros, index: usize) {
+        let swarm = self.driver.machine_mut();
+        let (member, turn) = (index % swarm.members(), index / swarm.members());
+        let vacant = how.vacant > 0 && index % how.vacant == how.vacant - 1;
+        // Each time another room, and not the member's own first.
+        let room = (!vacant).then(|| (member + 7 * turn + 1) % self.rooms.len());
+        let name = match room {
+            Some(room) => &self.rooms[room],
+            None => &self.vacant,
+        };
+        let mut body = vec![0; how.bytes.max(8)];
+        body[..8].copy_from_slice(&swarm.commands.content());
+        match swarm.client(member).command(now, name, &body, how.lifetime) {
+            Ok(number) => swarm.commands.sent(room, number, intended, now + how.lifetime),
+            Err(_) => swarm.commands.refused(now, room, intended),
+        }
+        swarm.touch(member);
     }
 
     /// Lets time pass with nothing published: keepalives only.

@@ -9,6 +9,8 @@ use muster_proto::machine::{Inbox, Machine, Micros, Outbox};
 use muster_proto::wire::publish::Positions;
 use muster_udp::monotonic_now;
 
+use crate::commands::Ledger;
+
 /// Bytes of a payload that are not pattern: sequence u64, intended time u64, room u32.
 pub const HEAD: usize = 20;
 
@@ -93,7 +95,10 @@ struct Place {
 struct Seat {
     client: Client,
     places: Vec<Place>,
-    /// Joined everywhere, or ready to publish.
+    /// Publishes or sends commands, so has a session at a proxy; and whether that is there.
+    sends: bool,
+    ready: bool,
+    /// Joined everywhere, and ready to send.
     up: bool,
     dirty: bool,
     scheduled: Micros,
@@ -117,19 +122,23 @@ pub struct Swarm {
     last_at: Micros,
     events: Vec<ClientEvent>,
     lost: u64,
+    pub commands: Ledger,
 }
 
 impl Swarm {
-    pub fn new(clients: Vec<Client>, members: usize, rooms: usize) -> Self {
-        let seat = |client| Seat {
+    /// With `commanding` the members have sessions at proxies as well.
+    pub fn new(clients: Vec<Client>, members: usize, rooms: usize, commanding: bool) -> Self {
+        let seat = |(index, client)| Seat {
             client,
             places: Vec::new(),
+            sends: index >= members || commanding,
+            ready: false,
             up: false,
             dirty: false,
             scheduled: Micros::MAX,
         };
         Swarm {
-            seats: clients.into_iter().map(seat).collect(),
+            seats: clients.into_iter().enumerate().map(seat).collect(),
             members,
             dirty: VecDeque::new(),
             deadlines: BinaryHeap::new(),
@@ -143,6 +152,7 @@ impl Swarm {
             last_at: 0,
             events: Vec::new(),
             lost: 0,
+            commands: Ledger::default(),
         }
     }
 
@@ -258,6 +268,7 @@ impl Swarm {
             tally,
             latencies,
             last_at,
+            commands,
             ..
         } = self;
         let Seat { client, places, .. } = &mut seats[index];
@@ -295,7 +306,9 @@ impl Swarm {
                         let missing = gap.last.saturating_sub(gap.first).saturating_add(1);
                         tally.lost = tally.lost.saturating_add(missing);
                     }
-                    Some(Item::Command { .. }) => {} // nobody sends any here
+                    Some(Item::Command { number, .. }) => {
+                        commands.read(index as u32, place.room, number, long(scratch, 0));
+                    }
                     None => break,
                 }
             }
@@ -305,24 +318,37 @@ impl Swarm {
     fn drain(&mut self, index: usize) {
         let mut events = std::mem::take(&mut self.events);
         self.seats[index].client.drain_events(&mut events);
+        let now = if events.is_empty() { 0 } else { monotonic_now() };
         for event in events.drain(..) {
             match event {
                 ClientEvent::Joined { room, .. } => {
                     let places = &mut self.seats[index].places;
                     if let Some(place) = places.iter_mut().find(|place| place.number == room) {
                         place.joined = true;
+                        self.commands.joined(now, place.room, index as u32);
                     }
-                    if places.iter().all(|place| place.joined) {
-                        self.set_up(index, true);
-                    }
+                    self.look(index);
                 }
-                ClientEvent::Ready { side: Side::Proxy, .. } => self.set_up(index, true),
-                ClientEvent::Down { .. } => {
+                ClientEvent::Ready { side: Side::Proxy, .. } => {
+                    self.seats[index].ready = true;
+                    self.look(index);
+                }
+                ClientEvent::Down { side, .. } => {
                     self.lost += 1;
-                    for place in &mut self.seats[index].places {
-                        place.joined = false;
+                    let seat = &mut self.seats[index];
+                    match side {
+                        Side::Proxy => seat.ready = false,
+                        Side::Gateway => {
+                            for place in &mut seat.places {
+                                place.joined = false;
+                                self.commands.lost(now, place.room, index as u32);
+                            }
+                        }
                     }
-                    self.set_up(index, false);
+                    self.look(index);
+                }
+                ClientEvent::Commanded { number, outcome, .. } => {
+                    self.commands.answered(now, number, outcome);
                 }
                 _ => {}
             }
@@ -330,7 +356,10 @@ impl Swarm {
         self.events = events;
     }
 
-    fn set_up(&mut self, index: usize, up: bool) {
+    /// Whether a client is up now.
+    fn look(&mut self, index: usize) {
+        let seat = &self.seats[index];
+        let up = seat.places.iter().all(|place| place.joined) && (seat.ready || !seat.sends);
         self.up += usize::from(up);
         self.up -= usize::from(std::mem::replace(&mut self.seats[index].up, up));
     }

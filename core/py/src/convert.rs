@@ -116,7 +116,8 @@ pub fn faults(seed: u64, rules: Option<Vec<FaultRule>>, public: Option<SocketId>
     };
     let mut made = Vec::new();
     for rule in rules {
-        let ((direction, peer, loss, duplicate, corrupt, reorder, reorder_ms, delay_ms, jitter_ms), burst) = match rule {
+        let ((direction, peer, loss, duplicate, corrupt, reorder, reorder_ms, delay_ms, jitter_ms), burst) = match rule
+        {
             FaultRule::Plain(rule) => (rule, 1.0),
             FaultRule::Bursts((a, b, c, d, e, f, g, h, i, burst)) => ((a, b, c, d, e, f, g, h, i), burst),
         };

@@ -1,6 +1,6 @@
 //! The load generator's engine.
 
-use muster_load::{Cost, Feed, FeedConfig, Known, Load, LoadConfig, Outcome, Plane};
+use muster_load::{Commanded, Commanding, Cost, Feed, FeedConfig, Known, Load, LoadConfig, Outcome, Plane};
 use muster_proto::client::Endpoint;
 use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
@@ -54,16 +54,47 @@ fn outcome<'py>(py: Python<'py>, outcome: &Outcome) -> PyResult<Bound<'py, PyDic
         ("middle_us", &times.middle),
         ("last_us", &times.last),
     ] {
-        let bytes: Vec<u8> = list.iter().flat_map(|latency| latency.to_le_bytes()).collect();
-        result.set_item(name, PyBytes::new(py, &bytes))?;
+        result.set_item(name, words(py, list))?;
     }
     Ok(result)
+}
+
+fn commanded<'py>(py: Python<'py>, done: &Commanded) -> PyResult<Bound<'py, PyDict>> {
+    let result = PyDict::new(py);
+    for (name, count) in [
+        ("sent", done.sent),
+        ("delivered", done.delivered),
+        ("no_member", done.no_member),
+        ("expired", done.expired),
+        ("refused", done.refused),
+        ("silent", done.silent),
+        ("late", done.late),
+        ("told", done.told),
+        ("doubled", done.doubled),
+        ("strays", done.strays),
+        ("missed", done.missed),
+        ("away", done.away),
+        ("miscounted", done.miscounted),
+        ("expired_told", done.expired_told),
+        ("wall_us", done.wall),
+    ] {
+        result.set_item(name, count)?;
+    }
+    result.set_item("late_p99_us", done.late_p99)?;
+    result.set_item("latencies_us", words(py, &done.latencies))?;
+    Ok(result)
+}
+
+/// As little-endian `u32`.
+fn words<'py>(py: Python<'py>, list: &[u32]) -> Bound<'py, PyBytes> {
+    let bytes: Vec<u8> = list.iter().flat_map(|time| time.to_le_bytes()).collect();
+    PyBytes::new(py, &bytes)
 }
 
 #[pymethods]
 impl LoadEngine {
     #[new]
-    #[pyo3(signature = (*, gateways, proxies, credential, members, rooms, seed, rooms_each = 1, recv_buffer = 0, gro = true, faults = None))]
+    #[pyo3(signature = (*, gateways, proxies, credential, members, rooms, seed, rooms_each = 1, recv_buffer = 0, gro = true, faults = None, commanding = false))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         gateways: Vec<(String, u16, Vec<u8>)>,
@@ -76,6 +107,7 @@ impl LoadEngine {
         recv_buffer: usize,
         gro: bool,
         faults: Option<Vec<FaultRule>>,
+        commanding: bool,
     ) -> PyResult<Self> {
         let config = LoadConfig {
             gateways: endpoints(gateways)?,
@@ -84,6 +116,7 @@ impl LoadEngine {
             members,
             rooms,
             rooms_each,
+            commanding,
             seed,
             receive_bytes: (recv_buffer > 0).then_some(recv_buffer),
             gro,
@@ -126,6 +159,27 @@ impl LoadEngine {
     ) -> PyResult<Bound<'py, PyDict>> {
         let done = self.load.pace(size, rate, micros(seconds), micros(patience), shed);
         outcome(py, &done)
+    }
+
+    /// Every member sends `each` commands of `size` bytes, one every so many seconds; one of `vacant` to a room of nobody.
+    #[pyo3(signature = (each, every, expires, size = 64, vacant = 0))]
+    fn command<'py>(
+        &mut self,
+        py: Python<'py>,
+        each: usize,
+        every: f64,
+        expires: f64,
+        size: usize,
+        vacant: usize,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let how = Commanding {
+            each,
+            every: micros(every),
+            lifetime: micros(expires),
+            bytes: size,
+            vacant,
+        };
+        commanded(py, &self.load.command(&how))
     }
 
     /// Lets time pass.

@@ -224,6 +224,7 @@ class LoadEngine:
         recv_buffer: int = 0,
         gro: bool = True,
         faults: Sequence[_Fault] | None = None,
+        commanding: bool = False,
     ) -> LoadEngine: ...
     def connect(self, timeout: float) -> int: ...
     def saturate(

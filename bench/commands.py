@@ -1,0 +1,116 @@
+"""Reliable commands of thousands of users over lossy links: each delivered once or reported, and how soon senders hear so.
+
+Real servers (two gateways, brokers 2x2, routers 1x2, two proxies) whose drivers lose datagrams on purpose: on every
+link, and on both ways of every client's sessions, so a command and its answer cross eight lossy hops. Every user is a
+member of a room of five and sends commands to rooms of others, one in fifty to a room that nobody is in. A command is
+*silent* if nobody ever says anything of it, *late* if that is after its time and the second that the protocol adds,
+*doubled* if a member reads it twice, *missed* for every member that has not read what is said to be delivered. Latency
+counts from the intended time of an open schedule to the answer; nothing is left out but what was refused, which is
+counted.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from bench.child import ChildFailedError
+from bench.muster import LIVE, Instance
+from bench.progress import Progress, silent
+from bench.report import Case, Goal
+from bench.rounds import Entry, Results, Sample, Series, interleave
+
+NODES: Final[dict[str, object]] = {"up.gateways": 2, "up.brokers": "2x2", "up.routers": "1x2", "up.proxies": 2}
+USERS, USERS_QUICK = 5_000, 1_000
+EACH, EACH_QUICK = 20, 5
+EVERY_SECONDS, EVERY_SECONDS_QUICK = 5.0, 2.0  # what servers on one core keep up with; a session may send one a second
+EXPIRES_SECONDS = 5.0
+ROOM_MEMBERS = 5
+VACANT = 50  # one command of so many finds nobody
+P99_MS_MAX = 300.0
+
+ANSWERS = ("delivered", "no_member", "expired", "refused")
+FAULTS = ("silent", "late", "doubled", "missed", "strays")
+JUDGED = frozenset({"silent", "doubled", "missed", "strays"})
+
+
+@dataclass(frozen=True)
+class Weather:
+    """What the servers' drivers lose."""
+
+    name: str
+    loss: float
+    burst: float = 1.0
+
+    @property
+    def settings(self) -> dict[str, object]:
+        return {"faults.loss": self.loss, "faults.burst": self.burst} if self.loss else {}
+
+
+CALM = Weather("no loss", 0.0)
+LOSSY = Weather("1 % loss", 0.01)
+BURSTS = Weather("5 % loss in bursts of 4", 0.05, 4.0)
+WEATHERS, WEATHERS_QUICK = (CALM, LOSSY, BURSTS), (LOSSY, BURSTS)
+
+
+def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progress = silent) -> tuple[Case, ...]:
+    """An instance of its own for each run."""
+    weathers = WEATHERS_QUICK if quick else WEATHERS
+    users, each = (USERS_QUICK, EACH_QUICK) if quick else (USERS, EACH)
+    every = EVERY_SECONDS_QUICK if quick else EVERY_SECONDS
+    entries = [_entry(weather, users, each, every, payload_bytes) for weather in weathers]
+    results = interleave(entries, rounds, progress)
+    return tuple(case for weather in weathers for case in _cases(results, weather, users * each, quick=quick))
+
+
+def _entry(weather: Weather, users: int, each: int, every: float, payload_bytes: int) -> Entry:
+    return Entry(weather.name, lambda: _once(weather, users, each, every, payload_bytes))
+
+
+def _once(weather: Weather, users: int, each: int, every: float, payload_bytes: int) -> Sample:
+    instance = Instance(settings={**NODES, **weather.settings})
+    try:
+        instance.start()
+        rooms = [instance.room(LIVE) for _ in range(max(1, users // ROOM_MEMBERS))]
+        with instance.clients(users, rooms=rooms, commanding=True) as engine:
+            before, lost_before = instance.cpu_ns(), engine.sessions_lost()
+            done = engine.command(each, every, EXPIRES_SECONDS, payload_bytes, VACANT)
+            used = {role: ns - before[role] for role, ns in instance.cpu_ns().items()}
+            lost = engine.sessions_lost() - lost_before
+    finally:
+        instance.stop()
+    answered = sum(done[kind] for kind in ANSWERS)
+    if answered + done["silent"] != done["sent"] or done["sent"] != users * each:
+        raise ChildFailedError(f"muster: of {users * each} commands the account has {answered} and {done['silent']}")
+    times = np.frombuffer(done["latencies_us"], dtype="<u4") / 1000
+    p50, p90, p99, most = np.percentile(times, (50, 90, 99, 100)) if len(times) else [float("inf")] * 4
+    figures = {"p50 ms": p50, "p90 ms": p90, "p99 ms": p99, "max ms": most}
+    figures |= {kind: done[kind] for kind in (*ANSWERS, *FAULTS, "away", "miscounted", "expired_told")}
+    figures |= {f"{role} CPU µs per command": ns / 1000 / done["sent"] for role, ns in used.items()}
+    figures |= {"sessions lost": lost, "driver late p99 ms": done["late_p99_us"] / 1000}
+    figures["commands/s"] = done["sent"] / max(done["wall_us"], 1) * 1e6
+    return Sample({name: float(value) for name, value in figures.items()})
+
+
+def _cases(results: Results, weather: Weather, count: int, *, quick: bool) -> Iterator[Case]:
+    words = {
+        "no_member": "no member",
+        "strays": "told though refused or never sent",
+        "missed": "delivered and missed",
+        "away": "missed by who lost their session",
+        "miscounted": "members told more or fewer than counted",
+        "expired_told": "expired, and all had it",
+    }
+    goals = {name: Goal("commands", "<=", 0.0) for name in JUDGED}
+    if weather == LOSSY and not quick:
+        goals["p99 ms"] = Goal("commands", "<=", P99_MS_MAX)
+    for figure in results.figures(weather.name):
+        series = results.series(weather.name, figure)
+        title = f"{count:,} commands, {weather.name}: {words.get(figure, figure)}"
+        if figure in JUDGED:  # never, not in most rounds
+            yield Case.limit(f"{title}, worst round", Series((series.max,)), goals[figure], quick=quick)
+        elif goal := goals.get(figure):
+            yield Case.limit(title, series, goal, quick=quick)
+        else:
+            yield Case.plain(title, series)

@@ -1,0 +1,333 @@
+//! Commands of a swarm's members: what became of each, and who was told it.
+//!
+//! Owns the record of every command, from its intended time to its answer and the members that read it. A command's content begins
+//! with its place in that record, so whoever reads one is known to have been told this one and no other. Knows no client.
+
+use std::collections::HashMap;
+
+use muster_proto::command::{Outcome, Verdict, GRACE};
+use muster_proto::machine::Micros;
+
+/// A client ends a command by itself so long after its time; what is answered later is late, give or take one look of a busy core.
+const END_AFTER: Micros = 4 * GRACE;
+const SLACK: Micros = 250_000;
+/// How long a generator that is behind is given to see that all are answered.
+const PATIENCE: Micros = 10_000_000;
+/// A member whose session is lost so soon after was perhaps lost to its gateway before it knew.
+const UNNOTICED: Micros = 5_000_000;
+
+/// How members send.
+#[derive(Clone, Copy, Debug)]
+pub struct Commanding {
+    /// Commands of each member.
+    pub each: usize,
+    /// From one command of a member to its next. All members' together leave evenly.
+    pub every: Micros,
+    pub lifetime: Micros,
+    pub bytes: usize,
+    /// One of so many goes to a room that nobody is in; 0: none.
+    pub vacant: usize,
+}
+
+/// What became of a run's commands.
+#[derive(Clone, Debug, Default)]
+pub struct Commanded {
+    pub sent: u64,
+    /// Answers by kind.
+    pub delivered: u64,
+    pub no_member: u64,
+    pub expired: u64,
+    pub refused: u64,
+    /// Commands that nobody said anything of, and that were answered after the time that the protocol allows.
+    pub silent: u64,
+    pub late: u64,
+    /// Members that read a command, each once; that read it once more; that read something that nobody sent.
+    pub told: u64,
+    pub doubled: u64,
+    pub strays: u64,
+    /// Members, there all the time and with their session, that were not told what is said to be delivered, or to have found
+    /// nobody; and those among all that were not told whose session was lost meanwhile.
+    pub missed: u64,
+    pub away: u64,
+    /// Members more or fewer than an answer counts.
+    pub miscounted: u64,
+    /// Commands that expired though every member had them.
+    pub expired_told: u64,
+    /// Microseconds from the intended time to the answer, refusals left out.
+    pub latencies: Vec<u32>,
+    /// From the first command to the last answer.
+    pub wall: Micros,
+    /// Latest that a command left after its time, 99th percentile, in microseconds.
+    pub late_p99: u32,
+}
+
+struct Command {
+    /// `None`: one that nobody is in.
+    room: Option<usize>,
+    number: u64,
+    intended: Micros,
+    until: Micros,
+    answer: Option<(Micros, Outcome)>,
+    readers: Vec<u32>,
+}
+
+/// When a client was a member, as far as it knew.
+struct Stay {
+    member: u32,
+    from: Micros,
+    until: Option<Micros>,
+}
+
+/// All commands of a run, and who is in which room.
+#[derive(Default)]
+pub struct Ledger {
+    all: Vec<Command>,
+    /// The content of the first of this run.
+    first: u64,
+    by_number: HashMap<u64, usize>,
+    doubled: u64,
+    strays: u64,
+    stays: HashMap<usize, Vec<Stay>>,
+}
+
+impl Ledger {
+    /// A run begins: what comes of earlier ones is no part of it.
+    pub fn begin(&mut self, count: usize) {
+        *self = Ledger {
+            first: self.first + self.all.len() as u64,
+            all: Vec::with_capacity(count),
+            by_number: HashMap::with_capacity(count),
+            stays: std::mem::take(&mut self.stays),
+            ..Ledger::default()
+        };
+    }
+
+    pub fn joined(&mut self, now: Micros, room: usize, member: u32) {
+        let (from, until) = (now, None);
+        self.stays.entry(room).or_default().push(Stay { member, from, until });
+    }
+
+    /// A member's session was lost.
+    pub fn lost(&mut self, now: Micros, room: usize, member: u32) {
+        let stays = self.stays.entry(room).or_default().iter_mut().rev();
+        if let Some(stay) = stays.into_iter().find(|stay| stay.member == member) {
+            stay.until.get_or_insert(now);
+        }
+    }
+
+    /// With what the next command's content begins.
+    pub fn content(&self) -> [u8; 8] {
+        (self.first + self.all.len() as u64).to_le_bytes()
+    }
+
+    /// A command was taken by its client.
+    pub fn sent(&mut self, room: Option<usize>, number: u64, intended: Micros, until: Micros) {
+        self.by_number.insert(number, self.all.len());
+        self.all.push(Command {
+            room,
+            number,
+            intended,
+            until,
+            answer: None,
+            readers: Vec::new(),
+        });
+    }
+
+    /// A client did not take a command: it had no place. That is said at once, so it is a refusal.
+    pub fn refused(&mut self, now: Micros, room: Option<usize>, intended: Micros) {
+        let outcome = Outcome::refused(muster_proto::wire::Code::Busy);
+        self.all.push(Command {
+            room,
+            number: 0,
+            intended,
+            until: now,
+            answer: Some((now, outcome)),
+            readers: Vec::new(),
+        });
+    }
+
+    /// A sender heard what became of one.
+    pub fn answered(&mut self, now: Micros, number: u64, outcome: Outcome) {
+        if let Some(at) = self.by_number.remove(&number) {
+            self.all[at].answer = Some((now, outcome));
+        }
+    }
+
+    /// A member read one.
+    pub fn read(&mut self, member: u32, room: usize, number: u64, content: Option<u64>) {
+        let at = content.and_then(|content| content.checked_sub(self.first));
+        let command = at.and_then(|at| self.all.get_mut(at as usize));
+        match command.filter(|command| (command.room, command.number) == (Some(room), number)) {
+            Some(command) if command.readers.contains(&member) => self.doubled += 1,
+            Some(command) => command.readers.push(member),
+            // Of an earlier run, perhaps.
+            None if content.is_some_and(|content| content < self.first) => {}
+            None => self.strays += 1,
+        }
+    }
+
+    pub fn all_answered(&self) -> bool {
+        self.by_number.is_empty()
+    }
+
+    /// Until when it is worth to wait for answers.
+    pub fn over_at(&self) -> Micros {
+        self.all.iter().map(|command| command.until).max().unwrap_or(0) + END_AFTER + PATIENCE
+    }
+
+    /// The account of a run that began then.
+    pub fn account(&self, start: Micros) -> Commanded {
+        let mut done = Commanded {
+            sent: self.all.len() as u64,
+            doubled: self.doubled,
+            strays: self.strays,
+            ..Commanded::default()
+        };
+        for command in &self.all {
+            let had = command.readers.len() as u64;
+            done.told += had;
+            let Some((at, outcome)) = command.answer else {
+                done.silent += 1;
+                continue;
+            };
+            done.late += u64::from(at > command.until + END_AFTER + SLACK);
+            done.wall = done.wall.max(at.saturating_sub(start));
+            let kind = match outcome.verdict {
+                Verdict::Delivered => &mut done.delivered,
+                Verdict::NoMember => &mut done.no_member,
+                Verdict::Expired => &mut done.expired,
+                Verdict::Refused(_) => &mut done.refused,
+            };
+            *kind += 1;
+            match outcome.verdict {
+                Verdict::Delivered | Verdict::NoMember => {
+                    let (missed, away) = self.untold(command, at);
+                    (done.missed, done.away) = (done.missed + missed, done.away + away);
+                    done.miscounted += u64::from(outcome.members).abs_diff(had);
+                }
+                Verdict::Expired => done.expired_told += u64::from(self.untold(command, at) == (0, 0)),
+                Verdict::Refused(_) => {
+                    done.strays += had;
+                    continue;
+                }
+            }
+            let waited = at.saturating_sub(command.intended);
+            done.latencies.push(u32::try_from(waited).unwrap_or(u32::MAX));
+        }
+        done
+    }
+
+    /// Members that have not read a command that was answered then: those that were there all the time, and those that perhaps
+    /// were not.
+    fn untold(&self, command: &Command, answered: Micros) -> (u64, u64) {
+        let known = command.room.and_then(|room| self.stays.get(&room));
+        let mut members: HashMap<u32, bool> = HashMap::new();
+        for stay in known.into_iter().flatten() {
+            let lasts = stay.from <= command.intended && stay.until.is_none_or(|until| until > answered + UNNOTICED);
+            *members.entry(stay.member).or_default() |= lasts;
+        }
+        let untold = members.iter().filter(|(member, _)| !command.readers.contains(member));
+        untold.fold((0, 0), |(missed, away), (_, lasts)| match lasts {
+            true => (missed + 1, away),
+            false => (missed, away + 1),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(verdict: Verdict, members: u32) -> Outcome {
+        Outcome { verdict, members }
+    }
+
+    /// Commands 1 to 6, the last to a room of nobody, in a room of two, all sent at 0 and to be over by a second.
+    fn ledger() -> Ledger {
+        let mut ledger = Ledger::default();
+        for member in [7, 8] {
+            ledger.joined(0, 0, member);
+        }
+        for number in 1..=6u64 {
+            assert_eq!(ledger.content(), (number - 1).to_le_bytes());
+            ledger.sent((number < 6).then_some(0), number, 0, 1_000_000);
+        }
+        ledger
+    }
+
+    #[test]
+    fn what_is_told_once_and_answered_in_time_leaves_nothing_to_report() {
+        let mut ledger = ledger();
+        for number in 1..=5 {
+            ledger.read(7, 0, number, Some(number - 1));
+            ledger.read(8, 0, number, Some(number - 1));
+            ledger.answered(100, number, outcome(Verdict::Delivered, 2));
+        }
+        assert!(!ledger.all_answered());
+        ledger.answered(900, 6, outcome(Verdict::NoMember, 0));
+        assert!(ledger.all_answered());
+        let done = ledger.account(0);
+        assert_eq!((done.sent, done.delivered, done.no_member, done.told), (6, 5, 1, 10));
+        assert_eq!((done.silent, done.late, done.doubled, done.strays), (0, 0, 0, 0));
+        assert_eq!((done.missed, done.miscounted), (0, 0));
+        assert_eq!((done.latencies, done.wall), (vec![100, 100, 100, 100, 100, 900], 900));
+    }
+
+    #[test]
+    fn every_way_to_go_wrong_is_counted_apart() {
+        let mut ledger = ledger();
+        ledger.read(7, 0, 1, Some(0));
+        ledger.read(7, 0, 1, Some(0));
+        ledger.answered(1, 1, outcome(Verdict::Delivered, 2)); // told twice, the other one not at all
+        ledger.read(7, 0, 2, Some(1));
+        ledger.answered(1, 2, outcome(Verdict::NoMember, 0)); // one was there and told, one was there
+        ledger.read(7, 0, 3, Some(2));
+        ledger.read(8, 0, 3, Some(2));
+        ledger.answered(3_000_000, 3, outcome(Verdict::Expired, 1)); // in truth all had it; late
+        ledger.read(7, 0, 4, Some(3));
+        ledger.answered(1, 4, outcome(Verdict::Refused(muster_proto::wire::Code::Busy), 0)); // refused, and told
+        ledger.read(7, 0, 5, Some(99));
+        ledger.read(7, 0, 5, None);
+        ledger.read(7, 1, 5, Some(4));
+        let done = ledger.account(0);
+        assert_eq!(
+            (done.delivered, done.no_member, done.expired, done.refused),
+            (1, 1, 1, 1)
+        );
+        assert_eq!((done.silent, done.late, done.doubled, done.strays), (2, 1, 1, 4));
+        assert_eq!((done.missed, done.miscounted, done.expired_told), (2, 2, 1));
+        assert_eq!(done.latencies, [1, 1, 3_000_000]);
+    }
+
+    #[test]
+    fn what_comes_of_an_earlier_run_is_no_part_of_the_next() {
+        let mut ledger = ledger();
+        ledger.begin(1);
+        assert_eq!(ledger.content(), 6u64.to_le_bytes());
+        ledger.sent(Some(0), 9, 0, 10);
+        ledger.read(7, 0, 5, Some(4));
+        ledger.answered(1, 5, outcome(Verdict::Delivered, 1));
+        ledger.read(7, 0, 9, Some(6));
+        ledger.answered(1, 9, outcome(Verdict::Delivered, 1));
+        let done = ledger.account(0);
+        assert_eq!((done.sent, done.told, done.strays, done.missed), (1, 1, 0, 1));
+    }
+
+    #[test]
+    fn who_was_not_told_and_perhaps_not_there_is_away() {
+        let mut ledger = Ledger::default();
+        ledger.joined(0, 0, 7);
+        ledger.joined(100, 0, 8); // comes while the command is under way
+        ledger.joined(0, 0, 9);
+        ledger.sent(Some(0), 1, 50, 1_000_000);
+        ledger.answered(200, 1, outcome(Verdict::NoMember, 0));
+        let account = |ledger: &Ledger| (ledger.account(0).missed, ledger.account(0).away);
+        assert_eq!(account(&ledger), (2, 1));
+        ledger.lost(200 + UNNOTICED, 0, 7);
+        assert_eq!(account(&ledger), (1, 2));
+        ledger.joined(300 + UNNOTICED, 0, 7);
+        assert_eq!(account(&ledger), (1, 2));
+        ledger.lost(201 + UNNOTICED, 0, 9);
+        assert_eq!(account(&ledger), (1, 2));
+    }
+}
