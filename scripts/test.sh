@@ -13,6 +13,7 @@ cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --k
 cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --moves --seeds 0..50 || failed=1
 cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --grows --seeds 0..100 || failed=1
 cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --commands --seeds 0..50 || failed=1
+cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --lossy --seeds 0..2 || failed=1
 echo '== planted bugs' >&2
 cargo test --release --quiet --manifest-path core/Cargo.toml -p muster-sim --features planted --test planted || failed=1
 echo '== pytest' >&2

@@ -1,7 +1,8 @@
 //! `muster-sim --seed N [--verbose]` replays one seed; `--seeds A..B` runs many; with `--kills` seeds of the plans that kill each
 //! role and judge how soon members receive again, with `--rooms` of those with more rooms than a session may have open, with
 //! `--holes` of those in which gateways hold all that they may, with `--moves` of those in which rooms move between brokers, with
-//! `--grows` of those in which partitions double, with `--commands` of any of these with commands. Exit code 1 if one fails.
+//! `--grows` of those in which partitions double, with `--commands` of any of these with commands, with `--lossy` of
+//! six minutes in which only datagrams are lost. Exit code 1 if one fails.
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -12,7 +13,7 @@ use muster_sim::plan::Kind;
 use muster_sim::{run, Plan};
 
 const USAGE: &str =
-    "usage: muster-sim [--kills | --rooms | --holes | --moves | --grows | --commands] (--seed N [--verbose] | --seeds A..B [--keep-going])";
+    "usage: muster-sim [--kills | --rooms | --holes | --moves | --grows | --commands | --lossy] (--seed N [--verbose] | --seeds A..B [--keep-going])";
 
 struct Arguments {
     seeds: std::ops::Range<u64>,
@@ -51,6 +52,7 @@ fn parse(arguments: impl Iterator<Item = String>) -> Option<Arguments> {
             "--moves" => (parsed.draw, parsed.option) = (Plan::moves, " --moves"),
             "--grows" => (parsed.draw, parsed.option) = (Plan::grows, " --grows"),
             "--commands" => (parsed.draw, parsed.option) = (Plan::commands, " --commands"),
+            "--lossy" => (parsed.draw, parsed.option) = (Plan::lossy, " --lossy"),
             "--holes" => (parsed.draw, parsed.option) = (Plan::holes, " --holes"),
             _ => return None,
         }

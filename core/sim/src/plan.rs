@@ -19,6 +19,8 @@ pub const SETTLE: Micros = 13 * SECOND;
 pub const FORGET: Micros = 34 * SECOND;
 /// How long after a killed process is back every member receives again, also where one datagram of twenty is lost.
 pub const BACK_MAX: Micros = 2 * SECOND;
+/// How long a run lasts in which nothing happens: ten of them are an hour.
+const LOSSY: Micros = 360 * SECOND;
 const KILL_EVERY: Micros = 6 * SECOND;
 /// So many processes are killed one after the other.
 const KILLED_MAX: usize = 6;
@@ -626,6 +628,57 @@ impl Plan {
             evicts: false,
             back_max: Some(BACK_MAX),
             command_every: None,
+            grows: vec![],
+            growing: Growing::default(),
+        }
+    }
+
+    /// The draw of minutes in which nothing happens but that a near network loses one datagram of twenty.
+    pub fn lossy(seed: u64) -> Plan {
+        let mut draw = Draw(Dice::new(seed ^ 0x5eed));
+        let rooms: Vec<String> = (0..draw.within(1, 6)).map(|at| format!("live:room-{at}")).collect();
+        let client = |draw: &mut Draw| ClientPlan {
+            rooms: (0..rooms.len()).collect(),
+            publishing: vec![Publishing {
+                room: draw.below(rooms.len() as u64) as usize,
+                every: draw.within(20 * MS, 2 * SECOND),
+                burst: 1,
+                bytes: (100, 200),
+            }],
+            ..ClientPlan::default()
+        };
+        let clients = (0..draw.within(2, 6)).map(|_| client(&mut draw)).collect();
+        let weather = Weather {
+            latency: draw.within(20, 2 * MS),
+            jitter: draw.skewed(5 * MS),
+            loss: 50_000,
+            ..Weather::default()
+        };
+        let Topology {
+            brokers,
+            routers,
+            partitions,
+        } = Topology::draw(seed, 2);
+        Plan {
+            clock: clock(seed),
+            gateways: 2,
+            proxies: 2,
+            brokers,
+            routers,
+            partitions,
+            rooms,
+            clients,
+            links: weather,
+            sessions: weather,
+            heal: LOSSY,
+            faults: vec![],
+            arena_bytes: 16 << 20,
+            auth_delay: draw.below(5 * MS),
+            turn: draw.within(0, 200),
+            bundle: true,
+            evicts: false,
+            back_max: None,
+            command_every: draw.chance(50).then_some(SECOND),
             grows: vec![],
             growing: Growing::default(),
         }

@@ -1381,6 +1381,7 @@ impl World {
         self.interest()?;
         self.grown()?;
         self.bounds(end)?;
+        self.ejections()?;
         for process in 0..self.processes.len() {
             if self.processes[process].is_alive() {
                 self.count(process);
@@ -1556,6 +1557,27 @@ impl World {
             };
             if arena.used() > arena.capacity() as u64 {
                 return Err(format!("an arena of {} B holds {}", arena.capacity(), arena.used()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Where nothing failed and the network only loses, nobody may have been taken for dead.
+    fn ejections(&self) -> Result<(), String> {
+        if !(self.plan.repairable() && self.plan.faults.is_empty() && self.plan.grows.is_empty()) {
+            return Ok(());
+        }
+        for (number, process) in self.processes.iter().enumerate() {
+            let links = match &process.role {
+                Role::Gateway(machine) => machine.links(),
+                Role::Proxy(machine) => machine.links(),
+                Role::Broker(machine) => machine.links(),
+                Role::Router(machine) => machine.links(),
+                Role::Client(_) => continue,
+            };
+            if links.counters.links_down > 0 {
+                let (kind, down) = (self.plan.kind(number), links.counters.links_down);
+                return Err(format!("{kind:?} {number} lost {down} links for nothing"));
             }
         }
         Ok(())
