@@ -72,7 +72,9 @@ def up(
     proxies: Nodes = None,
     registry: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Where nodes register: embedded, or zk://HOST:PORT,HOST:PORT/PATH."),
+        typer.Option(
+            metavar="URL", help="Where nodes register: embedded, as by default, zk://HOST:PORT,HOST:PORT/PATH, or none."
+        ),
     ] = None,
     database: Annotated[
         str | None,

@@ -26,6 +26,8 @@ FILE_VARIABLE: Final = "MUSTER_CONFIG"
 NOT_KEYS: Final = frozenset({FILE_VARIABLE, "MUSTER_BENCH_LOOPBACK"})
 """Variables with the prefix that are no keys: ours, and that by which `muster bench` finds itself in its namespace."""
 DEFAULT: Final = "default"
+NONE: Final = "none"
+"""Says of a URL that there is to be none, where `muster up` presets one."""
 ADDRESS: Final = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<v4>[0-9.]+)):(?P<port>[0-9]{1,5})")
 NO_ADDRESS: Final = "is no IP address and port, as 127.0.0.1:7400 or [::1]:7400"
 PORT_MAX: Final = 65_535
@@ -246,6 +248,8 @@ def _build(layers: Mapping[KeyPath, Value]) -> Config:
             wrong = f"is none of {choices}" if choices else str(error)
             raise ConfigError(f"{value.origin}: {dotted(path)} = {value.raw!r}: {wrong}") from None
     config = msgspec.convert(tree, Config)
+    if config.registry.url == NONE:
+        msgspec.structs.force_setattr(config.registry, "url", "")
     msgspec.structs.force_setattr(config, "namespaces", MappingProxyType(dict(config.namespaces)))
     msgspec.structs.force_setattr(config.faults, "links", MappingProxyType(dict(config.faults.links)))
     return config
@@ -342,7 +346,7 @@ def _fault_of(registry: Registry) -> tuple[str, str] | None:
         except ValueError as error:
             return "url", str(error)
     elif registry.url not in {"", "embedded"}:
-        return "url", f"{registry.url!r} is neither embedded nor zk://HOST:PORT,HOST:PORT/PATH"
+        return "url", f"{registry.url!r} is neither embedded, zk://HOST:PORT,HOST:PORT/PATH nor none"
     if registry.auth == "none":
         return None
     if not registry.url.startswith("zk://"):

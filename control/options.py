@@ -158,13 +158,13 @@ class Serve(Section, frozen=True):
 
 
 class Registry(Section, frozen=True):
-    """Where nodes register and find each other. Without it each is told at its start where all others are, for good."""
+    """Where nodes register and find each other. Without one each is told at its start where all others are, for good."""
 
     url: Annotated[
         str,
         key(
-            "`embedded`: held by `muster up` itself; or `zk://HOST:PORT,HOST:PORT/PATH`: ZooKeeper, below this path",
-            "empty: none; one machine needs none",
+            "`embedded`: held by `muster up` itself; `zk://HOST:PORT,HOST:PORT/PATH`: ZooKeeper, below this path; or `none`",
+            "empty: none; without one no node comes or goes while the others run",
         ),
     ] = ""
     session_ms: Annotated[
@@ -406,8 +406,9 @@ class Config(Section, frozen=True):
         return sections[role]
 
 
-# Where `muster up` differs: everything on one machine, restarts must be noticed in a second.
-UP: Final[Mapping[str, int]] = {
+# Where `muster up` differs: everything on one machine, restarts must be noticed in a second, nodes may come and go.
+UP: Final[Mapping[str, int | str]] = {
+    "registry.url": "embedded",
     "gateway.arena_mib": 64,
     "broker.arena_mib": 64,
     **{f"{role}.keepalive_ms": 1_000 for role in ("gateway", "proxy")},

@@ -84,6 +84,7 @@ class Supervisor:
         self._changed = asyncio.Event()
         self._write_again: asyncio.TimerHandle | None = None
         self._open = contextlib.AsyncExitStack()
+        self._registry = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         try:
@@ -92,7 +93,7 @@ class Supervisor:
             if self.config.registry.url == "embedded":
                 # All who ever registered there have ended with the instance before.
                 (self.folder.path / STATE).unlink(missing_ok=True)
-                await self._open.enter_async_context(RegistryServer(self.folder.path, self._log))
+                await self._registry.enter_async_context(RegistryServer(self.folder.path, self._log))
             self._choose(self._roster.seats)
             self._start(self._roster.seats)
             await self._until_ready()
@@ -369,6 +370,8 @@ class Supervisor:
 
     async def _end(self) -> None:
         self._ending = True
+        # All end: nobody is left to read there who does, and without a session a node does not wait until it was read.
+        await self._registry.aclose()
         for role in STOP_ORDER:
             children = [child for seat, child in self._children.items() if seat.role == role]
             await asyncio.gather(*(child.stop(self._patience_s) for child in children))

@@ -45,6 +45,12 @@ def test_each_layer_wins_over_the_one_before(tmp_path: Path) -> None:
     assert (config.demo.payload_bytes, origins["demo.payload_bytes"]) == (200, "default")
 
 
+def test_the_registry_that_muster_up_presets_can_be_turned_off(tmp_path: Path) -> None:
+    off = {"MUSTER_REGISTRY__URL": "none"}
+    told = [load(write(tmp_path, ""), environment, profile=UP).config.registry.url for environment in ({}, off)]
+    assert told == ["embedded", ""]
+
+
 def test_every_value_has_an_origin(tmp_path: Path) -> None:
     loaded = load(
         write(tmp_path, '[namespaces.files]\nflow = "paced"\n[faults.links."gateway->client"]\nloss = 0.5\n'), {}
@@ -136,7 +142,7 @@ def test_a_mistake_in_the_environment_is_one_line_that_names_it(
 @pytest.mark.parametrize(
     ("keys", "wrong"),
     [
-        ('url = "zk:/h:1"', "registry.url: 'zk:/h:1' is neither embedded nor zk://HOST:PORT,HOST:PORT/PATH"),
+        ('url = "zk:/h:1"', "registry.url: 'zk:/h:1' is neither embedded, zk://HOST:PORT,HOST:PORT/PATH nor none"),
         ('url = "zk://h:1,h"', "registry.url: 'h' in 'zk://h:1,h' is not HOST:PORT"),
         ('url = "embedded"\nauth = "digest"', "registry.auth: only ZooKeeper asks who we are"),
         ('url = "zk://h:1"\nauth = "sasl"', "registry.user: registry.auth = 'sasl' needs it"),

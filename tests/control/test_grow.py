@@ -24,7 +24,7 @@ def muster(tmp_path: Path) -> Iterator[Command]:
     """With an instance that runs, in which whoever stands still keeps its session."""
     command = Command(tmp_path / "i")
     command.environment["MUSTER_REGISTRY__SESSION_MS"] = "60000"
-    with command.up("--registry", "embedded", "--brokers", "1x2"):
+    with command.up("--brokers", "1x2"):
         yield command
 
 
@@ -141,7 +141,7 @@ def test_a_mistake_is_one_line(tmp_path: Path, words: tuple[str, ...], code: int
 
 def test_without_a_registry_there_is_no_growth(tmp_path: Path) -> None:
     command = Command(tmp_path / "i")
-    with command.up():
+    with command.up("--registry", "none"):
         done = command("cluster", "grow", "broker", "--to", "2")
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
     assert "muster up --registry embedded" in done.stderr

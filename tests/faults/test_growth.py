@@ -118,7 +118,7 @@ async def test_a_doubling_whose_command_is_killed_at_every_step_is_gone_on_with_
     make: Make, figures: Callable[..., None]
 ) -> None:
     instance, ledger = make(up={"brokers": "1x2"}), Ledger(ROOMS, rate=RATE)
-    with instance.running("--registry", "embedded"):
+    with instance.running():
         async with under_load(instance, ledger):
             died = [
                 await killed(instance, "prepare", "broker", "--to", "4"),
@@ -140,7 +140,7 @@ async def test_a_doubling_whose_command_is_killed_at_every_step_is_gone_on_with_
 
 async def test_a_doubling_that_is_undone_leaves_everything_as_it_was(make: Make, figures: Callable[..., None]) -> None:
     instance, ledger = make(), Ledger(ROOMS, rate=RATE)
-    with instance.running("--registry", "embedded"):
+    with instance.running():
         before = instance.pids()
         async with under_load(instance, ledger):
             for role in ("broker", "router"):
@@ -164,7 +164,7 @@ async def test_doublings_while_nodes_and_the_command_die_and_stand_still_are_fin
     up = {"brokers": "1x2", "routers": "1x2", "gateways": 2, "proxies": 2}
     instance, ledger, dice = make(up=up), Ledger(ROOMS, rate=RATE), random.Random(seed)
     done: list[str] = []
-    with instance.running("--registry", "embedded"):
+    with instance.running():
         async with under_load(instance, ledger):
             for role, to in (("broker", 2), ("router", 2), ("broker", 4), ("router", 4)):
                 step, name = dice.choice(STEPS), dice.choice(instance.names())

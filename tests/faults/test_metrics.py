@@ -21,7 +21,7 @@ def test_what_operators_are_told_to_watch_exists() -> None:
 
 def test_every_metric_of_every_role_is_in_the_documents_and_no_other(make: Make) -> None:
     instance = make()
-    with instance.running("--registry", "embedded", "--database", f"sqlite:///{instance.folder.path}.db"):
+    with instance.running("--database", f"sqlite:///{instance.folder.path}.db"):
         pages = {role: instance.get(role, "/metrics") for role in ROLES}
         nodes = {role: instance.process(role).node for role in ROLES}
     for role, page in pages.items():

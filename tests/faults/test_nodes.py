@@ -34,12 +34,12 @@ def reach(end: Endpoint) -> tuple[str, int, str]:
     return end.host, end.port, end.public_key
 
 
-@pytest.mark.parametrize("loss", [0.0, 0.03])
+@pytest.mark.parametrize(("registry", "loss"), [("none", 0.0), ("embedded", 0.03)])
 async def test_members_at_every_gateway_get_what_is_published_through_every_proxy_once_and_in_order(
-    make: Make, figures: Callable[..., None], loss: float
+    make: Make, figures: Callable[..., None], registry: str, loss: float
 ) -> None:
     instance, ledger = make(up=MANY, faults={"loss": loss}), Ledger(ROOMS, rate=RATE / 2)
-    with instance.running():
+    with instance.running("--registry", registry):
         record, path = instance.record(), instance.folder.path
         async with (
             ledger.members(path, MEMBERS, [reach(end) for end in record.gateways]),

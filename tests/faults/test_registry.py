@@ -96,7 +96,7 @@ async def test_a_replica_that_drains_and_one_that_loses_its_session_lose_no_mess
     make: Make, figures: Callable[..., None]
 ) -> None:
     instance, ledger = make(up=SEVERAL), Ledger(ROOMS, rate=RATE)
-    with instance.running("--registry", "embedded"):
+    with instance.running():
         await until(lambda: everybody_runs(instance), PATIENT_S)
         async with under_load(instance, ledger):
             owned = {name: instance.metrics(name)["messages_published"] for name in instance.names("broker")}
@@ -126,7 +126,7 @@ async def test_a_killed_broker_is_gone_round_and_comes_back_with_a_higher_epoch(
     make: Make, figures: Callable[..., None]
 ) -> None:
     instance, ledger = make(up=SEVERAL), Ledger(ROOMS, rate=RATE)
-    with instance.running("--registry", "embedded"):
+    with instance.running():
         await until(lambda: everybody_runs(instance), PATIENT_S)
         before, life = registered(instance, "broker"), instance.process("broker").epoch
         async with under_load(instance, ledger):
@@ -160,7 +160,7 @@ async def test_what_is_forged_in_the_registry_is_refused_in_a_line_and_changes_n
         ),
     }
     counts = [b'{"partitions":3}', b'{"partitions":-1}', b'{"partitions":512}', b"[]", b"nonsense"]
-    with instance.running("--registry", "embedded"):
+    with instance.running():
         await until(lambda: everybody_runs(instance), PATIENT_S)
         before = placement(instance, "proxy")
         async with under_load(instance, ledger):
@@ -208,7 +208,7 @@ async def test_brokers_that_drain_and_lose_their_sessions_for_minutes_lose_no_me
     up = {"brokers": "2x2", "routers": "1x2", "gateways": 2}
     instance, ledger = make(up=up, faults={"loss": loss}), Ledger(ROOMS, rate=3 * RATE)
     dice, counted = random.Random(7), Counter[str]()
-    with instance.running("--registry", "embedded"):
+    with instance.running():
         await until(lambda: everybody_runs(instance), PATIENT_S)
         async with under_load(instance, ledger):
             ends = asyncio.get_running_loop().time() + SOAK_S

@@ -54,15 +54,15 @@ async def changed(instance: Instance, ledger: Ledger) -> dict[str, float]:
         return {name: instance.metrics(name)["messages_published"] for name in instance.names("broker")}
 
 
-async def test_replicas_come_and_go_in_the_embedded_registry_and_lose_no_message(
+async def test_replicas_come_and_go_in_a_plain_instance_and_lose_no_message(
     make: Make, figures: Callable[..., None]
 ) -> None:
     instance, ledger = make(up={"brokers": "2x1"}), Ledger(ROOMS, rate=RATE)
-    with instance.running("--registry", "embedded"):
+    with instance.running():
         owned = await changed(instance, ledger)
     figures(owned=owned, gaps=dict(ledger.gaps()))
     nothing_lost(ledger)
-    with instance.running("--registry", "embedded"):
+    with instance.running():
         assert set(instance.names()) == {"broker", "broker-1", "router", "gateway", "proxy"}, "as it is configured"
 
 
@@ -103,5 +103,5 @@ async def test_who_asks_for_what_cannot_be_is_told_in_a_line(
 def standing(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """An instance without a registry."""
     instance = Instance(tmp_path_factory.mktemp("standing"), "")
-    with instance.running():
+    with instance.running("--registry", "none"):
         yield instance
