@@ -47,7 +47,9 @@ class Admin:
         self._about = dict(about)
         more: list[metrics.Counted] = [each for each in (enrolment, keeper) if each is not None]
         labels = str(about["role"]), int(about["node"])
-        self._metrics = metrics.registry(server, *labels, str(about["version"]), Links(server.engine.status), *more)
+        self._metrics = metrics.registry(
+            server, *labels, str(about["version"]), lambda: [Links(server.engine.status()), *more]
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""

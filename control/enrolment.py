@@ -6,6 +6,7 @@ the last map stays in force. Knows no engine, only where maps go.
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,7 @@ import structlog
 from control.registry import Directory, Node, Snapshot
 from control.registry.directory import SPREAD_S, IdentityTaken
 from control.registry.places import GROWN, MAIN, PARTITIONED, Ack, Count, State, grown, layer
+from control.registry.steps import Steps
 from control.registry.tree import Tree, TreeError
 from muster import __version__
 from plane import engine
@@ -78,6 +80,7 @@ class Enrolment:
         self._take: Take = _nowhere
         self._settled: Callable[[], bool] = lambda: True
         self._looks: asyncio.TimerHandle | None = None
+        self._steps = Steps()
         self._own = Node(
             spec.node,
             spec.role,
@@ -208,6 +211,7 @@ class Enrolment:
         return self._spec.partitions[self._spec.role == "router"]
 
     def _on_snapshot(self, snapshot: Snapshot) -> None:
+        self._steps.take(snapshot.counts, time.monotonic())
         if self._own.role not in PARTITIONED or self._own.partition < self._count(snapshot).wide:
             self._take(*self._placement(snapshot))  # else its partition was given up, and it is to end
         self._look()
@@ -266,6 +270,7 @@ class Enrolment:
             "placement_epoch": directory.snapshot.epoch,
             "nodes": {str(node.node): node.state for node in directory.snapshot.nodes},
             "partitions": msgspec.to_builtins(dict(directory.snapshot.counts)),
+            "growth_step_s": self._steps.seconds(time.monotonic()),
             "refused": dict(directory.refused),
         }
 
@@ -291,9 +296,11 @@ class Enrolment:
     def gauges(self) -> list[tuple[str, str, float]]:
         """Name, help and value, as an engine has them."""
         connected, snapshot = self._directory.session == "connected", self._directory.snapshot
+        at_step = max(self._steps.seconds(time.monotonic()).values(), default=0.0)
         return [
             ("registry_connected", "1 while there is a session with the registry", float(connected)),
             ("registry_nodes", "Nodes in the map in force", float(len(snapshot.nodes))),
+            ("registry_growth_step_seconds", "How long a growth of partitions is at its step, 0 without one", at_step),
             ("placement_epoch", "Maps that this process has taken, the present one included", float(snapshot.epoch)),
         ]
 

@@ -3,7 +3,7 @@
 A link is told of by both its ends, each for what it sends: the loss is that of one direction.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -35,7 +35,7 @@ def links(status: Mapping[str, Any]) -> Iterator[Link]:
 
 
 class Links:
-    """What of the links goes into metrics; there are as many as nodes that this one has to do with."""
+    """What a status says of the links, as metrics; there are as many as nodes that this one has to do with."""
 
     _UP: Final = "1 while there is a link to the peer"
     _AVAILABILITY: Final = "Share of the time since the first link to the peer in which there was one"
@@ -43,17 +43,17 @@ class Links:
     _LOSS: Final = "Share of the datagrams sent to the peer of late that it did not receive"
     _FAILURES: Final = "Links to the peer that were lost"
 
-    def __init__(self, status: Callable[[], Mapping[str, Any]]) -> None:
-        self._status = status
+    def __init__(self, status: Mapping[str, Any]) -> None:
+        self._links = list(links(status))
 
     def counters(self) -> list[Figure]:
         """How often each was lost."""
-        return [(_named("link_failures", link), self._FAILURES, link.failures) for link in links(self._status())]
+        return [(_named("link_failures", link), self._FAILURES, link.failures) for link in self._links]
 
     def gauges(self) -> list[Figure]:
         """How each is now."""
         found: list[Figure] = []
-        for link in links(self._status()):
+        for link in self._links:
             found.append((_named("link_up", link), self._UP, float(link.up)))
             found.append((_named("link_availability_ratio", link), self._AVAILABILITY, link.availability))
             if link.up:

@@ -5,7 +5,7 @@ name, as `datagrams_dropped{reason="malformed"}`.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -30,10 +30,16 @@ class Counted(Protocol):
         """Name, help and value of what goes up and down."""
 
 
-class EngineCollector(Collector):
-    """Asks one server's engine. Collected in the server's own loop, so nothing is locked."""
+More = Callable[[], Iterable[Counted]]
 
-    def __init__(self, server: Server, role: str, node: int, version: str, *more: Counted) -> None:
+
+class EngineCollector(Collector):
+    """Asks one server's engine. Collected in the server's own loop, so nothing is locked.
+
+    `more` gives, once for each scrape, what else there is.
+    """
+
+    def __init__(self, server: Server, role: str, node: int, version: str, more: More) -> None:
         self._server, self._version, self._more = server, version, more
         self._labels = {"role": role, "node": str(node)}
 
@@ -55,7 +61,7 @@ class EngineCollector(Collector):
             ("loop_lag_seconds", "Longest delay of the event loop since the last scrape", server.engine.take_late()),
         ]
         yield from self._families(GaugeMetricFamily, gauges)
-        for each in self._more:
+        for each in self._more():
             yield from self._families(CounterMetricFamily, each.counters())
             yield from self._families(GaugeMetricFamily, each.gauges())
 
@@ -75,10 +81,10 @@ class EngineCollector(Collector):
         yield from families.values()
 
 
-def registry(server: Server, role: str, node: int, version: str, *more: Counted) -> CollectorRegistry:
+def registry(server: Server, role: str, node: int, version: str, more: More) -> CollectorRegistry:
     """The engine's metrics, those of its process, and `more`."""
     made = CollectorRegistry()
-    made.register(EngineCollector(server, role, node, version, *more))
+    made.register(EngineCollector(server, role, node, version, more))
     ProcessCollector(namespace="muster", registry=made)
     return made
 

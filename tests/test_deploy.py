@@ -10,6 +10,7 @@ import pytest
 
 from control.commands.cluster import DUE, MEMBERSHIPS_MAX
 from control.options import ROLES
+from control.registry.steps import STANDS_S
 from tests.documents import ROOT, cells
 from tests.promql import Names, Use, names
 
@@ -172,3 +173,7 @@ def test_alarms_of_growth_ring_where_the_command_says_that_it_is_due() -> None:
     expressions = dict(alarms())
     assert expressions["MusterMembershipsFull"] == f"muster_interest > {DUE} * {MEMBERSHIPS_MAX}"
     assert expressions["MusterCoreFull"].endswith(f" > {DUE}")
+
+
+def test_the_alarm_of_a_growth_that_stands_rings_where_the_command_says_so() -> None:
+    assert dict(alarms())["MusterGrowthStands"].endswith(f" > {STANDS_S:.0f}")

@@ -19,6 +19,7 @@ from control.instance import Process
 from control.layout import PARTITIONS_MAX
 from control.options import Role
 from control.registry.places import Count, Growth, layer
+from control.registry.steps import STANDS_S
 
 MEMBERSHIPS_MAX: Final = 4 << 20
 """What a broker or a router takes, `ROOMS_MAX` of core/proto/src/limits.rs."""
@@ -61,6 +62,8 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     due: list[str]
     growth: Growth | msgspec.UnsetType = msgspec.UNSET
     """Where one is under way."""
+    step_s: float | msgspec.UnsetType = msgspec.UNSET
+    """For how long it is at its step, by the node that has known so for longest."""
 
 
 async def show(config_file: Path | None, as_json: bool, watch: bool) -> int:
@@ -85,9 +88,16 @@ def arranged(processes: Sequence[Process], before: Readings, now: Readings) -> l
         name = layer(role) if role in {"broker", "router"} else role
         count = counts.get(name) or Count(1 + max(node.partition for node in nodes))
         lines = due(name, count.partitions, nodes)
-        growth = count.growth or msgspec.UNSET
-        found.append(Layer(layer=name, partitions=count.partitions, nodes=nodes, due=lines, growth=growth))
+        made = Layer(layer=name, partitions=count.partitions, nodes=nodes, due=lines)
+        if count.growth:
+            made = msgspec.structs.replace(made, growth=count.growth, step_s=_at_step(now, name))
+        found.append(made)
     return found
+
+
+def _at_step(now: Readings, name: str) -> float:
+    told = [reading.status.get("registry", {}).get("growth_step_s", {}).get(name, 0.0) for reading in now.values()]
+    return max(told)
 
 
 def _registry(now: Readings) -> Mapping[str, Any] | None:
@@ -164,17 +174,21 @@ def _print(layers: Sequence[Layer], as_json: bool, watch: bool) -> None:
     console.print(table)
     for each in layers:
         if each.growth:
-            console.print(_growing(each.layer, each.partitions, each.growth))
+            console.print(growing(each.layer, each.partitions, each.growth, each.step_s or 0.0))
     for line in (line for each in layers for line in each.due):
         console.print(f"due: {line}")
     if not any(each.due for each in layers):
         console.print("no growth is due")
 
 
-def _growing(name: str, partitions: int, growth: Growth) -> str:
-    seconds = max(0, round(time.time() - growth.started))
+def growing(name: str, partitions: int, growth: Growth, step_s: float) -> str:
+    """A growth under way, and what is to be done where it stands."""
     goal = f" on the way to {growth.goal}" if growth.goal > growth.to else ""
     of = f"{partitions} to {growth.to}" if partitions < growth.to else f"{growth.to}"
-    role = name.partition("/")[0]
-    stands = f"if it stands: muster cluster grow {role} --resume"
-    return f"grows: {name}, {of} partitions{goal}: {growth.step}, begun {seconds} s ago; {stands}"
+    begun = max(0, round(time.time() - growth.started))
+    command = f"muster cluster grow {name.partition('/')[0]}"
+    undo = f", or {command} --abort" if growth.step == "prepare" else ""
+    stands = step_s >= STANDS_S
+    way = f"nobody goes on with it: {command} --resume{undo}" if stands else f"if it stands: {command} --resume"
+    word, at = ("stands", f" for {step_s:,.0f} s") if stands else ("grows", f" for {step_s:.0f} s")
+    return f"{word}: {name}, {of} partitions{goal}: {growth.step}{at}, begun {begun:,} s ago; {way}"

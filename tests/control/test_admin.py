@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
 import pytest_asyncio
 import structlog
 
@@ -65,6 +66,14 @@ async def test_metrics_carry_the_engines_counters_by_reason(site: Site) -> None:
     assert 'muster_rooms{node="3",role="gateway"} 2.0' in lines
     assert any(line.startswith("muster_process_resident_memory_bytes ") for line in lines)
     assert any(line.startswith("muster_loop_lag_seconds{") for line in lines)
+
+
+async def test_a_scrape_asks_the_engine_for_its_status_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, asked = site.server.engine, list[str]()
+    status = engine.status
+    monkeypatch.setattr(engine, "status", lambda: asked.append("status") or status())  # type: ignore[func-returns-value]
+    await site.get("/metrics")
+    assert asked == ["status"]
 
 
 async def test_status_says_who_answers_and_what_the_engine_says(site: Site) -> None:

@@ -3,12 +3,15 @@
 import re
 from typing import Any
 
+import msgspec
 import pytest
 
-from control.commands.cluster import MEMBERSHIPS_MAX, TRAFFIC, Load, arranged, due
+from control.commands.cluster import MEMBERSHIPS_MAX, TRAFFIC, Load, arranged, due, growing
 from control.commands.readings import CPU, Reading
 from control.errors import UserError
 from control.options import Up
+from control.registry.places import Count, Growth
+from control.registry.steps import STANDS_S
 from tests.control.nodes import processes
 from tests.documents import ROOT, spans
 
@@ -64,6 +67,44 @@ def test_the_map_of_a_node_that_is_connected_says_who_is_registered() -> None:
     assert found == {1: "running", 2: "draining", 3: "running", 4: "absent"}
     alone = {each.node: Reading(1.0, "ready", {}) for each in nodes}
     assert not any(node.registered for each in arranged(nodes, {}, alone) for node in each.nodes)
+
+
+def test_a_growth_that_nobody_goes_on_with_is_said_to_stand_and_how_it_goes_on() -> None:
+    growth = Growth(to=2, step="prepare", goal=4, coordinator="somebody", started=0.0)
+    for step_s, said in (
+        (STANDS_S - 1, ["grows: ", "for 599 s", "if it stands: "]),
+        (1_234.0, ["stands: ", "1,234 s"]),
+    ):
+        line = growing("broker/main", 1, growth, step_s)
+        assert all(word in line for word in (*said, "muster cluster grow broker --resume"))
+    assert line.endswith("or muster cluster grow broker --abort")
+    switched = msgspec.structs.replace(growth, step="switched")
+    assert growing("router", 1, switched, 1_234.0).endswith(
+        "nobody goes on with it: muster cluster grow router --resume"
+    )
+
+
+def test_a_growth_is_at_its_step_for_as_long_as_the_node_that_has_known_it_for_longest_says() -> None:
+    nodes, count = processes(Up()), msgspec.to_builtins(Count(1, 3, Growth(2, "prepare", 2, "somebody")))
+    now = {
+        each.node: Reading(
+            1.0,
+            "ready",
+            {},
+            status={
+                "registry": {
+                    "session": "connected",
+                    "nodes": {},
+                    "partitions": {"router": count},
+                    "growth_step_s": {"router": float(each.node)},
+                }
+            },
+        )
+        for each in nodes
+    }
+    now[4] = Reading(1.0, "no answer", {}, UserError("gone"))
+    found = {each.layer: each.step_s for each in arranged(nodes, {}, now)}
+    assert (found["router"], found["broker/main"]) == (3.0, msgspec.UNSET)
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_a_link_that_never_was_is_down_and_one_to_a_node_that_left_is_none() -> 
 
 
 def test_metrics_of_a_link_that_is_down_have_no_round_trip() -> None:
-    told = Links(lambda: {"links": [link(1, rtt_us=None)], "links_lost": [lost(2)]})
+    told = Links({"links": [link(1, rtt_us=None)], "links_lost": [lost(2)]})
     peer, other = '{peer="1",peer_role="broker"}', '{peer="2",peer_role="broker"}'
     assert {name: value for name, _, value in told.gauges()} == {
         f"link_up{peer}": 1.0,
