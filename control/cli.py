@@ -80,7 +80,8 @@ def up(
         str | None,
         typer.Option(
             metavar="URL",
-            help="Where routers keep memberships: sqlite:///PATH, mysql://USER@HOST/NAME or postgresql://USER@HOST/NAME.",
+            help="Where routers keep memberships: sqlite, as by default, sqlite:///PATH, mysql://USER@HOST/NAME, "
+            "postgresql://USER@HOST/NAME, or none.",
         ),
     ] = None,
     loss: Chance = None,

@@ -11,6 +11,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
@@ -19,7 +20,7 @@ import msgspec
 
 from control import layout
 from control.errors import ConfigError
-from control.options import LINKS, ROLES, ClientOptions, Config, Registry, Role
+from control.options import LINKS, ROLES, SQLITE, ClientOptions, Config, Registry, Role
 
 PREFIX: Final = "MUSTER_"
 FILE_VARIABLE: Final = "MUSTER_CONFIG"
@@ -248,8 +249,9 @@ def _build(layers: Mapping[KeyPath, Value]) -> Config:
             wrong = f"is none of {choices}" if choices else str(error)
             raise ConfigError(f"{value.origin}: {dotted(path)} = {value.raw!r}: {wrong}") from None
     config = msgspec.convert(tree, Config)
-    if config.registry.url == NONE:
-        msgspec.structs.force_setattr(config.registry, "url", "")
+    for section in (config.registry, config.database):
+        if section.url == NONE:
+            msgspec.structs.force_setattr(section, "url", "")
     msgspec.structs.force_setattr(config, "namespaces", MappingProxyType(dict(config.namespaces)))
     msgspec.structs.force_setattr(config.faults, "links", MappingProxyType(dict(config.faults.links)))
     return config
@@ -323,16 +325,16 @@ def _wrong_admin(address: str) -> str | None:
 
 def _wrong_database(url: str) -> str | None:
     """What is wrong with where the database is."""
-    if not url:
+    if url in {"", SQLITE}:
         return None
-    try:
-        from control.database.url import location  # SQLAlchemy, and only here
-    except ImportError as error:
-        return f"{error.name} is not installed; to mend: pip install 'muster-server[database]'"
+    from control.database.url import driver, location  # SQLAlchemy, and only here
+
     try:
         where = location(url)
     except ValueError as error:
         return str(error)
+    if find_spec(driver(where)) is None:
+        return f"{driver(where)} is not installed; to mend: pip install 'muster-server[database]'"
     return None if where.password is None else "a password is not taken here; put it into database.password_file"
 
 

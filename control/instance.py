@@ -103,6 +103,11 @@ class Folder:
         return self.path / "epochs"
 
     @property
+    def memberships(self) -> Path:
+        """The database, where it is a file here."""
+        return self.path / "memberships.db"
+
+    @property
     def logs(self) -> Path:
         """The folder of the nodes' logs, where they are not on stderr."""
         return self.path / "logs"

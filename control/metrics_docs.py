@@ -17,7 +17,7 @@ from control.options import ROLES
 HEAD: Final = """\
 # Metrics
 
-<!-- Written by `python -m control.metrics_docs` while `muster up --database URL` runs; edit core/. -->
+<!-- Written by `python -m control.metrics_docs` while `muster up` runs; edit core/. -->
 
 Every role serves `/metrics` for Prometheus on its admin port, on loopback; `muster status` names the ports. Counters count
 from the start of the process and are 0 where nothing happened. What a count without a unit is of, its meaning begins with.

@@ -27,8 +27,7 @@ from plane.server import Server
 from plane.spec import Spec, SpecError, read
 
 if TYPE_CHECKING:  # loaded only where there is a database, or a registry
-    from control.database.keeper import Keeper
-    from control.database.store import Store
+    from control.database.keeper import Keeper, Late
     from control.enrolment import Enrolment
 
 PR_SET_PDEATHSIG: Final = 1
@@ -82,7 +81,7 @@ class Parent:
 
 
 async def serve_enrolled(
-    spec: Spec, log: structlog.typing.FilteringBoundLogger, owner: Owner, store: "Store | None" = None
+    spec: Spec, log: structlog.typing.FilteringBoundLogger, owner: Owner, store: "Late | None" = None
 ) -> None:
     """Begin with what the registry says, which is waited for. Raises `SpecError`."""
     from control.enrolment import enrolled
@@ -99,7 +98,7 @@ async def serve(
     log: structlog.typing.FilteringBoundLogger,
     owner: Owner,
     enrolment: "Enrolment | None" = None,
-    store: "Store | None" = None,
+    store: "Late | None" = None,
 ) -> None:
     """Run until the owner says that it ends, then drain."""
     stop = asyncio.Event()
@@ -141,7 +140,7 @@ async def serve(
     log.info("ended")
 
 
-def store_of(spec: Spec) -> "Store | None":
+def store_of(spec: Spec) -> "Late | None":
     """The database of a router that has one. Raises `SpecError`."""
     if spec.database is None:
         return None
@@ -150,7 +149,7 @@ def store_of(spec: Spec) -> "Store | None":
     return opened(spec.database)
 
 
-def _keep(spec: Spec, store: "Store", server: Server, log: structlog.typing.FilteringBoundLogger) -> "Keeper":
+def _keep(spec: Spec, store: "Late", server: Server, log: structlog.typing.FilteringBoundLogger) -> "Keeper":
     from control.database.keeper import keeper
 
     return keeper(spec, store, server.engine, log)
@@ -206,7 +205,7 @@ def main() -> int:
     try:
         spec = read(arguments.spec)
         log = logs.configure(spec.log_level, spec.log_format, role=spec.role, node=spec.node, instance=spec.instance)
-        store = store_of(spec)  # before the engine lives, which would stand still meanwhile
+        store = store_of(spec)
         if spec.registry is None:
             uvloop.run(serve(spec, plane.server(spec, log), log, owner, store=store))
         else:

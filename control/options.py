@@ -190,17 +190,21 @@ class Registry(Section, frozen=True):
     ] = ""
 
 
+SQLITE: Final = "sqlite"
+"""A database in a file that needs no name."""
+
+
 class Database(Section, frozen=True):
     """Where routers keep which gateway wants which room, so that one that starts knows it before all gateways told it.
 
-    Needs the extra `database` of `muster-server`. Nothing waits for it, and without it nothing else changes.
+    All but SQLite need the extra `database` of `muster-server`. Nothing waits for it, and without it nothing else changes.
     """
 
     url: Annotated[
         str,
         key(
-            "`sqlite:///PATH` (a second slash before an absolute one), `mysql://USER@HOST:PORT/NAME` or "
-            "`postgresql://USER@HOST:PORT/NAME`",
+            "`sqlite`: the file `memberships.db` in the folder of the instance, or of the node; `sqlite:///PATH` (a second "
+            "slash before an absolute one), `mysql://USER@HOST:PORT/NAME`, `postgresql://USER@HOST:PORT/NAME`; or `none`",
             "empty: none; gateways tell their rooms anyhow",
         ),
     ] = ""
@@ -409,6 +413,7 @@ class Config(Section, frozen=True):
 # Where `muster up` differs: everything on one machine, restarts must be noticed in a second, nodes may come and go.
 UP: Final[Mapping[str, int | str]] = {
     "registry.url": "embedded",
+    "database.url": "sqlite",
     "gateway.arena_mib": 64,
     "broker.arena_mib": 64,
     **{f"{role}.keepalive_ms": 1_000 for role in ("gateway", "proxy")},

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from control.instance import Folder
-from control.options import ClientOptions, Config, Gateway, Role
+from control.options import SQLITE, ClientOptions, Config, Gateway, Role
 from control.registry import Snapshot
 from plane.spec import Fault, Kept, Registration, Spec
 
@@ -55,7 +55,7 @@ def spec(
         nodes=[] if registration else placement.entries(),
         partitions=placement.partitions(),
         registry=registration,
-        database=_kept(config, own),
+        database=_kept(config, place, own),
         key_id=config.cluster.key_id,
         cluster_secret_file=absolute(config.cluster.secret_file) or str(place.cluster_secret),
         name_key_file=absolute(config.cluster.names_file) or str(place.name_key),
@@ -107,12 +107,12 @@ def absolute(file: str) -> str:
     return file and str(Path(file).expanduser().absolute())
 
 
-def _kept(config: Config, own: Own) -> Kept | None:
+def _kept(config: Config, place: Folder, own: Own) -> Kept | None:
     database = config.database
     if not database.url or own.role != "router":
         return None
     return Kept(
-        url=database.url,
+        url=f"sqlite:///{place.memberships}" if database.url == SQLITE else database.url,
         password_file=absolute(database.password_file),
         cluster=config.instance.name,
         partition=own.partition,

@@ -96,8 +96,8 @@ def arranged(processes: Sequence[Process], before: Readings, now: Readings) -> l
 
 
 def _at_step(now: Readings, name: str) -> float:
-    told = [reading.status.get("registry", {}).get("growth_step_s", {}).get(name, 0.0) for reading in now.values()]
-    return max(told)
+    registries = (reading.status.get("registry", {}) for reading in now.values())
+    return max(float(registry.get("growth_step_s", {}).get(name, 0.0)) for registry in registries)
 
 
 def _registry(now: Readings) -> Mapping[str, Any] | None:

@@ -2,23 +2,26 @@
 
 The engine takes what is loaded as hints, which stand below anything that a gateway says; it remembers what changed until
 this asks for it, so nothing waits here. One load, at the start: once it is over or has failed, gateways have told the rest.
+Imports no library of databases: `Late` does, while the engine serves.
 """
 
 import asyncio
 import itertools
 import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, cast
 
 import structlog
 
-from control.database.errors import DatabaseError
+from control.database.errors import DatabaseError, Refused
 from control.database.records import Change, Ended, Membership, Partition
-from control.database.store import Store
-from control.database.url import location
 from control.database.writer import BATCH, Writer
 from plane.spec import Kept, Spec, SpecError
+
+if TYPE_CHECKING:
+    from control.database.store import Store
 
 CHANGES_MAX: Final = 1 << 20
 """Rooms whose changes wait in the engine while the database is away: 60 MB."""
@@ -44,11 +47,52 @@ class Engine(Protocol):
         """Take what was kept; how many stand now."""
 
 
+class Late:
+    """A store whose library is loaded when it is first asked, in a thread: that takes a second, in which the loop turns."""
+
+    def __init__(self, where: str, make: "Callable[[], Store]") -> None:
+        self.where, self._make = where, make
+        self._made: Store | None = None
+        self._making = asyncio.Lock()
+
+    async def made(self) -> "Store":
+        """The store. Raises `DatabaseError`."""
+        async with self._making:
+            if self._made is None:
+                try:
+                    self._made = await asyncio.to_thread(self._make)
+                except (ImportError, ValueError) as error:
+                    raise Refused(f"{self.where}: {error}") from None
+            return self._made
+
+    async def open(self) -> None:
+        """As `Store.open`."""
+        await (await self.made()).open()
+
+    async def write(self, changes: Sequence[Change]) -> None:
+        """As `Store.write`."""
+        await (await self.made()).write(changes)
+
+    async def prune(self) -> None:
+        """As `Store.prune`."""
+        await (await self.made()).prune()
+
+    async def load(self, partition: Partition) -> AsyncIterator[list[Membership]]:
+        """As `Store.load`."""
+        async for page in (await self.made()).load(partition):
+            yield page
+
+    async def close(self) -> None:
+        """As `Store.close`."""
+        if self._made is not None:
+            await self._made.close()
+
+
 class Keeper:
     """Keeps while the context is open."""
 
     def __init__(
-        self, engine: Engine, store: Store, partition: Partition, log: structlog.typing.FilteringBoundLogger
+        self, engine: Engine, store: Late, partition: Partition, log: structlog.typing.FilteringBoundLogger
     ) -> None:
         self.warm_start = "loading"
         """How the load went, in words."""
@@ -116,6 +160,7 @@ class Keeper:
     async def _load(self) -> None:
         began = time.monotonic()
         try:
+            await self._store.made()  # no part of what the database has to answer in
             async with asyncio.timeout(LOAD_S):
                 async for page in self._store.load(self._partition):
                     self._hint(page)
@@ -151,18 +196,24 @@ class Keeper:
             await asyncio.sleep(ASK_S)
 
 
-def opened(kept: Kept) -> Store:
-    """Where a router keeps memberships; loads the driver, which takes a while, and asks nobody yet. Raises `SpecError`."""
+def opened(kept: Kept) -> Late:
+    """Where a router keeps memberships; asks nobody yet. Raises `SpecError`."""
     try:
-        where = location(kept.url)
-        if kept.password_file:
-            where = where.identified(Path(kept.password_file).read_text(encoding="utf-8").strip("\r\n"))
+        password = Path(kept.password_file).read_text(encoding="utf-8").strip("\r\n") if kept.password_file else None
     except (OSError, ValueError) as error:
         raise SpecError(f"database: {error}") from None
-    return Store(where, kept.cluster)
+
+    def make() -> "Store":
+        from control.database.store import Store
+        from control.database.url import location
+
+        where = location(kept.url)
+        return Store(where if password is None else where.identified(password), kept.cluster)
+
+    return Late(kept.url, make)
 
 
-def keeper(spec: Spec, store: Store, engine: object, log: structlog.typing.FilteringBoundLogger) -> Keeper:
+def keeper(spec: Spec, store: Late, engine: object, log: structlog.typing.FilteringBoundLogger) -> Keeper:
     """For the router of this spec."""
     assert spec.database is not None
     count, index = spec.partitions[1], spec.database.partition

@@ -47,6 +47,11 @@ class Location:
         return self.url.password
 
 
+def driver(where: Location) -> str:
+    """The module that speaks to it."""
+    return _DRIVERS[where.kind].partition("+")[2]
+
+
 def location(text: str) -> Location:
     """Read a URL. Raises `ValueError` with what is wrong, in one line, without the password."""
     shown = re.sub(r"(?<=://)([^/@:]*):[^@]*@", r"\1:***@", text)

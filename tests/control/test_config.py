@@ -45,10 +45,10 @@ def test_each_layer_wins_over_the_one_before(tmp_path: Path) -> None:
     assert (config.demo.payload_bytes, origins["demo.payload_bytes"]) == (200, "default")
 
 
-def test_the_registry_that_muster_up_presets_can_be_turned_off(tmp_path: Path) -> None:
-    off = {"MUSTER_REGISTRY__URL": "none"}
-    told = [load(write(tmp_path, ""), environment, profile=UP).config.registry.url for environment in ({}, off)]
-    assert told == ["embedded", ""]
+def test_the_registry_and_the_database_that_muster_up_presets_can_be_turned_off(tmp_path: Path) -> None:
+    off = {"MUSTER_REGISTRY__URL": "none", "MUSTER_DATABASE__URL": "none"}
+    told = [load(write(tmp_path, ""), environment, profile=UP).config for environment in ({}, off)]
+    assert [(each.registry.url, each.database.url) for each in told] == [("embedded", "sqlite"), ("", "")]
 
 
 def test_every_value_has_an_origin(tmp_path: Path) -> None:
@@ -156,10 +156,9 @@ def test_a_registry_that_cannot_be_meant_is_one_line(tmp_path: Path, keys: str, 
 def test_a_database_without_its_extra_is_one_line_that_mends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "control.database.url", raising=False)
-    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
-    line = refusal(tmp_path, '[database]\nurl = "sqlite:///muster.db"\n')
-    assert "database.url: sqlalchemy is not installed; to mend: pip install 'muster-server[database]'" in line
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    line = refusal(tmp_path, '[database]\nurl = "postgresql://me@db/muster"\n')
+    assert "database.url: asyncpg is not installed; to mend: pip install 'muster-server[database]'" in line
 
 
 def test_a_database_that_cannot_be_meant_is_one_line(tmp_path: Path) -> None:

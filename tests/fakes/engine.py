@@ -88,6 +88,18 @@ class FakeEngine:
     def interest(self) -> list[tuple[int, int]]:
         return [(3, 0xFEED)]
 
+    def keep_changes(self, max: int) -> None:
+        """As a router's engine; nothing changes here."""
+
+    def take_changes(self, limit: int) -> tuple[list[tuple[int, int]], list[Any]]:
+        return [], []
+
+    def changes_kept(self) -> tuple[int, int]:
+        return 0, 0
+
+    def hint(self, gateway: int, epoch: int, rooms: list[tuple[int, int, int]]) -> int:
+        return len(rooms)
+
     def addresses(self) -> list[tuple[str, int]]:
         return [each.getsockname()[:2] for each in self.sockets]
 

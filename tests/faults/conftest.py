@@ -15,10 +15,13 @@ Make = Callable[..., Instance]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    """Make an instance with this configuration, by section; it is started by `running()`."""
+    """Make an instance with this configuration, by section; it is started by `running()`.
+
+    Without a database where none is named: its library is a second of each start.
+    """
 
     def made(**sections: dict[str, Any]) -> Instance:
-        return Instance(tmp_path, configuration(**sections))
+        return Instance(tmp_path, configuration(**{"database": {"url": "none"}} | sections))
 
     return made
 

@@ -86,12 +86,9 @@ async def owning(instance: Instance) -> dict[str, float]:
 
 
 async def test_brokers_and_routers_double_under_load_and_lose_no_message(
-    make: Make, registry: str, tmp_path: Path, figures: Callable[..., None]
+    make: Make, registry: str, figures: Callable[..., None]
 ) -> None:
-    instance, ledger = (
-        make(up={"gateways": 2}, database={"url": f"sqlite:///{tmp_path}/kept.db"}),
-        Ledger(ROOMS, rate=RATE),
-    )
+    instance, ledger = make(up={"gateways": 2}, database={}), Ledger(ROOMS, rate=RATE)
     with instance.running("--registry", registry):
         pids = instance.pids()
         async with under_load(instance, ledger):
@@ -107,6 +104,9 @@ async def test_brokers_and_routers_double_under_load_and_lose_no_message(
             await came(ledger)
             await until(instance.interest_agrees, PATIENT_S)
             assert pids.items() <= instance.pids().items(), "nobody had to start again"
+            kept = [instance.status(name)["database"] for name in instance.names("router")]
+            assert [each["url"] for each in kept] == [f"sqlite:///{instance.folder.memberships}"] * 2
+            await until(lambda: instance.metrics("router-1")["database_written"], PATIENT_S)
         for killed_one in ("broker-3", "broker"):  # they come back into partitions that the configuration does not know
             await instance.back(killed_one, instance.kill(killed_one))
         await until(lambda: everybody_runs(instance), PATIENT_S)

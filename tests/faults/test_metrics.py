@@ -20,8 +20,8 @@ def test_what_operators_are_told_to_watch_exists() -> None:
 
 
 def test_every_metric_of_every_role_is_in_the_documents_and_no_other(make: Make) -> None:
-    instance = make()
-    with instance.running("--database", f"sqlite:///{instance.folder.path}.db"):
+    instance = make(database={})
+    with instance.running():
         pages = {role: instance.get(role, "/metrics") for role in ROLES}
         nodes = {role: instance.process(role).node for role in ROLES}
     for role, page in pages.items():
