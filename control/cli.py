@@ -50,6 +50,12 @@ app.add_typer(config_app, name="config")
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="The TOML file [$MUSTER_CONFIG, ./muster.toml, …].")
 ]
+Elsewhere = Annotated[
+    str | None,
+    typer.Option(
+        "--registry", metavar="URL", help="Of the nodes of muster serve that register there, wherever they are."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 Chance = Annotated[str | None, typer.Option(metavar="CHANCE", help="Inject on every link: 0.02 or 2%.")]
 Ms = Annotated[int | None, typer.Option(min=0, help="Inject on every link, in ms.")]
@@ -203,11 +209,12 @@ def members(
 
 
 @app.command(epilog="Example: muster status --json")
-def status(json: Json = False, config: ConfigFile = None) -> int:
-    """Show the running instance and its roles; exit code 1 if one does not serve."""
+def status(json: Json = False, registry: Elsewhere = None, config: ConfigFile = None) -> int:
+    """Show the nodes of the instance that runs here, or of a registry; exit code 1 if one does not serve."""
+    from control.commands.found import Where
     from control.commands.status import show
 
-    return show(config, json)
+    return show(Where(config, registry), json)
 
 
 @app.command(epilog="Example: muster links --check")
@@ -218,15 +225,17 @@ def links(
         bool,
         typer.Option("--check", help="Exit code 1 if one is beyond a limit of [links], `failures` times in a row."),
     ] = False,
+    registry: Elsewhere = None,
     config: ConfigFile = None,
 ) -> int:
     """Show every link between nodes, worst first: round trip, loss, availability, and what is beyond the limits."""
     from control.commands import common
+    from control.commands.found import Where
     from control.commands.links import show
 
     if watch and check:
         raise UserError("--check: not with --watch", USAGE)
-    return common.run(show(config, as_json=json, watch=watch, check=check))
+    return common.run(show(Where(config, registry), as_json=json, watch=watch, check=check))
 
 
 @app.command(epilog="Example: muster trace sports:final")
@@ -266,35 +275,43 @@ def rooms_ls(
     offset: Annotated[int, typer.Option(min=0, max=(1 << 32) - 1, help="Rooms to pass over.")] = 0,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Rooms to show.")] = 100,
     json: Json = False,
+    registry: Elsewhere = None,
     config: ConfigFile = None,
 ) -> int:
     """List rooms."""
+    from control.commands.found import Where
     from control.commands.rooms import ls
 
-    return ls(config, offset, limit, json)
+    return ls(Where(config, registry), offset, limit, json)
 
 
 @rooms_app.command("show", epilog="Example: muster rooms show sports:final --json")
 def rooms_show(
-    room: Annotated[str, typer.Argument(metavar="ROOM")], json: Json = False, config: ConfigFile = None
+    room: Annotated[str, typer.Argument(metavar="ROOM")],
+    json: Json = False,
+    registry: Elsewhere = None,
+    config: ConfigFile = None,
 ) -> int:
     """Show what each role knows of one room."""
+    from control.commands.found import Where
     from control.commands.rooms import show
 
-    return show(config, room, json)
+    return show(Where(config, registry), room, json)
 
 
 @cluster_app.command("show", epilog="Example: muster cluster show --watch")
 def cluster_show(
     json: Json = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show it anew every second, until Ctrl-C.")] = False,
+    registry: Elsewhere = None,
     config: ConfigFile = None,
 ) -> int:
     """Show every node by layer and partition: state, epoch, rooms, members, traffic, and what growth is due."""
     from control.commands import common
     from control.commands.cluster import show
+    from control.commands.found import Where
 
-    return common.run(show(config, json, watch))
+    return common.run(show(Where(config, registry), json, watch))
 
 
 @replica_app.command("add", epilog="Example: muster cluster replica add broker 1")
@@ -376,13 +393,15 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="One sample, of a second, and no more.")] = False,
     for_: Annotated[float | None, typer.Option("--for", min=0.1, metavar="SECONDS", help="End by itself.")] = None,
     json: Annotated[bool, typer.Option("--json", help="JSON on stdout: one sample; with --for a line each.")] = False,
+    registry: Elsewhere = None,
     config: ConfigFile = None,
 ) -> int:
     """Watch every node: CPU, memory, rooms, members, messages, repairs, drops, lateness. Ends with q or Ctrl-C."""
     from control.commands import common
+    from control.commands.found import Where
     from control.commands.top import show
 
-    return common.run(show(config, sort, once=once, seconds=for_, as_json=json))
+    return common.run(show(Where(config, registry), sort, once=once, seconds=for_, as_json=json))
 
 
 @config_app.command("check", epilog="Example: muster config check --config muster.toml")

@@ -47,10 +47,15 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     admin: tuple[str, int]
     waits: str | UnsetType = UNSET
     """For what, while it cannot begin."""
+    registered: str | UnsetType = UNSET
+    """Its state in the registry, where it was found there."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """What `instance.json` says. `pid` and `started` (clock ticks since boot) tell whether it is stale."""
+    """What `instance.json` says. `pid` and `started` (clock ticks since boot) tell whether it is stale.
+
+    `pid` is 0 where nodes run by themselves.
+    """
 
     format: int = FORMAT
     name: str

@@ -7,13 +7,13 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from rich.table import Table
 
 from control.commands import common
+from control.commands.found import Where, found
 from control.commands.readings import CPU, Reading, Readings, follow, name_silent
 from control.instance import Process
 from control.layout import PARTITIONS_MAX
@@ -66,19 +66,20 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """For how long it is at its step, by the node that has known so for longest."""
 
 
-async def show(config_file: Path | None, as_json: bool, watch: bool) -> int:
+async def show(where: Where, as_json: bool, watch: bool) -> int:
     """Print the cluster once, or every second until a signal."""
-    async for record, before, now in follow(config_file):
-        _print(arranged(record.processes, before, now), as_json, watch)
-        code = name_silent(now)
-        if not watch:
-            return code
+    async with found(where) as nodes:
+        async for record, before, now in follow(nodes):
+            _print(arranged(record.processes, before, now), as_json, watch)
+            code = name_silent(now)
+            if not watch:
+                return code
     return 0
 
 
 def arranged(processes: Sequence[Process], before: Readings, now: Readings) -> list[Layer]:
     """The layers, each with its nodes by partition."""
-    found: list[Layer] = []
+    layers: list[Layer] = []
     known = _registry(now)
     states: Mapping[str, str] | None = None if known is None else known["nodes"]
     counts = {} if known is None else msgspec.convert(known.get("partitions", {}), dict[str, Count])
@@ -86,13 +87,13 @@ def arranged(processes: Sequence[Process], before: Readings, now: Readings) -> l
         mine = sorted((each for each in processes if each.role == role), key=lambda each: (each.partition, each.node))
         nodes = [_load(process, before.get(process.node), now[process.node], states) for process in mine]
         name = layer(role) if role in {"broker", "router"} else role
-        count = counts.get(name) or Count(1 + max(node.partition for node in nodes))
+        count = counts.get(name) or Count(1 + max((node.partition for node in nodes), default=0))
         lines = due(name, count.partitions, nodes)
         made = Layer(layer=name, partitions=count.partitions, nodes=nodes, due=lines)
         if count.growth:
             made = msgspec.structs.replace(made, growth=count.growth, step_s=_at_step(now, name))
-        found.append(made)
-    return found
+        layers.append(made)
+    return layers
 
 
 def _at_step(now: Readings, name: str) -> float:
@@ -120,12 +121,14 @@ def _load(process: Process, before: Reading | None, now: Reading, states: Mappin
         members=now.count("muster_members"),
         per_s=now.rate(before, TRAFFIC[process.role]),
         cpu=now.rate(before, CPU),
-        registered=msgspec.UNSET if states is None else states.get(str(process.node), "absent"),
+        registered=process.registered or (msgspec.UNSET if states is None else states.get(str(process.node), "absent")),
     )
 
 
 def due(name: str, partitions: int, nodes: Sequence[Load]) -> list[str]:
     """What should grow: partitions for memberships, replicas for messages; of gateways and proxies, their number."""
+    if not nodes:
+        return [f"{name}: there is none: the first one"]
     lines: list[str] = []
     fullest = max(nodes, key=lambda node: node.memberships or 0)
     share = (fullest.memberships or 0) / MEMBERSHIPS_MAX

@@ -2,9 +2,12 @@
 
 import asyncio
 import contextlib
+import functools
 import http.client
+import ipaddress
 import json
 import signal
+import socket
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
@@ -29,7 +32,7 @@ def place(config_file: Path | None) -> Folder:
 
 
 def running(config_file: Path | None) -> Record:
-    """The running instance. Raises `NotRunning`."""
+    """The `muster up` that runs here. Raises `NotRunning`."""
     return instance.find(place(config_file))
 
 
@@ -47,6 +50,8 @@ def get(process: Process, path: str, timeout_s: float = HTTP_S) -> tuple[int, An
 def fetch(process: Process, path: str, timeout_s: float = HTTP_S) -> tuple[int, bytes]:
     """Ask one node's admin port. Raises `UserError` when it does not answer."""
     host, port = process.admin
+    if apart := _apart(process):
+        raise UserError(f"{process.name} {apart}", TRY_LATER)
     connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
     try:
         connection.request("GET", path)
@@ -57,6 +62,28 @@ def fetch(process: Process, path: str, timeout_s: float = HTTP_S) -> tuple[int, 
         raise UserError(f"{process.name} does not answer on {where}: {error}; try again", TRY_LATER) from None
     finally:
         connection.close()
+
+
+def _apart(process: Process) -> str:
+    """Why a node of another host cannot be asked from here; empty where it can be tried."""
+    host = process.admin[0]
+    if not host:
+        return "has not registered where operators ask it"
+    if not ipaddress.ip_address(host).is_loopback or _is_of_this_machine(process.link[0]):
+        return ""
+    where = config.address_text(*process.admin)
+    return f"is asked on its own host alone, {process.link[0]}, at {where}; serve.admin there opens it to others"
+
+
+@functools.cache
+def _is_of_this_machine(host: str) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError:
+            return False
+    return True
 
 
 class Asking:

@@ -5,30 +5,23 @@ Nodes of an instance of `muster up` are started by its supervisor, those of `mus
 
 import asyncio
 import contextlib
-import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 import msgspec
-import structlog
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from control import config, instance, requests
-from control.enrolment import tree
-from control.errors import TRY_LATER, UNAVAILABLE, NotRunning, UserError
+from control.commands.found import reading, registration
+from control.errors import TRY_LATER, NotRunning, UserError
 from control.growth import Coordinator, Hosts, Report
-from control.registry import Directory
 from control.registry.places import layer
-from control.registry.tree import Tree
 from control.requests import Counted, Layered, Look, Provide, Withdraw
-from control.specs import absolute
-from plane.spec import Registration, SpecError
+from plane.spec import Registration
 
-REGISTRY_S: Final = 10.0
-"""So long the registry has to answer at the beginning."""
 LOOK_S: Final = 0.2
 NAMED_MAX: Final = 3
 """So many of those who are waited for are named."""
@@ -127,25 +120,9 @@ async def _coordinator(
 ) -> AsyncIterator[tuple[Coordinator, Supervised | Elsewhere]]:
     """With the registry of the instance that runs here, or of the configuration. A signal ends the block."""
     where, hosts = _found(config_file, role)
-    opened = _tree(where)
-    log = structlog.wrap_logger(
-        structlog.PrintLogger(sys.stderr), wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR)
-    )
     with contextlib.suppress(asyncio.CancelledError):
-        async with Directory(opened, log) as directory:
-            try:
-                async with asyncio.timeout(REGISTRY_S):
-                    await directory.known()
-            except TimeoutError:
-                raise UserError(f"the registry {where.url} does not answer", UNAVAILABLE) from None
+        async with reading(where) as (opened, directory):
             yield Coordinator(opened, directory, role, hosts, grace_s=grace_s, patience_s=wait_s), hosts
-
-
-def _tree(where: Registration) -> Tree:
-    try:
-        return tree(where)
-    except SpecError as error:
-        raise UserError(str(error)) from None
 
 
 def _found(config_file: Path | None, role: Layered) -> tuple[Registration, Supervised | Elsewhere]:
@@ -160,18 +137,7 @@ def _found(config_file: Path | None, role: Layered) -> tuple[Registration, Super
         url, hosts = registry.url, Elsewhere()
     if not url:
         raise UserError("without a registry partitions cannot grow: muster up --registry embedded")
-    return Registration(
-        url=url,
-        folder=str(place.path),
-        name="",
-        partition=0,
-        client=None,
-        public_key="",
-        session_ms=registry.session_ms,
-        auth=registry.auth,
-        user=registry.user,
-        password_file=absolute(registry.password_file),
-    ), hosts
+    return registration(settings, url), hosts
 
 
 @contextlib.contextmanager

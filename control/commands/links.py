@@ -7,14 +7,14 @@ say of their links to it is shown.
 import asyncio
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 import msgspec
 from rich.table import Table
 
-from control import config, instance, options
+from control import options
 from control.commands import common
+from control.commands.found import Where, found
 from control.commands.readings import Readings, name_silent, read_all
 from control.errors import FAILURE
 from control.instance import Process
@@ -46,23 +46,23 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
         return (not self.up, len(self.beyond), self.loss or 0.0, -self.availability, self.rtt_ms or 0.0)
 
 
-async def show(config_file: Path | None, *, as_json: bool, watch: bool, check: bool) -> int:
+async def show(where: Where, *, as_json: bool, watch: bool, check: bool) -> int:
     """Print the links once, or every second until a signal. With `check` 1 where one is beyond a limit time and again."""
-    loaded = config.load(config_file).config
-    limits, readings = loaded.links, 0
+    limits, readings = where.config().links, 0
     always: set[tuple[str, str]] = set()
-    while True:
-        record = instance.find(instance.folder(loaded))
-        now = await asyncio.to_thread(read_all, record.processes)
-        lines, readings = seen(record.processes, now, limits), readings + 1
-        beyond = {(line.sender, line.receiver) for line in lines if line.beyond}
-        always = beyond if readings == 1 else always & beyond
-        if watch or not (check and always and readings < limits.failures):
-            _print(lines, as_json, watch)
-            code = name_silent(now)
-            if not watch:
-                return FAILURE if check and always else code
-        await asyncio.sleep(EVERY_S)
+    async with found(where) as nodes:
+        while True:
+            record = await nodes.record()
+            now = await asyncio.to_thread(read_all, record.processes)
+            lines, readings = seen(record.processes, now, limits), readings + 1
+            beyond = {(line.sender, line.receiver) for line in lines if line.beyond}
+            always = beyond if readings == 1 else always & beyond
+            if watch or not (check and always and readings < limits.failures):
+                _print(lines, as_json, watch)
+                code = name_silent(now)
+                if not watch:
+                    return FAILURE if check and always else code
+            await asyncio.sleep(EVERY_S)
 
 
 def seen(processes: Sequence[Process], now: Readings, limits: options.Links) -> list[Line]:

@@ -10,12 +10,12 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from control.commands import common
+from control.commands.found import Nodes
 from control.errors import TRY_LATER, UserError
 from control.instance import Process, Record
 
@@ -64,11 +64,11 @@ Readings = Mapping[int, Reading]
 """By node."""
 
 
-async def follow(config_file: Path | None) -> AsyncIterator[tuple[Record, Readings, Readings]]:
-    """The instance, and what its nodes said at the last two readings, every second. Raises `UserError`."""
+async def follow(nodes: Nodes) -> AsyncIterator[tuple[Record, Readings, Readings]]:
+    """The nodes, and what they said at the last two readings, every second. Raises `UserError`."""
     before: Readings = {}
     while True:
-        record = common.running(config_file)
+        record = await nodes.record()
         now = await asyncio.to_thread(read_all, record.processes)
         if before:
             yield record, before, now

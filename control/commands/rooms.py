@@ -7,7 +7,6 @@ import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count, groupby, islice
 from operator import itemgetter
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -15,6 +14,7 @@ from rich.table import Table
 
 from control import sdk
 from control.commands import common
+from control.commands.found import Where, once
 from control.errors import UserError
 from control.instance import Process
 
@@ -24,9 +24,9 @@ PAGE: Final = 1_000
 Entry = dict[str, Any]
 
 
-def ls(config_file: Path | None, offset: int, limit: int, as_json: bool) -> int:
+def ls(where: Where, offset: int, limit: int, as_json: bool) -> int:
     """Print a page of the rooms of all gateways, by name."""
-    record, asking = common.running(config_file), common.Asking()
+    record, asking = once(where), common.Asking()
     names = {process.node: process.name for process in record.processes}
     gateways = [process for process in record.processes if process.role == "gateway"]
     passed = offset if len(gateways) == 1 else 0  # what several pass over must be counted here
@@ -65,10 +65,10 @@ def merged(entries: Sequence[Entry]) -> Entry:
     return {**newest, **sums, "in_force": all(entry["in_force"] for entry in entries), "gateways": gateways}
 
 
-def show(config_file: Path | None, name: str, as_json: bool) -> int:
+def show(where: Where, name: str, as_json: bool) -> int:
     """Print what each node says of one room."""
     sdk.check_name(name)
-    record, asking = common.running(config_file), common.Asking()
+    record, asking = once(where), common.Asking()
     asked = {process.name: asking.get(process, f"/api/v1/rooms/{quote(name, safe='')}") for process in record.processes}
     answers = {node: answer for node, answer in asked.items() if answer is not None}
     code = asking.code()

@@ -1,27 +1,30 @@
 """`muster status`: the instance and each of its nodes."""
 
-from pathlib import Path
+import sys
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from control.commands import common
+from control.commands.found import Where, once
 from control.commands.readings import silent
 from control.config import address_text
 from control.errors import UserError
 
 
-def show(config_file: Path | None, as_json: bool) -> int:
+def show(where: Where, as_json: bool) -> int:
     """Print what every node says; exit code 1 when one does not serve."""
-    record = common.running(config_file)
+    record = once(where)
     roles: list[dict[str, Any]] = []
     for process in record.processes:
         try:
             _, answer = common.get(process, "/api/v1/status")
         except UserError as error:
             answer = {"role": process.role, "node": process.node, "state": silent(process), "error": str(error)}
-        known = {"name": process.name, "partition": process.partition, "restarts": process.restarts}
+            print(f"muster: {error}", file=sys.stderr)
+        known: dict[str, Any] = {"name": process.name, "partition": process.partition}
+        known |= {"restarts": process.restarts} if record.pid else {"registered": process.registered}
         roles.append({**answer, **known, "admin": f"http://{address_text(*process.admin)}"})
     healthy = all(role["state"] == "ready" for role in roles)
     if as_json:
@@ -30,7 +33,8 @@ def show(config_file: Path | None, as_json: bool) -> int:
         common.print_json({**about, **registry, "roles": roles})
         return 0 if healthy else 1
     console = common.out()
-    console.print(Text.assemble((record.name, "bold"), f" {record.version}, process {record.pid}"))
+    by = f"process {record.pid}" if record.pid else f"{common.counted(len(roles), 'node')} of muster serve"
+    console.print(Text.assemble((record.name, "bold"), f" {record.version}, {by}"))
     if record.faults:
         console.print(Text.assemble(("FAULTS ARE INJECTED ON PURPOSE", "bold red"), ", as the configuration says"))
     if record.registry:
@@ -39,7 +43,8 @@ def show(config_file: Path | None, as_json: bool) -> int:
         if database := role.get("database"):
             console.print(f"database {database['url']}, {role['name']}: {_kept(database)}", soft_wrap=True)
     table = Table(box=None, pad_edge=False)
-    for column in ("name", "partition", "node", "state", "restarts", "epoch", "pid", "address", "admin"):
+    more = "restarts" if record.pid else "registered"
+    for column in ("name", "partition", "node", "state", more, "epoch", "pid", "address", "admin"):
         table.add_column(column)
     for role in roles:
         addresses = ", ".join(address_text(*each) for each in role.get("addresses", []))
@@ -48,7 +53,7 @@ def show(config_file: Path | None, as_json: bool) -> int:
             role["partition"] if role["role"] in {"broker", "router"} else "",
             role["node"],
             role["state"],
-            role["restarts"],
+            role[more],
             role.get("epoch", ""),
             role.get("pid", ""),
         )

@@ -11,7 +11,6 @@ import termios
 import time
 import tty
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -22,6 +21,7 @@ from rich.text import Text
 
 from control.commands import common
 from control.commands.choices import Column
+from control.commands.found import Where, found
 from control.commands.readings import CPU, NO_ANSWER, RSS, Reading, Readings, follow, name_silent
 from control.instance import Process
 
@@ -96,7 +96,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     nodes: list[Row]
 
 
-async def show(config_file: Path | None, sort: Column, *, once: bool, seconds: float | None, as_json: bool) -> int:
+async def show(where: Where, sort: Column, *, once: bool, seconds: float | None, as_json: bool) -> int:
     """Show samples until `seconds` are over, a signal or `q`; with `once`, or as JSON without `seconds`, a single one."""
     single = once or (as_json and seconds is None)
     live = not single and not as_json and sys.stdout.isatty()
@@ -104,8 +104,8 @@ async def show(config_file: Path | None, sort: Column, *, once: bool, seconds: f
     code = 0
     with Screen(sort) if live else contextlib.nullcontext() as screen:
         try:
-            async with asyncio.timeout_at(deadline):
-                async for record, before, now in follow(config_file):
+            async with asyncio.timeout_at(deadline), found(where) as nodes:
+                async for record, before, now in follow(nodes):
                     sample = taken(record.name, record.processes, before, now)
                     if screen is not None:
                         screen.draw(sample)

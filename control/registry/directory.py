@@ -162,6 +162,14 @@ class Directory:
         await self._read.wait()
         return self.snapshot
 
+    async def names(self) -> dict[int, str]:
+        """The stable names of all that ever took a number, by it. Raises `TreeError`."""
+        found: dict[int, str] = {}
+        for name, entry in (await self._tree.children(f"{self._root}/ids")).items():
+            with contextlib.suppress(Wrong):
+                found[read_identity(entry.data).node] = name
+        return found
+
     async def again(self) -> Snapshot:
         """Wait for a map that was read after this."""
         self._hurry()

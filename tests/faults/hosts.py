@@ -149,6 +149,21 @@ class Hosts:
         """The same, while the loop of the test turns."""
         return await asyncio.to_thread(self.run, role, *words, **environment)
 
+    async def asked(self, *words: str) -> tuple[int, str, str]:
+        """A command on a host that has the file: its exit code, and what it said on stdout and stderr."""
+        process = await asyncio.create_subprocess_exec(
+            *MUSTER,
+            *words,
+            "--config",
+            str(self.config),
+            cwd=ROOT,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        out, err = await process.communicate()
+        return process.returncode or 0, out.decode(), err.decode()
+
     async def serve(self, *nodes: Node) -> None:
         """Wait until these serve."""
         await until(lambda: all(node.serves() for node in nodes), READY_S)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import signal
 import socket
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import structlog
 
+import muster
 from control.config import address_text
 from control.ports import Ports
 from control.registry.server import RegistryServer
@@ -170,6 +172,57 @@ async def test_a_name_is_held_by_one_process(hosts: Hosts) -> None:
     code, said = await hosts.said("router", "--name", "router")
     assert (code, said.count("\n")) == (1, 1)
     assert said.startswith(f"muster: router runs already: {hosts.path / 'nodes' / 'router'} is held")
+
+
+# --- what operators ask ----------------------------------------------------------------------------------------------
+
+
+async def test_commands_find_the_nodes_by_the_registry_and_ask_each(hosts: Hosts) -> None:
+    names = ("broker-a", "router", "gateway", "proxy")
+    nodes = [hosts.start(name, name.partition("-")[0]) for name in names]
+    await hosts.serve(*nodes)
+    await until(lambda: all(sorted(states(node).values()) == ["running"] * 4 for node in nodes), PATIENT_S)
+    async with muster.connect(hosts.address()) as client, client.join("sports:final"):
+        code, said, _ = await hosts.asked("rooms", "ls", "--json")
+        rooms = [(room["name"], room["gateways"]) for room in json.loads(said)]
+        assert (code, rooms) == (0, [("sports:final", ["gateway"])])
+        code, said, _ = await hosts.asked("rooms", "show", "sports:final", "--json")
+        assert (code, json.loads(said)["gateway"]["members"]) == (0, 1)
+    code, said, _ = await hosts.asked("status", "--json", "--registry", "embedded")
+    told = json.loads(said)
+    assert (code, told["registry"]) == (0, "embedded")
+    assert {(each["name"], each["state"], each["registered"]) for each in told["roles"]} == {
+        (name, "ready", "running") for name in names
+    }
+    assert {each["pid"] for each in told["roles"]} == {node.process.pid for node in nodes}
+    code, said, _ = await hosts.asked("top", "--json")
+    assert (code, json.loads(said)["total"]["ready"]) == (0, 4)
+    code, said, _ = await hosts.asked("links", "--json")
+    ends = {(line["sender"], line["receiver"]) for line in json.loads(said)["links"] if line["up"]}
+    assert {("proxy", "broker-a"), ("broker-a", "gateway"), ("gateway", "router")} <= ends
+
+
+async def test_a_node_that_stands_still_and_a_role_that_is_missing_are_said(hosts: Hosts) -> None:
+    nodes = [hosts.start(role, role) for role in ("broker", "router", "gateway")]
+    await hosts.serve(*nodes)
+    await until(lambda: sorted(states(nodes[0]).values()) == ["running"] * 3, PATIENT_S)
+    nodes[2].process.send_signal(signal.SIGSTOP)
+    code, said, errors = await hosts.asked("cluster", "show", "--json")
+    layers = json.loads(said)["layers"]
+    assert [(node["name"], node["state"], node["registered"]) for each in layers for node in each["nodes"]] == [
+        ("broker", "ready", "running"),
+        ("router", "ready", "running"),
+        ("gateway", "no answer", "running"),
+    ]
+    assert layers[3]["due"] == ["proxy: there is none: the first one"]
+    assert (code, errors.count("\n")) == (75, 1)
+    assert errors.startswith("muster: gateway does not answer on 127.0.0.1:")
+
+
+@pytest.mark.parametrize("words", [("status",), ("links",), ("rooms", "ls"), ("top", "--once"), ("cluster", "show")])
+async def test_a_registry_that_has_nobody_is_one_line(hosts: Hosts, words: tuple[str, ...]) -> None:
+    said = await hosts.asked(*words)
+    assert said == (69, "", "muster: no instance runs here, and the registry embedded has no node\n")
 
 
 # --- SIGHUP ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,175 @@
+"""The nodes that a command asks: those of the `muster up` that runs here, or all that a registry has.
+
+What a registry knows of a node is where it is and how far; the rest the node says itself, at its admin address.
+"""
+
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+import structlog
+
+from control import config, instance
+from control.enrolment import tree
+from control.errors import UNAVAILABLE, NotRunning, UserError
+from control.instance import Endpoint, Folder, Process, Record
+from control.options import Config
+from control.registry import Directory
+from control.registry import Node as Registered
+from control.registry.tree import Tree
+from control.specs import absolute
+from plane.spec import Registration, SpecError
+
+REGISTRY_S: Final = 10.0
+"""So long the registry has to answer at the beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """What a command was told: a file, and a registry whose nodes are meant in any case."""
+
+    file: Path | None = None
+    registry: str | None = None
+
+    def config(self) -> Config:
+        """The configuration with both."""
+        flags = {} if self.registry is None else {"registry.url": (self.registry, "--registry")}
+        return config.load(self.file, flags=flags).config
+
+
+class Nodes(Protocol):
+    """Who is there, asked again and again."""
+
+    async def record(self) -> Record:
+        """As it is now. Raises `UserError`."""
+
+
+class Here:
+    """The instance of a folder."""
+
+    def __init__(self, place: Folder) -> None:
+        self._place = place
+
+    async def record(self) -> Record:
+        """What its supervisor writes."""
+        return instance.find(self._place)
+
+
+class Elsewhere:
+    """Nodes of `muster serve`, by what they registered."""
+
+    def __init__(self, settings: Config, directory: Directory) -> None:
+        self._settings, self._directory = settings, directory
+        self._names: Mapping[int, str] = {}
+
+    async def record(self) -> Record:
+        """As the map is now."""
+        nodes = self._directory.snapshot.nodes
+        url = self._settings.registry.url
+        if not nodes:
+            raise NotRunning(f"no instance runs here, and the registry {url} has no node")
+        if any(node.node not in self._names for node in nodes):
+            self._names = await self._directory.names()
+        return Record(
+            name=self._settings.instance.name,
+            version=", ".join(sorted({node.version for node in nodes})),
+            pid=0,
+            started=0,
+            token_file=absolute(self._settings.cluster.token_file),
+            gateways=[_endpoint(node) for node in nodes if node.role == "gateway"],
+            proxies=[_endpoint(node) for node in nodes if node.role == "proxy"],
+            processes=[self._process(node) for node in nodes],
+            faults=False,
+            registry=url,
+        )
+
+    def _process(self, node: Registered) -> Process:
+        return Process(
+            name=self._names.get(node.node, f"{node.role}-{node.node}"),
+            role=node.role,
+            node=node.node,
+            partition=node.partition,
+            pid=0,
+            epoch=node.epoch,
+            restarts=0,
+            ready=node.state == "running",
+            link=(node.host, node.link_port),
+            admin=node.admin or ("", 0),
+            registered=node.state,
+        )
+
+
+def _endpoint(node: Registered) -> Endpoint:
+    host, port = node.client or ("", 0)
+    return Endpoint(node=node.node, host=host, port=port, public_key=node.public_key)
+
+
+@contextlib.asynccontextmanager
+async def found(where: Where) -> AsyncIterator[Nodes]:
+    """The instance that runs here; where none does, or a registry was named, the nodes of that. Raises `UserError`."""
+    settings = where.config()
+    place = instance.folder(settings)
+    if where.registry is None:
+        try:
+            instance.find(place)
+        except NotRunning:
+            if not settings.registry.url:
+                raise
+        else:
+            yield Here(place)
+            return
+    if not settings.registry.url:
+        raise NotRunning("--registry none: it is by a registry that nodes of muster serve are found")
+    async with reading(registration(settings, settings.registry.url)) as (_, directory):
+        yield Elsewhere(settings, directory)
+
+
+def once(where: Where) -> Record:
+    """Look a single time."""
+
+    async def look() -> Record:
+        async with found(where) as nodes:
+            return await nodes.record()
+
+    return asyncio.run(look())
+
+
+def registration(settings: Config, url: str) -> Registration:
+    """How a command reaches a registry, as nobody in it."""
+    registry = settings.registry
+    return Registration(
+        url=url,
+        folder=str(instance.folder(settings).path),
+        name="",
+        partition=0,
+        client=None,
+        public_key="",
+        session_ms=registry.session_ms,
+        auth=registry.auth,
+        user=registry.user,
+        password_file=absolute(registry.password_file),
+    )
+
+
+@contextlib.asynccontextmanager
+async def reading(where: Registration) -> AsyncIterator[tuple[Tree, Directory]]:
+    """A registry that is read by nobody in it. Raises `UserError` where it does not answer."""
+    try:
+        opened = tree(where)
+    except SpecError as error:
+        raise UserError(str(error)) from None
+    log = structlog.wrap_logger(
+        structlog.PrintLogger(sys.stderr), wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR)
+    )
+    async with Directory(opened, log) as directory:
+        try:
+            async with asyncio.timeout(REGISTRY_S):
+                await directory.known()
+        except TimeoutError:
+            raise UserError(f"the registry {where.url} does not answer", UNAVAILABLE) from None
+        yield opened, directory
