@@ -21,8 +21,12 @@ pub const GRACE: Micros = 250_000;
 pub const LOOK_EVERY: Micros = 50_000;
 /// What became of a command is remembered so long after its end, for who asks again and for copies that come late.
 pub const REMEMBER: Micros = 10_000_000;
-/// Commands that a server knows at once: with their bytes 64 MiB, and a minute of 1,000 a second.
+/// Commands at once of which a server keeps the bytes: 64 MiB with them, and a minute of 1,000 a second.
 pub const COMMANDS_MAX: usize = 1 << 16;
+/// The same with those that it only remembers, some 250 B each, so 64 MiB more: 15 s of 17,000 a second that are done at once.
+pub const KNOWN_MAX: usize = 1 << 18;
+/// How often what is remembered is looked at, which goes over all of it.
+pub const FORGET_EVERY: Micros = 1_000_000;
 /// Users that one answer names: 800 bytes, so that they fit into a record with the rest of it.
 pub const USERS_MAX: usize = 100;
 

@@ -3,10 +3,11 @@
 //! A command is known by who sent it, so another copy only asks again. Every gateway that wants the room is told, in each of its
 //! lives, until all have answered or time is over. A broker knows gateways and no members: these are counted by them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::Broker;
-use crate::command::{left_ms, until, Ask, CommandId, Outcome, Page, COMMANDS_MAX, GRACE, LOOK_EVERY, REMEMBER};
+use crate::command::{left_ms, until, Ask, CommandId, Outcome, Page};
+use crate::command::{COMMANDS_MAX, FORGET_EVERY, GRACE, KNOWN_MAX, LOOK_EVERY, REMEMBER};
 use crate::hash::KeyedState;
 use crate::machine::{soonest, Micros};
 use crate::wire::record::Record;
@@ -71,19 +72,28 @@ pub(super) struct Asked<'a> {
 /// All commands that are not done, or have been done lately.
 pub(super) struct Commands {
     known: HashMap<CommandId, Command, KeyedState>,
+    /// Those that are not done, in an order of their own, not that of a table.
+    open: BTreeSet<CommandId>,
     look_at: Option<Micros>,
+    forget_at: Micros,
 }
 
 impl Commands {
     pub(super) fn new(hash: KeyedState) -> Self {
         Commands {
             known: HashMap::with_hasher(hash),
+            open: BTreeSet::new(),
             look_at: None,
+            forget_at: 0,
         }
     }
 
     pub(super) fn deadline(&self) -> Option<Micros> {
         self.look_at
+    }
+
+    fn are_full(&self) -> bool {
+        self.open.len() >= COMMANDS_MAX || self.known.len() >= KNOWN_MAX
     }
 }
 
@@ -97,7 +107,7 @@ impl Broker {
         }
         let refused = match self.running && self.may_own(asked.room) {
             false => Some(Code::NotReady),
-            true if self.commands.known.len() >= COMMANDS_MAX => Some(Code::Busy),
+            true if self.commands.are_full() => Some(Code::Busy),
             true => None,
         };
         if let Some(code) = refused {
@@ -118,6 +128,7 @@ impl Broker {
             page: None,
         };
         self.commands.known.insert(id, command);
+        self.commands.open.insert(id);
         self.look_after_command(now, id);
         soonest(&mut self.commands.look_at, Some(now + LOOK_EVERY));
     }
@@ -212,6 +223,7 @@ impl Broker {
             (command.outcome, command.page) = (outcome, command.merged());
             command.ask = Ask::default();
             command.gateways = BTreeMap::new();
+            self.commands.open.remove(&id);
         } else {
             self.counters.commands_sent += slots.len() as u64;
             slots.into_iter().for_each(|slot| {
@@ -259,18 +271,13 @@ impl Broker {
         if self.commands.look_at.is_none_or(|at| now < at) {
             return;
         }
-        self.commands
-            .known
-            .retain(|_, command| command.outcome.is_none() || now < command.until + REMEMBER);
-        let open = self
-            .commands
-            .known
-            .iter()
-            .filter(|(_, command)| command.outcome.is_none());
-        let mut open: Vec<CommandId> = open.map(|(id, _)| *id).collect();
-        // In an order of their own, not that of a table.
-        open.sort_unstable();
-        let again = if open.is_empty() { REMEMBER } else { LOOK_EVERY };
+        if now >= self.commands.forget_at {
+            let remembered = |command: &Command| command.outcome.is_none() || now < command.until + REMEMBER;
+            self.commands.known.retain(|_, command| remembered(command));
+            self.commands.forget_at = now + FORGET_EVERY;
+        }
+        let open: Vec<CommandId> = self.commands.open.iter().copied().collect();
+        let again = if open.is_empty() { FORGET_EVERY } else { LOOK_EVERY };
         open.into_iter().for_each(|id| self.look_after_command(now, id));
         self.commands.look_at = (!self.commands.known.is_empty()).then_some(now + again);
     }

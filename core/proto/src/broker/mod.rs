@@ -927,6 +927,7 @@ impl Machine for Broker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::{Ask, CommandId};
 
     struct Zeros;
 
@@ -1049,5 +1050,26 @@ mod tests {
         assert_eq!(broker.open_room(0, 11, 11), Err(Code::Busy));
         assert_eq!(broker.open_room(0, 10, 11), Err(Code::NameCollision));
         assert_eq!(broker.open_room(0, 10, 10), Ok(0));
+    }
+
+    /// Nobody wants any room here, so each is answered at once.
+    #[test]
+    fn a_hundred_thousand_commands_of_five_thousand_users_at_one_a_second_are_all_taken() {
+        let mut broker = broker();
+        broker.running = true;
+        for number in 0..100_000 {
+            let now = number * 200;
+            broker.look_after_commands(now);
+            let asked = commands::Asked {
+                id: CommandId { user: 1, number },
+                session: 1,
+                room: number % 1_000,
+                check: 0,
+                left_ms: 5_000,
+                ask: Ask::tell(b"now"),
+            };
+            broker.command(now, 3, asked);
+            assert_eq!(broker.counters.commands_received, number + 1);
+        }
     }
 }

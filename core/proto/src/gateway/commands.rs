@@ -4,11 +4,11 @@
 //! A copy by another broker only asks again. Who comes back with positions while a command lives is told it too: its former
 //! session may have ended before it was.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::Gateway;
 use crate::address::Bucket;
-use crate::command::{until, CommandId, Outcome, Page, COMMANDS_MAX, LOOK_EVERY, REMEMBER};
+use crate::command::{until, CommandId, Outcome, Page, COMMANDS_MAX, FORGET_EVERY, KNOWN_MAX, LOOK_EVERY, REMEMBER};
 use crate::hash::KeyedState;
 use crate::machine::{soonest, Micros};
 use crate::wire::record::Record;
@@ -27,15 +27,34 @@ struct Command {
     waiting: HashMap<u64, bool, KeyedState>,
     members: u32,
     outcome: Option<Outcome>,
+    /// Its time is over: it is told to nobody any more, and only remembered.
+    over: bool,
+}
+
+impl Command {
+    /// Its time is over. `live`: how many are not.
+    fn end(&mut self, live: &mut usize) {
+        if !self.over {
+            self.over = true;
+            *live -= 1;
+            self.waiting.clear();
+            self.data = Box::default();
+        }
+    }
 }
 
 /// All commands that live, or are done.
 pub(super) struct Commands {
     known: HashMap<CommandId, Command, KeyedState>,
     by_room: HashMap<u64, Vec<CommandId>, KeyedState>,
+    /// Those that wait for members, in an order of their own, not that of a table.
+    open: BTreeSet<CommandId>,
+    /// How many are not over.
+    live: usize,
     hash: KeyedState,
     looks: Bucket,
     look_at: Option<Micros>,
+    forget_at: Micros,
 }
 
 impl Commands {
@@ -43,9 +62,12 @@ impl Commands {
         Commands {
             known: HashMap::with_hasher(hash),
             by_room: HashMap::with_hasher(hash),
+            open: BTreeSet::new(),
+            live: 0,
             hash,
             looks: Bucket::new(LOOKS_A_SECOND, LOOKS_FIRST),
             look_at: None,
+            forget_at: 0,
         }
     }
 
@@ -53,11 +75,20 @@ impl Commands {
         self.look_at
     }
 
-    /// Forgets what ended long ago.
+    fn are_full(&self) -> bool {
+        self.live >= COMMANDS_MAX || self.known.len() >= KNOWN_MAX
+    }
+
+    /// Ends what is over and waits for nobody; forgets what ended long ago.
     fn forget(&mut self, now: Micros) {
-        let Commands { known, by_room, .. } = self;
+        let Commands {
+            known, by_room, live, ..
+        } = self;
         known.retain(|id, command| {
-            let kept = now < command.until + REMEMBER;
+            if now >= command.until && command.waiting.is_empty() {
+                command.end(live);
+            }
+            let kept = !command.over || now < command.until + REMEMBER;
             if !kept {
                 if let Some(room) = by_room.get_mut(&command.room) {
                     room.retain(|other| other != id);
@@ -89,7 +120,7 @@ impl Gateway {
             }
             return self.answer_command(now, id);
         }
-        if self.commands.known.len() >= COMMANDS_MAX {
+        if self.commands.are_full() {
             self.counters.dropped_commands_full += 1;
             return; // the broker hears nothing, and says so at the end
         }
@@ -108,8 +139,10 @@ impl Gateway {
             waiting,
             members: 0,
             outcome: None,
+            over: false,
         };
         self.commands.known.insert(id, command);
+        self.commands.live += 1;
         self.commands.by_room.entry(room.0).or_default().push(id);
         soonest(&mut self.commands.look_at, Some(now + LOOK_EVERY));
         self.look_after_command(now, id);
@@ -226,12 +259,17 @@ impl Gateway {
             });
             self.answer_command(now, id);
         }
+        let Commands { known, open, live, .. } = &mut self.commands;
+        let Some(command) = known.get_mut(&id) else {
+            return;
+        };
         if over {
-            if let Some(command) = self.commands.known.get_mut(&id) {
-                command.waiting.clear();
-                command.data = Box::default();
-            }
+            command.end(live);
         }
+        match command.waiting.is_empty() {
+            true => open.remove(&id),
+            false => open.insert(id),
+        };
     }
 
     /// Says to the brokers that asked what became of a command, if that is known.
@@ -261,17 +299,103 @@ impl Gateway {
         if self.commands.look_at.is_none_or(|at| now < at) {
             return;
         }
-        self.commands.forget(now);
-        let open = self
-            .commands
-            .known
-            .iter()
-            .filter(|(_, command)| !command.waiting.is_empty());
-        let mut open: Vec<CommandId> = open.map(|(id, _)| *id).collect();
-        // In an order of their own, not that of a table.
-        open.sort_unstable();
-        let again = if open.is_empty() { REMEMBER } else { LOOK_EVERY };
+        if now >= self.commands.forget_at {
+            self.commands.forget(now);
+            self.commands.forget_at = now + FORGET_EVERY;
+        }
+        let open: Vec<CommandId> = self.commands.open.iter().copied().collect();
+        let again = if open.is_empty() { FORGET_EVERY } else { LOOK_EVERY };
         open.into_iter().for_each(|id| self.look_after_command(now, id));
         self.commands.look_at = (!self.commands.known.is_empty()).then_some(now + again);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gateway::GatewayConfig;
+    use crate::handshake::{ClusterKeys, ServerKey};
+    use crate::machine::Entropy;
+    use crate::node::Identity;
+    use crate::wire::Role;
+
+    struct Zeros;
+
+    impl Entropy for Zeros {
+        fn fill(&mut self, bytes: &mut [u8]) {
+            bytes.fill(0);
+        }
+    }
+
+    fn gateway() -> Gateway {
+        let me = Identity {
+            node: 1,
+            role: Role::Gateway,
+            epoch: 1,
+        };
+        let config = GatewayConfig {
+            me,
+            payload: 1_200,
+            arena_bytes: 0,
+            keepalive_ms: 1_000,
+            idle_ms: 4_000,
+            name_key: [1; 16],
+            history_max: 0,
+            paced: Vec::new(),
+            bundle: true,
+            server_key: ServerKey::from_private([2; 32]),
+            cluster: ClusterKeys {
+                current: (1, [7; 32]),
+                next: None,
+            },
+            reset_secret: [1; 32],
+        };
+        Gateway::new(config, 1, Box::new(Zeros))
+    }
+
+    fn take(gateway: &mut Gateway, now: Micros, number: u64, left_ms: u32) {
+        gateway.look_after_commands(now);
+        gateway.command(
+            now,
+            2,
+            CommandId { user: 1, number },
+            (number % 1_000, 0),
+            left_ms,
+            &[1; 200],
+        );
+    }
+
+    /// The members' logs are others' matter: nobody is here, so each is answered at once.
+    #[test]
+    fn a_hundred_thousand_commands_of_five_thousand_users_at_one_a_second_are_all_taken() {
+        let mut gateway = gateway();
+        for number in 0..100_000 {
+            take(&mut gateway, number * 200, number, 5_000);
+            assert_eq!(gateway.counters.commands_received, number + 1);
+        }
+        assert_eq!(gateway.counters.dropped_commands_full, 0);
+    }
+
+    #[test]
+    fn what_is_remembered_is_known_when_it_comes_again_and_forgotten_in_the_end() {
+        let mut gateway = gateway();
+        let end = 1_000_000 + REMEMBER;
+        for (now, received, duplicates) in [(0, 1, 0), (900_000, 1, 1), (end - 1, 1, 2), (end + REMEMBER, 2, 2)] {
+            take(&mut gateway, now, 7, 1_000);
+            let counters = &gateway.counters;
+            assert_eq!(
+                (counters.commands_received, counters.commands_duplicate),
+                (received, duplicates)
+            );
+        }
+    }
+
+    #[test]
+    fn what_a_gateway_may_have_to_tell_again_is_bounded_and_what_it_remembers_too() {
+        let mut gateway = gateway();
+        for number in 0..COMMANDS_MAX as u64 + 5 {
+            take(&mut gateway, number, number, 60_000);
+        }
+        assert_eq!(gateway.counters.dropped_commands_full, 5);
     }
 }
