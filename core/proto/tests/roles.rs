@@ -1876,3 +1876,46 @@ fn who_asks_for_another_stream_is_told_where_the_room_stands() {
     pass(&mut rig, 10_000);
     assert_eq!(got(&rig), [rooms + 1, heads + 1]);
 }
+
+#[test]
+fn a_busy_session_whose_server_falls_silent_goes_to_another_one_soon_and_an_idle_one_asks_seldom() {
+    let ask_all = |rig: &mut Rig<Client>| rig.peers[0].frames(FrameKind::Ping);
+    let redirected = |ports: &[u16]| {
+        let mut rig = Rig::<Client>::new();
+        rig.machine
+            .redirect(rig.now, servers(ports), servers(&[9002]), b"token".to_vec());
+        rig.pass(10_000, 10_000);
+        rig
+    };
+    let silent_for = |rig: &mut Rig<Client>| {
+        rig.peers[0].polite = false;
+        let start = rig.now;
+        while rig.machine.is_ready(Side::Gateway) {
+            rig.pass(10_000, 10_000);
+        }
+        rig.now - start
+    };
+    let busy = |rig: &mut Rig<Client>| {
+        for _ in 0..300 {
+            rig.frame(0, FrameKind::Ping as u8, &[]);
+            rig.pass(20_000, 10_000);
+        }
+    };
+    let mut rig = redirected(&[9001, 9005]);
+    busy(&mut rig);
+    let took = silent_for(&mut rig);
+    assert!(took < 1_300_000, "{took}");
+    let mut rig = redirected(&[9001]);
+    busy(&mut rig);
+    let took = silent_for(&mut rig);
+    assert!(took > SILENCE_MAX, "there is nowhere else to go: {took}");
+    // What comes in bursts is no reason to ask in between.
+    let mut rig = redirected(&[9001, 9005]);
+    let before = ask_all(&mut rig);
+    for _ in 0..20 {
+        (0..5).for_each(|_| rig.frame(0, FrameKind::Ping as u8, &[]));
+        rig.pass(800_000, 10_000);
+    }
+    let asked = ask_all(&mut rig) - before;
+    assert!(asked <= 2, "{asked}");
+}

@@ -46,13 +46,20 @@ pub const HELLO_FIRST: Micros = 50_000;
 pub const HELLO_MAX: Micros = 200_000;
 /// An attempt ends after this, and the next address is tried.
 pub const ATTEMPT_MAX: Micros = 2_000_000;
-/// A session that owes us an answer for this long is lost.
+/// A session that owes us an answer for this long is lost; sooner where another server can be tried, but not before it was
+/// asked a few times.
 pub const SILENCE_MAX: Micros = 2_000_000;
+pub const SILENCE_MIN: Micros = 1_000_000;
+const SILENCE_RTTS: u64 = 8;
+/// Who has been heard of often is asked after twice its usual longest lull and this at least, and not only after a keepalive.
+const LULL_MIN: Micros = 250_000;
+/// Of a lull that is shorter than the usual one that one takes over so much.
+const LULL_SHARE: u64 = 32;
 /// Why a session was lost, where the server said that it knows none such.
 const RESET: &str = "reset";
 /// What nobody answers is asked again after this, doubled up to the second figure, and a random part more.
 pub const ASK_FIRST: Micros = 100_000;
-pub const ASK_MAX: Micros = 400_000;
+pub const ASK_MAX: Micros = 200_000;
 /// What the gateway may have on its way while a room holds much behind a hole: 13 full datagrams, repairs first.
 const CROWDED_WINDOW: u32 = 32 * 1024;
 /// What finds no place in the log of a session is tried again after this.
@@ -167,6 +174,8 @@ struct Session {
     /// The round trip of the session before, or as the cookie has it; 0 where nothing is known.
     rtt: Micros,
     keepalive: Micros,
+    /// How long nothing is heard when all is well.
+    lull: Micros,
     asked_at: Option<Micros>,
     ready: bool,
     probe: bool,
@@ -180,6 +189,27 @@ impl Session {
         self.wait = wait.max(self.rtt + self.rtt / 2);
         self.next_at = now + self.wait;
         self.hello_due = true;
+    }
+
+    /// Something was heard, so long after what came before it.
+    fn heard(&mut self, lull: Micros) {
+        self.lull = match lull < self.lull {
+            true => self.lull - (self.lull - lull) / LULL_SHARE,
+            false => lull,
+        };
+    }
+
+    /// After what silence to ask whether anybody is there.
+    fn patience(&self) -> Micros {
+        (2 * self.lull).max(LULL_MIN).min(self.keepalive)
+    }
+
+    /// For how long an answer may be owed.
+    fn silence_max(&self, rtt: Micros) -> Micros {
+        match self.endpoints.len() > 1 {
+            true => (SILENCE_RTTS * rtt).clamp(SILENCE_MIN, SILENCE_MAX),
+            false => SILENCE_MAX,
+        }
     }
 }
 
@@ -262,6 +292,7 @@ impl Client {
             wait: 0,
             rtt: 0,
             keepalive: 1_000_000,
+            lull: 0,
             asked_at: None,
             ready: false,
             probe: false,
@@ -607,10 +638,12 @@ impl Client {
         match header.kind {
             DatagramKind::Data => {
                 let opened = self.find(header.connection).and_then(|side| {
-                    let conn = self.sessions[side as usize].conn.as_mut()?;
-                    conn.open(now, &mut self.node.keys, &header, datagram)
-                        .ok()
-                        .map(|len| (side, len))
+                    let session = &mut self.sessions[side as usize];
+                    let conn = session.conn.as_mut()?;
+                    let before = conn.heard_at;
+                    let len = conn.open(now, &mut self.node.keys, &header, datagram).ok()?;
+                    session.heard(now.saturating_sub(before));
+                    Some((side, len))
                 });
                 match opened {
                     Some((side, len)) => self.frames(now, side, &datagram[HEADER..HEADER + len]),
@@ -900,6 +933,7 @@ impl Client {
                 let session = &mut self.sessions[side as usize];
                 session.token = Some(token);
                 session.keepalive = Micros::from(keepalive_ms.clamp(50, 600_000)) * 1_000;
+                session.lull = session.keepalive;
                 session.state = State::Ready;
                 session.attempts = 0;
                 self.events.push_back(ClientEvent::Ready { side, user });
@@ -1089,16 +1123,18 @@ impl Client {
                 session.next_at += self.node.dice.below(session.wait / 2);
             }
             State::Ready | State::Opening => {
+                let rtt = session.conn.as_ref().map_or(0, |conn| conn.flow.rtt());
+                let (patience, silence_max) = (session.patience(), session.silence_max(rtt));
                 let Some(conn) = session.conn.as_mut() else { return };
                 if session.asked_at.is_some_and(|at| conn.heard_at >= at) {
                     session.asked_at = None;
                 }
-                if session.asked_at.is_some_and(|at| now >= at + SILENCE_MAX) {
+                if session.asked_at.is_some_and(|at| now >= at + silence_max) {
                     self.lose(now, side, "silent");
                     return;
                 }
                 let mut ask = conn.flow.timeout(now);
-                ask |= now >= ask_at(conn, session.asked_at, session.keepalive, session.wait);
+                ask |= now >= ask_at(conn, session.asked_at, patience, session.wait);
                 if conn.tail_due(now) {
                     session.probe = true;
                     ask = true;
@@ -1109,7 +1145,7 @@ impl Client {
                         Some(_) => (2 * session.wait).min(ASK_MAX),
                         None => ASK_FIRST,
                     };
-                    let wait = wait.max(2 * conn.flow.rtt());
+                    let wait = wait.max(2 * rtt);
                     session.wait = wait + self.node.dice.below(wait / 2);
                     session.asked_at.get_or_insert(now);
                 }
@@ -1126,8 +1162,8 @@ impl Client {
             State::Knocking => Some(session.next_at.min(session.attempt_until)),
             State::Opening | State::Ready => {
                 let conn = session.conn.as_ref()?;
-                let keepalive = ask_at(conn, session.asked_at, session.keepalive, session.wait);
-                let silence = session.asked_at.map(|at| at + SILENCE_MAX);
+                let keepalive = ask_at(conn, session.asked_at, session.patience(), session.wait);
+                let silence = session.asked_at.map(|at| at + session.silence_max(conn.flow.rtt()));
                 let attempt = (session.state == State::Opening).then_some(session.attempt_until);
                 [conn.deadline(), Some(keepalive), silence, attempt]
                     .into_iter()
@@ -1249,11 +1285,11 @@ fn planted_late_leaves() -> bool {
     crate::planted::is(crate::planted::Bug::LeaveOvertakesJoin)
 }
 
-/// When a silent peer is asked whether it is there: after `keepalive`, and `wait` after something was sent to it in vain.
-fn ask_at(conn: &Conn<SESSION_BLOCKS>, asked_at: Option<Micros>, keepalive: Micros, wait: Micros) -> Micros {
+/// When a silent peer is asked whether it is there: after `patience`, and `wait` after something was sent to it in vain.
+fn ask_at(conn: &Conn<SESSION_BLOCKS>, asked_at: Option<Micros>, patience: Micros, wait: Micros) -> Micros {
     match asked_at {
-        Some(_) => conn.heard_at.max(conn.sent_at) + wait.min(keepalive),
-        None => conn.heard_at + keepalive,
+        Some(_) => conn.heard_at.max(conn.sent_at) + wait.min(patience),
+        None => conn.heard_at + patience,
     }
 }
 
