@@ -16,7 +16,7 @@ from bench.muster import LIVE, PACED, Instance, Muster, late_percentile_us
 from bench.null import _null
 from bench.peers import compare
 from bench.report import Case, Goal
-from bench.rounds import Series, VoidRunError
+from bench.rounds import Entry, Sample, Series, VoidRunError
 from bench.targets import Load
 from muster._core import FeedEngine, KnownRooms, ScaleEngine
 
@@ -95,6 +95,14 @@ def test_members_command_each_other_and_every_answer_is_true(instance: Instance)
     assert beyond["refused"] > 0
     assert beyond["refused"] + beyond["delivered"] == beyond["sent"] == 120
     assert beyond["told"] == 3 * beyond["delivered"]
+
+
+@pytest.mark.parametrize(("silent", "void"), [(0.0, True), (1.0, False)])
+def test_a_late_generator_voids_a_run_of_commands_unless_something_was_wrong(silent: float, void: bool) -> None:
+    figures = dict.fromkeys(commands.JUDGED, 0.0) | {"silent": silent, commands.LATE: commands.LATE_MS_MAX + 1}
+    sample = commands._on_time(Entry("x", lambda: Sample(figures))).run()
+    assert bool(sample.void) is void
+    assert sample.figures == figures
 
 
 def test_the_roles_loops_are_watched(instance: Instance) -> None:
