@@ -52,6 +52,8 @@ from control.registry.view import HOLD_S, View
 POLL_S: Final = 5.0
 SPREAD_S: Final = 0.2
 """Readings wait up to this, so that one change does not bring every process at the same moment."""
+FEW: Final = 64
+"""Who begins among fewer nodes waits for less, in proportion: a start takes three readings, and so many are no burden."""
 RETRY_S: Final = 1.0
 CLUSTERS_MAX: Final = 64
 CONTESTS_MAX: Final = 64
@@ -105,7 +107,7 @@ class Directory:
         self._stirred, self._read, self._settled = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._hurried, self._asked = asyncio.Event(), 0
         self._connected = asyncio.Event()
-        self._trouble = ""
+        self._trouble, self._begins = "", True
         self._versions: Mapping[str, int] = {}
         self.sessions_lost = 0
         """So often what was registered was gone with its session."""
@@ -364,7 +366,8 @@ class Directory:
         if self._view.deadline is not None:
             pause = min(pause, max(0.0, self._view.deadline - time.monotonic()))
         await _within(pause, self._stirred)
-        await _within(self._dice.uniform(0, self._spread_s), self._hurried)
+        share = min(1.0, len(self.snapshot.nodes) / FEW) if self._begins else 1.0
+        await _within(self._dice.uniform(0, share * self._spread_s), self._hurried)
         self._hurried.clear()
         self._stirred.clear()
 
@@ -374,12 +377,19 @@ class Directory:
         self._versions = {path: entry.version for path, entry in reading.items()}
         if self._view.take({path: entry.data for path, entry in reading.items()}, time.monotonic()):
             self._publish()
+        self._begins = self._begins and not self._serves()
         self._read.set()
         await self._mend(reading)
         if self._own is not None:
             await self._keep(self._own, reading)
         if asked == self._asked and (self._own is None or self._own.live):
             self._settled.set()
+
+    def _serves(self) -> bool:
+        return self._own is not None and any(
+            (node.node, node.epoch, node.state) == (self._own.node.node, self._own.node.epoch, "running")
+            for node in self.snapshot.nodes
+        )
 
     async def _reading(self) -> dict[str, Entry]:
         clusters = sorted(await self._tree.children(f"{self._root}/broker"))

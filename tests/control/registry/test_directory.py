@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import random
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -311,13 +312,41 @@ async def test_many_changes_are_few_readings_and_one_at_a_time() -> None:
     tree, changing = Faulty(memory), memory.tree()
     await connected(changing)
     async with Directory(tree, LOG, poll_s=60.0, spread_s=0.1) as watching:
-        await watching.known()
+        watching.announce("broker-a", template(101))
+        await until(lambda: places(watching) == [(101, "running")])
         before = tree.readings
         for number in range(1, 101):
             await changing.create("/pubsub/proxy/r", encode(template(number, "proxy")), sequence=True)
-        await until(lambda: len(places(watching)) == 100)
+        await until(lambda: len(places(watching)) == 101)
         assert tree.readings - before <= 10
         assert tree.reading_max == 1
+
+
+class Dice(random.Random):
+    """Remembers the longest waits that it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most: list[float] = []
+
+    def uniform(self, a: float, b: float) -> float:
+        if a == 0:
+            self.most.append(b)
+        return a
+
+
+async def test_who_begins_among_few_reads_at_once_until_it_serves() -> None:
+    memory, dice = Memory(), Dice()
+    async with Directory(memory.tree(), LOG, poll_s=60.0, spread_s=6.4, dice=dice) as mine:
+        mine.announce("broker-a", template(1, state="init"))
+        await until(lambda: places(mine) == [(1, "init")])
+        mine.update("running")
+        await until(lambda: places(mine) == [(1, "running")])
+        assert max(dice.most) == pytest.approx(0.1)
+        async with Directory(memory.tree(), LOG) as other:
+            other.announce("proxy-a", template(4, "proxy"))
+            await until(lambda: len(places(mine)) == 2)
+        assert max(dice.most) == pytest.approx(6.4)
 
 
 async def test_a_map_that_cannot_be_taken_does_not_end_the_watch() -> None:
