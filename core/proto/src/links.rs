@@ -151,6 +151,12 @@ impl Links {
         Some(link.data.made_at)
     }
 
+    /// When something was last heard on the proven link to `node`.
+    pub fn heard_at(&self, node: u32) -> Option<Micros> {
+        let link = self.table.get(self.to(node)?)?;
+        Some(link.conn.heard_at)
+    }
+
     /// Proven links, by node.
     pub fn proven(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         self.by_node.iter().map(|(node, slot)| (*node, *slot))

@@ -6,6 +6,7 @@
 
 pub mod agenda;
 pub mod commands;
+pub mod matrix;
 pub mod net;
 pub mod oracle;
 pub mod plan;
@@ -16,8 +17,8 @@ pub use plan::Plan;
 pub use world::{Summary, World};
 
 /// Runs one seed of the plans that `draw` makes.
-pub fn run(seed: u64, draw: fn(u64) -> Plan, verbose: bool) -> (Summary, Result<(), String>) {
-    let world = || World::new(seed, draw(seed), verbose).run();
+pub fn run(seed: u64, draw: impl Fn(u64) -> Plan, verbose: bool) -> (Summary, Result<(), String>) {
+    let world = std::panic::AssertUnwindSafe(|| World::new(seed, draw(seed), verbose).run());
     std::panic::catch_unwind(world).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));

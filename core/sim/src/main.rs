@@ -2,18 +2,22 @@
 //! role and judge how soon members receive again, with `--rooms` of those with more rooms than a session may have open, with
 //! `--holes` of those in which gateways hold all that they may, with `--moves` of those in which rooms move between brokers, with
 //! `--grows` of those in which partitions double, with `--commands` of any of these with commands, with `--lossy` of
-//! six minutes in which only datagrams are lost. Exit code 1 if one fails.
+//! six minutes in which only datagrams are lost. `--matrix` runs each seed for each combination of layer, role, fault and step of
+//! a doubling, or for those that the options leave. Exit code 1 if one fails.
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Instant;
 
 use muster_proto::machine::Micros;
+use muster_sim::matrix::{self, Cell, STEPS};
 use muster_sim::plan::Kind;
 use muster_sim::{run, Plan};
 
 const USAGE: &str =
-    "usage: muster-sim [--kills | --rooms | --holes | --moves | --grows | --commands | --lossy] (--seed N [--verbose] | --seeds A..B [--keep-going])";
+    "usage: muster-sim [--kills | --rooms | --holes | --moves | --grows | --commands | --lossy | --matrix [--layer broker|router]
+    [--step STEP] [--role ROLE] [--fault kill|pause|partition]] (--seed N [--verbose] | --seeds A..B [--keep-going])
+steps: prepare running switch acks grace final clean; roles: broker new-broker router new-router proxy gateway";
 
 struct Arguments {
     seeds: std::ops::Range<u64>,
@@ -21,6 +25,8 @@ struct Arguments {
     keep_going: bool,
     draw: fn(u64) -> Plan,
     option: &'static str,
+    /// Those of the matrix, and the options that choose them.
+    matrix: Option<Vec<String>>,
 }
 
 fn parse(arguments: impl Iterator<Item = String>) -> Option<Arguments> {
@@ -30,6 +36,7 @@ fn parse(arguments: impl Iterator<Item = String>) -> Option<Arguments> {
         keep_going: false,
         draw: Plan::draw,
         option: "",
+        matrix: None,
     };
     let mut arguments = arguments.peekable();
     while let Some(argument) = arguments.next() {
@@ -53,6 +60,11 @@ fn parse(arguments: impl Iterator<Item = String>) -> Option<Arguments> {
             "--grows" => (parsed.draw, parsed.option) = (Plan::grows, " --grows"),
             "--commands" => (parsed.draw, parsed.option) = (Plan::commands, " --commands"),
             "--lossy" => (parsed.draw, parsed.option) = (Plan::lossy, " --lossy"),
+            "--matrix" => parsed.matrix = Some(Vec::new()),
+            "--layer" | "--step" | "--role" | "--fault" => {
+                let value = arguments.next()?;
+                parsed.matrix.as_mut()?.push(format!("{argument} {value}"));
+            }
             "--holes" => (parsed.draw, parsed.option) = (Plan::holes, " --holes"),
             _ => return None,
         }
@@ -65,6 +77,9 @@ fn main() -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
+    if let Some(chosen) = &arguments.matrix {
+        return run_matrix(&arguments, chosen);
+    }
     let (start, total) = (Instant::now(), arguments.seeds.end - arguments.seeds.start);
     let progress = std::io::stderr().is_terminal();
     let (draw, option) = (arguments.draw, arguments.option);
@@ -115,6 +130,83 @@ fn main() -> ExitCode {
         ExitCode::FAILURE
     } else {
         ExitCode::SUCCESS
+    }
+}
+
+/// Runs each seed for each cell of the matrix that has all of the chosen options.
+fn run_matrix(arguments: &Arguments, chosen: &[String]) -> ExitCode {
+    let is_chosen = |cell: &Cell| {
+        let options = format!("{cell} ");
+        chosen.iter().all(|option| options.contains(&format!("{option} ")))
+    };
+    let cells: Vec<Cell> = matrix::cells().into_iter().filter(is_chosen).collect();
+    if cells.is_empty() {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    }
+    let start = Instant::now();
+    let progress = std::io::stderr().is_terminal();
+    let (mut done, mut failed) = (0, 0);
+    let mut held = vec![0; cells.len()];
+    for (at, cell) in cells.iter().enumerate() {
+        for seed in arguments.seeds.clone() {
+            if arguments.verbose {
+                println!("{:#?}", cell.plan(seed));
+            }
+            let (summary, result) = run(seed, |seed| cell.plan(seed), arguments.verbose);
+            done += 1;
+            if arguments.verbose {
+                println!("{summary:#?}");
+            }
+            match result {
+                Ok(()) => held[at] += 1,
+                Err(why) => {
+                    failed += 1;
+                    println!(
+                        "{cell}: seed {seed} fails: {why}\n    cargo run -p muster-sim --release -- --matrix {cell} --seed {seed} --verbose"
+                    );
+                    if !arguments.keep_going {
+                        return ExitCode::FAILURE;
+                    }
+                }
+            }
+            if progress {
+                eprint!(
+                    "\r{done} runs, {:.1} a second ",
+                    done as f64 / start.elapsed().as_secs_f64()
+                );
+                let _ = std::io::stderr().flush();
+            }
+        }
+    }
+    print_matrix(&cells, &held);
+    let seconds = start.elapsed().as_secs_f64();
+    println!(
+        "{done} runs of {} cells, {failed} failed, in {seconds:.1} s",
+        cells.len()
+    );
+    ExitCode::from(u8::from(failed > 0))
+}
+
+/// In how many seeds each cell held: the fault fell into its step, and all was well afterwards.
+fn print_matrix(cells: &[Cell], held: &[u32]) {
+    print!("{:<8}{:<12}{:<10}", "layer", "role", "fault");
+    STEPS.iter().for_each(|step| print!("{:>9}", step.to_string()));
+    println!();
+    let row = |cell: &Cell| (cell.layer, cell.victim, cell.blow);
+    for line in cells.chunk_by(|one, other| row(one) == row(other)) {
+        let Cell {
+            layer, victim, blow, ..
+        } = line[0];
+        let [layer, victim, blow] = [matrix::layer_name(layer).into(), victim.to_string(), blow.to_string()];
+        print!("{layer:<8}{victim:<12}{blow:<10}");
+        for step in STEPS {
+            let at = cells
+                .iter()
+                .position(|cell| row(cell) == row(&line[0]) && cell.step == step);
+            print!("{:>9}", at.map_or("-".into(), |at| held[at].to_string()));
+        }
+        println!();
     }
 }
 

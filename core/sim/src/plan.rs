@@ -9,6 +9,8 @@ use muster_proto::limits::SESSION_PUBLICATIONS_MAX;
 use muster_proto::machine::Micros;
 use muster_proto::node::Dice;
 
+use crate::matrix::Strike;
+
 pub const MS: Micros = 1_000;
 pub const SECOND: Micros = 1_000_000;
 /// How long after the last fault everything must be as if nothing had happened: sessions idle out (3 s), a leave is held
@@ -37,6 +39,13 @@ pub struct Weather {
     pub duplicate: u64,
     pub reorder: u64,
     pub corrupt: u64,
+}
+
+impl Weather {
+    /// Whether repairs keep up with it.
+    fn is_mild(&self) -> bool {
+        self.loss + self.corrupt <= 50_000 && self.burst_in == 0 && self.latency <= 20 * MS
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -133,6 +142,8 @@ pub struct Plan {
     /// When the partitions of brokers, or of routers, double, each once; `partitions` is what comes of it.
     pub grows: Vec<(Micros, Kind)>,
     pub growing: Growing,
+    /// A fault that falls into a step of the doubling.
+    pub strike: Option<Strike>,
 }
 
 /// How the control plane doubles partitions.
@@ -147,7 +158,7 @@ pub struct Growing {
 }
 
 /// In two seeds of three the clock passes a number after which 32 bits of microseconds, or of milliseconds, begin anew.
-fn clock(seed: u64) -> Micros {
+pub fn clock(seed: u64) -> Micros {
     match seed % 3 {
         0 => 0,
         1 => (1 << 32) - 4 * SECOND,
@@ -220,28 +231,32 @@ impl Topology {
 }
 
 /// The draw.
-struct Draw(Dice);
+pub struct Draw(Dice);
 
 impl Draw {
-    fn below(&mut self, bound: u64) -> u64 {
+    pub fn new(seed: u64) -> Draw {
+        Draw(Dice::new(seed))
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
         self.0.below(bound)
     }
 
-    fn within(&mut self, low: u64, high: u64) -> u64 {
+    pub fn within(&mut self, low: u64, high: u64) -> u64 {
         low + self.0.below(high - low + 1)
     }
 
-    fn chance(&mut self, percent: u64) -> bool {
+    pub fn chance(&mut self, percent: u64) -> bool {
         self.0.below(100) < percent
     }
 
     /// Mostly small numbers, seldom large ones up to `high`.
-    fn skewed(&mut self, high: u64) -> u64 {
+    pub fn skewed(&mut self, high: u64) -> u64 {
         let shift = self.below(6);
         self.below((high >> shift).max(1))
     }
 
-    fn weather(&mut self, near: bool) -> Weather {
+    pub fn weather(&mut self, near: bool) -> Weather {
         let mut weather = Weather {
             latency: if near {
                 self.within(20, 2_000)
@@ -541,6 +556,7 @@ impl Plan {
             command_every: None,
             grows: vec![],
             growing: Growing::default(),
+            strike: None,
         };
         if plan.gateways > 1 && process_faults && !calm && draw.chance(15) {
             let at = draw.within(300 * MS, heal - 500 * MS);
@@ -630,6 +646,7 @@ impl Plan {
             command_every: None,
             grows: vec![],
             growing: Growing::default(),
+            strike: None,
         }
     }
 
@@ -681,6 +698,7 @@ impl Plan {
             command_every: draw.chance(50).then_some(SECOND),
             grows: vec![],
             growing: Growing::default(),
+            strike: None,
         }
     }
 
@@ -746,6 +764,7 @@ impl Plan {
             command_every: None,
             grows: vec![],
             growing: Growing::default(),
+            strike: None,
         }
     }
 
@@ -812,6 +831,7 @@ impl Plan {
             command_every: None,
             grows: vec![],
             growing: Growing::default(),
+            strike: None,
         }
     }
 
@@ -819,11 +839,15 @@ impl Plan {
         self.gateways + self.proxies + self.brokers + self.routers
     }
 
+    /// All faults, whenever they come.
+    pub fn every_fault(&self) -> impl Iterator<Item = &Fault> {
+        let timed = self.faults.iter().map(|(_, fault)| fault);
+        timed.chain(self.strike.iter().flat_map(|strike| &strike.faults))
+    }
+
     /// Whether a process dies for good.
     pub fn removes(&self) -> bool {
-        self.faults
-            .iter()
-            .any(|(_, fault)| matches!(fault, Fault::Remove { .. }))
+        self.every_fault().any(|fault| matches!(fault, Fault::Remove { .. }))
     }
 
     /// Whether a publisher's order may change: where another owner numbers again what the one before took with it, a message that
@@ -833,12 +857,12 @@ impl Plan {
             Fault::Kill { process, .. } | Fault::Remove { process } => self.kind(*process) == Kind::Broker,
             _ => false,
         };
-        !self.repairable() && (self.brokers > 1 || self.faults.iter().any(|(_, fault)| dies(fault)))
+        !self.repairable() && !self.keeps_order() && (self.brokers > 1 || self.every_fault().any(dies))
     }
 
     /// The longest that a process stands still.
     pub fn stands_still(&self, process: usize) -> Micros {
-        let pauses = self.faults.iter().filter_map(|(_, fault)| match fault {
+        let pauses = self.every_fault().filter_map(|fault| match fault {
             Fault::Pause { process: of, pause } if *of == process => Some(*pause),
             _ => None,
         });
@@ -881,22 +905,33 @@ impl Plan {
         Kind::Client
     }
 
+    /// Whether only somebody is struck who numbers no message and holds none for a member: nobody has a gap.
+    pub fn spares_members(&self) -> bool {
+        self.strike.as_ref().is_some_and(|strike| strike.cell.spares_members())
+            && self.faults.is_empty()
+            && self.links.is_mild()
+            && self.sessions.is_mild()
+    }
+
+    /// Whether moreover no room moves while somebody is struck, and no proxy may find that an owner cannot be reached.
+    fn keeps_order(&self) -> bool {
+        self.spares_members() && self.strike.as_ref().is_some_and(|strike| strike.cell.keeps_owners())
+    }
+
     /// Whether repairs must be able to mend all that the network does, so that no gap is allowed to anyone who reads, and order is
     /// kept where rooms move.
     pub fn repairable(&self) -> bool {
-        let mild = |weather: &Weather| {
-            weather.loss + weather.corrupt <= 50_000 && weather.burst_in == 0 && weather.latency <= 20 * MS
-        };
         // A session takes 213 KB a round trip: beyond this, who reads may fall behind what a ring keeps.
         let publishing = self.clients.iter().flat_map(|client| &client.publishing);
         let load: u64 = publishing
             .map(|p| (p.burst * (p.bytes.0 + p.bytes.1) / 2) as u64 * SECOND / p.every)
             .sum();
         let moves = |fault: &Fault| matches!(fault, Fault::Drain { .. });
-        self.faults.iter().all(|(_, fault)| moves(fault))
+        self.every_fault().all(moves)
+            && self.strike.is_none()
             && load < 1_000_000
-            && mild(&self.links)
-            && mild(&self.sessions)
+            && self.links.is_mild()
+            && self.sessions.is_mild()
             && self.arena_bytes > 1 << 20
     }
 }

@@ -21,10 +21,15 @@ use muster_proto::wire::{Role as NodeRole, StreamId};
 
 use crate::agenda::{Agenda, Next};
 use crate::commands::Commands;
+use crate::matrix::Step;
 use crate::net::Net;
 use crate::oracle::{content, Membership, Oracle};
 use crate::plan::{Fault, Kind, Plan, FORGET, MS, SECOND, SETTLE};
 use crate::process::{Bench, Process, Queued, Role, Sent, State};
+
+mod strike;
+
+use strike::Struck;
 
 /// Messages that a join without positions asks for now and then.
 const HISTORY: u32 = 20;
@@ -148,6 +153,8 @@ enum Event {
     Coordinate {
         kind: Kind,
     },
+    /// The fault that falls into a step of a doubling.
+    Strike,
     Heal,
     LastWord,
     Everyone {
@@ -177,6 +184,8 @@ struct Doubling {
     /// The placement with its present step, and since when everyone is done with that.
     epoch: u32,
     done: Option<Micros>,
+    /// When the last one hears of it.
+    heard_at: Micros,
 }
 
 /// What a client's program knows.
@@ -215,6 +224,8 @@ pub struct Summary {
     pub commands: (u64, u64, u64),
     /// Joins that went on where they had been with nothing lost, and messages of history.
     pub joins: (u64, u64),
+    /// The step into which the plan's strike fell.
+    pub struck: Option<Step>,
 }
 
 pub struct World {
@@ -245,6 +256,9 @@ pub struct World {
     /// By process, of which placement it has heard, and since when it stands still if it does.
     placed: Vec<u32>,
     paused_at: BTreeMap<usize, Micros>,
+    /// Who is cut off from the registry, since when and until when.
+    unheard: BTreeMap<usize, (Micros, Micros)>,
+    struck: Struck,
     last_word_at: Micros,
     trace: u64,
     verbose: bool,
@@ -302,6 +316,8 @@ impl World {
             growths: BTreeMap::new(),
             placed: vec![1; plan.servers()],
             paused_at: BTreeMap::new(),
+            unheard: BTreeMap::new(),
+            struck: Struck::default(),
             last_word_at: plan.clock,
             trace: seed,
             verbose,
@@ -314,8 +330,13 @@ impl World {
         let (brokers, routers) = world.plan.partitions_before();
         for (kind, count) in [(Kind::Broker, brokers), (Kind::Router, routers)] {
             let layer = Layer::from(count as u16);
-            let (epoch, done) = (1, None);
-            world.growths.insert(kind, Doubling { layer, epoch, done });
+            let none = Doubling {
+                layer,
+                epoch: 1,
+                done: None,
+                heard_at: 0,
+            };
+            world.growths.insert(kind, none);
         }
         for process in 0..count {
             let epoch = 1_000;
@@ -393,6 +414,7 @@ impl World {
             (true, false) => Layer::from(count),
         };
         (growth.epoch, growth.done) = (self.placement_epoch + 1, None);
+        growth.heard_at = self.now + self.plan.growing.spread;
         let (layer, epoch) = (growth.layer, growth.epoch);
         self.say(|| format!("{kind:?}s: {layer:?}, placement {epoch}"));
         self.announce(self.plan.growing.spread);
@@ -405,7 +427,12 @@ impl World {
         self.step(kind);
         for process in (0..self.plan.servers()).filter(|process| !before[*process]) {
             if self.is_placed(process) {
-                let (after, process) = (self.dice.below(SECOND), process as u32);
+                let within = self
+                    .plan
+                    .strike
+                    .as_ref()
+                    .map_or(SECOND, |_| self.plan.growing.spread / 2);
+                let (after, process) = (self.dice.below(within), process as u32);
                 self.agenda.push(self.now + after, Event::Restart { process });
             }
         }
@@ -415,12 +442,21 @@ impl World {
     /// Goes on with a doubling once all are done with its step.
     fn coordinate(&mut self, kind: Kind) {
         let Some(growth) = self.growths.get(&kind) else { return };
-        if growth.layer == Layer::from(growth.layer.used()) {
-            return; // it has ended
+        let ended = growth.layer == Layer::from(growth.layer.used());
+        if ended && self.struck.is_over(&self.plan) {
+            return;
+        }
+        if self.strikes_now() {
+            self.agenda.push(self.now, Event::Strike);
+            return self.agenda.push(self.now + COORDINATED, Event::Coordinate { kind });
         }
         let (epoch, settled) = (growth.epoch, self.are_settled(growth.epoch));
         let since = growth.done.filter(|_| settled).or_else(|| settled.then_some(self.now));
         let grace = if self.healed { 0 } else { self.plan.growing.grace };
+        if ended && settled {
+            self.struck.clean = true;
+            return;
+        }
         if since.is_some_and(|since| self.now >= since + grace) {
             self.say(|| format!("{kind:?}s: all are done with placement {epoch}"));
             self.step(kind);
@@ -441,6 +477,13 @@ impl World {
                 }
                 (State::Down, Role::Broker(_) | Role::Router(_)) => false, // it is to hear of its rooms first
                 (State::Down | State::Removed, _) => true,
+                _ if self.is_unheard(process) => {
+                    let over = self
+                        .unheard
+                        .get(&process)
+                        .is_some_and(|(at, _)| self.now >= at + SESSION);
+                    self.plan.growing.forgets_paused && over
+                }
                 _ if self.placed[process] < epoch => false,
                 (_, Role::Gateway(machine)) => machine.settled(),
                 (_, Role::Proxy(machine)) => machine.settled(),
@@ -470,14 +513,20 @@ impl World {
     fn announce(&mut self, spread: Micros) {
         self.placement_epoch += 1;
         let spread = if self.healed { spread.min(PLACED_AGAIN) } else { spread };
+        let last = self.plan.strike.is_some().then(|| self.last_to_hear());
         for process in 0..self.plan.servers() as u32 {
             let after = self.dice.below(spread);
+            let after = if last == Some(process) { spread } else { after };
             self.agenda.push(self.now + after, Event::Place { process });
         }
     }
 
     fn place(&mut self, process: usize) {
         let (now, placement) = (self.now, self.placement());
+        if self.is_unheard(process) {
+            let process = process as u32;
+            return self.agenda.push(now + PLACED_AGAIN, Event::Place { process });
+        }
         let known = &mut self.processes[process];
         match (known.state, &mut known.role) {
             (State::Paused, _) => {
@@ -723,7 +772,7 @@ impl World {
             result = match next {
                 Next::Turn(process) if self.processes[process].state == State::Up => self.turn(process),
                 Next::Turn(_) => Ok(()),
-                Next::Event(event) => self.handle(event),
+                Next::Event(event) => self.handle(event).map(|()| self.await_step()),
             };
             if result.is_err() {
                 break;
@@ -746,6 +795,7 @@ impl World {
             returns: self.returns,
             joins: (self.recovered, self.asked),
             commands: (self.commands.delivered, self.commands.expired, self.commands.counted),
+            struck: self.struck.fell,
         };
         (summary, result)
     }
@@ -841,6 +891,7 @@ impl World {
             Event::Undrain { process, spread } => self.set_draining(process as usize, false, spread),
             Event::Grow { kind } => self.grow(kind),
             Event::Coordinate { kind } => self.coordinate(kind),
+            Event::Strike => return self.strike(),
             Event::Heal => self.heal(),
             Event::LastWord => {
                 self.last_word_at = self.now;
@@ -1292,6 +1343,7 @@ impl World {
     fn heal(&mut self) {
         self.say(|| "everything is well from here on".into());
         self.healed = true;
+        self.unheard.clear();
         self.net.heal();
         for process in self.draining.clone() {
             self.set_draining(process, false, PLACED_AGAIN);
@@ -1358,10 +1410,11 @@ impl World {
             }
         }
         let repairable = self.plan.repairable();
+        let spared = repairable || self.plan.spares_members();
         let (clients, evicts) = (&self.plan.clients, self.plan.evicts);
         let may_lose = |membership: &Membership| {
             let client = &clients[membership.client];
-            !repairable || evicts || client.read_every.is_some() || client.toggle_every.is_some()
+            !spared || evicts || client.read_every.is_some() || client.toggle_every.is_some()
         };
         let several = self.plan.brokers > 1;
         let is_over = |membership: usize, stream: StreamId| {
@@ -1373,14 +1426,15 @@ impl World {
         };
         self.oracle.complete(may_lose, is_over)?;
         // A partition whose only broker drains has none for that long.
-        let drains = |(_, fault): &(Micros, Fault)| matches!(fault, Fault::Drain { .. });
-        let alone = self.plan.brokers == self.plan.partitions.0 && self.plan.faults.iter().any(drains);
+        let drains = |fault: &Fault| matches!(fault, Fault::Drain { .. });
+        let alone = self.plan.brokers == self.plan.partitions.0 && self.plan.every_fault().any(drains);
         self.commands
             .judge(repairable && !alone, |client| clients[client].read_every.is_none())?;
         self.last_word()?;
         self.returned()?;
         self.interest()?;
         self.grown()?;
+        self.has_struck()?;
         self.bounds(end)?;
         self.ejections()?;
         for process in 0..self.processes.len() {

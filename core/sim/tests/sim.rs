@@ -1,5 +1,6 @@
 //! A handful of seeds, those that found something, and that a seed is a run.
 
+use muster_sim::matrix::{self, Blow, Cell, Step, Victim};
 use muster_sim::plan::{ClientPlan, Fault, Kind, Publishing, Weather, MS, SECOND};
 use muster_sim::world::Accounts;
 use muster_sim::{run, Plan, Summary, World};
@@ -52,6 +53,50 @@ fn who_comes_back_hears_of_streams_whose_heads_are_still_on_their_way() {
 #[test]
 fn a_member_that_went_on_takes_what_an_owner_numbered_late() {
     holds_as(717, Plan::commands, " --commands");
+}
+
+/// Each seed of each cell that is chosen: the fault falls into its step, and all is well afterwards.
+fn cells_hold(chosen: &[(Cell, u64)]) {
+    for (cell, seed) in chosen {
+        let (summary, result) = run(*seed, |seed| cell.plan(seed), false);
+        if let Err(why) = result {
+            panic!("{cell}: seed {seed}: {why}\n    cargo run -p muster-sim --release -- --matrix {cell} --seed {seed} --verbose");
+        }
+        assert_eq!(summary.struck, Some(cell.step), "{cell}");
+    }
+}
+
+fn cell(layer: Kind, step: Step, victim: Victim, blow: Blow) -> Cell {
+    Cell {
+        layer,
+        victim,
+        blow,
+        step,
+    }
+}
+
+#[test]
+fn the_matrix_has_seven_steps_for_five_roles_and_three_faults_of_each_layer() {
+    let cells = matrix::cells();
+    assert_eq!(cells.len(), 2 * 7 * 5 * 3);
+    let broken: Vec<_> = (cells.iter().step_by(11)).map(|cell| (*cell, 1)).collect();
+    cells_hold(&broken);
+}
+
+#[test]
+fn who_comes_back_to_a_stream_that_has_ended_is_not_said_to_have_missed_nothing_by_a_gateway_that_was_away() {
+    cells_hold(&[(cell(Kind::Broker, Step::Clean, Victim::NewBroker, Blow::Kill), 5)]);
+}
+
+#[test]
+fn who_comes_back_while_an_owner_is_not_heard_is_not_said_to_have_missed_nothing() {
+    let cut = |layer, step| cell(layer, step, Victim::Broker, Blow::Partition);
+    cells_hold(&[
+        (cut(Kind::Broker, Step::Final), 10),
+        (cut(Kind::Router, Step::Grace), 7),
+        (cut(Kind::Router, Step::Clean), 7),
+        (cut(Kind::Router, Step::Clean), 11),
+    ]);
 }
 
 /// Each of these named a fault when it was drawn. Plans change with the simulator, so a seed may draw another run today.
@@ -154,6 +199,7 @@ fn quiet() -> Plan {
         command_every: None,
         grows: vec![],
         growing: Default::default(),
+        strike: None,
     }
 }
 

@@ -551,10 +551,10 @@ impl Gateway {
             return;
         }
         // Who comes back, or wants history, is owed what was numbered before, also by brokers that have not said yet that they did.
-        let unheard = if room.has_past_wanted() {
-            self.unheard(now, room)
+        let (unheard, hears) = if room.has_past_wanted() {
+            (self.unheard(now, room), self.hears_owners(now, room))
         } else {
-            Vec::new()
+            (Vec::new(), false)
         };
         let Some(room) = self.rooms[at as usize].as_deref_mut() else {
             return;
@@ -627,7 +627,7 @@ impl Gateway {
                 whole: unheard.is_empty()
                     && match positions.0.is_empty() {
                         true => history.whole,
-                        false => !self.several_brokers || room.heard_since(positions),
+                        false => hears && (!self.several_brokers || room.heard_since(positions)),
                     },
             };
             self.counters.joins += 1;

@@ -466,12 +466,13 @@ impl Room {
     }
 
     /// Whether brokers have known of this gateway's members since a member was at these positions, so that what any of them has
-    /// numbered since is here or is announced.
+    /// numbered since is here or is announced. A stream that had ended when they came to know of them is none to tell by.
     pub fn heard_since(&self, positions: &Positions) -> bool {
         let had = |source: &Source| positions.of(source.stream).map(|had| had.offset);
+        let went_on = |source: &Source| source.ends_at.is_none_or(|end| source.base < end);
         self.sources
             .iter()
-            .any(|source| had(source).is_some_and(|had| had + 1 >= source.base))
+            .any(|source| went_on(source) && had(source).is_some_and(|had| had + 1 >= source.base))
     }
 
     /// The place from which on the ring has the last `count` whole messages, how many they are, and whether the ring has lost
@@ -691,10 +692,14 @@ impl Room {
 
     /// Takes what the owner says of the end of a stream.
     pub fn ended(&mut self, pen: &mut Pen<'_>, stream: StreamId, base: u64, next: u64) -> bool {
+        let known = self.find(stream).is_some();
         let Some(at) = self.open(pen, stream, base) else {
             return false;
         };
         let source = &mut self.sources[at];
+        if !known {
+            source.base = next; // its owner may remember an earlier time in which this gateway wanted the room
+        }
         source.known = source.known.max(next);
         source.ends_at = Some(next);
         self.finish(pen);
@@ -1182,6 +1187,24 @@ mod tests {
         epoch: 1,
         generation: 1,
     };
+
+    #[test]
+    fn a_stream_that_had_ended_does_not_say_since_when_its_owner_knows_of_this_gateway() {
+        let (mut arena, mut counters) = (Arena::new(1 << 20), GatewayCounters::default());
+        let mut pen = Pen {
+            arena: &mut arena,
+            counters: &mut counters,
+            now: 0,
+        };
+        let had = Positions::at([(STREAM, 21)]);
+        let mut late = Room::new(1, 2, "sports:final", false, 0);
+        assert!(late.ended(&mut pen, STREAM, 1, 22));
+        assert!(!late.heard_since(&had));
+        let mut there = Room::new(1, 2, "sports:final", false, 0);
+        assert!(there.head(&mut pen, STREAM, 1, 22));
+        assert!(there.ended(&mut pen, STREAM, 1, 22));
+        assert!(there.heard_since(&had));
+    }
 
     /// A room whose ring has entries of these publishers and flags, one offset after the other from `first` on.
     fn filled(arena: &mut Arena, first: u64, entries: &[(u64, u8)]) -> Room {

@@ -17,6 +17,8 @@ use crate::wire::{Frame, FrameKind, Frames, Role, StreamId};
 
 /// Repair requests to one broker that wait for space.
 const ASKS_MAX: usize = 4_096;
+/// A broker that was last heard of so long ago may have numbered what was lost on the way: who has a link says something twice meanwhile.
+const QUIET: Micros = 500_000;
 
 /// What one broker is to be told or asked.
 #[derive(Default)]
@@ -353,6 +355,13 @@ impl Gateway {
             None => self.owners.awaits(now, *node),
         });
         unheard.collect()
+    }
+
+    /// Whether nothing is on its way that an owner of a room numbered: all of them are linked, and have been heard of late.
+    pub(super) fn hears_owners(&self, now: Micros, room: &Room) -> bool {
+        let streams = room.live().map(|source| source.stream.node);
+        let mut owners = streams.chain(self.placement.owner(room.id));
+        owners.all(|node| self.links.heard_at(node).is_some_and(|at| now < at + QUIET))
     }
 
     /// Asks brokers what they have of a room.

@@ -1,0 +1,126 @@
+//! The fault that falls into a step of a doubling: it waits until the step is reached, and comes before it is over.
+
+use muster_proto::machine::Micros;
+use muster_proto::placement::{Growth, Layer};
+
+use super::{Event, World, COORDINATED};
+use crate::matrix::Step;
+use crate::plan::{Fault, Plan};
+use crate::process::State;
+
+#[derive(Default)]
+pub struct Struck {
+    planned: bool,
+    pub fell: Option<Step>,
+    /// Everyone is done with what the end of the growth asks.
+    pub clean: bool,
+}
+
+impl Struck {
+    /// Whether nobody looks any more at a growth that has ended.
+    pub fn is_over(&self, plan: &Plan) -> bool {
+        plan.strike.is_none() || self.clean
+    }
+}
+
+impl World {
+    /// Where the doubling is.
+    fn step_reached(&self) -> Option<Step> {
+        let layer = self.plan.strike.as_ref()?.cell.layer;
+        let growth = &self.growths[&layer];
+        if growth.epoch == 1 {
+            return None;
+        }
+        let mut named = (0..self.plan.servers()).filter(|process| self.is_placed(*process));
+        let heard = |process: usize| self.processes[process].state == State::Up && self.placed[process] >= growth.epoch;
+        let (all, count) = (named.all(heard), growth.layer.used());
+        let ended = growth.layer == Layer::from(count);
+        let prepared = growth.layer == Layer::new(count, Growth::Prepare);
+        match (ended, prepared, all) {
+            (true, _, false) => Some(Step::Final),
+            (true, _, true) => (!self.struck.clean).then_some(Step::Clean),
+            (_, true, false) => Some(Step::Prepare),
+            (_, true, true) => Some(Step::Running),
+            (_, _, false) => Some(Step::Switch),
+            (_, _, true) => Some(growth.done.map_or(Step::Acks, |_| Step::Grace)),
+        }
+    }
+
+    /// Whether the fault is due, for this is its step and the process is there.
+    pub(super) fn strikes_now(&self) -> bool {
+        let strike = self.plan.strike.as_ref().filter(|_| self.struck.fell.is_none());
+        strike.is_some_and(|strike| {
+            self.step_reached() == Some(strike.cell.step) && self.processes[strike.process].state == State::Up
+        })
+    }
+
+    /// Plans the fault once its step has begun; the coordinator will not end that before.
+    pub(super) fn await_step(&mut self) {
+        if self.plan.strike.is_none() || self.struck.planned || !self.strikes_now() {
+            return;
+        }
+        self.struck.planned = true;
+        let left = self.step_left();
+        let after = self.dice.below(left.max(1));
+        self.agenda.push(self.now + after, Event::Strike);
+    }
+
+    /// How long the step that is reached lasts at least, or a while.
+    fn step_left(&self) -> Micros {
+        let Some(strike) = &self.plan.strike else { return 0 };
+        let growth = &self.growths[&strike.cell.layer];
+        match strike.cell.step {
+            Step::Prepare | Step::Switch | Step::Final => growth.heard_at.saturating_sub(self.now),
+            Step::Grace => self.plan.growing.grace,
+            Step::Running | Step::Acks | Step::Clean => COORDINATED,
+        }
+    }
+
+    pub(super) fn strike(&mut self) -> Result<(), String> {
+        let Some(strike) = self.plan.strike.clone().filter(|_| self.struck.fell.is_none()) else {
+            return Ok(()); // the coordinator's look came first
+        };
+        if !self.strikes_now() {
+            self.struck.planned = false; // somebody is not settled after all: the step comes again
+            return Ok(());
+        }
+        self.struck.fell = self.step_reached();
+        for fault in &strike.faults {
+            self.fault(*fault);
+        }
+        if let Some(pause) = strike.registry {
+            self.say(|| format!("process {} has lost the registry", strike.process));
+            self.unheard.insert(strike.process, (self.now, self.now + pause));
+        }
+        let state = self.processes[strike.process].state;
+        let hit = strike.faults.iter().all(|fault| match fault {
+            Fault::Kill { .. } => state == State::Down,
+            Fault::Pause { .. } => state == State::Paused,
+            _ => true,
+        });
+        (hit && (!strike.faults.is_empty() || strike.registry.is_some()))
+            .then_some(())
+            .ok_or_else(|| "the fault hit nobody".into())
+    }
+
+    /// Whether a process hears nothing of the registry.
+    pub(super) fn is_unheard(&self, process: usize) -> bool {
+        self.unheard.get(&process).is_some_and(|(_, until)| self.now < *until)
+    }
+
+    /// A process that is up, and hears of the step that begins last.
+    pub(super) fn last_to_hear(&mut self) -> u32 {
+        let up = |process: &usize| self.processes[*process].state == State::Up;
+        let up: Vec<usize> = (0..self.plan.servers()).filter(up).collect();
+        up[self.dice.below(up.len() as u64) as usize] as u32
+    }
+
+    pub(super) fn has_struck(&self) -> Result<(), String> {
+        match (&self.plan.strike, self.struck.fell) {
+            (Some(strike), fell) if fell != Some(strike.cell.step) => {
+                Err(format!("the fault did not fall into {}: {fell:?}", strike.cell.step))
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,154 @@
+"""Everybody of a small cluster in the registry, without engines: what coordinators of a growth have to do with."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from control.enrolment import Enrolment
+from control.growth import Coordinator
+from control.options import Role
+from control.registry.directory import Directory
+from control.registry.memory import Memory, MemoryTree
+from control.registry.places import COUNT, ROOT, Count, layer, read_count
+from control.registry.tree import Check, Operation, Result, Unavailable
+from plane.spec import SpecError
+from tests.control.players import Player, spec
+
+LOG = structlog.get_logger()
+RECORD = "/pubsub/broker/main/partition_num"
+PATIENT_S = 20.0
+
+
+def directory(tree: MemoryTree) -> Directory:
+    return Directory(tree, LOG, spread_s=0.005, poll_s=60.0, hold_s=0.3)
+
+
+@dataclass
+class Fleet:
+    """Everybody who is registered, and who starts and ends them: a `Hosts`."""
+
+    memory: Memory
+    role: Role = "broker"
+    count: int = 1
+    starts: bool = True
+    """Nodes that are asked for are started."""
+    players: dict[int, Player] = field(default_factory=dict)
+    trees: dict[int, MemoryTree] = field(default_factory=dict)
+    _ends: dict[int, contextlib.AsyncExitStack] = field(default_factory=dict)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+
+    async def begin(self, number: int, role: str, partition: int = 0) -> Player:
+        """One more process."""
+        async with contextlib.AsyncExitStack() as stack:
+            tree = self.memory.tree()
+            opened = await stack.enter_async_context(directory(tree))
+            made = Enrolment(spec(number, role, partition, (1, 1), grown=True), opened, LOG)
+            player = Player(made, await made.begin())
+            player.attach()
+            made.serve()
+            self.players[number], self.trees[number], self._ends[number] = player, tree, stack.pop_all()
+        return player
+
+    async def end(self, number: int) -> None:
+        """It is gone, in order."""
+        player = self.players[number]
+        await player.enrolment.leave()
+        player.enrolment.detach()
+        await self._ends.pop(number).aclose()
+        del self.players[number]
+
+    async def close(self) -> None:
+        """All are gone."""
+        await asyncio.gather(*self._tasks)
+        for number in list(self.players):
+            self.players.pop(number).enrolment.detach()
+            await self._ends.pop(number).aclose()
+
+    def provide(self, partitions: int) -> Mapping[int, str]:
+        new = {100 + partition: partition for partition in range(self.count, partitions)}
+        if not self.starts:
+            return {}
+        for number, partition in new.items():
+            self._loop.call_soon_threadsafe(self._soon, number, partition)
+        return {number: f"{self.role}-{partition}" for number, partition in new.items()}
+
+    def withdraw(self, partitions: int) -> None:
+        for number in [number for number in self.players if number >= 100 + partitions]:
+            self._task(self.end(number))
+
+    def counted(self, partitions: int) -> None:
+        self.count = partitions
+
+    def _soon(self, number: int, partition: int) -> None:
+        if number not in self.players:
+            self._task(self._begun(number, partition))
+
+    async def _begun(self, number: int, partition: int) -> None:
+        with contextlib.suppress(SpecError):  # its partition was given up meanwhile
+            await self.begin(number, self.role, partition)
+
+    def _task(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def hold(self, number: int, *steps: str) -> None:
+        """This one does not settle at these steps; at none of them, it does."""
+        self.players[number].settled = lambda: self.step() not in steps
+
+    # --- what it looks like ---------------------------------------------------------------------------------------------
+
+    def record(self) -> Count:
+        """What the registry says; of one partition where it has nothing."""
+        entry = self.memory.store.get(f"{ROOT}/{layer(self.role)}/{COUNT}")
+        return Count(1) if entry is None else read_count(entry.data)
+
+    def step(self) -> str:
+        """Of the growth under way."""
+        growth = self.record().growth
+        return growth.step if growth else "none"
+
+    def agrees(self, partitions: int) -> bool:
+        """Whether every engine has the map of so many partitions, with nothing growing."""
+        of_role = self.role == "router"
+        return all(
+            (player.maps[-1][2][of_role], player.maps[-1][3][of_role]) == (partitions, 0)
+            for player in self.players.values()
+        )
+
+
+class Fallible(MemoryTree):
+    """Loses answers; has something done before a write that rests on others."""
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__(memory)
+        self.lost_answers = 0
+        self.before: Callable[[], None] = lambda: None
+
+    async def transaction(self, operations: Sequence[Operation]) -> list[Result]:
+        if any(isinstance(each, Check) for each in operations):
+            self.before()
+        done = await super().transaction(operations)
+        if self.lost_answers:
+            self.lost_answers -= 1
+            raise Unavailable("the answer was lost")
+        return done
+
+
+def steps(player: Player, router: bool = False) -> list[tuple[int, int]]:
+    """Numbers of partitions and growths that an engine was given, one after the other."""
+    seen: list[tuple[int, int]] = []
+    for _, _, partitions, growth in player.maps:
+        if not seen or seen[-1] != (partitions[router], growth[router]):
+            seen.append((partitions[router], growth[router]))
+    return seen
+
+
+EVERY = [(1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 2), (4, 0)]
+
+Make = Callable[..., Coordinator]
