@@ -14,6 +14,8 @@ pub mod command;
 pub mod conn;
 pub mod counters;
 pub mod door;
+#[cfg(test)]
+mod fixtures;
 pub mod flow;
 pub mod gateway;
 pub mod handshake;

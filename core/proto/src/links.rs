@@ -663,25 +663,13 @@ pub const fn frames_max(payload: usize) -> usize {
 mod tests {
     use super::*;
     use crate::door::DoorKey;
+    use crate::fixtures::{cluster, Zeros};
     use crate::handshake::ResetSecret;
-    use crate::machine::Entropy;
     use crate::seal::Secret;
 
-    struct Zeros;
-
-    impl Entropy for Zeros {
-        fn fill(&mut self, bytes: &mut [u8]) {
-            bytes.fill(0);
-        }
-    }
-
     fn links() -> Links {
-        let cluster = ClusterKeys {
-            current: (1, [7; 32]),
-            next: None,
-        };
-        let key = DoorKey::Cluster(Box::new(cluster.clone()));
-        Links::new(Door::new(key, ResetSecret::new([1; 32]), &mut Zeros), cluster, 0)
+        let key = DoorKey::Cluster(Box::new(cluster()));
+        Links::new(Door::new(key, ResetSecret::new([1; 32]), &mut Zeros), cluster(), 0)
     }
 
     /// A link to node 9, proven.

@@ -860,28 +860,13 @@ impl Machine for Router {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    struct Zeros;
-
-    impl Entropy for Zeros {
-        fn fill(&mut self, bytes: &mut [u8]) {
-            bytes.fill(0);
-        }
-    }
+    use crate::fixtures::{cluster, me, Zeros};
 
     fn router() -> Router {
-        let me = Identity {
-            node: 1,
-            role: Role::Router,
-            epoch: 1,
-        };
         let config = RouterConfig {
-            me,
+            me: me(Role::Router),
             payload: 1_200,
-            cluster: ClusterKeys {
-                current: (1, [7; 32]),
-                next: None,
-            },
+            cluster: cluster(),
             reset_secret: [1; 32],
         };
         Router::new(config, 1, Box::new(Zeros))

@@ -928,30 +928,15 @@ impl Machine for Broker {
 mod tests {
     use super::*;
     use crate::command::{Ask, CommandId};
-
-    struct Zeros;
-
-    impl Entropy for Zeros {
-        fn fill(&mut self, bytes: &mut [u8]) {
-            bytes.fill(0);
-        }
-    }
+    use crate::fixtures::{cluster, me, Zeros};
 
     fn broker() -> Broker {
-        let me = Identity {
-            node: 1,
-            role: Role::Broker,
-            epoch: 1,
-        };
         let config = BrokerConfig {
-            me,
+            me: me(Role::Broker),
             payload: 1_200,
             arena_bytes: 0,
             name_key: [1; 16],
-            cluster: ClusterKeys {
-                current: (1, [7; 32]),
-                next: None,
-            },
+            cluster: cluster(),
             reset_secret: [1; 32],
         };
         let mut broker = Broker::new(config, 1, Box::new(Zeros));

@@ -313,28 +313,14 @@ impl Gateway {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::{cluster, me, Zeros};
     use crate::gateway::GatewayConfig;
-    use crate::handshake::{ClusterKeys, ServerKey};
-    use crate::machine::Entropy;
-    use crate::node::Identity;
+    use crate::handshake::ServerKey;
     use crate::wire::Role;
 
-    struct Zeros;
-
-    impl Entropy for Zeros {
-        fn fill(&mut self, bytes: &mut [u8]) {
-            bytes.fill(0);
-        }
-    }
-
     fn gateway() -> Gateway {
-        let me = Identity {
-            node: 1,
-            role: Role::Gateway,
-            epoch: 1,
-        };
         let config = GatewayConfig {
-            me,
+            me: me(Role::Gateway),
             payload: 1_200,
             arena_bytes: 0,
             keepalive_ms: 1_000,
@@ -344,10 +330,7 @@ mod tests {
             paced: Vec::new(),
             bundle: true,
             server_key: ServerKey::from_private([2; 32]),
-            cluster: ClusterKeys {
-                current: (1, [7; 32]),
-                next: None,
-            },
+            cluster: cluster(),
             reset_secret: [1; 32],
         };
         Gateway::new(config, 1, Box::new(Zeros))
