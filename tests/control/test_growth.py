@@ -218,14 +218,17 @@ async def test_where_others_start_nodes_partitions_without_a_replica_are_named(f
 async def test_a_replica_that_dies_before_the_switch_is_written_prevents_it(fleet: Fleet, make: Make) -> None:
     """Hole H15: all ran when the coordinator looked."""
     died: list[str] = []
+    reports: list[Report] = []
 
     def dies() -> None:
         if not died:
             died.append(fleet.step())
+            reports.clear()
             fleet.memory.store.end(fleet.trees[101]._id)
 
-    assert await make(before=dies).grow(2) == 2
+    assert await make(before=dies, tell=reports.append).grow(2) == 2
     assert died == ["prepare"]
+    assert reports[0].step == "prepare", "it looks again, for what it rested on is not so any more"
     serials = fleet.record().serial
     assert serials == 4, "each step was written once"
 

@@ -212,6 +212,7 @@ impl Interest {
     ) -> bool {
         let (hash, full) = (self.hash, self.views.len() >= NODES_MAX);
         match self.views.get_mut(&gateway) {
+            Some(view) if view.epoch > epoch && planted::is(Bug::EarlierLifeReturns) => view.epoch = epoch,
             Some(view) if view.epoch > epoch => return false,
             Some(view) if view.epoch < epoch && planted::is(Bug::EarlierLifeKept) => view.epoch = epoch,
             Some(view) if view.epoch < epoch => self.drop_view(gateway, changes),
@@ -363,7 +364,7 @@ impl Interest {
         let room = membership.room;
         if !membership.present
             || !self.part.has(room)
-            || view.whole_of(room).is_some()
+            || (view.whole_of(room).is_some() && !planted::is(Bug::HintOverrules))
             || view.rooms.contains_key(&room)
         {
             return false;

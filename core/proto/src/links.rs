@@ -12,6 +12,7 @@ use crate::limits::NODES_MAX;
 use crate::machine::{Addr, Arrival, Micros, Outbox, SocketId};
 use crate::node::{Identity, Node};
 use crate::past::{Loss, Past};
+use crate::planted::{self, Bug};
 use crate::table::Table;
 use crate::wire::header::{DatagramKind, Header, HEADER};
 use crate::wire::record::Record;
@@ -539,7 +540,7 @@ impl Links {
     pub fn expire(&mut self, now: Micros, node: &mut Node) {
         while let Some(slot) = self.table.pop_due(now) {
             let Some(link) = self.table.get_mut(slot) else { continue };
-            if now >= link.conn.heard_at + DEAD_AFTER {
+            if now >= link.conn.heard_at + DEAD_AFTER && !planted::is(Bug::SilenceUnnoticed) {
                 self.lose(now, slot, "silent");
                 continue;
             }

@@ -84,7 +84,12 @@ impl Layer {
     /// Whether all nodes of a partition must have heard of a room before it counts as known: there may be somebody whose map is
     /// one step older or newer, and who asks none but them.
     pub fn counts(self, partition: u16) -> bool {
-        partition < self.used()
+        let used = if planted::is(Bug::NewPartitionUncounted) {
+            self.count
+        } else {
+            self.used()
+        };
+        partition < used
     }
 
     /// The rooms that the nodes of a partition hear of.
@@ -219,7 +224,11 @@ impl Placement {
     /// The running broker of the room's partition that has the highest rendezvous weight of those that can be `reached`, so that
     /// a change of brokers moves 1/n of the rooms.
     pub fn owner_among(&self, room: u64, reached: impl Fn(u32) -> bool) -> Option<u32> {
-        let brokers = self.replicas(room).iter().copied().filter(|node| reached(*node));
+        let mut brokers = self.replicas(room).iter().copied().filter(|node| reached(*node));
+        if planted::is(Bug::OwnerByNumber) {
+            let brokers: Vec<u32> = brokers.by_ref().collect();
+            return brokers.get((room % brokers.len().max(1) as u64) as usize).copied();
+        }
         brokers.max_by_key(|node| (weight(room, *node), *node))
     }
 }

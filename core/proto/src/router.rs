@@ -697,7 +697,9 @@ impl Router {
         };
         self.listeners.insert(peer.node, listener);
         let gateways: Vec<u32> = self.interest.gateways().map(|(node, _)| node).collect();
-        gateways.into_iter().for_each(|node| self.tell(now, peer.node, node));
+        if !planted::is(Bug::SubscribedUntold) {
+            gateways.into_iter().for_each(|node| self.tell(now, peer.node, node));
+        }
         if let Some(listener) = self.listeners.get_mut(&peer.node).filter(|listener| listener.told > 0) {
             // What gateways said and not all had in time is in force once this one has it too.
             listener.bursts.push_back((1, listener.told));

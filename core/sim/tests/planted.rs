@@ -1,4 +1,4 @@
-//! Seventeen known bugs, one at a time: each is found (`docs/testing.md`). Those that seeds can't show are found by a small test of
+//! Known bugs, one at a time: each is found (`docs/testing.md`). Those that seeds can't show are found by a small test of
 //! the part itself, which passes without the bug.
 
 use muster_proto::codec::Writer;
@@ -6,13 +6,14 @@ use muster_proto::conn::{Conn, Reject, Stamp, TAIL_PROBES};
 use muster_proto::hash::KeyedState;
 use muster_proto::interest::{Change, Interest};
 use muster_proto::machine::{Addr, Outbox};
+use muster_proto::placement::{Growth, Layer, Node, Placement};
 use muster_proto::planted::{set, Bug};
 use muster_proto::scope::Scope;
 use muster_proto::seal::{KeyCache, Secret};
 use muster_proto::wire::header::{Header, HEADER};
 use muster_proto::wire::record::Membership;
 use muster_proto::wire::room::{Message, RoomBlock};
-use muster_proto::wire::{PublisherId, StreamId};
+use muster_proto::wire::{PublisherId, Role, StreamId};
 use muster_sim::{run, Plan};
 
 /// Seeds that a bug has until it must have been found.
@@ -245,4 +246,76 @@ fn a_broker_that_narrows_forgets_who_lacks_something() {
 #[test]
 fn a_former_scope_grows() {
     seeds_find(Bug::FormerScopeGrows, Plan::grows);
+}
+
+#[test]
+fn a_join_is_answered_that_the_new_partition_has_not_heard_of() {
+    part_finds(Bug::NewPartitionUncounted, || {
+        let switched = Layer::new(2, Growth::Switched);
+        (0..4).all(|partition| switched.counts(partition))
+    });
+}
+
+#[test]
+fn a_hint_stands_against_what_a_gateway_has_told() {
+    part_finds(Bug::HintOverrules, || {
+        let mut told = Told::new();
+        told.snapshot(1, 1, 3, &[10]);
+        let left = Membership {
+            room: 11,
+            check: 11,
+            version: 2,
+            present: true,
+        };
+        told.0.hint((7, 1), &left, &mut told.1);
+        told.wants(&[10])
+    });
+}
+
+#[test]
+fn who_subscribes_hears_only_what_is_new() {
+    seeds_find(Bug::SubscribedUntold, Plan::draw);
+}
+
+#[test]
+fn owners_follow_from_the_number_of_brokers() {
+    part_finds(Bug::OwnerByNumber, || {
+        let of = |count: u32| {
+            let nodes = (1..=count).map(|node| Node::new(node, Role::Broker, Addr::default()));
+            Placement::new(1, nodes.collect(), 1, 1)
+        };
+        let (four, five) = (of(4), of(5));
+        let moved = (0..1_000).filter(|room| four.owner(*room) != five.owner(*room));
+        moved.count() < 300
+    });
+}
+
+#[test]
+fn a_command_is_delivered_once_it_was_told() {
+    seeds_find(Bug::ToldIsDelivered, Plan::commands);
+}
+
+#[test]
+fn a_member_takes_each_copy_of_a_command() {
+    seeds_find(Bug::CommandsForgotten, Plan::commands);
+}
+
+#[test]
+fn a_link_on_which_nothing_comes_stays() {
+    seeds_find(Bug::SilenceUnnoticed, Plan::draw);
+}
+
+#[test]
+fn an_earlier_life_of_a_gateway_returns() {
+    part_finds(Bug::EarlierLifeReturns, || {
+        let mut told = Told::new();
+        told.snapshot(1, 2, 3, &[10]);
+        told.snapshot(2, 1, 9, &[11]);
+        told.wants(&[10])
+    });
+}
+
+#[test]
+fn a_router_that_is_lost_takes_along_what_it_told() {
+    seeds_find(Bug::RouterTakesItAlong, Plan::draw);
 }

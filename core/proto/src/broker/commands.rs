@@ -10,6 +10,7 @@ use crate::command::{left_ms, until, Ask, CommandId, Outcome, Page};
 use crate::command::{COMMANDS_MAX, FORGET_EVERY, GRACE, KNOWN_MAX, LOOK_EVERY, REMEMBER};
 use crate::hash::KeyedState;
 use crate::machine::{soonest, Micros};
+use crate::planted::{self, Bug};
 use crate::wire::record::Record;
 use crate::wire::Code;
 
@@ -165,6 +166,7 @@ impl Broker {
         };
         let mut waits = !self.running;
         let mut tell = Vec::new();
+        let tells = matches!(command.ask, Ask::Tell(_));
         for gateway in self.interest.who_wants(command.room, command.check) {
             let life = self.interest.epoch_of(gateway);
             let link = self
@@ -190,7 +192,10 @@ impl Broker {
                     Told {
                         epoch,
                         since,
-                        said: None,
+                        said: (tells && planted::is(Bug::ToldIsDelivered)).then(|| Said {
+                            members: 1,
+                            page: Page::default(),
+                        }),
                     },
                 ));
             }

@@ -717,6 +717,10 @@ impl Broker {
                 LinkChange::Down { peer, .. } if peer.role == Role::Router => {
                     self.routers.remove(&peer.node);
                     self.interest.leave(peer.node);
+                    if planted::is(Bug::RouterTakesItAlong) {
+                        self.interest = Interest::new(KeyedState::new(1, 2));
+                        self.rooms.iter_mut().flatten().for_each(|room| room.gateways.clear());
+                    }
                     self.homes.lost(peer.node);
                     self.review_homes(now);
                 }
