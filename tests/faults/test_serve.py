@@ -25,6 +25,8 @@ from tests.waiting import until
 
 ROOMS = [f"room-{number}" for number in range(12)]
 RATE = 300.0
+NAMED = ("--registry", "embedded")
+"""The commands look for a ZooKeeper of the configuration by themselves."""
 
 
 @pytest.fixture
@@ -67,6 +69,8 @@ async def test_nodes_find_each_other_in_zookeeper_and_a_broker_that_ends_loses_n
         await hosts.serve(first, *others)
         gateway = others[2]
         await until(lambda: sorted(states(gateway).values()) == ["running"] * 5, PATIENT_S)
+        code, said, _ = await hosts.asked("status", "--json")
+        assert (code, len(json.loads(said)["roles"])) == (0, 5)
         async with loaded(hosts.address(), ledger):
             before, owned = number(first), [node.metrics()["messages_published"] for node in (first, others[0])]
             assert min(owned) > 0, "both own rooms"
@@ -183,21 +187,21 @@ async def test_commands_find_the_nodes_by_the_registry_and_ask_each(hosts: Hosts
     await hosts.serve(*nodes)
     await until(lambda: all(sorted(states(node).values()) == ["running"] * 4 for node in nodes), PATIENT_S)
     async with muster.connect(hosts.address()) as client, client.join("sports:final"):
-        code, said, _ = await hosts.asked("rooms", "ls", "--json")
+        code, said, _ = await hosts.asked("rooms", "ls", "--json", *NAMED)
         rooms = [(room["name"], room["gateways"]) for room in json.loads(said)]
         assert (code, rooms) == (0, [("sports:final", ["gateway"])])
-        code, said, _ = await hosts.asked("rooms", "show", "sports:final", "--json")
+        code, said, _ = await hosts.asked("rooms", "show", "sports:final", "--json", *NAMED)
         assert (code, json.loads(said)["gateway"]["members"]) == (0, 1)
-    code, said, _ = await hosts.asked("status", "--json", "--registry", "embedded")
+    code, said, _ = await hosts.asked("status", "--json", *NAMED)
     told = json.loads(said)
     assert (code, told["registry"]) == (0, "embedded")
     assert {(each["name"], each["state"], each["registered"]) for each in told["roles"]} == {
         (name, "ready", "running") for name in names
     }
     assert {each["pid"] for each in told["roles"]} == {node.process.pid for node in nodes}
-    code, said, _ = await hosts.asked("top", "--json")
+    code, said, _ = await hosts.asked("top", "--json", *NAMED)
     assert (code, json.loads(said)["total"]["ready"]) == (0, 4)
-    code, said, _ = await hosts.asked("links", "--json")
+    code, said, _ = await hosts.asked("links", "--json", *NAMED)
     ends = {(line["sender"], line["receiver"]) for line in json.loads(said)["links"] if line["up"]}
     assert {("proxy", "broker-a"), ("broker-a", "gateway"), ("gateway", "router")} <= ends
 
@@ -207,7 +211,7 @@ async def test_a_node_that_stands_still_and_a_role_that_is_missing_are_said(host
     await hosts.serve(*nodes)
     await until(lambda: sorted(states(nodes[0]).values()) == ["running"] * 3, PATIENT_S)
     nodes[2].process.send_signal(signal.SIGSTOP)
-    code, said, errors = await hosts.asked("cluster", "show", "--json")
+    code, said, errors = await hosts.asked("cluster", "show", "--json", *NAMED)
     layers = json.loads(said)["layers"]
     assert [(node["name"], node["state"], node["registered"]) for each in layers for node in each["nodes"]] == [
         ("broker", "ready", "running"),
@@ -221,8 +225,14 @@ async def test_a_node_that_stands_still_and_a_role_that_is_missing_are_said(host
 
 @pytest.mark.parametrize("words", [("status",), ("links",), ("rooms", "ls"), ("top", "--once"), ("cluster", "show")])
 async def test_a_registry_that_has_nobody_is_one_line(hosts: Hosts, words: tuple[str, ...]) -> None:
-    said = await hosts.asked(*words)
+    said = await hosts.asked(*words, *NAMED)
     assert said == (69, "", "muster: no instance runs here, and the registry embedded has no node\n")
+
+
+async def test_an_embedded_registry_that_nobody_serves_is_an_instance_that_does_not_run(tmp_path: Path) -> None:
+    code, said, errors = await Hosts(tmp_path, "embedded").asked("status")
+    assert (code, said) == (69, "")
+    assert errors.endswith("start one: muster up\n")
 
 
 # --- SIGHUP ----------------------------------------------------------------------------------------------------------
