@@ -16,17 +16,17 @@ PATIENT_S: Final = 30.0
 
 
 @contextlib.asynccontextmanager
-async def under_load(instance: Instance, ledger: Ledger) -> AsyncIterator[None]:
+async def under_load(instance: Instance, ledger: Ledger, members: int = MEMBERS) -> AsyncIterator[None]:
     """Members and a publisher while the block lasts; then everything has arrived, or was announced as missing."""
-    async with loaded(instance.folder.path, ledger):
+    async with loaded(instance.folder.path, ledger, members):
         yield
 
 
 @contextlib.asynccontextmanager
-async def loaded(where: Path | muster.Address, ledger: Ledger) -> AsyncIterator[None]:
+async def loaded(where: Path | muster.Address, ledger: Ledger, members: int = MEMBERS) -> AsyncIterator[None]:
     """The same, of what is there."""
     async with (
-        ledger.members(where, MEMBERS),
+        ledger.members(where, members),
         muster.connect(where, gateways=[], timeout=60) as client,
         asyncio.TaskGroup() as tasks,
     ):

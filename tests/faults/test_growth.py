@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import subprocess
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Final
@@ -24,8 +25,12 @@ from tests.waiting import until
 
 ROOMS: Final = [f"room-{number}" for number in range(32)]
 """So many that none of four partitions is without one."""
+MANY_ROOMS: Final = [f"room-{number}" for number in range(96)]
+"""The same of eight."""
 GROW_S: Final = 120.0
 SEEDS: Final = int(os.environ.get("MUSTERTEST_SEEDS", "3"))
+FRESH: Final = int(os.environ.get("MUSTERTEST_FRESH", "20"))
+FULL_RATE: Final = 10_000.0
 STEPS: Final = ("prepare", "switched", "of grace", "final")
 
 
@@ -187,6 +192,34 @@ async def test_doublings_while_nodes_and_the_command_die_and_stand_still_are_fin
             await until(instance.interest_agrees, PATIENT_S)
     figures(done=done, gaps=dict(ledger.gaps()))
     ledger.check()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("fresh", range(FRESH))
+async def test_a_fresh_cluster_that_doubles_thrice_at_full_load_beside_three_zookeepers_loses_no_message(
+    make: Make, tmp_path: Path, figures: Callable[..., None], fresh: int
+) -> None:
+    zookeeper = ZooKeeper(tmp_path / "zookeeper", 3)
+    instance, ledger = make(up={"gateways": 2, "proxies": 2}), Ledger(MANY_ROOMS, rate=FULL_RATE)
+    await zookeeper.start()
+    took = {}
+    try:
+        with instance.running("--registry", f"zk://{zookeeper.hosts}/{fresh}"):
+            async with under_load(instance, ledger, members=2):
+                for to in (2, 4, 8):
+                    began = time.monotonic()
+                    assert await grow(instance, "broker", "--to", str(to), "--grace", "1") == to
+                    await came(ledger)
+                    took[to] = round(time.monotonic() - began, 1)
+                await until(lambda: everybody_runs(instance), PATIENT_S)
+                owned = await owning(instance)
+                assert counts(instance) == {"broker/main": 8, "router": 1}
+    finally:
+        await zookeeper.stop()
+    figures(took=took, owned=owned, gaps=dict(ledger.gaps()), messages=sum(map(len, ledger.sent.values())))
+    ledger.check()
+    assert set(ledger.gaps()) <= {"ended"}
 
 
 def begun(hosts: Hosts, said: Path, *words: str) -> subprocess.Popen[bytes]:
