@@ -1,6 +1,7 @@
 """A real ZooKeeper, alone or as an ensemble: child processes on loopback, started, killed and wiped by tests."""
 
 import asyncio
+import contextlib
 import os
 import shutil
 import socket
@@ -14,6 +15,7 @@ import pytest
 from control.registry.tree import Tree
 from control.registry.zookeeper import Servers, ZooKeeperTree
 from tests.control.registry.services import SESSION_S
+from tests.waiting import until
 
 ROOT: Final = Path(__file__).parents[3]
 JARS: Final = ROOT / ".tools" / "zookeeper"
@@ -21,6 +23,7 @@ DEBIAN: Final = Path("/usr/share/java/zookeeper.jar")
 MEND: Final = "needs a Java runtime and ZooKeeper's jars; to get them: scripts/setup.sh --tests"
 JAVA: Final = ("-Xms32m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 READY_S: Final = 60.0
+NOTICED_S: Final = 2.0
 
 
 def need() -> str:
@@ -150,10 +153,18 @@ class ZooKeeper:
         return ZooKeeperTree(Servers(self.hosts, session_s=session_s))
 
     async def expire(self, tree: Tree) -> None:
-        """A second client takes the session over, and ends it."""
+        """A second client takes the session over and ends it, again where the first one was quick enough to take it back."""
         assert isinstance(tree, ZooKeeperTree)
         assert tree._client is not None
-        await asyncio.to_thread(_steal, self.hosts, tree._client.client_id)
+        session = tree._client.client_id
+
+        def lost() -> bool:
+            return tree._client is None or tree._client.client_id != session
+
+        while not lost():
+            await asyncio.to_thread(_steal, self.hosts, session)
+            with contextlib.suppress(TimeoutError):
+                await until(lost, NOTICED_S)
 
 
 def _steal(hosts: str, session: tuple[int, bytes]) -> None:
