@@ -19,6 +19,7 @@ import muster
 HEAD: Final = struct.Struct("<IQQ")
 SETTLE_S: Final = 20.0
 AHEAD_MAX: Final = 1_000
+UNANSWERED_S: Final = 10.0
 
 Stream = muster.Stream
 Key = tuple[int, int]
@@ -180,8 +181,8 @@ class Ledger:
                 pending.add(task)
                 task.add_done_callback(pending.discard)
                 number += 1
-                if len(pending) > 20_000:
-                    raise AssertionError("20,000 messages wait for an answer")
+                if len(pending) > max(20_000, UNANSWERED_S * self.rate):
+                    raise AssertionError(f"{len(pending):,} messages wait for an answer")
             await asyncio.sleep(0.005)
         await asyncio.gather(*pending)
 
