@@ -12,7 +12,7 @@ from plane.engine import Node
 
 Fault = tuple[str, tuple[str, int] | None, float, float, float, float, int, int, int, float]
 """Direction ("in" or "out"), peer (None: every client), loss, duplicate, corrupt, reorder (chances), then
-reorder hold, delay and jitter in ms."""
+reorder hold, delay and jitter in ms; the mean length of a burst of losses, in datagrams."""
 
 
 class SpecError(Exception):

@@ -12,7 +12,7 @@ use std::time::Instant;
 use muster_proto::machine::Micros;
 use muster_sim::matrix::{self, Cell, STEPS};
 use muster_sim::plan::Kind;
-use muster_sim::{run, Plan};
+use muster_sim::{run, Plan, Summary};
 
 const USAGE: &str =
     "usage: muster-sim [--kills | --rooms | --holes | --moves | --grows | --commands | --lossy | --matrix [--layer broker|router]
@@ -81,15 +81,11 @@ fn main() -> ExitCode {
         return run_matrix(&arguments, chosen);
     }
     let (start, total) = (Instant::now(), arguments.seeds.end - arguments.seeds.start);
-    let progress = std::io::stderr().is_terminal();
     let (draw, option) = (arguments.draw, arguments.option);
     let mut returns = Vec::new();
     let (mut done, mut failed, mut messages, mut deliveries, mut virtual_us) = (0, 0, 0, 0, 0);
     for seed in arguments.seeds.clone() {
-        if arguments.verbose {
-            println!("{:#?}", draw(seed));
-        }
-        let (summary, mut result) = run(seed, draw, arguments.verbose);
+        let (summary, mut result) = told(seed, draw, arguments.verbose);
         // Now and then a seed runs twice: the same seed must give the same run.
         if result.is_ok() && (seed % 50 == 0 || total == 1) && run(seed, draw, false).0 != summary {
             result = Err("a second run of the same seed went otherwise".into());
@@ -99,9 +95,6 @@ fn main() -> ExitCode {
         deliveries += summary.delivered;
         virtual_us += summary.virtual_us;
         returns.extend_from_slice(&summary.returns);
-        if arguments.verbose {
-            println!("{summary:#?}");
-        }
         if let Err(why) = result {
             failed += 1;
             println!(
@@ -111,13 +104,7 @@ fn main() -> ExitCode {
                 return ExitCode::FAILURE;
             }
         }
-        if progress {
-            eprint!(
-                "\r{done} of {total} seeds, {:.1} a second ",
-                done as f64 / start.elapsed().as_secs_f64()
-            );
-            let _ = std::io::stderr().flush();
-        }
+        tell_progress(start, done, total, "seeds");
     }
     let seconds = start.elapsed().as_secs_f64();
     println!(
@@ -133,6 +120,26 @@ fn main() -> ExitCode {
     }
 }
 
+/// One run, with its plan and its figures where all is to be told.
+fn told(seed: u64, draw: impl Fn(u64) -> Plan, verbose: bool) -> (Summary, Result<(), String>) {
+    if verbose {
+        println!("{:#?}", draw(seed));
+    }
+    let (summary, result) = run(seed, draw, verbose);
+    if verbose {
+        println!("{summary:#?}");
+    }
+    (summary, result)
+}
+
+fn tell_progress(start: Instant, done: u64, total: u64, what: &str) {
+    if std::io::stderr().is_terminal() {
+        let rate = done as f64 / start.elapsed().as_secs_f64();
+        eprint!("\r{done} of {total} {what}, {rate:.1} a second ");
+        let _ = std::io::stderr().flush();
+    }
+}
+
 /// Runs each seed for each cell of the matrix that has all of the chosen options.
 fn run_matrix(arguments: &Arguments, chosen: &[String]) -> ExitCode {
     let is_chosen = |cell: &Cell| {
@@ -145,19 +152,13 @@ fn run_matrix(arguments: &Arguments, chosen: &[String]) -> ExitCode {
         return ExitCode::from(2);
     }
     let start = Instant::now();
-    let progress = std::io::stderr().is_terminal();
+    let total = cells.len() as u64 * (arguments.seeds.end - arguments.seeds.start);
     let (mut done, mut failed) = (0, 0);
     let mut held = vec![0; cells.len()];
     for (at, cell) in cells.iter().enumerate() {
         for seed in arguments.seeds.clone() {
-            if arguments.verbose {
-                println!("{:#?}", cell.plan(seed));
-            }
-            let (summary, result) = run(seed, |seed| cell.plan(seed), arguments.verbose);
+            let (_, result) = told(seed, |seed| cell.plan(seed), arguments.verbose);
             done += 1;
-            if arguments.verbose {
-                println!("{summary:#?}");
-            }
             match result {
                 Ok(()) => held[at] += 1,
                 Err(why) => {
@@ -170,13 +171,7 @@ fn run_matrix(arguments: &Arguments, chosen: &[String]) -> ExitCode {
                     }
                 }
             }
-            if progress {
-                eprint!(
-                    "\r{done} runs, {:.1} a second ",
-                    done as f64 / start.elapsed().as_secs_f64()
-                );
-                let _ = std::io::stderr().flush();
-            }
+            tell_progress(start, done, total, "runs");
         }
     }
     print_matrix(&cells, &held);

@@ -603,12 +603,8 @@ impl Plan {
             loss: if draw.chance(80) { 50_000 } else { 0 },
             ..Weather::default()
         };
-        let Topology {
-            brokers,
-            routers,
-            partitions,
-        } = Topology::draw(seed, 1);
-        let servers = 2 + brokers + routers;
+        let topology = Topology::draw(seed, 1);
+        let servers = 2 + topology.brokers + topology.routers;
         let mut processes: Vec<usize> = (0..servers).collect();
         while processes.len() > KILLED_MAX {
             processes.swap_remove(draw.below(processes.len() as u64) as usize);
@@ -625,24 +621,41 @@ impl Plan {
             heal += KILL_EVERY;
         }
         Plan {
+            heal,
+            faults,
+            back_max: Some(BACK_MAX),
+            ..Plan::steady(seed, &mut draw, topology, rooms, clients, weather)
+        }
+    }
+
+    /// A run without faults, through one gateway and one proxy, on a network that is the same everywhere.
+    fn steady(
+        seed: u64,
+        draw: &mut Draw,
+        topology: Topology,
+        rooms: Vec<String>,
+        clients: Vec<ClientPlan>,
+        weather: Weather,
+    ) -> Plan {
+        Plan {
             clock: clock(seed),
             gateways: 1,
             proxies: 1,
-            brokers,
-            routers,
-            partitions,
+            brokers: topology.brokers,
+            routers: topology.routers,
+            partitions: topology.partitions,
             rooms,
             clients,
             links: weather,
             sessions: weather,
-            heal,
-            faults,
+            heal: 0,
+            faults: vec![],
             arena_bytes: 16 << 20,
             auth_delay: draw.below(5 * MS),
             turn: draw.within(0, 200),
             bundle: true,
             evicts: false,
-            back_max: Some(BACK_MAX),
+            back_max: None,
             command_every: None,
             grows: vec![],
             growing: Growing::default(),
@@ -671,34 +684,13 @@ impl Plan {
             loss: 50_000,
             ..Weather::default()
         };
-        let Topology {
-            brokers,
-            routers,
-            partitions,
-        } = Topology::draw(seed, 2);
+        let run = Plan::steady(seed, &mut draw, Topology::draw(seed, 2), rooms, clients, weather);
         Plan {
-            clock: clock(seed),
             gateways: 2,
             proxies: 2,
-            brokers,
-            routers,
-            partitions,
-            rooms,
-            clients,
-            links: weather,
-            sessions: weather,
             heal: LOSSY,
-            faults: vec![],
-            arena_bytes: 16 << 20,
-            auth_delay: draw.below(5 * MS),
-            turn: draw.within(0, 200),
-            bundle: true,
-            evicts: false,
-            back_max: None,
             command_every: draw.chance(50).then_some(SECOND),
-            grows: vec![],
-            growing: Growing::default(),
-            strike: None,
+            ..run
         }
     }
 

@@ -208,22 +208,18 @@ impl Gateway {
             self.sessions.table.mark(slot);
         }
         if moved {
-            self.note_paced(slot);
+            let joined = self.sessions.table.get(slot).map(|peer| &peer.data.data.joined);
+            let rooms: Vec<u32> = joined.into_iter().flatten().map(|joined| joined.room).collect();
+            rooms.into_iter().for_each(|at| self.note_paced(at));
         }
         self.sessions.reschedule(now, slot);
     }
 
-    /// A paced room's slowest member may have moved.
-    fn note_paced(&mut self, slot: u32) {
-        let Some(peer) = self.sessions.table.get(slot) else {
-            return;
-        };
-        let rooms: Vec<u32> = peer.data.data.joined.iter().map(|joined| joined.room).collect();
-        for at in rooms {
-            if let Some(room) = self.rooms[at as usize].as_deref_mut().filter(|room| room.paced) {
-                room.tell_owners(None);
-                self.note_consumed(at);
-            }
+    /// The slowest member of a room may have moved, or lacks something else: who publishes there waits for that if it is paced.
+    fn note_paced(&mut self, at: u32) {
+        if let Some(room) = self.rooms[at as usize].as_deref_mut().filter(|room| room.paced) {
+            room.tell_owners(None);
+            self.note_consumed(at);
         }
     }
 
@@ -294,8 +290,7 @@ impl Gateway {
         }
         if let Some(room) = self.rooms[handle as usize].as_deref_mut().filter(|room| room.paced) {
             room.holes.note(now, slot, (lacks && next < cursor).then_some(next));
-            room.tell_owners(None);
-            self.note_consumed(handle);
+            self.note_paced(handle);
         }
         self.sessions.table.mark(slot);
         true
