@@ -21,7 +21,8 @@ BACKOFF_MAX_S: Final = 5.0
 HEALTHY_S: Final = 10.0
 LINE_BYTES_MAX: Final = 1 << 16
 
-State = Literal["starting", "waiting", "ready", "not_ready", "failed", "ended"]
+State = Literal["starting", "waiting", "registered", "ready", "not_ready", "failed", "ended"]
+"""`registered`: it serves, and does not know yet of all that start with it."""
 
 
 class Backoff:

@@ -75,7 +75,7 @@ class Enrolment:
     def __init__(self, spec: Spec, directory: Directory, log: structlog.typing.FilteringBoundLogger) -> None:
         assert spec.registry is not None
         self.on_registered: Callable[[], None] = lambda: None
-        """Called once, when the map says that this process serves."""
+        """Called when the map says that this process serves, and when it says so of all that start with it."""
         self._spec, self._where, self._directory, self._log = spec, spec.registry, directory, log
         self._take: Take = _nowhere
         self._settled: Callable[[], bool] = lambda: True
@@ -93,7 +93,9 @@ class Enrolment:
             version=__version__,
         )
         self.registered = False
-        """The map has said so."""
+        """The map has said that this process serves."""
+        self.acquainted = False
+        """And that all who start together with it do."""
         self._placed = asyncio.Event()
         directory.on_snapshot = self._on_snapshot
 
@@ -216,8 +218,15 @@ class Enrolment:
             self._take(*self._placement(snapshot))  # else its partition was given up, and it is to end
         self._look()
         self._placed.set()
-        if not self.registered and self._said(snapshot) == "running":
-            self.registered = True
+        if not self.acquainted:
+            self._look_around(snapshot)
+
+    def _look_around(self, snapshot: Snapshot) -> None:
+        running = {node.node for node in snapshot.nodes if node.state == "running"}
+        registered = self.registered or self._said(snapshot) == "running"
+        acquainted = registered and running.issuperset(self._where.fellows)
+        if (registered, acquainted) != (self.registered, self.acquainted):
+            self.registered, self.acquainted = registered, acquainted
             self.on_registered()
 
     def _look(self) -> None:

@@ -2,8 +2,9 @@
 
 Composes what `plane` serves with logs, administration and the tie to its owner. Speaks to a parent by one line of
 JSON each on stdout: `{"state": "ready"}`, `{"state": "not_ready"}`, `{"state": "failed", "error": …}`; with a registry
-first `{"state": "waiting", "error": …}` if that does not answer, then `{"state": "starting", "epoch": …}`. It dies with its
-parent: by the kernel's signal, and by the end of its stdin, whichever comes first.
+first `{"state": "waiting", "error": …}` if that does not answer, then `{"state": "starting", "epoch": …}`, and
+`{"state": "registered"}` until it knows all that start with it. It dies with its parent: by the kernel's signal, and by the
+end of its stdin, whichever comes first.
 """
 
 import argparse
@@ -48,7 +49,7 @@ class Owner(Protocol):
     """Who runs the process: is told how it goes, and says when it is to end."""
 
     def tell(self, state: str, **more: Any) -> None:
-        """`waiting` and for what (`error`), `starting`, `ready`, `not_ready`, `failed` and why (`error`)."""
+        """`waiting` and for what (`error`), `starting`, `registered`, `ready`, `not_ready`, `failed` and why (`error`)."""
 
     def watch(self, end: asyncio.Event, stop: asyncio.Event) -> None:
         """From now on set `end` when the process is to end in order, `stop` when it is to end at once."""
@@ -156,13 +157,13 @@ def _keep(spec: Spec, store: "Late", server: Server, log: structlog.typing.Filte
 
 
 def _join(server: Server, enrolment: "Enrolment", owner: Owner) -> None:
-    """The engine takes every map; that it is ready is said to others first, and to the owner once they know."""
+    """The engine takes every map; that it is ready is said to others first, and to the owner once both know each other."""
 
     def on_ready(ready: bool) -> None:
         if ready:
             enrolment.serve()
         if enrolment.registered:
-            owner.tell("ready" if ready else "not_ready")
+            owner.tell(("ready" if enrolment.acquainted else "registered") if ready else "not_ready")
 
     server.on_ready = on_ready
     enrolment.on_registered = lambda: on_ready(server.ready)

@@ -211,7 +211,8 @@ class Supervisor:
         client, public_key = (None, "") if end is None else ((end.host, end.port), end.public_key)
         name = f"{self.config.instance.name}-{seat.name}"
         made = specs.registration(self.config, self.folder, own, name, client, public_key)
-        return msgspec.structs.replace(made, grown=self._started)
+        fellows = [] if self._started else [other.node for other in self._roster.seats]
+        return msgspec.structs.replace(made, grown=self._started, fellows=fellows)
 
     async def _until_ready(self) -> None:
         wait = READY_S + READY_EACH_S * len(self._roster.seats)

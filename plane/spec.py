@@ -38,6 +38,8 @@ class Registration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     password_file: str
     grown: bool = False
     """The layer may have another number of partitions by now than the spec says."""
+    fellows: list[int] = []
+    """Nodes that start together with this one: it is ready when the map that it has says that all of them serve."""
 
 
 class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -34,10 +34,10 @@ def memory() -> Memory:
 async def begin(memory: Memory) -> AsyncIterator[Begin]:
     async with contextlib.AsyncExitStack() as stack:
 
-        async def begun(number: int, role: str, *arguments: Any, serves: bool = True) -> Player:
+        async def begun(number: int, role: str, *arguments: Any, serves: bool = True, **where: Any) -> Player:
             directory = Directory(memory.tree(), LOG, spread_s=0.01, poll_s=60.0, hold_s=0.5)
             await stack.enter_async_context(directory)
-            made = Enrolment(spec(number, role, *arguments), directory, LOG)
+            made = Enrolment(spec(number, role, *arguments, **where), directory, LOG)
             player = Player(made, await made.begin())
             player.attach()
             if serves:
@@ -72,6 +72,23 @@ async def test_it_is_told_once_when_the_map_says_that_it_serves(begin: Begin) ->
     await begin(1, "router")
     await until(lambda: 1 in broker.states())
     assert told == [True]
+
+
+async def test_who_starts_with_others_says_when_it_knows_that_all_of_them_serve(begin: Begin) -> None:
+    fellows = {"fellows": [1, 2, 4]}
+    broker, proxy = await begin(2, "broker", **fellows), await begin(4, "proxy", serves=False, **fellows)
+    told: list[bool] = []
+    broker.enrolment.on_registered = lambda: told.append(broker.enrolment.acquainted)
+    await until(lambda: told)
+    await begin(1, "router", **fellows)
+    await until(lambda: 1 in broker.states())
+    assert told == [False]
+    proxy.enrolment.serve()
+    await until(lambda: broker.enrolment.acquainted and proxy.enrolment.acquainted)
+    assert told == [False, True]
+    alone = await begin(3, "gateway")
+    await until(lambda: alone.enrolment.registered)
+    assert alone.enrolment.acquainted
 
 
 async def test_a_proxy_is_found_only_once_it_serves(begin: Begin) -> None:

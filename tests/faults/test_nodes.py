@@ -17,6 +17,7 @@ from tests.faults.conftest import Make
 from tests.faults.instance import ROLES, Instance
 from tests.faults.ledger import Ledger, content
 from tests.faults.test_demo import run
+from tests.faults.test_registry import everybody_runs
 from tests.waiting import until
 
 MANY = {"gateways": 2, "brokers": "2x2", "routers": "2x2", "proxies": 2}
@@ -68,6 +69,12 @@ async def test_members_at_every_gateway_get_what_is_published_through_every_prox
     assert sum(numbered.values()) == sent
     assert min(passed.values()) >= sent // 2
     assert agreed
+
+
+def test_once_an_instance_is_ready_each_node_knows_that_all_serve(make: Make) -> None:
+    instance = make(up=MANY)
+    with instance.running():
+        assert everybody_runs(instance)
 
 
 async def test_each_room_is_owned_by_a_broker_of_its_partition(make: Make) -> None:

@@ -13,8 +13,11 @@ from tests.faults.conftest import Make
 from tests.faults.instance import Instance
 from tests.faults.ledger import Ledger
 from tests.faults.load import PATIENT_S, came, nothing_lost, under_load
-from tests.faults.test_registry import RATE, ROOMS, everybody_runs, told
+from tests.faults.test_registry import RATE, everybody_runs, told
 from tests.waiting import until
+
+ROOMS = [f"room-{number}" for number in range(60)]
+"""Each instance has owners of its own for them: so many that any broker surely has some."""
 
 
 async def done(instance: Instance, *words: str) -> dict[str, Any]:
