@@ -18,5 +18,6 @@ cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --l
 echo '== planted bugs' >&2
 cargo test --release --quiet --manifest-path core/Cargo.toml -p muster-sim --features planted --test planted || failed=1
 echo '== pytest' >&2
+unset PYTHONDONTWRITEBYTECODE # tests start a thousand processes: each would compile anew all that it imports
 .venv/bin/pytest -m 'not soak' "$@" || failed=1
 exit "$failed"

@@ -175,7 +175,13 @@ def _small_receive(patch: pytest.MonkeyPatch) -> None:
 
 
 def _small_memory(patch: pytest.MonkeyPatch) -> None:
-    for name, value in (("BASE", 10), ("COUNTS_QUICK", (40,)), ("JUDGED", 40)):
+    for name, value in (
+        ("BASE", 10),
+        ("COUNTS_QUICK", (40,)),
+        ("JUDGED", 40),
+        ("TRAFFIC_SECONDS", 0.2),
+        ("SETTLED_SECONDS", 0.1),
+    ):
         patch.setattr(memory, name, value)
 
 

@@ -165,7 +165,8 @@ def test_what_several_nodes_say_is_put_together(muster: Command) -> None:
             *(("gateway", 3, 0), ("gateway-1", 7, 0)),
             *(("proxy", 4, 0), ("proxy-1", 8, 0)),
         ]
-        assert all(f"{role['name']} " in muster("status").stdout for role in roles)
+        status = muster("status").stdout
+        assert all(f"{role['name']} " in status for role in roles)
         rooms = json.loads(muster("rooms", "ls", "--json").stdout)
         assert [(room["name"], room["members"]) for room in rooms] == [("room-0", 0), ("room-1", 2), ("room-2", 4)]
         assert [(room["gateways"], room["owner"]) for room in rooms] == [(["gateway", "gateway-1"], "broker")] * 3

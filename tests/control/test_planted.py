@@ -39,6 +39,7 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Plant:
         await until(condition, min(seconds, SOON_S))
 
     monkeypatch.setattr(test_growth, "until", soon)
+    monkeypatch.setattr(test_growth, "PATIENT_S", SOON_S)
     return monkeypatch.setattr
 
 

@@ -71,8 +71,8 @@ async def test_batches_hold_all_that_came_in_order(address: muster.testing.Insta
     assert taken == [b"%d" % number for number in range(5_000)]
 
 
-async def test_one_client_publishes_to_thousands_of_rooms(address: muster.testing.Instance) -> None:
-    names = [f"chat:{number}" for number in range(2_000)]
+async def test_one_client_publishes_to_many_more_rooms_than_it_has_places_for(address: muster.testing.Instance) -> None:
+    names = [f"chat:{number}" for number in range(1_000)]
     shares = [names[at : at + 250] for at in range(0, len(names), 250)]
     async with contextlib.AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(muster.connect(address, proxies=())) for _ in shares]
@@ -82,12 +82,12 @@ async def test_one_client_publishes_to_thousands_of_rooms(address: muster.testin
         for name in names:
             await publish_all(publisher, name, [b"first", b"second"])
         # Again to the first, whose places others have had since, and to more than there are places for at once.
-        waits = [publisher.publish(name, data, timeout=30) for name in names[:400] for data in (b"third", b"fourth")]
+        waits = [publisher.publish(name, data, timeout=30) for name in names[:300] for data in (b"third", b"fourth")]
         positions = await asyncio.gather(*waits)
-        assert [position.offset for position in positions] == [3, 4] * 400
-        assert publisher.stats()["published"] == 4_800
+        assert [position.offset for position in positions] == [3, 4] * 300
+        assert publisher.stats()["published"] == 2_600
         for number, room in enumerate(rooms):
-            said = [b"first", b"second", b"third", b"fourth"][: 4 if number < 400 else 2]
+            said = [b"first", b"second", b"third", b"fourth"][: 4 if number < 300 else 2]
             assert await take(room, len(said)) == said
 
 

@@ -537,7 +537,7 @@ class Rooms(RuleBasedStateMachine):
 
 
 SHORT: Final = settings(
-    max_examples=50,
+    max_examples=30,
     stateful_step_count=40,
     derandomize=True,
     deadline=None,
