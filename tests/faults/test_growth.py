@@ -23,7 +23,7 @@ from tests.faults.test_registry import RATE, everybody_runs, steal
 from tests.faults.test_serve import states
 from tests.waiting import until
 
-ROOMS: Final = [f"room-{number}" for number in range(32)]
+ROOMS: Final = [f"room-{number}" for number in range(64)]
 """So many that none of four partitions is without one."""
 MANY_ROOMS: Final = [f"room-{number}" for number in range(96)]
 """The same of eight."""

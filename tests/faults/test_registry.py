@@ -28,7 +28,8 @@ from tests.faults.load import PATIENT_S, came, nothing_lost, under_load
 from tests.waiting import until
 
 SEVERAL = {"brokers": "1x2", "routers": "1x2"}
-ROOMS = [f"room-{number}" for number in range(12)]
+ROOMS = [f"room-{number}" for number in range(24)]
+"""Which of two brokers owns one is chance, and another one in each instance: so many that both surely own some."""
 RATE = 400.0
 SOAK_S = float(os.environ.get("MUSTERTEST_SOAK_S", "120"))
 

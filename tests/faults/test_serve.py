@@ -23,7 +23,8 @@ from tests.faults.ledger import Ledger
 from tests.faults.load import PATIENT_S, came, loaded, nothing_lost
 from tests.waiting import until
 
-ROOMS = [f"room-{number}" for number in range(12)]
+ROOMS = [f"room-{number}" for number in range(24)]
+"""So many that of two brokers both surely own some."""
 RATE = 300.0
 NAMED = ("--registry", "embedded")
 """The commands look for a ZooKeeper of the configuration by themselves."""
