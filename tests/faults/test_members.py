@@ -60,11 +60,14 @@ async def test_a_gateway_that_stands_still_makes_the_answer_partial_and_one_that
     with instance.running():
         async with members(instance, "live:final") as client:
             async with instance.stopped("gateway-1"):
-                assert await count(client, "live:final", 0.5) == muster.Members(MEMBERS // 2, (1,), False, True)
+                await counted(
+                    client, "live:final", lambda said: said == muster.Members(MEMBERS // 2, (1,), False, True)
+                )
             await counted(client, "live:final", lambda said: said == muster.Members(MEMBERS, (1,), False, False))
             dead = instance.kill("gateway")
             said = await count(client, "live:final", 0.5)
-            assert said.partial or said.count == MEMBERS // 2
+            comes_back = instance.process("gateway").pid not in {0, dead}  # on a slow machine it may be asked as well
+            assert said.partial or said.count == MEMBERS // 2 or comes_back
             await instance.back("gateway", dead)
             await counted(client, "live:final", lambda said: said == muster.Members(MEMBERS, (1,), False, False))
 

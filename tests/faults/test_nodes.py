@@ -16,12 +16,14 @@ from control.instance import Endpoint
 from tests.faults.conftest import Make
 from tests.faults.instance import ROLES, Instance
 from tests.faults.ledger import Ledger, content
+from tests.faults.load import PATIENT_S
 from tests.faults.test_demo import run
 from tests.faults.test_registry import everybody_runs
 from tests.waiting import until
 
 MANY = {"gateways": 2, "brokers": "2x2", "routers": "2x2", "proxies": 2}
-ROOMS = [f"room-{number}" for number in range(12)]
+ROOMS = [f"room-{number}" for number in range(24)]
+"""So many that of two partitions both surely have some."""
 MEMBERS = 6
 RATE = 600.0
 ELSEWHERE_S_MAX = 2.5
@@ -67,7 +69,9 @@ async def test_members_at_every_gateway_get_what_is_published_through_every_prox
     assert not ledger.gaps()
     assert set(members.values()) == {len(ROOMS) * MEMBERS / 2}
     assert sum(numbered.values()) == sent
-    assert min(passed.values()) >= sent // 2
+    for number, name in enumerate(passed, 1):
+        mine = sum(publisher == number for keys in ledger.sent.values() for publisher, _ in keys)
+        assert passed[name] >= mine > 0
     assert agreed
 
 
@@ -79,7 +83,7 @@ def test_once_an_instance_is_ready_each_node_knows_that_all_serve(make: Make) ->
 
 async def test_each_room_is_owned_by_a_broker_of_its_partition(make: Make) -> None:
     instance = make(up=MANY)
-    rooms = [f"room-{number}" for number in range(40)]
+    rooms = [f"room-{number}" for number in range(80)]
     with instance.running():
         async with muster.connect(instance.folder.path, gateways=[]) as client:
             for room in rooms:
@@ -163,22 +167,34 @@ async def test_the_cluster_shows_what_its_nodes_carry(make: Make) -> None:
             asyncio.TaskGroup() as tasks,
         ):
             publishing = tasks.create_task(ledger.publish_steadily(client, 1, 100))
-            shown = await asyncio.to_thread(told, instance, "cluster", "show", "--json")
+            async with asyncio.timeout(PATIENT_S):
+                while not carries_all(layers := await shown(instance)):  # a second in which a busy machine did little
+                    pass
             ledger.stop.set()
             await publishing
-    layers = {each["layer"]: each for each in shown["layers"]}
     assert list(layers) == ["broker/main", "router", "gateway", "proxy"]
     brokers, gateways = layers["broker/main"]["nodes"], layers["gateway"]["nodes"]
     assert [(node["partition"], node["state"]) for node in brokers] == [(at, "ready") for at in (0, 0, 1, 1)]
     assert sum(node["rooms"] for node in brokers) == len(ROOMS)
-    assert sum(node["per_s"] for node in brokers) > RATE / 2
-    assert sum(node["per_s"] for node in layers["proxy"]["nodes"]) > RATE / 2
     assert [node["members"] for node in gateways] == [2 * len(ROOMS)] * 2
-    assert all(node["per_s"] > RATE for node in gateways)
     assert all(node["memberships"] for node in brokers)
     routers = layers["router"]["nodes"]
     assert [node["partition"] for node in routers] == [0, 0, 1, 1]
     assert sum(node["memberships"] for node in routers) == 2 * 2 * len(ROOMS), "each replica knows its partition's"
+
+
+async def shown(instance: Instance) -> dict[str, Any]:
+    """What the cluster carries, by layer."""
+    document = await asyncio.to_thread(told, instance, "cluster", "show", "--json")
+    return {each["layer"]: each for each in document["layers"]}
+
+
+def carries_all(layers: dict[str, Any]) -> bool:
+    """Whether the load of the test is seen in every layer that carries it."""
+    rates: dict[str, list[float]] = {
+        name: [node["per_s"] or 0.0 for node in layer["nodes"]] for name, layer in layers.items()
+    }
+    return sum(rates["broker/main"]) > RATE / 2 < sum(rates["proxy"]) and min(rates["gateway"]) > RATE
 
 
 async def test_rooms_are_counted_over_all_gateways(make: Make) -> None:
