@@ -225,17 +225,30 @@ def links(
         bool,
         typer.Option("--check", help="Exit code 1 if one is beyond a limit of [links], `failures` times in a row."),
     ] = False,
+    probe: Annotated[
+        float | None,
+        typer.Option(
+            "--probe",
+            min=1,
+            max=3600,
+            metavar="SECONDS",
+            help="Send probes for so long, over every hash path, and show them.",
+        ),
+    ] = None,
     registry: Elsewhere = None,
     config: ConfigFile = None,
 ) -> int:
-    """Show every link between nodes, worst first: round trip, loss, availability, and what is beyond the limits."""
+    """Show every link between nodes, worst first: round trip, loss, availability, and what is beyond the limits.
+
+    With --probe every way by a proxy, a broker and a gateway too.
+    """
     from control.commands import common
     from control.commands.found import Where
     from control.commands.links import show
 
-    if watch and check:
-        raise UserError("--check: not with --watch", USAGE)
-    return common.run(show(Where(config, registry), as_json=json, watch=watch, check=check))
+    if watch and (check or probe is not None):
+        raise UserError(f"{'--check' if check else '--probe'}: not with --watch", USAGE)
+    return common.run(show(Where(config, registry), as_json=json, watch=watch, check=check, probe_s=probe))
 
 
 @app.command(epilog="Example: muster trace sports:final")

@@ -312,6 +312,45 @@ class Links(Section, frozen=True):
     ] = 3
 
 
+class Probes(Section, frozen=True):
+    """Small messages by every proxy, broker and gateway, to see whether each hash path holds and how long it takes."""
+
+    every_ms: Annotated[
+        int,
+        key(
+            "Each proxy sends one to each broker in so long; all gateways have members that should see it",
+            "0: none, but by `muster links --probe`",
+            "ms",
+            ge=0,
+            le=3_600_000,
+        ),
+    ] = 0
+    timeout_ms: Annotated[
+        int,
+        key("What is not seen in so long has failed", "a busy machine is no failure", "ms", ge=10, le=60_000),
+    ] = 1_000
+    failures: Annotated[
+        int, key("Failed ones in a row that raise the alarm of a path", "one may be chance", "", ge=1, le=3600)
+    ] = 3
+    successes: Annotated[
+        int, key("Seen ones in a row that clear it", "a path that comes and goes stays alarmed", "", ge=1, le=3600)
+    ] = 5
+    window: Annotated[
+        int,
+        key("Last samples of a path that its loss and latencies are of", "p99 means something", "", ge=10, le=1_000),
+    ] = 100
+    per_s_max: Annotated[
+        int,
+        key(
+            "Most that are sent; with more proxies times brokers it takes longer than `every_ms` to go round",
+            "each is delivered at every gateway",
+            "1/s",
+            ge=1,
+            le=10_000,
+        ),
+    ] = 100
+
+
 class LinkFaults(Section, frozen=True):
     """Overrides for one link and direction; what is left out is as in `[faults]`."""
 
@@ -394,6 +433,7 @@ class Config(Section, frozen=True):
     router: Router = Router()
     namespaces: Mapping[str, Namespace] = msgspec.field(default_factory=dict[str, Namespace])
     links: Links = Links()
+    probes: Probes = Probes()
     faults: Faults = Faults()
     admin: Admin = Admin()
     log: Log = Log()

@@ -150,17 +150,20 @@ def check_name(room: str) -> None:
 
 @asynccontextmanager
 async def connect(
-    place: Folder, *, publishes: bool = True, reads: bool = True, at: Endpoint | None = None
+    place: Folder | muster.Address, *, publishes: bool = True, reads: bool = True, at: Endpoint | None = None
 ) -> AsyncIterator[Client]:
     """Connect to the instance in `place`, with a session for each thing that the client does. Raises `UserError`.
 
     `at`: with this gateway, or proxy, and no other one.
     """
-    instance.find(place)
+    if isinstance(place, Folder):
+        instance.find(place)
     servers = None if at is None else [(at.host, at.port, at.public_key)]
     try:
         async with muster.connect(
-            place.path, gateways=servers if reads else (), proxies=servers if publishes else ()
+            place.path if isinstance(place, Folder) else place,
+            gateways=servers if reads else (),
+            proxies=servers if publishes else (),
         ) as client:
             yield client
     except muster.MusterError as error:

@@ -7,20 +7,22 @@ import asyncio
 import contextlib
 import logging
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+import msgspec
 import structlog
 
 from control import config, instance
 from control.enrolment import tree
 from control.errors import UNAVAILABLE, NotRunning, UserError
 from control.instance import Endpoint, Folder, Process, Record
-from control.options import Config
-from control.registry import Directory
+from control.options import Config, Role
+from control.registry import Directory, Snapshot
 from control.registry import Node as Registered
+from control.registry.places import Count, layer
 from control.registry.tree import Tree
 from control.specs import absolute
 from plane.spec import Registration, SpecError
@@ -66,6 +68,11 @@ class Elsewhere:
     def __init__(self, settings: Config, directory: Directory) -> None:
         self._settings, self._directory = settings, directory
         self._names: Mapping[int, str] = {}
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The map itself."""
+        return self._directory.snapshot
 
     async def record(self) -> Record:
         """As the map is now."""
@@ -127,6 +134,42 @@ async def found(where: Where) -> AsyncIterator[Nodes]:
         raise NotRunning("--registry none: it is by a registry that nodes of muster serve are found")
     async with reading(registration(settings, settings.registry.url)) as (_, directory):
         yield Elsewhere(settings, directory)
+
+
+@contextlib.asynccontextmanager
+async def mapped(where: Where) -> AsyncIterator[tuple[Nodes, Callable[[], Snapshot]]]:
+    """The nodes, and their map as their registry has it at any time. Raises `UserError`."""
+    async with found(where) as nodes:
+        if isinstance(nodes, Elsewhere):
+            yield nodes, lambda: nodes.snapshot
+            return
+        record = await nodes.record()
+        if not record.registry:
+            yield nodes, Fixed(record).snapshot
+            return
+        async with reading(registration(where.config(), record.registry)) as (_, directory):
+            yield nodes, lambda: directory.snapshot
+
+
+class Fixed:
+    """The map of nodes that were told each other at their start, for good."""
+
+    def __init__(self, record: Record) -> None:
+        ends = {end.node: end for end in (*record.gateways, *record.proxies)}
+        nodes = tuple(_registered(process, ends.get(process.node)) for process in record.processes)
+        layers: tuple[Role, ...] = ("broker", "router")
+        counts = {layer(role): Count(1 + max(node.partition for node in nodes if node.role == role)) for role in layers}
+        self._snapshot = Snapshot(1, nodes, counts)
+
+    def snapshot(self) -> Snapshot:
+        """Always the same."""
+        return self._snapshot
+
+
+def _registered(process: Process, end: Endpoint | None) -> Registered:
+    client, key = (None, "") if end is None else ((end.host, end.port), end.public_key)
+    role = msgspec.convert(process.role, Role)
+    return Registered(process.node, role, *process.link, process.partition, client=client, public_key=key)
 
 
 def once(where: Where) -> Record:

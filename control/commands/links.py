@@ -13,15 +13,15 @@ import msgspec
 from rich.table import Table
 
 from control import options
-from control.commands import common
+from control.commands import common, paths
 from control.commands.found import Where, found
+from control.commands.paths import AVAILABILITY, DOWN, LATENCY, LOSS
 from control.commands.readings import Readings, name_silent, read_all
 from control.errors import FAILURE
 from control.instance import Process
 from control.links import Link, links
 
 EVERY_S: Final = 1.0
-LATENCY, LOSS, AVAILABILITY, DOWN = "latency", "loss", "availability", "down"
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,10 +46,14 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
         return (not self.up, len(self.beyond), self.loss or 0.0, -self.availability, self.rtt_ms or 0.0)
 
 
-async def show(where: Where, *, as_json: bool, watch: bool, check: bool) -> int:
-    """Print the links once, or every second until a signal. With `check` 1 where one is beyond a limit time and again."""
+async def show(where: Where, *, as_json: bool, watch: bool, check: bool, probe_s: float | None = None) -> int:
+    """Print the links once, or every second until a signal. With `check` 1 where one is beyond a limit time and again.
+
+    With `probe_s` the hash paths too, which are probed for so long before.
+    """
     limits, readings = where.config().links, 0
     always: set[tuple[str, str]] = set()
+    probed = None if probe_s is None else await paths.probed(where, probe_s)
     async with found(where) as nodes:
         while True:
             record = await nodes.record()
@@ -58,10 +62,12 @@ async def show(where: Where, *, as_json: bool, watch: bool, check: bool) -> int:
             beyond = {(line.sender, line.receiver) for line in lines if line.beyond}
             always = beyond if readings == 1 else always & beyond
             if watch or not (check and always and readings < limits.failures):
-                _print(lines, as_json, watch)
-                code = name_silent(now)
+                ways = None if probed is None else paths.judged(record.processes, probed, where.config())
+                _print(lines, ways, as_json, watch)
+                code = name_silent(now) or paths.name_unknown(probed)
                 if not watch:
-                    return FAILURE if check and always else code
+                    failed = always or any(way.beyond for way in ways or ())
+                    return FAILURE if check and failed else code
             await asyncio.sleep(EVERY_S)
 
 
@@ -101,13 +107,14 @@ def _line(sender: str, receiver: str, link: Link, limits: options.Links) -> Line
     )
 
 
-def _print(lines: Sequence[Line], as_json: bool, watch: bool) -> None:
+def _print(lines: Sequence[Line], ways: Sequence[paths.Line] | None, as_json: bool, watch: bool) -> None:
     if as_json:
+        document = {"links": lines} | ({} if ways is None else {"paths": ways})
         if watch:
-            sys.stdout.buffer.write(msgspec.json.encode({"links": lines}) + b"\n")
+            sys.stdout.buffer.write(msgspec.json.encode(document) + b"\n")
             sys.stdout.buffer.flush()
         else:
-            common.print_json({"links": lines})
+            common.print_json(document)
         return
     console = common.out()
     if watch:
@@ -115,6 +122,10 @@ def _print(lines: Sequence[Line], as_json: bool, watch: bool) -> None:
     console.print(table(lines))
     marked = sum(bool(line.beyond) for line in lines)
     console.print(f"{common.counted(len(lines), 'link')}, {marked} beyond a limit")
+    if ways is not None:
+        console.print(paths.table(ways))
+        marked = sum(bool(way.beyond) for way in ways)
+        console.print(f"{common.counted(len(ways), 'path')}, {marked} beyond a limit")
 
 
 def table(lines: Sequence[Line]) -> Table:

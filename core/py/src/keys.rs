@@ -1,10 +1,11 @@
-//! Functions without an engine: the static keys of servers, and what a room name must be.
+//! Functions without an engine: the static keys of servers, what a room name must be, and who owns a room.
 
 use muster_proto::handshake::ServerKey;
 use muster_proto::name::RoomName;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::convert::array;
+use crate::convert::{array, placement, NodeEntry};
 
 /// The X25519 public key that belongs to 32 private bytes.
 #[pyfunction]
@@ -18,4 +19,22 @@ pub fn public_key(private: &[u8]) -> PyResult<Vec<u8>> {
 #[pyfunction]
 pub fn room_name_error(name: &str) -> Option<String> {
     RoomName::parse(name).err().map(|error| error.to_string())
+}
+
+/// The broker that owns each of these rooms, by a map as engines take it; None where no broker of its partition runs.
+#[pyfunction]
+#[pyo3(signature = (names, name_key, nodes, partitions, growth = (0, 0)))]
+pub fn room_owners(
+    names: Vec<String>,
+    name_key: &[u8],
+    nodes: Vec<NodeEntry>,
+    partitions: (u16, u16),
+    growth: (u8, u8),
+) -> PyResult<Vec<Option<u32>>> {
+    let (key, map) = (array(name_key, "a name key")?, placement(0, nodes, partitions, growth)?);
+    let owner = |name: &String| match RoomName::parse(name) {
+        Ok(room) => Ok(map.owner(room.key(&key).id)),
+        Err(error) => Err(PyValueError::new_err(error.to_string())),
+    };
+    names.iter().map(owner).collect()
 }

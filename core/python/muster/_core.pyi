@@ -13,12 +13,22 @@ __all__ = [
     "ScaleEngine",
     "public_key",
     "room_name_error",
+    "room_owners",
     "version",
 ]
 
 def version() -> str: ...
 def public_key(private: bytes) -> bytes: ...
 def room_name_error(name: str) -> str | None: ...  # None: it is a name
+
+# By whom each of these rooms is numbered; None where no broker of its partition runs. The map is as `placement` takes it.
+def room_owners(
+    names: list[str],
+    name_key: bytes,
+    nodes: list[tuple[int, str, str, int, int, str]],
+    partitions: tuple[int, int],
+    growth: tuple[int, int] = ...,
+) -> list[int | None]: ...
 
 _Stream = tuple[int, int, int]
 # Direction, peer (None: every client), loss, duplicate, corrupt, reorder, then hold, delay and jitter in ms; the

@@ -1,0 +1,186 @@
+"""Hash paths as `muster links` shows them: every way by a proxy, a broker and a gateway, worst first (ROOM-13, ROOM-21)."""
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import structlog
+from rich.table import Table
+
+import muster
+from control import instance
+from control.commands import common
+from control.commands.found import Where, mapped
+from control.errors import TRY_LATER, UNAVAILABLE, ConfigError, UserError
+from control.instance import Process, Record
+from control.options import Config
+from control.probes.paths import Figures
+from control.probes.prober import Prober, Source
+from muster.instance import read_token
+from plane.spec import SpecError, secret
+
+EVERY_S: Final = 0.2
+"""Where the configuration has no interval."""
+LATENCY, LOSS, AVAILABILITY, DOWN = "latency", "loss", "availability", "down"
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What probes have found."""
+
+    figures: Sequence[Figures]
+    paths: int
+    """That are probed."""
+    left_out: int
+    """Paths that are not probed, since there are too many."""
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """One path. `beyond` names the limits of `[links]` that it does not keep."""
+
+    proxy: str
+    broker: str
+    gateway: str
+    up: bool
+    lasts_s: float | None
+    """Down for so long."""
+    sent: int
+    seen: int
+    loss: float
+    availability: float
+    last_ms: float | None
+    p50_ms: float | None
+    p99_ms: float | None
+    age_s: float | None
+    """Since the last probe of which something is known."""
+    failures: int
+    beyond: list[str]
+
+    def badness(self) -> tuple[bool, int, float, float, float]:
+        """Greater is worse."""
+        return (not self.up, len(self.beyond), self.loss, -self.availability, self.p99_ms or 0.0)
+
+
+async def probed(where: Where, seconds: float) -> Probed:
+    """Probe for so long. Raises `UserError`."""
+    settings = where.config()
+    log = structlog.wrap_logger(
+        structlog.PrintLogger(sys.stderr), wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR)
+    )
+    async with mapped(where) as (nodes, snapshot):
+        record = await nodes.record()
+        source = Source(snapshot, _token(record), _name_key(settings, here=record.pid != 0))
+        every_s = settings.probes.every_ms / 1000 or EVERY_S
+        prober = Prober(settings.probes, source, log, every_s=every_s)
+        work = asyncio.create_task(prober.run())
+        await asyncio.wait([work], timeout=seconds)
+        now = time.monotonic()
+        work.cancel()
+        await asyncio.wait([work])
+        if not work.cancelled():
+            work.result()
+    return Probed(list(prober.ledger.figures(now)), prober.paths, prober.left_out)
+
+
+def _token(record: Record) -> bytes:
+    if not record.token_file:
+        raise ConfigError("cluster.token_file: probes are sent by a client, which needs the credential")
+    try:
+        return read_token(record.token_file)
+    except muster.MusterError as error:
+        raise UserError(str(error), UNAVAILABLE) from None
+
+
+def _name_key(settings: Config, *, here: bool) -> bytes:
+    named = settings.cluster.names_file
+    if not named and not here:
+        raise ConfigError("cluster.names_file: probes need it, to know which broker has which room")
+    file = str(Path(named).expanduser()) if named else str(instance.folder(settings).name_key)
+    try:
+        return secret(file, 16)
+    except SpecError as error:
+        raise ConfigError(str(error)) from None
+
+
+def judged(processes: Sequence[Process], probed: Probed, settings: Config) -> list[Line]:
+    """The paths between these nodes by the limits, worst first."""
+    names = {process.node: process.name for process in processes}
+    lines = [
+        _line([names[node] for node in figures.path], figures, settings)
+        for figures in probed.figures
+        if all(node in names for node in figures.path)
+    ]
+    return sorted(lines, key=lambda line: line.badness(), reverse=True)
+
+
+def _line(names: Sequence[str], figures: Figures, settings: Config) -> Line:
+    limits, often = settings.links, figures.sent - figures.seen >= settings.probes.failures
+    broken = {
+        DOWN: figures.failing,
+        LATENCY: (figures.p50_ms or 0.0) > limits.latency_ms,
+        LOSS: often and figures.loss > limits.loss,
+        AVAILABILITY: often and figures.availability < limits.availability,
+    }
+    proxy, broker, gateway = names
+    return Line(
+        proxy=proxy,
+        broker=broker,
+        gateway=gateway,
+        up=not figures.failing,
+        lasts_s=figures.lasts_s,
+        sent=figures.sent,
+        seen=figures.seen,
+        loss=figures.loss,
+        availability=figures.availability,
+        last_ms=figures.last_ms,
+        p50_ms=figures.p50_ms,
+        p99_ms=figures.p99_ms,
+        age_s=figures.age_s,
+        failures=figures.failures,
+        beyond=[what for what, is_beyond in broken.items() if is_beyond],
+    )
+
+
+def name_unknown(probed: Probed | None) -> int:
+    """Say on stderr of how many paths nothing is known. Gives the exit code."""
+    if probed is None:
+        return 0
+    without = probed.paths - sum(figures.sent > 0 for figures in probed.figures)
+    if without > 0:
+        of = common.counted(without, "path")
+        print(f"muster: of {of} nothing is known yet; probe for longer, or raise probes.per_s_max", file=sys.stderr)
+    if probed.left_out:
+        print(f"muster: {common.counted(probed.left_out, 'path')} more than can be probed", file=sys.stderr)
+    return TRY_LATER if without > 0 or probed.left_out else 0
+
+
+def table(lines: Sequence[Line]) -> Table:
+    """For eyes."""
+    shown = Table(box=None, pad_edge=False)
+    for column in ("proxy", "broker", "gateway", "state"):
+        shown.add_column(column)
+    for column in ("probes", "loss", "availability", "last ms", "p50 ms", "p99 ms", "age s", "failures"):
+        shown.add_column(column, justify="right")
+    shown.add_column("beyond")
+    for line in lines:
+        shown.add_row(
+            line.proxy,
+            line.broker,
+            line.gateway,
+            "up" if line.up else "down",
+            str(line.sent),
+            f"{line.loss:.2%}",
+            f"{line.availability:.2%}",
+            *("" if ms is None else f"{ms:.1f}" for ms in (line.last_ms, line.p50_ms, line.p99_ms)),
+            "" if line.age_s is None else f"{line.age_s:.1f}",
+            str(line.failures),
+            ", ".join(line.beyond),
+            style="red" if line.beyond else None,
+        )
+    return shown

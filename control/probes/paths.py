@@ -1,0 +1,203 @@
+"""What became of the probes, path by path: latency, loss, availability, and which path fails (ROOM-13, ROOM-21).
+
+A path is a proxy, a broker and a gateway. Each probe is one sample of the paths to all gateways: seen in time, or failed.
+Knows no clock and no network; its memory is `window` samples a path and the probes of `timeout_ms`.
+"""
+
+import math
+from array import array
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import msgspec
+
+from control.options import Probes
+
+GRACE_S: Final = 2.0
+"""A path that is new, or whose room moved, has so long until it can fail, or until its first probe is seen."""
+
+
+class Path(NamedTuple):
+    """By the numbers of the nodes."""
+
+    proxy: int
+    broker: int
+    gateway: int
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """A path so far. `loss` and the latencies are of the last samples, `availability` of all."""
+
+    path: Path
+    sent: int
+    seen: int
+    loss: float
+    availability: float
+    last_ms: float | None
+    p50_ms: float | None
+    p99_ms: float | None
+    age_s: float | None
+    """Since the last sample; None before the first."""
+    failing: bool
+    """The alarm: `failures` failed ones in a row, and not `successes` seen ones in a row since."""
+    lasts_s: float | None
+    """It has been failing for so long."""
+    failures: int
+    """So often it began to fail."""
+
+
+class Account:
+    """The samples of one path."""
+
+    __slots__ = (
+        "_at",
+        "_failed_row",
+        "_seen_row",
+        "_window",
+        "failing_since",
+        "failures",
+        "last",
+        "seen",
+        "sent",
+        "since",
+    )
+
+    def __init__(self, began: float, window: int) -> None:
+        self.since = began + GRACE_S
+        """What set out before and was not seen says nothing."""
+        self.sent = self.seen = self.failures = 0
+        self.last: float | None = None
+        self.failing_since: float | None = None
+        self._window = array("f", [0.0]) * window  # ms, negative: failed
+        self._at = self._failed_row = self._seen_row = 0
+
+    def take(self, now: float, ms: float | None, limits: Probes) -> bool:
+        """One sample, without `ms` a failed one. Says whether the alarm was raised or cleared by it."""
+        self._window[self._at % len(self._window)] = -1.0 if ms is None else ms
+        self._at, self.sent, self.last = self._at + 1, self.sent + 1, now
+        if ms is None:
+            self._failed_row, self._seen_row = self._failed_row + 1, 0
+            if self.failing_since is None and self._failed_row >= limits.failures:
+                self.failing_since, self.failures = now, self.failures + 1
+                return True
+        else:
+            self.seen += 1
+            self._failed_row, self._seen_row = 0, self._seen_row + 1
+            if self.failing_since is not None and self._seen_row >= limits.successes:
+                self.failing_since = None
+                return True
+        return False
+
+    def figures(self, path: Path, now: float) -> Figures:
+        """All that is told of it."""
+        samples = self._window[: min(self._at, len(self._window))]
+        times = sorted(ms for ms in samples if ms >= 0)
+        last = self._window[(self._at - 1) % len(self._window)] if self._at else -1.0
+        return Figures(
+            path=path,
+            sent=self.sent,
+            seen=self.seen,
+            loss=1 - len(times) / len(samples) if samples else 0.0,
+            availability=self.seen / self.sent if self.sent else 1.0,
+            last_ms=None if last < 0 else round(last, 3),
+            p50_ms=_rank(times, 0.5),
+            p99_ms=_rank(times, 0.99),
+            age_s=None if self.last is None else now - self.last,
+            failing=self.failing_since is not None,
+            lasts_s=None if self.failing_since is None else now - self.failing_since,
+            failures=self.failures,
+        )
+
+
+def _rank(times: list[float], share: float) -> float | None:
+    return round(times[max(0, math.ceil(share * len(times)) - 1)], 3) if times else None
+
+
+@dataclass(slots=True)
+class _Probe:
+    proxy: int
+    broker: int
+    at: float
+    waits: set[int]
+    """Gateways whose member has not seen it."""
+
+
+class Ledger:
+    """All paths. `told` hears of each alarm that is raised (True) or cleared."""
+
+    def __init__(self, limits: Probes, told: Callable[[Figures], None] = lambda figures: None) -> None:
+        self._limits, self._told = limits, told
+        self._accounts: dict[Path, Account] = {}
+        self._out: dict[int, _Probe] = {}
+        """In the order in which they were sent."""
+        self.probes = 0
+        """Sent so far."""
+        self.samples_seen = self.samples_failed = 0
+
+    def send(self, now: float, proxy: int, broker: int, gateways: Collection[int]) -> int:
+        """A probe sets out, which a member at each of these gateways should see. Gives its number."""
+        self.probes += 1
+        self._out[self.probes] = _Probe(proxy, broker, now, set(gateways))
+        for gateway in gateways:
+            path = Path(proxy, broker, gateway)
+            if path not in self._accounts:
+                self._accounts[path] = Account(now, self._limits.window)
+        return self.probes
+
+    def saw(self, now: float, number: int, gateway: int, broker: int) -> None:
+        """The member at a gateway has it, numbered by this broker. Another one than was meant is a failure of the path."""
+        probe = self._out.get(number)
+        if probe is None or gateway not in probe.waits:
+            return
+        probe.waits.discard(gateway)
+        self._judge(now, probe, gateway, 1000 * (now - probe.at) if broker == probe.broker else None)
+        if not probe.waits:
+            del self._out[number]
+
+    def pass_time(self, now: float) -> None:
+        """What was not seen by now has failed, where its time is over."""
+        for number, probe in list(self._out.items()):
+            if now - probe.at < self._limits.timeout_ms / 1000:
+                return
+            del self._out[number]
+            for gateway in probe.waits:
+                self._judge(now, probe, gateway, None)
+
+    def keep(self, proxies: Collection[int], brokers: Collection[int], gateways: Collection[int]) -> None:
+        """There are no other paths any more."""
+        gone = [
+            path
+            for path in self._accounts
+            if path.proxy not in proxies or path.broker not in brokers or path.gateway not in gateways
+        ]
+        for path in gone:
+            del self._accounts[path]
+
+    def excuse(self, now: float, broker: int) -> None:
+        """The rooms of a broker move: what is under way to it says nothing, and its paths begin anew to be seen."""
+        for number in [number for number, probe in self._out.items() if probe.broker == broker]:
+            del self._out[number]
+        for path, account in self._accounts.items():
+            if path.broker == broker:
+                account.since = now + GRACE_S
+
+    def figures(self, now: float) -> Iterator[Figures]:
+        """Every path."""
+        for path, account in self._accounts.items():
+            yield account.figures(path, now)
+
+    def _judge(self, now: float, probe: _Probe, gateway: int, ms: float | None) -> None:
+        path = Path(probe.proxy, probe.broker, gateway)
+        account = self._accounts.get(path)
+        if account is None:
+            return  # it left
+        if ms is None:
+            if probe.at < account.since:
+                return
+            self.samples_failed += 1
+        else:
+            account.since = min(account.since, probe.at)
+            self.samples_seen += 1
+        if account.take(now, ms, self._limits):
+            self._told(account.figures(path, now))

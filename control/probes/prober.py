@@ -1,0 +1,265 @@
+"""Sends probes and sees them: a member of every probe room at every gateway, a publisher at every proxy (ROOM-13).
+
+It is a client like others, by the library alone. What becomes of the probes is for `paths.py`, whose turn it is for
+`rounds.py`, and which room goes by which broker for `rooms.py`.
+"""
+
+import asyncio
+import contextlib
+import secrets
+import struct
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import structlog
+
+import muster
+from control import sdk
+from control.errors import UserError
+from control.instance import Endpoint
+from control.options import Probes
+from control.probes.paths import Figures, Ledger
+from control.probes.rooms import Rooms
+from control.probes.rounds import Rounds
+from control.registry import Node, Snapshot
+from muster.client import ROOMS_MAX
+
+LOOK_S: Final = 1.0
+TICK_S: Final = 0.05
+"""So late at most is a probe said to have failed."""
+RETRY_S: Final = 0.5
+UNANSWERED_MAX: Final = 8
+"""Of a proxy and a broker. What is not even numbered need not be sent again and again: it fails."""
+PATHS_MAX: Final = 16_384
+"""Some 0.5 KiB of memory each with a window of 100."""
+PAYLOAD: Final = struct.Struct("<8sQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the prober has from who is where, and what it needs to be a client and to know a room's owner."""
+
+    snapshot: Callable[[], Snapshot]
+    token: bytes
+    name_key: bytes
+
+
+class Prober:
+    """Runs as long as `run` does. `every_s` is that of the limits where those have one."""
+
+    def __init__(
+        self,
+        limits: Probes,
+        source: Source,
+        log: structlog.typing.FilteringBoundLogger,
+        *,
+        every_s: float | None = None,
+    ) -> None:
+        self._source, self._log = source, log
+        self._address = muster.Address((), (), source.token)
+        self._rooms = Rooms(source.name_key)
+        self._rounds = Rounds(limits.every_ms / 1000 if every_s is None else every_s, limits.per_s_max)
+        self.ledger = Ledger(limits, self._tell)
+        self.snapshot = Snapshot()
+        self.paths = 0
+        """That are probed."""
+        self.left_out = 0
+        """Paths that there are and that are not probed, since they are more than `PATHS_MAX`."""
+        self._run_id = secrets.token_bytes(8)
+        self._listeners: dict[tuple[Node, int], _Listener] = {}
+        self._publishers: dict[Node, _Publisher] = {}
+        self._tasks: dict[object, asyncio.Task[None]] = {}
+        self._sending: set[asyncio.Task[None]] = set()
+        self._by_proxy: dict[int, _Publisher] = {}
+        self._gateways: list[int] = []
+
+    async def run(self) -> None:
+        """Probe until cancelled."""
+        try:
+            await self._turn()
+        finally:
+            tasks = [*self._tasks.values(), *self._sending]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _turn(self) -> None:
+        look = wake = time.monotonic()
+        while True:
+            now = time.monotonic()
+            if now >= look:
+                self._follow(now)
+                look = now + LOOK_S
+            # Who was kept from the loop reads what has come before it says that something has not.
+            self.ledger.pass_time(min(now, wake))
+            for proxy, broker in self._rounds.due(now):
+                self._send(now, proxy, broker)
+            wake = now + min(TICK_S, self._rounds.wait_s(now))
+            await asyncio.sleep(wake - now)
+
+    # --- who is there ---------------------------------------------------------------------------------------------
+
+    def _follow(self, now: float) -> None:
+        snapshot = self._source.snapshot()
+        if snapshot is self.snapshot:
+            return
+        self.snapshot = snapshot
+        moved = self._rooms.follow(snapshot)
+        gateways = [node for node in snapshot.of("gateway") if _serves(node)]
+        proxies = [node for node in snapshot.of("proxy") if _serves(node)]
+        rooms = self._rooms.of
+        pairs = sorted((proxy.node, broker) for proxy in proxies for broker in rooms)
+        fit = pairs[: PATHS_MAX // max(1, len(gateways))]
+        self.paths = len(fit) * len(gateways)
+        self.left_out = len(pairs) * len(gateways) - self.paths
+        if self.left_out:
+            self._log.warning("more paths than are probed", left_out=self.left_out, probed=self.paths)
+        self._gateways = [node.node for node in gateways]
+        self.ledger.keep({node.node for node in proxies}, rooms.keys(), set(self._gateways))
+        for broker in moved:
+            self.ledger.excuse(now, broker)
+        self._rounds.follow(fit)
+        names = [rooms[broker] for broker in sorted(rooms)]
+        parts = [set(names[at : at + ROOMS_MAX]) for at in range(0, len(names), ROOMS_MAX)]
+        self._keep(
+            self._listeners,
+            {(_apart(node), at) for node in gateways for at in range(len(parts))},
+            lambda key: _Listener(self._address, key[0], self._saw),
+        )
+        self._keep(self._publishers, {_apart(node) for node in proxies}, lambda node: _Publisher(self._address, node))
+        for (_, at), listener in self._listeners.items():
+            listener.want(parts[at])
+        self._by_proxy = {node.node: publisher for node, publisher in self._publishers.items()}
+
+    def _keep(self, have: "dict[_Key, _Each]", wanted: "set[_Key]", make: "Callable[[_Key], _Each]") -> None:
+        for key in have.keys() - wanted:
+            del have[key]
+            self._tasks.pop(key).cancel()
+        for key in wanted - have.keys():
+            have[key] = make(key)
+            self._tasks[key] = asyncio.create_task(have[key].run())
+
+    # --- probes -----------------------------------------------------------------------------------------------------
+
+    def _send(self, now: float, proxy: int, broker: int) -> None:
+        """What cannot be sent is not seen, and fails by that."""
+        number = self.ledger.send(now, proxy, broker, self._gateways)
+        work = self._by_proxy[proxy].publish(broker, self._rooms.of[broker], PAYLOAD.pack(self._run_id, number))
+        if work is not None:
+            task = asyncio.create_task(work)
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+
+    def _saw(self, gateway: int, message: sdk.Message) -> None:
+        if len(message.data) == PAYLOAD.size:
+            run_id, number = PAYLOAD.unpack(message.data)
+            if run_id == self._run_id:
+                assert isinstance(message.position, muster.Position)
+                self.ledger.saw(time.monotonic(), number, gateway, message.position.stream.node)
+
+    def _tell(self, figures: Figures) -> None:
+        path = figures.path._asdict()
+        if figures.failing:
+            self._log.warning("path fails", **path, sent=figures.sent, seen=figures.seen)
+        else:
+            self._log.info("path holds again", **path, sent=figures.sent, seen=figures.seen)
+
+
+def _serves(node: Node) -> bool:
+    return node.state == "running" and node.client is not None
+
+
+def _apart(node: Node) -> Node:
+    """What a session with it depends on."""
+    client = node.client
+    return Node(node.node, node.role, node.host, node.link_port, client=client, public_key=node.public_key)
+
+
+def _endpoint(node: Node) -> Endpoint:
+    host, port = node.client or ("", 0)
+    return Endpoint(node=node.node, host=host, port=port, public_key=node.public_key)
+
+
+class _Listener:
+    """Members at one gateway."""
+
+    def __init__(self, address: muster.Address, node: Node, saw: Callable[[int, sdk.Message], None]) -> None:
+        self._address, self._node, self._saw = address, node, saw
+        self._wanted: set[str] = set()
+        self._changed = asyncio.Event()
+
+    def want(self, rooms: set[str]) -> None:
+        """Be in these rooms, and in no other."""
+        self._wanted = rooms
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            with contextlib.suppress(UserError):
+                await self._connected()
+            await asyncio.sleep(RETRY_S)
+
+    async def _connected(self) -> None:
+        async with sdk.connect(self._address, publishes=False, at=_endpoint(self._node)) as client:
+            readers: dict[str, asyncio.Task[None]] = {}
+            try:
+                while True:
+                    self._changed.clear()
+                    for room in readers.keys() - self._wanted:
+                        readers.pop(room).cancel()
+                    for room in self._wanted - readers.keys():
+                        readers[room] = asyncio.create_task(self._read(client, room))
+                    await self._changed.wait()
+            finally:
+                for reader in readers.values():
+                    reader.cancel()
+                await asyncio.gather(*readers.values(), return_exceptions=True)
+
+    async def _read(self, client: sdk.Client, room: str) -> None:
+        while True:
+            with contextlib.suppress(muster.MusterError):
+                async with client.join(room) as joined:
+                    async for batch in joined.batches():
+                        for item in batch:
+                            if sdk.is_message(item):
+                                self._saw(self._node.node, item)
+            await asyncio.sleep(RETRY_S)
+
+
+class _Publisher:
+    """A publisher at one proxy."""
+
+    def __init__(self, address: muster.Address, node: Node) -> None:
+        self._address, self._node = address, node
+        self._client: sdk.Client | None = None
+        self._unanswered: dict[int, int] = {}
+
+    async def run(self) -> None:
+        """Until cancelled: then nothing is waited for that is still to be acknowledged."""
+        while True:
+            with contextlib.suppress(UserError):
+                async with sdk.connect(self._address, reads=False, at=_endpoint(self._node)) as self._client:
+                    await asyncio.Event().wait()
+            self._client = None
+            await asyncio.sleep(RETRY_S)
+
+    def publish(self, broker: int, room: str, data: bytes) -> Coroutine[Any, Any, None] | None:
+        """What publishes one, to be run; None where there is no session, or too much is not acknowledged."""
+        if self._client is None or self._unanswered.get(broker, 0) >= UNANSWERED_MAX:
+            return None
+        self._unanswered[broker] = self._unanswered.get(broker, 0) + 1
+        return self._publish(self._client, broker, room, data)
+
+    async def _publish(self, client: sdk.Client, broker: int, room: str, data: bytes) -> None:
+        try:
+            with contextlib.suppress(muster.MusterError):
+                await client.publish(room, data)
+        finally:
+            self._unanswered[broker] -= 1
+
+
+_Key = TypeVar("_Key")
+_Each = TypeVar("_Each", _Listener, _Publisher)

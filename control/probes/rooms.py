@@ -1,0 +1,59 @@
+"""A room for each broker that it owns, in a namespace that is kept for probes.
+
+Owners are computed as the engines do it, by the compiled module. Knows who is where by a map alone.
+"""
+
+from collections.abc import Set
+from typing import Final
+
+from control.registry import Snapshot
+from control.registry.places import MAIN
+from muster import _core
+
+NAMESPACE: Final = "muster-probe"
+BATCH: Final = 64
+TRIES_EACH: Final = 64
+"""Names for each broker. A broker that owns none of so many, as one of a partition that is only prepared, has no room."""
+
+_Place = tuple[str, frozenset[int], tuple[int, int], tuple[int, int]]
+
+
+class Rooms:
+    """Follows the map. A broker keeps its room for as long as it owns it."""
+
+    def __init__(self, name_key: bytes) -> None:
+        self._name_key = name_key
+        self._places: dict[int, _Place] = {}
+
+    @property
+    def of(self) -> dict[int, str]:
+        """The room by broker."""
+        return {broker: place[0] for broker, place in self._places.items()}
+
+    def follow(self, snapshot: Snapshot) -> Set[int]:
+        """Take a new map. Gives the brokers that have another room than before, or other rooms beside it."""
+        running: dict[int, list[int]] = {}
+        partition: dict[int, int] = {}
+        for node in snapshot.of("broker"):
+            if node.state == "running" and node.cluster == MAIN:
+                running.setdefault(node.partition, []).append(node.node)
+                partition[node.node] = node.partition
+        kept = {broker: room for broker, room in self.of.items() if broker in partition}
+        owners = self._owners(list(kept.values()), snapshot)
+        found = {broker: room for (broker, room), owner in zip(kept.items(), owners, strict=True) if owner == broker}
+        tried = 0
+        while len(found) < len(partition) and tried < TRIES_EACH * len(partition) + BATCH:
+            names = [f"{NAMESPACE}:{number}" for number in range(tried, tried + BATCH)]
+            for name, owner in zip(names, self._owners(names, snapshot), strict=True):
+                if owner is not None:
+                    found.setdefault(owner, name)
+            tried += BATCH
+        before, self._places = self._places, {}
+        for broker, room in found.items():
+            peers = frozenset(running[partition[broker]])
+            self._places[broker] = (room, peers, snapshot.partitions(), snapshot.growth())
+        return {broker for broker, place in self._places.items() if before.get(broker) != place}
+
+    def _owners(self, names: list[str], snapshot: Snapshot) -> list[int | None]:
+        nodes, partitions, growth = snapshot.entries(), snapshot.partitions(), snapshot.growth()
+        return _core.room_owners(names, self._name_key, nodes, partitions, growth)

@@ -1,0 +1,53 @@
+"""Whose turn it is: every pair of a proxy and a broker once in `every_ms`, and never more than `per_s_max` probes a second.
+
+With more pairs than that it goes round and takes longer. Knows no clock.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+BEHIND_S: Final = 0.1
+"""Who stood still for longer does not make up for it."""
+
+Pair = tuple[int, int]
+"""Proxy and broker."""
+
+
+class Rounds:
+    """Gives the pairs in turn."""
+
+    def __init__(self, every_s: float, per_s_max: float) -> None:
+        self._every_s, self._step_min_s = every_s, 1 / per_s_max
+        self._pairs: Sequence[Pair] = ()
+        self._at = 0
+        self._next: float | None = None
+
+    def follow(self, pairs: Sequence[Pair]) -> None:
+        """There are these pairs now; goes on behind the pair that had its turn last."""
+        if pairs != self._pairs:
+            last = self._pairs[self._at - 1] if self._pairs else None
+            self._pairs = pairs
+            self._at = next((at for at, pair in enumerate(pairs) if last is not None and pair > last), 0)
+
+    @property
+    def step_s(self) -> float:
+        """Between two probes."""
+        return max(self._every_s / max(1, len(self._pairs)), self._step_min_s)
+
+    def due(self, now: float) -> list[Pair]:
+        """Whose turn has come by `now`, each at most once."""
+        if not self._pairs:
+            self._next = None
+            return []
+        if self._next is None or now - self._next > max(BEHIND_S, self.step_s):
+            self._next = now
+        found: list[Pair] = []
+        while self._next <= now and len(found) < len(self._pairs):
+            found.append(self._pairs[self._at])
+            self._at = (self._at + 1) % len(self._pairs)
+            self._next += self.step_s
+        return found
+
+    def wait_s(self, now: float) -> float:
+        """Until the next turn."""
+        return self.step_s if self._next is None else max(0.0, self._next - now)

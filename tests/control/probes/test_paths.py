@@ -1,0 +1,139 @@
+"""The account of probes by a clock of its own: windows, the alarm and what clears it, and what says nothing."""
+
+from itertools import count
+
+from control.options import Probes
+from control.probes.paths import GRACE_S, Figures, Ledger, Path
+
+LIMITS = Probes(timeout_ms=1_000, failures=3, successes=2, window=10)
+PROXY, BROKER, OTHER_BROKER, GATEWAY, OTHER_GATEWAY = 4, 2, 6, 3, 7
+PATH = Path(PROXY, BROKER, GATEWAY)
+
+
+class Probed:
+    """A ledger, and one probe a second."""
+
+    def __init__(self, limits: Probes = LIMITS) -> None:
+        self.told: list[tuple[Path, bool]] = []
+        self.ledger = Ledger(limits, lambda figures: self.told.append((figures.path, figures.failing)))
+        self.now = 100.0
+
+    def probe(self, ms: float | None = 1.0, by: int = BROKER) -> None:
+        """One that is seen after so long, or never."""
+        number = self.ledger.send(self.now, PROXY, BROKER, [GATEWAY])
+        if ms is not None:
+            self.ledger.saw(self.now + ms / 1000, number, GATEWAY, by)
+        self.now += 1.0
+        self.ledger.pass_time(self.now)
+
+    def figures(self, path: Path = PATH) -> Figures:
+        return next(figures for figures in self.ledger.figures(self.now) if figures.path == path)
+
+
+def test_loss_and_latencies_are_of_the_last_samples_and_availability_of_all() -> None:
+    probed = Probed()
+    for ms in (1.0, None, *range(10, 110, 10)):
+        probed.probe(ms)
+    figures = probed.figures()
+    assert (figures.sent, figures.seen, figures.loss) == (12, 11, 0.0)
+    assert figures.availability == 11 / 12
+    assert [round(ms or 0.0) for ms in (figures.p50_ms, figures.p99_ms, figures.last_ms)] == [50, 100, 100]
+    probed.probe(None)
+    figures = probed.figures()
+    assert (round(figures.loss, 6), figures.last_ms) == (0.1, None)
+    assert figures.age_s == 0.0
+    probed.now += 5
+    assert probed.figures().age_s == 5.0
+
+
+def test_a_probe_is_a_sample_of_the_path_to_each_gateway() -> None:
+    probed = Probed()
+    for _ in range(4):
+        number = probed.ledger.send(probed.now, PROXY, BROKER, [GATEWAY, OTHER_GATEWAY])
+        probed.ledger.saw(probed.now, number, GATEWAY, BROKER)
+        probed.ledger.saw(probed.now, number, GATEWAY, BROKER)
+        probed.now += 1
+        probed.ledger.pass_time(probed.now)
+    there, other = probed.figures(), probed.figures(Path(PROXY, BROKER, OTHER_GATEWAY))
+    assert (there.sent, there.seen) == (4, 4), "a second sighting is none"
+    assert (other.sent, other.seen, other.loss) == (2, 0, 1.0), "but for those of the grace"
+
+
+def test_failures_in_a_row_raise_the_alarm_and_seen_ones_in_a_row_clear_it() -> None:
+    probed = Probed()
+    for ms in (1, None, None, 1, None, None):
+        probed.probe(ms)
+    assert probed.told == []
+    probed.probe(None)
+    assert probed.told == [(PATH, True)]
+    for ms in (None, 1, None, 1):
+        probed.probe(ms)
+    assert (len(probed.told), probed.figures().failing) == (1, True), "one that comes and goes stays alarmed"
+    probed.probe(1)
+    assert probed.told == [(PATH, True), (PATH, False)]
+    assert (probed.figures().failing, probed.figures().failures) == (False, 1)
+
+
+def test_a_probe_that_another_broker_numbered_is_a_failure_of_the_path() -> None:
+    probed = Probed()
+    probed.probe()
+    for _ in range(3):
+        probed.probe(by=OTHER_BROKER)
+    assert probed.told == [(PATH, True)]
+
+
+def test_what_comes_after_its_time_has_failed() -> None:
+    probed = Probed()
+    probed.probe()
+    late = probed.ledger.send(probed.now, PROXY, BROKER, [GATEWAY])
+    probed.ledger.pass_time(probed.now + 0.999)
+    assert probed.figures().sent == 1
+    probed.ledger.pass_time(probed.now + 1.0)
+    probed.ledger.saw(probed.now + 1.1, late, GATEWAY, BROKER)
+    assert (probed.figures().sent, probed.figures().seen) == (2, 1)
+
+
+def test_what_set_out_before_a_path_was_seen_says_nothing_until_the_grace_is_over() -> None:
+    probed = Probed()
+    probed.probe(None)
+    assert probed.figures().sent == 0
+    probed.probe()
+    probed.probe(None)
+    assert (probed.figures().sent, probed.figures().seen) == (2, 1), "seen once, it can fail"
+    never = Probed()
+    for _ in range(int(GRACE_S) + 3):
+        never.probe(None)
+    assert never.told == [(PATH, True)], "one that is never seen fails after the grace"
+
+
+def test_a_move_of_rooms_says_nothing_of_a_path() -> None:
+    probed = Probed()
+    probed.probe()
+    probed.ledger.send(probed.now, PROXY, BROKER, [GATEWAY])
+    probed.ledger.excuse(probed.now, BROKER)
+    probed.now += 1
+    probed.ledger.pass_time(probed.now)
+    probed.probe(None)
+    assert (probed.figures().sent, probed.figures().seen) == (1, 1)
+    for _ in range(3):
+        probed.probe(None)
+    assert probed.told == [(PATH, True)], "a broker that is not reached after its grace fails"
+
+
+def test_a_path_ends_with_any_of_its_nodes() -> None:
+    for left in ({4}, {2}, {3}), ((), {2}, {3}), ({4}, (), {3}), ({4}, {2}, ()):
+        probed = Probed()
+        number = probed.ledger.send(probed.now, PROXY, BROKER, [GATEWAY])
+        probed.ledger.keep(*left)
+        probed.ledger.saw(probed.now, number, GATEWAY, BROKER)
+        assert len(list(probed.ledger.figures(probed.now))) == all(left)
+
+
+def test_memory_is_bounded_by_the_window_and_the_time_out() -> None:
+    probed = Probed(LIMITS)
+    for at in count():
+        probed.probe(None)
+        assert len(probed.ledger._out) <= 1
+        if at == 1_000:
+            break
+    assert len(probed.ledger._accounts[PATH]._window) == LIMITS.window
