@@ -260,6 +260,7 @@ def trace(
     ] = None,
     wait: Annotated[float, typer.Option(min=0.1, max=60, help="Seconds for each step.")] = 5.0,
     json: Json = False,
+    registry: Elsewhere = None,
     config: ConfigFile = None,
 ) -> int:
     """Show by whom a room's messages go, how long it takes through each proxy, and each link on the way.
@@ -267,20 +268,22 @@ def trace(
     Exit code 75 if somebody has not answered in time.
     """
     from control.commands import common
+    from control.commands.found import Where
     from control.commands.trace import show
 
-    return common.run(show(config, room, message, wait, json))
+    return common.run(show(Where(config, registry), room, message, wait, json))
 
 
 @app.command(epilog="Example: muster doctor")
-def doctor(json: Json = False, config: ConfigFile = None) -> int:
-    """Check this machine, the configuration and the running instance; each finding with the line that mends it.
+def doctor(json: Json = False, registry: Elsewhere = None, config: ConfigFile = None) -> int:
+    """Check this machine, the configuration and the running instance, or the nodes of a registry.
 
-    Exit code 1 if something fails; warnings do not.
+    Each finding has the line that mends it. Exit code 1 if something fails; warnings do not.
     """
     from control.commands.doctor import show
+    from control.commands.found import Where
 
-    return show(config, json)
+    return show(Where(config, registry), json)
 
 
 @rooms_app.command("ls", epilog="Example: muster rooms ls --limit 20")

@@ -50,8 +50,8 @@ def get(process: Process, path: str, timeout_s: float = HTTP_S) -> tuple[int, An
 def fetch(process: Process, path: str, timeout_s: float = HTTP_S) -> tuple[int, bytes]:
     """Ask one node's admin port. Raises `UserError` when it does not answer."""
     host, port = process.admin
-    if apart := _apart(process):
-        raise UserError(f"{process.name} {apart}", TRY_LATER)
+    if why := apart(process):
+        raise UserError(f"{process.name} {why}", TRY_LATER)
     connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
     try:
         connection.request("GET", path)
@@ -64,19 +64,20 @@ def fetch(process: Process, path: str, timeout_s: float = HTTP_S) -> tuple[int, 
         connection.close()
 
 
-def _apart(process: Process) -> str:
+def apart(process: Process) -> str:
     """Why a node of another host cannot be asked from here; empty where it can be tried."""
     host = process.admin[0]
     if not host:
         return "has not registered where operators ask it"
-    if not ipaddress.ip_address(host).is_loopback or _is_of_this_machine(process.link[0]):
+    if not ipaddress.ip_address(host).is_loopback or is_of_this_machine(process.link[0]):
         return ""
     where = config.address_text(*process.admin)
     return f"is asked on its own host alone, {process.link[0]}, at {where}; serve.admin there opens it to others"
 
 
 @functools.cache
-def _is_of_this_machine(host: str) -> bool:
+def is_of_this_machine(host: str) -> bool:
+    """Whether an address of a node is one of this host's."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:

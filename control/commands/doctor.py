@@ -16,17 +16,20 @@ from rich.text import Text
 from control import config as configuration
 from control import instance
 from control.commands import common
+from control.commands.found import Where, once
 from control.commands.readings import read_all
 from control.config import Loaded, split_address
 from control.doctor import machine, network, probe, programs, running
 from control.doctor.finding import Finding, fail, ok, warn
 from control.errors import FAILURE, ConfigError, NotRunning, UserError
+from control.instance import Record
 from control.layout import seats
 from control.openfiles import files_wanted
 from control.options import ROLES, UP, Broker, ClientOptions, Config, Gateway
 from muster import __version__
 
 LIMIT_S: Final = 4.0
+REGISTRY_S: Final = 1.5
 ANSWER_S: Final = 1.0
 """Of a node, which is asked twice; all are asked at once."""
 STYLES: Final = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -34,15 +37,16 @@ STYLES: Final = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 Check = Callable[[], list[Finding]]
 
 
-def show(config_file: Path | None, as_json: bool) -> int:
+def show(where: Where, as_json: bool) -> int:
     """Print all findings; exit code 1 when one of them fails."""
+    flags = {} if where.registry is None else {"registry.url": (where.registry, "--registry")}
     try:
-        loaded = configuration.load(config_file, profile=UP)
+        loaded = configuration.load(where.file, flags=flags, profile=UP)
         found = [ok("configuration", f"{loaded.file or 'no file, all by default'}")]
     except ConfigError as error:
         loaded = Loaded(Config(), {}, None)
         found = [fail("configuration", str(error), "mend that; what follows is of the defaults")]
-    found += examined(Examination(loaded.config).checks(), LIMIT_S)
+    found += examined(Examination(loaded.config, where).checks(), LIMIT_S)
     counts = {level: sum(finding.level == level for finding in found) for level in STYLES}
     if as_json:
         common.print_json({"failures": counts["fail"], "warnings": counts["warn"], "findings": found})
@@ -79,8 +83,10 @@ def examined(checks: Mapping[str, Check], limit_s: float) -> list[Finding]:
 class Examination:
     """The checks of one configuration. None takes long where nothing hangs."""
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    def __init__(self, config: Config, where: Where) -> None:
+        self._config, self._where = config, where
+        self._looking = threading.Lock()
+        self._looked: Record | UserError | None = None
         self._place = instance.folder(config)
         self._nodes = seats(config.up)
         sections = (config.role(seat.role) for seat in self._nodes)
@@ -113,14 +119,39 @@ class Examination:
 
     def _instance(self) -> list[Finding]:
         try:
-            record = instance.find(self._place)
+            record = self._record()
         except NotRunning:
             return [ok("instance", "none runs here", "muster up")]
         except UserError as error:
             return [warn("instance", str(error), "run it as whom the instance runs as, or set instance.dir")]
-        runs = ok("instance", f"{record.name} {record.version}, process {record.pid}")
+        if record.pid:
+            runs = ok("instance", f"{record.name} {record.version}, process {record.pid}")
+        else:
+            nodes = common.counted(len(record.processes), "node")
+            runs = ok("instance", f"{nodes} of muster serve {record.version} in the registry {record.registry}")
         readings = read_all(record.processes, ANSWER_S, at_once=len(record.processes))
         return [runs, *running.judged(record, __version__, readings)]
+
+    def _record(self) -> Record:
+        """Whom to ask. Raises `UserError`."""
+        with self._looking:
+            if self._looked is None:
+                try:
+                    self._looked = self._look()
+                except UserError as error:
+                    self._looked = error
+        if isinstance(self._looked, UserError):
+            raise self._looked
+        return self._looked
+
+    def _look(self) -> Record:
+        if self._where.registry is None:
+            try:
+                return instance.find(self._place)
+            except NotRunning:
+                if not self._config.registry.url.startswith("zk://"):
+                    raise
+        return once(self._where, REGISTRY_S)
 
     def _registry(self) -> list[Finding]:
         url = self._config.registry.url
@@ -179,11 +210,12 @@ class Examination:
         return [machine.memory(probe.text("/proc/meminfo"), len(self._nodes), self._rings_mib)]
 
     def _runs(self) -> bool:
+        """Whether nodes run on this machine."""
         try:
-            instance.find(self._place)
+            record = self._record()
         except UserError:
             return False
-        return True
+        return record.pid != 0 or any(common.is_of_this_machine(process.link[0]) for process in record.processes)
 
 
 def _binds(config: Config) -> Iterator[tuple[str, tuple[str, range]]]:

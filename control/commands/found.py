@@ -15,9 +15,10 @@ from typing import Final, Protocol
 import msgspec
 import structlog
 
+import muster
 from control import config, instance
 from control.enrolment import tree
-from control.errors import UNAVAILABLE, NotRunning, UserError
+from control.errors import UNAVAILABLE, ConfigError, NotRunning, UserError
 from control.instance import Endpoint, Folder, Process, Record
 from control.options import Config, Role
 from control.registry import Directory, Snapshot
@@ -25,6 +26,7 @@ from control.registry import Node as Registered
 from control.registry.places import Count, layer
 from control.registry.tree import Tree
 from control.specs import absolute
+from muster.instance import read_token
 from plane.spec import Registration, SpecError
 
 REGISTRY_S: Final = 10.0
@@ -117,7 +119,7 @@ def _endpoint(node: Registered) -> Endpoint:
 
 
 @contextlib.asynccontextmanager
-async def found(where: Where) -> AsyncIterator[Nodes]:
+async def found(where: Where, wait_s: float = REGISTRY_S) -> AsyncIterator[Nodes]:
     """The instance that runs here; where none does, or a registry was named, the nodes of that. Raises `UserError`."""
     settings = where.config()
     place = instance.folder(settings)
@@ -132,7 +134,7 @@ async def found(where: Where) -> AsyncIterator[Nodes]:
             return
     if not settings.registry.url:
         raise NotRunning("--registry none: it is by a registry that nodes of muster serve are found")
-    async with reading(registration(settings, settings.registry.url)) as (_, directory):
+    async with reading(registration(settings, settings.registry.url), wait_s) as (_, directory):
         yield Elsewhere(settings, directory)
 
 
@@ -172,14 +174,24 @@ def _registered(process: Process, end: Endpoint | None) -> Registered:
     return Registered(process.node, role, *process.link, process.partition, client=client, public_key=key)
 
 
-def once(where: Where) -> Record:
-    """Look a single time."""
+def once(where: Where, wait_s: float = REGISTRY_S) -> Record:
+    """Look a single time. Raises `UserError`."""
 
     async def look() -> Record:
-        async with found(where) as nodes:
+        async with found(where, wait_s) as nodes:
             return await nodes.record()
 
     return asyncio.run(look())
+
+
+def client_of(record: Record) -> muster.Address:
+    """What a client of theirs needs beside the server that it speaks to. Raises `UserError`."""
+    if not record.token_file:
+        raise ConfigError("cluster.token_file: a client of these nodes needs the credential in it")
+    try:
+        return muster.Address((), (), read_token(record.token_file))
+    except muster.MusterError as error:
+        raise UserError(str(error), UNAVAILABLE) from None
 
 
 def registration(settings: Config, url: str) -> Registration:
@@ -200,7 +212,7 @@ def registration(settings: Config, url: str) -> Registration:
 
 
 @contextlib.asynccontextmanager
-async def reading(where: Registration) -> AsyncIterator[tuple[Tree, Directory]]:
+async def reading(where: Registration, wait_s: float = REGISTRY_S) -> AsyncIterator[tuple[Tree, Directory]]:
     """A registry that is read by nobody in it. Raises `UserError` where it does not answer."""
     try:
         opened = tree(where)
@@ -211,7 +223,7 @@ async def reading(where: Registration) -> AsyncIterator[tuple[Tree, Directory]]:
     )
     async with Directory(opened, log) as directory:
         try:
-            async with asyncio.timeout(REGISTRY_S):
+            async with asyncio.timeout(wait_s):
                 await directory.known()
         except TimeoutError:
             raise UserError(f"the registry {where.url} does not answer", UNAVAILABLE) from None

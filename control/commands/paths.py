@@ -13,16 +13,14 @@ import msgspec
 import structlog
 from rich.table import Table
 
-import muster
 from control import instance
 from control.commands import common
-from control.commands.found import Where, mapped
-from control.errors import TRY_LATER, UNAVAILABLE, ConfigError, UserError
-from control.instance import Process, Record
+from control.commands.found import Where, client_of, mapped
+from control.errors import TRY_LATER, ConfigError
+from control.instance import Process
 from control.options import Config
 from control.probes.paths import Figures
 from control.probes.prober import Prober, Source
-from muster.instance import read_token
 from plane.spec import SpecError, secret
 
 EVERY_S: Final = 0.2
@@ -75,7 +73,7 @@ async def probed(where: Where, seconds: float) -> Probed:
     )
     async with mapped(where) as (nodes, snapshot):
         record = await nodes.record()
-        source = Source(snapshot, _token(record), _name_key(settings, here=record.pid != 0))
+        source = Source(snapshot, client_of(record), _name_key(settings, here=record.pid != 0))
         every_s = settings.probes.every_ms / 1000 or EVERY_S
         prober = Prober(settings.probes, source, log, every_s=every_s)
         work = asyncio.create_task(prober.run())
@@ -86,15 +84,6 @@ async def probed(where: Where, seconds: float) -> Probed:
         if not work.cancelled():
             work.result()
     return Probed(list(prober.ledger.figures(now)), prober.paths, prober.left_out)
-
-
-def _token(record: Record) -> bytes:
-    if not record.token_file:
-        raise ConfigError("cluster.token_file: probes are sent by a client, which needs the credential")
-    try:
-        return read_token(record.token_file)
-    except muster.MusterError as error:
-        raise UserError(str(error), UNAVAILABLE) from None
 
 
 def _name_key(settings: Config, *, here: bool) -> bytes:

@@ -8,19 +8,19 @@ import asyncio
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
 from urllib.parse import quote
 
 import msgspec
 from rich.table import Table
 
 import muster
-from control import config, instance, sdk
+from control import sdk
 from control.commands import common
+from control.commands.found import Where, client_of, found
 from control.commands.links import Line, seen, table
 from control.commands.readings import name_silent, read_all
-from control.errors import TRY_LATER, UserError
-from control.instance import Endpoint, Folder, Record
+from control.errors import TRY_LATER, UNAVAILABLE, UserError
+from control.instance import Endpoint, Record
 
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,12 +49,14 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     """The links on the way, worst first."""
 
 
-async def show(config_file: Path | None, room: str, message: str | None, wait_s: float, as_json: bool) -> int:
+async def show(where: Where, room: str, message: str | None, wait_s: float, as_json: bool) -> int:
     """Print the trace: 0, or 75 where somebody did not answer in time."""
     sdk.check_name(room)
-    loaded = config.load(config_file).config
-    place = instance.folder(loaded)
-    record = instance.find(place)
+    async with found(where) as nodes:
+        record = await nodes.record()
+    place = client_of(record)
+    if message is not None and not record.proxies:
+        raise UserError("there is no proxy to publish through", UNAVAILABLE)
     names = {process.node: process.name for process in record.processes}
     async with AsyncExitStack() as stack:
         acknowledged, delivered = None, list[Timed]()
@@ -74,7 +76,11 @@ async def show(config_file: Path | None, room: str, message: str | None, wait_s:
         asked=[timed for timed, _ in answers],
         acknowledged=acknowledged,
         delivered=delivered,
-        hops=[line for line in seen(record.processes, now, loaded.links) if _on_the_way(line, owner, gateways, others)],
+        hops=[
+            line
+            for line in seen(record.processes, now, where.config().links)
+            if _on_the_way(line, owner, gateways, others)
+        ],
     )
     if as_json:
         common.print_json(trace)
@@ -84,7 +90,9 @@ async def show(config_file: Path | None, room: str, message: str | None, wait_s:
     return name_silent(now) or (TRY_LATER if any(timed.ms is None for timed in times) else 0)
 
 
-async def _member(stack: AsyncExitStack, place: Folder, gateway: Endpoint, room: str, wait_s: float) -> sdk.Room | None:
+async def _member(
+    stack: AsyncExitStack, place: muster.Address, gateway: Endpoint, room: str, wait_s: float
+) -> sdk.Room | None:
     """Join at one gateway until the stack ends. None: it does not let us in time."""
     try:
         async with asyncio.timeout(wait_s):
@@ -95,7 +103,7 @@ async def _member(stack: AsyncExitStack, place: Folder, gateway: Endpoint, room:
 
 
 async def _published(
-    place: Folder,
+    place: muster.Address,
     record: Record,
     names: Mapping[int, str],
     members: Mapping[str, sdk.Room | None],
@@ -134,7 +142,9 @@ async def _published(
     return acknowledged, [Timed(node=name, ms=_ms(began, times[name]) if name in times else None) for name in members]
 
 
-async def _asked(place: Folder, name: str, proxy: Endpoint, room: str, wait_s: float) -> tuple[Timed, int | None]:
+async def _asked(
+    place: muster.Address, name: str, proxy: Endpoint, room: str, wait_s: float
+) -> tuple[Timed, int | None]:
     """How long the question takes through one proxy, and how many members there are."""
     try:
         async with asyncio.timeout(wait_s), sdk.connect(place, reads=False, at=proxy) as client:

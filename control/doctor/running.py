@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from control.commands import common
 from control.commands.readings import NO_ANSWER, Readings
 from control.doctor.finding import Finding, fail, mib, ok, warn
 from control.doctor.network import ENOUGH_BYTES, sysctl
@@ -66,8 +67,10 @@ def judged(record: Record, version: str, readings: Readings) -> list[Finding]:
     """All of it. `version`: of this command."""
     found = [*nodes(record.processes, readings), *buffers(record.processes, readings)]
     if record.version != version:
-        text = f"the instance runs {record.version}, this command is {version}"
-        found.append(warn("instance", text, "end the instance and start it: muster up"))
+        mend = (
+            "end the instance and start it: muster up" if record.pid else "finish the change of versions, node by node"
+        )
+        found.append(warn("instance", f"the instance runs {record.version}, this command is {version}", mend))
     if record.faults:
         text = "faults are injected on purpose"
         found.append(warn("instance", text, "take [faults] out of the configuration, and start it anew"))
@@ -80,9 +83,7 @@ def nodes(processes: Sequence[Process], readings: Readings) -> list[Finding]:
     for process in processes:
         state = readings[process.node].state
         if state == NO_ANSWER:
-            found.append(
-                fail("nodes", f"{process.name} does not answer", f"its log; kill {process.pid} starts it anew")
-            )
+            found.append(_silent(process))
         elif process.waits:
             mend = "look at the registry: registry.url, and whether it runs"
             found.append(fail("nodes", f"{process.name} {state}", mend))
@@ -96,6 +97,14 @@ def nodes(processes: Sequence[Process], readings: Readings) -> list[Finding]:
             found.append(warn("nodes", text, "its log says why it ended"))
     ready = sum(readings[process.node].state == "ready" for process in processes)
     return found or [ok("nodes", f"{ready} of {len(processes)} serve")]
+
+
+def _silent(process: Process) -> Finding:
+    if process.pid:
+        return fail("nodes", f"{process.name} does not answer", f"its log; kill {process.pid} starts it anew")
+    if why := common.apart(process):
+        return warn("nodes", f"{process.name} {why}", "muster doctor there")
+    return fail("nodes", f"{process.name} does not answer", f"its log on {process.link[0]}")
 
 
 def buffers(processes: Sequence[Process], readings: Readings) -> list[Finding]:

@@ -42,7 +42,8 @@ class Source:
     """Where the prober has from who is where, and what it needs to be a client and to know a room's owner."""
 
     snapshot: Callable[[], Snapshot]
-    token: bytes
+    client: muster.Address
+    """The credential alone: which servers, the map says."""
     name_key: bytes
 
 
@@ -58,7 +59,7 @@ class Prober:
         every_s: float | None = None,
     ) -> None:
         self._source, self._log = source, log
-        self._address = muster.Address((), (), source.token)
+        self._address = source.client
         self._rooms = Rooms(source.name_key)
         self._rounds = Rounds(limits.every_ms / 1000 if every_s is None else every_s, limits.per_s_max)
         self.ledger = Ledger(limits, self._tell)

@@ -12,6 +12,7 @@ import pytest
 
 from control.commands import doctor
 from control.commands.doctor import Examination, examined
+from control.commands.found import Where
 from control.doctor import probe, programs
 from control.doctor.finding import Finding, ok
 from control.errors import UserError
@@ -126,7 +127,7 @@ def test_a_file_of_the_kernel_that_is_not_there_is_a_finding(monkeypatch: pytest
         raise FileNotFoundError(2, "No such file", path)
 
     monkeypatch.setattr(probe, "text", none)
-    levels = {each.level for each in examined(Examination(Config()).checks(), doctor.LIMIT_S)}
+    levels = {each.level for each in examined(Examination(Config(), Where()).checks(), doctor.LIMIT_S)}
     assert "warn" in levels
 
 

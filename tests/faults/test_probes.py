@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import structlog
 
-from control.commands.found import Where, mapped
+from control.commands.found import Where, client_of, mapped
 from control.config import load
 from control.layout import Seat
 from control.probes.paths import Figures
@@ -74,7 +74,7 @@ async def test_every_path_is_seen_and_what_loses_or_stands_still_is_found(
     names = {process.node: process.name for process in supervisor.record().processes}
     numbers = {name: node for node, name in names.items()}
     async with mapped(Where()) as (_, snapshot):
-        source = Source(snapshot, place.token.read_bytes().strip(), secret(str(place.name_key), 16))
+        source = Source(snapshot, client_of(supervisor.record()), secret(str(place.name_key), 16))
         prober = Prober(supervisor.config.probes, source, structlog.get_logger(), every_s=0.1)
         work = asyncio.create_task(prober.run())
 

@@ -193,6 +193,14 @@ async def test_commands_find_the_nodes_by_the_registry_and_ask_each(hosts: Hosts
         assert (code, rooms) == (0, [("sports:final", ["gateway"])])
         code, said, _ = await hosts.asked("rooms", "show", "sports:final", "--json", *NAMED)
         assert (code, json.loads(said)["gateway"]["members"]) == (0, 1)
+        code, said, _ = await hosts.asked("trace", "sports:final", "--message", "x", "--json", *NAMED)
+        way = json.loads(said)
+        assert (code, way["owner"], way["gateways"]) == (0, "broker-a", ["gateway"])
+        assert [each["node"] for each in (*way["asked"], way["acknowledged"], *way["delivered"]) if each["ms"]] == [
+            "proxy",
+            "proxy",
+            "gateway",
+        ]
     code, said, _ = await hosts.asked("status", "--json", *NAMED)
     told = json.loads(said)
     assert (code, told["registry"]) == (0, "embedded")
@@ -205,6 +213,14 @@ async def test_commands_find_the_nodes_by_the_registry_and_ask_each(hosts: Hosts
     code, said, _ = await hosts.asked("links", "--json", *NAMED)
     ends = {(line["sender"], line["receiver"]) for line in json.loads(said)["links"] if line["up"]}
     assert {("proxy", "broker-a"), ("broker-a", "gateway"), ("gateway", "router")} <= ends
+    code, said, _ = await hosts.asked("links", "--probe", "2", "--json", *NAMED)
+    [path] = json.loads(said)["paths"]
+    assert (code, path["proxy"], path["broker"], path["gateway"]) == (0, "proxy", "broker-a", "gateway")
+    assert path["seen"] > 0
+    code, said, _ = await hosts.asked("doctor", "--json", *NAMED)
+    told = [(each["check"], each["level"], each["text"]) for each in json.loads(said)["findings"]]
+    assert ("instance", "ok", f"4 nodes of muster serve {muster.__version__} in the registry embedded") in told
+    assert ("nodes", "ok", "4 of 4 serve") in told
 
 
 async def test_a_node_that_stands_still_and_a_role_that_is_missing_are_said(hosts: Hosts) -> None:

@@ -81,3 +81,15 @@ def test_counters_that_mean_trouble_are_told_with_who_has_them() -> None:
 
 def test_what_means_trouble_is_counted_by_the_roles() -> None:
     assert spans((ROOT / "docs" / "metrics.md").read_text()) >= {*TROUBLE, CONNECTED}
+
+
+def test_nodes_of_a_registry_are_not_for_muster_up_to_mend() -> None:
+    here, away = (
+        msgspec.structs.replace(STANDING[at], pid=0, link=link)
+        for at, link in enumerate([("127.0.0.1", 1), ("192.0.2.1", 1)])
+    )
+    silent = {process.node: reading(state=NO_ANSWER) for process in (here, away)}
+    gone, apart = nodes([here, away], silent)
+    assert (gone.level, gone.text, gone.mend) == ("fail", f"{here.name} does not answer", "its log on 127.0.0.1")
+    assert (apart.level, apart.mend) == ("warn", "muster doctor there")
+    assert "is asked on its own host alone, 192.0.2.1" in apart.text
