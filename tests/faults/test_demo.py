@@ -15,6 +15,7 @@ from control.demo import DemoRoom, Figures
 from control.options import Demo
 from tests.faults.conftest import Make
 from tests.faults.instance import MUSTER, ROOT, Instance
+from tests.faults.load import PATIENT_S
 from tests.waiting import until
 
 LOSSES = [0.0, 0.01]
@@ -68,7 +69,10 @@ async def test_the_summary_agrees_with_the_metrics_of_every_role(
     room = DemoRoom(Demo(members=50, rate=400))
     with instance.running():
         async with room.opened(instance.folder):
-            await asyncio.sleep(3)
+            await until(lambda: room.published > 500, PATIENT_S)
+            async with asyncio.timeout(PATIENT_S):  # a role that sends little may be spared for seconds
+                while loss and not all(instance.metrics(role)["faults_lost"] for role in ROLES):  # noqa: ASYNC110
+                    await asyncio.sleep(0.2)
             summary = await room.finish()
             await asyncio.sleep(0.5)  # the last acknowledgements of members
             proxy, broker, gateway = [instance.metrics(role) for role in ROLES]
@@ -78,7 +82,6 @@ async def test_the_summary_agrees_with_the_metrics_of_every_role(
     check_broker(broker, gateway, summary)
     check_gateway(gateway, summary)
     if loss:
-        assert min(role["faults_lost"] for role in (proxy, broker, gateway)) > 0
         assert gateway["messages_repaired"] > 0
 
 

@@ -8,7 +8,10 @@ import pytest
 
 import muster
 from tests.faults.conftest import Make
+from tests.faults.instance import ROLES
 from tests.faults.ledger import Ledger
+from tests.faults.load import PATIENT_S
+from tests.waiting import until
 
 FAULTS = {"loss": 0.02, "duplicate": 0.01, "reorder": 0.02, "jitter_ms": 5}
 ROOMS = [f"room-{number}" for number in range(10)]
@@ -38,7 +41,7 @@ async def test_every_member_gets_every_message_once_and_in_order(
         ledger.check_whole(per_room)
         rate = messages * MEMBERS / took
         figures(seconds=took, acknowledged_s=acknowledged, deliveries_per_s=rate, rss_mib=instance.peak.mib())
-        injected = {role: instance.metrics(role)["faults_lost"] for role in ("router", "broker", "gateway", "proxy")}
-        assert all(injected.values()), f"a role lost nothing on purpose: {injected}"
+        # A router sends some datagrams a second: now and then it is spared until here.
+        await until(lambda: all(instance.metrics(role)["faults_lost"] for role in ROLES), PATIENT_S)
     assert rate >= DELIVERIES_PER_S
     assert max(instance.peak.mib().values()) < RSS_MIB_MAX
