@@ -9,3 +9,10 @@ async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - it happens in a kernel or another process: no event to wait for
             await asyncio.sleep(0.005)
+
+
+async def until_asked(condition: Callable[[], object], seconds: float = 10.0, every_s: float = 0.25) -> None:
+    """The same where it takes long to look, as at all nodes beside a full load: in a thread, and seldom."""
+    async with asyncio.timeout(seconds):
+        while not await asyncio.to_thread(condition):  # noqa: ASYNC110 - as above
+            await asyncio.sleep(every_s)

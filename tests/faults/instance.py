@@ -24,7 +24,7 @@ import msgspec
 import pytest
 
 from control.errors import UserError
-from control.instance import Folder, Process, Record, find
+from control.instance import Endpoint, Folder, Process, Record, find
 from tests.waiting import until
 
 ROOT: Final = Path(__file__).parents[2]
@@ -234,6 +234,11 @@ class Instance:
                 lines = Path(f"/proc/{pid}/status").read_text().splitlines()
                 line = next(line for line in lines if line.startswith("VmRSS"))
                 self.peak.see(name, int(line.split()[1]) << 10)
+
+
+def reach(end: Endpoint) -> tuple[str, int, str]:
+    """As clients are told where a node is."""
+    return end.host, end.port, end.public_key
 
 
 def need_ipv6() -> None:

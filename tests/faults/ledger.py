@@ -20,6 +20,7 @@ HEAD: Final = struct.Struct("<IQQ")
 SETTLE_S: Final = 20.0
 AHEAD_MAX: Final = 1_000
 UNANSWERED_S: Final = 10.0
+HELD_UP_S: Final = 0.5
 
 Stream = muster.Stream
 Key = tuple[int, int]
@@ -50,6 +51,8 @@ class Seat:
 
     name: str
     room: str
+    gateway: int = 0
+    """Which of those that were named it is at."""
     items: list[tuple[Stream, int, Key]] = field(default_factory=list)
     received_ns: list[int] = field(default_factory=list)
     gaps: list[tuple[Stream, int, int | None, str]] = field(default_factory=list)
@@ -98,6 +101,8 @@ class Ledger:
     """Per room what was acknowledged, and where; None where the answer that said so was lost."""
     answered_ns: dict[Key, int] = field(default_factory=dict)
     """When the acknowledgement came: the message had been numbered before."""
+    failed_ns: list[tuple[int, int]] = field(default_factory=list)
+    """From when to when an owner failed: what it had not acknowledged may come late, though none heard of its stream."""
     sent: dict[str, set[Key]] = field(default_factory=dict)
     errors: list[BaseException] = field(default_factory=list)
     clients: list[muster.Client] = field(default_factory=list)
@@ -114,13 +119,14 @@ class Ledger:
         async with contextlib.AsyncExitStack() as stack:
             tasks: list[asyncio.Task[None]] = []
             for number in range(count):
-                mine = [gateways[number % len(gateways)]] if gateways else None
+                at = number % len(gateways) if gateways else 0
+                mine = [gateways[at]] if gateways else None
                 opened = muster.connect(instance, gateways=mine, proxies=[], timeout=20.0)
                 client = await stack.enter_async_context(opened)
                 self.clients.append(client)
                 for name in self.rooms:
                     room = await stack.enter_async_context(client.join(name, **options))
-                    seat = Seat(f"member {number}", name)
+                    seat = Seat(f"member {number}", name, at)
                     self.seats.append(seat)
                     tasks.append(asyncio.create_task(self._read(room, seat)))
             try:
@@ -159,9 +165,13 @@ class Ledger:
         await client.flush(60)
 
     async def publish_steadily(self, client: muster.Client, publisher: int, size: int) -> None:
-        """`rate` messages a second over all rooms until `stop`, each asked for its position."""
+        """`rate` messages a second over all rooms until `stop`, each asked for its position.
+
+        What was not sent while this loop was held up is not made up for: at once it is more than anybody has credit for.
+        """
         pending: set[asyncio.Task[None]] = set()
         began, number = time.monotonic(), 0
+        turned = began
 
         async def one(room: str, key: Key, data: bytes) -> None:
             try:
@@ -173,7 +183,11 @@ class Ledger:
                 self.errors.append(error)
 
         while not self.stop.is_set():
-            due = int((time.monotonic() - began) * self.rate)
+            now = time.monotonic()
+            if now - turned > HELD_UP_S:
+                began += now - turned
+            turned = now
+            due = int((now - began) * self.rate)
             while number < due:
                 room, key = self.rooms[number % len(self.rooms)], (publisher, number)
                 self.sent.setdefault(room, set()).add(key)
@@ -208,9 +222,15 @@ class Ledger:
         ages = (at - answered.get(key, at) for at, (_, _, key) in zip(seat.received_ns, seat.items, strict=True))
         return max(ages, default=0) / 1e9
 
-    def gaps(self) -> Counter[str]:
-        """Gaps that members were told of, by reason."""
-        return Counter(reason for seat in self.seats for _, _, _, reason in seat.gaps)
+    def gaps(self, gateway: int | None = None) -> Counter[str]:
+        """Gaps that members, those at one gateway or all, were told of, by reason."""
+        seats = [seat for seat in self.seats if gateway in {None, seat.gateway}]
+        return Counter(reason for seat in seats for _, _, _, reason in seat.gaps)
+
+    def load(self) -> dict[str, float]:
+        """How many messages were acknowledged, and how many a second."""
+        took_s = (max(self.answered_ns.values()) - min(self.answered_ns.values())) / 1e9
+        return {"messages": len(self.answered_ns), "per_s": round(len(self.answered_ns) / took_s)}
 
     async def settle(self) -> None:
         """Wait until every member has received, or been told that it will not, all that was acknowledged."""
@@ -256,18 +276,27 @@ class Ledger:
                 if position is not None and position[0] == stream and position[1] != offset:
                     yield f"{where}: {key} came at {stream}:{offset}, acknowledged at {position}"
                 if any(first <= offset <= last for first, last in gaps.get(stream, [])):
-                    yield f"{where}: {stream}:{offset} came and was announced as a gap"
+                    told = [gap[1:] for gap in seat.gaps if gap[0] == stream]
+                    yield f"{where}: {stream}:{offset} came and was announced as a gap: {told[:5]}"
             twice = {key: count for key, count in Counter(key for _, _, key in seat.items).items() if count > 1}
             if twice:
                 yield f"{where}: {len(twice)} contents came more than once, as {next(iter(twice.items()))}"
             # What an owner took with it comes late by the next one, but never late within a stream.
             died = any(reason == "owner_lost" for _, _, _, reason in seat.gaps)
-            ordered: dict[tuple[int, Stream | None], list[int]] = {}
-            for stream, _, (publisher, number) in seat.items:
-                ordered.setdefault((publisher, stream if died else None), []).append(number)
-            for (publisher, _), numbers in ordered.items():
-                if numbers != sorted(numbers):
-                    yield f"{where}: publisher {publisher} came out of order"
+            latest: dict[tuple[int, Stream | None], tuple[int, str]] = {}
+            for stream, offset, (publisher, number) in seat.items:
+                line, place = (publisher, stream if died else None), f"{stream}:{offset}"
+                before, there = latest.get(line, (-1, ""))
+                if number > before:
+                    latest[line] = (number, place)
+                elif not self._owner_failed((publisher, number)):
+                    yield f"{where}: publisher {publisher} out of order: {number:,} at {place} after {before:,} at {there}"
+                    break
+
+    def _owner_failed(self, key: Key) -> bool:
+        """Whether this was acknowledged while some owner failed."""
+        at = self.answered_ns.get(key, 0)
+        return any(began <= at <= ended for began, ended in self.failed_ns)
 
     def check(self) -> None:
         """Raise `AssertionError` with the first few of what is wrong."""

@@ -2,12 +2,12 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import muster
-from tests.faults.instance import Instance
+from tests.faults.instance import Instance, reach
 from tests.faults.ledger import Ledger
 from tests.waiting import until
 
@@ -16,17 +16,25 @@ PATIENT_S: Final = 30.0
 
 
 @contextlib.asynccontextmanager
-async def under_load(instance: Instance, ledger: Ledger, members: int = MEMBERS) -> AsyncIterator[None]:
-    """Members and a publisher while the block lasts; then everything has arrived, or was announced as missing."""
-    async with loaded(instance.folder.path, ledger, members):
+async def under_load(
+    instance: Instance, ledger: Ledger, members: int = MEMBERS, *, pinned: bool = False
+) -> AsyncIterator[None]:
+    """Members and a publisher while the block lasts; then everything has arrived, or was announced as missing.
+
+    Pinned members stay at the gateway that they begin with, each at the next one.
+    """
+    gateways = [reach(end) for end in instance.record().gateways] if pinned else None
+    async with loaded(instance.folder.path, ledger, members, gateways):
         yield
 
 
 @contextlib.asynccontextmanager
-async def loaded(where: Path | muster.Address, ledger: Ledger, members: int = MEMBERS) -> AsyncIterator[None]:
+async def loaded(
+    where: Path | muster.Address, ledger: Ledger, members: int = MEMBERS, gateways: Sequence[Any] | None = None
+) -> AsyncIterator[None]:
     """The same, of what is there."""
     async with (
-        ledger.members(where, members),
+        ledger.members(where, members, gateways),
         muster.connect(where, gateways=[], timeout=60) as client,
         asyncio.TaskGroup() as tasks,
     ):

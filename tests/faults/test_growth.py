@@ -1,13 +1,16 @@
 """Partitions that double while messages flow: nothing is lost, each publisher's order is kept, the new brokers own rooms."""
 
 import asyncio
+import contextlib
+import itertools
 import json
 import os
 import random
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,33 +22,47 @@ from tests.faults.hosts import Hosts
 from tests.faults.instance import MUSTER, ROOT, Instance
 from tests.faults.ledger import Ledger
 from tests.faults.load import PATIENT_S, came, loaded, nothing_lost, under_load
-from tests.faults.test_registry import RATE, everybody_runs, steal
+from tests.faults.test_registry import FULL_RATE, RATE, everybody_runs, steal
 from tests.faults.test_serve import states
-from tests.waiting import until
+from tests.waiting import until, until_asked
 
 ROOMS: Final = [f"room-{number}" for number in range(64)]
 """So many that none of four partitions is without one."""
 MANY_ROOMS: Final = [f"room-{number}" for number in range(96)]
 """The same of eight."""
 GROW_S: Final = 120.0
-SEEDS: Final = int(os.environ.get("MUSTERTEST_SEEDS", "3"))
+SEEDS: Final = int(os.environ.get("MUSTERTEST_SEEDS", "6"))
 FRESH: Final = int(os.environ.get("MUSTERTEST_FRESH", "20"))
-FULL_RATE: Final = 10_000.0
-STEPS: Final = ("prepare", "switched", "of grace", "final")
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """What an instance goes by, and its servers where they are processes of their own."""
+
+    url: str
+    zookeeper: ZooKeeper | None = None
+
+    async def end_session(self, instance: Instance, name: str) -> None:
+        """As if the server had given this node up."""
+        number = instance.process(name).node
+        if self.zookeeper is None:
+            await steal(instance.folder.path, number)
+        else:
+            await self.zookeeper.expire_node(self.url.removeprefix(f"zk://{self.zookeeper.hosts}"), number)
+
+
+SERVERS: Final = {"zookeeper": 1, "ensemble": 3}
 
 
 @pytest.fixture(params=["embedded", "zookeeper"])
-async def registry(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
-    """The address of each."""
+async def registry(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Registry]:
+    """Each of them."""
     if request.param == "embedded":
-        yield "embedded"
+        yield Registry("embedded")
         return
-    zookeeper = ZooKeeper(tmp_path / "zookeeper")
-    await zookeeper.start()
-    try:
-        yield f"zk://{zookeeper.hosts}/here"
-    finally:
-        await zookeeper.stop()
+    zookeeper = ZooKeeper(tmp_path / "zookeeper", SERVERS[request.param])
+    async with zookeeper.running():
+        yield Registry(f"zk://{zookeeper.hosts}/here", zookeeper)
 
 
 async def grow(instance: Instance, *words: str) -> int:
@@ -59,18 +76,26 @@ async def grow(instance: Instance, *words: str) -> int:
     return partitions
 
 
+@contextlib.asynccontextmanager
+async def growing(instance: Instance, step: str, *words: str) -> AsyncIterator[subprocess.Popen[bytes]]:
+    """The command once it has said this, or has ended, until its end."""
+    said = instance.config.with_name("grow.log")
+    with said.open("wb") as stderr:
+        command = instance.command("cluster", "grow", *words, stdout=subprocess.DEVNULL, stderr=stderr)
+    try:
+        await until(lambda: step in said.read_text() or command.poll() is not None, GROW_S)
+        yield command
+        await asyncio.to_thread(command.wait, GROW_S)
+    finally:
+        command.kill()
+        command.wait()
+
+
 async def killed(instance: Instance, step: str, *words: str) -> bool:
     """kill -9 of the command when it says this; whether that came before its end."""
-    with instance.command("cluster", "grow", *words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as command:
-        assert command.stderr is not None
-        stderr = command.stderr
-
-        def read() -> bool:
-            return any(step in line.decode() for line in stderr)
-
-        if await asyncio.to_thread(read):
-            command.kill()
-        return await asyncio.to_thread(command.wait) == -signal.SIGKILL
+    async with growing(instance, step, *words) as command:
+        command.kill()
+    return command.returncode == -signal.SIGKILL
 
 
 def counts(instance: Instance) -> dict[str, int]:
@@ -91,10 +116,10 @@ async def owning(instance: Instance) -> dict[str, float]:
 
 
 async def test_brokers_and_routers_double_under_load_and_lose_no_message(
-    make: Make, registry: str, figures: Callable[..., None]
+    make: Make, registry: Registry, figures: Callable[..., None]
 ) -> None:
     instance, ledger = make(up={"gateways": 2}, database={}), Ledger(ROOMS, rate=RATE)
-    with instance.running("--registry", registry):
+    with instance.running("--registry", registry.url):
         pids = instance.pids()
         async with under_load(instance, ledger):
             assert await grow(instance, "broker", "--to", "2", "--grace", "1") == 2
@@ -160,38 +185,157 @@ async def test_a_doubling_that_is_undone_leaves_everything_as_it_was(make: Make,
     nothing_lost(ledger)
 
 
+@dataclass(frozen=True, slots=True)
+class Interruption:
+    """What happens to whom, at which step of a doubling, and for how long."""
+
+    role: str
+    to: int
+    step: str
+    target: str
+    how: str
+    lasts_s: float
+
+    async def who(self, instance: Instance, dice: random.Random) -> str:
+        """One of the nodes that are meant, or what is no node."""
+        if self.target in {"command", "leader", "follower", "all"}:
+            return self.target
+        role = self.role if self.target == "new" else self.target
+        found: list[str] = []
+
+        def meant() -> list[str]:
+            split = self.to // 2 if role == self.role else 0
+            parts = {process.name: process.partition for process in instance.record().processes if process.role == role}
+            found[:] = [name for name, at in parts.items() if not split or (at >= split) is (self.target == "new")]
+            return found
+
+        await until(meant, PATIENT_S)  # who is new may not have been begun yet
+        return dice.choice(found)
+
+    async def happens(self, command: subprocess.Popen[bytes], instance: Instance, registry: Registry, who: str) -> None:
+        """Until whoever was hit is back."""
+        if self.target == "command":
+            command.send_signal(signal.SIGSTOP if self.how == "stop" else signal.SIGKILL)
+            await asyncio.sleep(self.lasts_s)
+            command.send_signal(signal.SIGCONT)
+        elif self.target in {"leader", "follower", "all"}:
+            assert registry.zookeeper is not None
+            await self._to_servers(registry.zookeeper)
+        elif self.how == "end":
+            await registry.end_session(instance, who)
+        else:
+            await until(lambda: instance.process(who).pid, PATIENT_S)
+            if self.how == "kill":
+                await instance.back(who, instance.kill(who))
+            else:
+                async with instance.stopped(who):
+                    await asyncio.sleep(self.lasts_s)
+
+    async def _to_servers(self, zookeeper: ZooKeeper) -> None:
+        leader = await zookeeper.leader()
+        followers = [server for server in zookeeper.servers if server is not leader]
+        hit = {"leader": [leader], "follower": followers[:1], "all": zookeeper.servers}[self.target]
+        if self.how == "stop":
+            with zookeeper.standing_still(*hit):
+                await asyncio.sleep(self.lasts_s)
+        else:
+            for server in hit:
+                server.kill()
+            await asyncio.sleep(self.lasts_s)
+            for server in hit:
+                server.start()
+        await zookeeper.ready()
+
+    def fails(self, instance: Instance, who: str) -> set[str]:
+        """The nodes that it makes stand still or die."""
+        return {who} & set(instance.names()) if self.how != "end" else set()
+
+
+async def stalls(instance: Instance) -> dict[str, float]:
+    """How often each node stood still, be it by itself on a starved machine."""
+
+    def counted() -> dict[str, float]:
+        return {name: instance.metrics(name)["stalls"] for name in instance.names()}
+
+    return await asyncio.to_thread(counted)
+
+
+def explained(owner_failed: bool, gateway_failed: bool) -> set[str]:
+    """Reasons of gaps that members at a gateway may be told of."""
+    reasons = {"ended", "slow"}
+    if owner_failed:
+        reasons |= {"owner_lost", "unrepaired"}
+    if gateway_failed:
+        reasons |= {"unrepaired", "expired", "restarted"}
+    return reasons
+
+
+STEPS: Final = ("prepare", "switched", "of grace", "final")
+DOUBLINGS: Final = (("broker", 2), ("router", 2), ("broker", 4), ("broker", 8))
+NODES: Final = ("broker", "router", "gateway", "proxy", "new")
+HITS: Final = {
+    "embedded": [*itertools.product(NODES, ("kill", "stop", "end")), ("command", "kill"), ("command", "stop")],
+    "ensemble": [
+        *itertools.product(("command", *NODES, "leader", "follower", "all"), ("kill", "stop")),
+        *itertools.product(("broker", "new", "gateway"), ("kill", "stop")),
+    ],
+}
+"""Who is hit how. The 24 of an ensemble are those of six seeds."""
+
+
+def interruptions(hits: Sequence[tuple[str, str]], seed: int) -> list[Interruption]:
+    """One for each doubling of a cluster: as many as there are hits have each of them once, and each step as often."""
+    dealt, dice, first = list(hits), random.Random(seed), seed * len(DOUBLINGS)
+    random.Random(0).shuffle(dealt)
+    found: list[Interruption] = []
+    for turn, (role, to) in enumerate(DOUBLINGS):
+        target, how = dealt[(first + turn) % len(dealt)]
+        step = STEPS[(seed + turn) % len(STEPS)]
+        found.append(Interruption(role, to, step, target, how, round(dice.uniform(0.2, 5.0), 1)))
+    return found
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("seed", range(SEEDS))
-async def test_doublings_while_nodes_and_the_command_die_and_stand_still_are_finished_and_all_is_accounted_for(
-    make: Make, figures: Callable[..., None], seed: int
+@pytest.mark.parametrize(
+    ("registry", "rate", "members"), [("embedded", RATE, 4), ("ensemble", FULL_RATE, 2)], indirect=["registry"]
+)
+async def test_doublings_while_nodes_registry_and_command_die_and_stand_still_are_finished_and_all_is_accounted_for(
+    make: Make, registry: Registry, figures: Callable[..., None], rate: float, members: int, seed: int
 ) -> None:
     up = {"brokers": "1x2", "routers": "1x2", "gateways": 2, "proxies": 2}
-    instance, ledger, dice = make(up=up), Ledger(ROOMS, rate=RATE), random.Random(seed)
+    instance, ledger, dice = make(up=up), Ledger(MANY_ROOMS, rate=rate), random.Random(seed)
     done: list[str] = []
-    with instance.running():
-        async with under_load(instance, ledger):
-            for role, to in (("broker", 2), ("router", 2), ("broker", 4), ("router", 4)):
-                step, name = dice.choice(STEPS), dice.choice(instance.names())
-                how = dice.choice(("kill", "stop", "steal"))
-                done.append(f"{role} to {to}, the command at {step}, {how} {name}")
-                await killed(instance, step, role, "--to", str(to), "--grace", "1")
-                growing = asyncio.create_task(grow(instance, role, "--resume", "--grace", "1"))
-                if how == "kill":
-                    await instance.back(name, instance.kill(name))
-                elif how == "steal":
-                    await steal(instance.folder.path, instance.process(name).node)
-                else:
-                    async with instance.stopped(name):
-                        await asyncio.sleep(dice.uniform(0.2, 4.0))
-                assert await growing == to
+    wrong: list[str] = []
+    with instance.running("--registry", registry.url):
+        async with under_load(instance, ledger, members, pinned=True):
+            for each in interruptions(HITS["ensemble" if registry.zookeeper else "embedded"], seed):
+                began, told, stood = time.monotonic_ns(), [ledger.gaps(at) for at in range(2)], await stalls(instance)
+                async with growing(instance, each.step, each.role, "--to", str(each.to), "--grace", "1") as command:
+                    missed = command.poll() is not None
+                    who = await each.who(instance, dice)
+                    await each.happens(command, instance, registry, who)
+                if command.returncode:
+                    assert await grow(instance, each.role, "--resume", "--grace", "1") == each.to
+                await until_asked(lambda: everybody_runs(instance), PATIENT_S)
                 await came(ledger)
-            await until(lambda: everybody_runs(instance), PATIENT_S)
-            assert counts(instance) == {"broker/main": 4, "router": 4}
-            await came(ledger)
-            await until(instance.interest_agrees, PATIENT_S)
-    figures(done=done, gaps=dict(ledger.gaps()))
+                starved = {name for name, times in (await stalls(instance)).items() if times > stood.get(name, 0)}
+                failed = starved | each.fails(instance, who)
+                if owner_failed := not failed.isdisjoint(instance.names("broker")):
+                    ledger.failed_ns.append((began, time.monotonic_ns()))
+                new = {name: dict(ledger.gaps(at) - told[at]) for at, name in enumerate(instance.names("gateway"))}
+                done.append(f"{each}, {who}: ended with {command.returncode}, failed {sorted(failed)}, gaps {new}")
+                for name, gaps in new.items():
+                    if not set(gaps) <= explained(owner_failed, name in failed):
+                        wrong.append(f"at {name}: {done[-1]}")
+                if missed:
+                    wrong.append(f"the step had passed: {done[-1]}")
+            assert counts(instance) == {"broker/main": 8, "router": 2}
+            await until_asked(instance.interest_agrees, PATIENT_S)
+    figures(done=done, gaps=dict(ledger.gaps()), load=ledger.load())
     ledger.check()
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.soak
@@ -200,11 +344,9 @@ async def test_doublings_while_nodes_and_the_command_die_and_stand_still_are_fin
 async def test_a_fresh_cluster_that_doubles_thrice_at_full_load_beside_three_zookeepers_loses_no_message(
     make: Make, tmp_path: Path, figures: Callable[..., None], fresh: int
 ) -> None:
-    zookeeper = ZooKeeper(tmp_path / "zookeeper", 3)
+    zookeeper, took = ZooKeeper(tmp_path / "zookeeper", 3), {}
     instance, ledger = make(up={"gateways": 2, "proxies": 2}), Ledger(MANY_ROOMS, rate=FULL_RATE)
-    await zookeeper.start()
-    took = {}
-    try:
+    async with zookeeper.running():
         with instance.running("--registry", f"zk://{zookeeper.hosts}/{fresh}"):
             async with under_load(instance, ledger, members=2):
                 for to in (2, 4, 8):
@@ -212,12 +354,10 @@ async def test_a_fresh_cluster_that_doubles_thrice_at_full_load_beside_three_zoo
                     assert await grow(instance, "broker", "--to", str(to), "--grace", "1") == to
                     await came(ledger)
                     took[to] = round(time.monotonic() - began, 1)
-                await until(lambda: everybody_runs(instance), PATIENT_S)
+                await until_asked(lambda: everybody_runs(instance), PATIENT_S)
                 owned = await owning(instance)
                 assert counts(instance) == {"broker/main": 8, "router": 1}
-    finally:
-        await zookeeper.stop()
-    figures(took=took, owned=owned, gaps=dict(ledger.gaps()), messages=sum(map(len, ledger.sent.values())))
+    figures(took=took, owned=owned, gaps=dict(ledger.gaps()), load=ledger.load())
     ledger.check()
     assert set(ledger.gaps()) <= {"ended"}
 

@@ -12,9 +12,8 @@ from typing import Any, cast
 import pytest
 
 import muster
-from control.instance import Endpoint
 from tests.faults.conftest import Make
-from tests.faults.instance import ROLES, Instance
+from tests.faults.instance import ROLES, Instance, reach
 from tests.faults.ledger import Ledger, content
 from tests.faults.load import PATIENT_S
 from tests.faults.test_demo import run
@@ -31,10 +30,6 @@ ELSEWHERE_S_MAX = 2.5
 
 KIND_DATA, KIND_RESET = 0x14, 0x15
 """Version and kind of a datagram."""
-
-
-def reach(end: Endpoint) -> tuple[str, int, str]:
-    return end.host, end.port, end.public_key
 
 
 @pytest.mark.parametrize(("registry", "loss"), [("none", 0.0), ("embedded", 0.03)])

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import subprocess
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import muster
 from control.registry import frames
 from control.registry.embedded import EmbeddedTree
 from control.registry.server import STATE
@@ -22,15 +24,20 @@ from control.registry.tree import Refused
 from tests.control.registry.services import connected
 from tests.control.registry.zookeeper import ZooKeeper
 from tests.faults.conftest import Make
-from tests.faults.instance import Instance
+from tests.faults.instance import ROLES, Instance
 from tests.faults.ledger import Ledger
-from tests.faults.load import PATIENT_S, came, nothing_lost, under_load
-from tests.waiting import until
+from tests.faults.load import MEMBERS, PATIENT_S, came, nothing_lost, under_load
+from tests.waiting import until, until_asked
 
 SEVERAL = {"brokers": "1x2", "routers": "1x2"}
+TWO_OF_EACH = SEVERAL | {"gateways": 2, "proxies": 2}
 ROOMS = [f"room-{number}" for number in range(24)]
 """Which of two brokers owns one is chance, and another one in each instance: so many that both surely own some."""
+SESSION_MS = 2_000
 RATE = 400.0
+FULL_RATE = float(os.environ.get("MUSTERTEST_RATE", "10000"))
+AWAY_S = 60.0
+"""So long an ensemble is away."""
 SOAK_S = float(os.environ.get("MUSTERTEST_SOAK_S", "120"))
 
 
@@ -235,62 +242,176 @@ async def test_brokers_that_drain_and_lose_their_sessions_for_minutes_lose_no_me
 
 
 @pytest.fixture
-async def zookeeper(tmp_path: Path) -> AsyncIterator[ZooKeeper]:
-    """One that serves."""
-    made = ZooKeeper(tmp_path / "zookeeper")
-    await made.start()
-    yield made
-    await made.stop()
+async def zookeeper(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[ZooKeeper]:
+    """One that serves, or as many as the test says."""
+    made = ZooKeeper(tmp_path / "zookeeper", getattr(request, "param", 1))
+    async with made.running():
+        yield made
 
 
+class Beside:
+    """An instance under load, and the ZooKeeper that it goes by."""
+
+    def __init__(self, instance: Instance, zookeeper: ZooKeeper, ledger: Ledger) -> None:
+        self.instance, self.zookeeper, self.ledger = instance, zookeeper, ledger
+        self.root, self.url = "/one/cluster", f"zk://{zookeeper.hosts}/one/cluster"
+        self._joins = 0
+
+    def sessions(self) -> set[str]:
+        """How the nodes stand with it."""
+        return {self.instance.status(name)["registry"]["session"] for name in self.instance.names()}
+
+    def epochs(self) -> dict[str, int]:
+        """Of the registrations, by node, as a gateway knows them."""
+        gateway = self.instance.names("gateway")[-1]  # the first one may be gone
+        return {name: registered(self.instance, name, gateway) for name in self.instance.names()}
+
+    async def whole(self) -> None:
+        """Wait until all are connected and know of all."""
+        await until_asked(lambda: self.sessions() == {"connected"}, PATIENT_S)
+        await until_asked(lambda: everybody_runs(self.instance), PATIENT_S)
+        await came(self.ledger)
+
+    async def registered_again(self, before: dict[str, int]) -> None:
+        """Wait until every node has a higher epoch than then."""
+        await until_asked(lambda: all(epoch > before[name] for name, epoch in self.epochs().items()), PATIENT_S)
+
+    async def join(self) -> None:
+        """New members get what there is in a room that others are in, and all that comes in rooms that nobody was in."""
+        self._joins += 1
+        new = Ledger([f"new-{self._joins}-{number}" for number in range(4)], rate=40.0)
+        async with (
+            under_load(self.instance, new, members=2),
+            muster.connect(self.instance.folder.path, proxies=[]) as client,
+            client.join(self.ledger.rooms[0]) as room,
+            asyncio.timeout(PATIENT_S),
+        ):
+            await anext(room)
+        nothing_lost(new)
+
+    async def without(self, away_s: float) -> None:
+        """Members get what is published, and new ones join, until so much time is over and every session as well."""
+        began = time.monotonic()
+        await until_asked(lambda: "connected" not in self.sessions(), PATIENT_S)
+        await until_asked(lambda: self.sessions() == {"expired"}, PATIENT_S)
+        while True:
+            await self.join()
+            await came(self.ledger)
+            if time.monotonic() - began >= away_s:
+                return
+
+
+@pytest.mark.parametrize(
+    ("zookeeper", "rate", "away_s"),
+    [
+        (1, RATE, 0.0),
+        pytest.param(3, FULL_RATE, AWAY_S, marks=[pytest.mark.soak, pytest.mark.timeout(1_200)]),
+    ],
+    indirect=["zookeeper"],
+)
 async def test_zookeeper_that_stands_still_dies_or_loses_its_data_costs_no_message(
-    make: Make, zookeeper: ZooKeeper, figures: Callable[..., None]
+    make: Make, zookeeper: ZooKeeper, figures: Callable[..., None], rate: float, away_s: float
 ) -> None:
-    session_s = 2.0
-    instance = make(up=SEVERAL, registry={"session_ms": int(session_s * 1000)})
-    ledger = Ledger(ROOMS, rate=RATE)
-    url = f"zk://{zookeeper.hosts}/one/cluster"
-
-    def sessions() -> set[str]:
-        return {instance.status(name)["registry"]["session"] for name in instance.names()}
-
-    def epochs() -> dict[str, int]:
-        return {name: registered(instance, name, seen_by="gateway") for name in instance.names()}
-
-    with instance.running("--registry", url):
-        await until(lambda: everybody_runs(instance), PATIENT_S)
-        pids = instance.pids()
-        async with under_load(instance, ledger):
+    instance, ledger = make(up=SEVERAL, registry={"session_ms": SESSION_MS}), Ledger(ROOMS, rate=rate)
+    beside = Beside(instance, zookeeper, ledger)
+    with instance.running("--registry", beside.url):
+        await until_asked(lambda: everybody_runs(instance), PATIENT_S)
+        pids, members = instance.pids(), 2 if rate == FULL_RATE else MEMBERS
+        async with under_load(instance, ledger, members):
             # It stands still, for longer than a session.
-            zookeeper.servers[0].signal(signal.SIGSTOP)
-            await until(lambda: "connected" not in sessions(), PATIENT_S)
-            away = told(instance, "status")
-            await until(lambda: sessions() == {"expired"}, PATIENT_S)
-            await came(ledger)
-            zookeeper.servers[0].signal(signal.SIGCONT)
-            await until(lambda: sessions() == {"connected"}, PATIENT_S)
-            await until(lambda: everybody_runs(instance), PATIENT_S)
+            with zookeeper.standing_still():
+                await until_asked(lambda: "connected" not in beside.sessions(), PATIENT_S)
+                away = await asyncio.to_thread(told, instance, "status")
+                await beside.without(away_s)
+            await beside.whole()
             # It dies, and forgets everything.
-            before = epochs()
+            before = beside.epochs()
             await zookeeper.stop()
-            await until(lambda: "connected" not in sessions(), PATIENT_S)
-            await came(ledger)
+            await beside.without(away_s)
             await zookeeper.wipe()
-            await until(lambda: all(epoch > before[name] for name, epoch in epochs().items()), PATIENT_S)
-            await until(lambda: everybody_runs(instance), PATIENT_S)
-            await came(ledger)
+            await beside.registered_again(before)
+            await beside.whole()
             assert instance.pids() == pids, "no process had to start again"
         shown, status = told(instance, "cluster", "show"), told(instance, "status")
         watching = zookeeper.tree()
         await connected(watching)
-        kept = set(await watching.children("/one/cluster/pubsub"))
+        kept = set(await watching.children(f"{beside.root}/pubsub"))
         await watching.close()
-    figures(gaps=dict(ledger.gaps()))
+    figures(gaps=dict(ledger.gaps()), load=ledger.load())
     nothing_lost(ledger)
-    assert f"registry {url}: not connected: router, router-1, broker" in away.stdout
-    assert f"registry {url}: all are connected" in status.stdout
+    assert f"registry {beside.url}: not connected: router, router-1, broker" in away.stdout
+    assert f"registry {beside.url}: all are connected" in status.stdout
     assert shown.stdout.count(" running ") == len(pids)
     assert kept == {"ids", "proxy", "broker", "router", "gateway"}
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("zookeeper", [3], indirect=True)
+async def test_an_ensemble_whose_servers_die_and_whose_sessions_end_costs_no_message(
+    make: Make, zookeeper: ZooKeeper, figures: Callable[..., None]
+) -> None:
+    instance, ledger = make(up=TWO_OF_EACH), Ledger(ROOMS, rate=FULL_RATE)
+    beside = Beside(instance, zookeeper, ledger)
+    with instance.running("--registry", beside.url):
+        await until_asked(lambda: everybody_runs(instance), PATIENT_S)
+        pids = instance.pids()
+        async with under_load(instance, ledger, members=2):
+            # The leader dies, and a follower with the next one, so that none leads; what is written stays.
+            before = beside.epochs()
+            first = await zookeeper.leader()
+            first.kill()
+            await zookeeper.ready(2)
+            await beside.whole()
+            assert beside.epochs() == before, "sessions outlive a leader"
+            (await zookeeper.leader()).kill()
+            await beside.without(AWAY_S)
+            await zookeeper.stop()
+            await zookeeper.start()
+            await beside.whole()
+            # Each node's session ends.
+            for name in instance.names():
+                epoch = beside.epochs()[name]
+                await zookeeper.expire_node(beside.root, instance.process(name).node)
+                await until_asked(lambda: beside.epochs()[name] > epoch, PATIENT_S)  # noqa: B023
+                await beside.whole()
+            lost = {name: instance.metrics(name)["registry_sessions_lost"] for name in instance.names()}
+            assert instance.pids() == pids, "no process had to start again"
+    figures(lost=lost, gaps=dict(ledger.gaps()), load=ledger.load())
+    nothing_lost(ledger)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("zookeeper", [3], indirect=True)
+async def test_nodes_that_are_killed_while_the_ensemble_is_away_are_gone_round_until_it_is_back(
+    make: Make, zookeeper: ZooKeeper, figures: Callable[..., None]
+) -> None:
+    instance, ledger = make(up=TWO_OF_EACH, registry={"session_ms": SESSION_MS}), Ledger(ROOMS, rate=FULL_RATE)
+    beside, told_gaps = Beside(instance, zookeeper, ledger), {}
+    with instance.running("--registry", beside.url):
+        await until_asked(lambda: everybody_runs(instance), PATIENT_S)
+        before = beside.epochs()
+        async with under_load(instance, ledger, members=2):
+            await zookeeper.stop()
+            await until_asked(lambda: beside.sessions() == {"expired"}, PATIENT_S)
+            for role in ROLES:
+                instance.kill(role)
+                await came(ledger)
+                told_gaps[role] = dict(ledger.gaps())
+            waits = f"waits for the registry {beside.url}"
+            await until_asked(lambda: told(instance, "status").stdout.count(waits) == len(ROLES), PATIENT_S)
+            for _ in range(3):
+                await beside.join()
+            still = await asyncio.to_thread(told, instance, "status")
+            assert still.stdout.count(waits) == len(ROLES)
+            await zookeeper.start()
+            await beside.registered_again(before)
+            await beside.whole()
+            await beside.join()
+    figures(gaps=told_gaps, load=ledger.load())
+    ledger.check()
+    assert set(ledger.gaps()) <= {"ended", "slow", "owner_lost"}
 
 
 async def test_a_start_waits_for_the_registry_and_says_so(make: Make, zookeeper: ZooKeeper) -> None:

@@ -4,12 +4,15 @@ import asyncio
 import contextlib
 import os
 import shutil
+import signal
 import socket
+import struct
 import subprocess
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import pytest
 
 from control.registry.tree import Tree
@@ -23,6 +26,8 @@ DEBIAN: Final = Path("/usr/share/java/zookeeper.jar")
 MEND: Final = "needs a Java runtime and ZooKeeper's jars; to get them: scripts/setup.sh --tests"
 JAVA: Final = ("-Xms32m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 READY_S: Final = 60.0
+SECRET: Final = 0xB3415C00
+"""Of which servers make the passwords of their sessions."""
 NOTICED_S: Final = 2.0
 
 
@@ -124,6 +129,26 @@ class ZooKeeper:
             server.start()
         await self.ready()
 
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """While the block lasts, unless it does otherwise."""
+        await self.start()
+        try:
+            yield
+        finally:
+            await self.stop()
+
+    @contextlib.contextmanager
+    def standing_still(self, *servers: Server) -> Iterator[None]:
+        """SIGSTOP of these, of all without any, while the block lasts."""
+        for server in servers or self.servers:
+            server.signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for server in servers or self.servers:
+                server.signal(signal.SIGCONT)
+
     async def ready(self, how_many: int | None = None) -> None:
         """Wait until so many serve."""
         wanted = len(self.servers) if how_many is None else how_many
@@ -165,6 +190,45 @@ class ZooKeeper:
             await asyncio.to_thread(_steal, self.hosts, session)
             with contextlib.suppress(TimeoutError):
                 await until(lost, NOTICED_S)
+
+    async def expire_node(self, root: str, number: int) -> None:
+        """End the session of the node with this number that is registered below `root`, of another process."""
+        await asyncio.to_thread(_expire_node, self.hosts, root, number)
+
+
+def _expire_node(hosts: str, root: str, number: int) -> None:
+    from kazoo.client import KazooClient
+    from kazoo.exceptions import NoNodeError
+
+    looking = KazooClient(hosts)
+    looking.start(READY_S)
+
+    def registered(path: str) -> Iterator[int]:
+        with contextlib.suppress(NoNodeError):  # gone meanwhile
+            data, stat = looking.get(path)
+            if stat.ephemeralOwner and msgspec.json.decode(data)["node"] == number:
+                yield stat.ephemeralOwner
+            for child in looking.get_children(path):
+                yield from registered(f"{path}/{child}")
+
+    try:
+        (session,) = set(registered(root))
+        while session in set(registered(root)):  # its owner comes back for it at once, and may be quicker
+            _steal(hosts, (session, _password(session)))
+    finally:
+        looking.stop()
+        looking.close()
+
+
+def _password(session: int) -> bytes:
+    """As `SessionTrackerImpl` and `java.util.Random` make it."""
+    mask, factor = (1 << 48) - 1, 0x5DEECE66D
+    state = (session ^ SECRET ^ factor) & mask
+    password = b""
+    for _ in range(4):
+        state = (state * factor + 11) & mask
+        password += struct.pack("<I", state >> 16)
+    return password
 
 
 def _steal(hosts: str, session: tuple[int, bytes]) -> None:
