@@ -4,7 +4,6 @@ import asyncio
 import functools
 import itertools
 import os
-import socket
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -13,6 +12,8 @@ from typing import Any
 import pytest
 
 import muster
+from control.config import address_text
+from control.ports import Ports
 from tests.faults.conftest import Make
 from tests.faults.instance import Instance
 from tests.faults.ledger import Ledger
@@ -130,10 +131,9 @@ async def test_clients_find_the_instance_that_took_the_place_of_a_killed_one(
 ) -> None:
     sections: dict[str, dict[str, Any]] = {}
     if lost == "token":  # at the same addresses the old one is refused
-        with socket.socket(type=socket.SOCK_DGRAM) as one, socket.socket(type=socket.SOCK_DGRAM) as other:
-            for role, held in (("gateway", one), ("proxy", other)):
-                held.bind(("127.0.0.1", 0))
-                sections[role] = {"bind": f"127.0.0.1:{held.getsockname()[1]}"}
+        ports = Ports()
+        sections = {role: {"bind": address_text(*ports.udp(role, "127.0.0.1", 0))} for role in ("gateway", "proxy")}
+        ports.release()
     instance, ledger = make(**sections), Ledger(ROOMS, rate=RATE)
     with instance.running() as up:
         async with (

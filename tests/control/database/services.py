@@ -10,7 +10,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -25,6 +24,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from control.database.url import location
+from tests.ports import free_ports
 
 READY_S: Final = 60.0
 PASSWORD: Final = "s3cret:/@pass"  # with everything that a URL must write otherwise
@@ -123,7 +123,7 @@ class _Process:
                 _missing(f"needs {program}; to get it: apt-get install --no-install-recommends {self.packages}")
         # Sockets have short paths, and another user must be able to enter.
         self.folder = Path(tempfile.mkdtemp(prefix="muster-"))
-        self.port = _free_port()
+        (self.port,) = free_ports(1)
         self.user: list[str] = []
         """What setpriv is told, where it may not be root."""
         self._process: subprocess.Popen[bytes] | None = None
@@ -298,12 +298,6 @@ def _runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-        return port
 
 
 STOP: Final = signal.SIGSTOP

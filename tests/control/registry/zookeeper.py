@@ -18,6 +18,7 @@ import pytest
 from control.registry.tree import Tree
 from control.registry.zookeeper import Servers, ZooKeeperTree
 from tests.control.registry.services import SESSION_S
+from tests.ports import free_ports
 from tests.waiting import until
 
 ROOT: Final = Path(__file__).parents[3]
@@ -116,7 +117,7 @@ class ZooKeeper:
     """A registry of one server or several."""
 
     def __init__(self, path: Path, size: int = 1, *, jaas: str = "") -> None:
-        ports = iter(_free_ports(3 * size))
+        ports = iter(free_ports(3 * size))
         clients = [next(ports) for _ in range(size)]
         quorum = [(next(ports), next(ports)) for _ in range(size)] if size > 1 else []
         self.servers = [
@@ -238,11 +239,3 @@ def _steal(hosts: str, session: tuple[int, bytes]) -> None:
     thief.start(10)
     thief.stop()
     thief.close()
-
-
-def _free_ports(count: int) -> list[int]:
-    listening = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in listening]
-    for each in listening:
-        each.close()
-    return ports
