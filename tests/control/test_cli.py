@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -182,14 +183,16 @@ def test_a_node_that_does_not_answer_is_named_and_the_others_are_shown(muster: C
         pids = {role["name"]: role["pid"] for role in json.loads(muster("status", "--json").stdout)["roles"]}
         os.kill(pids["gateway-1"], signal.SIGSTOP)
         try:
-            listed, shown = muster("rooms", "ls", "--json"), muster("rooms", "show", "room-1", "--json")
-            cluster, top = muster("cluster", "show", "--json"), muster("top", "--json")
+            asked = (("rooms", "ls"), ("rooms", "show", "room-1"), ("cluster", "show"), ("top",))
+            with ThreadPoolExecutor() as at_once:  # each waits for the one that does not answer
+                done = list(at_once.map(lambda words: muster(*words, "--json"), asked))
         finally:
             os.kill(pids["gateway-1"], signal.SIGCONT)
-    for done in (listed, shown, cluster, top):
-        assert done.returncode == 75
-        assert done.stderr.startswith("muster: gateway-1 does not answer on 127.0.0.1:")
-        assert len(done.stderr.splitlines()) == 1
+    for each in done:
+        assert each.returncode == 75
+        assert each.stderr.startswith("muster: gateway-1 does not answer on 127.0.0.1:")
+        assert len(each.stderr.splitlines()) == 1
+    listed, shown, cluster, top = done
     assert [room["gateways"] for room in json.loads(listed.stdout)] == [["gateway"]] * 3
     assert list(json.loads(shown.stdout)) == ["room", "router", "broker", "gateway", "proxy"]
     gateways = json.loads(cluster.stdout)["layers"][2]["nodes"]

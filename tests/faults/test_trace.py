@@ -60,6 +60,6 @@ async def test_a_gateway_that_stands_still_is_named_and_the_others_are_timed(mak
     instance = make(up=NODES)
     with instance.running():
         async with instance.stopped("gateway-1"):
-            code, said = await trace(instance, "--message", "hello", "--wait", "3")
+            code, said = await trace(instance, "--message", "hello", "--wait", "1")
     assert code == 75
     assert timed(said["delivered"])["gateway-1"] is False
