@@ -27,6 +27,7 @@ from tests.waiting import until
 
 LOG = structlog.get_logger()
 FAKE = (sys.executable, "-m", "tests.fakes.node")
+PATIENT_S = 30.0
 ROOT = Path(__file__).parents[2]
 RUN = """
 import asyncio, structlog, sys
@@ -149,13 +150,14 @@ async def test_each_node_logs_to_a_file_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("role", ["router", "broker", "gateway", "proxy"])
 async def test_a_killed_role_is_back_where_it_was_with_a_greater_epoch(tmp_path: Path, role: str) -> None:
     config = settings(tmp_path)
-    place = instance.folder(config)
+    place, began = instance.folder(config), time.monotonic()
     async with made(config):
+        started = time.monotonic() - began
         before = next(process for process in instance.find(place).processes if process.role == role)
         os.kill(before.pid, signal.SIGKILL)
         killed = time.monotonic()
-        await until(lambda: (found := _process(place, role)).ready and found.pid not in (0, before.pid))
-        assert time.monotonic() - killed < 2.0
+        await until(lambda: (found := _process(place, role)).ready and found.pid not in (0, before.pid), PATIENT_S)
+        assert time.monotonic() - killed < max(2.0, started), "it waits for nothing: one is up as soon as four were"
         after = _process(place, role)
     assert (after.link, after.admin) == (before.link, before.admin)
     assert after.epoch > before.epoch

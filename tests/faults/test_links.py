@@ -41,6 +41,7 @@ async def test_a_node_that_stands_still_is_down_for_all_others_until_it_goes_on(
     limits = {"latency_ms": 60_000, "loss": 1.0, "availability": 0.0, "failures": 1}
     instance = make(up={"gateways": 2}, links=limits)
     with instance.running():
+        await until(lambda: not any(_gone(instance, name) for name in instance.names()), 60)
         assert (await run(instance, "--check"))[0] == 0
         async with instance.stopped("gateway-1"):
             node = instance.process("gateway-1").node
