@@ -49,6 +49,16 @@ struct Injected {
     intake: Outbox,
 }
 
+/// How far a batch and what followed from it got.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Served {
+    /// The budget is used up.
+    Cut,
+    /// The machine has more that could leave.
+    More,
+    All,
+}
+
 /// Drives a machine. Watch [`Driver::fd`] for reading and call [`Driver::turn`]; nothing else needs a timer.
 pub struct Driver<M: Machine, S: Syscalls = Kernel> {
     machine: M,
@@ -296,8 +306,11 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
             let id = index % count;
             drained[id] = self.receive(id, usize::MAX);
             index += 1;
-            if self.serve(now, spent) {
-                return true;
+            // After each slice the sockets are looked at again: what one message brings to thousands does not hold up the next.
+            match self.serve(now, spent, 1) {
+                Served::Cut => return true,
+                Served::More => drained = [false; TRIED_SOCKETS_MAX],
+                Served::All => {}
             }
         }
     }
@@ -315,7 +328,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
                 if event.token == TIMER_TOKEN || !event.readable {
                     continue;
                 }
-                if self.receiver.room() == 0 && self.serve(now, spent) {
+                if self.receiver.room() == 0 && self.serve(now, spent, usize::MAX) == Served::Cut {
                     return true;
                 }
                 all_drained &= self.receive(event.token as usize, share);
@@ -323,7 +336,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
             if all {
                 self.unheard = self.unheard.map(|_| 0); // no other has anything
             }
-            if self.serve(now, spent) {
+            if self.serve(now, spent, usize::MAX) == Served::Cut {
                 return true;
             }
             if all_drained {
@@ -342,8 +355,8 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         received.drained
     }
 
-    /// Lets the machine see what is in the slab and sends what it has to say. Returns whether the budget is used up.
-    fn serve(&mut self, now: Micros, spent: &mut Spent) -> bool {
+    /// Lets the machine see what is in the slab and sends what it has to say, at most so many slices.
+    fn serve(&mut self, now: Micros, spent: &mut Spent, slices_max: usize) -> Served {
         let count = self.receiver.datagrams();
         if count > 0 {
             spent.received += count;
@@ -358,24 +371,31 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
             self.unheard = None;
             self.machine.expire(now);
         }
-        let cut = self.transmit(now, spent);
-        cut || (count > 0 && spent.is_over(self.syscalls.now()))
+        let more = self.transmit(now, spent, slices_max);
+        match (more || count > 0) && spent.is_over(self.syscalls.now()) {
+            true => Served::Cut,
+            false if more => Served::More,
+            false => Served::All,
+        }
     }
 
-    /// Sends slice after slice while the machine has any, at least one. Returns whether the budget ran out first.
-    fn transmit(&mut self, now: Micros, spent: &mut Spent) -> bool {
+    /// Sends slice after slice while the machine has any and the budget lasts, at least one. Returns whether it has more that
+    /// could leave.
+    fn transmit(&mut self, now: Micros, spent: &mut Spent, slices_max: usize) -> bool {
         if spent.stuck || !self.send(now, spent) {
             return false;
         }
+        let mut slices = 0;
         loop {
             let (given, more) = self.fill(now);
             spent.sent += given;
             // A machine that says "more" and gives nothing would be asked for ever.
-            if given == 0 || !self.send(now, spent) {
+            if given == 0 || !self.send(now, spent) || !more {
                 return false;
             }
-            if !more || spent.is_over(self.syscalls.now()) {
-                return more;
+            slices += 1;
+            if slices == slices_max || spent.is_over(self.syscalls.now()) {
+                return true;
             }
         }
     }

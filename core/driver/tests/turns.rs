@@ -248,6 +248,20 @@ fn each_turn_receives_although_output_alone_would_fill_it() {
 }
 
 #[test]
+fn the_sockets_are_looked_at_again_after_each_slice() {
+    let told = Told::new();
+    told.0.borrow_mut().sends = false;
+    let sockets = vec![socket(), socket()];
+    let mut driver = Driver::with_syscalls(Toy::default(), sockets, told).unwrap();
+    for _ in 0..100_000 {
+        driver.machine_mut().say(0, loopback(20_000), b"backlog");
+    }
+    assert!(driver.turn().more);
+    let done = driver.udp_counters();
+    assert_eq!(done.receive_calls, done.sent / SLICE_DATAGRAMS as u64);
+}
+
+#[test]
 fn a_flooded_socket_does_not_starve_its_neighbour() {
     let told = Told::new();
     let sockets = vec![socket(), socket()];

@@ -11,7 +11,7 @@ use muster_proto::codec::NUMBER_MAX;
 use muster_proto::gateway::room::{BACKFILL_WAIT, FIRST_PLACE, HOLE_WAIT};
 use muster_proto::gateway::{Gateway, ANSWER_WAIT, SESSION_ROOMS};
 use muster_proto::limits::{GATEWAY_LEASE, MESSAGE_AGE_MAX, PUBLISH_ACK_DELAY_MAX, PUBLISH_ACK_MESSAGES};
-use muster_proto::machine::{Addr, Machine};
+use muster_proto::machine::{Addr, Machine, Outbox, SLICE_DATAGRAMS};
 use muster_proto::placement::Placement;
 use muster_proto::proxy::Proxy;
 use muster_proto::router::Router;
@@ -1720,6 +1720,34 @@ fn member_of(mut rig: Rig<Gateway>, count: u64) -> Rig<Gateway> {
     }
     pass(&mut rig, 100_000);
     rig
+}
+
+#[test]
+fn a_room_with_news_waits_for_one_slice_of_a_large_room_and_not_for_all_of_it() {
+    const QUIET: &str = "sports:quiet";
+    let mut rig = gateway();
+    for number in 3..=2 * SLICE_DATAGRAMS as u32 {
+        let at = rig.session(number);
+        rig.join(at, 1, ROOM, Positions::default());
+    }
+    rig.join(0, 1, QUIET, Positions::default());
+    rig.tell(3, &Record::Covered { offset: 1 << 20 });
+    head_of(&mut rig, ROOM, 1, 1);
+    head_of(&mut rig, QUIET, 1, 1);
+    rig.pass(100_000, 5_000);
+    let slice = |rig: &mut Rig<Gateway>| {
+        let mut outbox = Outbox::new(false);
+        let more = rig.machine.transmit(rig.now, &mut outbox);
+        let to: Vec<Addr> = outbox.parcels().iter().map(|parcel| parcel.to).collect();
+        (to, more)
+    };
+    rig.say(2, &link_room_of(ROOM, 1, 1, &[b"to many"]));
+    let (first, more) = slice(&mut rig);
+    assert_eq!((first.len(), more), (SLICE_DATAGRAMS, true));
+    rig.say(2, &link_room_of(QUIET, 1, 1, &[b"to one"]));
+    let (second, _) = slice(&mut rig);
+    assert_eq!(second.first(), Some(&rig.peers[0].addr));
+    assert!(second.len() > 1, "the large room has the rest");
 }
 
 #[test]

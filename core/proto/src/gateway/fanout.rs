@@ -55,6 +55,10 @@ impl Gateway {
             };
             self.serve(now, slot, outbox, left);
         }
+        // Who had the last slice comes after those that have come since.
+        if self.active.len() > 1 {
+            self.active.rotate_left(1);
+        }
         while outbox.room() > 0 {
             let Some(at) = self.active.front().copied() else { break };
             let Some(room) = self.rooms[at as usize]
@@ -75,9 +79,6 @@ impl Gateway {
             };
             let slot = room.members[room.serve_at];
             self.serve(now, slot, outbox, 0);
-        }
-        if self.active.len() > 1 {
-            self.active.rotate_left(1);
         }
         !self.active.is_empty() || self.sessions.table.ready_len() > 0
     }

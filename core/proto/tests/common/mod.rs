@@ -542,9 +542,13 @@ pub fn message(sequence: u64, data: &[u8]) -> Message<'_> {
 
 /// A broker's block of messages `offset..`.
 pub fn link_room(generation: u32, offset: u64, data: &[&[u8]]) -> Vec<u8> {
+    link_room_of(ROOM, generation, offset, data)
+}
+
+pub fn link_room_of(name: &str, generation: u32, offset: u64, data: &[&[u8]]) -> Vec<u8> {
     body(|writer| {
         append(writer, FrameKind::LinkRoom, 0, |writer| {
-            let mut block = LinkBlock::begin(writer, room_id(ROOM), generation, 1, offset);
+            let mut block = LinkBlock::begin(writer, room_id(name), generation, 1, offset);
             for (at, data) in data.iter().enumerate() {
                 block.push(writer, &message(offset + at as u64, data));
             }
