@@ -14,6 +14,7 @@ from rich.console import Console
 from bench import commands as commands_bench
 from bench import fanout as fanout_bench
 from bench import hops as hops_bench
+from bench import isolation as isolation_bench
 from bench import limits as limits_bench
 from bench import machine, netns, pin
 from bench import memory as memory_bench
@@ -316,6 +317,26 @@ def commands(
 
 def _commands(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     return commands_bench.run(
+        rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
+    )
+
+
+@app.command(epilog="Example: muster bench isolation --quick")
+def isolation(
+    json: Json = False,
+    check: Check = False,
+    quick: Quick = False,
+    rounds: Rounds = None,
+    size: Size = 200,
+    loopback: Lo = Loopback.plain,
+    no_progress: NoProgress = False,
+) -> None:
+    """What others feel of a room of 100,000 members, and of a member that stands still: their p99, and the memory."""
+    _run("isolation", _isolation, Options(json, check, quick, rounds, size, loopback, not no_progress))
+
+
+def _isolation(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
+    return isolation_bench.run(
         rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
     )
 

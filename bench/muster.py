@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from bench import cpu, pin
 from bench.child import Child, ChildFailedError, private_directory, python_environment
+from bench.listeners import Listeners, Where
 from bench.node import TICK_BUCKET_US, TICK_BUCKETS, ticks_file
 from bench.null.sockets import allow_files
 from bench.targets import Latency, Load, Result
@@ -140,14 +141,10 @@ class Instance:
         `commanding`: the members have sessions at proxies as well.
         """
         allow_files(members + len(rooms) // 256 + 256)
-
-        def reach(ends: Sequence[folders.Endpoint]) -> list[tuple[str, int, bytes]]:
-            return [(end.host, end.port, bytes.fromhex(end.public_key)) for end in ends]
-
         with pin.on(pin.DRIVER_CORE):
             engine = LoadEngine(
-                gateways=reach(self.record.gateways),
-                proxies=reach(self.record.proxies),
+                gateways=_reach(self.record.gateways),
+                proxies=_reach(self.record.proxies),
                 credential=self.token,
                 members=members,
                 rooms=list(rooms),
@@ -164,6 +161,22 @@ class Instance:
                 yield engine
             finally:
                 engine.close()
+
+    @contextmanager
+    def listeners(self, members: int, *, room: str, payload_bytes: int) -> Iterator[Listeners]:
+        """Joined members of one room in processes of their own, which give way to everyone."""
+        gateways, proxies = _reach(self.record.gateways), _reach(self.record.proxies)
+        where = Where(gateways, proxies, self.token, room, payload_bytes, JOIN_SECONDS, pin.DRIVER_CORE)
+        listeners = Listeners(where, members)
+        try:
+            listeners.start()
+            yield listeners
+        finally:
+            listeners.stop()
+
+
+def _reach(ends: Sequence[folders.Endpoint]) -> list[tuple[str, int, bytes]]:
+    return [(end.host, end.port, bytes.fromhex(end.public_key)) for end in ends]
 
 
 def late_percentile_us(counts: NDArray[np.uint64], percentile: float) -> float:

@@ -4,18 +4,26 @@ The peak is what a publisher reaches who sends whenever there is credit, or who 
 tries twice the peak on a fixed schedule: what finds no credit is dropped at the publisher. Age counts from the moment a
 message was taken. The room's flow is `live`: what a member cannot take becomes a gap. Loops are watched by a 10 ms timer in
 each role. With 10 members the servers are the limit, with 100 the members, which share the driver core.
+
+Ten times the peak for a minute, from a thousand rooms, is in `bench.storm`.
 """
+
+from collections.abc import Iterator
 
 import numpy as np
 
+from bench import storm
 from bench.muster import LIVE, PATIENCE_SECONDS, Instance, Outcome, late_percentile_us
 from bench.progress import Progress, silent
 from bench.report import Case, Goal
-from bench.rounds import Entry, Sample, interleave
+from bench.rounds import Entry, Results, Sample, interleave
 
 FANOUTS = (10, 100)
 TIMES_PEAK = 2.0
 SHARE_MIN, AGE_MS_MAX, TICK_MS_MAX = 0.9, 250.0, 30.0
+
+STORM = "storm"
+STORM_SHARE_MIN, NORMAL_SECONDS_MAX, MEMORY_MAX = 0.8, 10.0, 1.1
 
 PEAK, SHARE, RATE, AGE, TICK = "peak", "share of the peak", "deliveries/s", "age p99 ms", "10 ms timer late p99.9 ms"
 
@@ -26,7 +34,10 @@ def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progres
     instance = Instance(ticks=True)
     try:
         instance.start()
-        results = interleave([_entry(instance, fanout, payload_bytes, seconds) for fanout in FANOUTS], rounds, progress)
+        scale = storm.QUICK if quick else storm.FULL
+        entries = [_entry(instance, fanout, payload_bytes, seconds) for fanout in FANOUTS]
+        entries.append(Entry(STORM, lambda: storm.once(instance, scale, payload_bytes)))
+        results = interleave(entries, rounds, progress)
     finally:
         instance.stop()
     judged = {
@@ -40,7 +51,20 @@ def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progres
             name, series = f"{entry} at twice the capacity, {figure}", results.series(entry, figure)
             goal = judged.get(figure)
             cases.append(Case.limit(name, series, goal, quick=quick) if goal else Case.plain(name, series))
-    return tuple(cases)
+    return (*cases, *_storm_cases(results, scale, quick=quick))
+
+
+def _storm_cases(results: Results, scale: storm.Scale, *, quick: bool) -> Iterator[Case]:
+    goals = {
+        storm.SHARE: Goal("overload", ">=", STORM_SHARE_MIN),
+        storm.NORMAL_AGAIN: Goal("overload", "<=", NORMAL_SECONDS_MAX),
+        storm.MEMORY: Goal("overload", "<=", MEMORY_MAX),
+        storm.UNACCOUNTED: Goal("overload", "<=", 0.0),
+    }
+    title = (
+        f"{scale.rooms:,} rooms of {scale.fanout} at {storm.TIMES_PEAK:g} times the capacity for {scale.seconds:g} s"
+    )
+    yield from Case.judged(results, STORM, title, goals, quick=quick)
 
 
 def _entry(instance: Instance, fanout: int, payload_bytes: int, seconds: float) -> Entry:

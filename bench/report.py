@@ -4,7 +4,7 @@ A goal is a bound on a ratio of two figures of the same rounds. Figures without 
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from bench.rounds import Series
+from bench.rounds import Results, Series
 
 QUICK_MARGIN = 0.10  # how much wider the gates of a quick run are
 
@@ -79,6 +79,20 @@ class Case:
         """A goal on the figure itself, where it is a ratio or a count already (loss, a share of the peak)."""
         held = goal.holds(series.median, quick=quick and goal.bound != 0)
         return cls(name, str(goal), series.median, None, None, series.min, series.max, held)
+
+    @classmethod
+    def judged(
+        cls, results: Results, entry: str, title: str, goals: Mapping[str, Goal], *, quick: bool
+    ) -> Iterator["Case"]:
+        """All figures of an entry. One that is to be nought is so in every round, not in most."""
+        for figure in results.figures(entry):
+            name, series, goal = f"{title}: {figure}", results.series(entry, figure), goals.get(figure)
+            if goal is None:
+                yield cls.plain(name, series)
+            elif goal.bound == 0:
+                yield cls.limit(f"{name}, worst round", Series((series.max,)), goal, quick=quick)
+            else:
+                yield cls.limit(name, series, goal, quick=quick)
 
 
 @dataclass(frozen=True)

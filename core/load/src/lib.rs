@@ -354,6 +354,13 @@ impl Load {
         swarm.touch(member);
     }
 
+    /// Takes for so long what others publish to the rooms, messages of `size` bytes; gives what came in that time.
+    pub fn listen(&mut self, size: usize, duration: Micros) -> Tally {
+        self.driver.machine_mut().listen(size);
+        self.idle(duration);
+        self.driver.machine().tally().clone()
+    }
+
     /// Lets time pass with nothing published: keepalives only.
     pub fn idle(&mut self, duration: Micros) {
         let until = monotonic_now() + duration;

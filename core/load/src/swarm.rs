@@ -207,12 +207,18 @@ impl Swarm {
         }
     }
 
+    /// A run begins in which others publish messages of `size` bytes: it goes on where the members are.
+    pub fn listen(&mut self, size: usize) {
+        self.pattern = body(size);
+        self.tally = Tally::default();
+        self.latencies = None;
+        self.owed = 0;
+    }
+
     /// A run begins: messages of `size` bytes, the rooms' next sequences being `starts`.
     /// With `timed` the latencies of that many messages are kept.
     pub fn begin(&mut self, size: usize, timed: usize, starts: &[u64]) {
-        self.pattern = body(size);
-        self.tally = Tally::default();
-        self.owed = 0;
+        self.listen(size);
         let fanout = self.rooms.iter().sum::<u64>() as usize / starts.len().max(1);
         self.latencies = (timed > 0).then(|| Latencies::new(timed, fanout, starts));
         for place in self.seats.iter_mut().flat_map(|seat| &mut seat.places) {

@@ -1,6 +1,6 @@
 //! The load generator's engine.
 
-use muster_load::{Commanded, Commanding, Cost, Feed, FeedConfig, Known, Load, LoadConfig, Outcome, Plane};
+use muster_load::{Commanded, Commanding, Cost, Feed, FeedConfig, Known, Load, LoadConfig, Outcome, Plane, Tally};
 use muster_proto::client::Endpoint;
 use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
@@ -29,16 +29,20 @@ fn endpoints(list: Vec<(String, u16, Vec<u8>)>) -> PyResult<Vec<Endpoint>> {
         .collect()
 }
 
+fn tally(result: &Bound<'_, PyDict>, tally: &Tally) -> PyResult<()> {
+    result.set_item("delivered", tally.delivered)?;
+    result.set_item("delivered_bytes", tally.bytes)?;
+    result.set_item("out_of_turn", tally.out_of_turn)?;
+    result.set_item("corrupted", tally.corrupted)?;
+    result.set_item("gaps", tally.gaps)?;
+    result.set_item("lost", tally.lost)
+}
+
 fn outcome<'py>(py: Python<'py>, outcome: &Outcome) -> PyResult<Bound<'py, PyDict>> {
     let result = PyDict::new(py);
     result.set_item("published", outcome.published)?;
     result.set_item("acknowledged", outcome.acknowledged)?;
-    result.set_item("delivered", outcome.tally.delivered)?;
-    result.set_item("delivered_bytes", outcome.tally.bytes)?;
-    result.set_item("out_of_turn", outcome.tally.out_of_turn)?;
-    result.set_item("corrupted", outcome.tally.corrupted)?;
-    result.set_item("gaps", outcome.tally.gaps)?;
-    result.set_item("lost", outcome.tally.lost)?;
+    tally(&result, &outcome.tally)?;
     result.set_item("wall_us", outcome.wall)?;
     result.set_item("late_p99_us", outcome.late_p99)?;
     result.set_item("late_max_us", outcome.late_max)?;
@@ -180,6 +184,13 @@ impl LoadEngine {
             vacant,
         };
         commanded(py, &self.load.command(&how))
+    }
+
+    /// Takes for so long what others publish; gives what came in that time.
+    fn listen<'py>(&mut self, py: Python<'py>, size: usize, seconds: f64) -> PyResult<Bound<'py, PyDict>> {
+        let result = PyDict::new(py);
+        tally(&result, &self.load.listen(size, micros(seconds)))?;
+        Ok(result)
     }
 
     /// Lets time pass.

@@ -1,0 +1,190 @@
+"""Whom a hot room and a member that stands still disturb: everyone else's delivery times, beside those of just before.
+
+*Hot*: one room of 100,000 members, in processes of their own, beside a thousand rooms of three that have a message a second
+each. In a round the quiet rooms are measured alone, then while the hot room has what its gateway carries, then while
+it has far more. *Still*: a member of a live room of a hundred, in a process of its own, is stopped for 10 s (SIGSTOP), goes
+on. *Untold* is what a member neither had nor was told as lost.
+
+The gateway has the server core, and all else shares the driver core: listeners run there only when nobody else wants to, so
+that times are those of the servers.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from bench import cpu
+from bench.listeners import Listeners, Publishing, Sums
+from bench.muster import GATEWAY, LIVE, PATIENCE_SECONDS, Instance, Outcome, latency
+from bench.progress import Progress, silent
+from bench.report import Case, Goal
+from bench.rounds import Entry, Results, Sample, Series, interleave
+from bench.targets import LATE_US_MAX
+from muster._core import LoadEngine
+
+SETTINGS: Final[dict[str, object]] = {  # as outside `muster up`: 100,000 keepalives a second are a load of their own
+    f"{role}.{key}": value
+    for role in ("gateway", "proxy")
+    for key, value in (("keepalive_ms", 15_000), ("idle_timeout_ms", 45_000))
+}
+ROOMS, ROOM_MEMBERS, QUIET_RATE = 1_000, 3, 1_000.0
+HOT, HOT_QUICK = 100_000, 5_000
+CARRIED, BEYOND = 50_000.0, 1_000_000.0  # deliveries a second of the hot room
+HOT_SECONDS, HOT_SECONDS_QUICK = 20.0, 4.0
+STILL_MEMBERS, STILL_RATE = 100, 100.0
+STILL_SECONDS, STILL_SECONDS_QUICK = 10.0, 6.5  # what is older than 5 s is skipped
+GROWTH_MAX, MEMORY_MAX = 2.0, 1.1
+
+ALONE, P50, P99, GROWTH, UNTOLD, LOST = "alone", "p50 ms", "p99 ms", "p99 over that before", "untold", "lost by others"
+SESSIONS = "sessions lost"
+GAPS, MEMORY, LATE = "told as gaps", "gateway memory over that before", "driver late p99 ms"
+HOT_RUN, STILL_RUN = "hot", "still"
+
+
+@dataclass(frozen=True)
+class Size:
+    hot: int
+    hot_seconds: float
+    still_seconds: float
+    payload_bytes: int
+
+
+def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progress = silent) -> tuple[Case, ...]:
+    """One instance, whose hot room is joined once."""
+    size = (
+        Size(HOT_QUICK, HOT_SECONDS_QUICK, STILL_SECONDS_QUICK, payload_bytes)
+        if quick
+        else Size(HOT, HOT_SECONDS, STILL_SECONDS, payload_bytes)
+    )
+    with ExitStack() as stack:
+        instance = Instance("--gateway-alone", settings=SETTINGS)
+        stack.callback(instance.stop)
+        instance.start()
+        rooms, hot = [instance.room(LIVE) for _ in range(ROOMS)], instance.room(LIVE)
+        engine = stack.enter_context(instance.clients(ROOMS * ROOM_MEMBERS, rooms=rooms))
+        idle = cpu.rss_bytes(instance.pids[GATEWAY])
+        listeners = stack.enter_context(instance.listeners(size.hot, room=hot, payload_bytes=payload_bytes))
+        held = cpu.rss_bytes(instance.pids[GATEWAY]) - idle
+        entries = [
+            Entry(HOT_RUN, lambda: _judged(_hot(instance, engine, listeners, size), quick=quick)),
+            Entry(STILL_RUN, lambda: _judged(_still(instance, size), quick=quick)),
+        ]
+        results = interleave(entries, rounds, progress)
+    return (*_hot_cases(results, size, held, quick=quick), *_still_cases(results, size, quick=quick))
+
+
+def _judged(figures: dict[str, float], *, quick: bool) -> Sample:
+    """Void where sessions were lost, or the generator was late: it starved, and who starves times himself."""
+    lost, late = figures[SESSIONS], max(value for name, value in figures.items() if name.endswith(LATE))
+    if lost:
+        return Sample(figures, f"{lost:.0f} sessions were lost")
+    return Sample(figures, f"messages left {late:.1f} ms late" if late > LATE_US_MAX / 1000 and not quick else "")
+
+
+def _times(name: str, done: Outcome) -> dict[str, float]:
+    times = latency(done)
+    figures = {P50: times.p50 / 1000, P99: times.p99 / 1000, LATE: done["late_p99_us"] / 1000}
+    return {f"{name}, {figure}": value for figure, value in figures.items()}
+
+
+def _hot(instance: Instance, engine: LoadEngine, listeners: Listeners, size: Size) -> dict[str, float]:
+    """The quiet rooms alone, and beside the hot one at each rate."""
+
+    def quiet() -> Outcome:
+        return engine.pace(size.payload_bytes, QUIET_RATE, size.hot_seconds, PATIENCE_SECONDS)
+
+    listeners.sums()
+    sessions = engine.sessions_lost()
+    done = quiet()
+    figures = _times(ALONE, done)
+    calm, lost = figures[f"{ALONE}, {P99}"], _lacking(done, ROOM_MEMBERS)
+    for name, deliveries in (("carried", CARRIED), ("beyond", BEYOND)):
+        rate = deliveries / listeners.members
+        before = instance.cpu_ns()[GATEWAY]
+        listeners.publish(Publishing(rate, size.hot_seconds, PATIENCE_SECONDS))
+        began = time.monotonic()
+        done = quiet()
+        busy = (instance.cpu_ns()[GATEWAY] - before) / 1e9 / (time.monotonic() - began)
+        published = listeners.published()
+        owed = published["published"] * listeners.members
+        sums = _until_told(listeners, owed, published["delivered"] + published["lost"])
+        figures |= _times(name, done)
+        figures |= {
+            f"{name}, {GROWTH}": figures[f"{name}, {P99}"] / calm,
+            f"{name}, {UNTOLD}": owed - sums["delivered"] - sums["lost"] - published["delivered"] - published["lost"],
+            f"{name}, {GAPS} %": 100 * (sums["lost"] + published["lost"]) / max(1, owed),
+            f"{name}, hot messages": published["published"],
+            f"{name}, hot p99 ms": latency(published).p99 / 1000,
+            f"{name}, gateway busy %": 100 * busy,
+        }
+        lost, sessions = lost + _lacking(done, ROOM_MEMBERS), sessions - sums["sessions_lost"]
+    return figures | {LOST: lost, SESSIONS: engine.sessions_lost() - sessions}
+
+
+def _lacking(done: Outcome, fanout: int) -> float:
+    return float(done["published"] * fanout - done["delivered"])
+
+
+def _until_told(listeners: Listeners, owed: int, had: int) -> Sums:
+    """What all but the publishing process were given, once nothing is owed any more or patience is over."""
+    total, until = listeners.sums(), time.monotonic() + PATIENCE_SECONDS
+    while had + total["delivered"] + total["lost"] < owed and time.monotonic() < until:
+        time.sleep(0.1)
+        more = listeners.sums()
+        total = {name: count + more[name] for name, count in total.items()}
+    return total
+
+
+def _still(instance: Instance, size: Size) -> dict[str, float]:
+    """A room of a hundred before one more member stands still, and while it does."""
+    room = instance.room(LIVE)
+    with (
+        instance.clients(STILL_MEMBERS, rooms=[room]) as engine,
+        instance.listeners(1, room=room, payload_bytes=size.payload_bytes) as member,
+    ):
+
+        def busy() -> Outcome:
+            return engine.pace(size.payload_bytes, STILL_RATE, size.still_seconds, PATIENCE_SECONDS)
+
+        done = [busy()]
+        before = cpu.rss_bytes(instance.pids[GATEWAY])
+        with member.stopped():
+            done.append(busy())
+            memory = cpu.rss_bytes(instance.pids[GATEWAY]) / before
+        owed = sum(outcome["published"] for outcome in done)
+        sums, lost = _until_told(member, owed, 0), engine.sessions_lost()
+    figures = _times(ALONE, done[0]) | _times("still", done[1])
+    return figures | {
+        GROWTH: figures[f"still, {P99}"] / figures[f"{ALONE}, {P99}"],
+        MEMORY: memory,
+        UNTOLD: float(abs(owed - sums["delivered"] - sums["lost"])),
+        GAPS: float(sums["lost"]),
+        LOST: sum(_lacking(outcome, STILL_MEMBERS) for outcome in done),
+        SESSIONS: float(lost + sums["sessions_lost"]),
+    }
+
+
+def _hot_cases(results: Results, size: Size, held: int, *, quick: bool) -> Iterator[Case]:
+    goals = {
+        f"carried, {GROWTH}": Goal("isolation", "<", GROWTH_MAX),
+        f"carried, {UNTOLD}": Goal("isolation", "<=", 0.0),
+        f"beyond, {UNTOLD}": Goal("isolation", "<=", 0.0),
+        LOST: Goal("isolation", "<=", 0.0),
+    }
+    title = f"{ROOMS:,} quiet rooms beside one of {size.hot:,}"
+    yield from Case.judged(results, HOT_RUN, title, goals, quick=quick)
+    yield Case.plain(f"{title}: gateway's bytes for each of its members", Series((held / size.hot,)))
+
+
+def _still_cases(results: Results, size: Size, *, quick: bool) -> Iterator[Case]:
+    goals = {
+        GROWTH: Goal("isolation", "<", GROWTH_MAX),
+        MEMORY: Goal("isolation", "<=", MEMORY_MAX),
+        UNTOLD: Goal("isolation", "<=", 0.0),
+        GAPS: Goal("isolation", ">=", 1.0),
+        LOST: Goal("isolation", "<=", 0.0),
+    }
+    title = f"{STILL_MEMBERS} members beside one that stands still for {size.still_seconds:g} s"
+    yield from Case.judged(results, STILL_RUN, title, goals, quick=quick)

@@ -1,0 +1,165 @@
+"""Members in processes of their own: for rooms of more members than one process may have open files, and members that stop.
+
+Owns these processes and what they are told: to listen, to publish to their room, to sum up. They share the driver core with
+whoever measures, and once joined they run only while nobody else wants to. Each has a socket for each member and checks
+every byte, as the measuring process does.
+"""
+
+import multiprocessing
+import os
+import resource
+import secrets
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, Final
+
+from bench import pin
+from bench.child import ChildFailedError
+from bench.null.sockets import allow_files
+from muster._core import LoadEngine
+
+FILES_SPARE: Final = 512
+MEMBERS_MAX: Final = 16_000  # a process
+LISTEN_SECONDS: Final = 0.02  # between looks at what it is told
+BUFFER_BYTES: Final = 1 << 16
+
+Reach = Sequence[tuple[str, int, bytes]]
+Sums = dict[str, int]
+
+
+@dataclass(frozen=True)
+class Where:
+    """How to reach an instance, and the room."""
+
+    gateways: Reach
+    proxies: Reach
+    credential: bytes
+    room: str
+    payload_bytes: int
+    join_seconds: float
+    core: int
+
+
+@dataclass(frozen=True)
+class Publishing:
+    """What one of the processes is to publish, on a fixed schedule that sheds what finds no credit."""
+
+    rate: float
+    seconds: float
+    patience_seconds: float
+
+
+class Listeners:
+    """Processes whose members are all in one room. The first of them can publish there."""
+
+    def __init__(self, where: Where, members: int) -> None:
+        self._where = where
+        self.members = members
+        self._parts: list[tuple[multiprocessing.process.BaseProcess, Connection]] = []
+
+    def start(self) -> None:
+        """One after the other, each when the one before has joined: together they would starve each other's handshakes."""
+        spawn = multiprocessing.get_context("spawn")
+        left, most = self.members, min(MEMBERS_MAX, _files_max() - FILES_SPARE)
+        while left > 0:
+            count = min(left, most)
+            ours, theirs = spawn.Pipe()
+            process = spawn.Process(target=_listen, args=(theirs, self._where, count), daemon=True)
+            process.start()
+            theirs.close()
+            self._parts.append((process, ours))
+            joined = self._answer(len(self._parts) - 1)
+            if joined != count:
+                raise ChildFailedError(f"only {joined} of {count} listeners joined")
+            left -= count
+
+    def publish(self, how: Publishing) -> None:
+        """Has the first publish; the others hear it meanwhile. `published` waits for the end."""
+        self._parts[0][1].send(how)
+
+    def published(self) -> dict[str, Any]:
+        outcome: dict[str, Any] = self._answer(0)
+        return outcome
+
+    def sums(self) -> Sums:
+        """What has come to all members since the last time, what the publishing one had meanwhile left out."""
+        total: Sums = {}
+        for _, pipe in self._parts:
+            pipe.send("sum")
+        for part in range(len(self._parts)):
+            for name, count in self._answer(part).items():
+                total[name] = total.get(name, 0) + count
+        return total
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """All stand still for a while."""
+        pids = [process.pid for process, _ in self._parts if process.pid]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+
+    def stop(self) -> None:
+        for process, pipe in self._parts:
+            pipe.close()
+            process.join(10.0)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        self._parts.clear()
+
+    def _answer(self, part: int) -> Any:
+        process, pipe = self._parts[part]
+        try:
+            return pipe.recv()
+        except EOFError:
+            process.join(1.0)
+            raise ChildFailedError(f"a process of listeners ended with {process.exitcode}") from None
+
+
+def _files_max() -> int:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return MEMBERS_MAX + FILES_SPARE if hard == resource.RLIM_INFINITY else hard
+
+
+def _listen(pipe: Connection, where: Where, members: int) -> None:
+    """The process: joins, listens, does what it is told, until nobody tells it any more."""
+    pin.pin(where.core)
+    allow_files(members + FILES_SPARE // 2)
+    with ExitStack() as stack:
+        engine = LoadEngine(
+            gateways=list(where.gateways),
+            proxies=list(where.proxies),
+            credential=where.credential,
+            members=members,
+            rooms=[where.room],
+            seed=secrets.randbits(60),
+            recv_buffer=BUFFER_BYTES,
+        )
+        stack.callback(engine.close)
+        pipe.send(engine.connect(where.join_seconds))
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        sums: Sums = {}
+        lost = engine.sessions_lost()
+        while True:
+            for name, count in engine.listen(where.payload_bytes, LISTEN_SECONDS).items():
+                sums[name] = sums.get(name, 0) + count
+            if not pipe.poll():
+                continue
+            try:
+                told: Publishing | str = pipe.recv()
+            except EOFError:
+                return
+            if isinstance(told, Publishing):
+                size, patience = where.payload_bytes, told.patience_seconds
+                pipe.send(engine.pace(size, told.rate, told.seconds, patience, shed=True))
+            else:
+                pipe.send({**sums, "sessions_lost": engine.sessions_lost() - lost})
+                sums, lost = {}, engine.sessions_lost()
