@@ -33,8 +33,32 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 Answer = tuple[int, str, bytes]
 
 
-class Admin:
-    """The ASGI application. `about` is what the process says of itself; its engine and its enrolment say the rest."""
+class App:
+    """An ASGI application without login, which only answers."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        status, kind, body = self._answered(scope)
+        headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    def _answered(self, scope: Scope) -> Answer:
+        if scope["method"] not in {"GET", "HEAD"}:
+            return json_answer(405, {"error": "only GET"})
+        if scope["path"] == "/healthz":
+            return json_answer(200, {"status": "ok"})
+        return self.answer(scope["path"], scope.get("query_string", b"").decode("latin-1"))
+
+    def answer(self, path: str, query: str) -> Answer:
+        """What is at a path."""
+        raise NotImplementedError
+
+
+class Admin(App):
+    """The application of a role. `about` is what the process says of itself; its engine and its enrolment say the rest."""
 
     def __init__(
         self,
@@ -51,56 +75,49 @@ class Admin:
             server, *labels, str(about["version"]), lambda: [Links(server.engine.status()), *more]
         )
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        if scope["type"] != "http":
-            return
-        status, kind, body = self._answer(scope)
-        headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
-
-    def _answer(self, scope: Scope) -> Answer:
-        if scope["method"] not in {"GET", "HEAD"}:
-            return _json(405, {"error": "only GET"})
-        path: str = scope["path"]
-        if path == "/healthz":
-            return _json(200, {"status": "ok"})
+    def answer(self, path: str, query: str) -> Answer:
+        """All that its engine and its enrolment say."""
         if path == "/readyz":
             serves = self._server.ready and not self._server.draining
-            return _json(200 if serves else 503, {"ready": serves})
+            return json_answer(200 if serves else 503, {"ready": serves})
         if path == "/metrics":
             return 200, metrics.CONTENT_TYPE, metrics.text(self._metrics)
         if path == "/api/v1/status":
             registry = {} if self._enrolment is None else {"registry": self._enrolment.status()}
             database = {} if self._keeper is None else {"database": self._keeper.status()}
-            return _json(200, {**self._about, **self._server.status(), **registry, **database})
+            return json_answer(200, {**self._about, **self._server.status(), **registry, **database})
         if path == "/api/v1/placement" and self._enrolment is not None:
-            return _json(200, self._enrolment.placement())
+            return json_answer(200, self._enrolment.placement())
         if path == "/api/v1/rooms":
-            return self._rooms(parse_qs(scope["query_string"].decode("latin-1")))
+            return self._rooms(parse_qs(query))
         if path == "/api/v1/interest":
             # Ids in hex: they use all 64 bits, and a number of JSON has 53.
             wanted = [[gateway, f"{room:016x}"] for gateway, room in self._server.engine.interest()]
-            return _json(200, {"interest": wanted})
+            return json_answer(200, {"interest": wanted})
         if path.startswith("/api/v1/rooms/"):
             name = path.removeprefix("/api/v1/rooms/")
             room = self._server.engine.room(name)
-            return _json(404, {"error": f"no room {name!r} here"}) if room is None else _json(200, room)
-        return _json(404, {"error": f"nothing at {path}"})
+            return json_answer(404, {"error": f"no room {name!r} here"}) if room is None else json_answer(200, room)
+        return nothing(path)
 
     def _rooms(self, query: Mapping[str, list[str]]) -> Answer:
         try:
             offset = int(query.get("offset", ["0"])[0])
             limit = int(query.get("limit", [str(ROOMS_PAGE)])[0])
         except ValueError:
-            return _json(400, {"error": "offset and limit are numbers"})
+            return json_answer(400, {"error": "offset and limit are numbers"})
         if not (0 <= offset <= ROOMS_OFFSET_MAX and 1 <= limit <= ROOMS_PAGE_MAX):
-            return _json(400, {"error": f"0 <= offset <= {ROOMS_OFFSET_MAX}, 1 <= limit <= {ROOMS_PAGE_MAX}"})
-        return _json(200, {"offset": offset, "rooms": self._server.engine.rooms(offset, limit)})
+            return json_answer(400, {"error": f"0 <= offset <= {ROOMS_OFFSET_MAX}, 1 <= limit <= {ROOMS_PAGE_MAX}"})
+        return json_answer(200, {"offset": offset, "rooms": self._server.engine.rooms(offset, limit)})
 
 
-def _json(status: int, body: Any) -> Answer:
+def nothing(path: str) -> Answer:
+    """There is none such."""
+    return json_answer(404, {"error": f"nothing at {path}"})
+
+
+def json_answer(status: int, body: Any) -> Answer:
+    """As JSON, a line."""
     return status, "application/json", msgspec.json.encode(body) + b"\n"
 
 
@@ -130,7 +147,7 @@ def listen(address: tuple[str, int]) -> socket.socket:
     return socket.create_server(address, family=family, backlog=64)
 
 
-def http(app: Admin) -> HttpServer:
+def http(app: App) -> HttpServer:
     """A server to be run with `serve(sockets=[…])` in the running loop."""
     return HttpServer(
         uvicorn.Config(

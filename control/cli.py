@@ -14,7 +14,7 @@ import typer
 
 from control.commands.choices import Column, Edge, Layer
 from control.errors import FAILURE, USAGE, UserError
-from control.options import Role
+from control.options import Served
 
 app: Final = typer.Typer(
     name="muster",
@@ -128,7 +128,7 @@ def up(
 
 @app.command(epilog="Example: muster serve broker --partition 1 --config /etc/muster/muster.toml")
 def serve(
-    role: Annotated[Role, typer.Argument(metavar="ROLE", help="broker, router, gateway or proxy.")],
+    role: Annotated[Served, typer.Argument(metavar="ROLE", help="broker, router, gateway or proxy; or prober.")],
     cluster: Annotated[str, typer.Option(metavar="NAME", help="The cluster of brokers.")] = "main",
     partition: Annotated[int | None, typer.Option(min=0, max=255, help="Of a broker or router.")] = None,
     name: Annotated[

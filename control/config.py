@@ -272,6 +272,11 @@ def _check(config: Config, layers: Mapping[KeyPath, Value], roles: Iterable[Role
     for name in ("broker_partitions", "router_partitions"):
         if (count := getattr(config.serve, name)).bit_count() != 1:
             raise fail(("serve", name), f"{count} partitions are no power of two")
+    if config.probes.ask:
+        try:
+            split_address(config.probes.ask)
+        except ValueError:
+            raise fail(("probes", "ask"), f"{config.probes.ask!r} {NO_ADDRESS}") from None
     if wrong := _wrong_admin(config.serve.admin):
         raise fail(("serve", "admin"), wrong)
     seats = layout.seats(config.up)
@@ -300,8 +305,9 @@ def _check(config: Config, layers: Mapping[KeyPath, Value], roles: Iterable[Role
             name = "idle_timeout_ms" if (role, "idle_timeout_ms") in layers else "keepalive_ms"
             silence, keepalive = section.idle_timeout_ms, section.keepalive_ms
             raise fail((role, name), f"an idle timeout of {silence} ms is less than two keepalives of {keepalive} ms")
-    first, *others = sorted(links, key=lambda path: path not in layers)  # who wrote an address can change it
-    for path in others:
+    written = sorted(links, key=lambda path: path not in layers)  # who wrote an address can change it
+    for path in written[1:]:
+        first = written[0]
         if (":" in links[path]) != (":" in links[first]):
             text = f"{links[first]} does not reach {dotted(path)}, {links[path]}: links are all IPv4 or all IPv6"
             raise fail(first, text)

@@ -13,7 +13,7 @@ import re
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from control.config import values as every_value
 from control.errors import FAILURE, ConfigError, UserError
 from control.instance import Folder
 from control.notify import Notify
-from control.options import ROLES, ClientOptions, Config, Role
+from control.options import ROLES, ClientOptions, Config, Role, Served
 from control.ports import Ports
 from control.registry import Snapshot
 from control.registry.places import NAME, PARTITIONED, Count, layer
@@ -37,11 +37,13 @@ END_S: Final = 15.0
 """A node that was told to end has ended by then, or is ended as it stands; longer than all that a drain waits for."""
 LEVEL: Final = "log.level"
 """The key that SIGHUP puts in force; the engines take all others at their start."""
+Work = Callable[[node.Owner], Coroutine[Any, Any, None]]
+"""What runs, and tells its owner how it goes."""
 OTHERS: Final = ("up.", "demo.", "admin.")
 """Keys that mean nothing to a single node begin so."""
 
 
-def node_name(config: Config, role: Role) -> str:
+def node_name(config: Config, role: Served) -> str:
     """The name that has the node's number. Raises `ConfigError`."""
     if config.serve.name:
         return config.serve.name
@@ -93,12 +95,15 @@ def spec(config: Config, role: Role, place: Folder) -> Spec:
     return made
 
 
-def _check(config: Config, role: Role) -> None:
+def _check(config: Config, role: Served) -> None:
     """What `muster up` needs not. Raises `ConfigError`."""
     if not config.registry.url:
         raise ConfigError("registry.url: muster serve needs one, by which nodes find each other: zk://HOST:PORT/PATH")
-    client = isinstance(config.role(role), ClientOptions)
-    for key, wanted in (("secret_file", True), ("names_file", role != "router"), ("token_file", client)):
+    if role == "prober" and not config.probes.every_ms:
+        raise ConfigError("probes.every_ms: muster serve prober needs it: how often it is to probe")
+    node = role != "prober"
+    client = role == "prober" or isinstance(config.role(role), ClientOptions)
+    for key, wanted in (("secret_file", node), ("names_file", role != "router"), ("token_file", client)):
         if wanted and not getattr(config.cluster, key):
             raise ConfigError(f"cluster.{key}: muster serve needs it, with the same content on each host")
     if config.faults.active():
@@ -133,25 +138,59 @@ def _registration(config: Config, place: Folder, own: specs.Own) -> Registration
     return msgspec.structs.replace(made, grown=True)
 
 
-def run(loaded: Loaded, role: Role, read: Callable[[], Loaded]) -> int:
+def run(loaded: Loaded, role: Served, read: Callable[[], Loaded]) -> int:
     """Run the node until SIGTERM or SIGINT. `read` reads the configuration anew. Raises `UserError`."""
-    import uvloop
-
     config = loaded.config
+    if role == "prober":
+        return _probe(config, read)
     with prepared(config, role) as made:
         assert made.registry is not None
-        node.give_back_memory()
-        faulthandler.enable()  # systemd's watchdog sends SIGABRT: where did it stand?
-        bound = {"role": role, "name": made.registry.name, "instance": config.instance.name}
-        log = logs.configure(config.log.level, config.log.format, **bound)
+        log = _begin(config, role, made.registry.name)
         if made.registry.client is not None:
             log.info("clients reach it", address=made.registry.client, public_key=made.registry.public_key)
-        try:
+        with _said():
             store = node.store_of(made)
-            uvloop.run(Daemon(config, role, read, log).run(made, store))
-        except SpecError as error:
-            raise UserError(str(error), FAILURE) from None
+            _run(Daemon(config, role, read, log), lambda owner: node.serve_enrolled(made, log, owner, store))
     return 0
+
+
+def _probe(config: Config, read: Callable[[], Loaded]) -> int:
+    from control.probes import process
+    from control.probes.spec import spec as told
+
+    _check(config, "prober")
+    name = node_name(config, "prober")
+    place = folder(config, name)
+    instance.prepare_node(place, [])
+    with instance.lock(place, _taken):
+        ports = Ports()
+        admin = ports.tcp("serve.admin", *split_address(config.serve.admin))
+        ports.release()
+        made = told(config, place, admin, config.registry.url)
+        log = _begin(config, "prober", name)
+        with _said():
+            _run(Daemon(config, "prober", read, log), lambda owner: process.serve(made, log, owner))
+    return 0
+
+
+def _begin(config: Config, role: Served, name: str) -> structlog.typing.FilteringBoundLogger:
+    node.give_back_memory()
+    faulthandler.enable()  # systemd's watchdog sends SIGABRT: where did it stand?
+    return logs.configure(config.log.level, config.log.format, role=role, name=name, instance=config.instance.name)
+
+
+def _run(daemon: "Daemon", work: Work) -> None:
+    import uvloop
+
+    uvloop.run(daemon.run(work))
+
+
+@contextlib.contextmanager
+def _said() -> Iterator[None]:
+    try:
+        yield
+    except SpecError as error:
+        raise UserError(str(error), FAILURE) from None
 
 
 def _taken(place: Folder) -> UserError:
@@ -164,7 +203,7 @@ class Daemon:
     def __init__(
         self,
         config: Config,
-        role: Role,
+        role: Served,
         read: Callable[[], Loaded],
         log: structlog.typing.FilteringBoundLogger,
         notify: Notify | None = None,
@@ -177,7 +216,7 @@ class Daemon:
         self._ending = self._ready = False
         self._work: asyncio.Task[None] | None = None
 
-    async def run(self, made: Spec, store: Any = None) -> None:
+    async def run(self, work: Work) -> None:
         """Serve until a signal, then drain. Raises `SpecError`, and `OSError` when an address is taken."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -185,7 +224,7 @@ class Daemon:
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         self._notify.status("starting")
         beating = asyncio.create_task(self._notify.beat())
-        self._work = asyncio.create_task(node.serve_enrolled(made, self._log, self, store))
+        self._work = asyncio.create_task(work(self))
         try:
             await self._work
         except asyncio.CancelledError:
@@ -255,5 +294,6 @@ class Daemon:
 
     def _own_keys(self, config: Config) -> dict[str, Any]:
         """All that says something to this node."""
-        others = (*OTHERS, *(f"{role}." for role in ROLES if role != self._role))
+        probes = () if self._role == "prober" else ("probes.",)
+        others = (*OTHERS, *probes, *(f"{role}." for role in ROLES if role != self._role))
         return {key: value for key, value in every_value(config) if not key.startswith(others)}

@@ -51,6 +51,22 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     """Its state in the registry, where it was found there."""
 
 
+def prober_process(pid: int, restarts: int, *, ready: bool, admin: tuple[str, int]) -> Process:
+    """A prober, as far as it is like a node."""
+    return Process(
+        name="prober",
+        role="prober",
+        node=0,
+        partition=0,
+        pid=pid,
+        epoch=0,
+        restarts=restarts,
+        ready=ready,
+        link=(admin[0], 0),
+        admin=admin,
+    )
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """What `instance.json` says. `pid` and `started` (clock ticks since boot) tell whether it is stale.
 
@@ -69,6 +85,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     faults: bool
     registry: str | UnsetType = UNSET
     """Its address, where there is one."""
+    prober: Process | UnsetType = UNSET
+    """Where it probes steadily. Not among `processes`: it is no node."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ name, as `datagrams_dropped{reason="malformed"}`.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -46,9 +46,7 @@ class EngineCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Everything the engine and its server count."""
         server = self._server
-        build = InfoMetricFamily("muster_build", "Version of the running program")
-        build.add_metric([], {"version": self._version})
-        yield build
+        yield _build(self._version)
         yield from self._families(CounterMetricFamily, server.engine.counters())
         yield from self._families(GaugeMetricFamily, server.engine.gauges())
         counters = [
@@ -70,21 +68,57 @@ class EngineCollector(Collector):
         kind: type[CounterMetricFamily] | type[GaugeMetricFamily],
         samples: Iterable[tuple[str, str, float]],
     ) -> Iterator[Metric]:
-        families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
-        for full, text, value in samples:
-            match = NAME.fullmatch(full)
-            assert match is not None, f"an engine named a metric {full!r}"
-            labels = {**self._labels, **dict(LABEL.findall(match["labels"] or ""))}
-            name = "muster_" + match["name"].removesuffix("_total")
-            family = families.setdefault(name, kind(name, text, labels=list(labels)))
-            family.add_metric(list(labels.values()), value)
-        yield from families.values()
+        return _families(kind, self._labels, samples)
+
+
+class LoneCollector(Collector):
+    """Of a process without an engine."""
+
+    def __init__(self, role: str, node: int, version: str, counted: Callable[[], Counted]) -> None:
+        self._labels, self._version, self._counted = {"role": role, "node": str(node)}, version, counted
+
+    def collect(self) -> Iterator[Metric]:
+        """Everything it counts."""
+        yield _build(self._version)
+        counted = self._counted()
+        yield from _families(CounterMetricFamily, self._labels, counted.counters())
+        yield from _families(GaugeMetricFamily, self._labels, counted.gauges())
+
+
+def _build(version: str) -> Metric:
+    build = InfoMetricFamily("muster_build", "Version of the running program")
+    build.add_metric([], {"version": version})
+    return build
+
+
+def _families(
+    kind: type[CounterMetricFamily] | type[GaugeMetricFamily],
+    own: Mapping[str, str],
+    samples: Iterable[tuple[str, str, float]],
+) -> Iterator[Metric]:
+    families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+    for full, text, value in samples:
+        match = NAME.fullmatch(full)
+        assert match is not None, f"an engine named a metric {full!r}"
+        labels = {**own, **dict(LABEL.findall(match["labels"] or ""))}
+        name = "muster_" + match["name"].removesuffix("_total")
+        family = families.setdefault(name, kind(name, text, labels=list(labels)))
+        family.add_metric(list(labels.values()), value)
+    yield from families.values()
 
 
 def registry(server: Server, role: str, node: int, version: str, more: More) -> CollectorRegistry:
     """The engine's metrics, those of its process, and `more`."""
     made = CollectorRegistry()
     made.register(EngineCollector(server, role, node, version, more))
+    ProcessCollector(namespace="muster", registry=made)
+    return made
+
+
+def alone(role: str, node: int, version: str, counted: Callable[[], Counted]) -> CollectorRegistry:
+    """The metrics of a process without an engine, and of the process itself."""
+    made = CollectorRegistry()
+    made.register(LoneCollector(role, node, version, counted))
     ProcessCollector(namespace="muster", registry=made)
     return made
 

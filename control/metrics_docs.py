@@ -1,6 +1,6 @@
 """Writes `docs/metrics.md` from what the roles of a running instance expose: `python -m control.metrics_docs`.
 
-The instance is to have a registry and a database, so that nothing is missing.
+The instance is to have a registry, a database and a prober (`[probes] every_ms`), so that nothing is missing.
 """
 
 import sys
@@ -23,7 +23,8 @@ Every role serves `/metrics` for Prometheus on its admin port, on loopback; `mus
 from the start of the process and are 0 where nothing happened. What a count without a unit is of, its meaning begins with.
 What was dropped, refused, withheld or given up is counted by the reason in its name. `muster_process_…` and
 `muster_build_info` have no labels `role` and `node`. Only where nodes register are there `muster_registry_…` and
-`muster_placement_epoch`, only where there is a database `muster_database_…`.
+`muster_placement_epoch`, only where there is a database `muster_database_…`. A prober (`[probes]`) has what stands under its
+name, `muster_ready`, `muster_log_lines_lost_total`, `muster_process_…` and `muster_build_info`.
 """
 UNITS: Final = {"bytes": "bytes", "seconds": "seconds", "fds": "descriptors", "ratio": "share, 0 to 1"}
 
@@ -51,14 +52,15 @@ class Row:
         )
 
 
-def markdown(pages: Mapping[str, str]) -> str:
-    """The whole page, from the `/metrics` of every role."""
+def markdown(pages: Mapping[str, str], prober: str) -> str:
+    """The whole page, from the `/metrics` of every role and of a prober."""
     exposed = {role: list(rows(page)) for role, page in pages.items()}
     found: dict[Row, tuple[str, ...]] = {}
     for row in (row for each in exposed.values() for row in each):
         found[row] = tuple(role for role in pages if row in exposed[role])
     groups = sorted(set(found.values()), key=lambda group: (-len(group), [list(pages).index(role) for role in group]))
-    return "\n".join([HEAD, *(_section(group, [row for row in found if found[row] == group]) for group in groups)])
+    sections = [_section(group, [row for row in found if found[row] == group]) for group in groups]
+    return "\n".join([HEAD, *sections, _section(("prober",), [row for row in rows(prober) if row not in found])])
 
 
 def rows(page: str) -> Iterator[Row]:
@@ -78,9 +80,11 @@ def _section(group: tuple[str, ...], metrics: list[Row]) -> str:
 
 def main() -> int:
     """Print the page."""
-    processes = {process.role: process for process in common.running(None).processes}
+    record = common.running(None)
+    assert record.prober, "without a prober its metrics are missing: MUSTER_PROBES__EVERY_MS=200 muster up"
+    processes = {process.role: process for process in record.processes}
     pages: dict[str, str] = {role: common.fetch(processes[role], "/metrics")[1].decode() for role in ROLES}
-    sys.stdout.write(markdown(pages))
+    sys.stdout.write(markdown(pages, common.fetch(record.prober, "/metrics")[1].decode()))
     return 0
 
 

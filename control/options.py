@@ -11,6 +11,8 @@ import msgspec
 from msgspec import Meta
 
 Role = Literal["router", "broker", "gateway", "proxy"]
+Served = Literal["router", "broker", "gateway", "proxy", "prober"]
+"""What `muster serve` runs: a role, or what probes them."""
 ROLES: Final[tuple[Role, ...]] = ("router", "broker", "gateway", "proxy")
 
 # The links that exist, by who sends. Faults can be set for each direction apart.
@@ -319,12 +321,16 @@ class Probes(Section, frozen=True):
         int,
         key(
             "Each proxy sends one to each broker in so long; all gateways have members that should see it",
-            "0: none, but by `muster links --probe`",
+            "0: none, but by `muster links --probe`; else `muster up` runs a prober beside the nodes",
             "ms",
             ge=0,
             le=3_600_000,
         ),
     ] = 0
+    ask: Annotated[
+        str,
+        key("Where `muster links` asks a `muster serve prober`, `host:port`", "empty: it asks that of `muster up`"),
+    ] = ""
     timeout_ms: Annotated[
         int,
         key("What is not seen in so long has failed", "a busy machine is no failure", "ms", ge=10, le=60_000),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from control.instance import Folder
+from control.instance import Folder, folder
 from control.options import SQLITE, ClientOptions, Config, Gateway, Role
 from control.registry import Snapshot
 from plane.spec import Fault, Kept, Registration, Spec
@@ -90,6 +90,23 @@ def registration(
         partition=own.partition,
         client=client,
         public_key=public_key,
+        session_ms=registry.session_ms,
+        auth=registry.auth,
+        user=registry.user,
+        password_file=absolute(registry.password_file),
+    )
+
+
+def reader(config: Config, url: str) -> Registration:
+    """How a registry is read by who is nobody in it."""
+    registry = config.registry
+    return Registration(
+        url=url,
+        folder=str(folder(config).path),
+        name="",
+        partition=0,
+        client=None,
+        public_key="",
         session_ms=registry.session_ms,
         auth=registry.auth,
         user=registry.user,

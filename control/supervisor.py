@@ -29,6 +29,8 @@ from control.layout import NODES_MAX, Seat
 from control.openfiles import enough_files
 from control.options import LINKS, ClientOptions, Config, Faults, Role
 from control.ports import Ports
+from control.probes.spec import NAME as PROBER
+from control.probes.spec import spec as prober_spec
 from control.registry import Node, Snapshot
 from control.registry.places import Count, layer
 from control.registry.server import STATE, RegistryServer
@@ -39,6 +41,7 @@ from muster.instance import start_time
 from plane.spec import Fault, Registration, Spec, secret
 
 NODE_COMMAND: Final = (sys.executable, "-m", "control.node")
+PROBER_COMMAND: Final = (sys.executable, "-m", "control.probes.process")
 READY_S: Final = 20.0
 READY_EACH_S: Final = 1.0
 """More for each node: all start at once, on whatever cores there are."""
@@ -80,6 +83,9 @@ class Supervisor:
         self._children: dict[Seat, Child] = {}
         self._tasks: dict[Seat, asyncio.Task[None]] = {}
         self._leaving: dict[Seat, asyncio.Task[None]] = {}
+        self._prober: Child | None = None
+        self._prober_admin = ("", 0)
+        self._probing: asyncio.Task[None] | None = None
         self._started = self._ending = False
         self._changed = asyncio.Event()
         self._write_again: asyncio.TimerHandle | None = None
@@ -98,6 +104,8 @@ class Supervisor:
             self._start(self._roster.seats)
             await self._until_ready()
             self._started = True
+            if self.config.probes.every_ms:
+                self._start_prober()
             await self._open.enter_async_context(requests.answered(self.folder.path, self.take, self._log))
         except BaseException:
             await self._end()
@@ -122,6 +130,7 @@ class Supervisor:
             processes=[self._process(seat, child) for seat, child in self._children.items()],
             faults=self.config.faults.active(),
             registry=self.config.registry.url or UNSET,
+            prober=UNSET if self._prober is None else self._prober_process(self._prober),
         )
 
     # --- start ----------------------------------------------------------------------------------------------------
@@ -166,16 +175,33 @@ class Supervisor:
                 self._on_change,
                 self._log,
                 Backoff(random.Random()),
-                self._stderr(seat),
+                self._stderr(seat.name),
             )
             self._children[seat] = child
             self._tasks[seat] = asyncio.create_task(child.run(), name=f"child {seat.name}")
 
-    def _stderr(self, seat: Seat) -> IO[bytes] | None:
+    def _stderr(self, name: str) -> IO[bytes] | None:
         if not self._logs_to_files:
             return None
         self.folder.logs.mkdir(mode=0o700, exist_ok=True)
-        return self._open.enter_context(self.folder.log(seat.name).open("wb"))
+        return self._open.enter_context(self.folder.log(name).open("wb"))
+
+    def _start_prober(self) -> None:
+        ports = Ports()
+        self._prober_admin = ports.tcp("admin.host", self.config.admin.host)
+        ports.release()
+        file, config = self.folder.spec(PROBER), self.config
+        write_atomically(
+            file, msgspec.json.encode(prober_spec(config, self.folder, self._prober_admin, config.registry.url))
+        )
+        command = [*PROBER_COMMAND, "--spec", str(file), "--parent", str(os.getpid())]
+        back_off, stderr = Backoff(random.Random()), self._stderr(PROBER)
+        self._prober = Child(PROBER, lambda: command, self._on_change, self._log, back_off, stderr)
+        self._probing = asyncio.create_task(self._prober.run(), name=f"child {PROBER}")
+
+    def _prober_process(self, child: Child) -> Process:
+        ready = child.state == "ready"
+        return instance.prober_process(child.pid, child.restarts, ready=ready, admin=self._prober_admin)
 
     def _prepare(self, seat: Seat) -> list[str]:
         """Write the spec for one start, with the epoch of that start, and say what to run."""
@@ -371,6 +397,9 @@ class Supervisor:
 
     async def _end(self) -> None:
         self._ending = True
+        if self._prober is not None and self._probing is not None:
+            await self._prober.stop(KILL_S)
+            await self._probing
         # All end: nobody is left to read there who does, and without a session a node does not wait until it was read.
         await self._registry.aclose()
         for role in STOP_ORDER:

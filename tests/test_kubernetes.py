@@ -150,7 +150,7 @@ def test_probes_ask_what_a_node_answers_where_it_does(role: str) -> None:
         asked = container(role)[kind]["httpGet"]
         assert (asked["path"], asked["port"]) == (path, "admin")
         assert asked.get("host", ADDRESS) == host
-        status, _, _ = app._answer({"method": "GET", "path": path})
+        status, _, _ = app._answered({"method": "GET", "path": path})
         assert status in {200, 503}
 
 

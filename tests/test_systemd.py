@@ -7,16 +7,17 @@ import shlex
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 import pytest
 
 from control import daemon
 from control.errors import BAD_CONFIG, USAGE
-from control.options import ROLES
+from control.options import Served
 from tests.control.test_help import muster, understood
 from tests.documents import ROOT
 
+SERVED: Final = get_args(Served)
 FOLDER: Final = ROOT / "deploy" / "systemd"
 MEND: Final = "needs systemd-analyze; to get it: apt-get install --no-install-recommends systemd"
 
@@ -45,7 +46,7 @@ def verified(file: Path) -> tuple[int, list[str]]:
     return done.returncode, [line for line in done.stderr.splitlines() if file.stem.rstrip("@") in line]
 
 
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("role", SERVED)
 def test_systemd_has_nothing_to_say_against_a_unit(role: str) -> None:
     assert verified(FOLDER / f"muster-{role}@.service") == (0, [])
 
@@ -66,12 +67,12 @@ def test_what_systemd_does_not_understand_is_found(tmp_path: Path, right: str, w
     assert code or lines
 
 
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("role", SERVED)
 def test_the_units_differ_in_the_role_alone(role: str) -> None:
     assert unit(role) == re.sub(r"\bbroker\b", role, unit("broker"))
 
 
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("role", SERVED)
 def test_what_a_unit_starts_is_understood(role: str) -> None:
     words = shlex.split(service(role)["ExecStart"].replace("%H-", "host-").replace("%i", "1"))
     assert words[0] == "/usr/bin/env"

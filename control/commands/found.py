@@ -12,18 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-import msgspec
 import structlog
 
 import muster
-from control import config, instance
+from control import config, instance, specs
 from control.enrolment import tree
 from control.errors import UNAVAILABLE, ConfigError, NotRunning, UserError
 from control.instance import Endpoint, Folder, Process, Record
-from control.options import Config, Role
+from control.options import Config
+from control.probes.maps import Fixed
 from control.registry import Directory, Snapshot
 from control.registry import Node as Registered
-from control.registry.places import Count, layer
 from control.registry.tree import Tree
 from control.specs import absolute
 from muster.instance import read_token
@@ -134,7 +133,7 @@ async def found(where: Where, wait_s: float = REGISTRY_S) -> AsyncIterator[Nodes
             return
     if not settings.registry.url:
         raise NotRunning("--registry none: it is by a registry that nodes of muster serve are found")
-    async with reading(registration(settings, settings.registry.url), wait_s) as (_, directory):
+    async with reading(specs.reader(settings, settings.registry.url), wait_s) as (_, directory):
         yield Elsewhere(settings, directory)
 
 
@@ -149,29 +148,8 @@ async def mapped(where: Where) -> AsyncIterator[tuple[Nodes, Callable[[], Snapsh
         if not record.registry:
             yield nodes, Fixed(record).snapshot
             return
-        async with reading(registration(where.config(), record.registry)) as (_, directory):
+        async with reading(specs.reader(where.config(), record.registry)) as (_, directory):
             yield nodes, lambda: directory.snapshot
-
-
-class Fixed:
-    """The map of nodes that were told each other at their start, for good."""
-
-    def __init__(self, record: Record) -> None:
-        ends = {end.node: end for end in (*record.gateways, *record.proxies)}
-        nodes = tuple(_registered(process, ends.get(process.node)) for process in record.processes)
-        layers: tuple[Role, ...] = ("broker", "router")
-        counts = {layer(role): Count(1 + max(node.partition for node in nodes if node.role == role)) for role in layers}
-        self._snapshot = Snapshot(1, nodes, counts)
-
-    def snapshot(self) -> Snapshot:
-        """Always the same."""
-        return self._snapshot
-
-
-def _registered(process: Process, end: Endpoint | None) -> Registered:
-    client, key = (None, "") if end is None else ((end.host, end.port), end.public_key)
-    role = msgspec.convert(process.role, Role)
-    return Registered(process.node, role, *process.link, process.partition, client=client, public_key=key)
 
 
 def once(where: Where, wait_s: float = REGISTRY_S) -> Record:
@@ -192,23 +170,6 @@ def client_of(record: Record) -> muster.Address:
         return muster.Address((), (), read_token(record.token_file))
     except muster.MusterError as error:
         raise UserError(str(error), UNAVAILABLE) from None
-
-
-def registration(settings: Config, url: str) -> Registration:
-    """How a command reaches a registry, as nobody in it."""
-    registry = settings.registry
-    return Registration(
-        url=url,
-        folder=str(instance.folder(settings).path),
-        name="",
-        partition=0,
-        client=None,
-        public_key="",
-        session_ms=registry.session_ms,
-        auth=registry.auth,
-        user=registry.user,
-        password_file=absolute(registry.password_file),
-    )
 
 
 @contextlib.asynccontextmanager

@@ -14,8 +14,8 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-from control import config, instance, requests
-from control.commands.found import reading, registration
+from control import config, instance, requests, specs
+from control.commands.found import reading
 from control.errors import TRY_LATER, NotRunning, UserError
 from control.growth import Coordinator, Hosts, Report
 from control.registry.places import layer
@@ -137,7 +137,7 @@ def _found(config_file: Path | None, role: Layered) -> tuple[Registration, Super
         url, hosts = registry.url, Elsewhere()
     if not url:
         raise UserError("without a registry partitions cannot grow: muster up --registry embedded")
-    return registration(settings, url), hosts
+    return specs.reader(settings, url), hosts
 
 
 @contextlib.contextmanager

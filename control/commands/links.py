@@ -49,9 +49,10 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 async def show(where: Where, *, as_json: bool, watch: bool, check: bool, probe_s: float | None = None) -> int:
     """Print the links once, or every second until a signal. With `check` 1 where one is beyond a limit time and again.
 
-    With `probe_s` the hash paths too, which are probed for so long before.
+    The hash paths too, where a prober runs; with `probe_s` they are probed for so long before.
     """
-    limits, readings = where.config().links, 0
+    settings, readings = where.config(), 0
+    limits = settings.links
     always: set[tuple[str, str]] = set()
     probed = None if probe_s is None else await paths.probed(where, probe_s)
     async with found(where) as nodes:
@@ -62,9 +63,10 @@ async def show(where: Where, *, as_json: bool, watch: bool, check: bool, probe_s
             beyond = {(line.sender, line.receiver) for line in lines if line.beyond}
             always = beyond if readings == 1 else always & beyond
             if watch or not (check and always and readings < limits.failures):
-                ways = None if probed is None else paths.judged(record.processes, probed, where.config())
+                probes = probed or await asyncio.to_thread(paths.asked, record, settings)
+                ways = None if probes is None else paths.judged(record.processes, probes, settings)
                 _print(lines, ways, as_json, watch)
-                code = name_silent(now) or paths.name_unknown(probed)
+                code = name_silent(now) or paths.name_unknown(probes)
                 if not watch:
                     failed = always or any(way.beyond for way in ways or ())
                     return FAILURE if check and failed else code

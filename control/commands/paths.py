@@ -16,8 +16,9 @@ from rich.table import Table
 from control import instance
 from control.commands import common
 from control.commands.found import Where, client_of, mapped
-from control.errors import TRY_LATER, ConfigError
-from control.instance import Process
+from control.config import split_address
+from control.errors import TRY_LATER, ConfigError, UserError
+from control.instance import Process, Record, prober_process
 from control.options import Config
 from control.probes.paths import Figures
 from control.probes.prober import Prober, Source
@@ -37,6 +38,8 @@ class Probed:
     """That are probed."""
     left_out: int
     """Paths that are not probed, since there are too many."""
+    error: str = ""
+    """Why the prober did not say."""
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +100,21 @@ def _name_key(settings: Config, *, here: bool) -> bytes:
         raise ConfigError(str(error)) from None
 
 
+def asked(record: Record, settings: Config) -> Probed | None:
+    """What the prober of this instance, or of the configuration, says; None where there is none."""
+    process = record.prober or None
+    if process is None and settings.probes.ask:
+        address = split_address(settings.probes.ask)
+        process = prober_process(0, 0, ready=True, admin=address)
+    if process is None:
+        return None
+    try:
+        _, said = common.get(process, "/api/v1/status")
+        return Probed(msgspec.convert(said["paths"], list[Figures]), said["probed"], said["left_out"])
+    except UserError as error:
+        return Probed((), 0, 0, str(error))
+
+
 def judged(processes: Sequence[Process], probed: Probed, settings: Config) -> list[Line]:
     """The paths between these nodes by the limits, worst first."""
     names = {process.node: process.name for process in processes}
@@ -140,6 +158,9 @@ def name_unknown(probed: Probed | None) -> int:
     """Say on stderr of how many paths nothing is known. Gives the exit code."""
     if probed is None:
         return 0
+    if probed.error:
+        print(f"muster: {probed.error}", file=sys.stderr)
+        return TRY_LATER
     without = probed.paths - sum(figures.sent > 0 for figures in probed.figures)
     if without > 0:
         of = common.counted(without, "path")

@@ -8,11 +8,11 @@ from typing import Any
 from control import config
 from control.errors import USAGE, UserError
 from control.openfiles import enough_files
-from control.options import Role
+from control.options import Served
 from control.registry.places import MAIN, PARTITIONED
 
 
-def serve(config_file: Path | None, role: Role, cluster: str, flags: Mapping[str, tuple[Any, str]]) -> int:
+def serve(config_file: Path | None, role: Served, cluster: str, flags: Mapping[str, tuple[Any, str]]) -> int:
     """Run the node. SIGTERM and SIGINT drain it, SIGHUP reads the configuration again."""
     from control.daemon import run
 
@@ -20,7 +20,7 @@ def serve(config_file: Path | None, role: Role, cluster: str, flags: Mapping[str
         raise UserError(f"--cluster: {cluster!r}: there is no cluster of brokers but {MAIN!r}", USAGE)
     if "serve.partition" in flags and role not in PARTITIONED:
         raise UserError(f"--partition: a {role} has none", USAGE)
-    read = functools.partial(config.load, config_file, flags=flags, roles=(role,))
+    read = functools.partial(config.load, config_file, flags=flags, roles=() if role == "prober" else (role,))
     loaded = read()
     enough_files()
     return run(loaded, role, read)

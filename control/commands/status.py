@@ -17,7 +17,7 @@ def show(where: Where, as_json: bool) -> int:
     """Print what every node says; exit code 1 when one does not serve."""
     record = once(where)
     roles: list[dict[str, Any]] = []
-    for process in record.processes:
+    for process in [*record.processes, *([record.prober] if record.prober else [])]:
         try:
             _, answer = common.get(process, "/api/v1/status")
         except UserError as error:

@@ -133,7 +133,7 @@ class Ledger:
         """In the order in which they were sent."""
         self.probes = 0
         """Sent so far."""
-        self.samples_seen = self.samples_failed = 0
+        self.samples_seen = self.samples_failed = self.alarms = 0
 
     def send(self, now: float, proxy: int, broker: int, gateways: Collection[int]) -> int:
         """A probe sets out, which a member at each of these gateways should see. Gives its number."""
@@ -200,4 +200,5 @@ class Ledger:
             account.since = min(account.since, probe.at)
             self.samples_seen += 1
         if account.take(now, ms, self._limits):
+            self.alarms += ms is None
             self._told(account.figures(path, now))

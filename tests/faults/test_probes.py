@@ -5,24 +5,22 @@ import json
 import os
 import signal
 import sys
-import time
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import structlog
 
-from control.commands.found import Where, client_of, mapped
+from control.commands import common
 from control.config import load
+from control.errors import UserError
+from control.instance import Process
 from control.layout import Seat
-from control.probes.paths import Figures
-from control.probes.paths import Path as Way
-from control.probes.prober import Prober, Source
 from control.supervisor import Supervisor
-from plane.spec import Spec, secret
-from tests.waiting import until
+from plane.spec import Spec
 
 MUSTER = (sys.executable, "-m", "control.cli")
 ROOT = Path(__file__).parents[2]
@@ -30,7 +28,16 @@ PATIENT_S = 60.0
 LOSES = ("proxy-1", "broker")
 """The one link, in this direction."""
 LOSS = 0.6
-NODES = {"up.gateways": 2, "up.brokers": "2x2", "up.proxies": 2}
+SETTINGS = {
+    "up.gateways": 2,
+    "up.brokers": "2x2",
+    "up.proxies": 2,
+    "registry.url": "embedded",
+    "registry.session_ms": 60_000,  # who stands still stays on the map
+    "probes.every_ms": 100,
+    "probes.failures": 3,
+    "probes.successes": 2,
+}
 
 
 class Lossy(Supervisor):
@@ -43,67 +50,81 @@ class Lossy(Supervisor):
         peer = next(self._links[other] for other in self._links if other.name == LOSES[1])
         return msgspec.structs.replace(made, faults=[("out", peer, LOSS, 0.0, 0.0, 0.0, 0, 0, 0, 1.0)])
 
+    def prober(self) -> Process:
+        """What probes steadily."""
+        prober = self.record().prober
+        assert prober
+        return prober
+
+    def paths(self) -> list[dict[str, Any]]:
+        """What its prober says; nothing while it does not."""
+        try:
+            paths: list[dict[str, Any]] = common.get(self.prober(), "/api/v1/status")[1]["paths"]
+        except UserError:
+            return []
+        return paths
+
 
 @pytest.fixture
-async def supervisor(tmp_path: Path) -> AsyncIterator[Supervisor]:
-    values = NODES | {
-        "instance.dir": str(tmp_path / "i"),
-        "registry.url": "embedded",
-        "registry.session_ms": 60_000,  # who stands still stays on the map
-        "probes.failures": 3,
-        "probes.successes": 2,
-    }
+async def supervisor(tmp_path: Path) -> AsyncIterator[Lossy]:
+    values = SETTINGS | {"instance.dir": str(tmp_path / "i")}
     config = load(environment={}, flags={key: (value, "test") for key, value in values.items()}).config
     async with Lossy(config, structlog.get_logger()) as made:
         yield made
 
 
-async def test_every_path_is_seen_and_what_loses_or_stands_still_is_found(
-    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = supervisor.folder
-    monkeypatch.setenv("MUSTER_INSTANCE__DIR", str(place.path))
-    command = await asyncio.create_subprocess_exec(*MUSTER, "links", "--probe", "3", "--json", cwd=ROOT, stdout=PIPE)
+async def eventually(condition: Callable[[], object]) -> None:
+    """Ask another process until it holds."""
+    async with asyncio.timeout(PATIENT_S):
+        while not condition():  # noqa: ASYNC110 - it happens in another process: no event to wait for
+            await asyncio.sleep(0.1)
+
+
+async def links(supervisor: Lossy, *words: str) -> list[dict[str, Any]]:
+    """The paths that `muster links` shows."""
+    environment = os.environ | {"MUSTER_INSTANCE__DIR": str(supervisor.folder.path)}
+    command = await asyncio.create_subprocess_exec(
+        *MUSTER, "links", "--json", *words, cwd=ROOT, env=environment, stdout=PIPE
+    )
     async with asyncio.timeout(PATIENT_S):
         said, _ = await command.communicate()
     assert command.returncode == 0
-    lines = json.loads(said)["paths"]
-    assert len({(line["proxy"], line["broker"], line["gateway"]) for line in lines}) == 2 * 4 * 2
-    assert all(line["seen"] > 0 and line["last_ms"] != 0 for line in lines)
+    paths: list[dict[str, Any]] = json.loads(said)["paths"]
+    return paths
 
+
+def ways(paths: list[dict[str, Any]]) -> set[tuple[str, str, str]]:
+    return {(line["proxy"], line["broker"], line["gateway"]) for line in paths if line["seen"] > 0}
+
+
+async def test_every_path_is_seen_what_loses_or_stands_still_is_found_and_the_prober_comes_back(
+    supervisor: Lossy,
+) -> None:
+    assert len(ways(await links(supervisor, "--probe", "3"))) == 2 * 4 * 2
     names = {process.node: process.name for process in supervisor.record().processes}
-    numbers = {name: node for node, name in names.items()}
-    async with mapped(Where()) as (_, snapshot):
-        source = Source(snapshot, client_of(supervisor.record()), secret(str(place.name_key), 16))
-        prober = Prober(supervisor.config.probes, source, structlog.get_logger(), every_s=0.1)
-        work = asyncio.create_task(prober.run())
+    stopped = next(process for process in supervisor.record().processes if process.name == "broker-3")
 
-        def worst() -> set[tuple[str, str]]:
-            """The proxy and broker of the two slowest paths."""
-            slowest = sorted(figures(prober), key=lambda each: each.p99_ms or 0.0)[-2:]
-            return {(names[each.path.proxy], names[each.path.broker]) for each in slowest}
+    def slowest() -> set[tuple[str, str]]:
+        """Proxy and broker of the two slowest paths."""
+        paths = sorted(supervisor.paths(), key=lambda each: each["p99_ms"] or 0.0)[-2:]
+        return {(names[each["path"][0]], names[each["path"][1]]) for each in paths}
 
-        await until(lambda: len(figures(prober)) == 16 and all(each.seen for each in figures(prober)), PATIENT_S)
-        await until(lambda: worst() == {LOSES}, PATIENT_S)
-        stopped = numbers["broker-3"]
-        over = {way for way in (each.path for each in figures(prober)) if way.broker == stopped}
-        assert len(over) == 4
-        pid = next(process.pid for process in supervisor.record().processes if process.node == stopped)
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            await until(lambda: over <= failing(prober), PATIENT_S)
-        finally:
-            os.kill(pid, signal.SIGCONT)
-        await until(lambda: not over & failing(prober), PATIENT_S)
-        assert all(each.failures >= 1 and each.availability < 1 for each in figures(prober) if each.path in over)
-        assert not work.done()
-        work.cancel()
-        await asyncio.wait([work])
+    def over() -> list[dict[str, Any]]:
+        """The paths by the broker that stands still for a while."""
+        return [each for each in supervisor.paths() if each["path"][1] == stopped.node]
 
-
-def figures(prober: Prober) -> list[Figures]:
-    return list(prober.ledger.figures(time.monotonic()))
-
-
-def failing(prober: Prober) -> set[Way]:
-    return {each.path for each in figures(prober) if each.failing}
+    await eventually(lambda: len([each for each in supervisor.paths() if each["seen"]]) == 16)
+    await eventually(lambda: slowest() == {LOSES})
+    os.kill(stopped.pid, signal.SIGSTOP)
+    try:
+        await eventually(lambda: [each["failing"] for each in over()] == [True] * 4)
+        page = common.fetch(supervisor.prober(), "/metrics")[1].decode()
+        assert 'muster_probe_paths_failing{node="0",role="prober"} 0.0' not in page
+    finally:
+        os.kill(stopped.pid, signal.SIGCONT)
+    await eventually(lambda: [each["failing"] for each in over()] == [False] * 4)
+    assert all(each["failures"] >= 1 and each["availability"] < 1 for each in over())
+    assert len(ways(await links(supervisor))) == 16, "those of the prober, which goes on"
+    dead = supervisor.prober().pid
+    os.kill(dead, signal.SIGKILL)
+    await eventually(lambda: supervisor.prober().pid not in {0, dead} and supervisor.paths())

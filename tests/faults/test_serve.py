@@ -213,14 +213,34 @@ async def test_commands_find_the_nodes_by_the_registry_and_ask_each(hosts: Hosts
     code, said, _ = await hosts.asked("links", "--json", *NAMED)
     ends = {(line["sender"], line["receiver"]) for line in json.loads(said)["links"] if line["up"]}
     assert {("proxy", "broker-a"), ("broker-a", "gateway"), ("gateway", "router")} <= ends
-    code, said, _ = await hosts.asked("links", "--probe", "2", "--json", *NAMED)
-    [path] = json.loads(said)["paths"]
-    assert (code, path["proxy"], path["broker"], path["gateway"]) == (0, "proxy", "broker-a", "gateway")
-    assert path["seen"] > 0
     code, said, _ = await hosts.asked("doctor", "--json", *NAMED)
     told = [(each["check"], each["level"], each["text"]) for each in json.loads(said)["findings"]]
     assert ("instance", "ok", f"4 nodes of muster serve {muster.__version__} in the registry embedded") in told
     assert ("nodes", "ok", "4 of 4 serve") in told
+
+
+async def test_a_prober_by_itself_probes_the_nodes_of_a_registry_and_links_asks_it(hosts: Hosts) -> None:
+    ports = Ports()
+    admin = address_text(*ports.tcp("admin", "127.0.0.1"))
+    ports.release()
+    hosts.write(probes={"every_ms": 100, "ask": admin})
+    nodes = [hosts.start(role, role) for role in ("broker", "router", "gateway", "proxy")]
+    prober = hosts.start("prober", "prober", MUSTER_SERVE__ADMIN=admin)
+    await hosts.serve(*nodes)
+
+    async def shown(*words: str) -> list[dict[str, Any]]:
+        _, said, _ = await hosts.asked("links", "--json", *words, *NAMED)
+        paths: list[dict[str, Any]] = json.loads(said).get("paths", [])
+        return [path for path in paths if path["seen"] > 0]
+
+    async with asyncio.timeout(PATIENT_S):
+        while not (paths := await shown()):
+            pass
+    assert [(path["proxy"], path["broker"], path["gateway"]) for path in paths] == [("proxy", "broker", "gateway")]
+    assert len(await shown("--probe", "2")) == 1
+    assert await prober.end() == 0
+    code, _, errors = await hosts.asked("links", *NAMED)
+    assert (code, "prober does not answer" in errors) == (75, True)
 
 
 async def test_a_node_that_stands_still_and_a_role_that_is_missing_are_said(hosts: Hosts) -> None:
@@ -347,6 +367,8 @@ async def test_who_is_killed_by_the_watchdog_writes_where_it_stood(hosts: Hosts)
     ("role", "words", "environment", "code", "said"),
     [
         ("broker", [], {"MUSTER_REGISTRY__URL": ""}, 78, "registry.url: muster serve needs one"),
+        ("prober", [], {}, 78, "probes.every_ms: muster serve prober needs it"),
+        ("prober", [], {"MUSTER_PROBES__ASK": "here"}, 78, "probes.ask: 'here' is no IP address"),
         ("broker", [], {"MUSTER_CLUSTER__SECRET_FILE": ""}, 78, "cluster.secret_file: muster serve needs it"),
         ("gateway", [], {"MUSTER_CLUSTER__TOKEN_FILE": "/nowhere/token"}, 78, "/nowhere/token: cannot be read"),
         ("proxy", [], {"MUSTER_CLUSTER__NAMES_FILE": "token"}, 78, "token: is not hex"),

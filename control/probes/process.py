@@ -1,0 +1,143 @@
+"""What probes steadily: `python -m control.probes.process`, started by `muster up`; `muster serve prober` runs it too.
+
+Owns what it says of itself over HTTP. It is a client of the nodes, and registers nowhere.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+import uvloop
+
+import muster
+from control import admin, instance, logs, metrics
+from control.enrolment import tree
+from control.errors import UserError
+from control.instance import Folder
+from control.node import Owner, Parent, die_with, give_back_memory
+from control.probes.maps import Fixed
+from control.probes.prober import Prober, Source
+from control.probes.spec import NAME, Spec
+from control.probes.told import Told
+from control.registry import Directory, Snapshot
+from muster.instance import read_token
+from plane.spec import SpecError, secret
+
+
+class App(admin.App):
+    """Whether it probes, and what became of the probes."""
+
+    def __init__(self, prober: Prober, about: dict[str, Any], session: Callable[[], str | None]) -> None:
+        self._prober, self._about, self._session = prober, about, session
+        self._metrics = metrics.alone(NAME, 0, str(about["version"]), self._counted)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it knows whom to probe."""
+        return self._prober.snapshot.epoch > 0
+
+    def answer(self, path: str, query: str) -> admin.Answer:
+        """Everything is at few paths."""
+        if path == "/readyz":
+            return admin.json_answer(200 if self.ready else 503, {"ready": self.ready})
+        if path == "/metrics":
+            return 200, metrics.CONTENT_TYPE, metrics.text(self._metrics)
+        if path == "/api/v1/status":
+            return admin.json_answer(200, self._status())
+        return admin.nothing(path)
+
+    def _status(self) -> dict[str, Any]:
+        prober, session = self._prober, self._session()
+        registry = {} if session is None else {"registry": {"session": session}}
+        return {
+            **self._about,
+            **registry,
+            "state": "ready" if self.ready else "starting",
+            "probed": prober.paths,
+            "left_out": prober.left_out,
+            "paths": list(prober.ledger.figures(time.monotonic())),
+        }
+
+    def _counted(self) -> metrics.Counted:
+        return Told(self._prober, self.ready)
+
+
+async def serve(spec: Spec, log: structlog.typing.FilteringBoundLogger, owner: Owner) -> None:
+    """Probe until the owner says that it ends. Raises `SpecError`."""
+    end = asyncio.Event()
+    owner.watch(end, end)
+    try:
+        client = muster.Address((), (), read_token(spec.token_file))
+    except muster.MusterError as error:
+        raise SpecError(str(error)) from None
+    key = secret(spec.name_key_file, 16)
+    async with contextlib.AsyncExitStack() as stack:
+        directory = None
+        if spec.registry is not None:
+            directory = await stack.enter_async_context(Directory(tree(spec.registry), log))
+        snapshot = _fixed(spec) if directory is None else lambda: directory.snapshot
+        prober = Prober(spec.probes, Source(snapshot, client, key), log)
+        about = {"instance": spec.instance, "role": NAME, "node": 0, "pid": os.getpid(), "version": muster.__version__}
+        app = App(prober, about, lambda: None if directory is None else directory.session)
+        http = admin.http(app)
+        serving = asyncio.create_task(http.serve(sockets=[admin.listen(spec.admin)]))
+        work = asyncio.create_task(prober.run())
+        ending = asyncio.create_task(end.wait())
+        log.info("started", admin=spec.admin)
+        saying = asyncio.create_task(_say(spec, directory, owner))
+        try:
+            await asyncio.wait([work, ending], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (work, ending, saying):
+                task.cancel()
+            await asyncio.wait([work, ending, saying])
+            http.end()
+            await serving
+        if not work.cancelled():
+            work.result()
+    log.info("ended")
+
+
+async def _say(spec: Spec, directory: Directory | None, owner: Owner) -> None:
+    if directory is not None and spec.registry is not None:
+        owner.tell("waiting", error=f"the registry {spec.registry.url}")
+        await directory.known()
+    owner.tell("ready")
+
+
+def _fixed(spec: Spec) -> Callable[[], Snapshot]:
+    try:
+        return Fixed(instance.find(Folder(Path(spec.folder)))).snapshot
+    except UserError as error:
+        raise SpecError(str(error)) from None
+
+
+def main() -> int:
+    """Run it under a supervisor. Exit codes: 0 ended as told, 1 failed."""
+    parser = argparse.ArgumentParser(prog="control.probes.process")
+    parser.add_argument("--spec", type=Path, required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    arguments = parser.parse_args()
+    die_with(arguments.parent)
+    owner = Parent()
+    give_back_memory()
+    try:
+        spec = msgspec.json.decode(arguments.spec.read_bytes(), type=Spec)
+        log = logs.configure(spec.log_level, spec.log_format, role=NAME, instance=spec.instance)
+        uvloop.run(serve(spec, log, owner))
+    except (SpecError, OSError, msgspec.MsgspecError) as error:
+        owner.tell("failed", error=str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""What a prober counts, as metrics: of all paths together, and of the worst ones each."""
+
+import time
+from typing import Final
+
+from control import logs
+from control.probes.paths import Figures
+from control.probes.prober import Prober
+
+WORST: Final = 20
+"""So many paths have metrics of their own; those that fail come first."""
+
+Figure = tuple[str, str, float]
+
+
+class Told:
+    """At one moment."""
+
+    def __init__(self, prober: Prober, ready: bool) -> None:
+        self._prober, self._ready = prober, ready
+        self._figures = sorted(prober.ledger.figures(time.monotonic()), key=_badness, reverse=True)
+
+    def counters(self) -> list[Figure]:
+        """Since the start."""
+        ledger = self._prober.ledger
+        return [
+            ("probes_sent", "Probes sent, each to members at all gateways", ledger.probes),
+            ("probe_samples_seen", "Probes seen in time, each counted at every gateway", ledger.samples_seen),
+            ("probe_samples_failed", "Probes not seen in time, each counted at every gateway", ledger.samples_failed),
+            ("probe_alarms", "Paths that began to fail", ledger.alarms),
+            ("log_lines_lost", "Lines of the log that nobody took whole", logs.lost()),
+        ]
+
+    def gauges(self) -> list[Figure]:
+        """Now."""
+        failing = sum(figures.failing for figures in self._figures)
+        found: list[Figure] = [
+            ("ready", "1 while the role serves", float(self._ready)),
+            ("probe_paths", "Paths of a proxy, a broker and a gateway that are probed", self._prober.paths),
+            ("probe_paths_left_out", "Paths that are not probed: they are too many", self._prober.left_out),
+            ("probe_paths_failing", "Paths of which as many probes in a row failed as raise the alarm", failing),
+        ]
+        for figures in self._figures[:WORST]:
+            path = figures.path
+            labels = f'{{proxy="{path.proxy}",broker="{path.broker}",gateway="{path.gateway}"}}'
+            found += [
+                (
+                    f"probe_path_failing{labels}",
+                    "1 while the path fails; of the worst 20 paths",
+                    float(figures.failing),
+                ),
+                (
+                    f"probe_path_loss_ratio{labels}",
+                    "Share of the last probes that failed; of the worst 20",
+                    figures.loss,
+                ),
+                (
+                    f"probe_path_availability_ratio{labels}",
+                    "Share of all probes that did not fail; of the worst 20 paths",
+                    figures.availability,
+                ),
+                (
+                    f"probe_path_p99_seconds{labels}",
+                    "From publishing to the member, p99 of the last probes; of the worst 20 paths",
+                    (figures.p99_ms or 0.0) / 1000,
+                ),
+            ]
+        return found
+
+
+def _badness(figures: Figures) -> tuple[bool, float, float, float]:
+    return (figures.failing, figures.loss, -figures.availability, figures.p99_ms or 0.0)
