@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from bench import cli, commands, fanout, hops, isolation, memory, overload, receive, scale, storm
+from bench import cli, commands, fanout, hops, isolation, listeners, memory, overload, receive, scale, storm
 from bench.child import python_environment
 from bench.muster import LIVE, PACED, Instance, Muster, late_percentile_us
 from bench.null import _null
@@ -213,6 +213,7 @@ def _small_isolation(patch: pytest.MonkeyPatch) -> None:
         ("STILL_SECONDS_QUICK", 0.5),
     ):
         patch.setattr(isolation, name, value)
+    patch.setattr(listeners, "MEMBERS_MAX", 25)  # two processes
 
 
 def _small_hops(patch: pytest.MonkeyPatch) -> None:
