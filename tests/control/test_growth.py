@@ -140,6 +140,7 @@ async def test_what_is_only_prepared_can_be_undone_and_begun_again(fleet: Fleet,
     fleet.hold(3, "prepare", "switched", "final")
     first = asyncio.create_task(make().grow(2))
     await until(lambda: fleet.step() == "prepare" and 101 in fleet.players and fleet.players[101].enrolment.registered)
+    await until(lambda: steps(fleet.players[2])[-1] == (1, 1))
     assert await make().abort() == 1
     with pytest.raises(UserError, match="the growth to 2 partitions was given up meanwhile"):
         await first

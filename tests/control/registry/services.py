@@ -14,7 +14,7 @@ from tests.waiting import until
 
 LOG = structlog.get_logger()
 SESSION_S = 2.0
-PATIENT_S = 20.0
+PATIENT_S = 60.0
 """For what is to outlive the start of a Java machine, however loaded this one is."""
 
 
@@ -103,5 +103,5 @@ async def connected(*trees: Tree) -> None:
 
 async def until_session(tree: Tree, session: Session) -> None:
     """Wait until the connection stands so, and who listens was told."""
-    await until(lambda: tree.session == session, 20)
+    await until(lambda: tree.session == session, PATIENT_S)
     await asyncio.sleep(0)

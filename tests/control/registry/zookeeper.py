@@ -58,7 +58,7 @@ class Server:
             "syncLimit=12",
             "maxClientCnxns=0",
             "minSessionTimeout=500",
-            "maxSessionTimeout=20000",
+            "maxSessionTimeout=60000",
             "4lw.commands.whitelist=srvr",
             "clientPortAddress=127.0.0.1",
             "admin.enableServer=false",
