@@ -602,7 +602,7 @@ fn room_dict<'py>(py: Python<'py>, room: &muster_proto::gateway::room::Room) -> 
     entry.set_item("members", room.members.len())?;
     entry.set_item("joining", room.waiting.len())?;
     entry.set_item("flow", if room.paced { "paced" } else { "live" })?;
-    entry.set_item("in_force", room.in_force)?;
+    entry.set_item("in_force", room.is_in_force())?;
     entry.set_item("held", room.ring.len())?;
     entry.set_item("held_bytes", room.ring.bytes())?;
     let newest = room.newest();

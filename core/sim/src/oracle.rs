@@ -16,6 +16,7 @@ pub struct Published {
     pub called_at: Micros,
     /// Where its owner says that it stands.
     pub acked: Option<(StreamId, u64)>,
+    pub acked_at: Micros,
     /// Its sender died before it was acknowledged.
     pub forgotten: bool,
 }
@@ -100,7 +101,7 @@ impl<K: PartialEq, V: Copy + Default> Few<K, V> {
     }
 }
 
-/// What was published so long before a join is known to its gateway, whatever was lost on the way.
+/// What was acknowledged so long before a join is known to its gateway, whatever was lost on the way.
 const SETTLED: Micros = 1_000_000;
 
 /// Shorter messages are never cut.
@@ -206,6 +207,7 @@ impl Oracle {
             len,
             called_at: now,
             acked: None,
+            acked_at: 0,
             forgotten: false,
         });
     }
@@ -219,7 +221,7 @@ impl Oracle {
         lost.for_each(|message| message.forgotten = true);
     }
 
-    pub fn note_acked(&mut self, ticket: u64, stream: StreamId, offset: u64) -> Result<(), String> {
+    pub fn note_acked(&mut self, now: Micros, ticket: u64, stream: StreamId, offset: u64) -> Result<(), String> {
         let message = (ticket as usize)
             .checked_sub(1)
             .and_then(|at| self.messages.get_mut(at));
@@ -232,13 +234,14 @@ impl Oracle {
         if message.acked.replace((stream, offset)).is_some() {
             return Err(format!("message {} was acknowledged twice", message.number));
         }
+        message.acked_at = now;
         Ok(())
     }
 
     pub fn join(&mut self, client: usize, room: usize, owed_from: Option<Micros>, now: Micros) -> usize {
         let since = owed_from.unwrap_or(now);
         let missed = self.of_room(room).filter(|(_, message)| {
-            message.acked.is_some() && message.called_at > since && message.called_at + SETTLED <= now
+            message.acked.is_some() && message.called_at > since && message.acked_at + SETTLED <= now
         });
         let missed = missed.map(|(at, _)| at).collect();
         self.memberships.push(Membership {

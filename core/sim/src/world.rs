@@ -1072,7 +1072,10 @@ impl World {
                     let stood = self.plan.stands_still(self.process_of(client));
                     self.commands.ended(self.now, client, number, (outcome, page), stood)?;
                 }
-                ClientEvent::Published(done) => self.oracle.note_acked(done.ticket, done.stream, done.offset)?,
+                ClientEvent::Published(done) => {
+                    self.oracle
+                        .note_acked(self.now, done.ticket, done.stream, done.offset)?
+                }
                 ClientEvent::Readable { .. } => readable = true,
                 ClientEvent::Refused {
                     room,

@@ -50,6 +50,35 @@ fn who_comes_back_hears_of_streams_whose_heads_are_still_on_their_way() {
     holds_as(462, Plan::commands, " --commands");
 }
 
+/// What it had of the first owner had ended, and had gone on when it came back.
+#[test]
+fn who_comes_back_to_a_stream_that_goes_on_again_has_recovered_once_it_has_the_rest() {
+    holds_as(921, Plan::moves, " --moves");
+}
+
+#[test]
+fn a_member_takes_what_a_slower_owner_numbered_before_the_first_that_it_had() {
+    holds_as(1034, Plan::moves, " --moves");
+}
+
+/// One owner has the first chunk, another the rest and then all of them.
+#[test]
+fn chunks_that_came_of_no_use_are_taken_when_another_owner_brings_the_whole_message() {
+    holds_as(902, Plan::moves, " --moves");
+}
+
+#[test]
+fn who_came_back_before_a_broker_had_a_link_has_what_that_numbered_meanwhile() {
+    for seed in [1617, 2800, 3359, 3887, 3985] {
+        holds_as(seed, Plan::moves, " --moves");
+    }
+}
+
+#[test]
+fn what_was_acknowledged_just_before_its_owner_died_is_announced_to_who_had_recovered() {
+    holds_as(1110, Plan::holes, " --holes");
+}
+
 #[test]
 fn a_member_that_went_on_takes_what_an_owner_numbered_late() {
     holds_as(717, Plan::commands, " --commands");

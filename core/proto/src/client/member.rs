@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::RangeInclusive;
 
 use crate::asking::{Asking, Pace};
-use crate::chunks::{Assembler, Budget, Outcome, Reason};
+use crate::chunks::{Abandoned, Assembler, Budget, Outcome, Reason};
 use crate::client::seen::Seen;
 use crate::command::CommandId;
 use crate::hash::KeyedState;
@@ -161,8 +161,6 @@ pub struct Member {
     delivered: u64,
     /// Joined with positions, by the program: a message that begins before them is lost, not new.
     resumed: bool,
-    /// It went on from positions: those of the program, or its own after a session was lost.
-    returned: bool,
     pub reading: Reading,
     pub counters: MemberCounters,
     /// The reader was told that there is something to read.
@@ -205,7 +203,6 @@ impl Member {
             inbox_bytes,
             read: positions.clone(),
             resumed: !positions.0.is_empty(),
-            returned: false,
             positions,
             history: 0,
             given: None,
@@ -265,7 +262,6 @@ impl Member {
             return; // a repeated answer
         }
         let resumes = !self.positions.0.is_empty();
-        self.returned |= resumes;
         self.counters.rejoined += u64::from(self.given.is_some());
         self.given.get_or_insert((*history, *whole));
         self.heads = start
@@ -312,7 +308,8 @@ impl Member {
         let unfinished = |(stream, offset): &(StreamId, u64)| self.is_before_head(*stream, *offset);
         let behind = |(stream, head): &(StreamId, u64)| {
             let had = self.positions.of(*stream);
-            had.is_none_or(|had| had.course == Course::GoesOn && had.offset + 1 < *head)
+            // What had ended there may have gone on.
+            had.is_none_or(|had| had.course != Course::Lost && had.offset + 1 < *head)
         };
         let comes = self.handle.is_none() || self.partial.values().flatten().any(unfinished);
         !comes && !self.heads.iter().any(behind)
@@ -520,14 +517,11 @@ impl Member {
         }
         let seen = match self.seen.entry(message.publisher) {
             Entry::Vacant(place) => {
-                place.insert(Seen::new(stream, message.sequence));
+                place.insert(Seen::new(message.sequence));
                 false
             }
             Entry::Occupied(mut seen) => {
-                // Who goes on from positions wants all that comes, in whatever order histories of several owners come.
-                let place = |of: StreamId| self.positions.0.iter().position(|known| known.stream == of);
-                let late = |first| self.returned || place(stream) < place(first);
-                if !seen.get_mut().take(message.sequence, late) {
+                if !seen.get_mut().take(message.sequence) {
                     self.counters.repeats += 1; // numbered again by another owner
                     return;
                 }
@@ -549,8 +543,11 @@ impl Member {
             message.data,
             shared.budget,
         );
-        if abandoned.is_some() {
-            self.abandon(message.publisher);
+        if let Some(abandoned) = abandoned {
+            self.abandon(message.publisher, abandoned);
+        }
+        if matches!(outcome, Outcome::Dropped(_)) {
+            self.forget(message.publisher, message.sequence, 1);
         }
         match outcome {
             Outcome::Complete(data) => {
@@ -579,10 +576,18 @@ impl Member {
         }
     }
 
-    /// The unfinished message of a publisher will never be whole: its chunks are gaps.
-    fn abandon(&mut self, publisher: PublisherId) {
+    /// The unfinished message of a publisher will not be whole by these chunks: they are gaps. Another owner may bring all of them.
+    fn abandon(&mut self, publisher: PublisherId, abandoned: Abandoned) {
+        self.forget(publisher, abandoned.first_seq, abandoned.count);
         if let Some(chunks) = self.partial.remove(&publisher) {
             self.lost_chunks(&chunks);
+        }
+    }
+
+    /// What came of no use may come again.
+    fn forget(&mut self, publisher: PublisherId, first: u64, count: u64) {
+        if let Some(seen) = self.seen.get_mut(&publisher) {
+            (first..first.saturating_add(count)).for_each(|sequence| seen.forget(sequence));
         }
     }
 
@@ -812,8 +817,11 @@ impl Member {
         }
         let mut old = Vec::new();
         self.assembler
-            .expire(shared.now, shared.budget, |publisher, _| old.push(publisher));
-        old.into_iter().for_each(|publisher| self.abandon(publisher));
+            .expire(shared.now, shared.budget, |publisher, abandoned| {
+                old.push((publisher, abandoned))
+            });
+        old.into_iter()
+            .for_each(|(publisher, abandoned)| self.abandon(publisher, abandoned));
     }
 
     /// Gives back what the process shares.

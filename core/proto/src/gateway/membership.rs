@@ -48,7 +48,10 @@ impl Gateway {
         let layer = self.placement.routers();
         if layer != before {
             for at in 0..self.rooms.len() as u32 {
-                let Some(room) = self.rooms[at as usize].as_deref_mut().filter(|room| !room.in_force) else {
+                let Some(room) = self.rooms[at as usize]
+                    .as_deref_mut()
+                    .filter(|room| !room.is_in_force())
+                else {
                     continue;
                 };
                 let owes =
@@ -148,7 +151,7 @@ impl Gateway {
                 continue;
             };
             self.links.record(now, slot, &membership(room, true));
-            if !room.in_force {
+            if !room.is_in_force() {
                 waiting.push((at as u32, room.version));
             }
         }
@@ -199,7 +202,7 @@ impl Gateway {
         if room.owed.iter().flatten().any(|partition| layer.counts(*partition)) {
             return;
         }
-        room.in_force = true;
+        room.note_in_force();
         self.admit_waiting(now, at, false);
         self.schedule_room(now, at);
     }

@@ -633,6 +633,7 @@ impl Gateway {
             self.counters.joins += 1;
             self.sessions.tell(slot, &joined);
             if !waiting.positions.0.is_empty() {
+                room.returned = true;
                 back.push(slot);
             }
         }
@@ -762,7 +763,7 @@ impl Gateway {
             .map(|since| since + LEAVE_HOLD);
         let first = room.waiting.first();
         let head = first
-            .filter(|_| room.in_force && !room.is_ready())
+            .filter(|_| room.is_in_force() && !room.is_ready())
             .map(|waiting| now + (now - waiting.since).clamp(HEAD_FIRST, HEAD_MAX));
         let wait = first.map(|waiting| match waiting.tried {
             Some(since) => since + JOIN_WAIT,
@@ -815,7 +816,7 @@ impl Gateway {
                     let given_up = fetching && !room.fetching();
                     self.admit_waiting(now, at, given_up);
                 } else {
-                    let in_force = room.in_force;
+                    let in_force = room.is_in_force();
                     self.refuse_overdue(now, at);
                     if in_force {
                         self.ask_head(now, at);

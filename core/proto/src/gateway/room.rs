@@ -45,6 +45,8 @@ pub const BACKFILL_WAIT: Micros = 1_000_000;
 /// held until they are whole.
 pub const BACKFILL_MAX: u64 = 65_536;
 const BACKFILL_STEP: u64 = 1_024;
+/// So much of a stream that was heard of late is asked for, of what was before; the rest is told to be lost.
+const LATE_MAX: u64 = 256;
 
 struct Held {
     publisher: PublisherId,
@@ -125,7 +127,7 @@ pub struct Source {
     next: u64,
     low: u64,
     known: u64,
-    /// The first offset that its owner began with here: who numbered anything since knew of this gateway.
+    /// The first offset that its owner numbered when every broker knew of this gateway, as far as is known.
     base: u64,
     /// The owner said that nothing follows from this offset on.
     ends_at: Option<u64>,
@@ -290,9 +292,11 @@ pub struct Room {
     /// Router partitions that have not said yet that every broker that asks them knows of this room.
     pub owed: [Option<u16>; 2],
     /// Every running broker of the room knows that this gateway wants it.
-    pub in_force: bool,
+    in_force: bool,
     /// Brokers, each with its epoch, that have said what they have of this room since it is known here.
     heard: Vec<(u32, u32)>,
+    /// Somebody came back here, and may have missed what streams have that were not heard of yet.
+    pub returned: bool,
     /// When others are asked for that again, while somebody waits for it.
     pub ask_around_at: Option<Micros>,
     /// Why the router or the owner will have nothing of it.
@@ -326,6 +330,7 @@ impl Room {
             owed: [None; 2],
             in_force: false,
             heard: Vec::new(),
+            returned: false,
             ask_around_at: None,
             refused: None,
             empty_since: None,
@@ -472,7 +477,7 @@ impl Room {
         let went_on = |source: &Source| source.ends_at.is_none_or(|end| source.base < end);
         self.sources
             .iter()
-            .any(|source| went_on(source) && had(source).is_some_and(|had| had + 1 >= source.base))
+            .any(|source| went_on(source) && had(source).is_some_and(|had| had >= source.base))
     }
 
     /// The place from which on the ring has the last `count` whole messages, how many they are, and whether the ring has lost
@@ -642,18 +647,24 @@ impl Room {
                 return None;
             }
         }
-        let mut first = base.max(1);
         for at in 0..self.sources.len() {
             let known = self.sources[at].stream;
             if known.node == stream.node {
                 self.end(pen, at, why_over(known, Some(stream)));
-                // Who was a member all along wants the new stream from its beginning.
-                first = 1;
             }
         }
+        // Who was a member all along wants the new stream from its beginning, and so does who came back before it was heard of.
+        let first = match youngest {
+            None if !self.returned => base.max(1),
+            _ => 1,
+        };
         if self.sources.len() < STREAMS_MAX {
             self.sources.push(Source::new(stream, first, self.ring.next()));
-            return Some(self.sources.len() - 1);
+            let at = self.sources.len() - 1;
+            if youngest.is_none() {
+                self.start_late(pen, at, base);
+            }
+            return Some(at);
         }
         let quietest = |over: bool| {
             let sources = self
@@ -668,6 +679,9 @@ impl Room {
                 // Places whose stream nobody can name any more can't be sent.
                 self.ring.drop_below(pen.arena, self.sources[at].end_place);
                 self.sources[at] = Source::new(stream, first, self.ring.next());
+                if youngest.is_none() {
+                    self.start_late(pen, at, base);
+                }
                 Some(at)
             }
             // It makes way once its end is told; the new one speaks again.
@@ -676,6 +690,34 @@ impl Room {
                 None
             }
             (None, None) => None,
+        }
+    }
+
+    /// A stream that begins with what was before this gateway wanted the room: of that only the newest is asked for.
+    fn start_late(&mut self, pen: &mut Pen<'_>, at: usize, base: u64) {
+        let from = base.saturating_sub(LATE_MAX);
+        if self.sources[at].next < from {
+            self.append_gap(pen, at, from - 1, GapReason::Expired);
+            self.sources[at].next = from;
+            self.sources[at].asking.restart(from);
+        }
+        let source = &mut self.sources[at];
+        source.base = base.max(1);
+        source.known = source.known.max(source.next).max(base);
+    }
+
+    pub fn is_in_force(&self) -> bool {
+        self.in_force
+    }
+
+    /// Every running broker knows by now that this gateway wants the room. One that has known for longer, since it did not hear
+    /// that the gateway had left meanwhile, says nothing of what the others numbered in that time.
+    pub fn note_in_force(&mut self) {
+        if !self.in_force {
+            self.in_force = true;
+            self.sources
+                .iter_mut()
+                .for_each(|source| source.base = source.base.max(source.known));
         }
     }
 
@@ -1313,9 +1355,42 @@ mod tests {
         let mut arena = Arena::new(1 << 20);
         let room = filled(&mut arena, 101, &[(7, FIRST | LAST); 3]);
         let heard = |offset| room.heard_since(&Positions::at([(STREAM, offset)]));
-        assert_eq!([99, 100, 103].map(heard), [false, true, true]);
+        assert_eq!([100, 101, 103].map(heard), [false, true, true]);
         let other = StreamId { node: 6, ..STREAM };
         assert!(!room.heard_since(&Positions::at([(other, 200)])));
+    }
+
+    #[test]
+    fn a_gateway_vouches_for_nothing_that_was_numbered_before_every_broker_knew_of_it() {
+        let mut arena = Arena::new(1 << 20);
+        let mut room = filled(&mut arena, 101, &[(7, FIRST | LAST); 3]);
+        room.note_in_force();
+        let mut heard = |offset| room.heard_since(&Positions::at([(STREAM, offset)]));
+        assert_eq!([103, 104].map(&mut heard), [false, true]);
+    }
+
+    #[test]
+    fn a_stream_that_is_heard_of_after_somebody_came_back_begins_earlier() {
+        let (mut arena, mut counters) = (Arena::new(1 << 20), GatewayCounters::default());
+        let mut pen = Pen {
+            arena: &mut arena,
+            counters: &mut counters,
+            now: 0,
+        };
+        let mut began = |returned, base| {
+            let mut room = Room::new(1, 2, "sports:final", false, 0);
+            room.returned = returned;
+            assert!(room.head(&mut pen, STREAM, base, base + 4));
+            let source = &room.sources[0];
+            (source.next, source.known, source.base, room.ring.next() - FIRST_PLACE)
+        };
+        assert_eq!(began(false, 1_001), (1_001, 1_005, 1_001, 0));
+        assert_eq!(began(true, 101), (1, 105, 101, 0));
+        assert_eq!(
+            began(true, 1_001),
+            (1_001 - LATE_MAX, 1_005, 1_001, 1),
+            "and a gap before it"
+        );
     }
 
     #[test]

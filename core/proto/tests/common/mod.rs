@@ -965,7 +965,7 @@ impl Subject for Gateway {
                     room.ring.next(),
                     room.members.len(),
                     room.waiting.len(),
-                    room.in_force,
+                    room.is_in_force(),
                     room.sources()
                         .iter()
                         .map(|source| (source.stream, source.next_offset()))
