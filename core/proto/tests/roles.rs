@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use muster_proto::broker::{Broker, USER_PUBLICATIONS_MAX};
+use muster_proto::broker::{Broker, DETOUR_IDLE, USER_PUBLICATIONS_MAX};
 use muster_proto::client::member::{Item, Policy};
 use muster_proto::client::publication::PublishError;
 use muster_proto::client::{Client, ClientEvent, Endpoint, Side, SILENCE_MAX};
@@ -12,7 +12,7 @@ use muster_proto::gateway::room::{BACKFILL_WAIT, FIRST_PLACE, HOLE_WAIT};
 use muster_proto::gateway::{Gateway, ANSWER_WAIT, SESSION_ROOMS};
 use muster_proto::limits::{GATEWAY_LEASE, MESSAGE_AGE_MAX, PUBLISH_ACK_DELAY_MAX, PUBLISH_ACK_MESSAGES};
 use muster_proto::machine::{Addr, Machine, Outbox, SLICE_DATAGRAMS};
-use muster_proto::placement::Placement;
+use muster_proto::placement::{weight, Node, Placement};
 use muster_proto::proxy::Proxy;
 use muster_proto::router::Router;
 use muster_proto::scope::Scope;
@@ -1903,6 +1903,48 @@ fn who_asks_for_another_stream_is_told_where_the_room_stands() {
     rig.say(1, &ask(1));
     pass(&mut rig, 10_000);
     assert_eq!(got(&rig), [rooms + 1, heads + 1]);
+}
+
+/// A room that nobody publishes to ends soon at who stands in for its owner: a member that comes then would wait for the owner.
+#[test]
+fn who_asks_where_a_room_stands_whose_owner_is_gone_is_told_also_where_it_had_ended() {
+    let mut rig = broker();
+    let room = room_id(ROOM);
+    let owner = (10..).find(|node| weight(room, *node) > weight(room, BROKER)).unwrap();
+    let nodes = [
+        (GATEWAY, Role::Gateway),
+        (BROKER, Role::Broker),
+        (owner, Role::Broker),
+        (ROUTER, Role::Router),
+    ];
+    let nodes = nodes.map(|(node, role)| Node::new(node, role, addr(9000 + node as u16)));
+    rig.machine
+        .set_placement(rig.now, Placement::new(2, nodes.to_vec(), 1, 1));
+    let ask = body(|writer| write_link_repair(writer, room, 0, false, &[]));
+    let heads = |rig: &Rig<Broker>| rig.peers[0].frames(FrameKind::LinkHeads);
+    let ended = |rig: &Rig<Broker>| rig.peers[0].flagged;
+    let before = ended(&rig);
+    rig.say(0, &ask);
+    pass(&mut rig, 10_000);
+    assert_eq!((heads(&rig), ended(&rig)), (1, before), "it begins a stream or goes on");
+    pass(&mut rig, 2 * DETOUR_IDLE);
+    assert_eq!(ended(&rig), before + 1, "which ends, for nobody publishes");
+    let told = heads(&rig);
+    rig.say(0, &ask);
+    pass(&mut rig, 10_000);
+    assert_eq!(
+        (heads(&rig), ended(&rig)),
+        (told + 1, before + 1),
+        "and goes on, for somebody waits"
+    );
+
+    pass(&mut rig, 2 * DETOUR_IDLE);
+    let over = ended(&rig);
+    let nodes = nodes.into_iter().filter(|node| node.node != BROKER).collect();
+    rig.machine.set_placement(rig.now, Placement::new(3, nodes, 1, 1));
+    rig.say(0, &ask);
+    pass(&mut rig, 10_000);
+    assert_eq!(ended(&rig), over + 1, "who is no owner to be begins nothing again");
 }
 
 #[test]

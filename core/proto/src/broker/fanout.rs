@@ -102,9 +102,15 @@ impl Broker {
             self.was_asked(now, slot, node, id, known);
             return true;
         }
+        // Nor can who asks where one stands that ended here: nobody published to it meanwhile. Who drains begins nothing again.
+        let me = self.node.me.node;
+        let rests = |at: &u32| {
+            let room = self.rooms[*at as usize].as_deref();
+            generation == 0 && room.is_some_and(|room| room.ended) && self.placement.replicas(id).contains(&me)
+        };
         let at = match known {
-            Some(at) => Some(at),
-            None => wants().and_then(|check| self.open_room(now, id, check).ok()),
+            Some(at) if !rests(&at) => Some(at),
+            known => wants().and_then(|check| self.open_room(now, id, check).ok()).or(known),
         };
         let Some(at) = at else { return true };
         let Some(room) = self.rooms[at as usize].as_deref_mut() else {

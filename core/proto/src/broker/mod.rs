@@ -415,6 +415,7 @@ impl Broker {
                 return Err(Code::NameCollision);
             }
             if std::mem::take(&mut room.ended) {
+                room.used_at = now;
                 self.tell_heads(at);
             }
             return Ok(at);
