@@ -320,6 +320,10 @@ pub struct Position {
     pub course: Course,
 }
 
+/// A member remembers so many streams of a room, those that go on for longest. It names four; what a gateway says of the others
+/// is no news to it.
+const REMEMBERED_MAX: usize = 4 * STREAMS_MAX;
+
 /// Where a member is in a room: the streams that it knows, the newest last. Opaque to users.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Positions(pub Vec<Position>);
@@ -359,8 +363,20 @@ impl Positions {
     }
 
     pub fn write(&self, writer: &mut Writer<'_>) {
-        let kept = &self.0[self.0.len().saturating_sub(STREAMS_MAX)..];
-        writer.u8(kept.len() as u8);
+        // Of more than four those that go on, then the newest.
+        let mut over = self.0.len().saturating_sub(STREAMS_MAX);
+        let ended = self.0.iter().filter(|known| known.course != Course::GoesOn).count();
+        let mut live = over.saturating_sub(ended);
+        let kept = self.0.iter().filter(|known| {
+            let left = match known.course {
+                Course::GoesOn => &mut live,
+                _ => &mut over,
+            };
+            let drops = *left > 0;
+            *left -= usize::from(drops);
+            !drops
+        });
+        writer.u8(self.0.len().min(STREAMS_MAX) as u8);
         for position in kept {
             position.stream.write(writer);
             let course = match position.course {
@@ -400,13 +416,13 @@ impl Positions {
         position.course = course;
     }
 
-    /// The position in `stream`. A new one makes the oldest beyond four forgotten, one that does not go on before others.
+    /// The position in `stream`. A new one makes the oldest of too many forgotten, one that does not go on before others.
     fn entry(&mut self, stream: StreamId, offset: u64) -> &mut Position {
         // Nearly always the last one.
         let at = match self.0.iter().rposition(|known| known.stream == stream) {
             Some(at) => at,
             None => {
-                if self.0.len() == STREAMS_MAX {
+                if self.0.len() == REMEMBERED_MAX {
                     let over = self.0.iter().position(|known| known.course != Course::GoesOn);
                     self.0.remove(over.unwrap_or(0));
                 }
@@ -427,6 +443,38 @@ mod tests {
     use super::*;
     use crate::wire::Frames;
     use proptest::prelude::*;
+
+    #[test]
+    fn more_streams_are_remembered_than_named_and_those_that_go_on_for_longest() {
+        let stream = |node| StreamId {
+            node,
+            epoch: 1,
+            generation: 1,
+        };
+        let named = |positions: &Positions| {
+            let mut bytes = [0; 256];
+            let mut writer = Writer::new(&mut bytes);
+            positions.write(&mut writer);
+            let len = writer.len();
+            let back = Positions::read(&mut Reader::new(&bytes[..len])).unwrap();
+            back.0.iter().map(|known| known.stream.node).collect::<Vec<_>>()
+        };
+        let mut positions = Positions::at((1..=6).map(|node| (stream(node), 10)));
+        assert_eq!(named(&positions), [3, 4, 5, 6], "the newest");
+        positions.end(stream(5), 11, Course::Ended);
+        assert_eq!(named(&positions), [2, 3, 4, 6]);
+        for node in [1, 2, 3] {
+            positions.end(stream(node), 11, Course::Lost);
+        }
+        assert_eq!(named(&positions), [3, 4, 5, 6]);
+        (7..=20).for_each(|node| assert!(positions.advance(stream(node), 5)));
+        let known: Vec<_> = positions.0.iter().map(|known| known.stream.node).collect();
+        assert_eq!(
+            known,
+            [vec![4], (6..=20).collect()].concat(),
+            "what was over went first"
+        );
+    }
 
     proptest! {
         #[test]
