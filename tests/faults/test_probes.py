@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 PATIENT_S = 60.0
 LOSES = ("proxy-1", "broker")
 """The one link, in this direction."""
-LOSS = 0.6
+LOSS = 0.3
 SETTINGS = {
     "up.gateways": 2,
     "up.brokers": "2x2",
@@ -100,7 +100,9 @@ def ways(paths: list[dict[str, Any]]) -> set[tuple[str, str, str]]:
 async def test_every_path_is_seen_what_loses_or_stands_still_is_found_and_the_prober_comes_back(
     supervisor: Lossy,
 ) -> None:
-    assert len(ways(await links(supervisor, "--probe", "3"))) == 2 * 4 * 2
+    async with asyncio.timeout(PATIENT_S):
+        while len(ways(await links(supervisor, "--probe", "3"))) < 2 * 4 * 2:
+            pass  # what loses may have lost all
     names = {process.node: process.name for process in supervisor.record().processes}
     stopped = next(process for process in supervisor.record().processes if process.name == "broker-3")
 
