@@ -658,13 +658,22 @@ impl Room {
             None if !self.returned => base.max(1),
             _ => 1,
         };
+        let at = self.number_for_one_more(pen)?;
+        let source = Source::new(stream, first, self.ring.next());
+        match self.sources.get_mut(at) {
+            Some(before) => *before = source,
+            None => self.sources.push(source),
+        }
+        if youngest.is_none() {
+            self.start_late(pen, at, base);
+        }
+        Some(at)
+    }
+
+    /// A free number, or else that of the quietest stream that is over. `None`: all go on, and the quietest was ended.
+    fn number_for_one_more(&mut self, pen: &mut Pen<'_>) -> Option<usize> {
         if self.sources.len() < STREAMS_MAX {
-            self.sources.push(Source::new(stream, first, self.ring.next()));
-            let at = self.sources.len() - 1;
-            if youngest.is_none() {
-                self.start_late(pen, at, base);
-            }
-            return Some(at);
+            return Some(self.sources.len());
         }
         let quietest = |over: bool| {
             let sources = self
@@ -678,10 +687,6 @@ impl Room {
             (Some(at), _) => {
                 // Places whose stream nobody can name any more can't be sent.
                 self.ring.drop_below(pen.arena, self.sources[at].end_place);
-                self.sources[at] = Source::new(stream, first, self.ring.next());
-                if youngest.is_none() {
-                    self.start_late(pen, at, base);
-                }
                 Some(at)
             }
             // It makes way once its end is told; the new one speaks again.
