@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from bench import commands as commands_bench
+from bench import failover as failover_bench
 from bench import fanout as fanout_bench
 from bench import hops as hops_bench
 from bench import isolation as isolation_bench
@@ -337,6 +338,29 @@ def isolation(
 
 def _isolation(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     return isolation_bench.run(
+        rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
+    )
+
+
+@app.command(epilog="Example: muster bench failover --quick")
+def failover(
+    json: Json = False,
+    check: Check = False,
+    quick: Quick = False,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", min=1, max=101, help="Faults of each kind [10; 3 if quick].")
+    ] = None,
+    size: Size = 200,
+    loopback: Lo = Loopback.plain,
+    no_progress: NoProgress = False,
+) -> None:
+    """One of two of each role is killed or stands still under a steady load: how soon all are served again."""
+    rounds = rounds or (failover_bench.ROUNDS_QUICK if quick else failover_bench.ROUNDS)
+    _run("failover", _failover, Options(json, check, quick, rounds, size, loopback, not no_progress))
+
+
+def _failover(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
+    return failover_bench.run(
         rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
     )
 

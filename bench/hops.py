@@ -6,13 +6,12 @@ is counted in a run before the rounds. They know no room, seal nothing and repai
 either. Beside them: the same with no answer at all. Below: what waiting for acknowledgements costs.
 """
 
-import re
-import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from bench import cpu, pin, publishing
+from bench.asked import metrics
 from bench.muster import Instance, Muster, drive
 from bench.null import _null
 from bench.null.relays import chain
@@ -132,7 +131,8 @@ def _acknowledged(instance: Instance, load: Load) -> Acknowledged:
     """From the counters of proxy and gateway, over a short run."""
 
     def counted() -> dict[str, float]:
-        return {f"{role} {name}": value for role in ("proxy", "gateway") for name, value in _counters(instance, role)}
+        nodes = [process for process in instance.record.processes if process.role in ("proxy", "gateway")]
+        return {f"{node.role} {name}": value for node in nodes for name, value in metrics(node).items()}
 
     with instance.clients(load.fanout, rooms=[instance.room("paced")]) as engine:
         drive(instance, engine, replace(load, warm_up_seconds=0.0, seconds=0.3))  # joins have their own answers
@@ -151,12 +151,3 @@ def _acknowledged(instance: Instance, load: Load) -> Acknowledged:
         per_answer("gateway muster_messages_sent", "gateway muster_datagrams_received"),
         load.payload_bytes + SIZE_BY_HAND,
     )
-
-
-def _counters(instance: Instance, role: str) -> Iterator[tuple[str, float]]:
-    (host, port) = next(process.admin for process in instance.record.processes if process.role == role)
-    with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=5) as answer:
-        text = answer.read().decode()
-    for line in text.splitlines():
-        if found := re.fullmatch(r"([a-z_]+(?:\{[^}]*\})?) ([0-9.e+]+)", line):
-            yield found[1], float(found[2])

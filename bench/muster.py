@@ -84,7 +84,7 @@ class Instance:
 
     def _ready(self) -> bool:
         try:
-            record = folders.find(folders.Folder(self.folder))
+            record = self.look()
         except UserError:
             return False
         all_there = {process.role for process in record.processes} == set(ROLES)
@@ -101,6 +101,10 @@ class Instance:
         if self._record is None:
             raise RuntimeError("the instance is not started")
         return self._record
+
+    def look(self) -> folders.Record:
+        """The record as it is now: who died has another process. Raises `UserError`."""
+        return folders.find(folders.Folder(self.folder))
 
     @property
     def pids(self) -> dict[str, int]:

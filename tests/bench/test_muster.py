@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from bench import cli, commands, fanout, hops, isolation, listeners, memory, overload, receive, scale, storm
+from bench import cli, commands, failover, fanout, hops, isolation, listeners, memory, overload, receive, scale, storm
 from bench.child import python_environment
 from bench.muster import LIVE, PACED, Instance, Muster, late_percentile_us
 from bench.null import _null
@@ -105,6 +106,30 @@ def test_a_late_generator_voids_a_run_of_commands_unless_something_was_wrong(sil
     assert sample.figures == figures
 
 
+def test_places_say_how_long_nothing_came_since_a_moment(instance: Instance) -> None:
+    with instance.clients(4, rooms=[instance.room(LIVE), instance.room(LIVE)]) as engine:
+        engine.watch(time.monotonic() + 3_600)
+        engine.pace(100, 100.0, 0.1)
+        nothing, _ = (np.frombuffer(times, dtype="<u4") for times in engine.heard())
+        engine.watch(time.monotonic() - 1)
+        engine.pace(100, 100.0, 0.1)
+        first, silence = (np.frombuffer(times, dtype="<u4") for times in engine.heard())
+    assert set(nothing) == {np.iinfo(np.uint32).max}
+    assert len(first) == 4
+    assert min(first) >= 1_000_000  # the watch began before
+    assert list(silence) == list(first)
+
+
+def test_members_stay_where_they_are_when_another_gateway_is_named(instance: Instance) -> None:
+    (gateway,) = instance.record.gateways
+    here = (gateway.host, gateway.port, bytes.fromhex(gateway.public_key))
+    nowhere = (gateway.host, 1, bytes.fromhex(gateway.public_key))
+    with instance.clients(5, rooms=[instance.room(LIVE)]) as engine:
+        engine.redirect([nowhere, here])
+        assert engine.pace(100, 50.0, 0.2)["complete"]
+        assert (engine.joined(), engine.sessions_lost()) == (5, 0)
+
+
 def test_the_roles_loops_are_watched(instance: Instance) -> None:
     for role in ("proxy", "broker", "router", "gateway"):
         assert instance.late_ticks(role).sum() > 0
@@ -164,6 +189,9 @@ def test_memberships_held_are_counted_over_all_gateways() -> None:
     assert len(KnownRooms(gateways=3, each=50, seed=1)) == 150
     assert scale.held_bytes_of_a_child(2, 20_000) > 8  # a room's number alone is as long
 
+
+COUNTING = (commands, failover, isolation, overload)
+"""Benches with goals that are no measure of time, and hold however busy the machine is."""
 
 Shrink = Callable[[pytest.MonkeyPatch], None]
 
@@ -226,6 +254,18 @@ def _small_commands(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(commands, name, value)
 
 
+def _small_failover(patch: pytest.MonkeyPatch) -> None:
+    for name, value in (
+        ("ROLES", ("gateway", "router")),
+        ("ROOMS", 4),
+        ("RATE", 100.0),
+        ("NEW_ROOMS", 2),
+        ("NEW_MEMBERS", 4),
+        ("AFTER_SECONDS_QUICK", 0.5),  # a run waits until all are served
+    ):
+        patch.setattr(failover, name, value)
+
+
 def _small_scale(patch: pytest.MonkeyPatch) -> None:
     for name, value in (
         ("PARTITIONS_QUICK", (1, 2)),
@@ -250,6 +290,7 @@ def _small_scale(patch: pytest.MonkeyPatch) -> None:
         (isolation, _small_isolation, {"isolation"}),
         (hops, _small_hops, {"PF-11"}),
         (commands, _small_commands, {"commands"}),
+        (failover, _small_failover, {"failover"}),
         (scale, _small_scale, {"PF-13", "linear", "scale"}),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -268,15 +309,16 @@ def test_a_small_run_gives_a_document_with_its_goals(
     assert list(document) == ["bench", "machine", "cases"]
     assert all(list(case) == FIELDS for case in document["cases"])
     assert {case["goal"].split()[0] for case in document["cases"] if case["goal"]} == goals
-    # What is no measure of time holds however busy the machine is.
     counted = [case for case in document["cases"] if (case["goal"] or "").endswith("<= 0")]
-    assert all(case["holds"] for case in counted if module in (commands, isolation, overload)), counted
+    assert all(case["holds"] for case in counted if module in COUNTING), counted
 
 
-@pytest.mark.parametrize("name", ["fanout", "receive", "overload", "memory", "hops", "commands", "isolation", "scale"])
-def test_check_and_void_runs_decide_the_exit_code(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    modules: tuple[Any, ...] = (fanout, receive, overload, memory, hops, commands, isolation, scale)
-    module = next(module for module in modules if module.__name__ == f"bench.{name}")
+MODULES = (fanout, receive, overload, memory, hops, commands, failover, isolation, scale)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_check_and_void_runs_decide_the_exit_code(monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
+    name = module.__name__.rpartition(".")[2]
     loopback = [] if module is scale else ["--loopback", "host"]
 
     def run(answer: Case | Exception) -> int:
@@ -313,6 +355,7 @@ def test_the_command_lists_every_bench() -> None:
         "memory",
         "hops",
         "commands",
+        "failover",
         "isolation",
         "scale",
     ):

@@ -85,6 +85,7 @@ pub struct Load {
     /// A room that nobody joins.
     vacant: String,
     rooms_each: usize,
+    credential: Vec<u8>,
     /// Clients that have begun to connect.
     begun: usize,
     counted: Counters,
@@ -137,6 +138,7 @@ impl Load {
             vacant: format!("{}-nobody", config.rooms[0]),
             rooms: config.rooms,
             rooms_each: config.rooms_each,
+            credential: config.credential,
             begun: 0,
             counted: Counters::default(),
         })
@@ -377,6 +379,33 @@ impl Load {
         while !self.driver.machine().is_closed() && monotonic_now() < until {
             self.turn(1_000);
         }
+    }
+
+    /// Where members may be from now on. A session that is good stays where it is.
+    pub fn redirect(&mut self, gateways: &[Endpoint], proxies: &[Endpoint]) {
+        let now = monotonic_now();
+        let swarm = self.driver.machine_mut();
+        for index in 0..swarm.members() {
+            let client = swarm.client(index);
+            client.redirect(now, gateways.to_vec(), proxies.to_vec(), self.credential.clone());
+            swarm.touch(index);
+        }
+        self.driver.kick();
+    }
+
+    /// From `at` on, a time of the monotonic clock, it is noted of every place how long nothing comes that was published later.
+    pub fn watch(&mut self, at: Micros) {
+        self.driver.machine_mut().watch(at);
+    }
+
+    /// Of every place: how long after that time the first such message came, and the longest that none did.
+    pub fn heard(&self) -> impl Iterator<Item = (Option<Micros>, Micros)> + '_ {
+        self.driver.machine().heard()
+    }
+
+    /// Members that are in all their rooms now.
+    pub fn joined(&self) -> usize {
+        self.driver.machine().joined()
     }
 
     /// Sessions that were lost since the start.

@@ -90,6 +90,10 @@ struct Place {
     number: u32,
     joined: bool,
     next: u64,
+    /// Since the watch began: how long until the first message of that time came, how long nothing did, and when one last did.
+    first: Option<Micros>,
+    silence: Micros,
+    heard: Micros,
 }
 
 struct Seat {
@@ -120,6 +124,8 @@ pub struct Swarm {
     tally: Tally,
     latencies: Option<Latencies>,
     last_at: Micros,
+    /// Messages of this time and later end the silence of a place.
+    watched: Micros,
     events: Vec<ClientEvent>,
     lost: u64,
     pub commands: Ledger,
@@ -150,6 +156,7 @@ impl Swarm {
             tally: Tally::default(),
             latencies: None,
             last_at: 0,
+            watched: Micros::MAX,
             events: Vec::new(),
             lost: 0,
             commands: Ledger::default(),
@@ -195,6 +202,9 @@ impl Swarm {
             number,
             joined: false,
             next: 0,
+            first: None,
+            silence: 0,
+            heard: 0,
         });
         self.touch(index);
     }
@@ -237,6 +247,20 @@ impl Swarm {
             .saturating_sub(self.tally.delivered.saturating_add(self.tally.lost))
     }
 
+    /// From `at` on it is noted of every place how long nothing comes that was published later.
+    pub fn watch(&mut self, at: Micros) {
+        self.watched = at;
+        for place in self.seats.iter_mut().flat_map(|seat| &mut seat.places) {
+            (place.first, place.silence, place.heard) = (None, 0, at);
+        }
+    }
+
+    /// Of every place: how long after the watch began the first such message came, and the longest that none did.
+    pub fn heard(&self) -> impl Iterator<Item = (Option<Micros>, Micros)> + '_ {
+        let places = self.seats.iter().flat_map(|seat| &seat.places);
+        places.map(|place| (place.first, place.silence))
+    }
+
     pub fn has_all(&self, target: &[u64]) -> bool {
         let mut places = self.seats.iter().flat_map(|seat| &seat.places);
         places.all(|place| place.next >= target[place.room])
@@ -274,6 +298,7 @@ impl Swarm {
             tally,
             latencies,
             last_at,
+            watched,
             commands,
             ..
         } = self;
@@ -304,6 +329,12 @@ impl Swarm {
                         if let Some(latencies) = latencies {
                             let latency = u32::try_from(arrived.saturating_sub(intended)).unwrap_or(u32::MAX);
                             latencies.note(place.room, sequence, latency);
+                        }
+                        if intended >= *watched {
+                            let since = arrived.saturating_sub(place.heard);
+                            place.first.get_or_insert(since);
+                            place.silence = place.silence.max(since);
+                            place.heard = arrived;
                         }
                         *last_at = arrived;
                     }

@@ -132,8 +132,8 @@ impl LoadEngine {
     }
 
     /// Waits until all have joined; gives how many have.
-    fn connect(&mut self, timeout: f64) -> usize {
-        self.load.connect(micros(timeout))
+    fn connect(&mut self, py: Python<'_>, timeout: f64) -> usize {
+        py.detach(|| self.load.connect(micros(timeout)))
     }
 
     /// Publishes as fast as credit allows, at most `window` messages a member ahead of what was delivered.
@@ -146,7 +146,7 @@ impl LoadEngine {
         patience: f64,
         window: Option<u64>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let done = self.load.saturate(size, window, micros(seconds), micros(patience));
+        let done = py.detach(|| self.load.saturate(size, window, micros(seconds), micros(patience)));
         outcome(py, &done)
     }
 
@@ -161,7 +161,7 @@ impl LoadEngine {
         patience: f64,
         shed: bool,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let done = self.load.pace(size, rate, micros(seconds), micros(patience), shed);
+        let done = py.detach(|| self.load.pace(size, rate, micros(seconds), micros(patience), shed));
         outcome(py, &done)
     }
 
@@ -183,19 +183,54 @@ impl LoadEngine {
             bytes: size,
             vacant,
         };
-        commanded(py, &self.load.command(&how))
+        commanded(py, &py.detach(|| self.load.command(&how)))
     }
 
     /// Takes for so long what others publish; gives what came in that time.
     fn listen<'py>(&mut self, py: Python<'py>, size: usize, seconds: f64) -> PyResult<Bound<'py, PyDict>> {
         let result = PyDict::new(py);
-        tally(&result, &self.load.listen(size, micros(seconds)))?;
+        tally(&result, &py.detach(|| self.load.listen(size, micros(seconds))))?;
         Ok(result)
     }
 
     /// Lets time pass.
-    fn idle(&mut self, seconds: f64) {
-        self.load.idle(micros(seconds));
+    fn idle(&mut self, py: Python<'_>, seconds: f64) {
+        py.detach(|| self.load.idle(micros(seconds)));
+    }
+
+    /// Where members may be from now on; a session that is good stays where it is. Without proxies unless they command.
+    #[pyo3(signature = (gateways, proxies = None))]
+    fn redirect(
+        &mut self,
+        gateways: Vec<(String, u16, Vec<u8>)>,
+        proxies: Option<Vec<(String, u16, Vec<u8>)>>,
+    ) -> PyResult<()> {
+        self.load
+            .redirect(&endpoints(gateways)?, &endpoints(proxies.unwrap_or_default())?);
+        Ok(())
+    }
+
+    /// From `at` on, seconds of the monotonic clock, it is noted of every place how long nothing comes that was published
+    /// later.
+    fn watch(&mut self, at: f64) {
+        self.load.watch(micros(at));
+    }
+
+    /// Of every place, as two lists of `u32`: microseconds from that time to the first such message, the highest number
+    /// where none came; and the longest that none came.
+    fn heard<'py>(&self, py: Python<'py>) -> (Bound<'py, PyBytes>, Bound<'py, PyBytes>) {
+        let short = |time: u64| u32::try_from(time).unwrap_or(u32::MAX);
+        let (first, silence): (Vec<u32>, Vec<u32>) = self
+            .load
+            .heard()
+            .map(|(first, silence)| (first.map_or(u32::MAX, short), short(silence)))
+            .unzip();
+        (words(py, &first), words(py, &silence))
+    }
+
+    /// Members that are in all their rooms now.
+    fn joined(&self) -> usize {
+        self.load.joined()
     }
 
     /// Ends all sessions; nothing may be run after.

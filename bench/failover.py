@@ -1,0 +1,185 @@
+"""How soon messages flow again when a node dies or stands still: one of two of each role, under a steady load.
+
+Real processes of `muster up`: two gateways, two brokers and two routers of one partition, two proxies. Rooms of a few
+members each have a message every 40 ms on a fixed schedule; the node is killed (kill -9, and started again by `muster up`)
+or stopped (SIGSTOP, until the end of the run) while they flow. *Served again* is when the last of all places, one for each
+member of each room, has had a message that was published after the fault, in time since the fault; *longest silence* is the
+longest that any place had none from then to the end of the run, so the node's return is in it. Through a router no message
+goes: what it serves are joins, so of it rooms are judged that nobody was in, from the fault to the first message at each of
+their members, who connect meanwhile.
+
+A publisher is at one proxy, so of the proxies it is that one; of the other roles each of the two has its turn. All servers
+share one core, and a process that starts again takes its part of it.
+"""
+
+import itertools
+import os
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from bench import asked
+from bench.child import ChildFailedError
+from bench.muster import LIVE, PATIENCE_SECONDS, Instance
+from bench.progress import Progress, silent
+from bench.report import Case, Goal
+from bench.rounds import Entry, Results, Sample, Series, interleave
+from control.errors import UserError
+from control.instance import Process
+
+ROUNDS, ROUNDS_QUICK = 10, 3
+NODES: Final[dict[str, object]] = {"up.gateways": 2, "up.brokers": "1x2", "up.routers": "1x2", "up.proxies": 2}
+ROLES = ("gateway", "broker", "router", "proxy")
+FAULTS: Final = {"kill -9": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP}
+ROOMS, ROOM_MEMBERS, RATE = 40, 5, 1_000.0
+NEW_ROOMS, NEW_MEMBERS, NEW_RATE = 10, 20, 100.0
+WARM_UP_SECONDS, BEFORE_SECONDS = 0.5, 0.5
+AFTER_SECONDS, AFTER_SECONDS_QUICK = 6.0, 4.0
+WATCH_AFTER_SECONDS = 0.02  # what is published so long after the fault was surely published after it
+WHOLE_SECONDS = 60.0
+AWAY_MS = 250.0
+BACK_MS_MAX = 1_500.0
+LATE_MS_MAX = 50.0  # a generator that is later than this starves, and the servers' times are not theirs
+
+BACK, SILENCE, AWAY, AWAY_P50 = "served again, ms", "longest silence, ms", "places that waited", "of these p50, ms"
+NEW_ROOM, UNSERVED, CORRUPTED = "new rooms served, ms", "places never served again", "corrupted"
+MISSED, LATE = "deliveries missed", "driver late p99 ms"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """When the fault was, and until when new rooms were served."""
+
+    at: float
+    new_rooms_ms: float
+
+
+def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progress = silent) -> tuple[Case, ...]:
+    """One instance, whole again before each fault."""
+    seconds = AFTER_SECONDS_QUICK if quick else AFTER_SECONDS
+    instance = Instance(settings=NODES)
+    try:
+        instance.start()
+        turns = itertools.count()
+
+        def entry(role: str, fault: str) -> Entry:
+            def once() -> Sample:
+                sample = _once(instance, role, fault, next(turns), seconds, payload_bytes)
+                return sample if quick else _on_time(sample)
+
+            return Entry(_name(role, fault), once)
+
+        kinds = [(role, fault) for role in ROLES for fault in FAULTS]
+        results = interleave([entry(role, fault) for role, fault in kinds], rounds, progress)
+    finally:
+        instance.stop()
+    return tuple(case for role, fault in kinds for case in _cases(results, role, fault, quick=quick))
+
+
+def _name(role: str, fault: str) -> str:
+    return f"{role}, {fault}"
+
+
+def _on_time(sample: Sample) -> Sample:
+    """Void where the generator was late; what never came is never passed over."""
+    late, wrong = sample.figures[LATE], sample.figures[UNSERVED] or sample.figures[CORRUPTED]
+    too_late = f"messages left {late:.0f} ms late" if late > LATE_MS_MAX and not wrong else ""
+    return Sample(sample.figures, sample.void or too_late)
+
+
+def _once(instance: Instance, role: str, fault: str, turn: int, seconds: float, payload_bytes: int) -> Sample:
+    _until_whole(instance)
+    rooms = [instance.room(LIVE) for _ in range(ROOMS)]
+    with (
+        instance.clients(ROOMS * ROOM_MEMBERS, rooms=rooms) as engine,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        engine.pace(payload_bytes, RATE, WARM_UP_SECONDS, PATIENCE_SECONDS)
+        victim = _victim(instance, role, turn)
+        at = time.monotonic() + BEFORE_SECONDS
+        watched = at + WATCH_AFTER_SECONDS
+        engine.watch(watched)
+        breaking = pool.submit(_break, instance, victim, fault, at, payload_bytes)
+        try:
+            done = engine.pace(payload_bytes, RATE, BEFORE_SECONDS + seconds, PATIENCE_SECONDS)
+            seen = breaking.result()
+        finally:
+            if FAULTS[fault] == signal.SIGSTOP:
+                os.kill(victim.pid, signal.SIGCONT)
+        first, silence = (np.frombuffer(times, dtype="<u4")[: ROOMS * ROOM_MEMBERS] for times in engine.heard())
+    since_ms = (watched - seen.at) * 1000
+    came = first[first < np.iinfo(np.uint32).max] / 1000 + since_ms
+    away = came[came > AWAY_MS]
+    unserved = len(first) - len(came)
+    figures = {
+        BACK: float("inf") if unserved else float(came.max()),
+        SILENCE: float(silence.max()) / 1000 + since_ms,
+        AWAY: float(len(away)),
+        AWAY_P50: float(np.median(away)) if len(away) else 0.0,
+        UNSERVED: float(unserved),
+        CORRUPTED: float(done["corrupted"]),
+        MISSED: float(max(0, done["published"] * ROOM_MEMBERS - done["delivered"])),
+        LATE: done["late_p99_us"] / 1000,
+    }
+    if role == "router":
+        figures[NEW_ROOM] = seen.new_rooms_ms
+    return Sample(figures, "" if since_ms > 0 else "the fault came too late")
+
+
+def _break(instance: Instance, victim: Process, fault: str, at: float, payload_bytes: int) -> Seen:
+    """Waits for its time, and then for the first messages in new rooms if a router is to have failed."""
+    time.sleep(max(0.0, at - time.monotonic()))
+    os.kill(victim.pid, FAULTS[fault])
+    at = time.monotonic()
+    if victim.role != "router":
+        return Seen(at, 0.0)
+    rooms = [instance.room(LIVE) for _ in range(NEW_ROOMS)]
+    with instance.clients(NEW_MEMBERS, rooms=rooms) as engine:
+        engine.watch(at)
+        engine.pace(payload_bytes, NEW_RATE, 2 * NEW_ROOMS / NEW_RATE, PATIENCE_SECONDS)
+        first = np.frombuffer(engine.heard()[0], dtype="<u4")
+    most = int(first.max())
+    return Seen(at, float("inf") if most == np.iinfo(np.uint32).max else most / 1000)
+
+
+def _victim(instance: Instance, role: str, turn: int) -> Process:
+    """Of the proxies the one that publishers are at, of others each in turn."""
+    nodes = [process for process in instance.look().processes if process.role == role]
+    if role == "proxy":
+        return max(nodes, key=lambda node: asked.metrics(node)["muster_sessions"])
+    return nodes[turn % len(nodes)]
+
+
+def _until_whole(instance: Instance) -> None:
+    """Until who was killed is back, and all have links to all that they need."""
+    until = time.monotonic() + WHOLE_SECONDS
+    while True:
+        try:
+            if asked.whole(instance.look().processes):
+                return
+        except UserError as error:
+            raise ChildFailedError(f"muster: {error}") from None
+        if time.monotonic() > until:
+            raise ChildFailedError(f"muster: not whole again {WHOLE_SECONDS:g} s after a fault")
+        time.sleep(0.05)
+
+
+def _cases(results: Results, role: str, fault: str, *, quick: bool) -> Iterator[Case]:
+    name = _name(role, fault)
+    judged = NEW_ROOM if role == "router" else BACK
+    goal, never = Goal("failover", "<=", BACK_MS_MAX), Goal("failover", "<=", 0.0)
+    for figure in results.figures(name):
+        series = results.series(name, figure)
+        worst = Series((series.max,))
+        if figure in (UNSERVED, CORRUPTED):
+            yield Case.limit(f"{name}: {figure}, worst round", worst, never, quick=quick)
+        elif figure == judged:
+            yield Case.limit(f"{name}: {figure}", series, goal, quick=quick)
+            yield Case.limit(f"{name}: {figure}, worst round", worst, goal, quick=quick)
+        else:
+            yield Case.plain(f"{name}: {figure}", series)
