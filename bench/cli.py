@@ -21,6 +21,7 @@ from bench import machine, netns, pin
 from bench import memory as memory_bench
 from bench import overload as overload_bench
 from bench import receive as receive_bench
+from bench import rejoin as rejoin_bench
 from bench import scale as scale_bench
 from bench.child import ChildFailedError, python_environment
 from bench.muster import Instance, Muster
@@ -361,6 +362,26 @@ def failover(
 
 def _failover(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     return failover_bench.run(
+        rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
+    )
+
+
+@app.command(epilog="Example: muster bench rejoin --quick")
+def rejoin(
+    json: Json = False,
+    check: Check = False,
+    quick: Quick = False,
+    rounds: Rounds = None,
+    size: Size = 200,
+    loopback: Lo = Loopback.plain,
+    no_progress: NoProgress = False,
+) -> None:
+    """A gateway with 20,000 members dies: how soon all are back at the other one, and what it does to that one."""
+    _run("rejoin", _rejoin, Options(json, check, quick, rounds, size, loopback, not no_progress))
+
+
+def _rejoin(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
+    return rejoin_bench.run(
         rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
     )
 

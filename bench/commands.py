@@ -19,7 +19,7 @@ from bench.child import ChildFailedError
 from bench.muster import LIVE, Instance
 from bench.progress import Progress, silent
 from bench.report import Case, Goal
-from bench.rounds import Entry, Results, Sample, Series, interleave
+from bench.rounds import Entry, Results, Sample, interleave
 
 NODES: Final[dict[str, object]] = {"up.gateways": 2, "up.brokers": "2x2", "up.routers": "1x2", "up.proxies": 2}
 USERS, USERS_QUICK = 5_000, 1_000
@@ -122,7 +122,7 @@ def _cases(results: Results, weather: Weather, count: int, *, quick: bool) -> It
         series = results.series(weather.name, figure)
         title = f"{count:,} commands, {weather.name}: {words.get(figure, figure)}"
         if figure in JUDGED:  # never, not in most rounds
-            yield Case.limit(f"{title}, worst round", Series((series.max,)), goals[figure], quick=quick)
+            yield Case.worst(title, series, goals[figure], quick=quick)
         elif goal := goals.get(figure):
             yield Case.limit(title, series, goal, quick=quick)
         else:

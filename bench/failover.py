@@ -24,12 +24,10 @@ from typing import Final
 import numpy as np
 
 from bench import asked
-from bench.child import ChildFailedError
 from bench.muster import LIVE, PATIENCE_SECONDS, Instance
 from bench.progress import Progress, silent
 from bench.report import Case, Goal
-from bench.rounds import Entry, Results, Sample, Series, interleave
-from control.errors import UserError
+from bench.rounds import Entry, Results, Sample, interleave
 from control.instance import Process
 
 ROUNDS, ROUNDS_QUICK = 10, 3
@@ -41,7 +39,6 @@ NEW_ROOMS, NEW_MEMBERS, NEW_RATE = 10, 20, 100.0
 WARM_UP_SECONDS, BEFORE_SECONDS = 0.5, 0.5
 AFTER_SECONDS, AFTER_SECONDS_QUICK = 6.0, 4.0
 WATCH_AFTER_SECONDS = 0.02  # what is published so long after the fault was surely published after it
-WHOLE_SECONDS = 60.0
 AWAY_MS = 250.0
 BACK_MS_MAX = 1_500.0
 LATE_MS_MAX = 50.0  # a generator that is later than this starves, and the servers' times are not theirs
@@ -93,7 +90,7 @@ def _on_time(sample: Sample) -> Sample:
 
 
 def _once(instance: Instance, role: str, fault: str, turn: int, seconds: float, payload_bytes: int) -> Sample:
-    _until_whole(instance)
+    asked.until_whole(instance.look)
     rooms = [instance.room(LIVE) for _ in range(ROOMS)]
     with (
         instance.clients(ROOMS * ROOM_MEMBERS, rooms=rooms) as engine,
@@ -155,31 +152,16 @@ def _victim(instance: Instance, role: str, turn: int) -> Process:
     return nodes[turn % len(nodes)]
 
 
-def _until_whole(instance: Instance) -> None:
-    """Until who was killed is back, and all have links to all that they need."""
-    until = time.monotonic() + WHOLE_SECONDS
-    while True:
-        try:
-            if asked.whole(instance.look().processes):
-                return
-        except UserError as error:
-            raise ChildFailedError(f"muster: {error}") from None
-        if time.monotonic() > until:
-            raise ChildFailedError(f"muster: not whole again {WHOLE_SECONDS:g} s after a fault")
-        time.sleep(0.05)
-
-
 def _cases(results: Results, role: str, fault: str, *, quick: bool) -> Iterator[Case]:
     name = _name(role, fault)
     judged = NEW_ROOM if role == "router" else BACK
     goal, never = Goal("failover", "<=", BACK_MS_MAX), Goal("failover", "<=", 0.0)
     for figure in results.figures(name):
         series = results.series(name, figure)
-        worst = Series((series.max,))
         if figure in (UNSERVED, CORRUPTED):
-            yield Case.limit(f"{name}: {figure}, worst round", worst, never, quick=quick)
+            yield Case.worst(f"{name}: {figure}", series, never, quick=quick)
         elif figure == judged:
             yield Case.limit(f"{name}: {figure}", series, goal, quick=quick)
-            yield Case.limit(f"{name}: {figure}, worst round", worst, goal, quick=quick)
+            yield Case.worst(f"{name}: {figure}", series, goal, quick=quick)
         else:
             yield Case.plain(f"{name}: {figure}", series)

@@ -69,12 +69,12 @@ def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progres
             shape = Shape(fanout, payload_bytes)
             size = _datagram_bytes(instances[SINGLE], shape)
             entries.append(_raw(stack, fanout, size, seconds))
-            entries += [_muster(kind, one, shape, seconds, WINDOW[kind]) for kind, one in instances.items()]
+            entries += [entry(kind, one, shape, seconds, WINDOW[kind]) for kind, one in instances.items()]
         results = interleave(entries, rounds, progress)
         largest = 1_000 if quick else 100_000
         shapes = [Shape(each, payload_bytes) for each in MEMBERS if each <= largest]
         shapes += [Shape(100, size) for size in SIZES]
-        table = [_muster("", instances[JOINED], shape, seconds, WINDOW[JOINED]) for shape in shapes]
+        table = [entry("", instances[JOINED], shape, seconds, WINDOW[JOINED]) for shape in shapes]
         table += [_rooms(instances[JOINED], rooms, payload_bytes, seconds) for rooms in ROOMS if rooms <= largest]
         results.samples.update(interleave(table, 1, progress).samples)
     return (*_judged(results, payload_bytes, quick), *_table(results, table))
@@ -108,7 +108,8 @@ def _name(kind: str, what: object) -> str:
     return f"{kind} {what}".strip()
 
 
-def _muster(kind: str, instance: Instance, shape: Shape, seconds: float, window: int) -> Entry:
+def entry(kind: str, instance: Instance, shape: Shape, seconds: float, window: int) -> Entry:
+    """Saturated, with so many messages on their way to each member."""
     window = min(window, ON_THEIR_WAY_MAX // shape.members)
 
     def once() -> Sample:

@@ -13,22 +13,16 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Final
 
 from bench import cpu
 from bench.listeners import Listeners, Publishing, Sums
-from bench.muster import GATEWAY, LIVE, PATIENCE_SECONDS, Instance, Outcome, latency
+from bench.muster import GATEWAY, KEEPALIVES, LIVE, PATIENCE_SECONDS, Instance, Outcome, latency
 from bench.progress import Progress, silent
 from bench.report import Case, Goal
 from bench.rounds import Entry, Results, Sample, Series, interleave
 from bench.targets import LATE_US_MAX
 from muster._core import LoadEngine
 
-SETTINGS: Final[dict[str, object]] = {  # as outside `muster up`: 100,000 keepalives a second are a load of their own
-    f"{role}.{key}": value
-    for role in ("gateway", "proxy")
-    for key, value in (("keepalive_ms", 15_000), ("idle_timeout_ms", 45_000))
-}
 ROOMS, ROOM_MEMBERS, QUIET_RATE = 1_000, 3, 1_000.0
 HOT, HOT_QUICK = 100_000, 5_000
 CARRIED, BEYOND = 50_000.0, 1_000_000.0  # deliveries a second of the hot room
@@ -59,13 +53,13 @@ def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progres
         else Size(HOT, HOT_SECONDS, STILL_SECONDS, payload_bytes)
     )
     with ExitStack() as stack:
-        instance = Instance("--gateway-alone", settings=SETTINGS)
+        instance = Instance("--gateway-alone", settings=KEEPALIVES)
         stack.callback(instance.stop)
         instance.start()
         rooms, hot = [instance.room(LIVE) for _ in range(ROOMS)], instance.room(LIVE)
         engine = stack.enter_context(instance.clients(ROOMS * ROOM_MEMBERS, rooms=rooms))
         idle = cpu.rss_bytes(instance.pids[GATEWAY])
-        listeners = stack.enter_context(instance.listeners(size.hot, room=hot, payload_bytes=payload_bytes))
+        listeners = stack.enter_context(instance.listeners(size.hot, rooms=[hot], payload_bytes=payload_bytes))
         held = cpu.rss_bytes(instance.pids[GATEWAY]) - idle
         entries = [
             Entry(HOT_RUN, lambda: _judged(_hot(instance, engine, listeners, size), quick=quick)),
@@ -142,7 +136,7 @@ def _still(instance: Instance, size: Size) -> dict[str, float]:
     room = instance.room(LIVE)
     with (
         instance.clients(STILL_MEMBERS, rooms=[room]) as engine,
-        instance.listeners(1, room=room, payload_bytes=size.payload_bytes) as member,
+        instance.listeners(1, rooms=[room], payload_bytes=size.payload_bytes) as member,
     ):
 
         def busy() -> Outcome:

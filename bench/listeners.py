@@ -1,8 +1,8 @@
-"""Members in processes of their own: for rooms of more members than one process may have open files, and members that stop.
+"""Members in processes of their own: for more members than one process may have open files, and members that stop.
 
-Owns these processes and what they are told: to listen, to publish to their room, to sum up. They share the driver core with
-whoever measures, and once joined they run only while nobody else wants to. Each has a socket for each member and checks
-every byte, as the measuring process does.
+Owns these processes and what they are told: to listen, to publish to their rooms, to sum up, to watch from when on each is
+served, to go elsewhere. They share the driver core with whoever measures, and unless told otherwise they run only while
+nobody else wants to, once joined. Each has a socket for each member and checks every byte, as the measuring process does.
 """
 
 import multiprocessing
@@ -15,6 +15,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bench import pin
 from bench.child import ChildFailedError
@@ -32,15 +35,17 @@ Sums = dict[str, int]
 
 @dataclass(frozen=True)
 class Where:
-    """How to reach an instance, and the room."""
+    """How to reach an instance, and the rooms, over which members are spread."""
 
     gateways: Reach
     proxies: Reach
     credential: bytes
-    room: str
+    rooms: Sequence[str]
     payload_bytes: int
     join_seconds: float
     core: int
+    gives_way: bool = True
+    knocking: int = 128  # at once, in each process
 
 
 @dataclass(frozen=True)
@@ -52,8 +57,22 @@ class Publishing:
     patience_seconds: float
 
 
+@dataclass(frozen=True)
+class Watch:
+    """From when on, on the monotonic clock, messages are waited for that were published later."""
+
+    at: float
+
+
+@dataclass(frozen=True)
+class Redirect:
+    """Where members may be from now on; who is well stays."""
+
+    gateways: Reach
+
+
 class Listeners:
-    """Processes whose members are all in one room. The first of them can publish there."""
+    """Processes whose members are in the same rooms. The first of them can publish there."""
 
     def __init__(self, where: Where, members: int) -> None:
         self._where = where
@@ -93,6 +112,21 @@ class Listeners:
             for name, count in self._answer(part).items():
                 total[name] = total.get(name, 0) + count
         return total
+
+    def redirect(self, gateways: Reach) -> None:
+        for _, pipe in self._parts:
+            pipe.send(Redirect(gateways))
+
+    def watch(self, at: float) -> None:
+        for _, pipe in self._parts:
+            pipe.send(Watch(at))
+
+    def waited(self) -> NDArray[np.float64]:
+        """Of every member, seconds from the watched moment to its first message; infinity where none has come."""
+        for _, pipe in self._parts:
+            pipe.send("heard")
+        first = np.frombuffer(b"".join(self._answer(part) for part in range(len(self._parts))), dtype="<u4")
+        return np.where(first == np.iinfo(np.uint32).max, np.inf, first / 1e6)
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
@@ -139,13 +173,15 @@ def _listen(pipe: Connection, where: Where, members: int) -> None:
             proxies=list(where.proxies),
             credential=where.credential,
             members=members,
-            rooms=[where.room],
+            rooms=list(where.rooms),
             seed=secrets.randbits(60),
             recv_buffer=BUFFER_BYTES,
+            knocking=where.knocking,
         )
         stack.callback(engine.close)
         pipe.send(engine.connect(where.join_seconds))
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        if where.gives_way:
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         sums: Sums = {}
         lost = engine.sessions_lost()
         while True:
@@ -154,12 +190,19 @@ def _listen(pipe: Connection, where: Where, members: int) -> None:
             if not pipe.poll():
                 continue
             try:
-                told: Publishing | str = pipe.recv()
+                told: Publishing | Watch | Redirect | str = pipe.recv()
             except EOFError:
                 return
-            if isinstance(told, Publishing):
-                size, patience = where.payload_bytes, told.patience_seconds
-                pipe.send(engine.pace(size, told.rate, told.seconds, patience, shed=True))
-            else:
-                pipe.send({**sums, "sessions_lost": engine.sessions_lost() - lost})
-                sums, lost = {}, engine.sessions_lost()
+            match told:
+                case Publishing():
+                    size, patience = where.payload_bytes, told.patience_seconds
+                    pipe.send(engine.pace(size, told.rate, told.seconds, patience, shed=True))
+                case Watch():
+                    engine.watch(told.at)
+                case Redirect():
+                    engine.redirect(list(told.gateways))
+                case "heard":
+                    pipe.send(engine.heard()[0])
+                case _:
+                    pipe.send({**sums, "sessions_lost": engine.sessions_lost() - lost})
+                    sums, lost = {}, engine.sessions_lost()

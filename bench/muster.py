@@ -9,6 +9,7 @@ import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from bench import cpu, pin
 from bench.child import Child, ChildFailedError, private_directory, python_environment
-from bench.listeners import Listeners, Where
+from bench.listeners import Listeners, Reach, Where
 from bench.node import TICK_BUCKET_US, TICK_BUCKETS, ticks_file
 from bench.null.sockets import allow_files
 from bench.targets import Latency, Load, Result
@@ -31,6 +32,13 @@ JOIN_SECONDS: Final = 90.0
 PATIENCE_SECONDS: Final = 20.0
 CLIENT_BUFFER_BYTES: Final = 1 << 20
 GATEWAY: Final = "gateway"
+
+KEEPALIVES: Final[dict[str, object]] = {
+    f"{role}.{key}": value
+    for role in ("gateway", "proxy")
+    for key, value in (("keepalive_ms", 15_000), ("idle_timeout_ms", 45_000))
+}
+"""As outside `muster up`: those of a hundred thousand sessions each second are a load of their own."""
 
 Outcome = dict[str, Any]
 
@@ -139,16 +147,17 @@ class Instance:
         gro: bool = True,
         buffer_bytes: int = CLIENT_BUFFER_BYTES,
         commanding: bool = False,
+        gateways: Reach | None = None,
     ) -> Iterator[LoadEngine]:
         """Joined members and a publisher for 256 rooms on the driver core, which the calling thread is on inside.
 
-        `commanding`: the members have sessions at proxies as well.
+        `commanding`: the members have sessions at proxies as well. `gateways`: those that members may be at, else all.
         """
         allow_files(members + len(rooms) // 256 + 256)
         with pin.on(pin.DRIVER_CORE):
             engine = LoadEngine(
-                gateways=_reach(self.record.gateways),
-                proxies=_reach(self.record.proxies),
+                gateways=list(gateways or reach(self.record.gateways)),
+                proxies=reach(self.record.proxies),
                 credential=self.token,
                 members=members,
                 rooms=list(rooms),
@@ -167,10 +176,23 @@ class Instance:
                 engine.close()
 
     @contextmanager
-    def listeners(self, members: int, *, room: str, payload_bytes: int) -> Iterator[Listeners]:
-        """Joined members of one room in processes of their own, which give way to everyone."""
-        gateways, proxies = _reach(self.record.gateways), _reach(self.record.proxies)
-        where = Where(gateways, proxies, self.token, room, payload_bytes, JOIN_SECONDS, pin.DRIVER_CORE)
+    def listeners(
+        self,
+        members: int,
+        *,
+        rooms: Sequence[str],
+        payload_bytes: int,
+        gateways: Reach | None = None,
+        storm: int = 0,
+    ) -> Iterator[Listeners]:
+        """Joined members in processes of their own, which give way to everyone.
+
+        `storm`: they do not, and so many of each process may open a session at once.
+        """
+        gateways, proxies = gateways or reach(self.record.gateways), reach(self.record.proxies)
+        where = Where(gateways, proxies, self.token, rooms, payload_bytes, JOIN_SECONDS, pin.DRIVER_CORE)
+        if storm:
+            where = replace(where, gives_way=False, knocking=storm)
         listeners = Listeners(where, members)
         try:
             listeners.start()
@@ -179,7 +201,8 @@ class Instance:
             listeners.stop()
 
 
-def _reach(ends: Sequence[folders.Endpoint]) -> list[tuple[str, int, bytes]]:
+def reach(ends: Sequence[folders.Endpoint]) -> list[tuple[str, int, bytes]]:
+    """As the engines are told where nodes are."""
     return [(end.host, end.port, bytes.fromhex(end.public_key)) for end in ends]
 
 

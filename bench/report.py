@@ -5,7 +5,7 @@ A goal is a bound on a ratio of two figures of the same rounds. Figures without 
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
@@ -81,6 +81,18 @@ class Case:
         return cls(name, str(goal), series.median, None, None, series.min, series.max, held)
 
     @classmethod
+    def no_worse(cls, name: str, series: Series, reference: Series, goal: Goal, *, quick: bool = False) -> "Case":
+        """A ratio about 1, which holds only where the two ranges meet as well: what is worse in every round is worse."""
+        case = cls.compared(name, series, reference, goal, quick=quick)
+        meets = series.max >= reference.min if goal.sense in {">=", ">"} else series.min <= reference.max
+        return replace(case, holds=bool(case.holds) and meets)
+
+    @classmethod
+    def worst(cls, name: str, series: Series, goal: Goal, *, quick: bool = False) -> "Case":
+        """A goal on every round, not on most."""
+        return cls.limit(f"{name}, worst round", Series((series.max,)), goal, quick=quick)
+
+    @classmethod
     def judged(
         cls, results: Results, entry: str, title: str, goals: Mapping[str, Goal], *, quick: bool
     ) -> Iterator["Case"]:
@@ -90,7 +102,7 @@ class Case:
             if goal is None:
                 yield cls.plain(name, series)
             elif goal.bound == 0:
-                yield cls.limit(f"{name}, worst round", Series((series.max,)), goal, quick=quick)
+                yield cls.worst(name, series, goal, quick=quick)
             else:
                 yield cls.limit(name, series, goal, quick=quick)
 

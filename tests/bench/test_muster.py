@@ -11,7 +11,21 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from bench import cli, commands, failover, fanout, hops, isolation, listeners, memory, overload, receive, scale, storm
+from bench import (
+    cli,
+    commands,
+    failover,
+    fanout,
+    hops,
+    isolation,
+    listeners,
+    memory,
+    overload,
+    receive,
+    rejoin,
+    scale,
+    storm,
+)
 from bench.child import python_environment
 from bench.muster import LIVE, PACED, Instance, Muster, late_percentile_us
 from bench.null import _null
@@ -190,7 +204,7 @@ def test_memberships_held_are_counted_over_all_gateways() -> None:
     assert scale.held_bytes_of_a_child(2, 20_000) > 8  # a room's number alone is as long
 
 
-COUNTING = (commands, failover, isolation, overload)
+COUNTING = (commands, failover, isolation, overload, rejoin)
 """Benches with goals that are no measure of time, and hold however busy the machine is."""
 
 Shrink = Callable[[pytest.MonkeyPatch], None]
@@ -266,6 +280,14 @@ def _small_failover(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(failover, name, value)
 
 
+def _small_rejoin(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(rejoin.SETTINGS, "gateway.keepalive_ms", 1_000)
+    patch.setattr(rejoin, "MEMBERS_QUICK", 40)
+    patch.setattr(rejoin, "KNOCKING", 5)
+    patch.setattr(rejoin, "ROOM_MEMBERS", 10)
+    patch.setattr(listeners, "MEMBERS_MAX", 25)  # two processes
+
+
 def _small_scale(patch: pytest.MonkeyPatch) -> None:
     for name, value in (
         ("PARTITIONS_QUICK", (1, 2)),
@@ -291,6 +313,7 @@ def _small_scale(patch: pytest.MonkeyPatch) -> None:
         (hops, _small_hops, {"PF-11"}),
         (commands, _small_commands, {"commands"}),
         (failover, _small_failover, {"failover"}),
+        (rejoin, _small_rejoin, {"rejoin"}),
         (scale, _small_scale, {"PF-13", "linear", "scale"}),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -313,7 +336,7 @@ def test_a_small_run_gives_a_document_with_its_goals(
     assert all(case["holds"] for case in counted if module in COUNTING), counted
 
 
-MODULES = (fanout, receive, overload, memory, hops, commands, failover, isolation, scale)
+MODULES = (fanout, receive, overload, memory, hops, commands, failover, isolation, rejoin, scale)
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
@@ -357,6 +380,7 @@ def test_the_command_lists_every_bench() -> None:
         "commands",
         "failover",
         "isolation",
+        "rejoin",
         "scale",
     ):
         assert name in done.stdout

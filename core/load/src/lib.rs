@@ -24,8 +24,6 @@ pub use scale::{Cost, Known, Plane};
 use swarm::Swarm;
 pub use swarm::{Latencies, Tally, HEAD};
 
-/// Clients that connect at the same time: 128 take the two cores some 40 ms.
-const KNOCKING_MAX: usize = 128;
 /// Rooms that one session may publish to, so publishers share them.
 const PUBLISHER_ROOMS: usize = SESSION_PUBLICATIONS_MAX;
 /// Copies that are late have come so long after the last answer.
@@ -45,6 +43,9 @@ pub struct LoadConfig {
     pub rooms_each: usize,
     /// Members send commands as well: each has a session at a proxy, too.
     pub commanding: bool,
+    /// Members that open a session at the same time, the first or another one: one core that plays thousands is slower than
+    /// the time that a client waits for an answer. 128 take the two cores some 40 ms.
+    pub knocking_max: usize,
     pub seed: u64,
     pub receive_bytes: Option<usize>,
     pub gro: bool,
@@ -86,6 +87,7 @@ pub struct Load {
     vacant: String,
     rooms_each: usize,
     credential: Vec<u8>,
+    knocking_max: usize,
     /// Clients that have begun to connect.
     begun: usize,
     counted: Counters,
@@ -128,7 +130,8 @@ impl Load {
             clients.push(client);
         }
         let rooms = config.rooms.len();
-        let mut driver = Driver::new(Swarm::new(clients, config.members, rooms, config.commanding), sockets)?;
+        let swarm = Swarm::new(clients, config.members, rooms, config.commanding, config.knocking_max);
+        let mut driver = Driver::new(swarm, sockets)?;
         driver.set_faults(config.faults);
         Ok(Load {
             driver,
@@ -139,18 +142,18 @@ impl Load {
             rooms: config.rooms,
             rooms_each: config.rooms_each,
             credential: config.credential,
+            knocking_max: config.knocking_max,
             begun: 0,
             counted: Counters::default(),
         })
     }
 
-    /// Waits until every member has joined and the publishers are ready; gives how many members have. Not all knock at once:
-    /// one core that plays thousands is slower than the time that a client waits for an answer.
+    /// Waits until every member has joined and the publishers are ready; gives how many members have.
     pub fn connect(&mut self, timeout: Micros) -> usize {
         let until = monotonic_now() + timeout;
         let count = self.driver.machine().clients();
         while monotonic_now() < until && self.driver.machine().up() < count {
-            while self.begun < count && self.begun < self.driver.machine().up() + KNOCKING_MAX {
+            while self.begun < count && self.begun < self.driver.machine().up() + self.knocking_max {
                 self.knock(self.begun);
                 self.begun += 1;
                 self.driver.kick();

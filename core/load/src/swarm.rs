@@ -106,6 +106,9 @@ struct Seat {
     up: bool,
     dirty: bool,
     scheduled: Micros,
+    /// Has lost its session, and waits until it may knock; or knocks.
+    held: bool,
+    knocking: bool,
 }
 
 /// Many clients over as many sockets: first the members, then those that publish.
@@ -128,12 +131,17 @@ pub struct Swarm {
     watched: Micros,
     events: Vec<ClientEvent>,
     lost: u64,
+    /// Members that lost their session and knock, how many of them at once, and who waits for that.
+    knocking: usize,
+    knocking_max: usize,
+    held: VecDeque<u32>,
     pub commands: Ledger,
 }
 
 impl Swarm {
-    /// With `commanding` the members have sessions at proxies as well.
-    pub fn new(clients: Vec<Client>, members: usize, rooms: usize, commanding: bool) -> Self {
+    /// With `commanding` the members have sessions at proxies as well. Of those that lose their only session at most
+    /// `knocking_max` open another at the same time.
+    pub fn new(clients: Vec<Client>, members: usize, rooms: usize, commanding: bool, knocking_max: usize) -> Self {
         let seat = |(index, client)| Seat {
             client,
             places: Vec::new(),
@@ -142,6 +150,8 @@ impl Swarm {
             up: false,
             dirty: false,
             scheduled: Micros::MAX,
+            held: false,
+            knocking: false,
         };
         Swarm {
             seats: clients.into_iter().enumerate().map(seat).collect(),
@@ -159,6 +169,9 @@ impl Swarm {
             watched: Micros::MAX,
             events: Vec::new(),
             lost: 0,
+            knocking: 0,
+            knocking_max,
+            held: VecDeque::new(),
             commands: Ledger::default(),
         }
     }
@@ -276,6 +289,8 @@ impl Swarm {
 
     /// Every client says goodbye with its next datagram.
     pub fn close(&mut self) {
+        self.knocking_max = usize::MAX;
+        self.release();
         for index in 0..self.seats.len() {
             self.seats[index].client.close();
             self.touch(index);
@@ -372,6 +387,7 @@ impl Swarm {
                 }
                 ClientEvent::Down { side, .. } => {
                     self.lost += 1;
+                    self.hold(index);
                     let seat = &mut self.seats[index];
                     match side {
                         Side::Proxy => seat.ready = false,
@@ -399,10 +415,39 @@ impl Swarm {
         let up = seat.places.iter().all(|place| place.joined) && (seat.ready || !seat.sends);
         self.up += usize::from(up);
         self.up -= usize::from(std::mem::replace(&mut self.seats[index].up, up));
+        if up && std::mem::take(&mut self.seats[index].knocking) {
+            self.knocking -= 1;
+            self.release();
+        }
+    }
+
+    /// A member that has lost its only session, or did not get another, waits for its turn.
+    fn hold(&mut self, index: usize) {
+        let seat = &mut self.seats[index];
+        if seat.sends || seat.held {
+            return;
+        }
+        self.knocking -= usize::from(std::mem::take(&mut seat.knocking));
+        seat.held = true;
+        self.held.push_back(index as u32);
+        self.release();
+    }
+
+    fn release(&mut self) {
+        while self.knocking < self.knocking_max {
+            let Some(index) = self.held.pop_front() else { break };
+            let seat = &mut self.seats[index as usize];
+            (seat.held, seat.knocking) = (false, true);
+            self.knocking += 1;
+            self.schedule(index as usize);
+        }
     }
 
     fn schedule(&mut self, index: usize) {
         let seat = &mut self.seats[index];
+        if seat.held {
+            return;
+        }
         if let Some(at) = seat.client.deadline().filter(|at| *at < seat.scheduled) {
             seat.scheduled = at;
             self.deadlines.push(Reverse((at, index as u32)));
@@ -456,7 +501,7 @@ impl Machine for Swarm {
             if seat.scheduled == at {
                 seat.scheduled = Micros::MAX;
             }
-            if seat.client.deadline().is_some_and(|at| at <= now) {
+            if !seat.held && seat.client.deadline().is_some_and(|at| at <= now) {
                 seat.client.expire(now);
             }
             self.touch(index as usize);

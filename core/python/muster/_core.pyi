@@ -235,6 +235,7 @@ class LoadEngine:
         gro: bool = True,
         faults: Sequence[_Fault] | None = None,
         commanding: bool = False,
+        knocking: int = 128,
     ) -> LoadEngine: ...
     def connect(self, timeout: float) -> int: ...
     def saturate(
