@@ -17,8 +17,10 @@ from bench import fanout as fanout_bench
 from bench import hops as hops_bench
 from bench import isolation as isolation_bench
 from bench import limits as limits_bench
+from bench import loss as loss_bench
 from bench import machine, netns, pin
 from bench import memory as memory_bench
+from bench import nodes as nodes_bench
 from bench import overload as overload_bench
 from bench import receive as receive_bench
 from bench import rejoin as rejoin_bench
@@ -382,6 +384,46 @@ def rejoin(
 
 def _rejoin(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     return rejoin_bench.run(
+        rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
+    )
+
+
+@app.command(epilog="Example: muster bench nodes --quick")
+def nodes(
+    json: Json = False,
+    check: Check = False,
+    quick: Quick = False,
+    rounds: Rounds = None,
+    size: Size = 200,
+    loopback: Lo = Loopback.plain,
+    no_progress: NoProgress = False,
+) -> None:
+    """Brokers and routers 4x2 against one of each, and two gateways against one: CPU for a delivery, throughput."""
+    _run("nodes", _nodes, Options(json, check, quick, rounds, size, loopback, not no_progress))
+
+
+def _nodes(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
+    return nodes_bench.run(
+        rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
+    )
+
+
+@app.command(epilog="Example: muster bench loss --quick")
+def loss(
+    json: Json = False,
+    check: Check = False,
+    quick: Quick = False,
+    rounds: Rounds = None,
+    size: Size = 200,
+    loopback: Lo = Loopback.plain,
+    no_progress: NoProgress = False,
+) -> None:
+    """1 % lost, 1 % reordered and 1 % doubled on every link: each message once, and the throughput that is left."""
+    _run("loss", _loss, Options(json, check, quick, rounds, size, loopback, not no_progress))
+
+
+def _loss(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
+    return loss_bench.run(
         rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
     )
 

@@ -29,6 +29,7 @@ from muster._core import LoadEngine
 
 PACED, LIVE = "paced", "live"
 JOIN_SECONDS: Final = 90.0
+START_SECONDS: Final = 60.0  # eighteen processes on one core
 PATIENCE_SECONDS: Final = 20.0
 CLIENT_BUFFER_BYTES: Final = 1 << 20
 GATEWAY: Final = "gateway"
@@ -87,7 +88,7 @@ class Instance:
             environment=environment,
         )
         self._resources.callback(child.stop)
-        child.wait_until(self._ready, seconds=30.0)
+        child.wait_until(self._ready, seconds=START_SECONDS)
         self.token = Path(self.record.token_file).read_bytes().strip()
 
     def _ready(self) -> bool:

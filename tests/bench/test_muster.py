@@ -19,12 +19,15 @@ from bench import (
     hops,
     isolation,
     listeners,
+    loss,
     memory,
+    nodes,
     overload,
     receive,
     rejoin,
     scale,
     storm,
+    targets,
 )
 from bench.child import python_environment
 from bench.muster import LIVE, PACED, Instance, Muster, late_percentile_us
@@ -204,7 +207,7 @@ def test_memberships_held_are_counted_over_all_gateways() -> None:
     assert scale.held_bytes_of_a_child(2, 20_000) > 8  # a room's number alone is as long
 
 
-COUNTING = (commands, failover, isolation, overload, rejoin)
+COUNTING = (commands, failover, isolation, loss, nodes, overload, rejoin)
 """Benches with goals that are no measure of time, and hold however busy the machine is."""
 
 Shrink = Callable[[pytest.MonkeyPatch], None]
@@ -280,6 +283,32 @@ def _small_failover(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(failover, name, value)
 
 
+def _small_loss(patch: pytest.MonkeyPatch) -> None:
+    for name, value in (
+        ("SHAPES", (loss.Shape(1, 5), loss.Shape(4, 2))),
+        ("SECONDS_QUICK", 0.2),
+        ("WARM_UP_SECONDS", 0.05),
+    ):
+        patch.setattr(loss, name, value)
+
+
+def _small_nodes(patch: pytest.MonkeyPatch) -> None:
+    for name, value in (
+        ("MANY", {"up.brokers": "2x1"}),
+        ("ALONE_FANOUT", 5),
+        ("FANOUT", 5),
+        ("RATE", 1_000.0),
+        ("HOPS_FANOUTS", (1,)),
+        ("HOPS_RATE", 100.0),
+        ("GATEWAY_MEMBERS", 5),
+        ("GATEWAY_RATE", 500.0),
+        ("SECONDS_QUICK", 0.1),
+        ("IDLE_SECONDS", 0.05),
+    ):
+        patch.setattr(nodes, name, value)
+    patch.setattr(targets, "LATE_US_MAX", float("inf"))  # nothing is timed here
+
+
 def _small_rejoin(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(rejoin.SETTINGS, "gateway.keepalive_ms", 1_000)
     patch.setattr(rejoin, "MEMBERS_QUICK", 40)
@@ -302,6 +331,7 @@ def _small_scale(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(scale, name, value)
 
 
+@pytest.mark.timeout(300)  # some start five instances
 @pytest.mark.parametrize(
     ("module", "shrink", "goals"),
     [
@@ -313,6 +343,8 @@ def _small_scale(patch: pytest.MonkeyPatch) -> None:
         (hops, _small_hops, {"PF-11"}),
         (commands, _small_commands, {"commands"}),
         (failover, _small_failover, {"failover"}),
+        (loss, _small_loss, {"PF-10"}),
+        (nodes, _small_nodes, {"PF-1", "PF-5", "PF-6", "PF-9", "PF-11", "nodes"}),
         (rejoin, _small_rejoin, {"rejoin"}),
         (scale, _small_scale, {"PF-13", "linear", "scale"}),
     ],
@@ -336,7 +368,7 @@ def test_a_small_run_gives_a_document_with_its_goals(
     assert all(case["holds"] for case in counted if module in COUNTING), counted
 
 
-MODULES = (fanout, receive, overload, memory, hops, commands, failover, isolation, rejoin, scale)
+MODULES = (fanout, receive, overload, memory, hops, commands, failover, isolation, loss, nodes, rejoin, scale)
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
@@ -380,6 +412,8 @@ def test_the_command_lists_every_bench() -> None:
         "commands",
         "failover",
         "isolation",
+        "loss",
+        "nodes",
         "rejoin",
         "scale",
     ):

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterator
 from io import StringIO
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -49,6 +50,25 @@ def test_a_ratio_is_taken_round_by_round() -> None:
     assert math.isinf(Series((1.0,)).over(Series((0.0,))).median)
     with pytest.raises(ValueError, match="shorter"):
         Series((1.0, 2.0)).over(Series((1.0,)))
+
+
+@pytest.mark.parametrize(
+    ("sense", "bound", "mine", "holds"),
+    [
+        ("<=", 1.1, (9.0, 10.4, 11.0), True),
+        ("<=", 1.1, (10.3, 10.4, 11.0), False),  # a little worse, but always
+        ("<=", 1.1, (9.0, 12.0, 13.0), False),
+        ("<=", 1.1, (5.0, 5.0, 5.0), True),
+        (">=", 0.91, (9.0, 9.6, 9.9), True),
+        (">=", 0.91, (9.0, 9.6, 9.7), False),
+        (">=", 0.91, (20.0, 20.0, 20.0), True),
+    ],
+)
+def test_what_may_not_get_worse_may_be_better_or_about_the_same(
+    sense: Literal["<=", ">="], bound: float, mine: tuple[float, ...], holds: bool
+) -> None:
+    case = Case.no_worse("x", Series(mine), Series((9.8, 10.0, 10.2)), Goal("PF-11", sense, bound))
+    assert case.holds is holds
 
 
 def test_a_void_run_is_repeated_twice_and_then_ends_all() -> None:

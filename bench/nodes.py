@@ -1,0 +1,153 @@
+"""What more nodes cost each message: two gateways against one (PF-9), brokers and routers 4x2 against one of each.
+
+The instances take turns in the same rounds, under the loads of `fanout` (PF-1), `peers` (PF-5), `paced` (PF-6) and `hops`
+(PF-11). A figure of many nodes is no worse if it is at most 1.10 times that of one of each, and the ranges of both overlap.
+What nodes take that have nothing to do (pings, timers) grows with their number and not with the messages, so it is measured
+before each run and taken off where CPU for a delivery is judged; with it the same is printed.
+
+Of two gateways each has as many members, and as many deliveries a second, as the one has that they are compared with. All
+servers share one core, so two have no more CPU than one: what can be judged here is CPU per delivery.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from bench import fanout
+from bench.muster import GATEWAY, PACED, Instance, drive
+from bench.progress import Progress, silent
+from bench.report import Case, Goal
+from bench.rounds import Entry, Results, Sample, interleave
+from bench.targets import Load
+
+MANY: Final[dict[str, object]] = {"up.brokers": "4x2", "up.routers": "4x2"}
+TWO: Final[dict[str, object]] = {"up.gateways": 2}
+ONE_OF_EACH, PARTITIONS, GATEWAYS = "one of each", "brokers and routers 4x2", "two gateways"
+NO_WORSE, NO_SLOWER, GATEWAYS_MAX = 1.10, 0.91, 1.05
+ALONE_FANOUT, ALONE_WINDOW = 100, 32
+FANOUT, RATE = 100, 100_000.0
+HOPS_FANOUTS, HOPS_RATE = (1, 100, 1_000), 10_000.0
+GATEWAY_MEMBERS, GATEWAY_RATE = 500, 50_000.0  # of each gateway
+SECONDS, SECONDS_QUICK, IDLE_SECONDS = 1.5, 0.4, 0.5
+
+RATE_EACH, CHAIN, CHAIN_AND_IDLE = "deliveries/s", "server CPU ns each", "server CPU ns each, idle included"
+GATEWAY_CPU, IDLE, LOST = "gateway CPU ns each", "idle CPU of all, % of a core", "lost"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One load, and which of its figures may not get worse by what goal."""
+
+    load: Load
+    goals: dict[str, Goal]
+
+
+def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progress = silent) -> tuple[Case, ...]:
+    """Five instances take turns."""
+    seconds = SECONDS_QUICK if quick else SECONDS
+    instances = {ONE_OF_EACH: Instance(), PARTITIONS: Instance(settings=MANY), GATEWAYS: Instance(settings=TWO)}
+    alone = {
+        ONE_OF_EACH: Instance("--gateway-alone", "--unbundled"),
+        PARTITIONS: Instance("--gateway-alone", "--unbundled", settings=MANY),
+    }
+    kinds = _kinds(payload_bytes, seconds)
+    one, two = (_gateways_load(count, payload_bytes, seconds) for count in (1, 2))
+    shape = fanout.Shape(ALONE_FANOUT, payload_bytes)
+    with ExitStack() as stack:
+        for instance in (*instances.values(), *alone.values()):
+            stack.callback(instance.stop)
+            instance.start()
+        entries = [_entry(instances[name], name, kind.load) for kind in kinds for name in (ONE_OF_EACH, PARTITIONS)]
+        entries += [_entry(instances[ONE_OF_EACH], ONE_OF_EACH, one), _entry(instances[GATEWAYS], GATEWAYS, two)]
+        entries += [fanout.entry(name, instance, shape, seconds, ALONE_WINDOW) for name, instance in alone.items()]
+        results = interleave(entries, rounds, progress)
+    return (
+        *_alone_cases(results, shape, quick=quick),
+        *(case for kind in kinds for case in _kind_cases(results, kind, quick=quick)),
+        *_gateway_cases(results, one, two, quick=quick),
+    )
+
+
+def _kinds(payload_bytes: int, seconds: float) -> list[Kind]:
+    cpu = {figure: Goal("PF-6", "<=", NO_WORSE) for figure in (GATEWAY_CPU, CHAIN)}
+    return [
+        Kind(Load("saturated", FANOUT, payload_bytes, seconds=seconds), {RATE_EACH: Goal("PF-5", ">=", NO_SLOWER)}),
+        Kind(Load("paced", FANOUT, payload_bytes, rate=RATE, seconds=seconds), cpu),
+        *(
+            Kind(
+                Load("paced", fanout, payload_bytes, rate=HOPS_RATE, seconds=seconds),
+                {CHAIN: Goal("PF-11", "<=", NO_WORSE)},
+            )
+            for fanout in HOPS_FANOUTS
+        ),
+    ]
+
+
+def _gateways_load(count: int, payload_bytes: int, seconds: float) -> Load:
+    return Load("paced", count * GATEWAY_MEMBERS, payload_bytes, rate=count * GATEWAY_RATE, seconds=seconds)
+
+
+def _name(shape: str, load: Load) -> str:
+    return f"{shape}, {load.name}"
+
+
+def _entry(instance: Instance, name: str, load: Load) -> Entry:
+    def once() -> Sample:
+        idle_ns = _idle_ns_a_second(instance)
+        with instance.clients(load.fanout, rooms=[instance.room(PACED)]) as engine:
+            done = drive(instance, engine, load)
+        count = max(done.deliveries, 1)
+        figures = {
+            RATE_EACH: done.per_second,
+            CHAIN: (done.server_cpu_ns - idle_ns * done.seconds) / count,
+            CHAIN_AND_IDLE: done.server_cpu_ns / count,
+            GATEWAY_CPU: done.role_cpu_ns[GATEWAY] / count,
+            IDLE: idle_ns / 1e7,
+            LOST: float(done.lost + done.duplicated + done.corrupted),
+        }
+        return Sample(figures, f"the generator was {done.late_p99_us / 1000:.1f} ms late (p99)" if done.void else "")
+
+    return Entry(_name(name, load), once)
+
+
+def _idle_ns_a_second(instance: Instance) -> float:
+    before, began = sum(instance.cpu_ns().values()), time.monotonic()
+    time.sleep(IDLE_SECONDS)
+    return (sum(instance.cpu_ns().values()) - before) / (time.monotonic() - began)
+
+
+def _alone_cases(results: Results, shape: fanout.Shape, *, quick: bool) -> Iterator[Case]:
+    one, many = (f"{name} {shape.name}" for name in (ONE_OF_EACH, PARTITIONS))
+    for figure in (fanout.PER_CPU, fanout.RATE):
+        title = f"gateway alone, a datagram each, x{shape.members:,}, {PARTITIONS} over {ONE_OF_EACH}: {figure}"
+        mine, theirs = results.series(many, figure), results.series(one, figure)
+        yield Case.no_worse(title, mine, theirs, Goal("PF-1", ">=", NO_SLOWER), quick=quick)
+
+
+def _kind_cases(results: Results, kind: Kind, *, quick: bool) -> Iterator[Case]:
+    one, many = _name(ONE_OF_EACH, kind.load), _name(PARTITIONS, kind.load)
+    for figure in results.figures(one):
+        mine, theirs = results.series(many, figure), results.series(one, figure)
+        title = f"{kind.load.name}, {PARTITIONS} over {ONE_OF_EACH}: {figure}"
+        if goal := kind.goals.get(figure):
+            yield Case.no_worse(title, mine, theirs, goal, quick=quick)
+        elif figure == LOST:
+            yield from (_lost(results, name, quick=quick) for name in (one, many))
+        else:
+            yield Case.compared(title, mine, theirs)
+
+
+def _gateway_cases(results: Results, one: Load, two: Load, *, quick: bool) -> Iterator[Case]:
+    mine, theirs = _name(GATEWAYS, two), _name(ONE_OF_EACH, one)
+    for figure in (GATEWAY_CPU, CHAIN, CHAIN_AND_IDLE):
+        goal = Goal("PF-9", "<=", GATEWAYS_MAX) if figure == GATEWAY_CPU else None
+        title = f"{mine} over {theirs}: {figure}"
+        yield Case.compared(title, results.series(mine, figure), results.series(theirs, figure), goal, quick=quick)
+    yield from (_lost(results, name, quick=quick) for name in (theirs, mine))
+
+
+def _lost(results: Results, name: str, *, quick: bool) -> Case:
+    """Or doubled, or not as it was published."""
+    return Case.worst(f"{name}: {LOST}", results.series(name, LOST), Goal("nodes", "<=", 0.0), quick=quick)
