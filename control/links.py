@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
+from control.ages import Histogram, histograms
+
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
     """One way to a node, as the engine's status has it. Where `lasts_s` is None there never was a link."""
@@ -45,6 +47,7 @@ class Links:
 
     def __init__(self, status: Mapping[str, Any]) -> None:
         self._links = list(links(status))
+        self._ages = histograms(status)
 
     def counters(self) -> list[Figure]:
         """How often each was lost."""
@@ -60,6 +63,10 @@ class Links:
                 found.append((_named("link_rtt_seconds", link), self._RTT, (link.rtt_us or 0) / 1e6))
                 found.append((_named("link_loss_ratio", link), self._LOSS, link.loss or 0.0))
         return found
+
+    def histograms(self) -> list[Histogram]:
+        """How old messages were that came over each."""
+        return self._ages
 
 
 def _named(name: str, link: Link) -> str:

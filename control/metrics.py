@@ -6,13 +6,20 @@ name, as `datagrams_dropped{reason="malformed"}`.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from control import logs
+from control.ages import Histogram
 from plane.server import Server
 
 NAME: Final = re.compile(r"(?P<name>[a-z][a-z0-9_]*)(?:\{(?P<labels>.*)\})?")
@@ -28,6 +35,14 @@ class Counted(Protocol):
 
     def gauges(self) -> list[tuple[str, str, float]]:
         """Name, help and value of what goes up and down."""
+
+
+@runtime_checkable
+class Distributed(Protocol):
+    """What of that has distributions besides."""
+
+    def histograms(self) -> list[Histogram]:
+        """Since the start."""
 
 
 More = Callable[[], Iterable[Counted]]
@@ -62,6 +77,8 @@ class EngineCollector(Collector):
         for each in self._more():
             yield from self._families(CounterMetricFamily, each.counters())
             yield from self._families(GaugeMetricFamily, each.gauges())
+            if isinstance(each, Distributed):
+                yield from _histograms(self._labels, each.histograms())
 
     def _families(
         self,
@@ -98,13 +115,26 @@ def _families(
 ) -> Iterator[Metric]:
     families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
     for full, text, value in samples:
-        match = NAME.fullmatch(full)
-        assert match is not None, f"an engine named a metric {full!r}"
-        labels = {**own, **dict(LABEL.findall(match["labels"] or ""))}
-        name = "muster_" + match["name"].removesuffix("_total")
+        name, labels = _named(own, full)
         family = families.setdefault(name, kind(name, text, labels=list(labels)))
         family.add_metric(list(labels.values()), value)
     yield from families.values()
+
+
+def _histograms(own: Mapping[str, str], samples: Iterable[Histogram]) -> Iterator[Metric]:
+    families: dict[str, HistogramMetricFamily] = {}
+    for full, text, buckets, total in samples:
+        name, labels = _named(own, full)
+        family = families.setdefault(name, HistogramMetricFamily(name, text, labels=list(labels)))
+        family.add_metric(list(labels.values()), buckets, total)
+    yield from families.values()
+
+
+def _named(own: Mapping[str, str], full: str) -> tuple[str, dict[str, str]]:
+    """As Prometheus has it, and the labels."""
+    match = NAME.fullmatch(full)
+    assert match is not None, f"an engine named a metric {full!r}"
+    return "muster_" + match["name"].removesuffix("_total"), {**own, **dict(LABEL.findall(match["labels"] or ""))}
 
 
 def registry(server: Server, role: str, node: int, version: str, more: More) -> CollectorRegistry:

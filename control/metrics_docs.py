@@ -3,6 +3,7 @@
 The instance is to have a registry, a database and a prober (`[probes] every_ms`), so that nothing is missing.
 """
 
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ What was dropped, refused, withheld or given up is counted by the reason in its 
 `muster_placement_epoch`, only where there is a database `muster_database_…`. A prober (`[probes]`) has what stands under its
 name, `muster_ready`, `muster_log_lines_lost_total`, `muster_process_…` and `muster_build_info`.
 """
+PART: Final = re.compile(r"_(total|bucket|sum)$")
+"""What a name ends with that is no unit."""
 UNITS: Final = {"bytes": "bytes", "seconds": "seconds", "fds": "descriptors", "ratio": "share, 0 to 1"}
 
 
@@ -40,7 +43,7 @@ class Row:
 
     def cells(self) -> tuple[str, ...]:
         """As the page shows it."""
-        what = self.name.removesuffix("_total")
+        what = PART.sub("", self.name)
         reason = REASON.search(what)
         return (
             f"`{self.name}`",

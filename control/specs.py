@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from control.instance import Folder, folder
-from control.options import SQLITE, ClientOptions, Config, Gateway, Role
+from control.options import SQLITE, ClientOptions, Config, Gateway, Proxy, Role
 from control.registry import Snapshot
 from plane.spec import Fault, Kept, Registration, Spec
 
@@ -69,6 +69,7 @@ def spec(
         keepalive_ms=section.keepalive_ms if isinstance(section, ClientOptions) else None,
         idle_timeout_ms=section.idle_timeout_ms if isinstance(section, ClientOptions) else None,
         history_max=section.history_max if isinstance(section, Gateway) else None,
+        age_every=section.age_every if isinstance(section, Proxy) else None,
         paced_namespaces=[name for name, space in config.namespaces.items() if space.flow == "paced"],
         faults=faults,
         seed=config.faults.seed + own.node if config.faults.seed else secrets.randbits(63),

@@ -89,6 +89,8 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     idle_timeout_ms: int | None
     history_max: int | None = None
     """Of a gateway."""
+    age_every: int | None = None
+    """Of a proxy."""
     paced_namespaces: list[str]
     faults: list[Fault] | None
     seed: int

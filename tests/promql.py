@@ -20,7 +20,20 @@ TOKEN: Final = re.compile(
 LISTS: Final = frozenset({"by", "without", "on", "ignoring", "group_left", "group_right"})
 WORDS: Final = frozenset({"and", "or", "unless", "bool", "offset"})
 FUNCTIONS: Final = frozenset(
-    {"sum", "max", "min", "avg", "count", "rate", "increase", "changes", "max_over_time", "time", "label_values"}
+    {
+        "sum",
+        "max",
+        "min",
+        "avg",
+        "count",
+        "rate",
+        "increase",
+        "changes",
+        "max_over_time",
+        "time",
+        "label_values",
+        "histogram_quantile",
+    }
 )
 OVER_A_RANGE: Final = frozenset({"rate", "increase", "changes", "max_over_time"})
 CLOSED_BY: Final = {"(": ")", "{": "}", "[": "]"}

@@ -69,7 +69,7 @@ def wrong(use: Use) -> list[str]:
     role = use.labels.get("role", "")
     if role.startswith("=") and not role.startswith("=~") and role[1:] not in METRICS.roles[use.metric]:
         found.append(f"no {role[1:]} has {use.metric}")
-    counts = METRICS.types[use.metric] == "counter" and use.metric not in SINCE_THE_START
+    counts = METRICS.types[use.metric] in {"counter", "histogram"} and use.metric not in SINCE_THE_START
     if counts != (use.function in {"rate", "increase"}) and use.function != "changes":
         found.append(f"{use.metric} is a {METRICS.types[use.metric]}, in {use.function}")
     return found

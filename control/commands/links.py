@@ -13,6 +13,7 @@ import msgspec
 from rich.table import Table
 
 from control import options
+from control.ages import Ages, ages
 from control.commands import common, paths
 from control.commands.found import Where, found
 from control.commands.paths import AVAILABILITY, DOWN, LATENCY, LOSS
@@ -46,6 +47,19 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
         return (not self.up, len(self.beyond), self.loss or 0.0, -self.availability, self.rtt_ms or 0.0)
 
 
+class Messages(msgspec.Struct, frozen=True, kw_only=True):
+    """How old messages of clients were when they came from `sender` to `receiver`, by those that carry their age.
+
+    Since a proxy took them; the percentiles are of late.
+    """
+
+    sender: str
+    receiver: str
+    seen: int
+    p50_ms: float | None
+    p99_ms: float | None
+
+
 async def show(where: Where, *, as_json: bool, watch: bool, check: bool, probe_s: float | None = None) -> int:
     """Print the links once, or every second until a signal. With `check` 1 where one is beyond a limit time and again.
 
@@ -65,7 +79,7 @@ async def show(where: Where, *, as_json: bool, watch: bool, check: bool, probe_s
             if watch or not (check and always and readings < limits.failures):
                 probes = probed or await asyncio.to_thread(paths.asked, record, settings)
                 ways = None if probes is None else paths.judged(record.processes, probes, settings)
-                _print(lines, ways, as_json, watch)
+                _print(lines, ways, aged(record.processes, now), as_json, watch)
                 code = name_silent(now) or paths.name_unknown(probes)
                 if not watch:
                     failed = always or any(way.beyond for way in ways or ())
@@ -84,6 +98,25 @@ def seen(processes: Sequence[Process], now: Readings, limits: options.Links) -> 
         if link.node in names
     ]
     return sorted(lines, key=lambda line: line.badness(), reverse=True)
+
+
+def aged(processes: Sequence[Process], now: Readings) -> list[Messages]:
+    """What all nodes say of real messages, the oldest first."""
+    names = {process.node: process.name for process in processes}
+
+    def messages(receiver: str, known: Ages) -> Messages:
+        p50_ms, p99_ms = (None if us is None else us / 1000 for us in (known.p50_us, known.p99_us))
+        sender = names[known.node]
+        return Messages(sender=sender, receiver=receiver, seen=known.count, p50_ms=p50_ms, p99_ms=p99_ms)
+
+    lines = [
+        messages(process.name, known)
+        for process in processes
+        if (reading := now[process.node]).status
+        for known in ages(reading.status)
+        if known.node in names
+    ]
+    return sorted(lines, key=lambda line: line.p99_ms or 0.0, reverse=True)
 
 
 def _line(sender: str, receiver: str, link: Link, limits: options.Links) -> Line:
@@ -109,9 +142,11 @@ def _line(sender: str, receiver: str, link: Link, limits: options.Links) -> Line
     )
 
 
-def _print(lines: Sequence[Line], ways: Sequence[paths.Line] | None, as_json: bool, watch: bool) -> None:
+def _print(
+    lines: Sequence[Line], ways: Sequence[paths.Line] | None, real: Sequence[Messages], as_json: bool, watch: bool
+) -> None:
     if as_json:
-        document = {"links": lines} | ({} if ways is None else {"paths": ways})
+        document = {"links": lines, "messages": real} | ({} if ways is None else {"paths": ways})
         if watch:
             sys.stdout.buffer.write(msgspec.json.encode(document) + b"\n")
             sys.stdout.buffer.flush()
@@ -124,10 +159,24 @@ def _print(lines: Sequence[Line], ways: Sequence[paths.Line] | None, as_json: bo
     console.print(table(lines))
     marked = sum(bool(line.beyond) for line in lines)
     console.print(f"{common.counted(len(lines), 'link')}, {marked} beyond a limit")
+    if real:
+        console.print(_messages(real))
     if ways is not None:
         console.print(paths.table(ways))
         marked = sum(bool(way.beyond) for way in ways)
         console.print(f"{common.counted(len(ways), 'path')}, {marked} beyond a limit")
+
+
+def _messages(lines: Sequence[Messages]) -> Table:
+    shown = Table(box=None, pad_edge=False, title="from real messages, since a proxy took them", title_justify="left")
+    for column in ("from", "to"):
+        shown.add_column(column)
+    for column in ("seen", "p50 ms", "p99 ms"):
+        shown.add_column(column, justify="right")
+    for line in lines:
+        ms = ("" if value is None else f"{value:.1f}" for value in (line.p50_ms, line.p99_ms))
+        shown.add_row(line.sender, line.receiver, str(line.seen), *ms)
+    return shown
 
 
 def table(lines: Sequence[Line]) -> Table:

@@ -44,6 +44,13 @@ def arena_bytes(spec: Spec) -> int:
     return spec.arena_bytes
 
 
+def age_every(spec: Spec) -> int:
+    """Of how many publish frames one carries its messages' age; 0: none. Raises `SpecError`."""
+    if spec.age_every is None:
+        raise SpecError(f"a {spec.role} needs age_every")
+    return spec.age_every
+
+
 def history_max(spec: Spec) -> int:
     """Messages that a join may ask to come first. Raises `SpecError`."""
     if spec.history_max is None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from control.commands.links import seen
+from control.commands.links import aged, seen
 from control.commands.readings import NO_ANSWER, Reading
 from control.errors import UserError
 from control.links import Links
@@ -63,6 +63,33 @@ def test_a_link_that_never_was_is_down_and_one_to_a_node_that_left_is_none() -> 
     lines = seen(NODES, {**SILENT, GATEWAY: reading([], [never, lost(99)])}, Limits())
     assert [(line.receiver, line.up, line.lasts_s, line.availability) for line in lines] == [
         ("broker", False, None, 0.0)
+    ]
+
+
+def ages(node: int, count: int, p99_us: int | None) -> dict[str, Any]:
+    buckets = [(0.001, count), (0.5, count), (None, count)]
+    return {"node": node, "buckets": buckets, "sum_s": 0.25, "p50_us": p99_us, "p99_us": p99_us}
+
+
+def test_real_messages_are_told_by_the_way_that_they_came_the_oldest_first() -> None:
+    told = {"links": [], "links_lost": [], "ages": [ages(BROKER, 7, 900), ages(99, 3, 5)]}
+    empty = {"links": [], "links_lost": [], "ages": [ages(BY_NAME["proxy"], 0, None)]}
+    now = {
+        **SILENT,
+        GATEWAY: Reading(1.0, "ready", {}, status=told),
+        BROKER: Reading(1.0, "ready", {}, status=empty),
+    }
+    lines = aged(NODES, now)
+    assert [(line.sender, line.receiver, line.seen, line.p99_ms) for line in lines] == [
+        ("broker", "gateway", 7, 0.9),
+        ("proxy", "broker", 0, None),
+    ]
+
+
+def test_real_messages_are_a_histogram_by_peer() -> None:
+    told = Links({"links": [], "links_lost": [], "ages": [ages(4, 7, 900)]})
+    assert [(name, buckets, total) for name, _, buckets, total in told.histograms()] == [
+        ('message_age_seconds{peer="4"}', [("0.001", 7), ("0.5", 7), ("+Inf", 7)], 0.25)
     ]
 
 

@@ -129,6 +129,7 @@ impl Feed {
             server_key,
             cluster: cluster.clone(),
             reset_secret: [4; 32],
+            age_every: 1_024,
         };
         let broker = BrokerConfig {
             me: me(3, Role::Broker),

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod address;
+pub mod age;
 pub mod asking;
 pub mod broker;
 pub mod chunks;

@@ -34,7 +34,7 @@ pub struct Publisher {
 
 #[derive(Debug, Default)]
 struct Held {
-    messages: BTreeMap<u64, (u8, Box<[u8]>)>,
+    messages: BTreeMap<u64, (u8, u32, Box<[u8]>)>,
     bytes: usize,
 }
 
@@ -57,6 +57,7 @@ pub struct Run {
 pub struct Ready {
     pub seq: u64,
     pub flags: u8,
+    pub born: u32,
     pub data: Box<[u8]>,
 }
 
@@ -152,18 +153,18 @@ impl Publisher {
     }
 
     /// Keeps a message for which [`Publisher::offer`] said `Hold`.
-    pub fn hold(&mut self, seq: u64, flags: u8, data: &[u8]) {
+    pub fn hold(&mut self, seq: u64, flags: u8, born: u32, data: &[u8]) {
         debug_assert_eq!(self.offer(self.last_seen, seq, data.len()), Decision::Hold);
         let held = self.held.get_or_insert_with(Box::default);
         held.bytes += data.len();
-        held.messages.insert(seq, (flags, data.into()));
+        held.messages.insert(seq, (flags, born, data.into()));
     }
 
     /// Takes out the held message whose turn it is. Number it and call [`Publisher::applied`]; if it is dropped instead,
     /// the publisher will repeat it.
     pub fn pop_ready(&mut self) -> Option<Ready> {
         let held = self.held.as_deref_mut()?;
-        let (flags, data) = held.messages.remove(&self.next)?;
+        let (flags, born, data) = held.messages.remove(&self.next)?;
         held.bytes -= data.len();
         if held.messages.is_empty() {
             self.held = None;
@@ -171,6 +172,7 @@ impl Publisher {
         Some(Ready {
             seq: self.next,
             flags,
+            born,
             data,
         })
     }
@@ -288,7 +290,7 @@ impl Publisher {
     fn drop_held_below(&mut self, seq: u64) {
         let Some(held) = self.held.as_deref_mut() else { return };
         while let Some(entry) = held.messages.first_entry().filter(|entry| *entry.key() < seq) {
-            held.bytes -= entry.remove().1.len();
+            held.bytes -= entry.remove().2.len();
         }
         if held.messages.is_empty() {
             self.held = None;
@@ -310,11 +312,11 @@ mod tests {
                 *offset += 1;
                 applied.push(seq);
             }
-            Decision::Hold => publisher.hold(seq, 3, &[seq as u8; 10]),
+            Decision::Hold => publisher.hold(seq, 3, 5, &[seq as u8; 10]),
             _ => {}
         }
         while let Some(ready) = publisher.pop_ready() {
-            assert_eq!((ready.flags, &ready.data[..]), (3, &[ready.seq as u8; 10][..]));
+            assert_eq!((ready.flags, ready.born, &ready.data[..]), (3, 5, &[ready.seq as u8; 10][..]));
             publisher.applied(ready.seq, *offset);
             *offset += 1;
             applied.push(ready.seq);
@@ -439,7 +441,7 @@ mod tests {
                         model.held.retain(|(held, _)| *held != seq);
                     }
                     Decision::Hold => {
-                        publisher.hold(seq, seq as u8, &vec![seq as u8; len]);
+                        publisher.hold(seq, seq as u8, 0, &vec![seq as u8; len]);
                         model.held.insert((seq, len));
                     }
                     _ => {}

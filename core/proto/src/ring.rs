@@ -31,6 +31,8 @@ pub struct Entry<'a> {
     pub stream: u8,
     /// Milliseconds of the machine's clock at which it was appended.
     pub at_ms: u32,
+    /// When it was born ([`crate::age`]); 0 where that is not told.
+    pub born: u32,
     pub data: &'a [u8],
 }
 
@@ -128,6 +130,7 @@ impl Arena {
         bytes[40] = entry.flags;
         bytes[41] = u8::from(entry.gap);
         bytes[42] = entry.stream;
+        bytes[44..48].copy_from_slice(&entry.born.to_le_bytes());
         bytes[ENTRY..].copy_from_slice(entry.data);
         position
     }
@@ -170,6 +173,7 @@ impl Arena {
             gap: head[41] != 0,
             stream: head[42],
             at_ms: word(32),
+            born: word(44),
             data: &self.bytes[at + ENTRY..at + ENTRY + len],
         })
     }
@@ -375,6 +379,7 @@ mod tests {
             gap: false,
             stream: 0,
             at_ms: 0,
+            born: 0,
             data,
         }
     }

@@ -158,10 +158,10 @@ fn allowed(at: Role, from: Role) -> &'static [FrameKind] {
     use FrameKind::*;
     match (at, from) {
         (Role::Gateway, Role::Client) => &[Repair, PathResponse],
-        (Role::Gateway, Role::Broker) => &[LinkRoom, LinkHeads, LinkLost],
+        (Role::Gateway, Role::Broker) => &[LinkRoom, AgedRoom, LinkHeads, LinkLost],
         (Role::Proxy, Role::Client) => &[Publish, PathResponse],
         (Role::Proxy, Role::Broker) => &[LinkAck],
-        (Role::Broker, Role::Proxy) => &[LinkPublish],
+        (Role::Broker, Role::Proxy) => &[LinkPublish, AgedPublish],
         (Role::Broker, Role::Gateway) => &[LinkRepair, Consumed],
         (Role::Client, Role::Gateway) => &[Room, Gap, Skip, Heads, PathChallenge],
         (Role::Client, Role::Proxy) => &[Ack, PathChallenge],

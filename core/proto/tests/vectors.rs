@@ -258,6 +258,18 @@ fn frame(frame: &Frame<'_>, expected: &Value, out: &mut Writer<'_>) -> Value {
             let messages = messages(expected, &found);
             json!({"room": room, "generation": generation, "base": base, "offset": offset, "messages": messages})
         }
+        FrameKind::AgedRoom => {
+            let read = LinkBlock::read_aged(body).expect("good");
+            let (room, generation, base, offset) = (read.room, read.generation, read.base, read.offset);
+            let age = read.age.expect("it has one");
+            let found: Vec<_> = read.messages.collect();
+            assert!(append(out, kind, 0, |writer| {
+                let begun = LinkBlock::begin_aged(writer, room, generation, base, offset, age);
+                block(begun, writer, &found)
+            }));
+            let messages = messages(expected, &found);
+            json!({"room": room, "generation": generation, "base": base, "offset": offset, "age": age, "messages": messages})
+        }
         FrameKind::LinkHeads => {
             let all: Vec<_> = LinkHead::read_all(body).collect();
             plain(&|writer| all.iter().for_each(|head| head.write(writer)));
@@ -298,6 +310,15 @@ fn frame(frame: &Frame<'_>, expected: &Value, out: &mut Writer<'_>) -> Value {
                 "room": publish.room, "check": publish.check, "user": publish.publisher.user,
                 "incarnation": publish.publisher.incarnation, "session": publish.session, "handle": publish.handle, "sent_at": publish.sent_at, "low": publish.low, "first": publish.first,
                 "messages": publications(publish.messages, publish.count),
+            })
+        }
+        FrameKind::AgedPublish => {
+            let publish = LinkPublish::read_aged(frame.flags, body).expect("good");
+            assert!(publish.write(out));
+            json!({
+                "room": publish.room, "check": publish.check, "user": publish.publisher.user,
+                "incarnation": publish.publisher.incarnation, "session": publish.session, "handle": publish.handle, "sent_at": publish.sent_at, "behind": publish.first - publish.low, "age": publish.age,
+                "first": publish.first, "messages": publications(publish.messages, publish.count),
             })
         }
         FrameKind::LinkAck => {

@@ -147,6 +147,7 @@ fn a_message_walks_through_all_five_machines() {
             server_key: proxy_key,
             cluster: cluster.clone(),
             reset_secret: [4; 32],
+            age_every: 2,
         },
         2,
         entropy(2),

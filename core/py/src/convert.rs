@@ -1,8 +1,10 @@
 //! Python values as the engines take them, and back.
 
+use std::collections::BTreeSet;
 use std::net::{SocketAddr, ToSocketAddrs};
 
 use muster_driver::{Direction, Faults, Rule};
+use muster_proto::age::{Ages, BOUNDS};
 use muster_proto::links::{LinkChange, Links};
 use muster_proto::machine::{Addr, Micros, SocketId};
 use muster_proto::past::Past;
@@ -168,6 +170,34 @@ pub fn links<'py>(py: Python<'py>, links: &Links, now: Micros) -> PyResult<Bound
         entry.set_item("cwnd", link.conn.flow.cwnd())?;
         entry.set_item("in_flight", link.conn.flow.in_flight())?;
         past(&entry, links.past(node), now)?;
+        list.append(entry)?;
+    }
+    Ok(list)
+}
+
+/// How old messages were that came, by the node that they came from: since the start in buckets, each with all below it, and of late.
+/// Linked nodes from which such messages can come, those of `role`, are there before the first one.
+pub fn ages<'py>(py: Python<'py>, ages: &Ages, links: &Links, role: Role) -> PyResult<Bound<'py, PyList>> {
+    let linked = links.proven().filter(|(_, slot)| {
+        let link = links.table.get(*slot);
+        link.is_some_and(|link| link.data.peer.role == role)
+    });
+    let nodes: BTreeSet<u32> = linked.chain(ages.iter().map(|(node, _)| (node, 0))).map(|(node, _)| node).collect();
+    let list = PyList::empty(py);
+    for node in nodes {
+        let histogram = ages.of(node);
+        let entry = PyDict::new(py);
+        let mut below = 0;
+        let cumulative = histogram.counts.iter().map(|count| {
+            below += count;
+            below
+        });
+        let ends = BOUNDS.iter().map(|bound| Some(f64::from(*bound) / 1e6)).chain([None]);
+        entry.set_item("node", node)?;
+        entry.set_item("buckets", ends.zip(cumulative).collect::<Vec<_>>())?;
+        entry.set_item("sum_s", histogram.sum_us as f64 / 1e6)?;
+        entry.set_item("p50_us", histogram.recent(0.5))?;
+        entry.set_item("p99_us", histogram.recent(0.99))?;
         list.append(entry)?;
     }
     Ok(list)

@@ -3,6 +3,7 @@
 use std::os::fd::AsRawFd;
 
 use muster_driver::{Budget, Driver, FaultCounters};
+use muster_proto::age::Ages;
 use muster_proto::broker::{Broker, BrokerConfig};
 use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent};
 use muster_proto::handshake::{ClusterKeys, ResetSecret, ServerKey};
@@ -30,6 +31,10 @@ pub trait RoleMachine: Machine {
     fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64));
     fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64));
     fn links(&self) -> &muster_proto::links::Links;
+    /// How old messages were that came, and from which role they come.
+    fn ages(&self) -> Option<(&Ages, Role)> {
+        None
+    }
     fn drain(&mut self) {}
     fn drained(&self) -> bool {
         true
@@ -86,6 +91,10 @@ impl RoleMachine for Gateway {
 
     fn links(&self) -> &muster_proto::links::Links {
         Gateway::links(self)
+    }
+
+    fn ages(&self) -> Option<(&Ages, Role)> {
+        Some((&self.ages, Role::Broker))
     }
 
     fn drain(&mut self) {
@@ -176,6 +185,10 @@ impl RoleMachine for Broker {
 
     fn links(&self) -> &muster_proto::links::Links {
         Broker::links(self)
+    }
+
+    fn ages(&self) -> Option<(&Ages, Role)> {
+        Some((&self.ages, Role::Proxy))
     }
 }
 
@@ -318,6 +331,9 @@ impl<M: RoleMachine> Running<M> {
         let (links, now) = (self.driver.machine().links(), monotonic_now());
         status.set_item("links", convert::links(py, links, now)?)?;
         status.set_item("links_lost", convert::links_lost(py, links, now)?)?;
+        if let Some((ages, role)) = self.driver.machine().ages() {
+            status.set_item("ages", convert::ages(py, ages, links, role)?)?;
+        }
         let gauges = PyDict::new(py);
         for (name, _, value) in self.gauges() {
             gauges.set_item(name, value)?;
@@ -620,7 +636,7 @@ fn room_dict<'py>(py: Python<'py>, room: &muster_proto::gateway::room::Room) -> 
 impl ProxyEngine {
     #[new]
     #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, keepalive_ms,
-        idle_timeout_ms, faults, name_key, bind, server_key, reset_secret))]
+        idle_timeout_ms, faults, name_key, bind, server_key, reset_secret, age_every = 0))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         node: u32,
@@ -638,6 +654,7 @@ impl ProxyEngine {
         bind: HostPort,
         server_key: &[u8],
         reset_secret: &[u8],
+        age_every: u32,
     ) -> PyResult<Self> {
         let (cluster, _) = cluster(node, &cluster_key)?;
         let config = ProxyConfig {
@@ -653,6 +670,7 @@ impl ProxyEngine {
             server_key: ServerKey::from_private(array(server_key, "a server key")?),
             cluster,
             reset_secret: ResetSecret::of_node(&array(reset_secret, "a reset secret")?, node),
+            age_every,
         };
         let sockets = sockets(&[&link_bind, &bind], recv_buffer, send_buffer)?;
         let machine = Proxy::new(config, seed, Box::new(KernelEntropy));

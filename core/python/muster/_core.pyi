@@ -113,6 +113,7 @@ class ProxyEngine(_Engine):
         bind: tuple[str, int],
         server_key: bytes,
         reset_secret: bytes,
+        age_every: int = 0,  # of so many publish frames one carries its messages' age; 0: none
     ) -> ProxyEngine: ...
     def answer(self, question_id: int, user: int | None) -> None: ...  # None refuses
     def rooms(self, _offset: int, _limit: int) -> list[dict[str, Any]]: ...

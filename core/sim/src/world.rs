@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use muster_proto::age::Ages;
 use muster_proto::broker::{Broker, BrokerConfig};
 use muster_proto::client::member::{Item, Policy};
 use muster_proto::client::{Client, ClientConfig, ClientEvent, Endpoint, Side};
@@ -218,6 +219,8 @@ pub struct Summary {
     pub minimum: u64,
     pub reasons: BTreeMap<String, u64>,
     pub accounts: Accounts,
+    /// Of messages that carry their age, as brokers and gateways saw them: how many, the least and the most.
+    pub ages: BTreeMap<Kind, (u64, u32, u32)>,
     /// Of each killed process, its role, and how long after its return every member had received something new.
     pub returns: Vec<(Kind, Micros)>,
     /// Commands that were delivered, what expired, and questions for members that all gateways answered.
@@ -264,6 +267,7 @@ pub struct World {
     verbose: bool,
     sent_before_last_second: u64,
     accounts: Accounts,
+    ages: BTreeMap<Kind, (u64, u32, u32)>,
     /// What is back, and since when, while not every member has received what was published since.
     back: Option<(Kind, Micros)>,
     returns: Vec<(Kind, Micros)>,
@@ -323,6 +327,7 @@ impl World {
             verbose,
             sent_before_last_second: 0,
             accounts: BTreeMap::new(),
+            ages: BTreeMap::new(),
             back: None,
             returns: Vec::new(),
             plan,
@@ -603,6 +608,8 @@ impl World {
                     server_key,
                     cluster,
                     reset_secret,
+                    // Every frame, one of three, or hardly any.
+                    age_every: [1_024, 1, 1_024, 3][(self.seed % 4) as usize],
                 };
                 let mut machine = Proxy::new(config, seed, entropy);
                 machine.set_placement(now, placement);
@@ -792,6 +799,7 @@ impl World {
             minimum: self.minimum(),
             reasons: self.oracle.gap_reasons(),
             accounts: self.accounts,
+            ages: self.ages,
             returns: self.returns,
             joins: (self.recovered, self.asked),
             commands: (self.commands.delivered, self.commands.expired, self.commands.counted),
@@ -1650,10 +1658,12 @@ impl World {
             Role::Broker(machine) => {
                 machine.counters.each(|name, _, value| add(name, value));
                 add("held", machine.held());
+                note_ages(self.ages.entry(kind).or_insert((0, u32::MAX, 0)), &machine.ages);
             }
             Role::Gateway(machine) => {
                 machine.counters.each(|name, _, value| add(name, value));
                 add("held", machine.held());
+                note_ages(self.ages.entry(kind).or_insert((0, u32::MAX, 0)), &machine.ages);
             }
             _ => {}
         }
@@ -1672,6 +1682,14 @@ impl World {
             }
         }
         Ok(())
+    }
+}
+
+fn note_ages((count, least, most): &mut (u64, u32, u32), ages: &Ages) {
+    for (_, histogram) in ages.iter() {
+        *count += histogram.count();
+        *least = (*least).min(histogram.least_us);
+        *most = (*most).max(histogram.most_us);
     }
 }
 

@@ -286,6 +286,43 @@ fn a_gateway_that_never_comes_back_is_forgotten_also_by_who_heard_of_it_from_a_r
     plays(plan);
 }
 
+/// With this seed all frames of the proxy tell it. A message goes 3 ms to the proxy, and 7 ms each to broker and gateway.
+#[test]
+fn the_age_that_a_message_tells_is_the_time_that_the_network_took() {
+    let steady = |latency| Weather {
+        latency,
+        ..Weather::default()
+    };
+    let plan = Plan {
+        links: steady(7 * MS),
+        sessions: steady(3 * MS),
+        ..quiet()
+    };
+    let summary = plays(plan.clone());
+    let of = |summary: &Summary, kind, name| summary.accounts[&(kind, name)];
+    for (kind, counter, way) in [
+        (Kind::Broker, "messages_published", 10_000),
+        (Kind::Gateway, "messages_placed", 17_000),
+    ] {
+        let (count, least, most) = summary.ages[&kind];
+        assert_eq!(count, of(&summary, kind, counter), "{kind:?}");
+        // The first ones come on connections whose round trip is not known yet.
+        assert!(way - 3_000 <= least && most <= way + 1_000, "{kind:?} {least} {most}");
+    }
+    // What is lost on the way and repaired, or held behind that, took longer, and no repeat is counted again.
+    let lossy = Plan {
+        links: Weather {
+            loss: 30_000,
+            ..plan.links
+        },
+        ..plan
+    };
+    let summary = plays(lossy);
+    let (count, least, most) = summary.ages[&Kind::Gateway];
+    assert!(count <= of(&summary, Kind::Gateway, "messages_placed"));
+    assert!(14_000 <= least && (30_000..2_000_000).contains(&most), "{least} {most}");
+}
+
 /// A publisher that repeated too much, too late or for what the owner could not hold got a tenth of this.
 #[test]
 fn bulk_publishing_under_loss_keeps_its_pace() {

@@ -4,17 +4,20 @@ use super::publish::Acks;
 use super::resends::{Range, Resends};
 use super::room::Room;
 use super::{enqueue, Broker, GatewayPeer, NOTHING_MAX};
+use crate::age;
 use crate::codec::Writer;
 use crate::conn::Heard;
 use crate::limits;
 use crate::links::frames_max;
 use crate::machine::{Micros, Outbox};
-use crate::ring::Arena;
+use crate::ring::{Arena, Entry};
 use crate::segments::Built;
 use crate::wire::frame::{append, FLAGS_AT, FRAME};
 use crate::wire::header::HEADER;
 use crate::wire::publish::Ack;
-use crate::wire::room::{read_link_repair, Consumed, LinkBlock, LinkHead, LinkLost, Message, ENDED, LINK_BASE_AT, OLD};
+use crate::wire::room::{
+    read_link_repair, Consumed, LinkBlock, LinkHead, LinkLost, Message, ENDED, LINK_AGE_AT, LINK_BASE_AT, OLD,
+};
 use crate::wire::{FrameKind, Role};
 
 /// Where messages wait too, one datagram in so many is for history first.
@@ -284,6 +287,7 @@ impl Broker {
             }
             let step = conn.tail_step();
             let next = conn.flow.next();
+            let away = conn.flow.measured() / 2;
             let spare = outbox.room() > 1 && free > 1;
             let buffer = outbox.reserve(payload);
             let mut writer = Writer::new(&mut buffer[HEADER..HEADER + limit]);
@@ -293,7 +297,7 @@ impl Broker {
             write_heads(gateway, rooms, node, next, &mut writer);
             if free > 0 {
                 gateway.turn = gateway.turn.wrapping_add(1);
-                resend(&mut gateway.holes, Some(now), node, rooms, arena, &mut writer, counters);
+                resend(&mut gateway.holes, Some((now, away)), node, rooms, arena, &mut writer, counters);
                 if gateway.turn % HISTORY_TURN == 0 {
                     resend(&mut gateway.history, None, node, rooms, arena, &mut writer, counters);
                 }
@@ -330,7 +334,7 @@ impl Broker {
                         }
                         let first = cursor.next;
                         let segment = segments.get(room.frames, first, head, limit, |writer| {
-                            build(room, arena, first, head, writer)
+                            build(room, arena, first, head, true, writer)
                         });
                         let Some((bytes, after)) = segment else {
                             cursor.next = room.ring.readable(arena, first).max(first + 1).min(head);
@@ -343,7 +347,8 @@ impl Broker {
                         }
                         let start = writer.len();
                         writer.put(bytes);
-                        address(&mut writer, start, cursor.base, is_old(room, arena, now, after - 1));
+                        let old = is_old(room, arena, now, after - 1);
+                        address(&mut writer, start, cursor.base, old, now, away);
                         counters.messages_sent += after - first;
                         cursor.next = after;
                         note_carrier(gateway, next, at);
@@ -436,11 +441,11 @@ fn write_heads(
     }
 }
 
-/// Resends into the datagram, as far as it has space and the gateway may have it. With `live`, the time now, what became old is
-/// flagged; history is wanted however old it is.
+/// Resends into the datagram, as far as it has space and the gateway may have it. With `live`, the time now and how long the way
+/// takes, what became old is flagged, and else its age told; history is wanted however old it is.
 fn resend(
     resends: &mut Resends,
-    live: Option<Micros>,
+    live: Option<(Micros, Micros)>,
     node: u32,
     rooms: &[Option<Box<super::Room>>],
     arena: &Arena,
@@ -469,7 +474,7 @@ fn resend(
 /// Writes one frame of a range. `false`: it did not fit.
 fn resend_range(
     range: &mut Range,
-    live: Option<Micros>,
+    live: Option<(Micros, Micros)>,
     node: u32,
     room: &super::Room,
     arena: &Arena,
@@ -487,26 +492,46 @@ fn resend_range(
         return written;
     }
     let start = writer.len();
-    let Some(built) = build(room, arena, range.next, range.last + 1, writer) else {
+    let young = live.is_some_and(|(now, _)| !is_old(room, arena, now, range.next));
+    let Some(built) = build(room, arena, range.next, range.last + 1, young, writer) else {
         return false;
     };
     let cursor = room.gateways.iter().find(|cursor| cursor.gateway == node);
     let base = cursor.map_or(range.next, |cursor| cursor.base);
-    let old = live.is_some_and(|now| is_old(room, arena, now, built.next - 1));
-    address(writer, start, base, old);
+    let (now, away) = live.unwrap_or_default();
+    let old = live.is_some() && is_old(room, arena, now, built.next - 1);
+    address(writer, start, base, old, now, away);
     counters.messages_repaired += built.next - range.next;
     range.next = built.next;
     true
 }
 
-/// Builds one frame of a room's messages `first..until`; `base` is filled in per gateway.
-fn build(room: &super::Room, arena: &Arena, first: u64, until: u64, writer: &mut Writer<'_>) -> Option<Built> {
+/// Builds one frame of a room's messages `first..until`; `base` is filled in per gateway. With `aged`, those that were born together
+/// stand in a frame of their own, in which stands when, until it leaves.
+fn build(
+    room: &super::Room,
+    arena: &Arena,
+    first: u64,
+    until: u64,
+    aged: bool,
+    writer: &mut Writer<'_>,
+) -> Option<Built> {
     let mut next = first;
     let mut whole = until < room.ring.next();
-    let written = append(writer, FrameKind::LinkRoom, 0, |writer| {
-        let mut block = LinkBlock::begin(writer, room.id, room.generation, 0, first);
+    let born_of = |entry: &Entry<'_>| if aged { entry.born } else { 0 };
+    let born = room.ring.get(arena, first).map_or(0, |entry| born_of(&entry));
+    let kind = match born {
+        0 => FrameKind::LinkRoom,
+        _ => FrameKind::AgedRoom,
+    };
+    let written = append(writer, kind, 0, |writer| {
+        let mut block = match born {
+            0 => LinkBlock::begin(writer, room.id, room.generation, 0, first),
+            _ => LinkBlock::begin_aged(writer, room.id, room.generation, 0, first, born),
+        };
         while next < until {
-            let Some(entry) = room.ring.get(arena, next) else {
+            let entry = room.ring.get(arena, next);
+            let Some(entry) = entry.filter(|entry| born_of(entry) == born) else {
                 whole = true;
                 break;
             };
@@ -527,9 +552,13 @@ fn build(room: &super::Room, arena: &Arena, first: u64, until: u64, writer: &mut
     written.then_some(Built { next, whole })
 }
 
-/// The frame at `start` is the same for all gateways, but for where each one's interest began and whether it comes too late.
-fn address(writer: &mut Writer<'_>, start: usize, base: u64, old: bool) {
+/// The frame at `start` is the same for all gateways, but for where each one's interest began, whether it comes too late, and how
+/// old it will be when it comes.
+fn address(writer: &mut Writer<'_>, start: usize, base: u64, old: bool, now: Micros, away: Micros) {
     let frame = &mut writer.written()[start..];
+    if frame[0] == FrameKind::AgedRoom as u8 {
+        age::pass_on(&mut frame[LINK_AGE_AT..], now, away);
+    }
     frame[LINK_BASE_AT..LINK_BASE_AT + 8].copy_from_slice(&base.to_le_bytes());
     frame[FLAGS_AT] |= if old { OLD } else { 0 };
 }

@@ -11,6 +11,7 @@ pub mod users;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
+use crate::age::Ages;
 use crate::conn::Control;
 use crate::door::{Door, DoorKey};
 use crate::handshake::{ClusterKeys, ResetSecret};
@@ -202,6 +203,8 @@ pub struct Broker {
     sweep_publication: usize,
     records: Vec<Vec<u8>>,
     pub counters: BrokerCounters,
+    /// How old messages were when they were numbered, by the proxy that they came from.
+    pub ages: Ages,
     events: VecDeque<LinkChange>,
 }
 
@@ -245,6 +248,7 @@ impl Broker {
             sweep_publication: 0,
             records: Vec::new(),
             counters: BrokerCounters::default(),
+            ages: Ages::default(),
             events: VecDeque::new(),
             node,
         }
@@ -536,7 +540,7 @@ impl Broker {
     /// Takes a role's frame. `false`: malformed or not this peer's to send.
     fn frame(&mut self, now: Micros, slot: u32, peer: Identity, frame: &Frame<'_>) -> bool {
         match (peer.role, frame.kind) {
-            (Role::Proxy, FrameKind::LinkPublish) => self.publish(now, slot, peer.node, frame),
+            (Role::Proxy, FrameKind::LinkPublish | FrameKind::AgedPublish) => self.publish(now, slot, peer.node, frame),
             (Role::Gateway, FrameKind::LinkRepair) => self.repair_asked(now, slot, peer.node, frame.body),
             (Role::Gateway, FrameKind::Consumed) => self.consumed(now, peer.node, frame.body),
             _ => false,

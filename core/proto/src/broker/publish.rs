@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{Broker, GatewayPeer, PUBLISHERS_MAX, SWEPT_AT_ONCE, WITHHOLD_EVERY};
+use crate::age;
 use crate::limits;
 use crate::links::Links;
 use crate::machine::Micros;
@@ -11,7 +12,7 @@ use crate::planted::{self, Bug};
 use crate::ring::Entry;
 use crate::wire::publish::{published, well_formed, Ack, LinkPublish, ACK_RANGES, ACK_RUNS, PROMPT};
 use crate::wire::room::WHOLE;
-use crate::wire::{Code, Frame, PublisherId, StreamId};
+use crate::wire::{Code, Frame, FrameKind, PublisherId, StreamId};
 
 /// Sequences from here on are nobody's: they leave room for arithmetic, here and at who reads them.
 const SEQUENCE_MAX: u64 = 1 << 61;
@@ -90,7 +91,11 @@ impl Publication {
 impl Broker {
     /// Takes a proxy's publish frame. `false`: malformed.
     pub(super) fn publish(&mut self, now: Micros, slot: u32, proxy: u32, frame: &Frame<'_>) -> bool {
-        let Some(frame) = LinkPublish::read(frame.flags, frame.body) else {
+        let read = match frame.kind {
+            FrameKind::AgedPublish => LinkPublish::read_aged(frame.flags, frame.body),
+            _ => LinkPublish::read(frame.flags, frame.body),
+        };
+        let Some(frame) = read else {
             return false;
         };
         self.counters.messages_received += u64::from(frame.count);
@@ -211,6 +216,7 @@ impl Broker {
             users,
             arena,
             counters,
+            ages,
             ..
         } = self;
         let (Some(room), Some(publication)) = (
@@ -220,7 +226,8 @@ impl Broker {
             return rough;
         };
         room.used_at = now;
-        let publisher = publication.id;
+        let (publisher, proxy) = (publication.id, publication.proxy);
+        let born = frame.age.map_or(0, |age| age::born(now, age.into()));
         if publication.generation != room.generation {
             // What was numbered in an earlier stream says nothing of this one.
             counters.dropped_held += publication.held();
@@ -231,7 +238,7 @@ impl Broker {
         }
         let order = &mut publication.order;
         let before = room.ring.next();
-        let mut number = |order: &mut Publisher, sequence: u64, flags: u8, data: &[u8]| {
+        let mut number = |order: &mut Publisher, sequence: u64, flags: u8, born: u32, data: &[u8]| {
             let offset = room.ring.next();
             let entry = Entry {
                 offset,
@@ -241,17 +248,21 @@ impl Broker {
                 gap: false,
                 stream: 0,
                 at_ms: 0,
+                born,
                 data,
             };
             room.ring.push(arena, now, &entry);
             order.applied(sequence, offset);
             counters.messages_published += 1;
+            if born > 0 {
+                ages.note(now, proxy, born);
+            }
         };
         let (held_before, mut released) = (order.held_len(), 0);
         let mut cost = order.held_cost();
         order.settle(frame.low);
         while let Some(ready) = order.pop_ready() {
-            number(order, ready.seq, ready.flags, &ready.data);
+            number(order, ready.seq, ready.flags, ready.born, &ready.data);
             released += 1;
         }
         let (mut seen, mut held, mut repeated, mut ahead) = (0, 0, 0, 0);
@@ -262,14 +273,14 @@ impl Broker {
             let flags = flags & WHOLE;
             match order.offer(now, sequence, data.len()) {
                 Decision::Apply => {
-                    number(order, sequence, flags, data);
+                    number(order, sequence, flags, born, data);
                     while let Some(ready) = order.pop_ready() {
-                        number(order, ready.seq, ready.flags, &ready.data);
+                        number(order, ready.seq, ready.flags, ready.born, &ready.data);
                         released += 1;
                     }
                 }
                 Decision::Hold if users.hold(publisher.user, held_cost(data.len())) => {
-                    order.hold(sequence, flags, data);
+                    order.hold(sequence, flags, born, data);
                     cost += held_cost(data.len());
                     held += 1;
                 }

@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use self::backlog::Backlog;
 use self::commands::Commands;
 use crate::address::Bucket;
+use crate::age::Ages;
 use crate::conn::{Control, Heard};
 use crate::door::{Door, DoorKey};
 use crate::handshake::{ClusterKeys, ResetSecret, ServerKey};
@@ -237,6 +238,8 @@ pub struct Gateway {
     now: Micros,
     records: Vec<Vec<u8>>,
     pub counters: GatewayCounters,
+    /// How old messages were when they got their place, by the broker that they came from.
+    pub ages: Ages,
     events: VecDeque<GatewayEvent>,
 }
 
@@ -280,6 +283,7 @@ impl Gateway {
             now: 0,
             records: Vec::new(),
             counters: GatewayCounters::default(),
+            ages: Ages::default(),
             events: VecDeque::new(),
             node,
         }
@@ -798,6 +802,7 @@ impl Gateway {
             let mut pen = Pen {
                 arena: &mut self.arena,
                 counters: &mut self.counters,
+                ages: &mut self.ages,
                 now,
             };
             let links = &self.links;

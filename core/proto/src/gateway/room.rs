@@ -9,6 +9,7 @@ use std::ops::Range;
 use super::holes::Holes;
 use super::turns::Turns;
 use super::GatewayCounters;
+use crate::age::{self, Ages};
 use crate::asking::{Asking, Pace};
 use crate::codec::NUMBER_MAX;
 use crate::limits::MESSAGE_AGE_MAX;
@@ -16,7 +17,7 @@ use crate::machine::Micros;
 use crate::planted::{self, Bug};
 use crate::ring::{Arena, Entry, Ring};
 use crate::wire::publish::{Course, Position, Positions};
-use crate::wire::room::{BlockMessages, Message, FIRST, LAST, STREAMS_MAX};
+use crate::wire::room::{LinkBlock, Message, FIRST, LAST, STREAMS_MAX};
 use crate::wire::{Code, GapReason, PublisherId, StreamGap, StreamId};
 
 /// The first place of a room; history can be put in front of it.
@@ -52,6 +53,7 @@ struct Held {
     publisher: PublisherId,
     sequence: u64,
     flags: u8,
+    born: u32,
     data: Box<[u8]>,
 }
 
@@ -92,6 +94,7 @@ impl Waiting {
 pub struct Pen<'a> {
     pub arena: &'a mut Arena,
     pub counters: &'a mut GatewayCounters,
+    pub ages: &'a mut Ages,
     pub now: Micros,
 }
 
@@ -529,7 +532,7 @@ impl Room {
         }
     }
 
-    fn append(&mut self, pen: &mut Pen<'_>, at: usize, offset: u64, message: &Message<'_>) {
+    fn append(&mut self, pen: &mut Pen<'_>, at: usize, offset: u64, message: &Message<'_>, born: u32) {
         let entry = Entry {
             offset,
             publisher: message.publisher,
@@ -538,11 +541,15 @@ impl Room {
             gap: false,
             stream: at as u8,
             at_ms: 0,
+            born: 0,
             data: message.data,
         };
         let place = self.ring.push(pen.arena, pen.now, &entry);
         pen.counters.messages_placed += 1;
         let source = &mut self.sources[at];
+        if born > 0 {
+            pen.ages.note(pen.now, source.stream.node, born);
+        }
         source.next = offset + 1;
         (source.end_place, source.hole_since, source.consumed_dirty) = (place + 1, None, true);
         if let Some(turns) = &mut self.turns {
@@ -560,6 +567,7 @@ impl Room {
             gap: true,
             stream: at as u8,
             at_ms: 0,
+            born: 0,
             data: &[],
         };
         let place = self.ring.push(pen.arena, pen.now, &entry);
@@ -772,11 +780,13 @@ impl Room {
         &mut self,
         pen: &mut Pen<'_>,
         stream: StreamId,
-        base: u64,
-        offset: u64,
-        messages: BlockMessages<'_>,
+        block: LinkBlock<'_>,
         data_max: usize,
     ) -> Option<bool> {
+        let LinkBlock {
+            base, offset, messages, ..
+        } = block;
+        let born = block.age.map_or(0, |age| age::born(pen.now, age.into()));
         let (before, count) = (self.ring.next(), messages.left() as u64);
         let at = self.open(pen, stream, base)?;
         if self.turns.is_none() && self.sources.len() > 1 && self.live().nth(1).is_some() {
@@ -791,12 +801,12 @@ impl Room {
             } else if offset == next && !self.is_early(pen.now, at, message.publisher, message.sequence)
                 || offset > next && planted::is(Bug::ForwardsPastHole)
             {
-                self.append(pen, at, offset, &message);
+                self.append(pen, at, offset, &message, born);
                 if !self.sources[at].held.is_empty() {
                     self.release(pen, at);
                 }
             } else if !self.sources[at].had(pen.counters, offset) {
-                self.hold(pen, at, offset, &message);
+                self.hold(pen, at, offset, &message, born);
             }
             let source = &mut self.sources[at];
             source.known = source.known.max(offset + 1);
@@ -813,7 +823,7 @@ impl Room {
         Some(self.ring.next() > before)
     }
 
-    fn hold(&mut self, pen: &mut Pen<'_>, at: usize, offset: u64, message: &Message<'_>) {
+    fn hold(&mut self, pen: &mut Pen<'_>, at: usize, offset: u64, message: &Message<'_>, born: u32) {
         let bytes_max = HELD_BYTES_MAX.min(pen.arena.room_bytes_max());
         let bytes: usize = self.sources.iter().map(|source| source.held_bytes).sum();
         if self.held_len() >= HELD_MAX || bytes + message.data.len() > bytes_max {
@@ -826,6 +836,7 @@ impl Room {
             publisher: message.publisher,
             sequence: message.sequence,
             flags: message.flags,
+            born,
             data: message.data.into(),
         };
         source.held.insert(offset, held);
@@ -852,7 +863,7 @@ impl Room {
                 flags: held.flags,
                 data: &held.data,
             };
-            self.append(pen, at, next, &message);
+            self.append(pen, at, next, &message, held.born);
         }
     }
 
@@ -890,6 +901,7 @@ impl Room {
                 gap: false,
                 stream: at as u8,
                 at_ms: 0,
+                born: 0,
                 data: &held.data,
             };
             self.ring.push_front(pen.arena, pen.now, &entry);
@@ -1204,6 +1216,7 @@ mod tests {
         let mut pen = Pen {
             arena: &mut arena,
             counters: &mut counters,
+            ages: &mut Ages::default(),
             now: 0,
         };
         assert!(room.head(&mut pen, stream, 101, 101));
@@ -1241,6 +1254,7 @@ mod tests {
         let mut pen = Pen {
             arena: &mut arena,
             counters: &mut counters,
+            ages: &mut Ages::default(),
             now: 0,
         };
         let had = Positions::at([(STREAM, 21)]);
@@ -1260,6 +1274,7 @@ mod tests {
         let mut pen = Pen {
             arena,
             counters: &mut counters,
+            ages: &mut Ages::default(),
             now: 0,
         };
         assert!(room.head(&mut pen, STREAM, first, first));
@@ -1278,7 +1293,7 @@ mod tests {
                     room.append_gap(&mut pen, 0, offset, GapReason::Unrepaired);
                     room.sources[0].next += 1;
                 }
-                _ => room.append(&mut pen, 0, offset, &message),
+                _ => room.append(&mut pen, 0, offset, &message, 0),
             }
         }
         room.sources[0].known = room.sources[0].next;
@@ -1340,6 +1355,7 @@ mod tests {
         let mut pen = Pen {
             arena: &mut arena,
             counters: &mut counters,
+            ages: &mut Ages::default(),
             now: 1,
         };
         room.expire(&mut pen, |_| 1_000, &mut wanted, 4);
@@ -1380,6 +1396,7 @@ mod tests {
         let mut pen = Pen {
             arena: &mut arena,
             counters: &mut counters,
+            ages: &mut Ages::default(),
             now: 0,
         };
         let mut began = |returned, base| {
@@ -1411,6 +1428,7 @@ mod tests {
             let mut pen = Pen {
                 arena: &mut arena,
                 counters: &mut counters,
+                ages: &mut Ages::default(),
                 now: 0,
             };
             assert!(room.head(&mut pen, stream, 1, 1));

@@ -131,8 +131,12 @@ impl Gateway {
             generation,
         };
         match frame.kind {
-            FrameKind::LinkRoom => {
-                let Some(block) = LinkBlock::read(frame.body) else {
+            FrameKind::LinkRoom | FrameKind::AgedRoom => {
+                let read = match frame.kind {
+                    FrameKind::AgedRoom => LinkBlock::read_aged(frame.body),
+                    _ => LinkBlock::read(frame.body),
+                };
+                let Some(block) = read else {
                     return false;
                 };
                 let count = block.messages.left() as u64;
@@ -148,6 +152,7 @@ impl Gateway {
                 let mut pen = Pen {
                     arena: &mut self.arena,
                     counters: &mut self.counters,
+                    ages: &mut self.ages,
                     now,
                 };
                 let stream = stream(block.generation);
@@ -160,7 +165,7 @@ impl Gateway {
                     return true;
                 }
                 let data_max = message_max(self.node.payload);
-                let grew = room.ingest(&mut pen, stream, block.base, block.offset, block.messages, data_max);
+                let grew = room.ingest(&mut pen, stream, block, data_max);
                 room.note_hole(now);
                 let Some(grew) = grew else {
                     self.counters.dropped_stale_stream += count;
@@ -197,6 +202,7 @@ impl Gateway {
                     let mut pen = Pen {
                         arena: &mut self.arena,
                         counters: &mut self.counters,
+                        ages: &mut self.ages,
                         now,
                     };
                     let stream = stream(head.generation);
@@ -228,6 +234,7 @@ impl Gateway {
                 let mut pen = Pen {
                     arena: &mut self.arena,
                     counters: &mut self.counters,
+                    ages: &mut self.ages,
                     now,
                 };
                 if room.lost(&mut pen, stream(lost.generation), lost.first) {
@@ -310,6 +317,7 @@ impl Gateway {
             let mut pen = Pen {
                 arena: &mut self.arena,
                 counters: &mut self.counters,
+                ages: &mut self.ages,
                 now,
             };
             if room.owner_gone(&mut pen, node, life) {

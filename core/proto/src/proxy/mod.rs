@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use muster_ahead::fetch;
 
 use crate::address::Bucket;
+use crate::age::{self, Sampler};
 use crate::conn::Control;
 use crate::door::{Door, DoorKey};
 use crate::gateway::{LINK_SOCKET, PUBLIC_SOCKET};
@@ -26,7 +27,7 @@ use crate::queue::Queue;
 use crate::sessions::{Question, Sessions};
 use crate::wire::frame::append;
 use crate::wire::header::HEADER;
-use crate::wire::publish::{well_formed, Ack, LinkPublish, Publish, LINK_PUBLISH};
+use crate::wire::publish::{well_formed, Ack, LinkPublish, Publish, LINK_PUBLISH, PUBLISH_AGE_AT};
 use crate::wire::record::Record;
 use crate::wire::{Code, FrameKind, Frames, PublisherId, Role};
 use commands::{Commands, COMMAND_BURST, COMMAND_RATE};
@@ -53,6 +54,8 @@ pub struct ProxyConfig {
     pub server_key: ServerKey,
     pub cluster: ClusterKeys,
     pub reset_secret: [u8; 32],
+    /// Of so many publish frames one carries the age of its messages; 0: none.
+    pub age_every: u32,
 }
 
 crate::counters! {
@@ -145,6 +148,7 @@ pub struct Proxy {
     placement: Placement,
     name_key: [u8; 16],
     commands: Commands,
+    ages: Sampler,
     pub counters: ProxyCounters,
     events: VecDeque<ProxyEvent>,
 }
@@ -168,6 +172,7 @@ impl Proxy {
             placement: Placement::default(),
             name_key: config.name_key,
             commands: Commands::new(hash),
+            ages: Sampler::new(config.age_every),
             counters: ProxyCounters::default(),
             events: VecDeque::new(),
             node,
@@ -372,6 +377,7 @@ impl Proxy {
             return;
         };
         let (session, user) = (peer.conn.id, peer.data.user);
+        let away = peer.conn.flow.measured() / 2;
         let Some(route) = self.owners.route(now, &self.placement, &self.links, open.key.id) else {
             self.counters.dropped_no_owner += count;
             self.refuse(slot, &frame, Code::NotReady);
@@ -392,6 +398,8 @@ impl Proxy {
             count: frame.count,
             messages: frame.messages,
             detour: route.detour,
+            // When they were born, until they leave.
+            age: (frame.count > 0 && self.ages.draws()).then(|| age::born(now, away)),
         };
         let queue = self.queues.entry(route.node).or_default();
         let cost = Queue::cost(len);
@@ -505,6 +513,7 @@ impl Proxy {
             let probe = std::mem::take(&mut link.data.probe);
             let step = link.conn.tail_step();
             let free = link.conn.flow.available(payload);
+            let away = link.conn.flow.measured() / 2;
             let queue = self.queues.get_mut(&node);
             if outbox.room() == 0 {
                 link.data.probe = probe;
@@ -523,7 +532,11 @@ impl Proxy {
                         more = true;
                         break;
                     }
+                    let start = writer.len();
                     writer.put(frame);
+                    if frame[0] == FrameKind::AgedPublish as u8 {
+                        age::pass_on(&mut writer.written()[start + PUBLISH_AGE_AT..], now, away);
+                    }
                     let cost = Queue::cost(frame.len());
                     if let Some(peer) = table.find(session).and_then(|slot| table.get_mut(slot)) {
                         peer.data.data.queued = peer.data.data.queued.saturating_sub(cost);

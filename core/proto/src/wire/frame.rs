@@ -54,10 +54,14 @@ pub enum FrameKind {
     LinkAck = 20,
     /// Acknowledgement of publishing, proxy to client.
     Ack = 21,
+    /// A link publish frame that says how old its messages are.
+    AgedPublish = 22,
+    /// A link room frame that says how old its messages are.
+    AgedRoom = 23,
 }
 
 impl FrameKind {
-    pub const ALL: [FrameKind; 21] = [
+    pub const ALL: [FrameKind; 23] = [
         FrameKind::Status,
         FrameKind::Log,
         FrameKind::LogAck,
@@ -79,6 +83,8 @@ impl FrameKind {
         FrameKind::LinkPublish,
         FrameKind::LinkAck,
         FrameKind::Ack,
+        FrameKind::AgedPublish,
+        FrameKind::AgedRoom,
     ];
 
     #[inline]

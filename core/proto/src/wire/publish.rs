@@ -81,15 +81,29 @@ pub struct LinkPublish<'a> {
     pub messages: &'a [u8],
     /// The proxy has no link to the room's owner: who gets this is to number it.
     pub detour: bool,
+    /// How old the messages are, in microseconds, where they are among those of which that is told.
+    pub age: Option<u32>,
 }
 
 /// Flag of a link publish frame that does not go to the room's owner.
 pub const DETOUR: u8 = 1;
+/// Where an aged publish frame has its age, from the frame's first byte.
+pub const PUBLISH_AGE_AT: usize = FRAME + 8 + 8 + 16 + 8 + 4 + 4 + 4;
 
 impl<'a> LinkPublish<'a> {
     pub fn read(flags: u8, body: &'a [u8]) -> Option<Self> {
+        Self::read_as(false, flags, body)
+    }
+
+    /// The same of an aged publish frame. In it stands how far `low` is below `first`, so that it is not longer for its age.
+    pub fn read_aged(flags: u8, body: &'a [u8]) -> Option<Self> {
+        Self::read_as(true, flags, body)
+    }
+
+    #[inline]
+    fn read_as(aged: bool, flags: u8, body: &'a [u8]) -> Option<Self> {
         let mut reader = Reader::new(body);
-        Some(LinkPublish {
+        let mut frame = LinkPublish {
             detour: flags & DETOUR != 0,
             room: reader.u64()?,
             check: reader.u64()?,
@@ -100,29 +114,52 @@ impl<'a> LinkPublish<'a> {
             session: reader.u64()?,
             handle: reader.u32()?,
             sent_at: reader.u32()?,
-            low: reader.number()?,
-            first: reader.number()?,
-            count: reader.u8()?,
-            messages: reader.rest(),
-        })
+            low: 0,
+            first: 0,
+            count: 0,
+            messages: &[],
+            age: None,
+        };
+        if aged {
+            let behind = u64::from(reader.u32()?);
+            frame.age = Some(reader.u32()?);
+            frame.first = reader.number()?;
+            frame.low = frame.first.checked_sub(behind)?;
+        } else {
+            frame.low = reader.number()?;
+            frame.first = reader.number()?;
+        }
+        frame.count = reader.u8()?;
+        frame.messages = reader.rest();
+        Some(frame)
     }
 
+    /// How far `low` is below `first`, where an aged frame can say so.
+    fn behind(&self) -> Option<u32> {
+        u32::try_from(self.first.checked_sub(self.low)?).ok()
+    }
+
+    /// Writes the frame: an aged one where there is an age, and it can.
     pub fn write(&self, writer: &mut Writer<'_>) -> bool {
         let flags = if self.detour { DETOUR } else { 0 };
-        append(writer, FrameKind::LinkPublish, flags, |writer| {
+        let aged = self.age.zip(self.behind());
+        let kind = match aged {
+            Some(_) => FrameKind::AgedPublish,
+            None => FrameKind::LinkPublish,
+        };
+        append(writer, kind, flags, |writer| {
             writer
                 .u64(self.room)
                 .u64(self.check)
                 .u64(self.publisher.user)
                 .u64(self.publisher.incarnation)
                 .u64(self.session);
-            writer
-                .u32(self.handle)
-                .u32(self.sent_at)
-                .u64(self.low)
-                .u64(self.first)
-                .u8(self.count)
-                .put(self.messages);
+            writer.u32(self.handle).u32(self.sent_at);
+            match aged {
+                Some((age, behind)) => writer.u32(behind).u32(age),
+                None => writer.u64(self.low),
+            };
+            writer.u64(self.first).u8(self.count).put(self.messages);
             true
         })
     }
@@ -499,7 +536,7 @@ mod tests {
 
         #[test]
         fn any_bytes_read_as_publishing_or_none(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = (Ack::read(&bytes), Ack::read_link(&bytes), LinkPublish::read(0, &bytes));
+            let _ = (Ack::read(&bytes), Ack::read_link(&bytes), LinkPublish::read(0, &bytes), LinkPublish::read_aged(0, &bytes));
             if let Some(publish) = Publish::read(&bytes) {
                 prop_assert!(published(publish.messages, publish.count).count() <= 255);
             }

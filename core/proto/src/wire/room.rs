@@ -35,6 +35,9 @@ pub const fn message_max(payload: usize) -> usize {
 pub const OLD: u8 = 1;
 /// Where a link block's `base` stands, from the frame's first byte.
 pub const LINK_BASE_AT: usize = FRAME + 12;
+/// Where an aged one has its age. It is not longer than a member's block, so what it holds fits there too.
+pub const LINK_AGE_AT: usize = LINK_BLOCK - 1;
+const _: () = assert!(LINK_BLOCK + 4 <= ROOM_BLOCK);
 
 /// One message of a block, borrowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -216,18 +219,31 @@ pub struct LinkBlock<'a> {
     /// The first offset that this gateway is to have: where its interest began.
     pub base: u64,
     pub offset: u64,
+    /// How old all of them are, in microseconds, where that is told.
+    pub age: Option<u32>,
     pub messages: BlockMessages<'a>,
 }
 
 impl<'a> LinkBlock<'a> {
     #[inline]
     pub fn read(body: &'a [u8]) -> Option<Self> {
+        Self::read_as(false, body)
+    }
+
+    /// The same of an aged block.
+    pub fn read_aged(body: &'a [u8]) -> Option<Self> {
+        Self::read_as(true, body)
+    }
+
+    #[inline]
+    fn read_as(aged: bool, body: &'a [u8]) -> Option<Self> {
         let mut reader = Reader::new(body);
         Some(LinkBlock {
             room: reader.u64()?,
             generation: reader.u32()?,
             base: reader.number()?,
             offset: reader.number()?,
+            age: if aged { Some(reader.u32()?) } else { None },
             messages: BlockMessages::new(reader)?,
         })
     }
@@ -235,6 +251,19 @@ impl<'a> LinkBlock<'a> {
     /// Begins a link block's body.
     pub fn begin(writer: &mut Writer<'_>, room: u64, generation: u32, base: u64, offset: u64) -> BlockWriter {
         writer.u64(room).u32(generation).u64(base).u64(offset);
+        BlockWriter::begin(writer)
+    }
+
+    /// Begins an aged one's.
+    pub fn begin_aged(
+        writer: &mut Writer<'_>,
+        room: u64,
+        generation: u32,
+        base: u64,
+        offset: u64,
+        age: u32,
+    ) -> BlockWriter {
+        writer.u64(room).u32(generation).u64(base).u64(offset).u32(age);
         BlockWriter::begin(writer)
     }
 }

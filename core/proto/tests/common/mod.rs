@@ -577,6 +577,7 @@ pub fn link_publish_of(user: u64, incarnation: u64, low: u64, first: u64, data: 
             count: data.len() as u8,
             messages: &messages,
             detour: false,
+            age: None,
         }
         .write(writer)
     })
@@ -1012,6 +1013,7 @@ impl Subject for Proxy {
             server_key: server_key(),
             cluster: cluster(),
             reset_secret: [4; 32],
+            age_every: 0,
         };
         let mut proxy = Proxy::new(config, seed, entropy(seed));
         proxy.set_placement(1_000_000, placement());
@@ -1335,6 +1337,7 @@ pub fn fuzz_frames(data: &[u8]) {
             FrameKind::Log => seen(muster_proto::log::LogReceiver::new(1_000).receive(body, |_| {})),
             FrameKind::Room => seen(RoomBlock::read(body).map(|block| block.messages.count())),
             FrameKind::LinkRoom => seen(LinkBlock::read(body).map(|block| block.messages.count())),
+            FrameKind::AgedRoom => seen(LinkBlock::read_aged(body).map(|block| block.messages.count())),
             FrameKind::Gap => seen(GapPlace::read(body)),
             FrameKind::Skip => seen(Skip::read(body)),
             FrameKind::Heads => seen(muster_proto::wire::room::heads(body).count()),
@@ -1347,6 +1350,7 @@ pub fn fuzz_frames(data: &[u8]) {
             FrameKind::Consumed => seen(Consumed::read_all(body).count()),
             FrameKind::Publish => seen(Publish::read(body)),
             FrameKind::LinkPublish => seen(LinkPublish::read(0, body)),
+            FrameKind::AgedPublish => seen(LinkPublish::read_aged(0, body)),
             FrameKind::LinkAck => seen(Ack::read_link(body).is_some()),
             FrameKind::Ack => seen(Ack::read(body)),
             _ => {}

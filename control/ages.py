@@ -1,0 +1,49 @@
+"""How old messages were that came to a node, by the node that they came from (ROOM-26).
+
+What its status says of those that carry their age. It begins where a proxy took them, so a gateway has the whole way to it.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+HELP: Final = "From a message's coming to the proxy to its number (brokers) or its place (gateways), by the node before"
+
+Histogram = tuple[str, str, list[tuple[str, float]], float]
+"""Name with labels, help, (upper end, how many up to it), and the sum."""
+
+
+class Ages(msgspec.Struct, frozen=True, kw_only=True):
+    """Of messages that came from `node`: since the start in buckets, and of late."""
+
+    node: int
+    buckets: list[tuple[float | None, int]]
+    """Upper end in seconds, and how many were not older; the last has no end."""
+    sum_s: float
+    p50_us: int | None
+    p99_us: int | None
+
+    @property
+    def count(self) -> int:
+        """Since the start."""
+        return self.buckets[-1][1]
+
+
+def ages(status: Mapping[str, Any]) -> Iterator[Ages]:
+    """Those of a broker or a gateway; others have none."""
+    for entry in status.get("ages", ()):
+        yield msgspec.convert(entry, Ages)
+
+
+def histograms(status: Mapping[str, Any]) -> list[Histogram]:
+    """The same as metrics."""
+    return [
+        (
+            f'message_age_seconds{{peer="{each.node}"}}',
+            HELP,
+            [("+Inf" if end is None else str(end), count) for end, count in each.buckets],
+            each.sum_s,
+        )
+        for each in ages(status)
+    ]

@@ -1,0 +1,72 @@
+"""How old real messages are, as real processes tell: each is counted once at each hop, and a link that is slow is seen."""
+
+import asyncio
+import json
+from subprocess import PIPE
+from typing import Any
+
+import muster
+from tests.faults.conftest import Make
+from tests.faults.instance import Instance
+from tests.waiting import until
+
+MESSAGES = 40
+
+
+async def told(instance: Instance) -> list[dict[str, Any]]:
+    """What `muster links` says of real messages."""
+    command = instance.command("links", "--json", stdout=PIPE, stderr=PIPE)
+    said, errors = await asyncio.to_thread(command.communicate, timeout=60)
+    assert command.returncode == 0, errors
+    found: list[dict[str, Any]] = json.loads(said)["messages"]
+    return found
+
+
+async def published(instance: Instance) -> None:
+    """Messages one by one, each acknowledged, to a member that has all of them then."""
+    had = 0
+    async with (
+        muster.connect(instance.folder.path, timeout=60) as client,
+        client.join("live:ages") as room,
+    ):
+        for number in range(MESSAGES):
+            await client.publish("live:ages", f"{number}".encode())
+        async with asyncio.timeout(60):
+            async for _ in room:
+                had += 1
+                if had == MESSAGES:
+                    return
+
+
+def seen(instance: Instance, role: str) -> list[int]:
+    """How many ages a node has, by the node before."""
+    return [int(each["buckets"][-1][1]) for each in instance.status(role)["ages"]]
+
+
+async def test_each_message_is_counted_once_where_all_tell_their_age(make: Make) -> None:
+    instance = make(proxy={"age_every": 1})
+    with instance.running():
+        await published(instance)
+        # A message that is repeated counts at the proxy only: what a broker numbers and a gateway places is one.
+        await until(lambda: seen(instance, "broker") == seen(instance, "gateway") == [MESSAGES], 60)
+        lines = {(line["sender"], line["receiver"]): line for line in await told(instance)}
+        assert set(lines) == {("proxy", "broker"), ("broker", "gateway")}
+        assert all(line["seen"] == MESSAGES and 0 < line["p50_ms"] <= line["p99_ms"] for line in lines.values())
+        page = instance.get("gateway", "/metrics")
+        counted = [line for line in page.splitlines() if line.startswith("muster_message_age_seconds_count{")]
+        assert [float(line.rpartition(" ")[2]) for line in counted] == [MESSAGES]
+
+
+async def test_a_link_that_delays_is_seen_and_where_it_is_off_nothing(make: Make) -> None:
+    slow = {'faults__links__"broker->gateway"': {"delay_ms": 100}}
+    instance = make(proxy={"age_every": 1}, **slow)
+    with instance.running():
+        await published(instance)
+        lines = {(line["sender"], line["receiver"]): line for line in await told(instance)}
+        # Half of the round trip: the way there takes 100 ms, the way back nothing.
+        assert lines["broker", "gateway"]["p50_ms"] >= 50
+        assert lines["broker", "gateway"]["p50_ms"] >= lines["proxy", "broker"]["p50_ms"] + 25
+    instance = make(proxy={"age_every": 0})
+    with instance.running():
+        await published(instance)
+        assert seen(instance, "broker") == seen(instance, "gateway") == [0]
