@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from bench import cpu, pin
+from bench import cpu, maps, pin
 from bench.child import ChildFailedError, python_environment
 from bench.progress import Progress, silent
 from bench.report import Case, Goal
@@ -25,7 +25,7 @@ HELD, HELD_QUICK = (11, 917_505), (9, 114_689)
 BYTES_MAX = 64.0
 CHANGES_A_SECOND = 500_000.0
 LINEAR = 2.0  # caches are left behind on the way: twice the cost per room for a hundred times the rooms
-MAP_ROOMS, MAP_NODES, MAP_BASE, MAP_TIMES = 10_000, 500, 50, 20
+MEMBERS, MEMBERS_ROOMS, MEMBERS_ROOMS_QUICK = (1, 4, 16), 10_000, 1_000
 
 BYTES = "bytes each"
 JOINS, GATEWAY_JOIN = "joins per s through router to broker, one core for both", "gateway ns per join"
@@ -39,12 +39,15 @@ def run(*, rounds: int, quick: bool, progress: Progress = silent) -> tuple[Case,
     partitions, rooms = (PARTITIONS_QUICK, ROOMS_QUICK) if quick else (PARTITIONS, ROOMS)
     base = BASE_QUICK if quick else BASE
     gateways, each = HELD_QUICK if quick else HELD
-    entries = [_held(gateways, each), _map(MAP_BASE), _map(MAP_NODES)]
+    crowded = MEMBERS_ROOMS_QUICK if quick else MEMBERS_ROOMS
+    entries = [_held(gateways, each), *maps.entries()]
     entries += [_plane(count, parts) for parts in partitions for count in rooms]
+    entries += [_crowd(crowded, members) for members in MEMBERS]
     with pin.on(pin.SERVER_CORE):
         results = interleave(entries, rounds, progress)
     cases = [_held_case(results, gateways * each, quick=quick)]
-    cases += _map_cases(results, quick=quick)
+    cases += maps.cases(results, quick=quick)
+    cases += _crowd_cases(results, crowded, quick=quick)
     for parts in partitions:
         for count in rooms:
             judged = count == rooms[-1]
@@ -83,27 +86,6 @@ def _held_case(results: Results, count: int, *, quick: bool) -> Case:
     return Case.limit(title, series, Goal("scale", "<=", BYTES_MAX), quick=quick)
 
 
-# ---------------------------------------------------------------- a change of the map
-
-
-def _map(nodes: int) -> Entry:
-    def once() -> Sample:
-        engine = ScaleEngine(rooms=MAP_ROOMS, partitions=1, seed=nodes)
-        changes = engine.change_map(nodes, MAP_TIMES)
-        roles = zip(("gateway", "router", "broker"), zip(*changes, strict=True), strict=False)
-        return Sample({role: sum(spent) / len(spent) / 1000 for role, spent in roles})
-
-    return Entry(f"map of {nodes}", once)
-
-
-def _map_cases(results: Results, *, quick: bool) -> Iterator[Case]:
-    goal = Goal("linear", "<=", MAP_NODES / MAP_BASE)
-    for role in ("gateway", "router", "broker"):
-        large, small = (results.series(f"map of {nodes}", role) for nodes in (MAP_NODES, MAP_BASE))
-        title = f"{role} takes a map of {MAP_NODES} nodes with {MAP_ROOMS:,} rooms, µs, over one of {MAP_BASE}"
-        yield Case.compared(title, large, small, goal, quick=quick)
-
-
 # ---------------------------------------------------------------- rooms and partitions
 
 
@@ -119,12 +101,14 @@ def _plane(rooms: int, partitions: int) -> Entry:
         (gateway, router, brokers, octets), known = engine.start_broker()
         figures[START] = (gateway + router + brokers) / max(known, 1)
         figures[START_BYTES] = octets / max(known, 1)
-        for step, costs in zip(STEPS, engine.double(), strict=True):
-            figures[step] = sum(costs[:3]) / rooms
-        figures[DOUBLE] = sum(figures[step] for step in STEPS)
-        return Sample(figures)
+        return Sample(figures | _doubled(engine, rooms))
 
     return Entry(_name(rooms, partitions), once)
+
+
+def _doubled(engine: ScaleEngine, rooms: int) -> dict[str, float]:
+    figures = {step: sum(costs[:3]) / rooms for step, costs in zip(STEPS, engine.double(), strict=True)}
+    return figures | {DOUBLE: sum(figures.values())}
 
 
 def _plane_cases(
@@ -147,3 +131,31 @@ def _plane_cases(
         yield Case.plain(f"{name}: {what}, ms of all roles", mine.scaled(share / 1e6))
     for figure in (GATEWAY_JOIN, START_BYTES, *STEPS) if judged else ():
         yield Case.plain(f"{name}: {figure}", results.series(name, figure))
+
+
+# ---------------------------------------------------------------- members
+
+
+def _crowd_name(rooms: int, members: int) -> str:
+    return f"{rooms:,} rooms of {members}"
+
+
+def _crowd(rooms: int, members: int) -> Entry:
+    def once() -> Sample:
+        engine = ScaleEngine(rooms=rooms, partitions=1, seed=rooms + members, members=members)
+        figures = {GATEWAY_JOIN: engine.joined()[0] / (rooms * members)}
+        return Sample(figures | _doubled(engine, rooms))
+
+    return Entry(_crowd_name(rooms, members), once)
+
+
+def _crowd_cases(results: Results, rooms: int, *, quick: bool) -> Iterator[Case]:
+    """A gateway looks at the members of rooms whose owner changes: in proportion to them at most."""
+    fewest, *_, most = MEMBERS
+    for figure in (DOUBLE, GATEWAY_JOIN):
+        base = results.series(_crowd_name(rooms, fewest), figure)
+        for members in MEMBERS[1:]:
+            name = _crowd_name(rooms, members)
+            goal = Goal("linear", "<=", members / fewest) if figure == DOUBLE and members == most else None
+            title = f"{name}, 1 partition: {figure}, over rooms of {fewest}"
+            yield Case.compared(title, results.series(name, figure), base, goal, quick=quick)

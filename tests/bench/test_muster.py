@@ -20,6 +20,7 @@ from bench import (
     isolation,
     listeners,
     loss,
+    maps,
     memory,
     nodes,
     overload,
@@ -202,6 +203,11 @@ def test_a_plane_in_memory_says_what_each_step_of_its_growth_cost() -> None:
     assert len(engine.change_map(60, 3)) == 3
 
 
+@pytest.mark.parametrize("role", maps.ENGINES)
+def test_every_role_says_what_each_change_of_a_map_cost_it(role: str) -> None:
+    assert [spent > 0 for spent in maps.standing_us(role, 30, 3)] == [True] * 3
+
+
 def test_memberships_held_are_counted_over_all_gateways() -> None:
     assert len(KnownRooms(gateways=3, each=50, seed=1)) == 150
     assert scale.held_bytes_of_a_child(2, 20_000) > 8  # a room's number alone is as long
@@ -323,12 +329,12 @@ def _small_scale(patch: pytest.MonkeyPatch) -> None:
         ("ROOMS_QUICK", (50, 300)),
         ("BASE_QUICK", 50),
         ("HELD_QUICK", (2, 20_000)),
-        ("MAP_ROOMS", 100),
-        ("MAP_NODES", 40),
-        ("MAP_BASE", 20),
-        ("MAP_TIMES", 2),
+        ("MEMBERS", (1, 3)),
+        ("MEMBERS_ROOMS_QUICK", 50),
     ):
         patch.setattr(scale, name, value)
+    for name, value in (("ROOMS", 100), ("NODES", 40), ("BASE", 20), ("TIMES", 2)):
+        patch.setattr(maps, name, value)
 
 
 @pytest.mark.timeout(300)  # some start five instances

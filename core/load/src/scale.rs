@@ -5,6 +5,7 @@
 //! owns [`Known`], memberships by the million as routers and brokers keep them.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 
 use muster_proto::broker::{Broker, BrokerConfig};
 use muster_proto::client::{Client, ClientConfig, ClientEvent, Endpoint};
@@ -86,14 +87,14 @@ pub struct Plane {
     /// Clients that may have something to say.
     awake: BTreeSet<usize>,
     joined: usize,
-    rooms: usize,
+    wanted: usize,
     seed: u64,
 }
 
 impl Plane {
-    /// `partitions` of brokers with one replica each, and a gateway with members of `rooms` rooms. Gives also what their joins
-    /// cost once all was linked.
-    pub fn new(rooms: usize, partitions: u16, seed: u64) -> Result<(Self, Cost), String> {
+    /// `partitions` of brokers with one replica each, and a gateway with `members` members of each of `rooms` rooms. Gives also
+    /// what their joins cost once all was linked.
+    pub fn new(rooms: usize, members: usize, partitions: u16, seed: u64) -> Result<(Self, Cost), String> {
         let mut plane = Plane {
             now: 1,
             epoch: 0,
@@ -106,7 +107,7 @@ impl Plane {
             by_addr: HashMap::new(),
             awake: BTreeSet::new(),
             joined: 0,
-            rooms: 0,
+            wanted: 0,
             seed,
         };
         plane.add(Node::new(GATEWAY, Role::Gateway, node_addr(GATEWAY as u16)));
@@ -114,7 +115,7 @@ impl Plane {
         (0..partitions).for_each(|partition| plane.add_broker(partition));
         plane.place();
         plane.settle()?;
-        let cost = plane.join(rooms)?;
+        let cost = plane.join(rooms, members)?;
         Ok((plane, cost))
     }
 
@@ -224,17 +225,19 @@ impl Plane {
         }
     }
 
-    /// As many rooms more get their first member, 256 to a session.
-    fn join(&mut self, rooms: usize) -> Result<Cost, String> {
+    /// Every room gets its members, a session of each having 256 rooms.
+    fn join(&mut self, rooms: usize, members: usize) -> Result<Cost, String> {
         let mut cost = Cost::default();
-        let last = self.rooms + rooms;
-        while self.rooms < last {
-            let chunk = (last - self.rooms).min(SESSIONS_AT_A_TIME * SESSION_ROOMS);
-            for at in 0..chunk.div_ceil(SESSION_ROOMS) {
-                self.add_client((chunk - at * SESSION_ROOMS).min(SESSION_ROOMS));
+        let chunk = (SESSIONS_AT_A_TIME / members).max(1) * SESSION_ROOMS;
+        for first in (0..rooms).step_by(chunk) {
+            let last = (first + chunk).min(rooms);
+            for from in (first..last).step_by(SESSION_ROOMS) {
+                for _ in 0..members {
+                    self.add_client(from..(from + SESSION_ROOMS).min(last));
+                }
             }
             let before = self.cost;
-            self.run_until("joins", |plane| plane.joined == plane.rooms)?;
+            self.run_until("joins", |plane| plane.joined == plane.wanted)?;
             cost.add(&self.cost.since(&before));
             // Who has joined stays silent.
             self.awake.clear();
@@ -242,7 +245,7 @@ impl Plane {
         Ok(cost)
     }
 
-    fn add_client(&mut self, rooms: usize) {
+    fn add_client(&mut self, rooms: Range<usize>) {
         let index = self.clients.len();
         let endpoint = Endpoint {
             addr: node_addr(PUBLIC),
@@ -257,10 +260,10 @@ impl Plane {
             socket: 0,
         };
         let mut client = Client::new(config, self.seed ^ index as u64, Box::new(KernelEntropy));
-        for _ in 0..rooms {
-            let name = format!("room-{}", self.rooms);
+        self.wanted += rooms.len();
+        for room in rooms {
+            let name = format!("room-{room}");
             client.join(self.now, &name, Default::default(), Default::default());
-            self.rooms += 1;
         }
         let mut addr = own_addr(index);
         addr.port = 40_000;
@@ -514,7 +517,7 @@ mod tests {
 
     #[test]
     fn who_starts_or_takes_over_learns_its_share_of_the_rooms() {
-        let (mut plane, joins) = Plane::new(600, 2, 3).unwrap();
+        let (mut plane, joins) = Plane::new(600, 1, 2, 3).unwrap();
         assert!(joins.gateway > 0 && joins.router > 0 && joins.brokers > 0);
         let (cost, known) = plane.start_broker().unwrap();
         assert!((200..400).contains(&known), "{known}");
@@ -534,8 +537,16 @@ mod tests {
     }
 
     #[test]
+    fn every_room_has_as_many_members_as_were_asked_for() {
+        let (mut plane, _) = Plane::new(300, 3, 1, 3).unwrap();
+        assert_eq!((plane.joined, plane.clients.len()), (900, 6));
+        let known = plane.start_broker().unwrap().1;
+        assert!((200..=300).contains(&known), "{known}: a room counts once");
+    }
+
+    #[test]
     fn a_change_of_a_map_of_hundreds_costs_each_role_something() {
-        let (mut plane, _) = Plane::new(50, 1, 3).unwrap();
+        let (mut plane, _) = Plane::new(50, 1, 1, 3).unwrap();
         let costs = plane.change_map(100, 4);
         assert_eq!(costs.len(), 4);
         assert!(costs

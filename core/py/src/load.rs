@@ -330,13 +330,13 @@ pub struct ScaleEngine {
 #[pymethods]
 impl ScaleEngine {
     #[new]
-    #[pyo3(signature = (*, rooms, partitions, seed))]
-    fn new(rooms: usize, partitions: u16, seed: u64) -> PyResult<Self> {
-        let (plane, joined) = Plane::new(rooms, partitions, seed).map_err(PyTimeoutError::new_err)?;
+    #[pyo3(signature = (*, rooms, partitions, seed, members = 1))]
+    fn new(rooms: usize, partitions: u16, seed: u64, members: usize) -> PyResult<Self> {
+        let (plane, joined) = Plane::new(rooms, members.max(1), partitions, seed).map_err(PyTimeoutError::new_err)?;
         Ok(ScaleEngine { plane, joined })
     }
 
-    /// What it cost that every room got its first member.
+    /// What it cost that every room got its members.
     fn joined(&self) -> Costs {
         costs(&self.joined)
     }

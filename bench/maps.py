@@ -1,0 +1,123 @@
+"""What a change of the map costs each role, in CPU of its loop: what stands meanwhile is all that it serves.
+
+Two parts. The machines in memory, with ten thousand rooms whose owners may change: gateway, router, broker. And the engines
+as Python holds them, of all four roles and without rooms: the control plane's picture of all nodes handed over, and what the
+machine makes of it. In each change one broker of the map has another state. "Linear" compares with a map of a tenth.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+from bench.report import Case, Goal
+from bench.rounds import Entry, Results, Sample
+from control.registry.places import Node, Snapshot
+from muster._core import BrokerEngine, GatewayEngine, ProxyEngine, RouterEngine, ScaleEngine
+from plane.engine import Engine
+
+ROOMS, NODES, BASE, TIMES = 10_000, 500, 50, 20
+MACHINES = ("gateway", "router", "broker")
+ENGINES = ("gateway", "proxy", "broker", "router")
+SECRET: Final = bytes(32)
+
+
+def entries() -> list[Entry]:
+    return [make(nodes) for make in (_machines, _engines) for nodes in (BASE, NODES)]
+
+
+def _machines(nodes: int) -> Entry:
+    def once() -> Sample:
+        engine = ScaleEngine(rooms=ROOMS, partitions=1, seed=nodes)
+        changes = engine.change_map(nodes, TIMES)
+        spent = dict(zip(MACHINES, zip(*changes, strict=True), strict=False))
+        return _sample({role: [ns / 1000 for ns in times] for role, times in spent.items()})
+
+    return Entry(f"map of {nodes}", once)
+
+
+def _sample(spent_us: dict[str, list[float]]) -> Sample:
+    means = {role: sum(times) / len(times) for role, times in spent_us.items()}
+    return Sample(means | {f"{role}, longest": max(times) for role, times in spent_us.items()})
+
+
+def _engines(nodes: int) -> Entry:
+    def once() -> Sample:
+        return _sample({role: standing_us(role, nodes, TIMES) for role in ENGINES})
+
+    return Entry(f"engines, map of {nodes}", once)
+
+
+def standing_us(role: str, nodes: int, times: int) -> list[float]:
+    """CPU of a fresh engine for each change of a map of so many nodes."""
+    engine, spent = _engine(role), []
+    try:
+        for epoch in range(1, times + 2):
+            snapshot = _snapshot(nodes, epoch)
+            began = time.thread_time_ns()
+            engine.placement(epoch, snapshot.entries(), snapshot.partitions(), snapshot.growth())
+            spent.append((time.thread_time_ns() - began) / 1000)
+    finally:
+        engine.close()
+    return spent[1:]  # the first map is all new
+
+
+def _snapshot(nodes: int, epoch: int) -> Snapshot:
+    """Of ten nodes four gateways, two proxies, three brokers and a router."""
+    kinds: tuple[Any, ...] = ("broker",) * 3 + ("gateway",) * 4 + ("proxy",) * 2 + ("router",)
+    several = tuple(
+        Node(
+            node=10 + at,
+            role=kinds[at % 10],
+            host=f"127.2.{at // 250}.{at % 250 + 1}",
+            link_port=7_000,
+            state="draining" if at == 0 and epoch % 2 else "running",
+        )
+        for at in range(nodes)
+    )
+    return Snapshot(epoch, several)
+
+
+def _engine(role: str) -> Engine:
+    common: dict[str, Any] = {
+        "node": 1,
+        "epoch": 1,
+        "link_bind": ("127.0.0.1", 0),
+        "cluster_key": (1, SECRET),
+        "seed": 1,
+        "recv_buffer": 0,
+        "send_buffer": 0,
+        "payload_bytes": 1_200,
+        "faults": None,
+    }
+    named: dict[str, Any] = {"name_key": SECRET[:16]}
+    clients: dict[str, Any] = {
+        "keepalive_ms": 15_000,
+        "idle_timeout_ms": 45_000,
+        "bind": ("127.0.0.1", 0),
+        "server_key": SECRET,
+        "reset_secret": SECRET,
+    }
+    arena: dict[str, Any] = {"arena_bytes": 1 << 20}
+    match role:
+        case "gateway":
+            return GatewayEngine(**common, **named, **clients, **arena, paced_namespaces=[])
+        case "proxy":
+            return ProxyEngine(**common, **named, **clients)
+        case "broker":
+            return BrokerEngine(**common, **named, **arena)
+        case _:
+            return RouterEngine(**common)
+
+
+def cases(results: Results, *, quick: bool) -> Iterator[Case]:
+    goal = Goal("linear", "<=", NODES / BASE)
+    for kind, roles, what in (
+        ("map of", MACHINES, f"with {ROOMS:,} rooms, its machine"),
+        ("engines, map of", ENGINES, "without rooms, its engine, the picture handed over"),
+    ):
+        for role in roles:
+            large, small = (f"{kind} {nodes}" for nodes in (NODES, BASE))
+            title = f"{role} takes a map of {NODES} nodes {what}, µs"
+            mine, base = results.series(large, role), results.series(small, role)
+            yield Case.compared(f"{title}, over one of {BASE}", mine, base, goal, quick=quick)
+            yield Case.plain(f"{title}, the longest", results.series(large, f"{role}, longest"))
