@@ -1,12 +1,13 @@
 """What a change of the map costs each role, in CPU of its loop: what stands meanwhile is all that it serves.
 
-Two parts. The machines in memory, with ten thousand rooms whose owners may change: gateway, router, broker. And the engines
-as Python holds them, of all four roles and without rooms: the control plane's picture of all nodes handed over, and what the
-machine makes of it. In each change one broker of the map has another state. "Linear" compares with a map of a tenth.
+Two parts. The machines in memory: gateway, router and broker with ten thousand rooms and with many more, of which half
+change owner each time. And the engines as Python holds them, of all four roles and without rooms: the control plane's
+picture of all nodes handed over, and what the machine makes of it. In each change one broker of the map has another state.
+"Linear" compares with a map of a tenth, or, per room, with fewer rooms.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from bench.report import Case, Goal
@@ -16,23 +17,33 @@ from muster._core import BrokerEngine, GatewayEngine, ProxyEngine, RouterEngine,
 from plane.engine import Engine
 
 ROOMS, NODES, BASE, TIMES = 10_000, 500, 50, 20
+MANY_ROOMS, MANY_ROOMS_QUICK, LINEAR = 300_000, 100_000, 2.0
 MACHINES = ("gateway", "router", "broker")
 ENGINES = ("gateway", "proxy", "broker", "router")
 SECRET: Final = bytes(32)
 
 
-def entries() -> list[Entry]:
-    return [make(nodes) for make in (_machines, _engines) for nodes in (BASE, NODES)]
+def entries(*, quick: bool) -> list[Entry]:
+    machines = [_machines(BASE, ROOMS), _machines(NODES, ROOMS), _machines(BASE, _many(quick))]
+    return [*machines, *(_engines(nodes) for nodes in (BASE, NODES))]
 
 
-def _machines(nodes: int) -> Entry:
+def _many(quick: bool) -> int:
+    return MANY_ROOMS_QUICK if quick else MANY_ROOMS
+
+
+def _machines(nodes: int, rooms: int) -> Entry:
     def once() -> Sample:
-        engine = ScaleEngine(rooms=ROOMS, partitions=1, seed=nodes)
+        engine = ScaleEngine(rooms=rooms, partitions=1, seed=nodes)
         changes = engine.change_map(nodes, TIMES)
         spent = dict(zip(MACHINES, zip(*changes, strict=True), strict=False))
         return _sample({role: [ns / 1000 for ns in times] for role, times in spent.items()})
 
-    return Entry(f"map of {nodes}", once)
+    return Entry(_name(nodes, rooms), once)
+
+
+def _name(nodes: int, rooms: int) -> str:
+    return f"map of {nodes}, {rooms:,} rooms"
 
 
 def _sample(spent_us: dict[str, list[float]]) -> Sample:
@@ -110,14 +121,25 @@ def _engine(role: str) -> Engine:
 
 
 def cases(results: Results, *, quick: bool) -> Iterator[Case]:
+    small, large = _name(BASE, ROOMS), _name(NODES, ROOMS)
+    title = f"takes a map of {NODES} nodes with {ROOMS:,} rooms, its machine, µs"
+    yield from _by_nodes(results, small, large, MACHINES, title, quick=quick)
+    small, large = (f"engines, map of {nodes}" for nodes in (BASE, NODES))
+    title = f"takes a map of {NODES} nodes without rooms, its engine, µs"
+    yield from _by_nodes(results, small, large, ENGINES, title, quick=quick)
+    few, many = (results.series(_name(BASE, rooms), "broker").scaled(1_000 / rooms) for rooms in (ROOMS, _many(quick)))
+    title = f"broker takes a map of {BASE} nodes with {_many(quick):,} rooms, its machine"
+    linear = Goal("linear", "<=", LINEAR)
+    yield Case.compared(f"{title}, ns per room over that with {ROOMS:,}", many, few, linear, quick=quick)
+    longest = results.series(_name(BASE, _many(quick)), "broker, longest").scaled(1 / 1_000)
+    yield Case.plain(f"{title}, the longest, ms", longest)
+
+
+def _by_nodes(
+    results: Results, small: str, large: str, roles: Sequence[str], title: str, *, quick: bool
+) -> Iterator[Case]:
     goal = Goal("linear", "<=", NODES / BASE)
-    for kind, roles, what in (
-        ("map of", MACHINES, f"with {ROOMS:,} rooms, its machine"),
-        ("engines, map of", ENGINES, "without rooms, its engine, the picture handed over"),
-    ):
-        for role in roles:
-            large, small = (f"{kind} {nodes}" for nodes in (NODES, BASE))
-            title = f"{role} takes a map of {NODES} nodes {what}, µs"
-            mine, base = results.series(large, role), results.series(small, role)
-            yield Case.compared(f"{title}, over one of {BASE}", mine, base, goal, quick=quick)
-            yield Case.plain(f"{title}, the longest", results.series(large, f"{role}, longest"))
+    for role in roles:
+        mine, base = results.series(large, role), results.series(small, role)
+        yield Case.compared(f"{role} {title}, over one of {BASE}", mine, base, goal, quick=quick)
+        yield Case.plain(f"{role} {title}, the longest", results.series(large, f"{role}, longest"))

@@ -40,7 +40,7 @@ def run(*, rounds: int, quick: bool, progress: Progress = silent) -> tuple[Case,
     base = BASE_QUICK if quick else BASE
     gateways, each = HELD_QUICK if quick else HELD
     crowded = MEMBERS_ROOMS_QUICK if quick else MEMBERS_ROOMS
-    entries = [_held(gateways, each), *maps.entries()]
+    entries = [_held(gateways, each), *maps.entries(quick=quick)]
     entries += [_plane(count, parts) for parts in partitions for count in rooms]
     entries += [_crowd(crowded, members) for members in MEMBERS]
     with pin.on(pin.SERVER_CORE):

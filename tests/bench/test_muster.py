@@ -333,7 +333,7 @@ def _small_scale(patch: pytest.MonkeyPatch) -> None:
         ("MEMBERS_ROOMS_QUICK", 50),
     ):
         patch.setattr(scale, name, value)
-    for name, value in (("ROOMS", 100), ("NODES", 40), ("BASE", 20), ("TIMES", 2)):
+    for name, value in (("ROOMS", 100), ("MANY_ROOMS_QUICK", 200), ("NODES", 40), ("BASE", 20), ("TIMES", 2)):
         patch.setattr(maps, name, value)
 
 
