@@ -7,6 +7,8 @@ before each run and taken off where CPU for a delivery is judged; with it the sa
 
 Of two gateways each has as many members, and as many deliveries a second, as the one has that they are compared with. All
 servers share one core, so two have no more CPU than one: what can be judged here is CPU per delivery.
+
+What a link without traffic costs is what a gateway takes more where it has sixteen of them, and not two.
 """
 
 import time
@@ -31,9 +33,11 @@ FANOUT, RATE = 100, 100_000.0
 HOPS_FANOUTS, HOPS_RATE = (1, 100, 1_000), 10_000.0
 GATEWAY_MEMBERS, GATEWAY_RATE = 500, 50_000.0  # of each gateway
 SECONDS, SECONDS_QUICK, IDLE_SECONDS = 1.5, 0.4, 0.5
+STILL_SECONDS, STILL_SECONDS_QUICK = 5.0, 1.0
 
 RATE_EACH, CHAIN, CHAIN_AND_IDLE = "deliveries/s", "server CPU ns each", "server CPU ns each, idle included"
 GATEWAY_CPU, IDLE, LOST = "gateway CPU ns each", "idle CPU of all, % of a core", "lost"
+STILL, LINKS = "gateway CPU without traffic, % of a core", "links of the gateway"
 
 
 @dataclass(frozen=True)
@@ -62,11 +66,14 @@ def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progres
         entries = [_entry(instances[name], name, kind.load) for kind in kinds for name in (ONE_OF_EACH, PARTITIONS)]
         entries += [_entry(instances[ONE_OF_EACH], ONE_OF_EACH, one), _entry(instances[GATEWAYS], GATEWAYS, two)]
         entries += [fanout.entry(name, instance, shape, seconds, ALONE_WINDOW) for name, instance in alone.items()]
+        still = STILL_SECONDS_QUICK if quick else STILL_SECONDS
+        entries += [_still(instances[name], name, still) for name in (ONE_OF_EACH, PARTITIONS)]
         results = interleave(entries, rounds, progress)
     return (
         *_alone_cases(results, shape, quick=quick),
         *(case for kind in kinds for case in _kind_cases(results, kind, quick=quick)),
         *_gateway_cases(results, one, two, quick=quick),
+        *_link_cases(results),
     )
 
 
@@ -116,6 +123,27 @@ def _idle_ns_a_second(instance: Instance) -> float:
     before, began = sum(instance.cpu_ns().values()), time.monotonic()
     time.sleep(IDLE_SECONDS)
     return (sum(instance.cpu_ns().values()) - before) / (time.monotonic() - began)
+
+
+def _still(instance: Instance, name: str, seconds: float) -> Entry:
+    """Nothing but the links: they go to each broker and router."""
+
+    def once() -> Sample:
+        before, began = instance.cpu_ns()[GATEWAY], time.monotonic()
+        time.sleep(seconds)
+        used = (instance.cpu_ns()[GATEWAY] - before) / (time.monotonic() - began)
+        links = sum(process.role in ("broker", "router") for process in instance.record.processes)
+        return Sample({STILL: used / 1e7, LINKS: float(links)})
+
+    return Entry(f"{name}, still", once)
+
+
+def _link_cases(results: Results) -> Iterator[Case]:
+    one, many = (f"{name}, still" for name in (ONE_OF_EACH, PARTITIONS))
+    links = results.series(many, LINKS).median - results.series(one, LINKS).median
+    used = results.series(many, STILL)
+    yield Case.compared(f"{PARTITIONS} over {ONE_OF_EACH}: {STILL}", used, results.series(one, STILL))
+    yield Case.plain(f"{STILL}, for each link", used.slope(results.series(one, STILL), links))
 
 
 def _alone_cases(results: Results, shape: fanout.Shape, *, quick: bool) -> Iterator[Case]:

@@ -310,6 +310,7 @@ def _small_nodes(patch: pytest.MonkeyPatch) -> None:
         ("GATEWAY_RATE", 500.0),
         ("SECONDS_QUICK", 0.1),
         ("IDLE_SECONDS", 0.05),
+        ("STILL_SECONDS_QUICK", 0.05),
     ):
         patch.setattr(nodes, name, value)
     patch.setattr(targets, "LATE_US_MAX", float("inf"))  # nothing is timed here
