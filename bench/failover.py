@@ -36,8 +36,7 @@ ROLES = ("gateway", "broker", "router", "proxy")
 FAULTS: Final = {"kill -9": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP}
 ROOMS, ROOM_MEMBERS, RATE = 40, 5, 1_000.0
 NEW_ROOMS, NEW_MEMBERS, NEW_RATE = 10, 20, 100.0
-WARM_UP_SECONDS, BEFORE_SECONDS = 0.5, 0.5
-AFTER_SECONDS, AFTER_SECONDS_QUICK = 6.0, 4.0
+BEFORE_SECONDS = 0.5
 WATCH_AFTER_SECONDS = 0.02  # what is published so long after the fault was surely published after it
 AWAY_MS = 250.0
 BACK_MS_MAX = 1_500.0
@@ -46,6 +45,18 @@ LATE_MS_MAX = 50.0  # a generator that is later than this starves, and the serve
 BACK, SILENCE, AWAY, AWAY_P50 = "served again, ms", "longest silence, ms", "places that waited", "of these p50, ms"
 NEW_ROOM, UNSERVED, CORRUPTED = "new rooms served, ms", "places never served again", "corrupted"
 MISSED, LATE = "deliveries missed", "driver late p99 ms"
+
+
+@dataclass(frozen=True)
+class Lasts:
+    """Seconds. Before the fault members must learn how often they hear of their gateway: they ask after twice that."""
+
+    warm_up: float
+    after: float
+
+
+FULL: Final = Lasts(5.0, 5.0)
+QUICK: Final = Lasts(2.5, 2.5)
 
 
 @dataclass(frozen=True)
@@ -58,7 +69,7 @@ class Seen:
 
 def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progress = silent) -> tuple[Case, ...]:
     """One instance, whole again before each fault."""
-    seconds = AFTER_SECONDS_QUICK if quick else AFTER_SECONDS
+    lasts = QUICK if quick else FULL
     instance = Instance(settings=NODES)
     try:
         instance.start()
@@ -66,7 +77,7 @@ def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progres
 
         def entry(role: str, fault: str) -> Entry:
             def once() -> Sample:
-                sample = _once(instance, role, fault, next(turns), seconds, payload_bytes)
+                sample = _once(instance, role, fault, next(turns), lasts, payload_bytes)
                 return sample if quick else _on_time(sample)
 
             return Entry(_name(role, fault), once)
@@ -89,21 +100,21 @@ def _on_time(sample: Sample) -> Sample:
     return Sample(sample.figures, sample.void or too_late)
 
 
-def _once(instance: Instance, role: str, fault: str, turn: int, seconds: float, payload_bytes: int) -> Sample:
+def _once(instance: Instance, role: str, fault: str, turn: int, lasts: Lasts, payload_bytes: int) -> Sample:
     asked.until_whole(instance.look)
     rooms = [instance.room(LIVE) for _ in range(ROOMS)]
     with (
         instance.clients(ROOMS * ROOM_MEMBERS, rooms=rooms) as engine,
         ThreadPoolExecutor(1) as pool,
     ):
-        engine.pace(payload_bytes, RATE, WARM_UP_SECONDS, PATIENCE_SECONDS)
+        engine.pace(payload_bytes, RATE, lasts.warm_up, PATIENCE_SECONDS)
         victim = _victim(instance, role, turn)
         at = time.monotonic() + BEFORE_SECONDS
         watched = at + WATCH_AFTER_SECONDS
         engine.watch(watched)
         breaking = pool.submit(_break, instance, victim, fault, at, payload_bytes)
         try:
-            done = engine.pace(payload_bytes, RATE, BEFORE_SECONDS + seconds, PATIENCE_SECONDS)
+            done = engine.pace(payload_bytes, RATE, BEFORE_SECONDS + lasts.after, PATIENCE_SECONDS)
             seen = breaking.result()
         finally:
             if FAULTS[fault] == signal.SIGSTOP:

@@ -284,7 +284,7 @@ def _small_failover(patch: pytest.MonkeyPatch) -> None:
         ("RATE", 100.0),
         ("NEW_ROOMS", 2),
         ("NEW_MEMBERS", 4),
-        ("AFTER_SECONDS_QUICK", 0.5),  # a run waits until all are served
+        ("QUICK", failover.Lasts(0.1, 0.5)),  # a run waits until all are served
     ):
         patch.setattr(failover, name, value)
 
