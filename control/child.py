@@ -61,6 +61,8 @@ class Child:
         self.epoch = 0
         """What the process said of itself; 0 where that is not its business."""
         self.restarts = 0
+        self._spoke = False
+        """Since its start: before, it may not know what to do with a signal."""
         self._command, self._changed, self._stderr, self._backoff = command, changed, stderr, backoff
         self._log = log.bind(child=name)
         self._process: asyncio.subprocess.Process | None = None
@@ -109,8 +111,14 @@ class Child:
                 process.kill()
             await process.wait()
 
+    def hang_up(self) -> None:
+        """Say that there is something new to be read, by SIGHUP. Who has not spoken yet is to read it by itself."""
+        if self._spoke and self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGHUP)
+
     async def _once(self) -> int:
-        self._ready_at = None
+        self._ready_at, self._spoke = None, False
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
             *self._command(), stdin=pipe, stdout=pipe, stderr=self._stderr, start_new_session=True, limit=LINE_BYTES_MAX
@@ -131,6 +139,7 @@ class Child:
         except msgspec.MsgspecError:
             self._log.warning("said what is no state", line=line[:200].decode(errors="replace"))
             return
+        self._spoke = True
         if state == "ready" and self._ready_at is None:
             self._ready_at = time.monotonic()
         self.error = said.get("error")

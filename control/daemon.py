@@ -25,18 +25,18 @@ from control.config import Loaded, split_address
 from control.config import values as every_value
 from control.errors import FAILURE, ConfigError, UserError
 from control.instance import Folder
+from control.live import Again, Live, needing_restart
 from control.notify import Notify
 from control.options import ROLES, ClientOptions, Config, Role, Served
 from control.ports import Ports
 from control.registry import Snapshot
 from control.registry.places import NAME, PARTITIONED, Count, layer
 from muster import _core
-from plane.spec import Registration, Spec, SpecError, secret
+from plane.engine import Engine
+from plane.spec import Registration, Spec, SpecError, cluster_keys, secret
 
 END_S: Final = 15.0
 """A node that was told to end has ended by then, or is ended as it stands; longer than all that a drain waits for."""
-LEVEL: Final = "log.level"
-"""The key that SIGHUP puts in force; the engines take all others at their start."""
 Work = Callable[[node.Owner], Coroutine[Any, Any, None]]
 """What runs, and tells its owner how it goes."""
 OTHERS: Final = ("up.", "demo.", "admin.")
@@ -112,7 +112,7 @@ def _check(config: Config, role: Served) -> None:
 
 def _check_secrets(made: Spec) -> None:
     try:
-        secret(made.cluster_secret_file, 32)
+        cluster_keys(made)
         if made.role != "router":
             secret(made.name_key_file, 16)
         if made.token_file is not None and not Path(made.token_file).read_bytes().strip():
@@ -150,7 +150,9 @@ def run(loaded: Loaded, role: Served, read: Callable[[], Loaded]) -> int:
             log.info("clients reach it", address=made.registry.client, public_key=made.registry.public_key)
         with _said():
             store = node.store_of(made)
-            _run(Daemon(config, role, read, log), lambda owner: node.serve_enrolled(made, log, owner, store))
+            live = Live(log, config.log.level, made)
+            again = reread(config, role, read, made)
+            _run(Daemon(live, again), lambda owner: node.serve_enrolled(made, log, owner, store))
     return 0
 
 
@@ -169,7 +171,9 @@ def _probe(config: Config, read: Callable[[], Loaded]) -> int:
         made = told(config, place, admin, config.registry.url)
         log = _begin(config, "prober", name)
         with _said():
-            _run(Daemon(config, "prober", read, log), lambda owner: process.serve(made, log, owner))
+            live = Live(log, config.log.level)
+            again = reread(config, "prober", read)
+            _run(Daemon(live, again), lambda owner: process.serve(made, log, owner))
     return 0
 
 
@@ -200,17 +204,8 @@ def _taken(place: Folder) -> UserError:
 class Daemon:
     """The owner of a node that has no parent."""
 
-    def __init__(
-        self,
-        config: Config,
-        role: Served,
-        read: Callable[[], Loaded],
-        log: structlog.typing.FilteringBoundLogger,
-        notify: Notify | None = None,
-    ) -> None:
-        self._began, self._level, self._role = config, config.log.level, role
-        """What is in force: of `_began` all but the level."""
-        self._read, self._log = read, log
+    def __init__(self, live: Live, again: Again, notify: Notify | None = None) -> None:
+        self._live, self._again = live, again
         self._notify = notify or Notify()
         self._end: asyncio.Event | None = None
         self._ending = self._ready = False
@@ -248,9 +243,11 @@ class Daemon:
             case _:
                 self._notify.status(state)
 
-    def watch(self, end: asyncio.Event, stop: asyncio.Event) -> None:
+    def watch(self, end: asyncio.Event, stop: asyncio.Event, engine: Engine | None = None) -> None:
         """A signal that came before counts too."""
         self._end = end
+        if engine is not None:
+            self._live.attach(engine)
         if self._ending:
             end.set()
 
@@ -266,34 +263,34 @@ class Daemon:
             self._work.cancel()
 
     def _give_up(self) -> None:
-        self._log.error("did not end in time", seconds=END_S)
+        self._live.log.error("did not end in time", seconds=END_S)
         os._exit(FAILURE)
 
     def _reload(self) -> None:
-        """Read the configuration again: put in force what can be, name what cannot; a bad one changes nothing."""
+        """Read the configuration again."""
         self._notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
-        try:
-            self._take(self._read().config)
-        except UserError as error:
-            self._log.error("not reloaded, the old configuration stays", error=str(error))
+        self._live.reload(self._again)
         if self._ready:
             self._notify("READY=1")
 
-    def _take(self, config: Config) -> None:
-        _check(config, self._role)
-        began, now = self._own_keys(self._began), self._own_keys(config)
-        changed = sorted(key for key in began.keys() | now.keys() if began.get(key) != now.get(key))
-        before, self._level = self._level, config.log.level
-        logs.set_level(min(before, self._level, key=logs.level_of))  # else this would not be written
-        self._log.info(
-            "reloaded",
-            in_force={} if self._level == before else {LEVEL: self._level},
-            needs_restart=[key for key in changed if key != LEVEL],
-        )
-        logs.set_level(self._level)
 
-    def _own_keys(self, config: Config) -> dict[str, Any]:
-        """All that says something to this node."""
-        probes = () if self._role == "prober" else ("probes.",)
-        others = (*OTHERS, *probes, *(f"{role}." for role in ROLES if role != self._role))
-        return {key: value for key, value in every_value(config) if not key.startswith(others)}
+def reread(began: Config, role: Served, read: Callable[[], Loaded], made: Spec | None = None) -> Again:
+    """How a node that began so reads what is to be in force."""
+
+    def again() -> tuple[str, Spec | None, list[str]]:
+        config = read().config
+        _check(config, role)
+        spec = None
+        if made is not None:
+            place = folder(config, node_name(config, role))
+            spec = msgspec.structs.replace(made, **specs.live(config, place, made.role))
+        return config.log.level, spec, needing_restart(_own_keys(began, role), _own_keys(config, role))
+
+    return again
+
+
+def _own_keys(config: Config, role: Served) -> dict[str, Any]:
+    """All that says something to this node."""
+    probes = () if role == "prober" else ("probes.",)
+    others = (*OTHERS, *probes, *(f"{other}." for other in ROLES if other != role))
+    return {key: value for key, value in every_value(config) if not key.startswith(others)}

@@ -14,6 +14,7 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -22,10 +23,12 @@ import structlog
 import uvloop
 
 from control import admin, logs
+from control.live import Again, Live
 from muster import __version__
 from plane import main as plane
+from plane.engine import Engine
 from plane.server import Server
-from plane.spec import Spec, SpecError, read
+from plane.spec import Spec, SpecError, decoded
 
 if TYPE_CHECKING:  # loaded only where there is a database, or a registry
     from control.database.keeper import Keeper, Late
@@ -51,28 +54,59 @@ class Owner(Protocol):
     def tell(self, state: str, **more: Any) -> None:
         """`waiting` and for what (`error`), `starting`, `registered`, `ready`, `not_ready`, `failed` and why (`error`)."""
 
-    def watch(self, end: asyncio.Event, stop: asyncio.Event) -> None:
-        """From now on set `end` when the process is to end in order, `stop` when it is to end at once."""
+    def watch(self, end: asyncio.Event, stop: asyncio.Event, engine: Engine | None = None) -> None:
+        """From now on set `end` when the process is to end in order, `stop` when it is to end at once.
+
+        The engine, if there is one, is told what else is to be in force from now on.
+        """
 
 
 class Parent:
-    """The supervisor, at the other ends of stdin and stdout."""
+    """The supervisor, at the other ends of stdin and stdout. By SIGHUP it says that it has written the spec anew."""
+
+    def __init__(self, file: Path) -> None:
+        """Until it watches, what the supervisor says is not heard, and read then."""
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        self._file, self._seen = file, b""
+        self._live: Live | None = None
+        self._again: Again | None = None
+
+    def spec(self) -> bytes:
+        """What the file holds now. Raises `SpecError`."""
+        try:
+            self._seen = self._file.read_bytes()
+        except OSError as error:
+            raise SpecError(f"{self._file}: cannot be read: {error.strerror}") from None
+        return self._seen
+
+    def reloads(self, live: Live, again: Again) -> None:
+        """What is in force, and how it is read again."""
+        self._live, self._again = live, again
 
     def tell(self, state: str, **more: Any) -> None:
         """Say one line. A parent that is gone will be noticed elsewhere."""
         with contextlib.suppress(OSError):
             os.write(1, msgspec.json.encode({"state": state, **more}) + b"\n")
 
-    def watch(self, end: asyncio.Event, stop: asyncio.Event) -> None:
-        """SIGTERM, and the end of stdin."""
+    def watch(self, end: asyncio.Event, stop: asyncio.Event, engine: Engine | None = None) -> None:
+        """SIGTERM, SIGHUP, and the end of stdin."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, end.set)
-        for number in (
-            signal.SIGINT,
-            signal.SIGHUP,
-        ):  # the terminal's Ctrl-C, and its end, are the supervisor's business
-            loop.add_signal_handler(number, lambda: None)
+        loop.add_signal_handler(signal.SIGINT, lambda: None)  # the terminal's Ctrl-C is the supervisor's business
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        if self._live is not None and engine is not None:
+            self._live.attach(engine)
+        self._reload()
         loop.add_reader(0, self._read, stop)
+
+    def _reload(self) -> None:
+        """If there is something new: whoever signals may not have written."""
+        seen = self._seen
+        with contextlib.suppress(SpecError):
+            if self.spec() == seen:
+                return
+        if self._live is not None and self._again is not None:
+            self._live.reload(self._again)
 
     @staticmethod
     def _read(stop: asyncio.Event) -> None:
@@ -104,7 +138,7 @@ async def serve(
     """Run until the owner says that it ends, then drain."""
     stop = asyncio.Event()
     end = stop if enrolment is None else asyncio.Event()
-    owner.watch(end, stop)
+    owner.watch(end, stop, server.engine)
     server.on_ready = lambda ready: owner.tell("ready" if ready else "not_ready")
     handing_over = None
     if enrolment is not None:
@@ -201,11 +235,17 @@ def main() -> int:
     parser.add_argument("--parent", type=int, required=True)
     arguments = parser.parse_args()
     die_with(arguments.parent)
-    owner = Parent()
+    owner = Parent(arguments.spec)
     give_back_memory()
+
+    def again() -> tuple[str, Spec, Sequence[str]]:
+        now = decoded(arguments.spec, owner.spec())
+        return now.log_level, now, ()
+
     try:
-        spec = read(arguments.spec)
+        spec = again()[1]
         log = logs.configure(spec.log_level, spec.log_format, role=spec.role, node=spec.node, instance=spec.instance)
+        owner.reloads(Live(log, spec.log_level, spec), again)
         store = store_of(spec)
         if spec.registry is None:
             uvloop.run(serve(spec, plane.server(spec, log), log, owner, store=store))

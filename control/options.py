@@ -101,8 +101,19 @@ class Cluster(Section, frozen=True):
         ),
     ] = ""
     key_id: Annotated[
-        int, key("Which secret it is; peers accept the current and the next", "rotation", ge=0, le=255)
+        int,
+        key("Which secret `secret_file` is: new links are made with it", "another secret has another id", ge=0, le=255),
     ] = 1
+    other_secret_file: Annotated[
+        str,
+        key(
+            "File with another secret that links are accepted with, while one replaces the other: the next, then the former",
+            "empty: none; `operations.md` has the steps",
+        ),
+    ] = ""
+    other_key_id: Annotated[
+        int, key("Which secret `other_secret_file` is; nothing without that", "the next one after 1", ge=0, le=255)
+    ] = 2
 
 
 class Up(Section, frozen=True):

@@ -7,7 +7,7 @@ Owns which key becomes which word of a spec. Who chooses addresses and numbers, 
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from control.instance import Folder, folder
 from control.options import SQLITE, ClientOptions, Config, Gateway, Proxy, Role
@@ -56,8 +56,6 @@ def spec(
         partitions=placement.partitions(),
         registry=registration,
         database=_kept(config, place, own),
-        key_id=config.cluster.key_id,
-        cluster_secret_file=absolute(config.cluster.secret_file) or str(place.cluster_secret),
         name_key_file=absolute(config.cluster.names_file) or str(place.name_key),
         server_key_file=str(place.server_key(own.files)) if client else None,
         reset_secret_file=str(place.reset_secret) if client else None,
@@ -68,15 +66,27 @@ def spec(
         payload_bytes=section.payload_bytes,
         keepalive_ms=section.keepalive_ms if isinstance(section, ClientOptions) else None,
         idle_timeout_ms=section.idle_timeout_ms if isinstance(section, ClientOptions) else None,
-        history_max=section.history_max if isinstance(section, Gateway) else None,
         age_every=section.age_every if isinstance(section, Proxy) else None,
         paced_namespaces=[name for name, space in config.namespaces.items() if space.flow == "paced"],
         faults=faults,
         seed=config.faults.seed + own.node if config.faults.seed else secrets.randbits(63),
         drain_ms=DRAIN_MS,
-        log_level=config.log.level,
+        **live(config, place, own.role),
         log_format=config.log.format,
     )
+
+
+def live(config: Config, place: Folder, role: Role) -> dict[str, Any]:
+    """Those words of a spec that a running node takes others of."""
+    section, cluster = config.role(role), config.cluster
+    return {
+        "key_id": cluster.key_id,
+        "cluster_secret_file": absolute(cluster.secret_file) or str(place.cluster_secret),
+        "other_key_id": cluster.other_key_id,
+        "other_secret_file": absolute(cluster.other_secret_file),
+        "history_max": section.history_max if isinstance(section, Gateway) else None,
+        "log_level": config.log.level,
+    }
 
 
 def registration(

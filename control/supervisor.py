@@ -10,7 +10,7 @@ import functools
 import os
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import IO, Any, Final, Self
 
@@ -20,16 +20,18 @@ from msgspec import UNSET
 
 from control import instance, requests, specs
 from control.child import Backoff, Child
-from control.config import split_address
+from control.config import Loaded, split_address, values
 from control.epoch import next_epoch
 from control.errors import TRY_LATER, UserError
 from control.files import write_atomically
 from control.instance import Endpoint, Process, Record
 from control.layout import NODES_MAX, Seat
+from control.live import Live, merged, needing_restart
 from control.openfiles import enough_files
 from control.options import LINKS, ClientOptions, Config, Faults, Role
 from control.ports import Ports
 from control.probes.spec import NAME as PROBER
+from control.probes.spec import Spec as ProberSpec
 from control.probes.spec import spec as prober_spec
 from control.registry import Node, Snapshot
 from control.registry.places import Count, layer
@@ -52,6 +54,8 @@ LEAVE_S: Final = 10.0
 FORSAKE_S: Final = 3.0
 """More where there is a database: so long may its drivers wait for one that stands still."""
 WRITE_AGAIN_S: Final = 1.0
+OTHERS: Final = ("serve.", "demo.", "links.")
+"""Keys that mean nothing to an instance that runs begin so."""
 LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """Where clients of this machine reach what listens everywhere."""
 # Publishers are refused first, members last are told what was still numbered.
@@ -87,6 +91,7 @@ class Supervisor:
         self._prober_admin = ("", 0)
         self._probing: asyncio.Task[None] | None = None
         self._started = self._ending = False
+        self._live: Live | None = None
         self._changed = asyncio.Event()
         self._write_again: asyncio.TimerHandle | None = None
         self._open = contextlib.AsyncExitStack()
@@ -104,6 +109,7 @@ class Supervisor:
             self._start(self._roster.seats)
             await self._until_ready()
             self._started = True
+            self._live = Live(self._log, self.config.log.level, self.spec(self._representative()))
             if self.config.probes.every_ms:
                 self._start_prober()
             await self._open.enter_async_context(requests.answered(self.folder.path, self.take, self._log))
@@ -190,14 +196,15 @@ class Supervisor:
         ports = Ports()
         self._prober_admin = ports.tcp("admin.host", self.config.admin.host)
         ports.release()
-        file, config = self.folder.spec(PROBER), self.config
-        write_atomically(
-            file, msgspec.json.encode(prober_spec(config, self.folder, self._prober_admin, config.registry.url))
-        )
+        file = self.folder.spec(PROBER)
+        write_atomically(file, msgspec.json.encode(self._prober_spec()))
         command = [*PROBER_COMMAND, "--spec", str(file), "--parent", str(os.getpid())]
         back_off, stderr = Backoff(random.Random()), self._stderr(PROBER)
         self._prober = Child(PROBER, lambda: command, self._on_change, self._log, back_off, stderr)
         self._probing = asyncio.create_task(self._prober.run(), name=f"child {PROBER}")
+
+    def _prober_spec(self) -> ProberSpec:
+        return prober_spec(self.config, self.folder, self._prober_admin, self.config.registry.url)
 
     def _prober_process(self, child: Child) -> Process:
         ready = child.state == "ready"
@@ -299,6 +306,42 @@ class Supervisor:
             admin=self._admins[seat],
             waits=child.error or UNSET if child.state == "waiting" else UNSET,
         )
+
+    # --- another configuration --------------------------------------------------------------------------------------
+
+    def reload(self, read: Callable[[], Loaded]) -> None:
+        """Read the configuration again: all nodes take what can change while they run; a bad one changes nothing."""
+        if self._live is None or self._ending:
+            return
+        before = self.config
+
+        def again() -> tuple[str, Spec, list[str]]:
+            now = read().config
+            self.config = merged(before, now)
+            changed = needing_restart(_own_keys(before), _own_keys(now))
+            return now.log.level, self.spec(self._representative()), changed
+
+        if not self._live.reload(again):
+            self.config = before
+            return
+        for seat in self._roster.seats:
+            if seat in self._epochs:
+                self._pass_on(self._children[seat], seat.name, self.spec(seat))
+        if self._prober is not None:
+            self._pass_on(self._prober, PROBER, self._prober_spec())
+
+    def _pass_on(self, child: Child, name: str, told: msgspec.Struct) -> None:
+        try:
+            write_atomically(self.folder.spec(name), msgspec.json.encode(told))
+        except OSError as error:
+            self._log.error("not told of the new configuration", child=name, error=error.strerror)
+        else:
+            child.hang_up()
+
+    def _representative(self) -> Seat:
+        """Who is told all that can change."""
+        seats = self._roster.seats
+        return next((seat for seat in seats if seat.role == "gateway" and seat in self._epochs), seats[0])
 
     # --- who comes and goes -----------------------------------------------------------------------------------------
 
@@ -411,6 +454,11 @@ class Supervisor:
                 self._write_again.cancel()
             self.folder.record.unlink(missing_ok=True)
         await self._open.aclose()
+
+
+def _own_keys(config: Config) -> dict[str, Any]:
+    """All that says something to an instance that runs."""
+    return {key: value for key, value in values(config) if not key.startswith(OTHERS)}
 
 
 def fault_rules(role: Role, faults: Faults, placement: Snapshot) -> list[Fault]:

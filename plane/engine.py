@@ -43,6 +43,16 @@ class Engine(Protocol):
         `ValueError` where a number of partitions is no power of two up to 256, or a growth none of these.
         """
 
+    def cluster_keys(self, key: tuple[int, bytes], other: tuple[int, bytes] | None = None) -> None:
+        """Put other secrets of the cluster in force: that of new links, and another one that is accepted.
+
+        Links that were made with another than the first are made anew by who dialled them; those whose secret is not
+        accepted any more end within seconds. Raises `ValueError` where both have one id or one has not 32 bytes.
+        """
+
+    def history_max(self, messages: int) -> None:
+        """From now on a join may ask a gateway for so many messages to come first; nothing to other roles."""
+
     def settled(self) -> bool:
         """Whether all is done that the last placement asks of this role."""
 

@@ -93,6 +93,13 @@ class Server:
         elif name in {"link_up", "link_down"}:
             node, role, detail = fields
             self._log.info(name, peer=node, peer_role=role, detail=detail)
+        elif name == "link_refused":
+            node, role, _ = fields
+            self._log.warning(
+                "a node answers and takes no handshake of ours: it has another secret of the cluster, or not this one",
+                peer=node,
+                peer_role=role,
+            )
         else:
             self._log.error("unknown event", name=name)
 

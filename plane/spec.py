@@ -4,7 +4,7 @@ Secrets are named by file, never written here.
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -52,6 +52,13 @@ class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     partition: int
 
 
+class ClusterKeys(NamedTuple):
+    """The cluster's secrets, each with its id: that of new links, and another one that is accepted."""
+
+    current: tuple[int, bytes]
+    other: tuple[int, bytes] | None
+
+
 class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One role of one node, for one start. Addresses are (host, port)."""
 
@@ -77,6 +84,9 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """Of a router."""
     key_id: int
     cluster_secret_file: str
+    other_key_id: int = 0
+    other_secret_file: str = ""
+    """Accepted as well; empty: there is none."""
     name_key_file: str
     server_key_file: str | None
     reset_secret_file: str | None
@@ -102,9 +112,15 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 def read(file: Path) -> Spec:
     """Read a spec. Raises `SpecError`."""
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Spec)
+        return decoded(file, file.read_bytes())
     except OSError as error:
         raise SpecError(f"{file}: cannot be read: {error.strerror}") from None
+
+
+def decoded(file: Path, content: bytes) -> Spec:
+    """The spec that a file holds. Raises `SpecError`."""
+    try:
+        return msgspec.json.decode(content, type=Spec)
     except msgspec.MsgspecError as error:
         raise SpecError(f"{file}: {error}") from None
 
@@ -122,3 +138,18 @@ def secret(file: str | None, length: int) -> bytes:
     if len(raw) != length:
         raise SpecError(f"{file}: has {len(raw)} bytes, not {length}")
     return raw
+
+
+def cluster_keys(spec: Spec) -> ClusterKeys:
+    """Read the cluster's secrets. Raises `SpecError`."""
+    current = spec.key_id, secret(spec.cluster_secret_file, 32)
+    if not spec.other_secret_file:
+        return ClusterKeys(current, None)
+    other = spec.other_key_id, secret(spec.other_secret_file, 32)
+    if other[0] == current[0]:
+        raise SpecError(f"cluster.other_key_id: {other[0]} is the id of cluster.secret_file already")
+    if other[1] == current[1]:
+        raise SpecError(
+            f"cluster.other_secret_file: {spec.other_secret_file} has the same secret as cluster.secret_file"
+        )
+    return ClusterKeys(current, other)

@@ -12,6 +12,7 @@ cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --s
 cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --kills --seeds 0..50 || failed=1
 cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --moves --seeds 0..50 || failed=1
 cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --grows --seeds 0..100 || failed=1
+cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --rekeys --seeds 0..50 || failed=1
 cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --matrix --seeds 0..1 || failed=1
 cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --commands --seeds 0..50 || failed=1
 cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --lossy --seeds 0..2 || failed=1

@@ -2,8 +2,11 @@
 
 import asyncio
 import contextlib
+import functools
+import os
+import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,17 +27,44 @@ async def up(
     config_file: Path | None, flags: Mapping[str, tuple[Any, str]], *, demo: bool, seconds: float | None, as_json: bool
 ) -> int:
     """Run the instance; with `demo` the demo room too. Exit code 1 if a member of it missed a message."""
-    settings = config.load(config_file, flags=flags, profile=UP).config
+    read = functools.partial(config.load, config_file, flags=flags, profile=UP)
+    settings = read().config
     enough_files(len(seats(settings.up)))
     log = logs.configure(settings.log.level, settings.log.format, role="supervisor", instance=settings.instance.name)
     if settings.faults.active():
         say("FAULTS ARE INJECTED ON PURPOSE: see muster config show --origin")
+    terminal = has_terminal()
     async with Supervisor(settings, log, logs_to_files=demo) as supervisor:
+        reloads(functools.partial(supervisor.reload, read), terminal)
         greet(supervisor, demo)
         if not demo:
             await asyncio.sleep(float("inf") if seconds is None else seconds)
             return 0
         return await run_demo(supervisor, seconds, as_json)
+
+
+def has_terminal() -> bool:
+    """Whether this process has a controlling terminal; one that has gone away is none."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+def reloads(reload: Callable[[], None], terminal: bool) -> None:
+    """From now on SIGHUP is for reading the configuration again, but where it says that the `terminal` went away."""
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # nohup
+        return
+    task = asyncio.current_task()
+
+    def hung_up() -> None:
+        if terminal and not has_terminal() and task is not None:
+            task.cancel()
+        else:
+            reload()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up)
 
 
 async def run_demo(supervisor: Supervisor, seconds: float | None, as_json: bool) -> int:

@@ -22,6 +22,7 @@ from control import admin, instance, logs, metrics
 from control.enrolment import tree
 from control.errors import UserError
 from control.instance import Folder
+from control.live import Live
 from control.node import Owner, Parent, die_with, give_back_memory
 from control.probes.maps import Fixed
 from control.probes.prober import Prober, Source
@@ -127,11 +128,16 @@ def main() -> int:
     parser.add_argument("--parent", type=int, required=True)
     arguments = parser.parse_args()
     die_with(arguments.parent)
-    owner = Parent()
+    owner = Parent(arguments.spec)
     give_back_memory()
+
+    def read() -> Spec:
+        return msgspec.json.decode(owner.spec(), type=Spec)
+
     try:
-        spec = msgspec.json.decode(arguments.spec.read_bytes(), type=Spec)
+        spec = read()
         log = logs.configure(spec.log_level, spec.log_format, role=NAME, instance=spec.instance)
+        owner.reloads(Live(log, spec.log_level), lambda: (read().log_level, None, ()))
         uvloop.run(serve(spec, log, owner))
     except (SpecError, OSError, msgspec.MsgspecError) as error:
         owner.tell("failed", error=str(error))

@@ -2,16 +2,18 @@
 
 from typing import Any
 
-from plane.spec import Spec, SpecError, secret
+from plane.spec import Spec, SpecError, cluster_keys, secret
 
 
 def link_options(spec: Spec) -> dict[str, Any]:
-    """What every engine is made with."""
+    """What every engine is made with. Raises `SpecError`."""
+    keys = cluster_keys(spec)
     return {
         "node": spec.node,
         "epoch": spec.epoch,
         "link_bind": spec.link_bind,
-        "cluster_key": (spec.key_id, secret(spec.cluster_secret_file, 32)),
+        "cluster_key": keys.current,
+        "cluster_other": keys.other,
         "seed": spec.seed,
         "recv_buffer": spec.recv_buffer,
         "send_buffer": spec.send_buffer,

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tests.documents import ROOT
 
@@ -35,7 +35,7 @@ class Command:
         )
 
     @contextmanager
-    def up(self, *words: str) -> Iterator[subprocess.Popen[str]]:
+    def up(self, *words: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
         with subprocess.Popen(
             [*COMMAND, "up", *words],
             cwd=ROOT,
@@ -43,6 +43,7 @@ class Command:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            **options,
         ) as process:
             assert process.stderr is not None
             for line in process.stderr:

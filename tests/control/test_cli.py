@@ -1,20 +1,29 @@
 """The command by its own text and exit codes: data on stdout, one clear line on stderr for every mistake."""
 
+import contextlib
+import fcntl
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, Final
 
 import pytest
 
 from control import cli
 from tests.control.command import Command
 from tests.documents import ROOT
+from tests.waiting import until_asked
+
+PATIENT_S: Final = 60.0
 
 
 @pytest.mark.parametrize(
@@ -113,13 +122,71 @@ def hanging_up(means: signal.Handlers) -> Iterator[None]:
 
 
 def test_an_instance_whose_terminal_goes_away_drains(muster: Command) -> None:
-    with hanging_up(signal.SIG_DFL), muster.up() as process:
+    terminal, other_end = pty.openpty()
+
+    def take_terminal() -> None:
+        fcntl.ioctl(other_end, termios.TIOCSCTTY, 0)
+
+    with hanging_up(signal.SIG_DFL), muster.up(start_new_session=True, preexec_fn=take_terminal) as process:
+        os.close(other_end)
         roles = json.loads(muster("status", "--json").stdout)["roles"]
         for role in roles:
             os.kill(role["pid"], signal.SIGHUP)  # the terminal tells all
         again = json.loads(muster("status", "--json").stdout)["roles"]
         assert [(role["pid"], role["state"]) for role in again] == [(role["pid"], "ready") for role in roles]
+        os.close(terminal)
+        assert process.wait(20) == 0
+
+
+async def test_sighup_has_an_instance_read_its_configuration_again_and_pass_it_on(
+    muster: Command, tmp_path: Path
+) -> None:
+    file, other = tmp_path / "muster.toml", tmp_path / "other.secret"
+
+    def written(text: str) -> None:
+        file.write_text(text)
         process.send_signal(signal.SIGHUP)
+
+    def asked() -> dict[str, dict[str, Any]]:
+        return {role["role"]: role for role in json.loads(muster("status", "--json").stdout)["roles"]}
+
+    def accepted() -> list[list[int]]:
+        return [role.get("key_ids", []) for role in asked().values()]
+
+    def back() -> bool:
+        broker = asked()["broker"]
+        return bool(broker["state"] == "ready") and int(broker["pid"]) != before["broker"]
+
+    def said(event: str) -> dict[str, Any]:
+        assert process.stderr is not None
+        for line in process.stderr:
+            with contextlib.suppress(json.JSONDecodeError):
+                found: dict[str, Any] = json.loads(line)
+                if found["event"] == event and found["role"] == "supervisor":
+                    return found
+        raise AssertionError(event)
+
+    file.write_text("")
+    with hanging_up(signal.SIG_DFL), muster.up("--config", str(file)) as process:
+        before = {name: int(role["pid"]) for name, role in asked().items()}
+        other.write_text("short")
+        written(f"[cluster]\nother_secret_file = '{other}'\n")
+        assert "is not hex" in said("not reloaded, the old configuration stays")["error"]
+        other.write_text("ab" * 32)
+        written(f"[cluster]\nother_secret_file = '{other}'\n[gateway]\nhistory_max = 7\npayload_bytes = 1300\n")
+        line = said("reloaded")
+        assert line["in_force"] == {"cluster.other_secret_file": str(other), "gateway.history_max": 7}
+        assert line["needs_restart"] == ["gateway.payload_bytes"]
+        await until_asked(lambda: accepted() == [[1, 2]] * 4, PATIENT_S)
+        after = asked()
+        assert after["gateway"]["history_max"] == 7
+        assert {name: role["pid"] for name, role in after.items()} == before
+        os.kill(before["broker"], signal.SIGKILL)
+        await until_asked(back, PATIENT_S)
+        assert asked()["broker"]["key_ids"] == [1, 2], "who comes back has it too"
+        written("[log]\nlevel = 'loud'\n")
+        assert "log.level" in said("not reloaded, the old configuration stays")["error"]
+        process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
 
 

@@ -22,6 +22,7 @@ class FakeEngine:
         self.turns = 0
         self.answers: list[tuple[int, int | None]] = []
         self.placements: list[tuple[int, list[Node], tuple[int, int]]] = []
+        self.keys = (options.get("cluster_key"), options.get("cluster_other"))
         self.draining = False
         self.stuck = False
         self.closed = False
@@ -54,6 +55,12 @@ class FakeEngine:
     ) -> None:
         self.placements.append((epoch, nodes, partitions))
 
+    def cluster_keys(self, key: tuple[int, bytes], other: tuple[int, bytes] | None = None) -> None:
+        self.keys = (key, other)
+
+    def history_max(self, messages: int) -> None:
+        self.options["history_max"] = messages
+
     def settled(self) -> bool:
         return True
 
@@ -74,6 +81,8 @@ class FakeEngine:
             "links_lost": [],
             "answers": self.answers,
             "epoch": self.options.get("epoch"),
+            "key_ids": [key[0] for key in self.keys if key],
+            "history_max": self.options.get("history_max"),
         }
 
     def rooms(self, offset: int, limit: int) -> list[dict[str, Any]]:

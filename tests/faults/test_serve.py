@@ -275,31 +275,109 @@ async def test_an_embedded_registry_that_nobody_serves_is_an_instance_that_does_
 # --- SIGHUP ----------------------------------------------------------------------------------------------------------
 
 
+async def reloaded(node: Node, event: str = "reloaded") -> dict[str, Any]:
+    """Its log's line of this, after a SIGHUP."""
+    before = len(node.lines(event))
+    node.process.send_signal(signal.SIGHUP)
+    await until(lambda: len(node.lines(event)) > before, PATIENT_S)
+    return node.lines(event)[-1]
+
+
 async def test_sighup_takes_the_level_and_names_what_needs_a_restart_and_a_bad_file_changes_nothing(
     hosts: Hosts,
 ) -> None:
     node = hosts.start("router", "router")
     await until(lambda: node.lines("registered"), PATIENT_S)
 
-    async def reloaded(event: str) -> dict[str, Any]:
-        before = len(node.lines(event))
-        node.process.send_signal(signal.SIGHUP)
-        await until(lambda: len(node.lines(event)) > before, PATIENT_S)
-        return node.lines(event)[-1]
-
-    same = await reloaded("reloaded")
+    same = await reloaded(node)
     assert (same["in_force"], same["needs_restart"]) == ({}, [])
     hosts.write(log={"level": "warning"}, router={"payload_bytes": 1300}, gateway={"arena_mib": 7})
-    line = await reloaded("reloaded")
+    line = await reloaded(node)
     assert (line["in_force"], line["needs_restart"]) == ({"log.level": "warning"}, ["router.payload_bytes"])
     hosts.config.write_text("[log]\nlevel = 'loud'\n")
-    line = await reloaded("not reloaded, the old configuration stays")
+    line = await reloaded(node, "not reloaded, the old configuration stays")
     assert "log.level = 'loud': is none of 'debug'" in line["error"]
     hosts.write(log={"level": "info"})
-    line = await reloaded("reloaded")
+    line = await reloaded(node)
     assert line["in_force"] == {"log.level": "info"}
     assert line["needs_restart"] == ["router.payload_bytes"], "it is still not in force"
     assert await node.end() == 0
+
+
+async def test_sighup_takes_no_secrets_that_cannot_follow_those_in_force(hosts: Hosts) -> None:
+    node = hosts.start("gateway", "gateway")
+    await until(lambda: node.lines("registered"), PATIENT_S)
+    cluster, other = hosts.sections["cluster"], hosts.path / "other.secret"
+    for content, changes, wrong in (
+        ("no hex", {}, f"{other}: is not hex"),
+        ("ab" * 31, {}, f"{other}: has 31 bytes, not 32"),
+        ("ab" * 32, {"other_key_id": 1}, "cluster.other_key_id: 1 is the id of cluster.secret_file already"),
+        ((hosts.path / "cluster.secret").read_text(), {}, f"{other} has the same secret as cluster.secret_file"),
+        ("ab" * 32, {"other_secret_file": "/nowhere/secret"}, "/nowhere/secret: cannot be read"),
+        ("ab" * 32, {"key_id": 3}, "cluster.key_id: links are made with key 1 now: keep it"),
+        ("ab" * 32, {"secret_file": str(other), "other_secret_file": ""}, "key 1 is another secret now"),
+        ("ab" * 32, {"secret_file": str(other), "key_id": 2, "other_secret_file": ""}, "key 1 now: keep it"),
+    ):
+        other.write_text(content)
+        hosts.write(cluster=cluster | {"other_secret_file": str(other)} | changes)
+        line = await reloaded(node, "not reloaded, the old configuration stays")
+        assert wrong in line["error"]
+    hosts.write(cluster=cluster | {"other_secret_file": str(other)}, gateway={"history_max": 5, "arena_mib": 7})
+    line = await reloaded(node)
+    assert line["in_force"] == {"cluster.other_secret_file": str(other), "gateway.history_max": 5}
+    assert line["needs_restart"] == ["gateway.arena_mib"]
+    assert (await reloaded(node))["in_force"] == {}
+    other.write_text("cd" * 32)
+    assert (await reloaded(node))["in_force"] == {"cluster.other_secret_file": str(other)}, "another content counts"
+    assert await node.end() == 0
+
+
+@pytest.mark.timeout(300)
+async def test_the_cluster_s_secret_is_replaced_under_load_and_who_knows_the_former_alone_is_out(
+    hosts: Hosts, figures: Callable[..., None]
+) -> None:
+    ledger, cluster, next_secret = Ledger(ROOMS, rate=RATE), hosts.sections["cluster"], hosts.path / "next.secret"
+    next_secret.write_text("5e" * 32)
+    roles = ("router", "router", "broker", "broker", "gateway", "proxy")
+    nodes = [hosts.start(f"{role}-{place}", role) for place, role in enumerate(roles)]
+    await hosts.serve(*nodes)
+    await until(lambda: all(list(states(node).values()) == ["running"] * len(nodes) for node in nodes), PATIENT_S)
+
+    def links(*of: Node) -> list[int]:
+        return [link["key_id"] for node in of for link in node.get("/api/v1/status")[1]["links"]]
+
+    async with loaded(hosts.address(), ledger):
+        count = len(links(*nodes))
+        for former, now, accepts in (
+            (1, (1, cluster["secret_file"]), (2, str(next_secret))),
+            (1, (2, str(next_secret)), (1, cluster["secret_file"])),
+            (2, (2, str(next_secret)), None),
+        ):
+            keys = {"key_id": now[0], "secret_file": now[1]}
+            if accepts is not None:
+                keys |= {"other_key_id": accepts[0], "other_secret_file": accepts[1]}
+            hosts.write(cluster=cluster | keys)
+            assert set(links(*nodes)) == {former}
+            for node in nodes:
+                assert (await reloaded(node))["in_force"]
+                await came(ledger)
+            await until(lambda key=now[0]: links(*nodes) == [key] * count, PATIENT_S)  # type: ignore[misc]
+        ended = [line["detail"] for node in nodes for line in node.lines("link_down")]
+        assert set(ended) == {"renewed"}
+        assert len(ended) == count
+        late = hosts.start(
+            "late", "gateway", MUSTER_CLUSTER__SECRET_FILE=cluster["secret_file"], MUSTER_CLUSTER__KEY_ID="1"
+        )
+        text = "a node answers and takes no handshake of ours: it has another secret of the cluster, or not this one"
+        await until(lambda: len(late.lines(text)) == 4, PATIENT_S)
+        assert not late.serves()
+        assert links(late) == []
+        assert late.metrics()["links_refused"] == 4
+        assert all(node.metrics()["link_dropped_key_unknown"] > 0 for node in nodes[:4])
+        await came(ledger)
+    figures(links=count, gaps=dict(ledger.gaps()))
+    assert not ledger.gaps()
+    nothing_lost(ledger)
 
 
 # --- systemd ---------------------------------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ impl Feed {
     pub fn new(config: &FeedConfig) -> io::Result<Self> {
         let cluster = ClusterKeys {
             current: (1, [7; 32]),
-            next: None,
+            other: None,
         };
         let me = |node, role| Identity { node, role, epoch: 1 };
         let nodes = [

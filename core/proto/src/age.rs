@@ -13,8 +13,8 @@ use crate::machine::Micros;
 pub const AGE_MAX: u32 = 60_000_000;
 /// Upper ends of the histogram's buckets, in microseconds; one more has no end.
 pub const BOUNDS: [u32; 16] = [
-    100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000,
-    10_000_000,
+    100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
+    5_000_000, 10_000_000,
 ];
 /// Messages after which those before count half, where it is asked how it was of late.
 const HALVED_AFTER: f32 = 1_024.0;

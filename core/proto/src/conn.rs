@@ -201,6 +201,11 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         &self.secret
     }
 
+    /// By which secret it was made.
+    pub fn key_id(&self) -> u8 {
+        self.key_id
+    }
+
     fn direction(&self, ours: bool) -> Direction {
         if self.initiator == ours || planted::is(Bug::DirectionMissing) {
             Direction::Initiator

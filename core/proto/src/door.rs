@@ -137,6 +137,16 @@ impl Door {
         }
     }
 
+    /// Takes other secrets, where links come in.
+    pub fn set_cluster(&mut self, cluster: ClusterKeys) {
+        self.key = DoorKey::Cluster(Box::new(cluster));
+    }
+
+    /// From now on tokens are made of another secret; those given before are not believed any more.
+    pub fn set_reset(&mut self, reset: ResetSecret) {
+        self.reset = reset;
+    }
+
     /// The token that proves a reset of connection `id`.
     pub fn token(&self, id: u64) -> [u8; 16] {
         self.reset.token(self.purpose(), id)
@@ -292,8 +302,8 @@ fn clear(kind: DatagramKind, connection: u64) -> Vec<u8> {
 pub struct Knock {
     /// Our id of the connection to be.
     pub id: u64,
+    pub key_id: u8,
     handshake: Initiator,
-    key_id: u8,
     noise: Vec<u8>,
     cookie: [u8; 16],
 }
@@ -315,8 +325,8 @@ impl Knock {
         let (handshake, noise) = Initiator::new(key, &prologue(VERSION, id, 0, purpose), payload, entropy);
         Knock {
             id,
-            handshake,
             key_id,
+            handshake,
             noise,
             cookie: [0; 16],
         }

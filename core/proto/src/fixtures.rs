@@ -27,6 +27,6 @@ pub fn me(role: Role) -> Identity {
 pub fn cluster() -> ClusterKeys {
     ClusterKeys {
         current: (1, [7; 32]),
-        next: None,
+        other: None,
     }
 }

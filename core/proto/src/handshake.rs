@@ -181,21 +181,21 @@ impl ServerKey {
     }
 }
 
-/// The cluster's secrets by key id. While one is being replaced, all roles first learn of the next, then switch to it.
-#[derive(Clone)]
+/// The cluster's secrets by key id. While one is being replaced, all roles first learn of the next, then switch to it, then
+/// forget the former.
+#[derive(Clone, PartialEq, Eq)]
 pub struct ClusterKeys {
     /// What new links are started with.
     pub current: (u8, [u8; 32]),
-    /// Accepted as well.
-    pub next: Option<(u8, [u8; 32])>,
+    /// Accepted as well: the next one, later the former.
+    pub other: Option<(u8, [u8; 32])>,
 }
 
 impl ClusterKeys {
     /// The secret that a key id names, if it is accepted. Safe to ask with what a stranger wrote.
     pub fn find(&self, key_id: u8) -> Option<&[u8; 32]> {
-        let next = self.next.as_ref();
         std::iter::once(&self.current)
-            .chain(next)
+            .chain(&self.other)
             .find(|(id, _)| *id == key_id)
             .map(|(_, secret)| secret)
     }
@@ -557,15 +557,15 @@ mod tests {
     }
 
     #[test]
-    fn cluster_keys_find_current_and_next_and_nothing_else() {
+    fn cluster_keys_find_the_two_that_are_accepted_and_nothing_else() {
         let mut keys = ClusterKeys {
             current: (1, [1; 32]),
-            next: Some((2, [2; 32])),
+            other: Some((2, [2; 32])),
         };
         assert_eq!(keys.find(1), Some(&[1; 32]));
         assert_eq!(keys.find(2), Some(&[2; 32]));
         assert_eq!(keys.find(3), None);
-        keys.next = None;
+        keys.other = None;
         assert_eq!(keys.find(2), None);
     }
 

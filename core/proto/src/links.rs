@@ -14,9 +14,10 @@ use crate::node::{Identity, Node};
 use crate::past::{Loss, Past};
 use crate::planted::{self, Bug};
 use crate::table::Table;
+use crate::wire::frame::append;
 use crate::wire::header::{DatagramKind, Header, HEADER};
 use crate::wire::record::Record;
-use crate::wire::{Frame, Role};
+use crate::wire::{Code, Frame, FrameKind, Role};
 
 /// Blocks of a link's replay window: 8,192 datagrams.
 pub const LINK_BLOCKS: usize = 128;
@@ -37,6 +38,14 @@ pub const LINK_LOG_BYTES: usize = 288 << 20;
 const LOST_TOLD: Micros = 3_600_000_000;
 /// Unproven links at once.
 const UNPROVEN_MAX: usize = 256;
+/// Links whose key is not that of new links any more are made anew within so long, not all at once: 2,000 handshakes of
+/// 200 us are less than half of it.
+const RENEW_SPREAD: Micros = 1_000_000;
+/// A link whose key is not accepted any more ends after this, if it was not made anew: the spread, and a few dials that are
+/// lost.
+pub const RENEW_GRACE: Micros = 3_000_000;
+/// Who answers hellos with cookies alone for so long does not take our handshakes.
+pub const REFUSED_AFTER: Micros = 3_000_000;
 
 crate::counters! {
     /// What happened on links.
@@ -67,6 +76,12 @@ crate::counters! {
         links_down,
         /// Links given up: more was to be told than their logs hold.
         links_log_full,
+        /// Links that were made anew with another key, while the former one lived.
+        links_renewed,
+        /// Links ended: the key that they were made with is not accepted any more.
+        links_key_dropped,
+        /// Nodes that answered and took no handshake of ours, again and again: they know another secret, or not this one.
+        links_refused,
     }
 }
 
@@ -81,9 +96,11 @@ pub struct Link {
     pub loss: Loss,
     token: Option<[u8; 16]>,
     made_at: Micros,
+    /// Its key is not accepted any more.
+    ends_at: Option<Micros>,
 }
 
-/// A link came or went.
+/// A link came or went, or does not come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkChange {
     Up {
@@ -95,6 +112,11 @@ pub enum LinkChange {
         peer: Identity,
         reason: &'static str,
     },
+    /// Somebody is there and takes no handshake of ours.
+    Refused {
+        node: u32,
+        role: Role,
+    },
 }
 
 struct Dial {
@@ -104,6 +126,9 @@ struct Dial {
     at: Micros,
     wait: Micros,
     due: bool,
+    /// Since when it is answered, and no more than that.
+    answered_at: Option<Micros>,
+    told: bool,
 }
 
 /// All links of a node, over one socket.
@@ -119,6 +144,11 @@ pub struct Links {
     dials: BTreeMap<u32, Dial>,
     changes: VecDeque<LinkChange>,
     unproven: VecDeque<u32>,
+    /// Links that are to be told that they have ended.
+    closing: VecDeque<Conn<LINK_BLOCKS>>,
+    /// Ids of links that were made anew here, and since when: what comes for them was sent before the peer heard of it, and a
+    /// reset would end there what lives.
+    renewed: VecDeque<(u64, Micros)>,
     /// Bytes that the link socket's receive buffer really holds.
     pub buffer: u32,
 }
@@ -137,6 +167,8 @@ impl Links {
             dials: BTreeMap::new(),
             changes: VecDeque::new(),
             unproven: VecDeque::new(),
+            closing: VecDeque::new(),
+            renewed: VecDeque::new(),
             buffer: 212_992,
         }
     }
@@ -206,8 +238,54 @@ impl Links {
                 at: now,
                 wait: DIAL_FIRST,
                 due: false,
+                answered_at: None,
+                told: false,
             });
         }
+    }
+
+    /// Takes other secrets. New links are made with the current one. Those that were made with another are made anew by who
+    /// dialled them, and live on meanwhile; those whose key is not accepted any more end, in [`RENEW_GRACE`] at the latest.
+    pub fn set_cluster(&mut self, now: Micros, node: &mut Node, cluster: ClusterKeys) {
+        if cluster == self.cluster {
+            return;
+        }
+        let before = std::mem::replace(&mut self.cluster, cluster);
+        self.door.set_cluster(self.cluster.clone());
+        for (target, dial) in &mut self.dials {
+            if let Some(knock) = dial.knock.take() {
+                self.table.release(knock.id);
+            }
+            dial.due = false;
+            let linked = self.by_node.contains_key(target);
+            dial.at = now + if linked { node.dice.below(RENEW_SPREAD) } else { 0 };
+            dial.wait = DIAL_FIRST;
+            (dial.answered_at, dial.told) = (None, false);
+        }
+        let slots: Vec<u32> = self.by_node.values().chain(&self.unproven).copied().collect();
+        for slot in slots {
+            let Some(link) = self.table.get_mut(slot) else { continue };
+            let key = link.conn.key_id();
+            if self
+                .cluster
+                .find(key)
+                .is_some_and(|secret| before.find(key) == Some(secret))
+            {
+                continue;
+            }
+            link.data.ends_at.get_or_insert(now + RENEW_GRACE);
+            if link.data.proven {
+                self.reschedule(now, slot);
+            }
+        }
+    }
+
+    /// Whether a link is to be made to a node that we dial: there is none, or it has not the key of new links.
+    fn wanting(&self, node: u32) -> bool {
+        self.to(node).and_then(|slot| self.table.get(slot)).is_none_or(|link| {
+            let former = link.data.ends_at.is_some() || link.conn.key_id() != self.cluster.current.0;
+            former && !planted::is(Bug::SecretNotRenewed)
+        })
     }
 
     /// The next link that came or went.
@@ -236,6 +314,7 @@ impl Links {
                     if dial.knock.as_mut().is_some_and(|knock| knock.cookie(datagram)) {
                         // It is there: whatever is missing from here on was lost on the way.
                         (dial.due, dial.at, dial.wait) = (true, now + DIAL_FIRST, 2 * DIAL_FIRST);
+                        dial.answered_at.get_or_insert(now);
                     }
                 }
                 None => self.counters.link_dropped_unknown += 1,
@@ -262,7 +341,9 @@ impl Links {
     ) -> Option<(u32, usize)> {
         let Some(slot) = self.table.find(header.connection) else {
             self.counters.link_dropped_unknown += 1;
-            self.door.unknown(now, arrival, header);
+            if !self.renewed.iter().any(|(id, _)| *id == header.connection) {
+                self.door.unknown(now, arrival, header);
+            }
             return None;
         };
         let link = self.table.get_mut(slot)?;
@@ -288,7 +369,7 @@ impl Links {
     fn prove(&mut self, now: Micros, slot: u32) {
         let Some(link) = self.table.get_mut(slot) else { return };
         link.data.proven = true;
-        let peer = link.data.peer;
+        let (peer, key) = (link.data.peer, link.conn.key_id());
         if self.epochs.get(&peer.node).is_some_and(|known| *known > peer.epoch) {
             self.counters.link_refused_epoch += 1;
             self.table.remove(slot);
@@ -301,21 +382,25 @@ impl Links {
         }
         self.epochs.insert(peer.node, peer.epoch);
         let past = self.past.entry(peer.node).or_insert(Past::new(now, peer.role));
+        let mut renewed = false;
         if let Some(replaced) = self.by_node.insert(peer.node, slot) {
             if let Some(old) = self.table.remove(replaced) {
                 if old.data.peer.epoch != peer.epoch {
                     past.fall(old.conn.heard_at); // its former life ended unseen
                 }
-                self.counters.links_down += 1;
+                renewed = old.data.peer == peer && (old.data.ends_at.is_some() || old.conn.key_id() != key);
+                self.counters.links_down += u64::from(!renewed);
+                self.renewed.extend(renewed.then_some((old.conn.id, now)));
                 self.changes.push_back(LinkChange::Down {
                     slot: replaced,
                     peer: old.data.peer,
-                    reason: "replaced",
+                    reason: if renewed { "renewed" } else { "replaced" },
                 });
             }
         }
         past.rise(now);
-        self.counters.links_up += 1;
+        self.counters.links_up += u64::from(!renewed);
+        self.counters.links_renewed += u64::from(renewed);
         let window = self.buffer / (self.by_node.len() as u32).max(1);
         let token = self
             .table
@@ -333,7 +418,6 @@ impl Links {
     }
 
     fn opened(&mut self, now: Micros, arrival: Arrival, header: &Header, datagram: &[u8]) {
-        let key_id = self.cluster.current.0;
         let Some(dial) = self.dial_of(header.connection, arrival.from) else {
             self.counters.link_dropped_unknown += 1;
             return;
@@ -348,8 +432,10 @@ impl Links {
             self.counters.link_dropped_frame += 1;
             return;
         };
+        let key_id = knock.key_id;
         dial.knock = None;
         dial.wait = DIAL_FIRST;
+        (dial.answered_at, dial.told) = (None, false);
         let conn = Conn::new(
             header.connection,
             opened.peer,
@@ -371,6 +457,7 @@ impl Links {
                 loss: Loss::default(),
                 token: None,
                 made_at: now,
+                ends_at: None,
             },
         );
         self.prove(now, slot);
@@ -455,7 +542,17 @@ impl Links {
 
     /// Gives up a link; if we dialled it, we dial again.
     pub fn lose(&mut self, now: Micros, slot: u32, reason: &'static str) {
-        let Some(link) = self.table.remove(slot) else { return };
+        self.take(now, slot, reason);
+    }
+
+    /// Ends a link and says so to the peer, which need not wait for it to fall silent.
+    fn end(&mut self, now: Micros, slot: u32, reason: &'static str) {
+        let ended = self.take(now, slot, reason);
+        self.closing.extend(ended);
+    }
+
+    fn take(&mut self, now: Micros, slot: u32, reason: &'static str) -> Option<Conn<LINK_BLOCKS>> {
+        let link = self.table.remove(slot)?;
         let peer = link.data.peer;
         if self.by_node.get(&peer.node) == Some(&slot) {
             self.by_node.remove(&peer.node);
@@ -468,6 +565,7 @@ impl Links {
         if let Some(dial) = self.dials.get_mut(&peer.node) {
             dial.at = now;
         }
+        Some(link.conn)
     }
 
     fn make(&mut self, now: Micros, node: &mut Node, accepted: &Accepted) -> Option<u32> {
@@ -501,6 +599,7 @@ impl Links {
                     loss: Loss::default(),
                     token: None,
                     made_at: now,
+                    ends_at: None,
                 },
             )
         });
@@ -529,6 +628,7 @@ impl Links {
     fn due(&self, now: Micros, slot: u32) -> Option<Micros> {
         let link = self.table.get(slot).filter(|link| link.data.proven)?;
         let at = ping_at(&link.conn).min(link.conn.heard_at + DEAD_AFTER);
+        let at = link.data.ends_at.map_or(at, |ends| ends.min(at));
         Some(link.conn.deadline().map_or(at, |due| due.min(at)).max(now))
     }
 
@@ -542,6 +642,11 @@ impl Links {
             let Some(link) = self.table.get_mut(slot) else { continue };
             if now >= link.conn.heard_at + DEAD_AFTER && !planted::is(Bug::SilenceUnnoticed) {
                 self.lose(now, slot, "silent");
+                continue;
+            }
+            if link.data.ends_at.is_some_and(|at| now >= at) {
+                self.counters.links_key_dropped += 1;
+                self.end(now, slot, "key dropped");
                 continue;
             }
             let mut ready = false;
@@ -560,11 +665,28 @@ impl Links {
             self.reschedule(now + 1_000, slot);
         }
         self.forget_unproven(now, false);
+        while self.renewed.front().is_some_and(|(_, at)| now >= at + DEAD_AFTER) {
+            self.renewed.pop_front();
+        }
+        self.dial_due(now, node);
+        self.accept(now, node);
+    }
+
+    fn dial_due(&mut self, now: Micros, node: &mut Node) {
         let payload = node.me.to_bytes();
-        for (target, dial) in &mut self.dials {
-            if self.by_node.contains_key(target) || now < dial.at {
+        let due: Vec<u32> = self
+            .dials
+            .iter()
+            .filter(|(_, dial)| now >= dial.at)
+            .map(|(target, _)| *target)
+            .collect();
+        for target in due {
+            if !self.wanting(target) {
                 continue;
             }
+            let Some(dial) = self.dials.get_mut(&target) else {
+                continue;
+            };
             if dial.knock.is_none() {
                 let id = self.table.reserve(node.secret_u32());
                 let (key_id, secret) = &self.cluster.current;
@@ -579,8 +701,13 @@ impl Links {
             dial.due = true;
             dial.at = now + dial.wait + node.dice.below(dial.wait / 4 + 1);
             dial.wait = (dial.wait * 2).min(DIAL_MAX);
+            if dial.answered_at.is_some_and(|at| now >= at + REFUSED_AFTER) && !dial.told {
+                dial.told = true;
+                self.counters.links_refused += 1;
+                let (node, role) = (target, dial.role);
+                self.changes.push_back(LinkChange::Refused { node, role });
+            }
         }
-        self.accept(now, node);
     }
 
     fn accept(&mut self, now: Micros, node: &mut Node) {
@@ -597,6 +724,17 @@ impl Links {
     pub fn transmit(&mut self, now: Micros, node: &mut Node, outbox: &mut Outbox) -> bool {
         self.accept(now, node);
         self.door.transmit(outbox);
+        while outbox.room() > 0 {
+            let Some(mut conn) = self.closing.pop_front() else {
+                break;
+            };
+            conn.send(now, &mut node.keys, node.stamp, outbox, node.payload, |writer, _| {
+                append(writer, FrameKind::Close, 0, |writer| {
+                    !writer.u8(Code::NotAllowed as u8).full()
+                });
+                false
+            });
+        }
         for dial in self.dials.values_mut().filter(|dial| dial.due) {
             if outbox.room() == 0 {
                 return true;
@@ -606,7 +744,7 @@ impl Links {
                 knock.hello(self.socket, dial.addr, node.payload, outbox);
             }
         }
-        self.door.has_replies() || self.door.waits()
+        self.door.has_replies() || self.door.waits() || !self.closing.is_empty()
     }
 
     /// Sends one datagram on a link: control, then what `fill` writes.
@@ -633,7 +771,7 @@ impl Links {
         let dial = self
             .dials
             .iter()
-            .filter(|(node, _)| !self.by_node.contains_key(node))
+            .filter(|(node, _)| self.wanting(**node))
             .map(|(_, dial)| dial.at)
             .min();
         let unproven = self
@@ -664,13 +802,26 @@ pub const fn frames_max(payload: usize) -> usize {
 mod tests {
     use super::*;
     use crate::door::DoorKey;
-    use crate::fixtures::{cluster, Zeros};
+    use crate::fixtures::{cluster, me, Zeros};
     use crate::handshake::ResetSecret;
+    use crate::machine::Entropy;
     use crate::seal::Secret;
 
     fn links() -> Links {
         let key = DoorKey::Cluster(Box::new(cluster()));
         Links::new(Door::new(key, ResetSecret::new([1; 32]), &mut Zeros), cluster(), 0)
+    }
+
+    /// Randomness that begins somewhere and goes on.
+    struct Counted(u8);
+
+    impl Entropy for Counted {
+        fn fill(&mut self, bytes: &mut [u8]) {
+            bytes.iter_mut().for_each(|byte| {
+                self.0 = self.0.wrapping_mul(5).wrapping_add(3);
+                *byte = self.0;
+            });
+        }
     }
 
     /// A link to node 9, proven.
@@ -687,12 +838,202 @@ mod tests {
             loss: Loss::default(),
             token: None,
             made_at: 0,
+            ends_at: None,
         };
         let secret = Secret::new([1; 16]);
         let conn = |id| Conn::new(id, 1, 0, Addr::default(), secret, false, 1, 1_000, 0);
         let slot = links.table.insert(id, |id| (conn(id), link));
         links.prove(0, slot);
         (slot, peer)
+    }
+
+    /// One of two nodes that have nothing to say to each other.
+    struct End {
+        links: Links,
+        node: Node,
+        addr: Addr,
+        seen: Vec<LinkChange>,
+    }
+
+    impl End {
+        fn new(number: u32, role: Role) -> Self {
+            let mut me = me(role);
+            me.node = number;
+            let addr = std::net::SocketAddr::from(([127, 0, 0, 1], number as u16)).into();
+            let node = Node::new(me, 1_200, number.into(), Box::new(Counted(number as u8)));
+            let (links, seen) = (links(), vec![]);
+            End {
+                links,
+                node,
+                addr,
+                seen,
+            }
+        }
+
+        fn transmit(&mut self, now: Micros) -> Vec<Vec<u8>> {
+            let mut outbox = Outbox::new(false);
+            self.links.transmit(now, &mut self.node, &mut outbox);
+            let ready: Vec<u32> = self.links.proven().map(|(_, slot)| slot).collect();
+            for slot in ready {
+                self.links.send(now, &mut self.node, slot, &mut outbox, |_, _| false);
+            }
+            outbox
+                .parcels()
+                .iter()
+                .map(|parcel| outbox.bytes(parcel).to_vec())
+                .collect()
+        }
+
+        fn receive(&mut self, now: Micros, from: Addr, mut datagram: Vec<u8>) {
+            let len = datagram.len() as u32;
+            let (socket, start) = (0, 0);
+            let arrival = Arrival {
+                socket,
+                from,
+                start,
+                len,
+            };
+            let Some((slot, len)) = self.links.receive(now, &mut self.node, arrival, &mut datagram) else {
+                return;
+            };
+            let mut elicits = false;
+            for frame in crate::wire::Frames::new(&datagram[HEADER..HEADER + len]) {
+                let frame = frame.expect("a frame of ours");
+                elicits |= frame.kind.elicits();
+                self.links.control(now, slot, &frame, &mut vec![]);
+            }
+            self.links.after(now, slot, elicits);
+        }
+    }
+
+    /// A broker that dials a router, for so many milliseconds.
+    fn live(from: Micros, millis: u64, ends: &mut [End; 2]) -> Micros {
+        let mut now = from;
+        while now < from + millis * 1_000 {
+            now += 1_000;
+            for (at, other) in [(0, 1), (1, 0)] {
+                ends[at].links.expire(now, &mut ends[at].node);
+                let (datagrams, addr) = (ends[at].transmit(now), ends[at].addr);
+                for datagram in datagrams {
+                    ends[other].receive(now, addr, datagram);
+                }
+            }
+            for end in ends.iter_mut() {
+                end.seen.extend(std::iter::from_fn(|| end.links.change()));
+            }
+        }
+        now
+    }
+
+    fn dialling() -> [End; 2] {
+        let mut ends = [End::new(1, Role::Broker), End::new(2, Role::Router)];
+        let router = (2, Role::Router, ends[1].addr);
+        ends[0].links.dial(0, std::iter::once(router));
+        ends
+    }
+
+    const A: (u8, [u8; 32]) = (1, [7; 32]);
+    const B: (u8, [u8; 32]) = (2, [8; 32]);
+
+    fn keys(current: (u8, [u8; 32]), other: Option<(u8, [u8; 32])>) -> ClusterKeys {
+        ClusterKeys { current, other }
+    }
+
+    impl End {
+        fn set(&mut self, now: Micros, current: (u8, [u8; 32]), other: Option<(u8, [u8; 32])>) {
+            self.links.set_cluster(now, &mut self.node, keys(current, other));
+        }
+
+        fn key(&self) -> Option<u8> {
+            let (_, slot) = self.links.proven().next()?;
+            self.links.table.get(slot).map(|link| link.conn.key_id())
+        }
+
+        /// Of links that came and went since the last look.
+        fn told(&mut self) -> Vec<&'static str> {
+            let seen = self.seen.drain(..).map(|change| match change {
+                LinkChange::Up { .. } => "up",
+                LinkChange::Down { reason, .. } => reason,
+                LinkChange::Refused { .. } => "refused",
+            });
+            seen.collect()
+        }
+    }
+
+    #[test]
+    fn a_secret_is_replaced_while_links_live_and_who_knows_the_former_alone_is_out() {
+        let mut ends = dialling();
+        let mut now = live(0, 500, &mut ends);
+        assert_eq!(ends.each_mut().map(End::told), [["up"], ["up"]]);
+        for at in [0, 1] {
+            ends[at].set(now, A, Some(B));
+            now = live(now, 1_500, &mut ends);
+        }
+        assert_eq!(ends.each_ref().map(End::key), [Some(1), Some(1)]);
+        assert_eq!(
+            ends.each_mut().map(End::told),
+            [[], [] as [&str; 0]],
+            "to accept one more is no reason"
+        );
+
+        ends[1].set(now, B, Some(A)); // who is dialled renews nothing
+        now = live(now, 1_500, &mut ends);
+        assert_eq!(ends[1].key(), Some(1));
+        ends[0].set(now, B, Some(A));
+        now = live(now, 1_500, &mut ends);
+        assert_eq!(ends.each_ref().map(End::key), [Some(2), Some(2)]);
+        assert_eq!(ends[0].told(), ["renewed", "up"], "never without a link");
+
+        for at in [0, 1] {
+            ends[at].set(now, B, None);
+            now = live(now, 1_500 + RENEW_GRACE / 1_000, &mut ends);
+        }
+        assert!(ends
+            .each_mut()
+            .map(End::told)
+            .concat()
+            .iter()
+            .all(|change| *change != "key dropped"));
+        assert_eq!(ends.each_ref().map(|end| end.links.counters.links_key_dropped), [0, 0]);
+
+        ends[0] = End::new(3, Role::Broker);
+        let router = (2, Role::Router, ends[1].addr);
+        ends[0].links.dial(now, std::iter::once(router));
+        live(now, 1_000 + REFUSED_AFTER / 1_000, &mut ends);
+        assert_eq!(ends[0].told(), ["refused"], "once");
+        assert!(ends[1].links.door.counters.dropped_key_unknown > 0);
+    }
+
+    #[test]
+    fn a_link_whose_key_is_dropped_ends_at_both_ends_but_not_before_it_could_be_made_anew() {
+        for (drops, other) in [(0, 1), (1, 0)] {
+            let mut ends = dialling();
+            let now = live(0, 500, &mut ends);
+            ends.iter_mut().for_each(|end| drop(end.told()));
+            ends[drops].set(now, B, None);
+            let now = live(now, RENEW_GRACE / 1_000 - 10, &mut ends);
+            assert_eq!(ends.each_mut().map(End::told), [[], [] as [&str; 0]]);
+            live(now, 50, &mut ends);
+            assert_eq!(
+                (ends[drops].told(), ends[other].told()),
+                (vec!["key dropped"], vec!["closed"])
+            );
+            assert_eq!(ends.each_ref().map(End::key), [None, None]);
+            assert_eq!(ends[drops].links.counters.links_key_dropped, 1);
+        }
+    }
+
+    #[test]
+    fn the_same_id_with_another_secret_is_another_key() {
+        let mut ends = dialling();
+        let now = live(0, 500, &mut ends);
+        for end in &mut ends {
+            end.told();
+            end.set(now, (1, [9; 32]), None);
+        }
+        live(now, 1_500, &mut ends);
+        assert_eq!(ends[0].told(), ["renewed", "up"]);
+        assert!(ends.iter().all(|end| end.links.proven().count() == 1));
     }
 
     #[test]

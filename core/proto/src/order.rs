@@ -316,7 +316,10 @@ mod tests {
             _ => {}
         }
         while let Some(ready) = publisher.pop_ready() {
-            assert_eq!((ready.flags, ready.born, &ready.data[..]), (3, 5, &[ready.seq as u8; 10][..]));
+            assert_eq!(
+                (ready.flags, ready.born, &ready.data[..]),
+                (3, 5, &[ready.seq as u8; 10][..])
+            );
             publisher.applied(ready.seq, *offset);
             *offset += 1;
             applied.push(ready.seq);

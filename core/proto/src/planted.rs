@@ -57,6 +57,8 @@ pub enum Bug {
     EarlierLifeReturns,
     /// A broker that loses its router forgets what that one told.
     RouterTakesItAlong,
+    /// Links are left with the secret that they were made with, until that is dropped.
+    SecretNotRenewed,
 }
 
 #[cfg(feature = "planted")]

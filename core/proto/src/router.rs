@@ -163,6 +163,17 @@ impl Router {
         self.complete(now);
     }
 
+    /// Takes other secrets of the cluster; links are made anew with the current one.
+    pub fn set_cluster(&mut self, now: Micros, cluster: ClusterKeys) {
+        self.links.set_cluster(now, &mut self.node, cluster);
+    }
+
+    /// From now on resets are proven by what this node makes of a secret that several have.
+    pub fn set_reset(&mut self, shared: &[u8; 32]) {
+        let own = ResetSecret::of_node(shared, self.node.me.node);
+        self.links.door.set_reset(ResetSecret::new(own));
+    }
+
     pub fn set_buffers(&mut self, link: u32) {
         self.links.buffer = link;
     }
@@ -608,6 +619,7 @@ impl Router {
             match change {
                 LinkChange::Up { slot, peer } => self.link_up(now, slot, peer),
                 LinkChange::Down { slot, peer, .. } => self.link_down(now, slot, peer),
+                LinkChange::Refused { .. } => {}
             }
             self.events.push_back(change);
         }

@@ -89,7 +89,7 @@ fn step<M: Machine>(now: Micros, machine: &mut M, sockets: &[Addr], net: &mut Ve
 fn a_message_walks_through_all_five_machines() {
     let cluster = ClusterKeys {
         current: (1, [7; 32]),
-        next: None,
+        other: None,
     };
     let (gateway_key, proxy_key) = (ServerKey::from_private([1; 32]), ServerKey::from_private([2; 32]));
     let nodes = [

@@ -151,6 +151,7 @@ pub fn link_event<'py>(py: Python<'py>, change: &LinkChange) -> PyResult<Bound<'
     match change {
         LinkChange::Up { peer, .. } => ("link_up", peer.node, peer.role.name(), peer.epoch).into_pyobject(py),
         LinkChange::Down { peer, reason, .. } => ("link_down", peer.node, peer.role.name(), *reason).into_pyobject(py),
+        LinkChange::Refused { node, role } => ("link_refused", *node, role.name(), "").into_pyobject(py),
     }
 }
 
@@ -165,6 +166,7 @@ pub fn links<'py>(py: Python<'py>, links: &Links, now: Micros) -> PyResult<Bound
         entry.set_item("role", link.data.peer.role.name())?;
         entry.set_item("epoch", link.data.peer.epoch)?;
         entry.set_item("address", format!("{:?}", link.conn.addr))?;
+        entry.set_item("key_id", link.conn.key_id())?;
         entry.set_item("rtt_us", measured)?;
         entry.set_item("loss", link.data.loss.share())?;
         entry.set_item("cwnd", link.conn.flow.cwnd())?;
@@ -182,7 +184,10 @@ pub fn ages<'py>(py: Python<'py>, ages: &Ages, links: &Links, role: Role) -> PyR
         let link = links.table.get(*slot);
         link.is_some_and(|link| link.data.peer.role == role)
     });
-    let nodes: BTreeSet<u32> = linked.chain(ages.iter().map(|(node, _)| (node, 0))).map(|(node, _)| node).collect();
+    let nodes: BTreeSet<u32> = linked
+        .chain(ages.iter().map(|(node, _)| (node, 0)))
+        .map(|(node, _)| node)
+        .collect();
     let list = PyList::empty(py);
     for node in nodes {
         let histogram = ages.of(node);

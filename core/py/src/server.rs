@@ -17,7 +17,7 @@ use muster_proto::router::{Router, RouterConfig};
 use muster_proto::wire::record::Membership;
 use muster_proto::wire::Role;
 use muster_udp::{monotonic_now, KernelEntropy, Socket};
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
@@ -35,6 +35,8 @@ pub trait RoleMachine: Machine {
     fn ages(&self) -> Option<(&Ages, Role)> {
         None
     }
+    fn take_cluster(&mut self, now: Micros, cluster: ClusterKeys);
+    fn set_history_max(&mut self, _messages: u32) {}
     fn drain(&mut self) {}
     fn drained(&self) -> bool {
         true
@@ -97,6 +99,14 @@ impl RoleMachine for Gateway {
         Some((&self.ages, Role::Broker))
     }
 
+    fn take_cluster(&mut self, now: Micros, cluster: ClusterKeys) {
+        Gateway::set_cluster(self, now, cluster);
+    }
+
+    fn set_history_max(&mut self, messages: u32) {
+        Gateway::set_history_max(self, messages);
+    }
+
     fn drain(&mut self) {
         Gateway::drain(self);
     }
@@ -136,6 +146,10 @@ impl RoleMachine for Proxy {
 
     fn links(&self) -> &muster_proto::links::Links {
         Proxy::links(self)
+    }
+
+    fn take_cluster(&mut self, now: Micros, cluster: ClusterKeys) {
+        Proxy::set_cluster(self, now, cluster);
     }
 
     fn drain(&mut self) {
@@ -190,6 +204,11 @@ impl RoleMachine for Broker {
     fn ages(&self) -> Option<(&Ages, Role)> {
         Some((&self.ages, Role::Proxy))
     }
+
+    fn take_cluster(&mut self, now: Micros, cluster: ClusterKeys) {
+        Broker::set_reset(self, &cluster.current.1);
+        Broker::set_cluster(self, now, cluster);
+    }
 }
 
 impl RoleMachine for Router {
@@ -219,6 +238,11 @@ impl RoleMachine for Router {
 
     fn links(&self) -> &muster_proto::links::Links {
         Router::links(self)
+    }
+
+    fn take_cluster(&mut self, now: Micros, cluster: ClusterKeys) {
+        Router::set_reset(self, &cluster.current.1);
+        Router::set_cluster(self, now, cluster);
     }
 }
 
@@ -357,16 +381,17 @@ fn closed() -> PyErr {
     PyRuntimeError::new_err("the engine is closed")
 }
 
-/// The cluster's secret, and the reset secret of a node without a file for it.
-fn cluster(node: u32, key: &(u8, Vec<u8>)) -> PyResult<(ClusterKeys, [u8; 32])> {
-    let secret = array(&key.1, "a cluster secret")?;
-    Ok((
-        ClusterKeys {
-            current: (key.0, secret),
-            next: None,
-        },
-        ResetSecret::of_node(&secret, node),
-    ))
+/// A secret of the cluster, and its id.
+type ClusterKey = (u8, Vec<u8>);
+
+/// The cluster's secrets: that of new links, and another one that is accepted.
+fn cluster(key: &ClusterKey, other: Option<&ClusterKey>) -> PyResult<ClusterKeys> {
+    let read = |key: &ClusterKey| array(&key.1, "a cluster secret").map(|secret| (key.0, secret));
+    let (current, other) = (read(key)?, other.map(read).transpose()?);
+    if other.is_some_and(|(id, _)| id == current.0) {
+        return Err(PyValueError::new_err("two cluster secrets with one id"));
+    }
+    Ok(ClusterKeys { current, other })
 }
 
 macro_rules! engine {
@@ -418,6 +443,20 @@ macro_rules! engine {
                 let running = self.get_mut()?;
                 running.driver.machine_mut().set_placement(monotonic_now(), placement);
                 running.driver.kick();
+                Ok(())
+            }
+
+            #[pyo3(signature = (key, other = None))]
+            fn cluster_keys(&mut self, key: ClusterKey, other: Option<ClusterKey>) -> PyResult<()> {
+                let keys = cluster(&key, other.as_ref())?;
+                let running = self.get_mut()?;
+                running.driver.machine_mut().take_cluster(monotonic_now(), keys);
+                running.driver.kick();
+                Ok(())
+            }
+
+            fn history_max(&mut self, messages: u32) -> PyResult<()> {
+                self.get_mut()?.driver.machine_mut().set_history_max(messages);
                 Ok(())
             }
 
@@ -525,13 +564,13 @@ fn sockets(addresses: &[&HostPort], recv_buffer: usize, send_buffer: usize) -> P
 impl GatewayEngine {
     #[new]
     #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, keepalive_ms,
-        idle_timeout_ms, faults, name_key, bind, server_key, reset_secret, arena_bytes, paced_namespaces, history_max = HISTORY_DEFAULT, bundle = true, coalesce = true))]
+        idle_timeout_ms, faults, name_key, bind, server_key, reset_secret, arena_bytes, paced_namespaces, history_max = HISTORY_DEFAULT, cluster_other = None, bundle = true, coalesce = true))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         node: u32,
         epoch: u32,
         link_bind: HostPort,
-        cluster_key: (u8, Vec<u8>),
+        cluster_key: ClusterKey,
         seed: u64,
         recv_buffer: usize,
         send_buffer: usize,
@@ -546,10 +585,11 @@ impl GatewayEngine {
         arena_bytes: usize,
         paced_namespaces: Vec<String>,
         history_max: u32,
+        cluster_other: Option<ClusterKey>,
         bundle: bool,
         coalesce: bool,
     ) -> PyResult<Self> {
-        let (cluster, _) = cluster(node, &cluster_key)?;
+        let cluster = cluster(&cluster_key, cluster_other.as_ref())?;
         let config = GatewayConfig {
             me: Identity {
                 node,
@@ -636,13 +676,13 @@ fn room_dict<'py>(py: Python<'py>, room: &muster_proto::gateway::room::Room) -> 
 impl ProxyEngine {
     #[new]
     #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, keepalive_ms,
-        idle_timeout_ms, faults, name_key, bind, server_key, reset_secret, age_every = 0))]
+        idle_timeout_ms, faults, name_key, bind, server_key, reset_secret, age_every = 0, cluster_other = None))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         node: u32,
         epoch: u32,
         link_bind: HostPort,
-        cluster_key: (u8, Vec<u8>),
+        cluster_key: ClusterKey,
         seed: u64,
         recv_buffer: usize,
         send_buffer: usize,
@@ -655,8 +695,9 @@ impl ProxyEngine {
         server_key: &[u8],
         reset_secret: &[u8],
         age_every: u32,
+        cluster_other: Option<ClusterKey>,
     ) -> PyResult<Self> {
-        let (cluster, _) = cluster(node, &cluster_key)?;
+        let cluster = cluster(&cluster_key, cluster_other.as_ref())?;
         let config = ProxyConfig {
             me: Identity {
                 node,
@@ -699,13 +740,13 @@ impl ProxyEngine {
 #[pymethods]
 impl BrokerEngine {
     #[new]
-    #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, faults, name_key, arena_bytes))]
+    #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, faults, name_key, arena_bytes, cluster_other = None))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         node: u32,
         epoch: u32,
         link_bind: HostPort,
-        cluster_key: (u8, Vec<u8>),
+        cluster_key: ClusterKey,
         seed: u64,
         recv_buffer: usize,
         send_buffer: usize,
@@ -713,8 +754,10 @@ impl BrokerEngine {
         faults: Option<Vec<FaultRule>>,
         name_key: &[u8],
         arena_bytes: usize,
+        cluster_other: Option<ClusterKey>,
     ) -> PyResult<Self> {
-        let (cluster, reset_secret) = cluster(node, &cluster_key)?;
+        let cluster = cluster(&cluster_key, cluster_other.as_ref())?;
+        let reset_secret = ResetSecret::of_node(&cluster.current.1, node); // it has no file for it
         let name_key = array(name_key, "a name key")?;
         let me = Identity {
             node,
@@ -791,20 +834,22 @@ type KeptChange = (u32, u32, u64, u64, u64, bool);
 #[pymethods]
 impl RouterEngine {
     #[new]
-    #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, faults))]
+    #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, faults, cluster_other = None))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         node: u32,
         epoch: u32,
         link_bind: HostPort,
-        cluster_key: (u8, Vec<u8>),
+        cluster_key: ClusterKey,
         seed: u64,
         recv_buffer: usize,
         send_buffer: usize,
         payload_bytes: usize,
         faults: Option<Vec<FaultRule>>,
+        cluster_other: Option<ClusterKey>,
     ) -> PyResult<Self> {
-        let (cluster, reset_secret) = cluster(node, &cluster_key)?;
+        let cluster = cluster(&cluster_key, cluster_other.as_ref())?;
+        let reset_secret = ResetSecret::of_node(&cluster.current.1, node); // it has no file for it
         let config = RouterConfig {
             me: Identity {
                 node,

@@ -52,6 +52,9 @@ class _Engine:
         partitions: tuple[int, int],  # of brokers, of routers
         growth: tuple[int, int] = ...,  # of both: 0 none, 1 the new partitions prepare, 2 they serve
     ) -> None: ...
+    # Key ids and secrets: of new links, and accepted as well.
+    def cluster_keys(self, key: tuple[int, bytes], other: tuple[int, bytes] | None = ...) -> None: ...
+    def history_max(self, messages: int) -> None: ...  # a gateway's
     def settled(self) -> bool: ...  # all is done that the last placement asks
     def counters(self) -> list[tuple[str, str, int]]: ...  # name, help, value
     def gauges(self) -> list[tuple[str, str, float]]: ...
@@ -85,6 +88,7 @@ class GatewayEngine(_Engine):
         arena_bytes: int,
         paced_namespaces: list[str],
         history_max: int = ...,  # messages that a join may ask to come first
+        cluster_other: tuple[int, bytes] | None = ...,
         bundle: bool = True,
         coalesce: bool = True,
     ) -> GatewayEngine: ...
@@ -114,6 +118,7 @@ class ProxyEngine(_Engine):
         server_key: bytes,
         reset_secret: bytes,
         age_every: int = 0,  # of so many publish frames one carries its messages' age; 0: none
+        cluster_other: tuple[int, bytes] | None = ...,
     ) -> ProxyEngine: ...
     def answer(self, question_id: int, user: int | None) -> None: ...  # None refuses
     def rooms(self, _offset: int, _limit: int) -> list[dict[str, Any]]: ...
@@ -136,6 +141,7 @@ class BrokerEngine(_Engine):
         faults: Sequence[_Fault] | None,
         name_key: bytes,
         arena_bytes: int,
+        cluster_other: tuple[int, bytes] | None = ...,
     ) -> BrokerEngine: ...
     def answer(self, _question_id: int, _user: int | None) -> None: ...
     def rooms(self, offset: int, limit: int) -> list[dict[str, Any]]: ...
@@ -156,6 +162,7 @@ class RouterEngine(_Engine):
         send_buffer: int,
         payload_bytes: int,
         faults: Sequence[_Fault] | None,
+        cluster_other: tuple[int, bytes] | None = ...,
     ) -> RouterEngine: ...
     def answer(self, _question_id: int, _user: int | None) -> None: ...
     def keep_changes(self, max: int) -> None: ...  # rooms whose changes wait for `take_changes`, at most

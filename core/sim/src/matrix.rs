@@ -185,6 +185,7 @@ impl Cell {
             turn: draw.within(0, 200),
             bundle: true,
             evicts: false,
+            rekeys: None,
             back_max: None,
             command_every: draw.chance(50).then(|| draw.within(200 * MS, 2 * SECOND)),
             grows: vec![(draw.within(500 * MS, SECOND), self.layer)],

@@ -144,6 +144,9 @@ pub struct Plan {
     pub growing: Growing,
     /// A fault that falls into a step of the doubling.
     pub strike: Option<Strike>,
+    /// When the cluster's secret begins to be replaced, within what time all servers take a step of it, and how long it is
+    /// until the next step then.
+    pub rekeys: Option<(Micros, Micros, Micros)>,
 }
 
 /// How the control plane doubles partitions.
@@ -322,6 +325,19 @@ impl Plan {
             _ => Plan::grows(seed),
         };
         plan.command_every = Some(draw.within(100 * MS, 2 * SECOND));
+        plan
+    }
+
+    /// The draw of a run in which the cluster's secret is replaced, in the weathers and faults of one of the others.
+    pub fn rekeys(seed: u64) -> Plan {
+        let mut draw = Draw(Dice::new(seed ^ 0x4e35));
+        let mut plan = match seed % 3 {
+            0 => Plan::draw(seed),
+            1 => Plan::moves(seed),
+            _ => Plan::kills(seed),
+        };
+        let (spread, rest) = (draw.skewed(SECOND) + 1, draw.skewed(SECOND));
+        plan.rekeys = Some((draw.within(0, SECOND), spread, rest));
         plan
     }
 
@@ -557,6 +573,7 @@ impl Plan {
             grows: vec![],
             growing: Growing::default(),
             strike: None,
+            rekeys: None,
         };
         if plan.gateways > 1 && process_faults && !calm && draw.chance(15) {
             let at = draw.within(300 * MS, heal - 500 * MS);
@@ -660,6 +677,7 @@ impl Plan {
             grows: vec![],
             growing: Growing::default(),
             strike: None,
+            rekeys: None,
         }
     }
 
@@ -757,6 +775,7 @@ impl Plan {
             grows: vec![],
             growing: Growing::default(),
             strike: None,
+            rekeys: None,
         }
     }
 
@@ -824,6 +843,7 @@ impl Plan {
             grows: vec![],
             growing: Growing::default(),
             strike: None,
+            rekeys: None,
         }
     }
 

@@ -156,6 +156,12 @@ enum Event {
     },
     /// The fault that falls into a step of a doubling.
     Strike,
+    /// All servers begin to take the next step of replacing the secret.
+    Rekey,
+    /// One of them takes it.
+    TakeKeys {
+        process: u32,
+    },
     Heal,
     LastWord,
     Everyone {
@@ -261,6 +267,9 @@ pub struct World {
     paused_at: BTreeMap<usize, Micros>,
     /// Who is cut off from the registry, since when and until when.
     unheard: BTreeMap<usize, (Micros, Micros)>,
+    /// By server, how many steps of replacing the cluster's secret it has taken, and how many all are asked to take.
+    rekeyed: Vec<usize>,
+    rekeying: usize,
     struck: Struck,
     last_word_at: Micros,
     trace: u64,
@@ -294,6 +303,16 @@ fn server_key(process: usize) -> ServerKey {
     ServerKey::from_private([process as u8 + 1; 32])
 }
 
+/// After so many steps the secret is replaced.
+const REKEYED: usize = 3;
+
+/// What a server knows after so many steps: the next secret as well, then uses it, then has forgotten the former.
+fn secrets(step: usize) -> ClusterKeys {
+    let (former, next) = ((1, [7; 32]), (2, [8; 32]));
+    let (current, other) = [(former, None), (former, Some(next)), (next, Some(former)), (next, None)][step];
+    ClusterKeys { current, other }
+}
+
 impl World {
     pub fn new(seed: u64, plan: Plan, verbose: bool) -> Self {
         let count = plan.servers() + plan.clients.len();
@@ -321,6 +340,8 @@ impl World {
             placed: vec![1; plan.servers()],
             paused_at: BTreeMap::new(),
             unheard: BTreeMap::new(),
+            rekeyed: vec![0; plan.servers()],
+            rekeying: 0,
             struck: Struck::default(),
             last_word_at: plan.clock,
             trace: seed,
@@ -371,6 +392,9 @@ impl World {
         }
         for (at, kind) in world.plan.grows.clone() {
             world.agenda.push(world.now + at, Event::Grow { kind });
+        }
+        if let Some((at, ..)) = world.plan.rekeys {
+            world.agenda.push(world.now + at, Event::Rekey);
         }
         let heal = world.now + world.plan.heal;
         world.agenda.push(heal, Event::Heal);
@@ -548,6 +572,75 @@ impl World {
         self.agenda.turn_at(process, now);
     }
 
+    /// All servers are told of the next step one after the other, once all have taken the one before.
+    fn rekey(&mut self) {
+        let Some((_, spread, rest)) = self.plan.rekeys else {
+            return;
+        };
+        let taken = self.rekeyed.iter().all(|taken| *taken == self.rekeying);
+        if taken && self.rekeying < REKEYED {
+            self.rekeying += 1;
+            let step = self.rekeying;
+            self.say(|| format!("all begin step {step} of replacing the secret"));
+            for process in 0..self.plan.servers() as u32 {
+                let after = self.dice.below(spread);
+                self.agenda.push(self.now + after, Event::TakeKeys { process });
+            }
+        }
+        if self.rekeying < REKEYED {
+            self.agenda.push(self.now + spread + rest, Event::Rekey);
+        }
+    }
+
+    fn take_keys(&mut self, process: usize) {
+        let now = self.now;
+        let known = &mut self.processes[process];
+        if known.state == State::Paused {
+            let process = process as u32;
+            return self.agenda.push(now + PLACED_AGAIN, Event::TakeKeys { process });
+        }
+        self.rekeyed[process] = self.rekeying;
+        if known.state != State::Up {
+            return; // it begins with it
+        }
+        let keys = secrets(self.rekeying);
+        match &mut known.role {
+            Role::Gateway(machine) => machine.set_cluster(now, keys),
+            Role::Proxy(machine) => machine.set_cluster(now, keys),
+            Role::Broker(machine) => machine.set_cluster(now, keys),
+            Role::Router(machine) => machine.set_cluster(now, keys),
+            Role::Client(_) => {}
+        }
+        self.agenda.turn_at(process, now);
+    }
+
+    /// Every link has the new secret, if it was replaced.
+    fn has_rekeyed(&self) -> Result<(), String> {
+        let Some((key, _)) = self.plan.rekeys.map(|_| secrets(REKEYED).current) else {
+            return Ok(());
+        };
+        if self.rekeyed.iter().any(|taken| *taken < REKEYED) {
+            return Err(format!("steps of replacing the secret, by server: {:?}", self.rekeyed));
+        }
+        for (process, known) in self.processes.iter().enumerate().filter(|(_, known)| known.is_alive()) {
+            let links = match &known.role {
+                Role::Gateway(machine) => machine.links(),
+                Role::Proxy(machine) => machine.links(),
+                Role::Broker(machine) => machine.links(),
+                Role::Router(machine) => machine.links(),
+                Role::Client(_) => continue,
+            };
+            let with = |slot| links.table.get(slot).map(|link| link.conn.key_id());
+            if let Some((node, slot)) = links.proven().find(|(_, slot)| with(*slot) != Some(key)) {
+                return Err(format!(
+                    "process {process}: its link to node {node} has key {:?}",
+                    with(slot)
+                ));
+            }
+        }
+        Ok(())
+    }
+
     fn endpoints(&self, kind: Kind) -> Vec<Endpoint> {
         let of_kind = (0..self.plan.servers()).filter(|process| self.plan.kind(*process) == kind);
         of_kind
@@ -562,11 +655,8 @@ impl World {
     fn start(&mut self, process: usize, epoch: u32) -> Role {
         let seed = self.seed ^ (process as u64) << 32 ^ u64::from(epoch) << 48;
         let entropy: Box<dyn Entropy> = Box::new(Seeded(Dice::new(seed ^ 0xe17)));
-        let cluster = ClusterKeys {
-            current: (1, [7; 32]),
-            next: None,
-        };
         let kind = self.plan.kind(process);
+        let cluster = secrets(self.rekeyed.get(process).map_or(0, |taken| *taken));
         let me = Identity {
             node: node_of(process),
             role: role_of(kind),
@@ -900,6 +990,8 @@ impl World {
             Event::Grow { kind } => self.grow(kind),
             Event::Coordinate { kind } => self.coordinate(kind),
             Event::Strike => return self.strike(),
+            Event::Rekey => self.rekey(),
+            Event::TakeKeys { process } => self.take_keys(process as usize),
             Event::Heal => self.heal(),
             Event::LastWord => {
                 self.last_word_at = self.now;
@@ -1446,6 +1538,7 @@ impl World {
         self.interest()?;
         self.grown()?;
         self.has_struck()?;
+        self.has_rekeyed()?;
         self.bounds(end)?;
         self.ejections()?;
         for process in 0..self.processes.len() {

@@ -306,6 +306,11 @@ fn a_link_on_which_nothing_comes_stays() {
 }
 
 #[test]
+fn secret_not_renewed() {
+    seeds_find(Bug::SecretNotRenewed, Plan::rekeys);
+}
+
+#[test]
 fn an_earlier_life_of_a_gateway_returns() {
     part_finds(Bug::EarlierLifeReturns, || {
         let mut told = Told::new();

@@ -157,6 +157,13 @@ found! {
 
 /// The last four took 2.1 to 2.9 s: a publisher that had grown patient lost one datagram, and so did the log of a link.
 #[test]
+fn the_cluster_s_secret_is_replaced_in_any_weather_and_nothing_is_lost() {
+    for seed in 0..15 {
+        holds_as(seed, Plan::rekeys, " --rekeys");
+    }
+}
+
+#[test]
 fn who_was_a_member_when_a_role_was_killed_receives_again_soon_after_its_return() {
     for seed in (0..6).chain([143, 177, 489, 934]) {
         holds_as(seed, Plan::kills, " --kills");
@@ -224,6 +231,7 @@ fn quiet() -> Plan {
         turn: 0,
         bundle: true,
         evicts: false,
+        rekeys: None,
         back_max: None,
         command_every: None,
         grows: vec![],

@@ -297,7 +297,15 @@ impl Broker {
             write_heads(gateway, rooms, node, next, &mut writer);
             if free > 0 {
                 gateway.turn = gateway.turn.wrapping_add(1);
-                resend(&mut gateway.holes, Some((now, away)), node, rooms, arena, &mut writer, counters);
+                resend(
+                    &mut gateway.holes,
+                    Some((now, away)),
+                    node,
+                    rooms,
+                    arena,
+                    &mut writer,
+                    counters,
+                );
                 if gateway.turn % HISTORY_TURN == 0 {
                     resend(&mut gateway.history, None, node, rooms, arena, &mut writer, counters);
                 }

@@ -352,6 +352,17 @@ impl Broker {
         }
     }
 
+    /// Takes other secrets of the cluster; links are made anew with the current one.
+    pub fn set_cluster(&mut self, now: Micros, cluster: ClusterKeys) {
+        self.links.set_cluster(now, &mut self.node, cluster);
+    }
+
+    /// From now on resets are proven by what this node makes of a secret that several have.
+    pub fn set_reset(&mut self, shared: &[u8; 32]) {
+        let own = ResetSecret::of_node(shared, self.node.me.node);
+        self.links.door.set_reset(ResetSecret::new(own));
+    }
+
     pub fn set_buffers(&mut self, link: u32) {
         self.links.buffer = link;
     }
@@ -739,7 +750,7 @@ impl Broker {
                         gateway.link = None;
                     }
                 }
-                LinkChange::Up { .. } => {}
+                LinkChange::Up { .. } | LinkChange::Refused { .. } => {}
             }
             self.events.push_back(change);
         }

@@ -308,6 +308,16 @@ impl Gateway {
     }
 
     /// Tells how much the sockets' receive buffers really hold: (links, public).
+    /// Takes other secrets of the cluster; links are made anew with the current one.
+    pub fn set_cluster(&mut self, now: Micros, cluster: ClusterKeys) {
+        self.links.set_cluster(now, &mut self.node, cluster);
+    }
+
+    /// From now on a join may ask for so many messages to come first.
+    pub fn set_history_max(&mut self, messages: u32) {
+        self.history_max = messages;
+    }
+
     pub fn set_buffers(&mut self, link: u32, public: u32) {
         self.links.buffer = link;
         self.sessions.buffer = public;

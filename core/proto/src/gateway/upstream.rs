@@ -274,6 +274,7 @@ impl Gateway {
                         self.bury(now);
                     }
                 }
+                LinkChange::Refused { .. } => {}
             }
             self.events.push_back(GatewayEvent::Link(change));
         }

@@ -199,6 +199,11 @@ impl Proxy {
     }
 
     /// Tells how much the sockets' receive buffers really hold: (links, public).
+    /// Takes other secrets of the cluster; links are made anew with the current one.
+    pub fn set_cluster(&mut self, now: Micros, cluster: ClusterKeys) {
+        self.links.set_cluster(now, &mut self.node, cluster);
+    }
+
     pub fn set_buffers(&mut self, link: u32, public: u32) {
         self.links.buffer = link;
         self.sessions.buffer = public;
@@ -497,7 +502,7 @@ impl Proxy {
             match change {
                 LinkChange::Up { peer, .. } => self.owners.up(peer.node),
                 LinkChange::Down { peer, .. } if self.links.to(peer.node).is_none() => self.owners.lost(now, peer.node),
-                LinkChange::Down { .. } => {}
+                LinkChange::Down { .. } | LinkChange::Refused { .. } => {}
             }
             self.events.push_back(ProxyEvent::Link(change));
         }

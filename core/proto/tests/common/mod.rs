@@ -69,7 +69,7 @@ pub fn stranger(number: u32) -> Addr {
 pub fn cluster() -> ClusterKeys {
     ClusterKeys {
         current: (1, [7; 32]),
-        next: None,
+        other: None,
     }
 }
 

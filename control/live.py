@@ -1,0 +1,119 @@
+"""What comes into force while a process runs: the level of its logs, the cluster's secrets, what else an engine can take.
+
+Owns what is in force. Who reads the configuration again, and when, is elsewhere (`control/daemon.py`, `control/node.py`,
+`control/supervisor.py`). How a secret is replaced: docs/operations.md.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from control import logs
+from control.errors import UserError
+from control.options import Config
+from plane.engine import Engine
+from plane.spec import ClusterKeys, Spec, SpecError, cluster_keys
+
+LEVEL: Final = "log.level"
+FIELDS: Final[Mapping[str, str]] = {
+    "cluster.secret_file": "cluster_secret_file",
+    "cluster.key_id": "key_id",
+    "cluster.other_secret_file": "other_secret_file",
+    "cluster.other_key_id": "other_key_id",
+    "gateway.history_max": "history_max",
+}
+"""Keys of the configuration that a running engine takes, and what they are called in a spec."""
+RELOADED: Final = frozenset({LEVEL, *FIELDS})
+"""Keys that come into force by SIGHUP; all others need a restart."""
+
+Again = Callable[[], tuple[str, Spec | None, Sequence[str]]]
+"""Reads what is to be in force now: the level, what an engine is told, and which other keys have changed.
+
+Raises `UserError` or `SpecError`.
+"""
+
+
+def merged(began: Config, now: Config) -> Config:
+    """What `began` becomes by a reload: of `now` all that comes into force."""
+    sections: dict[str, dict[str, Any]] = {}
+    for key in RELOADED:
+        section, _, name = key.partition(".")
+        sections.setdefault(section, {})[name] = getattr(getattr(now, section), name)
+    changed = {
+        section: msgspec.structs.replace(getattr(began, section), **values) for section, values in sections.items()
+    }
+    return msgspec.structs.replace(began, **changed)
+
+
+def needing_restart(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Keys whose values differ and do not come into force."""
+    changed = {key for key in before.keys() | now.keys() if before.get(key) != now.get(key)}
+    return sorted(changed - RELOADED)
+
+
+class Live:
+    """What is in force in this process. `spec`: of the engine that it has, or will have."""
+
+    def __init__(self, log: structlog.typing.FilteringBoundLogger, level: str, spec: Spec | None = None) -> None:
+        """Raises `SpecError`."""
+        self.log, self._level, self._spec = log, level, spec
+        self._keys = None if spec is None else cluster_keys(spec)
+        self._engine: Engine | None = None
+
+    def attach(self, engine: Engine) -> None:
+        """From now on this engine takes what comes, and what came since it was made."""
+        self._engine = engine
+        self._tell()
+
+    def reload(self, again: Again) -> bool:
+        """Put in force what can be, name what cannot; what is wrong changes nothing. Whether all was well."""
+        try:
+            level, spec, needs_restart = again()
+            in_force = self._take(spec)
+        except (UserError, SpecError) as error:
+            self.log.error("not reloaded, the old configuration stays", error=str(error))
+            return False
+        before, self._level = self._level, level
+        if before != level:
+            in_force[LEVEL] = level
+        logs.set_level(min(before, level, key=logs.level_of))  # else this would not be written
+        self.log.info("reloaded", in_force=in_force, needs_restart=list(needs_restart))
+        logs.set_level(level)
+        return True
+
+    def _take(self, spec: Spec | None) -> dict[str, Any]:
+        if spec is None or self._spec is None or self._keys is None:
+            return {}
+        keys = cluster_keys(spec)
+        succeed(self._keys, keys)
+        changed = {key: getattr(spec, name) for key, name in FIELDS.items() if self._differs(spec, name)}
+        if keys.other != self._keys.other and spec.other_secret_file:
+            changed["cluster.other_secret_file"] = spec.other_secret_file  # another content of the same file, too
+        self._spec, self._keys = spec, keys
+        self._tell()
+        return changed
+
+    def _differs(self, spec: Spec, name: str) -> bool:
+        return bool(getattr(spec, name) != getattr(self._spec, name))
+
+    def _tell(self) -> None:
+        if self._engine is None or self._spec is None or self._keys is None:
+            return
+        self._engine.cluster_keys(self._keys.current, self._keys.other)
+        if self._spec.history_max is not None:
+            self._engine.history_max(self._spec.history_max)
+
+
+def succeed(before: ClusterKeys, now: ClusterKeys) -> None:
+    """Check that who runs with the one may go on with the other. Raises `SpecError`."""
+    number, secret = before.current
+    known = dict(key for key in (now.current, now.other) if key is not None)
+    if number not in known:
+        raise SpecError(
+            f"cluster.key_id: links are made with key {number} now: keep it, as cluster.other_secret_file and "
+            "cluster.other_key_id, until all nodes make theirs with the next one"
+        )
+    if known[number] != secret:
+        raise SpecError(f"cluster.key_id: key {number} is another secret now; a new secret has a new id")
