@@ -75,6 +75,11 @@ fn who_came_back_before_a_broker_had_a_link_has_what_that_numbered_meanwhile() {
 }
 
 #[test]
+fn the_history_of_two_owners_comes_in_each_publishers_order() {
+    holds_as(1090, Plan::moves, " --moves");
+}
+
+#[test]
 fn what_was_acknowledged_just_before_its_owner_died_is_announced_to_who_had_recovered() {
     holds_as(1110, Plan::holes, " --holes");
 }

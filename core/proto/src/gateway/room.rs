@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::holes::Holes;
-use super::turns::Turns;
+use super::turns::{Fronts, Turns};
 use super::GatewayCounters;
 use crate::age::{self, Ages};
 use crate::asking::{Asking, Pace};
@@ -48,6 +48,9 @@ pub const BACKFILL_MAX: u64 = 65_536;
 const BACKFILL_STEP: u64 = 1_024;
 /// So much of a stream that was heard of late is asked for, of what was before; the rest is told to be lost.
 const LATE_MAX: u64 = 256;
+
+/// Of history that is held: offsets and sequences, by stream and publisher.
+type Lately = BTreeMap<(usize, PublisherId), Vec<(u64, u64)>>;
 
 struct Held {
     publisher: PublisherId,
@@ -236,6 +239,19 @@ impl Source {
         Some(held)
     }
 
+    /// Where the history begins that is fetched next.
+    fn step(&self, backfill: &Backfill) -> u64 {
+        backfill.from.max(self.low.saturating_sub(BACKFILL_STEP))
+    }
+
+    /// Whether all history has come that is fetched next.
+    fn has_fetched(&self) -> bool {
+        self.backfill.as_ref().is_none_or(|backfill| {
+            let step = self.step(backfill)..self.low;
+            step.end - step.start == self.held.range(step).count() as u64
+        })
+    }
+
     /// Ranges of history that the owner is to be asked for now.
     fn fetch(&mut self, now: Micros, rtt: Micros, ranges: usize) -> Vec<(u64, u64)> {
         let mut history = Vec::new();
@@ -243,7 +259,7 @@ impl Source {
             return history;
         };
         self.fetch_at = now + PACE.again.max(2 * rtt.min(BACKFILL_WAIT / 8));
-        let mut from = backfill.from.max(self.low.saturating_sub(BACKFILL_STEP));
+        let mut from = self.step(backfill);
         let held = self.held.range(from..self.low).map(|(offset, _)| *offset);
         for offset in held.chain([self.low]) {
             if offset > from && history.len() < ranges {
@@ -286,6 +302,7 @@ pub struct Room {
     /// The streams that fill the ring, by the number that entries name them with.
     sources: Vec<Source>,
     turns: Option<Box<Turns>>,
+    fronts: Option<Box<Fronts>>,
     pub members: Vec<u32>,
     /// What they lack, in a paced room.
     pub holes: Holes,
@@ -326,6 +343,7 @@ impl Room {
             ring: Ring::new(FIRST_PLACE),
             sources: Vec::new(),
             turns: None,
+            fronts: None,
             members: Vec::new(),
             holes: Holes::default(),
             waiting: Vec::new(),
@@ -817,7 +835,7 @@ impl Room {
         // A lie in a length ends a block.
         pen.counters.dropped_malformed += count - taken;
         if self.sources[at].backfill.is_some() {
-            self.prepend(pen, at);
+            self.prepend(pen);
         }
         self.finish(pen);
         Some(self.ring.next() > before)
@@ -881,16 +899,26 @@ impl Room {
         }
     }
 
-    /// Puts history that was held directly in front of what the ring has of a stream in front of the ring.
-    fn prepend(&mut self, pen: &mut Pen<'_>, at: usize) {
-        let source = &mut self.sources[at];
+    /// Puts history that was held directly in front of what the ring has of its stream in front of the ring.
+    fn prepend(&mut self, pen: &mut Pen<'_>) {
         // History can only go before a stream whose beginning here is still in the ring.
-        if source.first_place < self.ring.first() {
-            return source.end_backfill(pen.counters);
+        for source in self.sources.iter_mut().filter(|source| source.backfill.is_some()) {
+            if source.first_place < self.ring.first() {
+                source.end_backfill(pen.counters);
+            }
         }
         self.note_dropped(pen.arena);
-        let source = &mut self.sources[at];
-        while let Some(held) = source.low.checked_sub(1).and_then(|offset| source.take_held(offset)) {
+        if self.fetched().nth(1).is_none() {
+            self.fronts = None;
+        } else if self.fronts.is_none() {
+            self.fronts = Some(Box::new(Fronts::of(&self.ring, pen.arena)));
+        }
+        let mut lately = None;
+        while let Some(at) = self.next_in_front(&mut lately) {
+            let source = &mut self.sources[at];
+            let Some(held) = source.take_held(source.low - 1) else {
+                break;
+            };
             source.low -= 1;
             source.fetch_at = pen.now;
             let entry = Entry {
@@ -907,10 +935,86 @@ impl Room {
             self.ring.push_front(pen.arena, pen.now, &entry);
             source.first_place = self.ring.first();
             pen.counters.messages_placed += 1;
+            if let Some(fronts) = &mut self.fronts {
+                fronts.note(held.publisher, held.sequence);
+            }
+            if source.backfill.as_ref().is_some_and(|wanted| source.low <= wanted.from) {
+                source.end_backfill(pen.counters);
+            }
         }
-        if source.backfill.as_ref().is_some_and(|wanted| source.low <= wanted.from) {
+    }
+
+    /// Ends the wait for history that has lasted too long; what had waited for it goes on.
+    fn end_backfills(&mut self, pen: &mut Pen<'_>) {
+        let now = pen.now;
+        let late = |source: &Source| source.backfill.as_ref().is_some_and(|wanted| now >= wanted.until);
+        if !self.sources.iter().any(late) {
+            return;
+        }
+        let lacks = |source: &Source| {
+            source
+                .low
+                .checked_sub(1)
+                .is_none_or(|front| !source.held.contains_key(&front))
+        };
+        for source in self.sources.iter_mut().filter(|source| late(source) && lacks(source)) {
             source.end_backfill(pen.counters);
         }
+        self.prepend(pen);
+        for source in self.sources.iter_mut().filter(|source| late(source)) {
+            source.end_backfill(pen.counters);
+        }
+    }
+
+    /// The streams whose history comes, by number.
+    fn fetched(&self) -> impl Iterator<Item = (usize, &Source)> {
+        let sources = self.sources.iter().enumerate();
+        sources.filter(|(_, source)| source.backfill.is_some())
+    }
+
+    /// The stream whose held history is to have the next place in front of the ring. Of several a publisher's messages go before
+    /// the one that follows them, whichever stream has that. `lately` keeps what is held between calls.
+    fn next_in_front(&self, lately: &mut Option<Lately>) -> Option<usize> {
+        let front = |source: &Source| {
+            let held = source.held.get(&source.low.checked_sub(1)?)?;
+            Some((held.publisher, held.sequence))
+        };
+        let Some(fronts) = &self.fronts else {
+            let (at, source) = self.fetched().next()?;
+            return front(source).map(|_| at);
+        };
+        let ready = || self.fetched().filter_map(|(at, source)| Some((at, front(source)?)));
+        let mut follows = ready().filter(|(_, (publisher, sequence))| fronts.follows(*publisher, *sequence));
+        if let Some((at, _)) = follows.next() {
+            return Some(at);
+        }
+        // Another one's may have to go first, which has not come.
+        if self.fetched().any(|(_, source)| !source.has_fetched()) {
+            return None;
+        }
+        let lately = lately.get_or_insert_with(|| self.lately());
+        let later = |at: usize, (publisher, sequence): (PublisherId, u64)| {
+            self.fetched().any(|(other, source)| {
+                let last = lately.get(&(other, publisher)).map_or(&[][..], Vec::as_slice);
+                // What has a place by now is not held.
+                let offset = last.partition_point(|(offset, _)| *offset < source.low).checked_sub(1);
+                other != at && offset.is_some_and(|offset| last[offset].1 > sequence)
+            })
+        };
+        let first = ready().find(|(at, message)| !later(*at, *message));
+        first.or_else(|| ready().next()).map(|(at, _)| at)
+    }
+
+    /// Offsets and sequences of what is held of history, by stream and publisher.
+    fn lately(&self) -> Lately {
+        let mut lately = Lately::new();
+        for (at, source) in self.fetched() {
+            for (offset, held) in source.held.range(..source.low) {
+                let theirs = lately.entry((at, held.publisher)).or_default();
+                theirs.push((*offset, held.sequence));
+            }
+        }
+        lately
     }
 
     /// The owner no longer has offsets below `first` of `stream`.
@@ -991,8 +1095,10 @@ impl Room {
         ranges: usize,
     ) -> bool {
         let (now, before, hole_wait) = (pen.now, self.ring.next(), self.hole_wait());
-        // What is older goes in front of what is younger, so its history is fetched after that.
-        let young = self.live().any(|source| source.backfill.is_some());
+        self.end_backfills(pen);
+        if self.fronts.is_some() {
+            self.prepend(pen); // who was waited for may have ended
+        }
         for at in 0..self.sources.len() {
             let source = &mut self.sources[at];
             let (stream, rtt) = (source.stream, rtt(source.stream));
@@ -1011,12 +1117,6 @@ impl Room {
                 }
             }
             let source = &mut self.sources[at];
-            if source.backfill.as_ref().is_some_and(|backfill| now >= backfill.until) {
-                source.end_backfill(pen.counters);
-            }
-            if source.over && young {
-                source.fetch_at = source.fetch_at.max(now + PACE.again);
-            }
             let history = source.fetch(now, rtt, ranges);
             for (history, ranges) in [(false, holes), (true, history)] {
                 if !ranges.is_empty() {
@@ -1202,7 +1302,11 @@ impl Room {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::codec::Writer;
+    use crate::wire::room::LinkBlock;
 
     /// How often history is asked for before it is given up, of an owner that takes so long to answer.
     fn asked(rtt: Micros) -> usize {
@@ -1413,6 +1517,81 @@ mod tests {
             (1_001 - LATE_MAX, 1_005, 1_001, 1),
             "and a gap before it"
         );
+    }
+
+    /// A block of one stream's messages, by publisher and sequence, as an owner sends it.
+    fn block(room: &mut Room, pen: &mut Pen<'_>, stream: StreamId, offset: u64, messages: &[(u64, u64)]) {
+        let mut bytes = [0; 1_024];
+        let mut writer = Writer::new(&mut bytes);
+        let mut block = LinkBlock::begin(&mut writer, room.id, stream.generation, 1, offset);
+        for (user, sequence) in messages {
+            let publisher = PublisherId {
+                user: *user,
+                incarnation: 0,
+            };
+            let message = Message {
+                publisher,
+                sequence: *sequence,
+                flags: FIRST | LAST,
+                data: b"x",
+            };
+            assert!(block.push(&mut writer, &message));
+        }
+        block.finish(&mut writer);
+        let len = writer.len();
+        let block = LinkBlock::read(&bytes[..len]).expect("a block");
+        room.ingest(pen, stream, 1, offset, block.messages, 1_000);
+    }
+
+    proptest! {
+        /// Three brokers numbered what four publishers said, each for a while; somebody came back after that.
+        #[test]
+        fn history_of_several_owners_keeps_each_publishers_order(
+            said in prop::collection::vec((0u64..4, 0usize..3), 1..120),
+            dice in prop::collection::vec(any::<usize>(), 120),
+            cut in 1usize..9,
+        ) {
+            let (mut arena, mut counters) = (Arena::new(1 << 20), GatewayCounters::default());
+            let mut pen = Pen { arena: &mut arena, counters: &mut counters, now: 0 };
+            let streams = [5, 6, 7].map(|node| StreamId { node, ..STREAM });
+            let (mut sequences, mut numbered) = ([0; 4], [const { Vec::new() }; 3]);
+            for (user, owner) in said {
+                sequences[user as usize] += 1;
+                numbered[owner].push((user, sequences[user as usize]));
+            }
+            let mut room = Room::new(1, 2, "sports:final", false, 0);
+            for (stream, messages) in streams.iter().zip(&numbered) {
+                let next = messages.len() as u64 + 1;
+                room.head(&mut pen, *stream, next, next);
+            }
+            let start = room.start(pen.arena, 0, &Positions::at(streams.map(|stream| (stream, 0))), false, |_| false, |_| true);
+            prop_assert!(matches!(start, Start::Fetch));
+            let mut parts: Vec<_> = (0..3)
+                .flat_map(|at| numbered[at].chunks(cut).enumerate().map(move |(part, messages)| (at, part * cut + 1, messages)))
+                .collect();
+            for draw in dice {
+                if parts.is_empty() {
+                    break;
+                }
+                let (at, offset, messages) = parts.swap_remove(draw % parts.len());
+                block(&mut room, &mut pen, streams[at], offset as u64, messages);
+            }
+            let placed: Vec<_> = (room.ring.first()..room.ring.next())
+                .map(|place| room.ring.get(pen.arena, place).expect("a place"))
+                .map(|entry| (entry.publisher.user, entry.sequence, entry.stream, entry.offset))
+                .collect();
+            prop_assert_eq!(placed.len(), numbered.iter().map(Vec::len).sum::<usize>());
+            let grow = |mut those: Box<dyn Iterator<Item = u64> + '_>| {
+                let mut last = 0;
+                those.all(|number| std::mem::replace(&mut last, number) < number)
+            };
+            for user in 0..4 {
+                prop_assert!(grow(Box::new(placed.iter().filter(|entry| entry.0 == user).map(|entry| entry.1))));
+            }
+            for stream in 0..3 {
+                prop_assert!(grow(Box::new(placed.iter().filter(|entry| entry.2 == stream).map(|entry| entry.3))));
+            }
+        }
     }
 
     #[test]

@@ -42,6 +42,33 @@ impl Turns {
     }
 }
 
+/// The same for history of several brokers, which is put in front: of each publisher, the first sequence that has a place.
+pub struct Fronts(BTreeMap<PublisherId, u64>);
+
+impl Fronts {
+    pub fn of(ring: &Ring, arena: &Arena) -> Self {
+        let mut fronts = Fronts(BTreeMap::new());
+        for place in (ring.first()..ring.next().min(ring.first() + LOOK_BACK)).rev() {
+            if let Some(entry) = ring.get(arena, place).filter(|entry| !entry.gap) {
+                fronts.note(entry.publisher, entry.sequence);
+            }
+        }
+        fronts
+    }
+
+    pub fn note(&mut self, publisher: PublisherId, sequence: u64) {
+        if self.0.len() >= PUBLISHERS_MAX {
+            self.0.clear();
+        }
+        self.0.insert(publisher, sequence);
+    }
+
+    /// Whether this message is directly before what has a place.
+    pub fn follows(&self, publisher: PublisherId, sequence: u64) -> bool {
+        self.0.get(&publisher).is_some_and(|first| sequence + 1 >= *first)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
