@@ -84,7 +84,7 @@ fn main() -> ExitCode {
     let (start, total) = (Instant::now(), arguments.seeds.end - arguments.seeds.start);
     let (draw, option) = (arguments.draw, arguments.option);
     let mut returns = Vec::new();
-    let (mut done, mut failed, mut messages, mut deliveries, mut virtual_us) = (0, 0, 0, 0, 0);
+    let (mut done, mut failed, mut messages, mut deliveries, mut reordered, mut virtual_us) = (0, 0, 0, 0, 0, 0);
     for seed in arguments.seeds.clone() {
         let (summary, mut result) = told(seed, draw, arguments.verbose);
         // Now and then a seed runs twice: the same seed must give the same run.
@@ -94,6 +94,7 @@ fn main() -> ExitCode {
         done += 1;
         messages += summary.published;
         deliveries += summary.delivered;
+        reordered += summary.reordered;
         virtual_us += summary.virtual_us;
         returns.extend_from_slice(&summary.returns);
         if let Err(why) = result {
@@ -109,7 +110,7 @@ fn main() -> ExitCode {
     }
     let seconds = start.elapsed().as_secs_f64();
     println!(
-        "{done} seeds, {failed} failed: {messages} messages, {deliveries} deliveries, {:.0} simulated seconds in {seconds:.1} s ({:.1} seeds a second)",
+        "{done} seeds, {failed} failed: {messages} messages, {deliveries} deliveries, {reordered} out of order, {:.0} simulated seconds in {seconds:.1} s ({:.1} seeds a second)",
         virtual_us as f64 / 1e6,
         done as f64 / seconds
     );

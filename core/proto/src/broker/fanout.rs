@@ -150,10 +150,11 @@ impl Broker {
     /// A gateway asks what was here of a room, to tell who comes back: the head of what there is, or that there is nothing. Where
     /// its interest is not known yet it asks again, for what is numbered before that could come in between.
     fn was_asked(&mut self, now: Micros, slot: u32, node: u32, id: u64, known: Option<u32>) {
+        let life = self.life_of(node);
         let room = known.and_then(|at| Some((at, self.rooms[at as usize].as_deref_mut()?)));
         if let Some((at, room)) = room {
             if room.ended {
-                room.add_gateway(now, node);
+                room.add_gateway(now, node, life);
             }
             return self.head_due(at, node);
         }

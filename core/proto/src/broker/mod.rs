@@ -421,6 +421,12 @@ impl Broker {
         scope.is_some_and(|scope| scope.has(room))
     }
 
+    /// The newest life of a gateway that anything is known of.
+    fn life_of(&self, gateway: u32) -> u32 {
+        let linked = self.gateways.get(&gateway).map_or(0, |gateway| gateway.epoch);
+        self.interest.epoch_of(gateway).unwrap_or(0).max(linked)
+    }
+
     /// The room's slot; made if it is new. Where it is, or goes on after it had ended here, the gateways that want it hear of its
     /// head.
     fn open_room(&mut self, now: Micros, id: u64, check: u64) -> Result<u32, Code> {
@@ -441,7 +447,7 @@ impl Broker {
         self.generation += u32::from(self.generation == 0 || !planted::is(Bug::GenerationKept));
         let mut room = Box::new(Room::new(id, check, self.generation, self.segments.name(), now));
         for gateway in self.interest.who_wants(id, check) {
-            room.add_gateway(now, gateway);
+            room.add_gateway(now, gateway, self.life_of(gateway));
         }
         let at = match self.free.pop() {
             Some(at) => {
@@ -706,10 +712,11 @@ impl Broker {
             Ok(at) => at,
             Err(code) => return self.refuse_room(now, change.gateway, change.room, code),
         };
+        let life = self.life_of(change.gateway);
         let Some(room) = self.rooms[at as usize].as_deref_mut() else {
             return;
         };
-        room.add_gateway(now, change.gateway);
+        room.add_gateway(now, change.gateway, life);
         // The gateway learns the stream at once, so that the first message is no surprise to it.
         self.head_due(at, change.gateway);
     }
@@ -779,7 +786,10 @@ impl Broker {
         gateway.nothing.clear();
         // What was in flight on the link before is lost as far as anyone knows: all heads are told again.
         for (at, room) in self.rooms.iter_mut().enumerate() {
-            let Some(cursor) = room.as_deref_mut().and_then(|room| room.cursor(peer.node)) else {
+            let Some(cursor) = room
+                .as_deref_mut()
+                .and_then(|room| room.renew(now, peer.node, peer.epoch))
+            else {
                 continue;
             };
             cursor.head_due = true;
@@ -949,6 +959,7 @@ mod tests {
     use super::*;
     use crate::command::{Ask, CommandId};
     use crate::fixtures::{cluster, me, Zeros};
+    use crate::ring::Entry;
 
     fn broker() -> Broker {
         let config = BrokerConfig {
@@ -1017,6 +1028,28 @@ mod tests {
         assert_eq!((broker.interest.len(), broker.counters.refused_full), (3, 2));
         assert!(broker.membership(0, 4, &told(12, 30, false)), "what is known may end");
         assert_eq!(broker.interest.wanted(), [(2, 10), (2, 14)]);
+    }
+
+    /// No router tells this broker any more that the life is over: after its partition doubled the room is another's.
+    #[test]
+    fn a_gateway_that_starts_again_is_owed_nothing_of_its_earlier_life() {
+        let mut broker = broker();
+        assert!(broker.membership(0, 4, &told(10, 1, true)));
+        let room = broker.rooms[0].as_deref_mut().expect("the room");
+        for offset in 1..=5 {
+            let entry = Entry {
+                offset,
+                ..Entry::default()
+            };
+            room.ring.push(&mut broker.arena, 0, &entry);
+        }
+        let mut base = |epoch| {
+            let (node, role) = (2, Role::Gateway);
+            broker.gateway_up(0, 0, Identity { node, role, epoch });
+            let room = broker.rooms[0].as_deref_mut().expect("the room");
+            room.cursor(2).map(|cursor| (cursor.base, cursor.next))
+        };
+        assert_eq!([1, 2].map(&mut base), [Some((1, 1)), Some((6, 6))]);
     }
 
     /// Each coming put its head into a queue that a link without a window never empties.

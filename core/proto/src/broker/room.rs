@@ -9,6 +9,8 @@ use crate::ring::{Arena, Ring};
 #[derive(Clone, Copy, Debug)]
 pub struct Cursor {
     pub gateway: u32,
+    /// The gateway's life, which is owed nothing that was numbered before it wanted the room.
+    pub life: u32,
     /// The first offset that this gateway is to have.
     pub base: u64,
     /// The next offset to send.
@@ -25,6 +27,24 @@ pub struct Cursor {
     pub behind_since: Option<Micros>,
     /// Since when what it passes on is late.
     pub late_since: Option<Micros>,
+}
+
+impl Cursor {
+    fn new(now: Micros, gateway: u32, life: u32, next: u64) -> Self {
+        Cursor {
+            gateway,
+            life,
+            base: next,
+            next,
+            consumed: next,
+            kept: None,
+            told_at: now,
+            queued: false,
+            head_due: false,
+            behind_since: None,
+            late_since: None,
+        }
+    }
 }
 
 /// A message that waits at a gateway for so long, besides the way there and back, is late.
@@ -76,22 +96,21 @@ impl Room {
     }
 
     /// A gateway that is to have what is numbered from now on.
-    pub fn add_gateway(&mut self, now: Micros, gateway: u32) {
+    pub fn add_gateway(&mut self, now: Micros, gateway: u32, life: u32) {
         if self.cursor(gateway).is_none() {
-            let next = self.ring.next();
-            self.gateways.push(Cursor {
-                gateway,
-                base: next,
-                next,
-                consumed: next,
-                kept: None,
-                told_at: now,
-                queued: false,
-                head_due: false,
-                behind_since: None,
-                late_since: None,
-            });
+            let cursor = Cursor::new(now, gateway, life, self.ring.next());
+            self.gateways.push(cursor);
         }
+    }
+
+    /// The cursor of a gateway whose link is up in this life; an earlier one's begins anew.
+    pub fn renew(&mut self, now: Micros, gateway: u32, life: u32) -> Option<&mut Cursor> {
+        let next = self.ring.next();
+        let cursor = self.cursor(gateway)?;
+        if cursor.life < life {
+            *cursor = Cursor::new(now, gateway, life, next);
+        }
+        Some(cursor)
     }
 
     pub fn cursor(&mut self, gateway: u32) -> Option<&mut Cursor> {
@@ -158,16 +177,9 @@ mod tests {
         }
         let now = messages * 10_000;
         room.gateways.push(Cursor {
-            gateway: 7,
             base: 1,
-            next: messages + 1,
             consumed: 3,
-            kept: None,
-            told_at: now,
-            queued: false,
-            head_due: false,
-            behind_since: None,
-            late_since: None,
+            ..Cursor::new(now, 7, 1, messages + 1)
         });
         (room, now)
     }
