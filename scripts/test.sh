@@ -9,6 +9,7 @@ echo '== cargo test' >&2
 cargo test --quiet --manifest-path core/Cargo.toml --workspace || failed=1
 echo '== simulator' >&2
 cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --seeds 0..100 || failed=1
+cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --members --seeds 0..300 || failed=1
 cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --kills --seeds 0..50 || failed=1
 cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --moves --seeds 0..50 || failed=1
 cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --grows --seeds 0..100 || failed=1

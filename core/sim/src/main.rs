@@ -15,7 +15,7 @@ use muster_sim::plan::Kind;
 use muster_sim::{run, Plan, Summary};
 
 const USAGE: &str =
-    "usage: muster-sim [--kills | --rooms | --holes | --moves | --grows | --commands | --rekeys | --lossy
+    "usage: muster-sim [--kills | --rooms | --holes | --moves | --grows | --commands | --rekeys | --members | --lossy
     | --matrix [--layer broker|router] [--step STEP] [--role ROLE] [--fault kill|pause|partition]] (--seed N [--verbose] | --seeds A..B [--keep-going])
 steps: prepare running switch acks grace final clean; roles: broker new-broker router new-router proxy gateway";
 
@@ -60,6 +60,7 @@ fn parse(arguments: impl Iterator<Item = String>) -> Option<Arguments> {
             "--grows" => (parsed.draw, parsed.option) = (Plan::grows, " --grows"),
             "--rekeys" => (parsed.draw, parsed.option) = (Plan::rekeys, " --rekeys"),
             "--commands" => (parsed.draw, parsed.option) = (Plan::commands, " --commands"),
+            "--members" => (parsed.draw, parsed.option) = (Plan::members, " --members"),
             "--lossy" => (parsed.draw, parsed.option) = (Plan::lossy, " --lossy"),
             "--matrix" => parsed.matrix = Some(Vec::new()),
             "--layer" | "--step" | "--role" | "--fault" => {

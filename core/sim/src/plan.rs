@@ -16,6 +16,8 @@ pub const SECOND: Micros = 1_000_000;
 /// How long after the last fault everything must be as if nothing had happened: sessions idle out (3 s), a leave is held
 /// (2 s), a client's longest wait between attempts (5 s), and three repair intervals.
 pub const SETTLE: Micros = 13 * SECOND;
+/// The same of views, where nobody joins or leaves any more: three repair intervals, each as long as a silent link is believed in.
+pub const CONVERGED: Micros = 3 * SECOND;
 /// How much longer it takes until a gateway that never came back is forgotten: its lease, and what a router that started
 /// meanwhile takes to say that it knows all there is to know.
 pub const FORGET: Micros = 34 * SECOND;
@@ -135,6 +137,8 @@ pub struct Plan {
     pub bundle: bool,
     /// Everyone leaves and is silent for longer than a room is kept, then comes back.
     pub evicts: bool,
+    /// How long after healing at most all views are to be those of the gateways.
+    pub converges: Option<Micros>,
     /// How long after the return of a killed process every member must have received something new at the latest.
     pub back_max: Option<Micros>,
     /// How often each client sends a command.
@@ -568,6 +572,7 @@ impl Plan {
             turn: draw.within(0, 200),
             bundle: !draw.chance(5),
             evicts: draw.chance(4),
+            converges: None,
             back_max: None,
             command_every: None,
             grows: vec![],
@@ -672,12 +677,64 @@ impl Plan {
             turn: draw.within(0, 200),
             bundle: true,
             evicts: false,
+            converges: None,
             back_max: None,
             command_every: None,
             grows: vec![],
             growing: Growing::default(),
             strike: None,
             rekeys: None,
+        }
+    }
+
+    /// The draw of a run in which hardly anything is published, but everyone joins and leaves all the time, under the faults of the
+    /// plain plan, at least some.
+    pub fn members(seed: u64) -> Plan {
+        let mut plan = Plan::draw(seed);
+        let mut draw = Draw(Dice::new(seed ^ 0x0e3b));
+        let rooms = draw.within(2, 40) as usize;
+        plan.rooms = (0..rooms).map(|at| format!("live:room-{at}")).collect();
+        for (at, client) in plan.clients.iter_mut().enumerate() {
+            *client = ClientPlan {
+                resumes: client.resumes,
+                ..ClientPlan::default()
+            };
+            if at == 0 {
+                client.publishing.push(Publishing {
+                    room: 0,
+                    every: SECOND,
+                    burst: 1,
+                    bytes: (8, 100),
+                });
+            } else {
+                let share = draw.within(10, 90);
+                client.rooms = (0..rooms).filter(|_| draw.chance(share)).collect();
+                client.toggle_every = Some(draw.within(5 * MS, 500 * MS));
+            }
+        }
+        plan.faults.retain(|(_, fault)| !matches!(fault, Fault::Remove { .. }));
+        let servers = plan.servers() as u64;
+        for _ in 0..draw.within(u64::from(plan.faults.is_empty()), 3) {
+            let at = draw.within(300 * MS, plan.heal - 200 * MS);
+            let [process, to] = [0; 2].map(|_| draw.below(servers) as usize);
+            let (down, pause) = (draw.within(5 * MS, 2 * SECOND), draw.within(20 * MS, 3 * SECOND));
+            plan.faults.push((
+                at,
+                match draw.below(3) {
+                    0 => Fault::Kill { process, down },
+                    1 => Fault::Pause { process, pause },
+                    _ => Fault::Cut {
+                        from: process,
+                        to,
+                        pause,
+                    },
+                },
+            ));
+        }
+        Plan {
+            evicts: false,
+            converges: Some(CONVERGED),
+            ..plan
         }
     }
 
@@ -770,6 +827,7 @@ impl Plan {
             turn: draw.within(0, 200),
             bundle: true,
             evicts: false,
+            converges: None,
             back_max: None,
             command_every: None,
             grows: vec![],
@@ -838,6 +896,7 @@ impl Plan {
             turn: draw.within(0, 200),
             bundle: true,
             evicts: false,
+            converges: None,
             back_max: None,
             command_every: None,
             grows: vec![],

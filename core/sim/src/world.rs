@@ -163,6 +163,10 @@ enum Event {
         process: u32,
     },
     Heal,
+    /// What gateways want is noted, or what others know of it judged.
+    Views {
+        judged: bool,
+    },
     LastWord,
     Everyone {
         leaves: bool,
@@ -259,6 +263,8 @@ pub struct World {
     asked: u64,
     programs: Vec<Program>,
     healed: bool,
+    /// What gateways wanted a second before views are judged.
+    wanted_before: BTreeSet<(u32, u64)>,
     placement_epoch: u32,
     draining: BTreeSet<usize>,
     growths: BTreeMap<Kind, Doubling>,
@@ -334,6 +340,7 @@ impl World {
             asked: 0,
             programs: Vec::new(),
             healed: false,
+            wanted_before: BTreeSet::new(),
             placement_epoch: 1,
             draining: BTreeSet::new(),
             growths: BTreeMap::new(),
@@ -399,6 +406,10 @@ impl World {
         let heal = world.now + world.plan.heal;
         world.agenda.push(heal, Event::Heal);
         world.agenda.push(heal + LAST_WORD, Event::LastWord);
+        if let Some(after) = world.plan.converges {
+            world.agenda.push(heal + after - SECOND, Event::Views { judged: false });
+            world.agenda.push(heal + after, Event::Views { judged: true });
+        }
         if world.plan.evicts {
             let away = heal + SETTLE;
             world.agenda.push(away, Event::Everyone { leaves: true });
@@ -993,6 +1004,7 @@ impl World {
             Event::Rekey => self.rekey(),
             Event::TakeKeys { process } => self.take_keys(process as usize),
             Event::Heal => self.heal(),
+            Event::Views { judged } => return self.views(judged),
             Event::LastWord => {
                 self.last_word_at = self.now;
                 return self.broadcast();
@@ -1609,12 +1621,10 @@ impl World {
         for membership in self.oracle.memberships.iter().filter(|membership| !membership.left) {
             *members.entry(self.room_id(membership.room)).or_default() += 1;
         }
-        let (mut held, mut wanted) = (BTreeMap::new(), Vec::new());
-        for (process, known) in self.processes.iter().enumerate().filter(|(_, known)| known.is_alive()) {
-            let Role::Gateway(gateway) = &known.role else { continue };
-            for room in gateway.rooms() {
+        let mut held = BTreeMap::new();
+        for gateway in self.gateways() {
+            for room in gateway.1.rooms() {
                 *held.entry(room.id).or_default() += room.members.len();
-                wanted.push((node_of(process), room.id));
             }
         }
         if held != members {
@@ -1622,7 +1632,43 @@ impl World {
                 "gateways have members {held:?} where clients are in {members:?}"
             ));
         }
-        wanted.sort_unstable();
+        let wanted = self.wanted();
+        self.views_between(&wanted, &wanted)
+    }
+
+    /// The gateways that are there, by process.
+    fn gateways(&self) -> impl Iterator<Item = (usize, &Gateway)> {
+        let alive = self.processes.iter().enumerate().filter(|(_, known)| known.is_alive());
+        alive.filter_map(|(process, known)| match &known.role {
+            Role::Gateway(gateway) => Some((process, &**gateway)),
+            _ => None,
+        })
+    }
+
+    /// Which gateways want which rooms.
+    fn wanted(&self) -> BTreeSet<(u32, u64)> {
+        let rooms = |(process, gateway): (usize, &Gateway)| {
+            let rooms: Vec<_> = gateway.rooms().map(|room| (node_of(process), room.id)).collect();
+            rooms
+        };
+        self.gateways().flat_map(rooms).collect()
+    }
+
+    /// Soon after the last fault each view is what the gateways want, but for what began or ended within the last second.
+    fn views(&mut self, judged: bool) -> Result<(), String> {
+        let wanted = self.wanted();
+        let before = std::mem::replace(&mut self.wanted_before, wanted);
+        match judged {
+            true => self.views_between(
+                &before.intersection(&self.wanted_before).copied().collect(),
+                &before.union(&self.wanted_before).copied().collect(),
+            ),
+            false => Ok(()),
+        }
+    }
+
+    /// Brokers and routers know all of their partition that is wanted at least, and nothing that is not wanted at all.
+    fn views_between(&self, least: &BTreeSet<(u32, u64)>, most: &BTreeSet<(u32, u64)>) -> Result<(), String> {
         let (brokers, routers) = self.plan.partitions;
         for (process, known) in self.processes.iter().enumerate() {
             let (who, known, partitions) = match &known.role {
@@ -1632,10 +1678,17 @@ impl World {
             };
             let partition = self.plan.partition(process) as u64;
             let of_partition = |(_, room): &&(u32, u64)| room % partitions as u64 == partition;
-            let wanted: Vec<(u32, u64)> = wanted.iter().filter(of_partition).copied().collect();
-            if known != wanted {
+            let known: BTreeSet<_> = known.into_iter().collect();
+            let lacks = least.iter().filter(of_partition).any(|wanted| !known.contains(wanted));
+            if lacks
+                || !known
+                    .iter()
+                    .all(|wanted| of_partition(&wanted) && most.contains(wanted))
+            {
+                let least: Vec<_> = least.iter().filter(of_partition).collect();
                 return Err(format!(
-                    "{who} {process} believes that {known:?} is wanted where {wanted:?} is"
+                    "{who} {process} believes that {known:?} is wanted where {least:?} is at {}",
+                    self.now
                 ));
             }
         }

@@ -226,6 +226,7 @@ fn a_gateways_earlier_life_is_kept() {
 #[test]
 fn a_snapshot_takes_nothing_away() {
     seeds_find(Bug::SnapshotsOnlyAdd, Plan::draw);
+    seeds_find(Bug::SnapshotsOnlyAdd, Plan::members);
 }
 
 #[test]
