@@ -709,7 +709,7 @@ impl Plan {
             } else {
                 let share = draw.within(10, 90);
                 client.rooms = (0..rooms).filter(|_| draw.chance(share)).collect();
-                client.toggle_every = Some(draw.within(5 * MS, 500 * MS));
+                client.toggle_every = Some(draw.within(50 * MS, 500 * MS)); // within what a session may join
             }
         }
         plan.faults.retain(|(_, fault)| !matches!(fault, Fault::Remove { .. }));
