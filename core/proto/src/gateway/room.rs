@@ -1540,7 +1540,7 @@ mod tests {
         block.finish(&mut writer);
         let len = writer.len();
         let block = LinkBlock::read(&bytes[..len]).expect("a block");
-        room.ingest(pen, stream, 1, offset, block.messages, 1_000);
+        room.ingest(pen, stream, block, 1_000);
     }
 
     proptest! {
@@ -1551,8 +1551,8 @@ mod tests {
             dice in prop::collection::vec(any::<usize>(), 120),
             cut in 1usize..9,
         ) {
-            let (mut arena, mut counters) = (Arena::new(1 << 20), GatewayCounters::default());
-            let mut pen = Pen { arena: &mut arena, counters: &mut counters, now: 0 };
+            let (mut arena, mut counters, mut ages) = (Arena::new(1 << 20), GatewayCounters::default(), Ages::default());
+            let mut pen = Pen { arena: &mut arena, counters: &mut counters, ages: &mut ages, now: 0 };
             let streams = [5, 6, 7].map(|node| StreamId { node, ..STREAM });
             let (mut sequences, mut numbered) = ([0; 4], [const { Vec::new() }; 3]);
             for (user, owner) in said {
