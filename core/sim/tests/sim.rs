@@ -236,6 +236,7 @@ fn quiet() -> Plan {
         turn: 0,
         bundle: true,
         evicts: false,
+        converges: None,
         rekeys: None,
         back_max: None,
         command_every: None,
