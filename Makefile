@@ -21,6 +21,7 @@ sim: setup
 	@cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --grows --seeds 0..1000 $(ARGS)
 	@cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --rekeys --seeds 0..500 $(ARGS)
 	@cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --matrix --seeds 0..20 $(ARGS)
+	@cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --clusters --seeds 0..500 $(ARGS)
 	@cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --commands --seeds 0..500 $(ARGS)
 	@cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --lossy --seeds 0..10 $(ARGS)
 	@exec cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --kills --seeds 0..1000 $(ARGS)

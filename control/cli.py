@@ -129,7 +129,9 @@ def up(
 @app.command(epilog="Example: muster serve broker --partition 1 --config /etc/muster/muster.toml")
 def serve(
     role: Annotated[Served, typer.Argument(metavar="ROLE", help="broker, router, gateway or proxy; or prober.")],
-    cluster: Annotated[str, typer.Option(metavar="NAME", help="The cluster of brokers.")] = "main",
+    cluster: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of a broker or proxy: which cluster of brokers, main.")
+    ] = None,
     partition: Annotated[int | None, typer.Option(min=0, max=255, help="Of a broker or router.")] = None,
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="The node's, which keeps its number in the registry: HOST-ROLE.")
@@ -142,9 +144,9 @@ def serve(
     """
     from control.commands.serve import serve as run
 
-    wanted = {"serve.partition": partition, "serve.name": name}
+    wanted = {"serve.cluster": cluster, "serve.partition": partition, "serve.name": name}
     flags = {key: (value, "--" + key.rpartition(".")[2]) for key, value in wanted.items() if value is not None}
-    return run(config, role, cluster, flags)
+    return run(config, role, flags)
 
 
 @app.command(epilog="Example: muster sub sports:final --count 10")
@@ -356,6 +358,7 @@ def cluster_grow(
     to: Annotated[int | None, typer.Option(min=1, max=256, help="Partitions in the end, a power of two.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with what was interrupted.")] = False,
     abort: Annotated[bool, typer.Option("--abort", help="Undo what is not switched yet.")] = False,
+    cluster: Annotated[str, typer.Option(metavar="NAME", help="Of brokers: which cluster.")] = "main",
     grace: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="Between all having switched and the end of the old ways.")
     ] = 5.0,
@@ -378,9 +381,12 @@ def cluster_grow(
         raise UserError("one of --to, --resume and --abort is wanted; see muster cluster grow --help", USAGE)
     if to is not None and to.bit_count() != 1:
         raise UserError(f"--to: {to} is no power of two", USAGE)
+    if cluster != "main" and role.value != "broker":
+        raise UserError("--cluster: routers belong to none, they serve all", USAGE)
+    of = growing.Of(role.value, cluster)
     if abort:
-        return common.run(growing.abort(config, role.value, wait, json))
-    return common.run(growing.grow(config, role.value, to, resume=resume, grace_s=grace, wait_s=wait, as_json=json))
+        return common.run(growing.abort(config, of, wait, json))
+    return common.run(growing.grow(config, of, to, resume=resume, grace_s=grace, wait_s=wait, as_json=json))
 
 
 @cluster_app.command("add", epilog="Example: muster cluster add gateway")

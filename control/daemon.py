@@ -30,7 +30,7 @@ from control.notify import Notify
 from control.options import ROLES, ClientOptions, Config, Role, Served
 from control.ports import Ports
 from control.registry import Snapshot
-from control.registry.places import NAME, PARTITIONED, Count, layer
+from control.registry.places import CLUSTERED, MAIN, NAME, PARTITIONED, Count, layer
 from muster import _core
 from plane.engine import Engine
 from plane.spec import Registration, Spec, SpecError, cluster_keys, secret
@@ -82,6 +82,7 @@ def spec(config: Config, role: Role, place: Folder) -> Spec:
             node=0,
             epoch=1,
             partition=config.serve.partition if role in PARTITIONED else 0,
+            cluster=config.serve.cluster if role in CLUSTERED else MAIN,
             bind=ports.udp(f"{role}.bind", *split_address(section.bind)) if client else None,
             link_bind=ports.udp(link_key, *split_address(link_text)),
             admin=ports.tcp("serve.admin", *split_address(config.serve.admin)),

@@ -16,7 +16,7 @@ import structlog
 
 from control.registry import Directory, Node, Snapshot
 from control.registry.directory import SPREAD_S, IdentityTaken
-from control.registry.places import GROWN, MAIN, PARTITIONED, Ack, Count, State, grown, layer
+from control.registry.places import CLUSTERED, GROWN, PARTITIONED, Ack, Count, State, grown, layer
 from control.registry.steps import Steps
 from control.registry.tree import Tree, TreeError
 from muster import __version__
@@ -39,7 +39,8 @@ HEARD_S: Final = 1.5 * SPREAD_S
 SETTLED_S: Final = 0.1
 """While a layer grows, the engine is asked so often whether it has done its part."""
 
-Take = Callable[[int, list[engine.Node], tuple[int, int], tuple[int, int]], None]
+Map = tuple[int, list[engine.Node], tuple[int, int], tuple[int, int], list[engine.Beside]]
+Take = Callable[[int, list[engine.Node], tuple[int, int], tuple[int, int], list[engine.Beside]], None]
 """An engine's `placement`."""
 
 
@@ -81,12 +82,15 @@ class Enrolment:
         self._settled: Callable[[], bool] = lambda: True
         self._looks: asyncio.TimerHandle | None = None
         self._steps = Steps()
+        self._others: list[str] = []
+        """Clusters beside the own one, in the order in which they appeared: an engine knows them by their places."""
         self._own = Node(
             spec.node,
             spec.role,
             *spec.link_bind,
             partition=self._where.partition,
             state="init",
+            cluster=self._where.cluster,
             client=self._where.client,
             public_key=self._where.public_key,
             admin=spec.admin,
@@ -112,7 +116,7 @@ class Enrolment:
         taken = {"node": identity.node, "epoch": identity.epoch}
         self._own = msgspec.structs.replace(self._own, **taken)
         if spec.role in PARTITIONED:
-            of, mine = layer(spec.role), self._first_count
+            of, mine = layer(spec.role, where.cluster), self._first_count
             count = snapshot.counts.get(of, Count(mine))
             least = count.wide if grown(count) == GROWN["switched"] else count.partitions  # all of these own rooms
             known = f"registry {where.url}: {of} has {least} partitions"
@@ -120,7 +124,9 @@ class Enrolment:
                 raise SpecError(f"{known}, not {mine} as up.{spec.role}s says")
             if where.partition >= count.wide:
                 raise SpecError(f"{known}, there is no partition {where.partition}")
-        epoch, nodes, partitions, growth = self._placement(snapshot)
+        epoch, nodes, partitions, growth, _ = self._placement(
+            snapshot
+        )  # of other clusters it hears once it is attached
         return msgspec.structs.replace(
             spec, **taken, placement_epoch=epoch, nodes=nodes, partitions=partitions, growth=growth
         )
@@ -242,16 +248,24 @@ class Enrolment:
             self._looks = asyncio.get_running_loop().call_later(SETTLED_S, self._look)
 
     def _concerns(self, of: str) -> bool:
-        return self._own.role != "broker" or of in {layer("router"), layer("broker", self._own.cluster)}
+        return self._own.role not in CLUSTERED or of in {layer("router"), layer("broker", self._own.cluster)}
 
-    def _placement(self, snapshot: Snapshot) -> tuple[int, list[engine.Node], tuple[int, int], tuple[int, int]]:
-        """What the engine takes: this process is always in it, as far as the others know it to be."""
+    def _placement(self, snapshot: Snapshot) -> Map:
+        """What the engine takes: this process is always in it, as far as the others know it to be.
+
+        The brokers are those of its own cluster; a gateway gets those of the others beside them.
+        """
+        cluster = self._own.cluster
         own = msgspec.structs.replace(self._own, state=self._state(snapshot))
         others = [node for node in snapshot.nodes if node.node != own.node]
         of_brokers, of_routers = map(Count, self._spec.partitions)
-        counts = {layer("broker"): of_brokers, layer("router"): of_routers} | dict(snapshot.counts)
+        counts = {layer("broker", cluster): of_brokers, layer("router"): of_routers} | dict(snapshot.counts)
         whole = Snapshot(snapshot.epoch, tuple(sorted([*others, own], key=lambda node: node.node)), counts)
-        return whole.epoch, whole.entries(MAIN), whole.partitions(MAIN), whole.growth(MAIN)
+        if self._own.role == "gateway":
+            known = {cluster, *self._others}
+            self._others += [other for other in whole.clusters() if other not in known]
+        beside = whole.beside(self._others)
+        return whole.epoch, whole.entries(cluster), whole.partitions(cluster), whole.growth(cluster), beside
 
     def _count(self, snapshot: Snapshot) -> Count:
         """Of the layer of this process."""
@@ -314,7 +328,13 @@ class Enrolment:
         ]
 
 
-def _nowhere(epoch: int, nodes: list[engine.Node], partitions: tuple[int, int], growth: tuple[int, int]) -> None:
+def _nowhere(
+    epoch: int,
+    nodes: list[engine.Node],
+    partitions: tuple[int, int],
+    growth: tuple[int, int],
+    beside: list[engine.Beside],
+) -> None:
     """Where maps go while there is no engine."""
 
 

@@ -19,7 +19,7 @@ import msgspec
 from control.errors import FAILURE, TRY_LATER, UserError
 from control.options import Role
 from control.registry import Directory, Node
-from control.registry.places import COUNT, MAIN, ROOT, Count, Growth, Step, Wrong, encode, layer, read_count
+from control.registry.places import CLUSTERED, COUNT, MAIN, ROOT, Count, Growth, Step, Wrong, encode, layer, read_count
 from control.registry.tree import TRANSACTION_MAX, BadVersion, NoNode, Set, Tree, Unavailable
 
 GRACE_S: Final = 5.0
@@ -184,7 +184,7 @@ class Coordinator:
         lacking += [f"{name} to run" for number, name in self._new.items() if number not in running]
         acks = directory.acks
         for node in directory.snapshot.nodes:
-            if node.role == "broker" == self._role and node.cluster != self._cluster:
+            if self._role == "broker" and node.role in CLUSTERED and node.cluster != self._cluster:
                 continue
             said = [ack for ack in acks.get(node.node, ()) if (ack.layer, ack.serial) == (self._layer, count.serial)]
             name = self._new.get(node.node, f"{node.role} {node.node}")

@@ -49,6 +49,8 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     """For what, while it cannot begin."""
     registered: str | UnsetType = UNSET
     """Its state in the registry, where it was found there."""
+    cluster: str = "main"
+    """Of brokers, in which a broker or a proxy is."""
 
 
 def prober_process(pid: int, restarts: int, *, ready: bool, admin: tuple[str, int]) -> Process:

@@ -152,10 +152,23 @@ class Serve(Section, frozen=True):
         str,
         key("Folder in which each node has one of its own, for its keys", "clients know a server by its key: keep it"),
     ] = "/var/lib/muster"
+    cluster: Annotated[
+        str,
+        key(
+            "Which cluster of brokers a broker or proxy is of",
+            "routers and gateways serve all of them",
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        ),
+    ] = "main"
     partition: Annotated[int, key("Which partition a broker or router is of", "", ge=0, le=255)] = 0
     broker_partitions: Annotated[
         int,
-        key("Partitions of brokers to begin with", "a power of two; what the registry says later holds", ge=1, le=256),
+        key(
+            "Partitions of its brokers to begin with",
+            "a power of two; what the registry says later holds",
+            ge=1,
+            le=256,
+        ),
     ] = 1
     router_partitions: Annotated[
         int,

@@ -12,6 +12,7 @@ from typing import Any, Final
 from control.instance import Folder, folder
 from control.options import SQLITE, ClientOptions, Config, Gateway, Proxy, Role
 from control.registry import Snapshot
+from control.registry.places import MAIN
 from plane.spec import Fault, Kept, Registration, Spec
 
 DRAIN_MS: Final = 1_000
@@ -29,6 +30,7 @@ class Own:
     bind: tuple[str, int] | None
     link_bind: tuple[str, int]
     admin: tuple[str, int]
+    cluster: str = MAIN
 
 
 def spec(
@@ -99,6 +101,7 @@ def registration(
         folder=str(place.path),
         name=name,
         partition=own.partition,
+        cluster=own.cluster,
         client=client,
         public_key=public_key,
         session_ms=registry.session_ms,

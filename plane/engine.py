@@ -14,6 +14,8 @@ Event = tuple[Any, ...]
 """Name first: `("authenticate", question, credential)`, `("link_up", node, role, epoch)`, `("ready",)`, …"""
 Node = tuple[int, str, str, int, int, str]
 """Node, role, host, link port, partition, state ("init", "running" or "draining")."""
+Beside = tuple[list[Node], int, int]
+"""The brokers of one more cluster, how many partitions they have, and how far these double."""
 
 
 class Engine(Protocol):
@@ -35,12 +37,19 @@ class Engine(Protocol):
         """Answer an `authenticate` question; None refuses."""
 
     def placement(
-        self, epoch: int, nodes: list[Node], partitions: tuple[int, int], growth: tuple[int, int] = (0, 0)
+        self,
+        epoch: int,
+        nodes: list[Node],
+        partitions: tuple[int, int],
+        growth: tuple[int, int] = (0, 0),
+        beside: list[Beside] = ...,
     ) -> None:
         """Put a newer placement in force; an older epoch changes nothing. `partitions`: of brokers and of routers.
 
-        `growth` says of each of them whether they double: 0 no, 1 the new ones prepare, 2 the new ones serve. Raises
-        `ValueError` where a number of partitions is no power of two up to 256, or a growth none of these.
+        `growth` says of each of them whether they double: 0 no, 1 the new ones prepare, 2 the new ones serve. To a broker or
+        a proxy the brokers are those of its own cluster; `beside` are the other clusters', for a gateway, each always at
+        the same place. Raises `ValueError` where a number of partitions is no power of two up to 256, or a growth is none
+        of these.
         """
 
     def cluster_keys(self, key: tuple[int, bytes], other: tuple[int, bytes] | None = None) -> None:

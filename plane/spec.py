@@ -29,6 +29,8 @@ class Registration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     name: str
     """The stable name that has the node's number."""
     partition: int
+    cluster: str = "main"
+    """Of brokers, in which a broker or a proxy is."""
     client: tuple[str, int] | None
     """Where clients reach the role, and the key in hex that it proves itself by."""
     public_key: str

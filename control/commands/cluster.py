@@ -12,13 +12,13 @@ from typing import Any, Final
 import msgspec
 from rich.table import Table
 
-from control.commands import common
+from control.commands import common, grow
 from control.commands.found import Where, found
 from control.commands.readings import CPU, Reading, Readings, follow, name_silent
 from control.instance import Process
 from control.layout import PARTITIONS_MAX
 from control.options import Role
-from control.registry.places import Count, Growth, layer
+from control.registry.places import MAIN, PARTITIONED, Count, Growth, layer
 from control.registry.steps import STANDS_S
 
 MEMBERSHIPS_MAX: Final = 4 << 20
@@ -53,7 +53,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
-    """The nodes of a role, of brokers those of a cluster. `due`: growth, a line each."""
+    """The nodes of a role, of brokers and proxies those of a cluster. `due`: growth, a line each."""
 
     layer: str
     partitions: int
@@ -83,10 +83,14 @@ def arranged(processes: Sequence[Process], before: Readings, now: Readings) -> l
     known = _registry(now)
     states: Mapping[str, str] | None = None if known is None else known["nodes"]
     counts = {} if known is None else msgspec.convert(known.get("partitions", {}), dict[str, Count])
-    for role in ORDER:
-        mine = sorted((each for each in processes if each.role == role), key=lambda each: (each.partition, each.node))
+    clusters = [MAIN, *sorted({each.cluster for each in processes} - {MAIN})]
+    for role, cluster in ((role, cluster) for role in ORDER for cluster in clusters):
+        mine = [each for each in processes if (each.role, each.cluster) == (role, cluster)]
+        if not mine and cluster != MAIN:
+            continue
+        mine.sort(key=lambda each: (each.partition, each.node))
         nodes = [_load(process, before.get(process.node), now[process.node], states) for process in mine]
-        name = layer(role) if role in {"broker", "router"} else role
+        name = layer(role, cluster) if role in PARTITIONED else role if cluster == MAIN else f"{role}/{cluster}"
         count = counts.get(name) or Count(1 + max((node.partition for node in nodes), default=0))
         lines = due(name, count.partitions, nodes)
         made = Layer(layer=name, partitions=count.partitions, nodes=nodes, due=lines)
@@ -125,6 +129,10 @@ def _load(process: Process, before: Reading | None, now: Reading, states: Mappin
     )
 
 
+def _is_partitioned(name: str) -> bool:
+    return name.partition("/")[0] in PARTITIONED
+
+
 def due(name: str, partitions: int, nodes: Sequence[Load]) -> list[str]:
     """What should grow: partitions for memberships, replicas for messages; of gateways and proxies, their number."""
     if not nodes:
@@ -138,7 +146,7 @@ def due(name: str, partitions: int, nodes: Sequence[Load]) -> list[str]:
             f"double to {2 * partitions} partitions" if partitions < PARTITIONS_MAX else "no more partitions can be had"
         )
         lines.append(f"{name}: {what}: {grow}")
-    partitioned = name not in {"gateway", "proxy"}
+    partitioned = _is_partitioned(name)
     for partition, group in groupby(nodes, lambda node: node.partition):
         busiest = max(group, key=lambda node: node.cpu or 0.0)
         if busiest.cpu is not None and busiest.cpu >= DUE:
@@ -168,7 +176,7 @@ def _print(layers: Sequence[Layer], as_json: bool, watch: bool) -> None:
     for each in layers:
         for node in each.nodes:
             wide = each.growth.to if each.growth else each.partitions
-            partition = f"{node.partition}/{wide}" if each.layer not in {"gateway", "proxy"} else ""
+            partition = f"{node.partition}/{wide}" if _is_partitioned(each.layer) else ""
             counts = ("" if count is None else f"{count:,}" for count in (node.rooms, node.memberships, node.members))
             per_s = "" if node.per_s is None else f"{node.per_s:,.0f}"
             cpu = "" if node.cpu is None else f"{node.cpu:.0%}"
@@ -189,7 +197,7 @@ def growing(name: str, partitions: int, growth: Growth, step_s: float) -> str:
     goal = f" on the way to {growth.goal}" if growth.goal > growth.to else ""
     of = f"{partitions} to {growth.to}" if partitions < growth.to else f"{growth.to}"
     begun = max(0, round(time.time() - growth.started))
-    command = f"muster cluster grow {name.partition('/')[0]}"
+    command = grow.command(name)
     undo = f", or {command} --abort" if growth.step == "prepare" else ""
     stands = step_s >= STANDS_S
     way = f"nobody goes on with it: {command} --resume{undo}" if stands else f"if it stands: {command} --resume"

@@ -102,6 +102,7 @@ class Elsewhere:
             role=node.role,
             node=node.node,
             partition=node.partition,
+            cluster=node.cluster,
             pid=0,
             epoch=node.epoch,
             restarts=0,

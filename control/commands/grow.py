@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +19,7 @@ from control import config, instance, requests, specs
 from control.commands.found import reading
 from control.errors import TRY_LATER, NotRunning, UserError
 from control.growth import Coordinator, Hosts, Report
-from control.registry.places import layer
+from control.registry.places import MAIN, layer
 from control.requests import Counted, Layered, Look, Provide, Withdraw
 from plane.spec import Registration
 
@@ -28,9 +29,34 @@ NAMED_MAX: Final = 3
 STEPS: Final = ("prepare", "switched", "final")
 
 
+@dataclass(frozen=True, slots=True)
+class Of:
+    """The layer that is meant."""
+
+    role: Layered
+    cluster: str = MAIN
+    """Of brokers."""
+
+    @property
+    def layer(self) -> str:
+        """Its name."""
+        return layer(self.role, self.cluster)
+
+    @property
+    def command(self) -> str:
+        """The command that grows it."""
+        return command(self.layer)
+
+
+def command(of: str) -> str:
+    """The command that grows a layer."""
+    role, _, cluster = of.partition("/")
+    return f"muster cluster grow {role}" + (f" --cluster {cluster}" if cluster not in {"", MAIN} else "")
+
+
 async def grow(
     config_file: Path | None,
-    role: Layered,
+    of: Of,
     to: int | None,
     *,
     resume: bool,
@@ -39,39 +65,36 @@ async def grow(
     as_json: bool,
 ) -> int:
     """Double until there are `to` partitions. Raises `UserError`; 75 where a signal ended this in the midst."""
-    async with _coordinator(config_file, role, grace_s, wait_s) as (coordinator, hosts):
+    async with _coordinator(config_file, of, grace_s, wait_s) as (coordinator, hosts):
         with shown() as coordinator.tell:
             partitions = await coordinator.grow(to, resume=resume)
         if isinstance(hosts, Supervised):
-            print(f'muster: the next muster up wants as many: up.{role}s = "{partitions}x…"', file=sys.stderr)
-        _say(role, partitions, as_json)
+            print(f'muster: the next muster up wants as many: up.{of.role}s = "{partitions}x…"', file=sys.stderr)
+        _say(of, partitions, as_json)
         return 0
-    return _left(role)
+    return _left(of)
 
 
-async def abort(config_file: Path | None, role: Layered, wait_s: float, as_json: bool) -> int:
+async def abort(config_file: Path | None, of: Of, wait_s: float, as_json: bool) -> int:
     """Undo what is only prepared, and wait until the nodes are gone that were started for it. Raises `UserError`."""
-    async with _coordinator(config_file, role, 0.0, wait_s) as (coordinator, hosts):
+    async with _coordinator(config_file, of, 0.0, wait_s) as (coordinator, hosts):
         partitions = await coordinator.abort()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 while hosts.beyond(partitions):  # noqa: ASYNC110 - it happens in another process
                     await asyncio.sleep(LOOK_S)
-        _say(role, partitions, as_json)
+        _say(of, partitions, as_json)
         return 0
-    return _left(role)
+    return _left(of)
 
 
-def _say(role: Layered, partitions: int, as_json: bool) -> None:
-    of = layer(role)
-    said = msgspec.json.encode({"layer": of, "partitions": partitions}).decode()
-    print(said if as_json else f"{of} has {partitions} partition{'' if partitions == 1 else 's'}")
+def _say(of: Of, partitions: int, as_json: bool) -> None:
+    said = msgspec.json.encode({"layer": of.layer, "partitions": partitions}).decode()
+    print(said if as_json else f"{of.layer} has {partitions} partition{'' if partitions == 1 else 's'}")
 
 
-def _left(role: Layered) -> int:
-    print(
-        f"muster: left as it is; muster cluster show says how far, muster cluster grow {role} --resume", file=sys.stderr
-    )
+def _left(of: Of) -> int:
+    print(f"muster: left as it is; muster cluster show says how far, {of.command} --resume", file=sys.stderr)
     return TRY_LATER
 
 
@@ -116,19 +139,23 @@ class Elsewhere(Hosts):
 
 @contextlib.asynccontextmanager
 async def _coordinator(
-    config_file: Path | None, role: Layered, grace_s: float, wait_s: float
+    config_file: Path | None, of: Of, grace_s: float, wait_s: float
 ) -> AsyncIterator[tuple[Coordinator, Supervised | Elsewhere]]:
     """With the registry of the instance that runs here, or of the configuration. A signal ends the block."""
-    where, hosts = _found(config_file, role)
+    where, hosts = _found(config_file, of)
     with contextlib.suppress(asyncio.CancelledError):
         async with reading(where) as (opened, directory):
-            yield Coordinator(opened, directory, role, hosts, grace_s=grace_s, patience_s=wait_s), hosts
+            made = Coordinator(
+                opened, directory, of.role, hosts, grace_s=grace_s, patience_s=wait_s, cluster=of.cluster
+            )
+            yield made, hosts
 
 
-def _found(config_file: Path | None, role: Layered) -> tuple[Registration, Supervised | Elsewhere]:
+def _found(config_file: Path | None, of: Of) -> tuple[Registration, Supervised | Elsewhere]:
     settings = config.load(config_file).config
     place, registry = instance.folder(settings), settings.registry
-    hosts: Supervised | Elsewhere = Supervised(place.path, role)
+    # The supervisor runs the first cluster; the others are of muster serve.
+    hosts: Supervised | Elsewhere = Supervised(place.path, of.role) if of.cluster == MAIN else Elsewhere()
     try:
         url = instance.find(place).registry or ""
     except NotRunning:

@@ -9,15 +9,15 @@ from control import config
 from control.errors import USAGE, UserError
 from control.openfiles import enough_files
 from control.options import Served
-from control.registry.places import MAIN, PARTITIONED
+from control.registry.places import CLUSTERED, PARTITIONED
 
 
-def serve(config_file: Path | None, role: Served, cluster: str, flags: Mapping[str, tuple[Any, str]]) -> int:
+def serve(config_file: Path | None, role: Served, flags: Mapping[str, tuple[Any, str]]) -> int:
     """Run the node. SIGTERM and SIGINT drain it, SIGHUP reads the configuration again."""
     from control.daemon import run
 
-    if cluster != MAIN:
-        raise UserError(f"--cluster: {cluster!r}: there is no cluster of brokers but {MAIN!r}", USAGE)
+    if "serve.cluster" in flags and role not in CLUSTERED:
+        raise UserError(f"--cluster: a {role} belongs to none, it serves all", USAGE)
     if "serve.partition" in flags and role not in PARTITIONED:
         raise UserError(f"--partition: a {role} has none", USAGE)
     read = functools.partial(config.load, config_file, flags=flags, roles=() if role == "prober" else (role,))

@@ -3,11 +3,10 @@
 Owners are computed as the engines do it, by the compiled module. Knows who is where by a map alone.
 """
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from typing import Final
 
 from control.registry import Snapshot
-from control.registry.places import MAIN
 from muster import _core
 
 NAMESPACE: Final = "muster-probe"
@@ -32,28 +31,31 @@ class Rooms:
 
     def follow(self, snapshot: Snapshot) -> Set[int]:
         """Take a new map. Gives the brokers that have another room than before, or other rooms beside it."""
+        before, self._places = self._places, {}
+        for cluster in snapshot.clusters():
+            self._places |= self._of_cluster(cluster, snapshot, before)
+        return {broker for broker, place in self._places.items() if before.get(broker) != place}
+
+    def _of_cluster(self, cluster: str, snapshot: Snapshot, before: Mapping[int, _Place]) -> dict[int, _Place]:
         running: dict[int, list[int]] = {}
         partition: dict[int, int] = {}
         for node in snapshot.of("broker"):
-            if node.state == "running" and node.cluster == MAIN:
+            if node.state == "running" and node.cluster == cluster:
                 running.setdefault(node.partition, []).append(node.node)
                 partition[node.node] = node.partition
-        kept = {broker: room for broker, room in self.of.items() if broker in partition}
-        owners = self._owners(list(kept.values()), snapshot)
+        kept = {broker: place[0] for broker, place in before.items() if broker in partition}
+        owners = self._owners(list(kept.values()), cluster, snapshot)
         found = {broker: room for (broker, room), owner in zip(kept.items(), owners, strict=True) if owner == broker}
         tried = 0
         while len(found) < len(partition) and tried < TRIES_EACH * len(partition) + BATCH:
             names = [f"{NAMESPACE}:{number}" for number in range(tried, tried + BATCH)]
-            for name, owner in zip(names, self._owners(names, snapshot), strict=True):
+            for name, owner in zip(names, self._owners(names, cluster, snapshot), strict=True):
                 if owner is not None:
                     found.setdefault(owner, name)
             tried += BATCH
-        before, self._places = self._places, {}
-        for broker, room in found.items():
-            peers = frozenset(running[partition[broker]])
-            self._places[broker] = (room, peers, snapshot.partitions(), snapshot.growth())
-        return {broker for broker, place in self._places.items() if before.get(broker) != place}
+        counted = snapshot.partitions(cluster), snapshot.growth(cluster)
+        return {broker: (room, frozenset(running[partition[broker]]), *counted) for broker, room in found.items()}
 
-    def _owners(self, names: list[str], snapshot: Snapshot) -> list[int | None]:
-        nodes, partitions, growth = snapshot.entries(), snapshot.partitions(), snapshot.growth()
+    def _owners(self, names: list[str], cluster: str, snapshot: Snapshot) -> list[int | None]:
+        nodes, partitions, growth = snapshot.entries(cluster), snapshot.partitions(cluster), snapshot.growth(cluster)
         return _core.room_owners(names, self._name_key, nodes, partitions, growth)

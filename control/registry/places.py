@@ -5,7 +5,7 @@ Owns paths and values. How they are read, doubted and kept is in `view.py`, the 
 
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Annotated, Final, Literal, TypeVar
@@ -23,6 +23,8 @@ NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 """Of a cluster, and the stable name of a process."""
 COUNT: Final = "partition_num"
 PARTITIONED: Final = frozenset({"router", "broker"})
+CLUSTERED: Final = frozenset({"broker", "proxy"})
+"""Each of these belongs to one cluster, the others serve all."""
 
 ACKS_MAX: Final = 65
 """Layers that may grow at once: 64 clusters of brokers, and the routers."""
@@ -59,7 +61,7 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of brokers and routers."""
     state: State = "running"
     cluster: Name = MAIN
-    """Of brokers."""
+    """Of brokers and proxies; who serves all clusters has this one."""
     epoch: Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)] = 0
     """Of this registration: greater than that of any before by the same node (I-1)."""
     client: tuple[Host, Port] | None = None
@@ -120,11 +122,21 @@ class Snapshot:
 
     def entries(self, cluster: str = MAIN) -> list[engine.Node]:
         """The nodes as an engine takes them, with the brokers of one cluster."""
-        return [
-            (node.node, node.role, node.host, node.link_port, node.partition, node.state)
-            for node in self.nodes
-            if node.role != "broker" or node.cluster == cluster
-        ]
+        return [_entry(node) for node in self.nodes if node.role != "broker" or node.cluster == cluster]
+
+    def clusters(self) -> list[str]:
+        """Every cluster that has brokers, or had them."""
+        counted = {of.removeprefix("broker/") for of in self.counts if of.startswith("broker/")}
+        return sorted(counted | {node.cluster for node in self.of("broker")})
+
+    def beside(self, clusters: Sequence[str]) -> list[engine.Beside]:
+        """The brokers of these clusters, as an engine takes them that has others too."""
+        brokers = {cluster: list[engine.Node]() for cluster in clusters}
+        for node in self.of("broker"):
+            if node.cluster in brokers:
+                brokers[node.cluster].append(_entry(node))
+        counts = {cluster: self._counts(cluster)[0] for cluster in clusters}
+        return [(brokers[cluster], count.partitions, grown(count)) for cluster, count in counts.items()]
 
     def partitions(self, cluster: str = MAIN) -> tuple[int, int]:
         """Numbers of partitions of brokers and of routers."""
@@ -138,6 +150,10 @@ class Snapshot:
 
     def _counts(self, cluster: str) -> tuple[Count, Count]:
         return self.counts.get(layer("broker", cluster), ONE), self.counts.get(layer("router"), ONE)
+
+
+def _entry(node: Node) -> engine.Node:
+    return node.node, node.role, node.host, node.link_port, node.partition, node.state
 
 
 ONE: Final = Count(1)

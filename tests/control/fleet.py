@@ -143,7 +143,7 @@ class Fallible(MemoryTree):
 def steps(player: Player, router: bool = False) -> list[tuple[int, int]]:
     """Numbers of partitions and growths that an engine was given, one after the other."""
     seen: list[tuple[int, int]] = []
-    for _, _, partitions, growth in player.maps:
+    for _, _, partitions, growth, _ in player.maps:
         if not seen or seen[-1] != (partitions[router], growth[router]):
             seen.append((partitions[router], growth[router]))
     return seen

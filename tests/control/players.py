@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from control.enrolment import Enrolment
+from plane.engine import Beside
 from plane.engine import Node as Entry
 from plane.spec import Registration, Spec
 
@@ -55,13 +56,13 @@ def spec(number: int, role: str, partition: int = 0, partitions: tuple[int, int]
     )
 
 
-@dataclass
+@dataclass(eq=False)
 class Player:
     """A process with an engine that only notes its maps."""
 
     enrolment: Enrolment
     begun: Spec
-    maps: list[tuple[int, list[Entry], tuple[int, int], tuple[int, int]]] = field(default_factory=list)
+    maps: list[tuple[int, list[Entry], tuple[int, int], tuple[int, int], list[Beside]]] = field(default_factory=list)
     settled: Callable[[], bool] = lambda: True
 
     def take(self, *placement: Any) -> None:

@@ -21,7 +21,7 @@ async def test_everybody_goes_through_every_step_of_every_doubling(fleet: Fleet,
     assert await make(tell=reports.append).grow(4) == 4
     await until(lambda: fleet.agrees(4))
     assert [steps(player, role == "router") for player in old.values()] == [EVERY] * 4
-    assert all(player.maps[-1][2:] == (((1, 4) if role == "router" else (4, 1)), (0, 0)) for player in old.values())
+    assert all(player.maps[-1][2:] == (((1, 4) if role == "router" else (4, 1)), (0, 0), []) for player in old.values())
     assert set(fleet.players) == {1, 2, 3, 4, 101, 102, 103}
     seen = [(report.partitions, report.to, report.step) for report in reports]
     assert sorted(set(seen), key=seen.index) == [

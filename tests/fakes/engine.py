@@ -5,9 +5,10 @@
 
 import os
 import socket
+from collections.abc import Sequence
 from typing import Any
 
-from plane.engine import EVENTS, MORE, Event, Node
+from plane.engine import EVENTS, MORE, Beside, Event, Node
 
 
 class FakeEngine:
@@ -51,7 +52,12 @@ class FakeEngine:
         self.answers.append((question_id, user))
 
     def placement(
-        self, epoch: int, nodes: list[Node], partitions: tuple[int, int], growth: tuple[int, int] = (0, 0)
+        self,
+        epoch: int,
+        nodes: list[Node],
+        partitions: tuple[int, int],
+        growth: tuple[int, int] = (0, 0),
+        beside: Sequence[Beside] = (),
     ) -> None:
         self.placements.append((epoch, nodes, partitions))
 

@@ -458,7 +458,8 @@ async def test_who_is_killed_by_the_watchdog_writes_where_it_stood(hosts: Hosts)
         ("proxy", [], {"MUSTER_PROXY__BIND": "0.0.0.0:0", "MUSTER_PROXY__LINK_BIND": "[::1]:0"}, 78, "write [::]"),
         ("router", ["--name", "no name"], {}, 78, "serve.name = 'no name'"),
         ("gateway", ["--partition", "1"], {}, 2, "--partition: a gateway has none"),
-        ("broker", ["--cluster", "other"], {}, 2, "--cluster: 'other'"),
+        ("broker", ["--cluster", "no name"], {}, 78, "serve.cluster = 'no name'"),
+        ("gateway", ["--cluster", "chat"], {}, 2, "--cluster: a gateway belongs to none, it serves all"),
         ("server", [], {}, 2, "'server'"),
     ],
 )

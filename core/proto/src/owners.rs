@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use crate::limits::GATEWAY_LEASE;
 use crate::links::Links;
 use crate::machine::Micros;
-use crate::placement::{Placement, State};
+use crate::placement::{Brokers, Placement, State};
 use crate::wire::Role;
 
 /// An owner without a link is waited for so long before the next broker is asked: a process that died is mostly back by then, and
@@ -67,16 +67,21 @@ impl Owners {
         running.all(|node| links.to(node.node).is_some())
     }
 
-    /// The broker to turn to for `room`, if there is one now.
-    pub fn route(&self, now: Micros, placement: &Placement, links: &Links, room: u64) -> Option<Route> {
+    /// Whether the room's owner has no link, and that is not so for long.
+    pub fn awaits_owner(&self, now: Micros, brokers: &Brokers, room: u64) -> bool {
+        brokers.owner(room).is_some_and(|owner| self.awaits(now, owner))
+    }
+
+    /// The broker of a cluster to turn to for `room`, if there is one now.
+    pub fn route(&self, now: Micros, brokers: &Brokers, links: &Links, room: u64) -> Option<Route> {
         let route = |node, detour| links.to(node).map(|slot| Route { node, slot, detour });
-        let owner = placement.owner(room)?;
+        let owner = brokers.owner(room)?;
         if let Some(route) = route(owner, false) {
             return Some(route);
         }
-        if self.away.get(&owner).is_some_and(|since| now < since + DETOUR_AFTER) {
+        if self.awaits(now, owner) {
             return None;
         }
-        route(placement.owner_among(room, |node| links.to(node).is_some())?, true)
+        route(brokers.owner_among(room, |node| links.to(node).is_some())?, true)
     }
 }

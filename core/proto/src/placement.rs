@@ -114,31 +114,87 @@ pub struct Node {
     pub addr: Addr,
     /// Of brokers and routers: which rooms are its (`room % partitions`).
     pub partition: u16,
+    /// Of brokers: which of the placement's clusters it is in.
+    pub cluster: u16,
     pub state: State,
 }
 
 impl Node {
-    /// A running node of the first partition.
+    /// A running node of the first partition, and of the first cluster.
     pub fn new(node: u32, role: Role, addr: Addr) -> Self {
         Node {
             node,
             role,
             addr,
             partition: 0,
+            cluster: 0,
             state: State::Running,
         }
     }
 }
 
-/// All nodes as of a placement epoch.
+/// The brokers of one cluster: a whole publish/subscribe system, with partitions of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Brokers {
+    layer: Layer,
+    /// The running ones of each partition that serves.
+    running: Vec<Vec<u32>>,
+}
+
+impl Brokers {
+    fn new(layer: Layer, nodes: &[Node], cluster: u16) -> Self {
+        let mut running = vec![Vec::new(); usize::from(layer.used())];
+        for node in nodes.iter().filter(|node| node.cluster == cluster) {
+            if node.role == Role::Broker && node.state == State::Running {
+                if let Some(partition) = running.get_mut(usize::from(node.partition)) {
+                    partition.push(node.node);
+                }
+            }
+        }
+        Brokers { layer, running }
+    }
+
+    /// Their partitions.
+    pub fn layer(&self) -> Layer {
+        self.layer
+    }
+
+    /// Whether every room has the same owner as in `other`.
+    pub fn owns_as(&self, other: &Brokers) -> bool {
+        self.running == other.running
+    }
+
+    /// The broker that owns `room`.
+    pub fn owner(&self, room: u64) -> Option<u32> {
+        self.owner_among(room, |_| true)
+    }
+
+    /// The running brokers of the room's partition: all of them know who wants the room.
+    pub fn replicas(&self, room: u64) -> &[u32] {
+        &self.running[usize::from(self.layer.of(room))]
+    }
+
+    /// The running broker of the room's partition that has the highest rendezvous weight of those that can be `reached`, so that
+    /// a change of brokers moves 1/n of the rooms.
+    pub fn owner_among(&self, room: u64, reached: impl Fn(u32) -> bool) -> Option<u32> {
+        let mut brokers = self.replicas(room).iter().copied().filter(|node| reached(*node));
+        if planted::is(Bug::OwnerByNumber) {
+            let brokers: Vec<u32> = brokers.by_ref().collect();
+            return brokers.get((room % brokers.len().max(1) as u64) as usize).copied();
+        }
+        brokers.max_by_key(|node| (weight(room, *node), *node))
+    }
+}
+
+/// All nodes as of a placement epoch. A broker or a proxy is told the brokers of its own cluster only, a router or a gateway those
+/// of all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     epoch: u32,
     nodes: Vec<Node>,
-    brokers: Layer,
     routers: Layer,
-    /// The running brokers of each partition that serves.
-    running: Vec<Vec<u32>>,
+    /// One at least.
+    clusters: Vec<Brokers>,
 }
 
 impl Default for Placement {
@@ -148,23 +204,24 @@ impl Default for Placement {
 }
 
 impl Placement {
+    /// A placement with one cluster of brokers.
     pub fn new(epoch: u32, nodes: Vec<Node>, brokers: impl Into<Layer>, routers: impl Into<Layer>) -> Self {
-        let (brokers, routers) = (brokers.into(), routers.into());
-        let mut running = vec![Vec::new(); usize::from(brokers.used())];
-        for node in &nodes {
-            if node.role == Role::Broker && node.state == State::Running {
-                if let Some(partition) = running.get_mut(usize::from(node.partition)) {
-                    partition.push(node.node);
-                }
-            }
-        }
+        let clusters = vec![Brokers::new(brokers.into(), &nodes, 0)];
         Placement {
             epoch,
             nodes,
-            brokers,
-            routers,
-            running,
+            routers: routers.into(),
+            clusters,
         }
+    }
+
+    /// The same with the brokers of one more cluster, in partitions of their own.
+    pub fn beside(mut self, brokers: impl IntoIterator<Item = Node>, layer: impl Into<Layer>) -> Self {
+        let cluster = self.clusters.len() as u16;
+        self.nodes
+            .extend(brokers.into_iter().map(|node| Node { cluster, ..node }));
+        self.clusters.push(Brokers::new(layer.into(), &self.nodes, cluster));
+        self
     }
 
     pub fn epoch(&self) -> u32 {
@@ -181,9 +238,19 @@ impl Placement {
         self.nodes.iter().find(|known| known.node == node)
     }
 
-    /// The partitions of brokers.
-    pub fn brokers(&self) -> Layer {
-        self.brokers
+    /// The clusters of brokers, each with its place.
+    pub fn clusters(&self) -> impl Iterator<Item = (u16, &Brokers)> {
+        (0..).zip(&self.clusters)
+    }
+
+    /// The cluster that a broker is in; of one that is not named, the first.
+    pub fn cluster_of(&self, broker: u32) -> u16 {
+        self.node(broker).map_or(0, |node| node.cluster)
+    }
+
+    /// The brokers of the first cluster: to a broker or a proxy, its own.
+    pub fn own(&self) -> &Brokers {
+        &self.clusters[0]
     }
 
     /// The partitions of routers.
@@ -194,7 +261,7 @@ impl Placement {
     /// The rooms that a broker or a router hears of by its partition; others all.
     pub fn scope(&self, node: u32) -> Scope {
         let of = |node: &Node| match node.role {
-            Role::Broker => self.brokers.scope(node.partition),
+            Role::Broker => self.clusters[usize::from(node.cluster)].layer.scope(node.partition),
             Role::Router => self.routers.scope(node.partition),
             _ => None,
         };
@@ -204,32 +271,6 @@ impl Placement {
     /// The part of a broker's rooms that a partition of routers has, if any.
     pub fn part(&self, broker: u32, router: u16) -> Option<Scope> {
         self.routers.scope(router)?.meet(self.scope(broker))
-    }
-
-    /// Whether every room has the same owner as in `other`.
-    pub fn owns_as(&self, other: &Placement) -> bool {
-        self.running == other.running
-    }
-
-    /// The broker that owns `room`.
-    pub fn owner(&self, room: u64) -> Option<u32> {
-        self.owner_among(room, |_| true)
-    }
-
-    /// The running brokers of the room's partition: all of them know who wants the room.
-    pub fn replicas(&self, room: u64) -> &[u32] {
-        &self.running[usize::from(self.brokers.of(room))]
-    }
-
-    /// The running broker of the room's partition that has the highest rendezvous weight of those that can be `reached`, so that
-    /// a change of brokers moves 1/n of the rooms.
-    pub fn owner_among(&self, room: u64, reached: impl Fn(u32) -> bool) -> Option<u32> {
-        let mut brokers = self.replicas(room).iter().copied().filter(|node| reached(*node));
-        if planted::is(Bug::OwnerByNumber) {
-            let brokers: Vec<u32> = brokers.by_ref().collect();
-            return brokers.get((room % brokers.len().max(1) as u64) as usize).copied();
-        }
-        brokers.max_by_key(|node| (weight(room, *node), *node))
     }
 }
 
@@ -259,19 +300,26 @@ mod tests {
     fn a_new_broker_takes_only_its_share_of_rooms() {
         let (before, after) = (brokers(4, 1), brokers(5, 1));
         let moved = (0..10_000)
-            .filter(|room| before.owner(*room) != after.owner(*room))
+            .filter(|room| before.own().owner(*room) != after.own().owner(*room))
             .count();
         assert!((1_700..2_300).contains(&moved), "{moved}");
-        assert!((0..10_000).all(|room| before.owner(room) == after.owner(room) || after.owner(room) == Some(5)));
+        assert!((0..10_000).all(|room| {
+            let after = after.own().owner(room);
+            before.own().owner(room) == after || after == Some(5)
+        }));
     }
 
     #[test]
     fn a_room_is_owned_in_its_partition_by_who_runs() {
         let placement = brokers(8, 4);
         for room in 0..1_000 {
-            let owner = placement.owner(room).and_then(|node| placement.node(node)).unwrap();
+            let owner = placement
+                .own()
+                .owner(room)
+                .and_then(|node| placement.node(node))
+                .unwrap();
             assert_eq!(u64::from(owner.partition), room % 4);
-            let other = placement.owner_among(room, |node| node != owner.node).unwrap();
+            let other = placement.own().owner_among(room, |node| node != owner.node).unwrap();
             assert_eq!(placement.node(other).unwrap().partition, owner.partition);
         }
         let mut nodes = placement.nodes.clone();
@@ -283,7 +331,28 @@ mod tests {
             }
         });
         let placement = Placement::new(2, nodes, 4, 1);
-        assert!((0..100).all(|room| placement.owner(room) == Some(room as u32 % 4 + 1)));
+        assert!((0..100).all(|room| placement.own().owner(room) == Some(room as u32 % 4 + 1)));
+    }
+
+    #[test]
+    fn each_cluster_has_partitions_and_owners_of_its_own() {
+        let node = |node: u32, partition| Node {
+            partition,
+            ..Node::new(node, Role::Broker, Addr::default())
+        };
+        let one = Placement::new(1, vec![node(1, 0), node(2, 0)], 1, 4);
+        let both = one
+            .clone()
+            .beside([node(3, 0), node(4, 1)], Layer::new(1, Growth::Switched));
+        let second = both.clusters().nth(1).unwrap().1;
+        for room in 0..100 {
+            assert_eq!(both.own().owner(room), one.own().owner(room));
+            assert_eq!(second.owner(room), Some(3 + (room % 2) as u32));
+        }
+        assert_eq!([1, 3, 4, 9].map(|broker| both.cluster_of(broker)), [0, 1, 1, 0]);
+        assert_eq!([1, 4].map(|broker| both.scope(broker).part()), [(1, 0), (2, 1)]);
+        assert_eq!(both.part(4, 2), None);
+        assert_eq!(both.part(4, 3).map(Scope::part), Some((4, 3)));
     }
 
     #[test]
@@ -326,14 +395,14 @@ mod tests {
         };
         let placed = |growth| Placement::new(1, (1..=4).map(node).collect(), Layer::new(2, growth), 1);
         let [before, prepares, switched] = [Growth::None, Growth::Prepare, Growth::Switched].map(placed);
-        assert!(before.owns_as(&prepares) && !before.owns_as(&switched));
-        let owners = |placement: &Placement| [0, 1, 2, 3].map(|room| placement.owner(room).unwrap());
+        assert!(before.own().owns_as(prepares.own()) && !before.own().owns_as(switched.own()));
+        let owners = |placement: &Placement| [0, 1, 2, 3].map(|room| placement.own().owner(room).unwrap());
         assert_eq!((owners(&prepares), owners(&switched)), ([1, 2, 1, 2], [1, 2, 3, 4]));
     }
 
     #[test]
     fn nobody_owns_a_room_where_there_is_no_broker() {
-        assert_eq!(Placement::default().owner(1), None);
-        assert_eq!(brokers(1, 2).owner(1), None);
+        assert_eq!(Placement::default().own().owner(1), None);
+        assert_eq!(brokers(1, 2).own().owner(1), None);
     }
 }

@@ -73,6 +73,10 @@ fn head(rig: &mut Rig<Gateway>, generation: u32, next: u64) {
 }
 
 fn head_of(rig: &mut Rig<Gateway>, name: &str, generation: u32, next: u64) {
+    head_from(rig, 2, name, generation, next);
+}
+
+fn head_from(rig: &mut Rig<Gateway>, peer: usize, name: &str, generation: u32, next: u64) {
     let head = LinkHead {
         room: room_id(name),
         generation,
@@ -83,7 +87,7 @@ fn head_of(rig: &mut Rig<Gateway>, name: &str, generation: u32, next: u64) {
         head.write(writer);
         true
     });
-    rig.frame(2, FrameKind::LinkHeads as u8, &frame);
+    rig.frame(peer, FrameKind::LinkHeads as u8, &frame);
     rig.turn();
 }
 
@@ -116,6 +120,68 @@ fn a_join_is_answered_when_the_owner_has_said_where_the_room_stands() {
     head(&mut rig, 2, 1);
     pass(&mut rig, 50_000);
     assert_eq!(rig.peers[0].frames(FrameKind::Gap), 1);
+}
+
+/// A gateway whose placement names a second cluster, of one broker.
+fn gateway_of_two_clusters() -> Rig<Gateway> {
+    let mut rig = gateway();
+    let partition = (room_id(ROOM) % 2) as u16;
+    let other = Node {
+        partition,
+        ..Node::new(OTHER, Role::Broker, addr(9000 + OTHER as u16))
+    };
+    rig.machine.set_placement(rig.now, placement().beside([other], 2));
+    rig
+}
+
+/// The broker of the second cluster.
+const OTHER: u32 = 8;
+
+/// A member has asked to join, and everybody has what routers were told.
+fn joining(rig: &mut Rig<Gateway>) {
+    rig.join(0, 7, ROOM, Positions::default());
+    rig.tell(3, &Record::Covered { offset: 1 << 20 });
+}
+
+#[test]
+fn a_join_is_answered_once_an_owner_of_each_cluster_has_said_where_the_room_stands() {
+    let mut rig = gateway_of_two_clusters();
+    let other = rig.link(OTHER, Role::Broker);
+    joining(&mut rig);
+    head(&mut rig, 1, 4);
+    pass(&mut rig, 200_000);
+    assert_eq!(answers(&mut rig, 0), []);
+    let asked = rig.peers[2].frames(FrameKind::LinkRepair);
+    assert!(rig.peers[other].frames(FrameKind::LinkRepair) >= 2, "it is asked");
+    pass(&mut rig, 200_000);
+    assert_eq!(rig.peers[2].frames(FrameKind::LinkRepair), asked, "and it alone");
+    head_from(&mut rig, other, ROOM, 1, 9);
+    assert_eq!(answers(&mut rig, 0), [(7, Ok(()))]);
+}
+
+#[test]
+fn a_cluster_that_is_away_or_says_nothing_keeps_a_join_waiting_for_a_while_only() {
+    for (linked, longest) in [(false, 400_000), (true, 1_600_000)] {
+        let mut rig = gateway_of_two_clusters();
+        if linked {
+            rig.link(OTHER, Role::Broker);
+        }
+        joining(&mut rig);
+        head(&mut rig, 1, 4);
+        assert_eq!(answers(&mut rig, 0), [], "linked: {linked}");
+        pass(&mut rig, longest);
+        assert_eq!(answers(&mut rig, 0), [(7, Ok(()))], "linked: {linked}");
+    }
+}
+
+#[test]
+fn a_cluster_without_a_broker_of_the_rooms_partition_keeps_nobody_waiting() {
+    let mut rig = gateway_of_two_clusters();
+    let none = placement().beside([], 1);
+    rig.machine.set_placement(rig.now, none);
+    joining(&mut rig);
+    head(&mut rig, 1, 4);
+    assert_eq!(answers(&mut rig, 0), [(7, Ok(()))]);
 }
 
 #[test]

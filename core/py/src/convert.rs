@@ -68,38 +68,55 @@ fn state(name: &str) -> PyResult<State> {
 /// Node, role, host, link port, partition, state.
 pub type NodeEntry = (u32, String, String, u16, u16, String);
 
-/// `partitions` and `growth`: of brokers and of routers; the first are powers of two, the second 0 where they do not double, 1 while
-/// the new ones prepare, 2 once they serve.
-pub fn placement(epoch: u32, nodes: Vec<NodeEntry>, partitions: (u16, u16), growth: (u8, u8)) -> PyResult<Placement> {
-    let layer = |count: u16, growth: u8| {
-        if !count.is_power_of_two() || count > PARTITIONS_MAX {
-            let bound = format!("{count} partitions: not a power of two up to {PARTITIONS_MAX}");
-            return Err(PyValueError::new_err(bound));
+/// The brokers of one more cluster, the number of their partitions, and how far these double.
+pub type ClusterEntry = (Vec<NodeEntry>, u16, u8);
+
+fn layer(count: u16, growth: u8) -> PyResult<Layer> {
+    if !count.is_power_of_two() || count > PARTITIONS_MAX {
+        let bound = format!("{count} partitions: not a power of two up to {PARTITIONS_MAX}");
+        return Err(PyValueError::new_err(bound));
+    }
+    let growth = match growth {
+        0 => Growth::None,
+        _ if count == PARTITIONS_MAX => {
+            return Err(PyValueError::new_err(format!("{count} partitions cannot double")));
         }
-        let growth = match growth {
-            0 => Growth::None,
-            _ if count == PARTITIONS_MAX => {
-                return Err(PyValueError::new_err(format!("{count} partitions cannot double")));
-            }
-            1 => Growth::Prepare,
-            2 => Growth::Switched,
-            _ => {
-                return Err(PyValueError::new_err(format!(
-                    "{growth} is no step of a doubling: 0, 1 or 2"
-                )))
-            }
-        };
-        Ok(Layer::new(count, growth))
+        1 => Growth::Prepare,
+        2 => Growth::Switched,
+        _ => {
+            return Err(PyValueError::new_err(format!(
+                "{growth} is no step of a doubling: 0, 1 or 2"
+            )))
+        }
     };
-    let (brokers, routers) = (layer(partitions.0, growth.0)?, layer(partitions.1, growth.1)?);
-    let nodes = nodes.into_iter().map(|(node, name, host, port, partition, at)| {
+    Ok(Layer::new(count, growth))
+}
+
+fn nodes(entries: Vec<NodeEntry>) -> PyResult<Vec<Node>> {
+    let node = |(node, name, host, port, partition, at): NodeEntry| {
         Ok(Node {
             partition,
             state: state(&at)?,
             ..Node::new(node, role(&name)?, addr(&host, port)?)
         })
-    });
-    Ok(Placement::new(epoch, nodes.collect::<PyResult<_>>()?, brokers, routers))
+    };
+    entries.into_iter().map(node).collect()
+}
+
+/// `partitions` and `growth`: of brokers and of routers; the first are powers of two, the second 0 where they do not double, 1 while
+/// the new ones prepare, 2 once they serve.
+pub fn placement(epoch: u32, all: Vec<NodeEntry>, partitions: (u16, u16), growth: (u8, u8)) -> PyResult<Placement> {
+    let (brokers, routers) = (layer(partitions.0, growth.0)?, layer(partitions.1, growth.1)?);
+    Ok(Placement::new(epoch, nodes(all)?, brokers, routers))
+}
+
+/// The same with the brokers of more clusters.
+pub fn beside(placement: Placement, clusters: Vec<ClusterEntry>) -> PyResult<Placement> {
+    clusters
+        .into_iter()
+        .try_fold(placement, |placement, (brokers, partitions, growth)| {
+            Ok(placement.beside(nodes(brokers)?, layer(partitions, growth)?))
+        })
 }
 
 pub fn socket_options(recv_buffer: usize, send_buffer: usize) -> SocketOptions {

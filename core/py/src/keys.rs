@@ -33,7 +33,7 @@ pub fn room_owners(
 ) -> PyResult<Vec<Option<u32>>> {
     let (key, map) = (array(name_key, "a name key")?, placement(0, nodes, partitions, growth)?);
     let owner = |name: &String| match RoomName::parse(name) {
-        Ok(room) => Ok(map.owner(room.key(&key).id)),
+        Ok(room) => Ok(map.own().owner(room.key(&key).id)),
         Err(error) => Err(PyValueError::new_err(error.to_string())),
     };
     names.iter().map(owner).collect()

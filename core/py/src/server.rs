@@ -431,15 +431,17 @@ macro_rules! engine {
                 Ok(self.get_mut()?.driver.take_late() as f64 / 1e6)
             }
 
-            #[pyo3(signature = (epoch, nodes, partitions, growth = (0, 0)))]
+            #[pyo3(signature = (epoch, nodes, partitions, growth = (0, 0), beside = vec![]))]
             fn placement(
                 &mut self,
                 epoch: u32,
                 nodes: Vec<convert::NodeEntry>,
                 partitions: (u16, u16),
                 growth: (u8, u8),
+                beside: Vec<convert::ClusterEntry>,
             ) -> PyResult<()> {
                 let placement = convert::placement(epoch, nodes, partitions, growth)?;
+                let placement = convert::beside(placement, beside)?;
                 let running = self.get_mut()?;
                 running.driver.machine_mut().set_placement(monotonic_now(), placement);
                 running.driver.kick();

@@ -51,6 +51,8 @@ class _Engine:
         nodes: list[tuple[int, str, str, int, int, str]],  # node, role, host, link port, partition, state
         partitions: tuple[int, int],  # of brokers, of routers
         growth: tuple[int, int] = ...,  # of both: 0 none, 1 the new partitions prepare, 2 they serve
+        # Of each further cluster: its brokers, the number of their partitions, how far these double.
+        beside: list[tuple[list[tuple[int, str, str, int, int, str]], int, int]] = ...,
     ) -> None: ...
     # Key ids and secrets: of new links, and accepted as well.
     def cluster_keys(self, key: tuple[int, bytes], other: tuple[int, bytes] | None = ...) -> None: ...

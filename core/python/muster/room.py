@@ -31,7 +31,7 @@ COUNTS: Final = (
 )
 """What the engine counts of a membership."""
 
-STREAMS_MAX: Final = 4
+STREAMS_MAX: Final = 8
 _ENTRY: Final = struct.Struct("<IIIQ")
 _OFFSET: Final = (1 << 62) - 1
 _LOST: Final = 1 << 63  # of an entry: the rest of the stream is lost

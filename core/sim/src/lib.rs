@@ -5,6 +5,7 @@
 //! what `oracle` and `world` say. A run is a function of its seed: a failing one is replayed by its number.
 
 pub mod agenda;
+pub mod beside;
 pub mod commands;
 pub mod matrix;
 pub mod net;

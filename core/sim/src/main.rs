@@ -1,8 +1,9 @@
 //! `muster-sim --seed N [--verbose]` replays one seed; `--seeds A..B` runs many; with `--kills` seeds of the plans that kill each
 //! role and judge how soon members receive again, with `--rooms` of those with more rooms than a session may have open, with
 //! `--holes` of those in which gateways hold all that they may, with `--moves` of those in which rooms move between brokers, with
-//! `--grows` of those in which partitions double, with `--commands` of any of these with commands, with `--rekeys` of those in
-//! which the cluster's secret is replaced, with `--lossy` of six minutes in which only datagrams are lost. `--matrix` runs each seed for each combination of layer, role, fault and step of
+//! `--grows` of those in which partitions double, with `--clusters` of any of these with a second cluster, with `--commands` of any
+//! with commands, with `--rekeys` of those in which the cluster's secret is replaced, with `--lossy` of six minutes in which only
+//! datagrams are lost. `--matrix` runs each seed for each combination of layer, role, fault and step of
 //! a doubling, or for those that the options leave. Exit code 1 if one fails.
 
 use std::io::{IsTerminal, Write};
@@ -15,7 +16,7 @@ use muster_sim::plan::Kind;
 use muster_sim::{run, Plan, Summary};
 
 const USAGE: &str =
-    "usage: muster-sim [--kills | --rooms | --holes | --moves | --grows | --commands | --rekeys | --members | --lossy
+    "usage: muster-sim [--kills | --rooms | --holes | --moves | --grows | --clusters | --commands | --rekeys | --members | --lossy
     | --matrix [--layer broker|router] [--step STEP] [--role ROLE] [--fault kill|pause|partition]] (--seed N [--verbose] | --seeds A..B [--keep-going])
 steps: prepare running switch acks grace final clean; roles: broker new-broker router new-router proxy gateway";
 
@@ -58,6 +59,7 @@ fn parse(arguments: impl Iterator<Item = String>) -> Option<Arguments> {
             "--rooms" => (parsed.draw, parsed.option) = (Plan::many_rooms, " --rooms"),
             "--moves" => (parsed.draw, parsed.option) = (Plan::moves, " --moves"),
             "--grows" => (parsed.draw, parsed.option) = (Plan::grows, " --grows"),
+            "--clusters" => (parsed.draw, parsed.option) = (Plan::clusters, " --clusters"),
             "--rekeys" => (parsed.draw, parsed.option) = (Plan::rekeys, " --rekeys"),
             "--commands" => (parsed.draw, parsed.option) = (Plan::commands, " --commands"),
             "--members" => (parsed.draw, parsed.option) = (Plan::members, " --members"),

@@ -196,6 +196,7 @@ impl Cell {
                 forgets_paused: draw.chance(50),
             },
             strike: None,
+            beside: None,
         }
     }
 

@@ -9,6 +9,7 @@ use muster_proto::limits::SESSION_PUBLICATIONS_MAX;
 use muster_proto::machine::Micros;
 use muster_proto::node::Dice;
 
+use crate::beside::Beside;
 use crate::matrix::Strike;
 
 pub const MS: Micros = 1_000;
@@ -148,6 +149,7 @@ pub struct Plan {
     pub growing: Growing,
     /// A fault that falls into a step of the doubling.
     pub strike: Option<Strike>,
+    pub beside: Option<Beside>,
     /// When the cluster's secret begins to be replaced, within what time all servers take a step of it, and how long it is
     /// until the next step then.
     pub rekeys: Option<(Micros, Micros, Micros)>,
@@ -578,6 +580,7 @@ impl Plan {
             grows: vec![],
             growing: Growing::default(),
             strike: None,
+            beside: None,
             rekeys: None,
         };
         if plan.gateways > 1 && process_faults && !calm && draw.chance(15) {
@@ -683,6 +686,7 @@ impl Plan {
             grows: vec![],
             growing: Growing::default(),
             strike: None,
+            beside: None,
             rekeys: None,
         }
     }
@@ -833,6 +837,7 @@ impl Plan {
             grows: vec![],
             growing: Growing::default(),
             strike: None,
+            beside: None,
             rekeys: None,
         }
     }
@@ -902,12 +907,13 @@ impl Plan {
             grows: vec![],
             growing: Growing::default(),
             strike: None,
+            beside: None,
             rekeys: None,
         }
     }
 
     pub fn servers(&self) -> usize {
-        self.gateways + self.proxies + self.brokers + self.routers
+        self.gateways + self.proxies + self.brokers + self.routers + self.beside.as_ref().map_or(0, Beside::servers)
     }
 
     /// All faults, whenever they come.
@@ -928,7 +934,11 @@ impl Plan {
             Fault::Kill { process, .. } | Fault::Remove { process } => self.kind(*process) == Kind::Broker,
             _ => false,
         };
-        !self.repairable() && !self.keeps_order() && (self.brokers > 1 || self.every_fault().any(dies))
+        let shared = self
+            .beside
+            .as_ref()
+            .is_some_and(|beside| beside.shared || beside.brokers > 1);
+        !self.repairable() && !self.keeps_order() && (self.brokers > 1 || shared || self.every_fault().any(dies))
     }
 
     /// The longest that a process stands still.
@@ -942,6 +952,9 @@ impl Plan {
 
     /// Of a broker or a router: its partition.
     pub fn partition(&self, process: usize) -> usize {
+        if let Some((_, partition)) = self.kind_beside(process) {
+            return partition;
+        }
         let first = self.gateways + self.proxies;
         match self.kind(process) {
             Kind::Broker => (process - first) % self.partitions.0,
@@ -962,7 +975,7 @@ impl Plan {
         (before(brokers, Kind::Broker), before(routers, Kind::Router))
     }
 
-    /// What stands at a process's index: gateways first, then proxies, brokers, routers, clients.
+    /// What stands at a process's index: gateways first, then proxies, brokers, routers, the second cluster, clients.
     pub fn kind(&self, process: usize) -> Kind {
         let bounds = [self.gateways, self.proxies, self.brokers, self.routers];
         let kinds = [Kind::Gateway, Kind::Proxy, Kind::Broker, Kind::Router];
@@ -973,7 +986,7 @@ impl Plan {
             }
             left -= bound;
         }
-        Kind::Client
+        self.kind_beside(process).map_or(Kind::Client, |(kind, _)| kind)
     }
 
     /// Whether only somebody is struck who numbers no message and holds none for a member: nobody has a gap.

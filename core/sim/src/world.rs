@@ -21,6 +21,7 @@ use muster_proto::wire::publish::{Course, Positions};
 use muster_proto::wire::{Role as NodeRole, StreamId};
 
 use crate::agenda::{Agenda, Next};
+use crate::beside::Beside;
 use crate::commands::Commands;
 use crate::matrix::Step;
 use crate::net::Net;
@@ -146,14 +147,16 @@ enum Event {
         process: u32,
         spread: Micros,
     },
-    /// The partitions of brokers, or of routers, begin to double.
+    /// The partitions of a cluster's brokers, or of routers, begin to double.
     Grow {
-        kind: Kind,
+        group: Group,
     },
     /// The coordinator of a doubling looks whether the next step may begin.
     Coordinate {
-        kind: Kind,
+        group: Group,
     },
+    /// The second cluster is started.
+    Begin,
     /// The fault that falls into a step of a doubling.
     Strike,
     /// All servers begin to take the next step of replacing the secret.
@@ -189,7 +192,10 @@ struct Arriving {
     bytes: Vec<u8>,
 }
 
-/// How far the control plane is with the partitions of brokers, or of routers.
+/// The brokers of a cluster, or the routers, which belong to none.
+type Group = (Kind, usize);
+
+/// How far the control plane is with the partitions of a group.
 struct Doubling {
     layer: Layer,
     /// The placement with its present step, and since when everyone is done with that.
@@ -267,7 +273,9 @@ pub struct World {
     wanted_before: BTreeSet<(u32, u64)>,
     placement_epoch: u32,
     draining: BTreeSet<usize>,
-    growths: BTreeMap<Kind, Doubling>,
+    growths: BTreeMap<Group, Doubling>,
+    /// The second cluster has been started.
+    begun: bool,
     /// By process, of which placement it has heard, and since when it stands still if it does.
     placed: Vec<u32>,
     paused_at: BTreeMap<usize, Micros>,
@@ -344,6 +352,7 @@ impl World {
             placement_epoch: 1,
             draining: BTreeSet::new(),
             growths: BTreeMap::new(),
+            begun: plan.beside.as_ref().is_some_and(|beside| beside.begins.is_none()),
             placed: vec![1; plan.servers()],
             paused_at: BTreeMap::new(),
             unheard: BTreeMap::new(),
@@ -361,7 +370,12 @@ impl World {
             plan,
         };
         let (brokers, routers) = world.plan.partitions_before();
-        for (kind, count) in [(Kind::Broker, brokers), (Kind::Router, routers)] {
+        let beside = world.plan.beside.clone();
+        let second = beside
+            .as_ref()
+            .map(|beside| ((Kind::Broker, 1), beside.partitions_before()));
+        let groups = [((Kind::Broker, 0), brokers), ((Kind::Router, 0), routers)];
+        for (group, count) in groups.into_iter().chain(second) {
             let layer = Layer::from(count as u16);
             let none = Doubling {
                 layer,
@@ -369,7 +383,7 @@ impl World {
                 done: None,
                 heard_at: 0,
             };
-            world.growths.insert(kind, none);
+            world.growths.insert(group, none);
         }
         for process in 0..count {
             let epoch = 1_000;
@@ -398,7 +412,24 @@ impl World {
                 .push(world.now + world.plan.faults[at].0, Event::Fault { at: at as u32 });
         }
         for (at, kind) in world.plan.grows.clone() {
-            world.agenda.push(world.now + at, Event::Grow { kind });
+            let group = (kind, 0);
+            world.agenda.push(world.now + at, Event::Grow { group });
+        }
+        if let Some(beside) = beside {
+            let events = [
+                (beside.begins, Event::Begin),
+                (
+                    beside.grows,
+                    Event::Grow {
+                        group: (Kind::Broker, 1),
+                    },
+                ),
+            ];
+            for (at, event) in events {
+                if let Some(at) = at {
+                    world.agenda.push(world.now + at, event);
+                }
+            }
         }
         if let Some((at, ..)) = world.plan.rekeys {
             world.agenda.push(world.now + at, Event::Rekey);
@@ -422,29 +453,43 @@ impl World {
         world
     }
 
-    fn placement(&self) -> Placement {
+    /// Who is where, as a process is told it: to a proxy or a broker, with the brokers of its own cluster only.
+    fn placement(&self, of: usize) -> Placement {
         let node = |process| Node {
             partition: self.plan.partition(process) as u16,
             state: [NodeState::Running, NodeState::Draining][usize::from(self.draining.contains(&process))],
             ..Node::new(node_of(process), role_of(self.plan.kind(process)), link_addr(process))
         };
+        let placed = |process: &usize| self.is_placed(*process);
+        let is_broker = |process: &usize| self.plan.kind(*process) == Kind::Broker;
+        let serves_all = !matches!(self.plan.kind(of), Kind::Proxy | Kind::Broker);
+        let own = if serves_all { 0 } else { self.plan.cluster(of) };
         let nodes = (0..self.plan.servers())
-            .filter(|process| self.is_placed(*process))
+            .filter(placed)
+            .filter(|process| !is_broker(process) || self.plan.cluster(*process) == own)
             .map(node);
-        let layer = |kind| self.growths[&kind].layer;
-        let (brokers, routers) = (layer(Kind::Broker), layer(Kind::Router));
-        Placement::new(self.placement_epoch, nodes.collect(), brokers, routers)
+        let layer = |group| self.growths[&group].layer;
+        let (brokers, routers) = (layer((Kind::Broker, own)), layer((Kind::Router, 0)));
+        let placement = Placement::new(self.placement_epoch, nodes.collect(), brokers, routers);
+        if !serves_all || !self.begun {
+            return placement;
+        }
+        let others =
+            (0..self.plan.servers()).filter(|process| is_broker(process) && self.plan.cluster(*process) != own);
+        placement.beside(others.filter(placed).map(node), layer((Kind::Broker, 1)))
     }
 
     /// Whether the placement names a process.
     fn is_placed(&self, process: usize) -> bool {
-        let growth = self.growths.get(&self.plan.kind(process));
-        growth.is_none_or(|growth| self.plan.partition(process) < usize::from(growth.layer.all()))
+        let cluster = self.plan.cluster(process);
+        let growth = self.growths.get(&(self.plan.kind(process), cluster));
+        (cluster == 0 || self.begun)
+            && growth.is_none_or(|growth| self.plan.partition(process) < usize::from(growth.layer.all()))
     }
 
     /// The next step of a doubling; all hear of it one after the other.
-    fn step(&mut self, kind: Kind) {
-        let Some(growth) = self.growths.get_mut(&kind) else {
+    fn step(&mut self, group: Group) {
+        let Some(growth) = self.growths.get_mut(&group) else {
             return;
         };
         let (count, all) = (growth.layer.used(), growth.layer.all());
@@ -456,15 +501,29 @@ impl World {
         (growth.epoch, growth.done) = (self.placement_epoch + 1, None);
         growth.heard_at = self.now + self.plan.growing.spread;
         let (layer, epoch) = (growth.layer, growth.epoch);
-        self.say(|| format!("{kind:?}s: {layer:?}, placement {epoch}"));
+        self.say(|| format!("{group:?}: {layer:?}, placement {epoch}"));
         self.announce(self.plan.growing.spread);
     }
 
-    fn grow(&mut self, kind: Kind) {
+    fn grow(&mut self, group: Group) {
+        self.place_more(|world| world.step(group));
+        self.agenda.push(self.now + COORDINATED, Event::Coordinate { group });
+    }
+
+    /// The second cluster is there from now on.
+    fn begin_beside(&mut self) {
+        self.place_more(|world| {
+            world.begun = true;
+            world.announce(SECOND / 2);
+        });
+    }
+
+    /// The placement comes to name more processes, which start.
+    fn place_more(&mut self, name: impl FnOnce(&mut World)) {
         let before: Vec<bool> = (0..self.plan.servers())
             .map(|process| self.is_placed(process))
             .collect();
-        self.step(kind);
+        name(self);
         for process in (0..self.plan.servers()).filter(|process| !before[*process]) {
             if self.is_placed(process) {
                 let within = self
@@ -476,21 +535,20 @@ impl World {
                 self.agenda.push(self.now + after, Event::Restart { process });
             }
         }
-        self.agenda.push(self.now + COORDINATED, Event::Coordinate { kind });
     }
 
     /// Goes on with a doubling once all are done with its step.
-    fn coordinate(&mut self, kind: Kind) {
-        let Some(growth) = self.growths.get(&kind) else { return };
+    fn coordinate(&mut self, group: Group) {
+        let Some(growth) = self.growths.get(&group) else { return };
         let ended = growth.layer == Layer::from(growth.layer.used());
         if ended && self.struck.is_over(&self.plan) {
             return;
         }
         if self.strikes_now() {
             self.agenda.push(self.now, Event::Strike);
-            return self.agenda.push(self.now + COORDINATED, Event::Coordinate { kind });
+            return self.agenda.push(self.now + COORDINATED, Event::Coordinate { group });
         }
-        let (epoch, settled) = (growth.epoch, self.are_settled(growth.epoch));
+        let (epoch, settled) = (growth.epoch, self.are_settled(group, growth.epoch));
         let since = growth.done.filter(|_| settled).or_else(|| settled.then_some(self.now));
         let grace = if self.healed { 0 } else { self.plan.growing.grace };
         if ended && settled {
@@ -498,16 +556,16 @@ impl World {
             return;
         }
         if since.is_some_and(|since| self.now >= since + grace) {
-            self.say(|| format!("{kind:?}s: all are done with placement {epoch}"));
-            self.step(kind);
-        } else if let Some(growth) = self.growths.get_mut(&kind) {
+            self.say(|| format!("{group:?}: all are done with placement {epoch}"));
+            self.step(group);
+        } else if let Some(growth) = self.growths.get_mut(&group) {
             growth.done = since;
         }
-        self.agenda.push(self.now + COORDINATED, Event::Coordinate { kind });
+        self.agenda.push(self.now + COORDINATED, Event::Coordinate { group });
     }
 
-    /// Whether everyone whom the placement names has heard of an epoch and is done with what it asks.
-    fn are_settled(&self, epoch: u32) -> bool {
+    /// Whether everyone whom the placement names and whom a group concerns has heard of an epoch and is done with what it asks.
+    fn are_settled(&self, group: Group, epoch: u32) -> bool {
         let settled = |process: usize| {
             let known = &self.processes[process];
             match (known.state, &known.role) {
@@ -532,8 +590,13 @@ impl World {
                 (_, Role::Client(_)) => true,
             }
         };
-        let mut named = (0..self.plan.servers()).filter(|process| self.is_placed(*process));
-        named.all(settled)
+        let (kind, cluster) = group;
+        let concerned = |process: &usize| {
+            let of_cluster = matches!(self.plan.kind(*process), Kind::Proxy | Kind::Broker);
+            kind == Kind::Router || !of_cluster || self.plan.cluster(*process) == cluster
+        };
+        let named = (0..self.plan.servers()).filter(|process| self.is_placed(*process));
+        named.filter(concerned).all(settled)
     }
 
     /// Whether the placement says that a process drains; the others hear of it one after the other, within `spread`.
@@ -562,7 +625,7 @@ impl World {
     }
 
     fn place(&mut self, process: usize) {
-        let (now, placement) = (self.now, self.placement());
+        let (now, placement) = (self.now, self.placement(process));
         if self.is_unheard(process) {
             let process = process as u32;
             return self.agenda.push(now + PLACED_AGAIN, Event::Place { process });
@@ -652,9 +715,14 @@ impl World {
         Ok(())
     }
 
-    fn endpoints(&self, kind: Kind) -> Vec<Endpoint> {
+    /// The servers of a kind that a client knows: of proxies those of its cluster, unless it may use all.
+    fn endpoints(&self, kind: Kind, client: usize) -> Vec<Endpoint> {
+        let beside = self.plan.beside.as_ref().filter(|beside| !beside.shared);
+        let cluster = beside.map(|_| client % 2).filter(|_| kind == Kind::Proxy);
+        let known = |process: &usize| cluster.is_none_or(|cluster| self.plan.cluster(*process) == cluster);
         let of_kind = (0..self.plan.servers()).filter(|process| self.plan.kind(*process) == kind);
         of_kind
+            .filter(known)
             .map(|process| Endpoint {
                 addr: public_addr(process),
                 key: self.keys[process].public(),
@@ -673,7 +741,7 @@ impl World {
             role: role_of(kind),
             epoch,
         };
-        let placement = self.placement();
+        let placement = self.placement(process);
         let (payload, keepalive_ms, idle_ms) = (1_200, 1_000, 3_000);
         let reset_secret = [process as u8 + 50; 32];
         let now = self.now;
@@ -747,8 +815,8 @@ impl World {
             Kind::Client => {
                 let client = process - self.plan.servers();
                 let config = ClientConfig {
-                    gateways: self.endpoints(Kind::Gateway),
-                    proxies: self.endpoints(Kind::Proxy),
+                    gateways: self.endpoints(Kind::Gateway, client),
+                    proxies: self.endpoints(Kind::Proxy, client),
                     credential: (client as u64).to_le_bytes().to_vec(),
                     payload,
                     inbox_bytes: self.plan.clients[client].inbox_bytes,
@@ -998,8 +1066,9 @@ impl World {
             Event::Mend { from, to } => self.net.mend(from as usize, to as usize),
             Event::Place { process } => self.place(process as usize),
             Event::Undrain { process, spread } => self.set_draining(process as usize, false, spread),
-            Event::Grow { kind } => self.grow(kind),
-            Event::Coordinate { kind } => self.coordinate(kind),
+            Event::Grow { group } => self.grow(group),
+            Event::Coordinate { group } => self.coordinate(group),
+            Event::Begin => self.begin_beside(),
             Event::Strike => return self.strike(),
             Event::Rekey => self.rekey(),
             Event::TakeKeys { process } => self.take_keys(process as usize),
@@ -1198,7 +1267,7 @@ impl World {
                         "client {client}: refused: {code:?} ({room}, publication: {publication})"
                     ));
                 }
-                ClientEvent::Down { side, reason, .. } if self.plan.repairable() => {
+                ClientEvent::Down { side, reason, .. } if self.plan.repairable() && !self.awaits_beside(side) => {
                     return Err(format!(
                         "client {client}: its session with a {side:?} was lost for nothing: {reason}"
                     ));
@@ -1223,6 +1292,12 @@ impl World {
             self.read(client, usize::MAX)?;
         }
         Ok(())
+    }
+
+    /// Whether a client may look for proxies of a cluster that is started later.
+    fn awaits_beside(&self, side: Side) -> bool {
+        let begins = |beside: &Beside| beside.begins.is_some();
+        side == Side::Proxy && self.plan.beside.as_ref().is_some_and(begins)
     }
 
     fn publish(&mut self, client: usize, at: usize, count: usize) -> Result<(), String> {
@@ -1531,7 +1606,7 @@ impl World {
             let client = &clients[membership.client];
             !spared || evicts || client.read_every.is_some() || client.toggle_every.is_some()
         };
-        let several = self.plan.brokers > 1;
+        let several = self.plan.brokers_of_all() > 1;
         let is_over = |membership: usize, stream: StreamId| {
             let owner = &self.processes[stream.node as usize - 1];
             let positions = positions.get(&membership).and_then(Option::as_ref);
@@ -1542,7 +1617,9 @@ impl World {
         self.oracle.complete(may_lose, is_over)?;
         // A partition whose only broker drains has none for that long.
         let drains = |fault: &Fault| matches!(fault, Fault::Drain { .. });
-        let alone = self.plan.brokers == self.plan.partitions.0 && self.plan.every_fault().any(drains);
+        let singly = |beside: &Beside| beside.brokers == beside.partitions;
+        let singly = self.plan.brokers == self.plan.partitions.0 || self.plan.beside.as_ref().is_some_and(singly);
+        let alone = singly && self.plan.every_fault().any(drains);
         self.commands
             .judge(repairable && !alone, |client| clients[client].read_every.is_none())?;
         self.last_word()?;
@@ -1670,7 +1747,9 @@ impl World {
     /// Brokers and routers know all of their partition that is wanted at least, and nothing that is not wanted at all.
     fn views_between(&self, least: &BTreeSet<(u32, u64)>, most: &BTreeSet<(u32, u64)>) -> Result<(), String> {
         let (brokers, routers) = self.plan.partitions;
+        let beside = self.plan.beside.as_ref().map_or(0, |beside| beside.partitions);
         for (process, known) in self.processes.iter().enumerate() {
+            let brokers = [brokers, beside][self.plan.cluster(process)];
             let (who, known, partitions) = match &known.role {
                 Role::Broker(broker) => ("broker", broker.interest().wanted(), brokers),
                 Role::Router(router) => ("router", router.interest().wanted(), routers),
@@ -1698,10 +1777,16 @@ impl World {
     /// What was to double has.
     fn grown(&self) -> Result<(), String> {
         let (brokers, routers) = self.plan.partitions;
-        for (kind, count) in [(Kind::Broker, brokers), (Kind::Router, routers)] {
-            let layer = self.growths[&kind].layer;
+        let second = self
+            .plan
+            .beside
+            .as_ref()
+            .map(|beside| ((Kind::Broker, 1), beside.partitions));
+        let groups = [((Kind::Broker, 0), brokers), ((Kind::Router, 0), routers)];
+        for (group, count) in groups.into_iter().chain(second) {
+            let layer = self.growths[&group].layer;
             if layer != Layer::from(count as u16) {
-                return Err(format!("{kind:?}s did not come to {count} partitions: {layer:?}"));
+                return Err(format!("{group:?} did not come to {count} partitions: {layer:?}"));
             }
         }
         Ok(())
@@ -1715,11 +1800,14 @@ impl World {
     /// Whether two servers, the first of which stands behind the second, keep a link.
     fn are_linked(&self, one: usize, other: usize) -> bool {
         let (brokers, routers) = self.plan.partitions;
+        let beside = self.plan.beside.as_ref().map_or(0, |beside| beside.partitions);
         let [of_one, of_other] = [one, other].map(|process| self.plan.partition(process));
         match (self.plan.kind(one), self.plan.kind(other)) {
             (Kind::Router, Kind::Router) => of_one == of_other,
             (Kind::Router, Kind::Broker) => of_one % brokers == of_other % routers,
-            (Kind::Router, Kind::Gateway) | (Kind::Broker, Kind::Gateway | Kind::Proxy) => true,
+            (Kind::Broker, Kind::Router) => of_one % routers == of_other % beside,
+            (Kind::Broker, Kind::Proxy) => self.plan.cluster(one) == self.plan.cluster(other),
+            (Kind::Router | Kind::Broker, Kind::Gateway) => true,
             _ => false,
         }
     }
@@ -1776,7 +1864,9 @@ impl World {
 
     /// Where nothing failed and the network only loses, nobody may have been taken for dead.
     fn ejections(&self) -> Result<(), String> {
-        if !(self.plan.repairable() && self.plan.faults.is_empty() && self.plan.grows.is_empty()) {
+        let grows = |beside: &Beside| beside.grows.is_some();
+        let grows = !self.plan.grows.is_empty() || self.plan.beside.as_ref().is_some_and(grows);
+        if !(self.plan.repairable() && self.plan.faults.is_empty() && !grows) {
             return Ok(());
         }
         for (number, process) in self.processes.iter().enumerate() {

@@ -34,6 +34,21 @@ fn the_same_seed_is_the_same_run() {
 }
 
 #[test]
+fn members_have_the_messages_of_two_clusters_whatever_becomes_of_one() {
+    for seed in 0..12 {
+        holds_as(seed, Plan::clusters, " --clusters");
+    }
+}
+
+/// A slow member, while a room of two clusters moves in both: eight streams, and none makes way.
+#[test]
+fn a_room_that_moves_in_two_clusters_keeps_all_of_its_streams() {
+    for seed in [73, 1246] {
+        holds_as(seed, Plan::clusters, " --clusters");
+    }
+}
+
+#[test]
 fn a_broker_that_narrows_serves_on_who_lacks_something() {
     for seed in [26, 51, 165] {
         holds_as(seed, Plan::grows, " --grows");
@@ -241,6 +256,7 @@ fn quiet() -> Plan {
         back_max: None,
         command_every: None,
         grows: vec![],
+        beside: None,
         growing: Default::default(),
         strike: None,
     }

@@ -109,7 +109,7 @@ impl Broker {
         let me = self.node.me.node;
         let rests = |at: &u32| {
             let room = self.rooms[*at as usize].as_deref();
-            generation == 0 && room.is_some_and(|room| room.ended) && self.placement.replicas(id).contains(&me)
+            generation == 0 && room.is_some_and(|room| room.ended) && self.placement.own().replicas(id).contains(&me)
         };
         let at = match known {
             Some(at) if !rests(&at) => Some(at),

@@ -278,7 +278,7 @@ impl Broker {
         }
         self.resubscribe(now);
         self.review_homes(now);
-        if !before.owns_as(&self.placement) {
+        if !before.own().owns_as(self.placement.own()) {
             self.placed(now, &before);
         }
     }
@@ -411,13 +411,13 @@ impl Broker {
     }
 
     fn owns(&self, room: u64) -> bool {
-        self.placement.owner(room) == Some(self.node.me.node)
+        self.placement.own().owner(room) == Some(self.node.me.node)
     }
 
     /// Whether the room may be numbered here while its owner cannot be reached.
     fn may_own(&self, room: u64) -> bool {
         let me = self.placement.node(self.node.me.node);
-        let scope = me.and_then(|me| Scope::new(self.placement.brokers().used(), me.partition));
+        let scope = me.and_then(|me| Scope::new(self.placement.own().layer().used(), me.partition));
         scope.is_some_and(|scope| scope.has(room))
     }
 
@@ -492,14 +492,14 @@ impl Broker {
         let me = self.node.me.node;
         for at in 0..self.rooms.len() {
             let room = self.rooms[at].as_deref();
-            let lost = |room: &Room| before.owner(room.id) == Some(me) && !self.owns(room.id);
+            let lost = |room: &Room| before.own().owner(room.id) == Some(me) && !self.owns(room.id);
             if room.is_some_and(lost) {
                 self.end_room(at as u32);
             }
         }
         let gateways: Vec<u32> = self.interest.gateways().map(|(gateway, _)| gateway).collect();
         for gateway in gateways {
-            let gained = |(room, _): &(u64, u64)| self.owns(*room) && before.owner(*room) != Some(me);
+            let gained = |(room, _): &(u64, u64)| self.owns(*room) && before.own().owner(*room) != Some(me);
             let wanted = self.interest.rooms_of(gateway, Scope::ALL);
             let wanted = wanted.map(|known| (known.room, known.check));
             let rooms: Vec<(u64, u64)> = wanted.filter(gained).collect();

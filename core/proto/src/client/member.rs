@@ -405,9 +405,11 @@ impl Member {
             self.lost_before(stream, first, skip.reason);
             self.take(shared, held);
         }
-        // A stream that the gateway names no more has an end that nobody knows.
+        // A stream that went on, and that the gateway names no more, has an end that nobody knows.
         for left in self.positions.clone().0 {
-            if !skip.resume.is_empty() && skip.resume.iter().all(|(stream, _)| *stream != left.stream) {
+            let named = |(stream, _): &(StreamId, u64)| *stream == left.stream;
+            let went_on = left.course == Course::GoesOn;
+            if went_on && !skip.resume.is_empty() && !skip.resume.iter().any(named) {
                 self.lost_before(left.stream, u64::MAX, skip.reason);
             }
         }

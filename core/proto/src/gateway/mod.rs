@@ -561,7 +561,7 @@ impl Gateway {
         let Some(room) = self.rooms[at as usize].as_deref() else {
             return;
         };
-        if !room.is_ready() || room.waiting.is_empty() {
+        if room.waiting.is_empty() || !self.is_ready(now, room) {
             return;
         }
         // Who comes back, or wants history, is owed what was numbered before, also by brokers that have not said yet that they did.
@@ -776,14 +776,15 @@ impl Gateway {
             .filter(|_| room.waiting.is_empty())
             .map(|since| since + LEAVE_HOLD);
         let first = room.waiting.first();
+        let ready = first.is_some() && self.is_ready(now, room);
         let head = first
-            .filter(|_| room.is_in_force() && !room.is_ready())
+            .filter(|_| room.is_in_force() && !ready)
             .map(|waiting| now + (now - waiting.since).clamp(HEAD_FIRST, HEAD_MAX));
         let wait = first.map(|waiting| match waiting.tried {
             Some(since) => since + JOIN_WAIT,
             None => waiting.since + ANSWER_WAIT,
         });
-        let around = room.ask_around_at.filter(|_| room.is_ready());
+        let around = room.ask_around_at.filter(|_| ready);
         if let Some(at_time) = [room.deadline(now), leave, head, wait, around]
             .into_iter()
             .flatten()
@@ -813,6 +814,7 @@ impl Gateway {
                 arena: &mut self.arena,
                 counters: &mut self.counters,
                 ages: &mut self.ages,
+                placement: &self.placement,
                 now,
             };
             let links = &self.links;
@@ -823,18 +825,18 @@ impl Gateway {
             if room.expire(&mut pen, rtt, &mut wanted, REPAIR_RANGES) {
                 self.activate(at);
             }
-            let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+            let Some(room) = self.rooms[at as usize].as_deref() else {
                 continue;
             };
             if !room.waiting.is_empty() {
-                if room.is_ready() {
+                if self.is_ready(now, room) {
                     let given_up = fetching && !room.fetching();
                     self.admit_waiting(now, at, given_up);
                 } else {
                     let in_force = room.is_in_force();
                     self.refuse_overdue(now, at);
                     if in_force {
-                        self.ask_head(now, at);
+                        self.ask_heads(now, at);
                     }
                 }
             }

@@ -14,6 +14,7 @@ use crate::asking::{Asking, Pace};
 use crate::codec::NUMBER_MAX;
 use crate::limits::MESSAGE_AGE_MAX;
 use crate::machine::Micros;
+use crate::placement::Placement;
 use crate::planted::{self, Bug};
 use crate::ring::{Arena, Entry, Ring};
 use crate::wire::publish::{Course, Position, Positions};
@@ -93,11 +94,12 @@ impl Waiting {
     }
 }
 
-/// What a room writes its places with: the arena they go to, the time, and who counts what became of each message.
+/// What a room writes its places with: the arena they go to, the time, who counts what became of each message, and who is where.
 pub struct Pen<'a> {
     pub arena: &'a mut Arena,
     pub counters: &'a mut GatewayCounters,
     pub ages: &'a mut Ages,
+    pub placement: &'a Placement,
     pub now: Micros,
 }
 
@@ -121,6 +123,8 @@ pub struct History {
 /// A stream of the room, as far as this gateway is with it.
 pub struct Source {
     pub stream: StreamId,
+    /// The cluster that its broker is in.
+    pub cluster: u16,
     /// The room says that the rest is lost or that there is none. The stream's owner may go on all the same.
     pub over: bool,
     /// The owner has not been told how far this is; and whether it will be.
@@ -164,11 +168,12 @@ fn why_over(stream: StreamId, other: Option<StreamId>) -> GapReason {
 }
 
 impl Source {
-    fn new(stream: StreamId, next: u64, place: u64) -> Self {
+    fn new(stream: StreamId, cluster: u16, next: u64, place: u64) -> Self {
         let mut asking = Asking::new(PACE);
         asking.restart(next);
         Source {
             stream,
+            cluster,
             over: false,
             consumed_dirty: false,
             consumed_queued: false,
@@ -613,19 +618,20 @@ impl Room {
         theirs.for_each(|source| source.away = away);
     }
 
-    /// Whether the next message of stream `at` waits for the one before it, which another broker may still bring.
+    /// Whether the next message of stream `at` waits for the one before it, which another broker may still bring: of another cluster
+    /// only where its publisher is known to have been here, for who is new mostly keeps to its own.
     fn is_early(&mut self, now: Micros, at: usize, publisher: PublisherId, sequence: u64) -> bool {
-        let early = self
-            .turns
-            .as_ref()
-            .is_some_and(|turns| !turns.has_come(publisher, sequence));
+        let turns = self.turns.as_ref();
+        let early = turns.is_some_and(|turns| !turns.has_come(publisher, sequence));
+        let known = turns.is_some_and(|turns| early && turns.knows(publisher));
+        let cluster = self.sources[at].cluster;
         let (since, hole_wait) = (self.sources[at].waits.unwrap_or(now), self.hole_wait());
         let mut others = self.sources.iter().enumerate().filter(|(number, _)| *number != at);
         let comes = |other: &Source| {
             let waits = now < since + TURN_WAIT || other.has_hole() && now < since + TURN_WAIT + hole_wait;
             !other.over && !other.away && other.waits.is_none() && waits
         };
-        let early = early && others.any(|(_, other)| comes(other));
+        let early = early && others.any(|(_, other)| (known || other.cluster == cluster) && comes(other));
         self.sources[at].waits = early.then_some(since);
         early
     }
@@ -685,7 +691,8 @@ impl Room {
             _ => 1,
         };
         let at = self.number_for_one_more(pen)?;
-        let source = Source::new(stream, first, self.ring.next());
+        let cluster = pen.placement.cluster_of(stream.node);
+        let source = Source::new(stream, cluster, first, self.ring.next());
         match self.sources.get_mut(at) {
             Some(before) => *before = source,
             None => self.sources.push(source),
@@ -1321,6 +1328,7 @@ mod tests {
             arena: &mut arena,
             counters: &mut counters,
             ages: &mut Ages::default(),
+            placement: &Placement::default(),
             now: 0,
         };
         assert!(room.head(&mut pen, stream, 101, 101));
@@ -1359,6 +1367,7 @@ mod tests {
             arena: &mut arena,
             counters: &mut counters,
             ages: &mut Ages::default(),
+            placement: &Placement::default(),
             now: 0,
         };
         let had = Positions::at([(STREAM, 21)]);
@@ -1379,6 +1388,7 @@ mod tests {
             arena,
             counters: &mut counters,
             ages: &mut Ages::default(),
+            placement: &Placement::default(),
             now: 0,
         };
         assert!(room.head(&mut pen, STREAM, first, first));
@@ -1402,6 +1412,29 @@ mod tests {
         }
         room.sources[0].known = room.sources[0].next;
         room
+    }
+
+    #[test]
+    fn who_is_new_waits_for_no_other_cluster_and_who_was_here_for_what_it_said_there() {
+        let mut arena = Arena::new(1 << 20);
+        let mut room = filled(&mut arena, 101, &[(7, FIRST | LAST); 3]);
+        let mut pen = Pen {
+            arena: &mut arena,
+            counters: &mut GatewayCounters::default(),
+            ages: &mut Ages::default(),
+            placement: &Placement::default(),
+            now: 0,
+        };
+        assert!(room.head(&mut pen, StreamId { node: 6, ..STREAM }, 1, 1));
+        room.turns = Some(Box::new(Turns::of(&room.ring, &arena)));
+        let mut waits = |cluster, user, sequence| {
+            room.sources[1].cluster = cluster;
+            let incarnation = 0;
+            room.is_early(0, 1, PublisherId { user, incarnation }, sequence)
+        };
+        assert_eq!([0, 1].map(|cluster| waits(cluster, 8, 50)), [true, false]);
+        assert_eq!([0, 1].map(|cluster| waits(cluster, 7, 105)), [true, true]);
+        assert_eq!([0, 1].map(|cluster| waits(cluster, 7, 104)), [false, false]);
     }
 
     /// Where the last `count` messages begin, counted from the first place, and how many are whole there.
@@ -1460,6 +1493,7 @@ mod tests {
             arena: &mut arena,
             counters: &mut counters,
             ages: &mut Ages::default(),
+            placement: &Placement::default(),
             now: 1,
         };
         room.expire(&mut pen, |_| 1_000, &mut wanted, 4);
@@ -1501,6 +1535,7 @@ mod tests {
             arena: &mut arena,
             counters: &mut counters,
             ages: &mut Ages::default(),
+            placement: &Placement::default(),
             now: 0,
         };
         let mut began = |returned, base| {
@@ -1552,7 +1587,14 @@ mod tests {
             cut in 1usize..9,
         ) {
             let (mut arena, mut counters, mut ages) = (Arena::new(1 << 20), GatewayCounters::default(), Ages::default());
-            let mut pen = Pen { arena: &mut arena, counters: &mut counters, ages: &mut ages, now: 0 };
+            let placement = Placement::default();
+            let mut pen = Pen {
+                arena: &mut arena,
+                counters: &mut counters,
+                ages: &mut ages,
+                placement: &placement,
+                now: 0,
+            };
             let streams = [5, 6, 7].map(|node| StreamId { node, ..STREAM });
             let (mut sequences, mut numbered) = ([0; 4], [const { Vec::new() }; 3]);
             for (user, owner) in said {
@@ -1608,6 +1650,7 @@ mod tests {
                 arena: &mut arena,
                 counters: &mut counters,
                 ages: &mut Ages::default(),
+                placement: &Placement::default(),
                 now: 0,
             };
             assert!(room.head(&mut pen, stream, 1, 1));

@@ -36,6 +36,11 @@ impl Turns {
         *last = sequence.max(*last);
     }
 
+    /// Whether anything of this publisher has a place.
+    pub fn knows(&self, publisher: PublisherId) -> bool {
+        self.0.contains_key(&publisher)
+    }
+
     /// Whether the message before this one has a place, or there is none.
     pub fn has_come(&self, publisher: PublisherId, sequence: u64) -> bool {
         sequence <= self.0.get(&publisher).copied().unwrap_or(0) + 1

@@ -2,23 +2,30 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::room::{Pen, Room, Wanted};
+use super::room::{Pen, Room, Waiting, Wanted};
 use super::{Gateway, GatewayEvent};
 use crate::command::Ask as Asked;
 use crate::conn::Control;
 use crate::limits::CONSUMED_WAIT;
 use crate::links::LinkChange;
 use crate::machine::{Arrival, Micros, Outbox};
+use crate::placement::{Brokers, Node};
 use crate::wire::frame::append;
 use crate::wire::header::HEADER;
 use crate::wire::record::Record;
-use crate::wire::room::{message_max, write_link_repair, Consumed, LinkBlock, LinkHead, LinkLost, ENDED, OLD};
+use crate::wire::room::{
+    message_max, write_link_repair, Consumed, LinkBlock, LinkHead, LinkLost, ENDED, OLD, STREAMS_MAX,
+};
 use crate::wire::{Frame, FrameKind, Frames, Role, StreamId};
 
 /// Repair requests to one broker that wait for space.
 const ASKS_MAX: usize = 4_096;
 /// A broker that was last heard of so long ago may have numbered what was lost on the way: who has a link says something twice meanwhile.
 const QUIET: Micros = 500_000;
+
+/// An owner's word is waited for so long where that of another cluster has come: longer than a link takes to be known as dead, and
+/// the next owner to be asked.
+const HEADS_WAIT: Micros = 1_500_000;
 
 /// What one broker is to be told or asked.
 #[derive(Default)]
@@ -153,6 +160,7 @@ impl Gateway {
                     arena: &mut self.arena,
                     counters: &mut self.counters,
                     ages: &mut self.ages,
+                    placement: &self.placement,
                     now,
                 };
                 let stream = stream(block.generation);
@@ -203,6 +211,7 @@ impl Gateway {
                         arena: &mut self.arena,
                         counters: &mut self.counters,
                         ages: &mut self.ages,
+                        placement: &self.placement,
                         now,
                     };
                     let stream = stream(head.generation);
@@ -235,6 +244,7 @@ impl Gateway {
                     arena: &mut self.arena,
                     counters: &mut self.counters,
                     ages: &mut self.ages,
+                    placement: &self.placement,
                     now,
                 };
                 if room.lost(&mut pen, stream(lost.generation), lost.first) {
@@ -319,6 +329,7 @@ impl Gateway {
                 arena: &mut self.arena,
                 counters: &mut self.counters,
                 ages: &mut self.ages,
+                placement: &self.placement,
                 now,
             };
             if room.owner_gone(&mut pen, node, life) {
@@ -339,22 +350,51 @@ impl Gateway {
         self.ask_node(wanted.stream.node, ask);
     }
 
-    /// Asks a room's owner where its head is.
-    pub(super) fn ask_head(&mut self, now: Micros, at: u32) {
-        let route = |room: &Room| self.owners.route(now, &self.placement, &self.links, room.id);
-        if let Some(route) = self.rooms[at as usize].as_deref().and_then(route) {
-            self.ask_node(route.node, Ask::what_there_is(at, false));
+    /// Asks the owners of a room that have not said where it stands.
+    pub(super) fn ask_heads(&mut self, now: Micros, at: u32) {
+        let Some(room) = self.rooms[at as usize].as_deref() else {
+            return;
+        };
+        let route = |brokers: &Brokers| self.owners.route(now, brokers, &self.links, room.id);
+        let silent: Vec<u32> = self.silent(now, room).filter_map(route).map(|to| to.node).collect();
+        for node in silent {
+            self.ask_node(node, Ask::what_there_is(at, false));
         }
     }
 
-    /// The brokers that may have something of a room and have not said what, each in its present life: those of its partition, and
-    /// those whose streams who comes back has been in. Of those without a link only whose is still awaited.
+    /// The clusters whose owner of a room may say where it stands, and has not.
+    fn silent<'a>(&'a self, now: Micros, room: &'a Room) -> impl Iterator<Item = &'a Brokers> {
+        let clusters = self.placement.clusters();
+        let silent = clusters.filter(move |(at, brokers)| {
+            let may_speak = || {
+                self.owners.awaits_owner(now, brokers, room.id)
+                    || self.owners.route(now, brokers, &self.links, room.id).is_some()
+            };
+            room.live().all(|source| source.cluster != *at) && may_speak()
+        });
+        silent.map(|(_, brokers)| brokers)
+    }
+
+    /// Whether members of a room can be admitted: of every cluster that can be reached an owner has said where it stands. Who
+    /// has waited for long is not kept waiting by another one's.
+    pub(super) fn is_ready(&self, now: Micros, room: &Room) -> bool {
+        let patient = |waiting: &Waiting| now < waiting.since + HEADS_WAIT;
+        let waits = self.placement.clusters().nth(1).is_some()
+            && room.live().count() < STREAMS_MAX
+            && room.waiting.first().is_none_or(patient);
+        room.is_ready() && !(waits && self.silent(now, room).next().is_some())
+    }
+
+    /// The brokers that may have something of a room and have not said what, each in its present life: those of its partition in
+    /// each cluster, and those whose streams who comes back has been in. Of those without a link only whose is still awaited.
     pub(super) fn unheard(&self, now: Micros, room: &Room) -> Vec<u32> {
-        let parts = self.placement.brokers().hearing(room.id);
+        let clusters = self.placement.clusters();
+        let parts: Vec<_> = clusters.map(|(_, brokers)| brokers.layer().hearing(room.id)).collect();
         let streams = room.waiting.iter().flat_map(|waiting| &waiting.positions.0);
         let had: BTreeSet<u32> = streams.map(|position| position.stream.node).collect();
         let brokers = self.placement.of(Role::Broker);
-        let brokers = brokers.filter(|broker| parts.contains(&Some(broker.partition)) || had.contains(&broker.node));
+        let hears = |broker: &Node| parts[usize::from(broker.cluster)].contains(&Some(broker.partition));
+        let brokers = brokers.filter(|broker| hears(broker) || had.contains(&broker.node));
         let nodes = brokers.map(|broker| broker.node);
         let unheard = nodes.filter(|node| match self.links.to(*node) {
             Some(_) => self
@@ -369,7 +409,8 @@ impl Gateway {
     /// Whether nothing is on its way that an owner of a room numbered: all of them are linked, and have been heard of late.
     pub(super) fn hears_owners(&self, now: Micros, room: &Room) -> bool {
         let streams = room.live().map(|source| source.stream.node);
-        let mut owners = streams.chain(self.placement.owner(room.id));
+        let clusters = self.placement.clusters();
+        let mut owners = streams.chain(clusters.filter_map(|(_, brokers)| brokers.owner(room.id)));
         owners.all(|node| self.links.heard_at(node).is_some_and(|at| now < at + QUIET))
     }
 

@@ -100,7 +100,7 @@ impl Proxy {
         let links = &self.links;
         // By chance, and another one each time.
         let draw = id.number.wrapping_add(u64::from(pending.tries));
-        let replicas = self.placement.replicas(pending.room.id).iter().copied();
+        let replicas = self.placement.own().replicas(pending.room.id).iter().copied();
         let reached = replicas.filter_map(|node| Some((node, links.since(node)?)));
         let fresh =
             reached.filter(|(node, since)| pending.told.is_none_or(|(told, of, _)| (told, of) != (*node, *since)));

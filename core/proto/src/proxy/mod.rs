@@ -383,7 +383,7 @@ impl Proxy {
         };
         let (session, user) = (peer.conn.id, peer.data.user);
         let away = peer.conn.flow.measured() / 2;
-        let Some(route) = self.owners.route(now, &self.placement, &self.links, open.key.id) else {
+        let Some(route) = self.owners.route(now, self.placement.own(), &self.links, open.key.id) else {
             self.counters.dropped_no_owner += count;
             self.refuse(slot, &frame, Code::NotReady);
             return;

@@ -357,9 +357,9 @@ pub struct Position {
     pub course: Course,
 }
 
-/// A member remembers so many streams of a room, those that go on for longest. It names four; what a gateway says of the others
+/// A member remembers so many streams of a room, those that go on for longest. It names half of them; what a gateway says of the others
 /// is no news to it.
-const REMEMBERED_MAX: usize = 4 * STREAMS_MAX;
+const REMEMBERED_MAX: usize = 2 * STREAMS_MAX;
 
 /// Where a member is in a room: the streams that it knows, the newest last. Opaque to users.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -400,7 +400,7 @@ impl Positions {
     }
 
     pub fn write(&self, writer: &mut Writer<'_>) {
-        // Of more than four those that go on, then the newest.
+        // Of more than can be named those that go on, then the newest.
         let mut over = self.0.len().saturating_sub(STREAMS_MAX);
         let ended = self.0.iter().filter(|known| known.course != Course::GoesOn).count();
         let mut live = over.saturating_sub(ended);
@@ -496,15 +496,15 @@ mod tests {
             let back = Positions::read(&mut Reader::new(&bytes[..len])).unwrap();
             back.0.iter().map(|known| known.stream.node).collect::<Vec<_>>()
         };
-        let mut positions = Positions::at((1..=6).map(|node| (stream(node), 10)));
-        assert_eq!(named(&positions), [3, 4, 5, 6], "the newest");
+        let mut positions = Positions::at((1..=10).map(|node| (stream(node), 10)));
+        assert_eq!(named(&positions), [3, 4, 5, 6, 7, 8, 9, 10], "the newest");
         positions.end(stream(5), 11, Course::Ended);
-        assert_eq!(named(&positions), [2, 3, 4, 6]);
+        assert_eq!(named(&positions), [2, 3, 4, 6, 7, 8, 9, 10]);
         for node in [1, 2, 3] {
             positions.end(stream(node), 11, Course::Lost);
         }
-        assert_eq!(named(&positions), [3, 4, 5, 6]);
-        (7..=20).for_each(|node| assert!(positions.advance(stream(node), 5)));
+        assert_eq!(named(&positions), [3, 4, 5, 6, 7, 8, 9, 10]);
+        (11..=20).for_each(|node| assert!(positions.advance(stream(node), 5)));
         let known: Vec<_> = positions.0.iter().map(|known| known.stream.node).collect();
         assert_eq!(
             known,

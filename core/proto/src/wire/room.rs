@@ -296,7 +296,7 @@ impl GapPlace {
 }
 
 /// Streams that one skip or one set of positions can name.
-pub const STREAMS_MAX: usize = 4;
+pub const STREAMS_MAX: usize = 8;
 
 /// The member's cursor was moved to `index`: every place below it that the member lacks is lost. For each stream that the
 /// move passed over, the first offset that still follows (`u64::MAX`: nothing follows).

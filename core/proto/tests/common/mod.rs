@@ -96,7 +96,7 @@ pub fn membership(version: u64, present: bool) -> Membership {
     }
 }
 
-fn placement() -> Placement {
+pub fn placement() -> Placement {
     let nodes = [
         (GATEWAY, Role::Gateway),
         (PROXY, Role::Proxy),

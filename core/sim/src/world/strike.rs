@@ -27,7 +27,7 @@ impl World {
     /// Where the doubling is.
     fn step_reached(&self) -> Option<Step> {
         let layer = self.plan.strike.as_ref()?.cell.layer;
-        let growth = &self.growths[&layer];
+        let growth = &self.growths[&(layer, 0)];
         if growth.epoch == 1 {
             return None;
         }
@@ -68,7 +68,7 @@ impl World {
     /// How long the step that is reached lasts at least, or a while.
     fn step_left(&self) -> Micros {
         let Some(strike) = &self.plan.strike else { return 0 };
-        let growth = &self.growths[&strike.cell.layer];
+        let growth = &self.growths[&(strike.cell.layer, 0)];
         match strike.cell.step {
             Step::Prepare | Step::Switch | Step::Final => growth.heard_at.saturating_sub(self.now),
             Step::Grace => self.plan.growing.grace,

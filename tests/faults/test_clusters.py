@@ -1,0 +1,126 @@
+"""A second cluster of brokers and proxies beside the first one, at its routers and gateways (ROOM-10)."""
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import muster
+from tests.faults.conftest import Make
+from tests.faults.hosts import Hosts
+from tests.faults.instance import Instance
+from tests.faults.ledger import Ledger
+from tests.faults.load import PATIENT_S, came, under_load
+from tests.faults.test_growth import GROW_S, Registry, begun, counts, registry
+from tests.faults.test_registry import RATE
+from tests.waiting import until
+
+__all__ = ["registry"]
+
+ROOMS = [f"room-{number}" for number in range(16)]
+CHAT = ("--cluster", "chat")
+PUBLISHER = 2
+"""The one of the second cluster."""
+JOIN_S = 60.0
+
+
+def beside(instance: Instance, url: str, path: Path) -> Hosts:
+    """Where nodes run that go by an instance's registry and secrets."""
+    path.mkdir()
+    hosts, folder = Hosts(path, url), instance.folder
+    hosts.write(
+        cluster={
+            "secret_file": str(folder.cluster_secret),
+            "names_file": str(folder.name_key),
+            "token_file": str(folder.token),
+        },
+        instance={"dir": str(folder.path)},
+    )
+    return hosts
+
+
+@contextlib.asynccontextmanager
+async def talking(hosts: Hosts, instance: Instance, ledger: Ledger) -> AsyncIterator[None]:
+    """The second cluster's publisher, into the same account; everything has arrived when the block ends."""
+    own = replace(ledger, stop=asyncio.Event())
+    place = muster.Address((), hosts.address().proxies, instance.folder.token.read_bytes().strip())
+    async with muster.connect(place, timeout=60) as client, asyncio.TaskGroup() as tasks:
+        publishing = tasks.create_task(own.publish_steadily(client, PUBLISHER, 100))
+        yield
+        own.stop.set()
+        await publishing
+        await ledger.settle()
+
+
+def newest(ledger: Ledger) -> int:
+    """The last number that the second cluster's publisher has used."""
+    numbers = (number for keys in ledger.sent.values() for publisher, number in keys if publisher == PUBLISHER)
+    return max(numbers, default=0)
+
+
+async def heard(ledger: Ledger) -> None:
+    """Wait until every member has something that the second cluster's publisher says after this."""
+    mark = newest(ledger)
+
+    def has(items: list[tuple[muster.Stream, int, tuple[int, int]]]) -> bool:
+        return any(publisher == PUBLISHER and number > mark for _, _, (publisher, number) in items[-200:])
+
+    await until(lambda: all(has(seat.items) for seat in ledger.seats), PATIENT_S)
+
+
+async def test_a_second_cluster_comes_doubles_and_dies_beside_the_first_under_load(
+    make: Make, registry: Registry, tmp_path: Path, figures: Callable[..., None]
+) -> None:
+    instance, ledger = make(up={"gateways": 2, "brokers": "2x1"}), Ledger(ROOMS, rate=RATE)
+    with instance.running("--registry", registry.url):
+        hosts = beside(instance, registry.url, tmp_path / "chat")
+        mine = {instance.process(name).node for name in instance.names("broker")}
+        with hosts.running():
+            async with under_load(instance, ledger):
+                pids = instance.pids()
+                nodes = [hosts.start(f"chat-{role}", role, *CHAT) for role in ("broker", "proxy")]
+                await hosts.serve(*nodes)
+                async with talking(hosts, instance, ledger):
+                    await heard(ledger)
+                    said = hosts.path / "said"
+                    growing = begun(hosts, said, "broker", *CHAT, "--to", "2", "--grace", "1")
+                    try:
+                        await until(lambda: "waits for a replica of partition 1" in said.read_text(), PATIENT_S)
+                        nodes.append(hosts.start("chat-broker-b", "broker", *CHAT, "--partition", "1"))
+                        await hosts.serve(nodes[-1])
+                        out, _ = await asyncio.to_thread(growing.communicate, None, GROW_S)
+                    finally:
+                        growing.kill()
+                        growing.wait()
+                    assert (growing.returncode, out) == (0, b"broker/chat has 2 partitions\n"), said.read_text()
+                    await heard(ledger)
+                    code, shown, why = await hosts.asked("cluster", "show", "--json", "--registry", registry.url)
+                    assert code == 0, why
+                    found = {layer["layer"]: len(layer["nodes"]) for layer in json.loads(shown)["layers"]}
+                    links = [node.metrics()["links_up"] for node in nodes if node.role == "proxy"]
+                numbered = {node.name: node.metrics()["messages_published"] for node in nodes if node.role == "broker"}
+                assert counts(instance) == {"broker/main": 2, "broker/chat": 2, "router": 1}
+                assert set(ledger.gaps()) <= {"ended", "slow"}, "nobody lacks anything"
+                for node in nodes:
+                    node.process.kill()
+                began = time.monotonic()
+                async with asyncio.timeout(JOIN_S), muster.connect(instance.folder.path) as client:
+                    for number in range(8):
+                        async with client.join(f"new-{number}"):
+                            pass
+                joined_s = time.monotonic() - began
+                await came(ledger)
+            assert instance.pids() == pids, "nobody had to start again"
+            others = [gap for seat in ledger.seats for gap in seat.gaps if gap[3] not in {"ended", "slow"}]
+    figures(numbered=numbered, joined_s=round(joined_s, 2), gaps=dict(ledger.gaps()))
+    ledger.check()
+    assert found == {"broker/main": 2, "broker/chat": 2, "router": 1, "gateway": 2, "proxy": 1, "proxy/chat": 1}
+    assert links == [2.0], "a proxy keeps to the brokers of its cluster"
+    assert all(numbered.values()), "each broker of the second cluster numbered some"
+    assert sum(numbered.values()) == sum(
+        publisher == PUBLISHER for keys in ledger.sent.values() for publisher, _ in keys
+    )
+    assert not {gap[0].node for gap in others} & mine, "nothing of the first cluster's was lost"
