@@ -149,8 +149,12 @@ impl Router {
         self.started.get_or_insert(now);
         let me = self.node.me.node;
         let scope = placement.scope(me);
+        let mut misled = Vec::new();
         if scope != self.scope() {
             self.interest.keep(scope);
+            // They take what is told from now on for all of what they had asked for, until they hear that it is a part.
+            let wider = self.listeners.iter().filter(|(_, listener)| !listener.scope.within(scope));
+            misled.extend(wider.map(|(node, _)| *node));
             let peers = self.listeners.values_mut().filter(|listener| listener.peer);
             peers.for_each(|listener| listener.scope = scope);
         }
@@ -160,6 +164,12 @@ impl Router {
         self.links
             .dial(now, peers.map(|node| (node.node, node.role, node.addr)));
         self.placement = placement;
+        if !planted::is(Bug::FormerScopeGrows) {
+            let gateways: Vec<u32> = self.interest.gateways().map(|(node, _)| node).collect();
+            for listener in misled {
+                gateways.iter().for_each(|node| self.tell(now, listener, *node));
+            }
+        }
         self.complete(now);
     }
 

@@ -407,6 +407,24 @@ fn what_a_router_hears_of_a_gateway_goes_to_brokers_and_peers_and_what_it_hears_
     assert_eq!(told(&mut rig, 4), ["covered"]);
 }
 
+/// Otherwise what it tells of its part grows all that they had asked it for, and the other part's words are no news to them.
+#[test]
+fn a_router_that_knows_a_part_only_from_now_on_says_so_before_anything_else() {
+    let mut rig = router();
+    let partition = (room_id(ROOM) % 2) as u16;
+    let router = Node {
+        partition,
+        ..Node::new(ROUTER, Role::Router, Addr::default())
+    };
+    rig.machine.set_placement(rig.now, Placement::new(2, vec![router], 1, 2));
+    rig.turn();
+    for peer in [1, 3, 4] {
+        assert_eq!(told(&mut rig, peer), ["1: +1", "1: all up to 1"]);
+    }
+    rig.tell(0, &Record::Membership(membership(2, false)));
+    assert_eq!(told(&mut rig, 1), ["1: -2"]);
+}
+
 #[test]
 fn a_gateway_is_covered_once_every_broker_has_it_and_every_peer_has_covered_it() {
     let mut rig = router();
