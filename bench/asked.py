@@ -1,9 +1,10 @@
 """What nodes say of themselves on their admin ports: their metrics, and whether all of an instance have found each other."""
 
-import re
 import time
 from collections.abc import Callable, Iterable
 from typing import Final
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from bench.child import ChildFailedError
 from control.commands.common import fetch, get
@@ -12,15 +13,13 @@ from control.instance import Process, Record
 
 WHOLE_SECONDS: Final = 60.0
 
-SAMPLE: Final = re.compile(r"([a-z_]+)(?:\{[^}]*\})? ([0-9.e+]+)")
-
 
 def metrics(process: Process) -> dict[str, float]:
     """By name, summed over labels. Raises `UserError` when it does not answer."""
     figures: dict[str, float] = {}
-    for line in fetch(process, "/metrics")[1].decode().splitlines():
-        if found := SAMPLE.fullmatch(line):
-            figures[found[1]] = figures.get(found[1], 0.0) + float(found[2])
+    for family in text_string_to_metric_families(fetch(process, "/metrics")[1].decode()):
+        for sample in family.samples:
+            figures[sample.name] = figures.get(sample.name, 0.0) + sample.value
     return figures
 
 

@@ -22,7 +22,6 @@ import structlog
 
 from control import instance, logs, node, specs
 from control.config import Loaded, split_address
-from control.config import values as every_value
 from control.errors import FAILURE, ConfigError, UserError
 from control.instance import Folder
 from control.live import Again, Live, needing_restart
@@ -285,13 +284,12 @@ def reread(began: Config, role: Served, read: Callable[[], Loaded], made: Spec |
         if made is not None:
             place = folder(config, node_name(config, role))
             spec = msgspec.structs.replace(made, **specs.live(config, place, made.role))
-        return config.log.level, spec, needing_restart(_own_keys(began, role), _own_keys(config, role))
+        return config.log.level, spec, needing_restart(began, config, _others(role))
 
     return again
 
 
-def _own_keys(config: Config, role: Served) -> dict[str, Any]:
-    """All that says something to this node."""
+def _others(role: Served) -> tuple[str, ...]:
+    """How keys begin that say nothing to such a node."""
     probes = () if role == "prober" else ("probes.",)
-    others = (*OTHERS, *probes, *(f"{other}." for other in ROLES if other != role))
-    return {key: value for key, value in every_value(config) if not key.startswith(others)}
+    return (*OTHERS, *probes, *(f"{other}." for other in ROLES if other != role))

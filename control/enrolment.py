@@ -124,9 +124,8 @@ class Enrolment:
                 raise SpecError(f"{known}, not {mine} as up.{spec.role}s says")
             if where.partition >= count.wide:
                 raise SpecError(f"{known}, there is no partition {where.partition}")
-        epoch, nodes, partitions, growth, _ = self._placement(
-            snapshot
-        )  # of other clusters it hears once it is attached
+        # Of other clusters it hears once it is attached.
+        epoch, nodes, partitions, growth, _ = self._placement(snapshot)
         return msgspec.structs.replace(
             spec, **taken, placement_epoch=epoch, nodes=nodes, partitions=partitions, growth=growth
         )

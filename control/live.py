@@ -11,6 +11,7 @@ import msgspec
 import structlog
 
 from control import logs
+from control.config import values
 from control.errors import UserError
 from control.options import Config
 from plane.engine import Engine
@@ -47,10 +48,11 @@ def merged(began: Config, now: Config) -> Config:
     return msgspec.structs.replace(began, **changed)
 
 
-def needing_restart(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Keys whose values differ and do not come into force."""
-    changed = {key for key in before.keys() | now.keys() if before.get(key) != now.get(key)}
-    return sorted(changed - RELOADED)
+def needing_restart(before: Config, now: Config, others: tuple[str, ...]) -> list[str]:
+    """Keys whose values differ and do not come into force, but for those that begin as `others` do."""
+    was, is_now = dict(values(before)), dict(values(now))
+    changed = {key for key in was.keys() | is_now.keys() if was.get(key) != is_now.get(key)}
+    return sorted(key for key in changed - RELOADED if not key.startswith(others))
 
 
 class Live:

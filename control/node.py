@@ -28,7 +28,7 @@ from muster import __version__
 from plane import main as plane
 from plane.engine import Engine
 from plane.server import Server
-from plane.spec import Spec, SpecError, decoded
+from plane.spec import Spec, SpecError, content, decoded
 
 if TYPE_CHECKING:  # loaded only where there is a database, or a registry
     from control.database.keeper import Keeper, Late
@@ -73,10 +73,7 @@ class Parent:
 
     def spec(self) -> bytes:
         """What the file holds now. Raises `SpecError`."""
-        try:
-            self._seen = self._file.read_bytes()
-        except OSError as error:
-            raise SpecError(f"{self._file}: cannot be read: {error.strerror}") from None
+        self._seen = content(self._file)
         return self._seen
 
     def reloads(self, live: Live, again: Again) -> None:

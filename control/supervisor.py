@@ -20,7 +20,7 @@ from msgspec import UNSET
 
 from control import instance, requests, specs
 from control.child import Backoff, Child
-from control.config import Loaded, split_address, values
+from control.config import Loaded, split_address
 from control.epoch import next_epoch
 from control.errors import TRY_LATER, UserError
 from control.files import write_atomically
@@ -318,7 +318,7 @@ class Supervisor:
         def again() -> tuple[str, Spec, list[str]]:
             now = read().config
             self.config = merged(before, now)
-            changed = needing_restart(_own_keys(before), _own_keys(now))
+            changed = needing_restart(before, now, OTHERS)
             return now.log.level, self.spec(self._representative()), changed
 
         if not self._live.reload(again):
@@ -454,11 +454,6 @@ class Supervisor:
                 self._write_again.cancel()
             self.folder.record.unlink(missing_ok=True)
         await self._open.aclose()
-
-
-def _own_keys(config: Config) -> dict[str, Any]:
-    """All that says something to an instance that runs."""
-    return {key: value for key, value in values(config) if not key.startswith(OTHERS)}
 
 
 def fault_rules(role: Role, faults: Faults, placement: Snapshot) -> list[Fault]:

@@ -113,8 +113,13 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 def read(file: Path) -> Spec:
     """Read a spec. Raises `SpecError`."""
+    return decoded(file, content(file))
+
+
+def content(file: Path) -> bytes:
+    """What a spec's file holds. Raises `SpecError`."""
     try:
-        return decoded(file, file.read_bytes())
+        return file.read_bytes()
     except OSError as error:
         raise SpecError(f"{file}: cannot be read: {error.strerror}") from None
 

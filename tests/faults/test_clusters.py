@@ -14,7 +14,7 @@ from tests.faults.hosts import Hosts
 from tests.faults.instance import Instance
 from tests.faults.ledger import Ledger
 from tests.faults.load import PATIENT_S, came, under_load
-from tests.faults.test_growth import GROW_S, Registry, begun, counts, registry
+from tests.faults.test_growth import Registry, brokers_doubled, counts, registry
 from tests.faults.test_registry import RATE
 from tests.waiting import until
 
@@ -85,17 +85,9 @@ async def test_a_second_cluster_comes_doubles_and_dies_beside_the_first_under_lo
                 await hosts.serve(*nodes)
                 async with talking(hosts, instance, ledger):
                     await heard(ledger)
-                    said = hosts.path / "said"
-                    growing = begun(hosts, said, "broker", *CHAT, "--to", "2", "--grace", "1")
-                    try:
-                        await until(lambda: "waits for a replica of partition 1" in said.read_text(), PATIENT_S)
-                        nodes.append(hosts.start("chat-broker-b", "broker", *CHAT, "--partition", "1"))
-                        await hosts.serve(nodes[-1])
-                        out, _ = await asyncio.to_thread(growing.communicate, None, GROW_S)
-                    finally:
-                        growing.kill()
-                        growing.wait()
-                    assert (growing.returncode, out) == (0, b"broker/chat has 2 partitions\n"), said.read_text()
+                    out, second = await brokers_doubled(hosts, hosts.path / "said", "chat-broker-b", *CHAT)
+                    nodes.append(second)
+                    assert out == b"broker/chat has 2 partitions\n"
                     await heard(ledger)
                     code, shown, why = await hosts.asked("cluster", "show", "--json", "--registry", registry.url)
                     assert code == 0, why

@@ -18,7 +18,7 @@ import pytest
 
 from tests.control.registry.zookeeper import ZooKeeper
 from tests.faults.conftest import Make
-from tests.faults.hosts import Hosts
+from tests.faults.hosts import Hosts, Node
 from tests.faults.instance import MUSTER, ROOT, Instance
 from tests.faults.ledger import Ledger
 from tests.faults.load import PATIENT_S, came, loaded, nothing_lost, under_load
@@ -369,6 +369,21 @@ def begun(hosts: Hosts, said: Path, *words: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, cwd=ROOT, env=hosts.environment, stdout=subprocess.PIPE, stderr=stderr)
 
 
+async def brokers_doubled(hosts: Hosts, said: Path, name: str, *cluster: str) -> tuple[bytes, Node]:
+    """From 1 to 2 partitions by the command, which waits until a new node is started: its last words, and that node."""
+    growing = begun(hosts, said, "broker", *cluster, "--to", "2", "--grace", "1")
+    try:
+        await until(lambda: "waits for a replica of partition 1" in said.read_text(), PATIENT_S)
+        node = hosts.start(name, "broker", *cluster, "--partition", "1")
+        await hosts.serve(node)
+        out, _ = await asyncio.to_thread(growing.communicate, None, GROW_S)
+    finally:
+        growing.kill()
+        growing.wait()
+    assert growing.returncode == 0, await asyncio.to_thread(said.read_text)
+    return out, node
+
+
 async def test_on_hosts_of_their_own_the_command_waits_for_the_nodes_that_are_started_there(
     tmp_path: Path, figures: Callable[..., None]
 ) -> None:
@@ -381,16 +396,8 @@ async def test_on_hosts_of_their_own_the_command_waits_for_the_nodes_that_are_st
             await hosts.serve(*nodes)
             await until(lambda: sorted(states(nodes[3]).values()) == ["running"] * 4, PATIENT_S)
             async with loaded(hosts.address(), ledger):
-                said = tmp_path / "said"
-                growing = begun(hosts, said, "broker", "--to", "2", "--grace", "1")
-                try:
-                    await until(lambda: "waits for a replica of partition 1" in said.read_text(), PATIENT_S)
-                    await hosts.serve(hosts.start("broker-b", "broker", "--partition", "1"))
-                    out, _ = await asyncio.to_thread(growing.communicate, None, GROW_S)
-                finally:
-                    growing.kill()
-                    growing.wait()
-                assert (growing.returncode, out) == (0, b"broker/main has 2 partitions\n"), said.read_text()
+                out, _ = await brokers_doubled(hosts, tmp_path / "said", "broker-b")
+                assert out == b"broker/main has 2 partitions\n"
                 await came(ledger)
     finally:
         await zookeeper.stop()

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::conn::{Conn, Control, Reject};
 use crate::door::{reset_token, Accepted, Door, Knock};
-use crate::handshake::{same, ClusterKeys, InitiatorKey};
+use crate::handshake::{same, ClusterKeys, InitiatorKey, ResetSecret};
 use crate::limits::NODES_MAX;
 use crate::machine::{Addr, Arrival, Micros, Outbox, SocketId};
 use crate::node::{Identity, Node};
@@ -278,6 +278,12 @@ impl Links {
                 self.reschedule(now, slot);
             }
         }
+    }
+
+    /// From now on resets are proven by what this node makes of a secret that several have.
+    pub fn set_reset(&mut self, node: &Node, shared: &[u8; 32]) {
+        let own = ResetSecret::of_node(shared, node.me.node);
+        self.door.set_reset(ResetSecret::new(own));
     }
 
     /// Whether a link is to be made to a node that we dial: there is none, or it has not the key of new links.
@@ -803,7 +809,6 @@ mod tests {
     use super::*;
     use crate::door::DoorKey;
     use crate::fixtures::{cluster, me, Zeros};
-    use crate::handshake::ResetSecret;
     use crate::machine::Entropy;
     use crate::seal::Secret;
 

@@ -153,7 +153,10 @@ impl Router {
         if scope != self.scope() {
             self.interest.keep(scope);
             // They take what is told from now on for all of what they had asked for, until they hear that it is a part.
-            let wider = self.listeners.iter().filter(|(_, listener)| !listener.scope.within(scope));
+            let wider = self
+                .listeners
+                .iter()
+                .filter(|(_, listener)| !listener.scope.within(scope));
             misled.extend(wider.map(|(node, _)| *node));
             let peers = self.listeners.values_mut().filter(|listener| listener.peer);
             peers.for_each(|listener| listener.scope = scope);
@@ -165,10 +168,7 @@ impl Router {
             .dial(now, peers.map(|node| (node.node, node.role, node.addr)));
         self.placement = placement;
         if !planted::is(Bug::FormerScopeGrows) {
-            let gateways: Vec<u32> = self.interest.gateways().map(|(node, _)| node).collect();
-            for listener in misled {
-                gateways.iter().for_each(|node| self.tell(now, listener, *node));
-            }
+            misled.into_iter().for_each(|listener| self.tell_all(now, listener));
         }
         self.complete(now);
     }
@@ -180,8 +180,7 @@ impl Router {
 
     /// From now on resets are proven by what this node makes of a secret that several have.
     pub fn set_reset(&mut self, shared: &[u8; 32]) {
-        let own = ResetSecret::of_node(shared, self.node.me.node);
-        self.links.door.set_reset(ResetSecret::new(own));
+        self.links.set_reset(&self.node, shared);
     }
 
     pub fn set_buffers(&mut self, link: u32) {
@@ -517,6 +516,12 @@ impl Router {
         }
     }
 
+    /// Tells a listener all that is known of every gateway.
+    fn tell_all(&mut self, now: Micros, listener: u32) {
+        let gateways: Vec<u32> = self.interest.gateways().map(|(node, _)| node).collect();
+        gateways.into_iter().for_each(|node| self.tell(now, listener, node));
+    }
+
     /// Tells a listener all that is known of a gateway, at once, so that nothing comes in between.
     fn tell(&mut self, now: Micros, listener: u32, node: u32) {
         let Router {
@@ -718,9 +723,8 @@ impl Router {
             bursts: VecDeque::new(),
         };
         self.listeners.insert(peer.node, listener);
-        let gateways: Vec<u32> = self.interest.gateways().map(|(node, _)| node).collect();
         if !planted::is(Bug::SubscribedUntold) {
-            gateways.into_iter().for_each(|node| self.tell(now, peer.node, node));
+            self.tell_all(now, peer.node);
         }
         if let Some(listener) = self.listeners.get_mut(&peer.node).filter(|listener| listener.told > 0) {
             // What gateways said and not all had in time is in force once this one has it too.

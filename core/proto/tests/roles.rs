@@ -416,7 +416,8 @@ fn a_router_that_knows_a_part_only_from_now_on_says_so_before_anything_else() {
         partition,
         ..Node::new(ROUTER, Role::Router, Addr::default())
     };
-    rig.machine.set_placement(rig.now, Placement::new(2, vec![router], 1, 2));
+    rig.machine
+        .set_placement(rig.now, Placement::new(2, vec![router], 1, 2));
     rig.turn();
     for peer in [1, 3, 4] {
         assert_eq!(told(&mut rig, peer), ["1: +1", "1: all up to 1"]);

@@ -252,7 +252,7 @@ fn frame(frame: &Frame<'_>, expected: &Value, out: &mut Writer<'_>) -> Value {
             let (room, generation, base, offset) = (read.room, read.generation, read.base, read.offset);
             let found: Vec<_> = read.messages.collect();
             assert!(append(out, kind, 0, |writer| {
-                let begun = LinkBlock::begin(writer, room, generation, base, offset);
+                let begun = LinkBlock::begin(writer, room, generation, base, offset, None);
                 block(begun, writer, &found)
             }));
             let messages = messages(expected, &found);
@@ -264,7 +264,7 @@ fn frame(frame: &Frame<'_>, expected: &Value, out: &mut Writer<'_>) -> Value {
             let age = read.age.expect("it has one");
             let found: Vec<_> = read.messages.collect();
             assert!(append(out, kind, 0, |writer| {
-                let begun = LinkBlock::begin_aged(writer, room, generation, base, offset, age);
+                let begun = LinkBlock::begin(writer, room, generation, base, offset, Some(age));
                 block(begun, writer, &found)
             }));
             let messages = messages(expected, &found);

@@ -175,7 +175,6 @@ found! {
     a_member_that_asks_notices_that_its_gateway_is_gone: 73;
 }
 
-/// The last four took 2.1 to 2.9 s: a publisher that had grown patient lost one datagram, and so did the log of a link.
 #[test]
 fn the_cluster_s_secret_is_replaced_in_any_weather_and_nothing_is_lost() {
     for seed in 0..15 {
@@ -183,6 +182,7 @@ fn the_cluster_s_secret_is_replaced_in_any_weather_and_nothing_is_lost() {
     }
 }
 
+/// The last four took 2.1 to 2.9 s: a publisher that had grown patient lost one datagram, and so did the log of a link.
 #[test]
 fn who_was_a_member_when_a_role_was_killed_receives_again_soon_after_its_return() {
     for seed in (0..6).chain([143, 177, 489, 934]) {

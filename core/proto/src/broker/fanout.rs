@@ -534,10 +534,8 @@ fn build(
         _ => FrameKind::AgedRoom,
     };
     let written = append(writer, kind, 0, |writer| {
-        let mut block = match born {
-            0 => LinkBlock::begin(writer, room.id, room.generation, 0, first),
-            _ => LinkBlock::begin_aged(writer, room.id, room.generation, 0, first, born),
-        };
+        let age = (born != 0).then_some(born);
+        let mut block = LinkBlock::begin(writer, room.id, room.generation, 0, first, age);
         while next < until {
             let entry = room.ring.get(arena, next);
             let Some(entry) = entry.filter(|entry| born_of(entry) == born) else {

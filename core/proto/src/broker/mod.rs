@@ -359,8 +359,7 @@ impl Broker {
 
     /// From now on resets are proven by what this node makes of a secret that several have.
     pub fn set_reset(&mut self, shared: &[u8; 32]) {
-        let own = ResetSecret::of_node(shared, self.node.me.node);
-        self.links.door.set_reset(ResetSecret::new(own));
+        self.links.set_reset(&self.node, shared);
     }
 
     pub fn set_buffers(&mut self, link: u32) {

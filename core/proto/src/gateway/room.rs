@@ -1558,7 +1558,7 @@ mod tests {
     fn block(room: &mut Room, pen: &mut Pen<'_>, stream: StreamId, offset: u64, messages: &[(u64, u64)]) {
         let mut bytes = [0; 1_024];
         let mut writer = Writer::new(&mut bytes);
-        let mut block = LinkBlock::begin(&mut writer, room.id, stream.generation, 1, offset);
+        let mut block = LinkBlock::begin(&mut writer, room.id, stream.generation, 1, offset, None);
         for (user, sequence) in messages {
             let publisher = PublisherId {
                 user: *user,

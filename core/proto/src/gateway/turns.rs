@@ -13,6 +13,17 @@ const LOOK_BACK: u64 = 4_096;
 /// Publishers that are remembered; beyond, all are forgotten.
 const PUBLISHERS_MAX: usize = 65_536;
 
+/// Who said which of the messages at these places.
+fn said<'a>(
+    ring: &'a Ring,
+    arena: &'a Arena,
+    places: impl Iterator<Item = u64> + 'a,
+) -> impl Iterator<Item = (PublisherId, u64)> + 'a {
+    let entries = places.filter_map(|place| ring.get(arena, place));
+    let messages = entries.filter(|entry| !entry.gap);
+    messages.map(|entry| (entry.publisher, entry.sequence))
+}
+
 /// Of each publisher, the last sequence that has a place.
 #[derive(Default)]
 pub struct Turns(BTreeMap<PublisherId, u64>);
@@ -20,11 +31,8 @@ pub struct Turns(BTreeMap<PublisherId, u64>);
 impl Turns {
     pub fn of(ring: &Ring, arena: &Arena) -> Self {
         let mut turns = Turns::default();
-        for place in ring.first().max(ring.next().saturating_sub(LOOK_BACK))..ring.next() {
-            if let Some(entry) = ring.get(arena, place).filter(|entry| !entry.gap) {
-                turns.note(entry.publisher, entry.sequence);
-            }
-        }
+        let places = ring.first().max(ring.next().saturating_sub(LOOK_BACK))..ring.next();
+        said(ring, arena, places).for_each(|(publisher, sequence)| turns.note(publisher, sequence));
         turns
     }
 
@@ -53,11 +61,8 @@ pub struct Fronts(BTreeMap<PublisherId, u64>);
 impl Fronts {
     pub fn of(ring: &Ring, arena: &Arena) -> Self {
         let mut fronts = Fronts(BTreeMap::new());
-        for place in (ring.first()..ring.next().min(ring.first() + LOOK_BACK)).rev() {
-            if let Some(entry) = ring.get(arena, place).filter(|entry| !entry.gap) {
-                fronts.note(entry.publisher, entry.sequence);
-            }
-        }
+        let places = (ring.first()..ring.next().min(ring.first() + LOOK_BACK)).rev();
+        said(ring, arena, places).for_each(|(publisher, sequence)| fronts.note(publisher, sequence));
         fronts
     }
 

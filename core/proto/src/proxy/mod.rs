@@ -198,12 +198,12 @@ impl Proxy {
         Owners::are_linked(&self.placement, &self.links)
     }
 
-    /// Tells how much the sockets' receive buffers really hold: (links, public).
     /// Takes other secrets of the cluster; links are made anew with the current one.
     pub fn set_cluster(&mut self, now: Micros, cluster: ClusterKeys) {
         self.links.set_cluster(now, &mut self.node, cluster);
     }
 
+    /// Tells how much the sockets' receive buffers really hold: (links, public).
     pub fn set_buffers(&mut self, link: u32, public: u32) {
         self.links.buffer = link;
         self.sessions.buffer = public;

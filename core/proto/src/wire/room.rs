@@ -248,22 +248,19 @@ impl<'a> LinkBlock<'a> {
         })
     }
 
-    /// Begins a link block's body.
-    pub fn begin(writer: &mut Writer<'_>, room: u64, generation: u32, base: u64, offset: u64) -> BlockWriter {
-        writer.u64(room).u32(generation).u64(base).u64(offset);
-        BlockWriter::begin(writer)
-    }
-
-    /// Begins an aged one's.
-    pub fn begin_aged(
+    /// Begins a link block's body; with an age that of an aged one.
+    pub fn begin(
         writer: &mut Writer<'_>,
         room: u64,
         generation: u32,
         base: u64,
         offset: u64,
-        age: u32,
+        age: Option<u32>,
     ) -> BlockWriter {
-        writer.u64(room).u32(generation).u64(base).u64(offset).u32(age);
+        writer.u64(room).u32(generation).u64(base).u64(offset);
+        if let Some(age) = age {
+            writer.u32(age);
+        }
         BlockWriter::begin(writer)
     }
 }

@@ -548,7 +548,7 @@ pub fn link_room(generation: u32, offset: u64, data: &[&[u8]]) -> Vec<u8> {
 pub fn link_room_of(name: &str, generation: u32, offset: u64, data: &[&[u8]]) -> Vec<u8> {
     body(|writer| {
         append(writer, FrameKind::LinkRoom, 0, |writer| {
-            let mut block = LinkBlock::begin(writer, room_id(name), generation, 1, offset);
+            let mut block = LinkBlock::begin(writer, room_id(name), generation, 1, offset, None);
             for (at, data) in data.iter().enumerate() {
                 block.push(writer, &message(offset + at as u64, data));
             }
