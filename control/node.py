@@ -14,7 +14,7 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -28,7 +28,7 @@ from muster import __version__
 from plane import main as plane
 from plane.engine import Engine
 from plane.server import Server
-from plane.spec import Spec, SpecError, content, decoded
+from plane.spec import Spec, SpecError, T, content, decoded
 
 if TYPE_CHECKING:  # loaded only where there is a database, or a registry
     from control.database.keeper import Keeper, Late
@@ -71,8 +71,11 @@ class Parent:
         self._live: Live | None = None
         self._again: Again | None = None
 
-    def spec(self) -> bytes:
-        """What the file holds now. Raises `SpecError`."""
+    def spec(self, kind: type[T]) -> T:
+        """What the file says now. Raises `SpecError`."""
+        return decoded(self._file, self._content(), kind)
+
+    def _content(self) -> bytes:
         self._seen = content(self._file)
         return self._seen
 
@@ -100,7 +103,7 @@ class Parent:
         """If there is something new: whoever signals may not have written."""
         seen = self._seen
         with contextlib.suppress(SpecError):
-            if self.spec() == seen:
+            if self._content() == seen:
                 return
         if self._live is not None and self._again is not None:
             self._live.reload(self._again)
@@ -225,33 +228,43 @@ def give_back_memory() -> None:
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD)
 
 
-def main() -> int:
-    """Run one role. Exit codes: 0 drained, 1 failed."""
-    parser = argparse.ArgumentParser(prog="control.node")
+def child(prog: str, run: Callable[[Parent], None]) -> int:
+    """Run something under a supervisor. `run` raises `SpecError` or `OSError`. Exit codes: 0 ended as told, 1 failed."""
+    parser = argparse.ArgumentParser(prog=prog)
     parser.add_argument("--spec", type=Path, required=True)
     parser.add_argument("--parent", type=int, required=True)
     arguments = parser.parse_args()
     die_with(arguments.parent)
     owner = Parent(arguments.spec)
     give_back_memory()
-
-    def again() -> tuple[str, Spec, Sequence[str]]:
-        now = decoded(arguments.spec, owner.spec())
-        return now.log_level, now, ()
-
     try:
-        spec = again()[1]
-        log = logs.configure(spec.log_level, spec.log_format, role=spec.role, node=spec.node, instance=spec.instance)
-        owner.reloads(Live(log, spec.log_level, spec), again)
-        store = store_of(spec)
-        if spec.registry is None:
-            uvloop.run(serve(spec, plane.server(spec, log), log, owner, store=store))
-        else:
-            uvloop.run(serve_enrolled(spec, log, owner, store))
+        run(owner)
     except (SpecError, OSError) as error:
         owner.tell("failed", error=str(error))
         return 1
     return 0
+
+
+def run(owner: Parent) -> None:
+    """Run one role until it has drained. Raises `SpecError`, and `OSError` when an address is taken."""
+
+    def again() -> tuple[str, Spec, Sequence[str]]:
+        now = owner.spec(Spec)
+        return now.log_level, now, ()
+
+    spec = again()[1]
+    log = logs.configure(spec.log_level, spec.log_format, role=spec.role, node=spec.node, instance=spec.instance)
+    owner.reloads(Live(log, spec.log_level, spec), again)
+    store = store_of(spec)
+    if spec.registry is None:
+        uvloop.run(serve(spec, plane.server(spec, log), log, owner, store=store))
+    else:
+        uvloop.run(serve_enrolled(spec, log, owner, store))
+
+
+def main() -> int:
+    """Run one role under a supervisor, and give the exit code."""
+    return child("control.node", run)
 
 
 if __name__ == "__main__":

@@ -4,12 +4,13 @@ Secrets are named by file, never written here.
 """
 
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from plane.engine import Node
 
+T = TypeVar("T", bound=msgspec.Struct)
 Fault = tuple[str, tuple[str, int] | None, float, float, float, float, int, int, int, float]
 """Direction ("in" or "out"), peer (None: every client), loss, duplicate, corrupt, reorder (chances), then
 reorder hold, delay and jitter in ms; the mean length of a burst of losses, in datagrams."""
@@ -113,7 +114,7 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 def read(file: Path) -> Spec:
     """Read a spec. Raises `SpecError`."""
-    return decoded(file, content(file))
+    return decoded(file, content(file), Spec)
 
 
 def content(file: Path) -> bytes:
@@ -124,10 +125,10 @@ def content(file: Path) -> bytes:
         raise SpecError(f"{file}: cannot be read: {error.strerror}") from None
 
 
-def decoded(file: Path, content: bytes) -> Spec:
-    """The spec that a file holds. Raises `SpecError`."""
+def decoded(file: Path, content: bytes, kind: type[T]) -> T:
+    """The spec of this kind that a file holds. Raises `SpecError`."""
     try:
-        return msgspec.json.decode(content, type=Spec)
+        return msgspec.json.decode(content, type=kind)
     except msgspec.MsgspecError as error:
         raise SpecError(f"{file}: {error}") from None
 

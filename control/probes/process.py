@@ -3,7 +3,6 @@
 Owns what it says of itself over HTTP. It is a client of the nodes, and registers nowhere.
 """
 
-import argparse
 import asyncio
 import contextlib
 import os
@@ -13,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import structlog
 import uvloop
 
@@ -23,7 +21,7 @@ from control.enrolment import tree
 from control.errors import UserError
 from control.instance import Folder
 from control.live import Live
-from control.node import Owner, Parent, die_with, give_back_memory
+from control.node import Owner, Parent, child
 from control.probes.maps import Fixed
 from control.probes.prober import Prober, Source
 from control.probes.spec import NAME, Spec
@@ -121,28 +119,17 @@ def _fixed(spec: Spec) -> Callable[[], Snapshot]:
         raise SpecError(str(error)) from None
 
 
+def run(owner: Parent) -> None:
+    """Probe until told to end. Raises `SpecError`, and `OSError` when the address is taken."""
+    spec = owner.spec(Spec)
+    log = logs.configure(spec.log_level, spec.log_format, role=NAME, instance=spec.instance)
+    owner.reloads(Live(log, spec.log_level), lambda: (owner.spec(Spec).log_level, None, ()))
+    uvloop.run(serve(spec, log, owner))
+
+
 def main() -> int:
-    """Run it under a supervisor. Exit codes: 0 ended as told, 1 failed."""
-    parser = argparse.ArgumentParser(prog="control.probes.process")
-    parser.add_argument("--spec", type=Path, required=True)
-    parser.add_argument("--parent", type=int, required=True)
-    arguments = parser.parse_args()
-    die_with(arguments.parent)
-    owner = Parent(arguments.spec)
-    give_back_memory()
-
-    def read() -> Spec:
-        return msgspec.json.decode(owner.spec(), type=Spec)
-
-    try:
-        spec = read()
-        log = logs.configure(spec.log_level, spec.log_format, role=NAME, instance=spec.instance)
-        owner.reloads(Live(log, spec.log_level), lambda: (read().log_level, None, ()))
-        uvloop.run(serve(spec, log, owner))
-    except (SpecError, OSError, msgspec.MsgspecError) as error:
-        owner.tell("failed", error=str(error))
-        return 1
-    return 0
+    """Run it under a supervisor, and give the exit code."""
+    return child("control.probes.process", run)
 
 
 if __name__ == "__main__":
