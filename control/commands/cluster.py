@@ -3,7 +3,6 @@
 Asks the nodes twice for rates. A node that does not answer is shown so, named on stderr, and makes the exit code 75.
 """
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -158,11 +157,7 @@ def due(name: str, partitions: int, nodes: Sequence[Load]) -> list[str]:
 def _print(layers: Sequence[Layer], as_json: bool, watch: bool) -> None:
     if as_json:
         document = {"layers": layers}
-        if watch:
-            sys.stdout.buffer.write(msgspec.json.encode(document) + b"\n")
-            sys.stdout.buffer.flush()
-        else:
-            common.print_json(document)
+        common.print_json(document, line=watch)
         return
     console = common.out()
     if watch:

@@ -6,6 +6,7 @@ import functools
 import http.client
 import ipaddress
 import json
+import logging
 import signal
 import socket
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import structlog
 from rich.console import Console
 
 from control import config, instance
@@ -113,9 +115,12 @@ class Asking:
         return TRY_LATER if self._silent else 0
 
 
-def print_json(document: Any) -> None:
-    """One document on stdout."""
-    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
+def print_json(document: Any, *, line: bool = False) -> None:
+    """One document on stdout; or a `line` of several, to be read at once."""
+    said = msgspec.json.encode(document)
+    sys.stdout.buffer.write((said if line else msgspec.json.format(said, indent=2)) + b"\n")
+    if line:
+        sys.stdout.buffer.flush()
 
 
 def out() -> Console:
@@ -126,6 +131,14 @@ def out() -> Console:
 def screen() -> Console:
     """The console for what is drawn again and again: as wide as the terminal, what is longer is cut."""
     return Console(highlight=False, markup=False, emoji=False)
+
+
+def errors_alone() -> structlog.typing.FilteringBoundLogger:
+    """The log of what a command uses of the roles: on stderr, and nothing but errors."""
+    logger: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
+        structlog.PrintLogger(sys.stderr), wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR)
+    )
+    return logger
 
 
 def run(work: Coroutine[Any, Any, int]) -> int:

@@ -5,7 +5,6 @@ say of their links to it is shown.
 """
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from typing import Final
 
@@ -147,11 +146,7 @@ def _print(
 ) -> None:
     if as_json:
         document = {"links": lines, "messages": real} | ({} if ways is None else {"paths": ways})
-        if watch:
-            sys.stdout.buffer.write(msgspec.json.encode(document) + b"\n")
-            sys.stdout.buffer.flush()
-        else:
-            common.print_json(document)
+        common.print_json(document, line=watch)
         return
     console = common.out()
     if watch:

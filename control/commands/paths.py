@@ -1,16 +1,14 @@
 """Hash paths as `muster links` shows them: every way by a proxy, a broker and a gateway, worst first (ROOM-13, ROOM-21)."""
 
 import asyncio
-import logging
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
-import structlog
 from rich.table import Table
 
 from control import instance
@@ -20,7 +18,7 @@ from control.config import split_address
 from control.errors import TRY_LATER, ConfigError, UserError
 from control.instance import Process, Record, prober_process
 from control.options import Config
-from control.probes.paths import Figures
+from control.probes.paths import Figures, Measured
 from control.probes.prober import Prober, Source
 from plane.spec import SpecError, secret
 
@@ -42,25 +40,13 @@ class Probed:
     """Why the prober did not say."""
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One path. `beyond` names the limits of `[links]` that it does not keep."""
+class Line(Measured, frozen=True, kw_only=True):
+    """One path by names. `beyond` names the limits of `[links]` that it does not keep."""
 
     proxy: str
     broker: str
     gateway: str
     up: bool
-    lasts_s: float | None
-    """Down for so long."""
-    sent: int
-    seen: int
-    loss: float
-    availability: float
-    last_ms: float | None
-    p50_ms: float | None
-    p99_ms: float | None
-    age_s: float | None
-    """Since the last probe of which something is known."""
-    failures: int
     beyond: list[str]
 
     def badness(self) -> tuple[bool, int, float, float, float]:
@@ -71,14 +57,11 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 async def probed(where: Where, seconds: float) -> Probed:
     """Probe for so long. Raises `UserError`."""
     settings = where.config()
-    log = structlog.wrap_logger(
-        structlog.PrintLogger(sys.stderr), wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR)
-    )
     async with mapped(where) as (nodes, snapshot):
         record = await nodes.record()
         source = Source(snapshot, client_of(record), _name_key(settings, here=record.pid != 0))
         every_s = settings.probes.every_ms / 1000 or EVERY_S
-        prober = Prober(settings.probes, source, log, every_s=every_s)
+        prober = Prober(settings.probes, source, common.errors_alone(), every_s=every_s)
         work = asyncio.create_task(prober.run())
         await asyncio.wait([work], timeout=seconds)
         now = time.monotonic()
@@ -134,24 +117,10 @@ def _line(names: Sequence[str], figures: Figures, settings: Config) -> Line:
         LOSS: often and figures.loss > limits.loss,
         AVAILABILITY: often and figures.availability < limits.availability,
     }
+    told: dict[str, Any] = {name: getattr(figures, name) for name in Measured.__struct_fields__}
+    beyond = [what for what, is_beyond in broken.items() if is_beyond]
     proxy, broker, gateway = names
-    return Line(
-        proxy=proxy,
-        broker=broker,
-        gateway=gateway,
-        up=not figures.failing,
-        lasts_s=figures.lasts_s,
-        sent=figures.sent,
-        seen=figures.seen,
-        loss=figures.loss,
-        availability=figures.availability,
-        last_ms=figures.last_ms,
-        p50_ms=figures.p50_ms,
-        p99_ms=figures.p99_ms,
-        age_s=figures.age_s,
-        failures=figures.failures,
-        beyond=[what for what, is_beyond in broken.items() if is_beyond],
-    )
+    return Line(proxy=proxy, broker=broker, gateway=gateway, up=not figures.failing, beyond=beyond, **told)
 
 
 def name_unknown(probed: Probed | None) -> int:

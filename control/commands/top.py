@@ -332,11 +332,7 @@ def short(figure: float | None) -> str:
 def _print(sample: Sample, sort: Column, as_json: bool, single: bool) -> None:
     if as_json:
         document = msgspec.structs.replace(sample, nodes=ordered(sample.nodes, sort))
-        if single:
-            common.print_json(document)
-        else:
-            sys.stdout.buffer.write(msgspec.json.encode(document) + b"\n")
-            sys.stdout.buffer.flush()
+        common.print_json(document, line=not single)
         return
     console = common.out()
     console.print(_total(sample))

@@ -26,10 +26,9 @@ class Path(NamedTuple):
     gateway: int
 
 
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """A path so far. `loss` and the latencies are of the last samples, `availability` of all."""
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """What is told of a path, whoever is. `loss` and the latencies are of the last samples, `availability` of all."""
 
-    path: Path
     sent: int
     seen: int
     loss: float
@@ -39,12 +38,18 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     p99_ms: float | None
     age_s: float | None
     """Since the last sample; None before the first."""
-    failing: bool
-    """The alarm: `failures` failed ones in a row, and not `successes` seen ones in a row since."""
     lasts_s: float | None
     """It has been failing for so long."""
     failures: int
     """So often it began to fail."""
+
+
+class Figures(Measured, frozen=True, kw_only=True):
+    """A path so far."""
+
+    path: Path
+    failing: bool
+    """The alarm: `failures` failed ones in a row, and not `successes` seen ones in a row since."""
 
 
 class Account:
