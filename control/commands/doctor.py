@@ -26,6 +26,7 @@ from control.instance import Record
 from control.layout import seats
 from control.openfiles import files_wanted
 from control.options import ROLES, UP, Broker, ClientOptions, Config, Gateway
+from control.registry import reach
 from muster import __version__
 
 LIMIT_S: Final = 4.0
@@ -159,11 +160,7 @@ class Examination:
             return []
         from control.registry.zookeeper import servers  # kazoo, and only here
 
-        found: dict[str, str] = {}
-        for server in servers(url).hosts.split(","):
-            host, _, port = server.rpartition(":")
-            found[server] = probe.reached(host.strip("[]"), int(port))
-        return [network.registry(found)]
+        return [network.registry(reach.tried(servers(url).hosts))]
 
     def _ports(self) -> list[Finding]:
         found: list[Finding] = []

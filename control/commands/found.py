@@ -5,31 +5,30 @@ What a registry knows of a node is where it is and how far; the rest the node sa
 
 import asyncio
 import contextlib
-import logging
-import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-import structlog
+import msgspec
 
 import muster
 from control import config, instance, specs
+from control.commands import common
 from control.enrolment import tree
 from control.errors import UNAVAILABLE, ConfigError, NotRunning, UserError
 from control.instance import Endpoint, Folder, Process, Record
 from control.options import Config
 from control.probes.maps import Fixed
-from control.registry import Directory, Snapshot
+from control.registry import Directory, Snapshot, reach
 from control.registry import Node as Registered
 from control.registry.tree import Tree
 from control.specs import absolute
 from muster.instance import read_token
 from plane.spec import Registration, SpecError
 
-REGISTRY_S: Final = 10.0
-"""So long the registry has to answer at the beginning."""
+REGISTRY_S: Final = 3.0
+"""So long the registry has to answer at the beginning: somebody waits for it who can try again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,17 +175,37 @@ def client_of(record: Record) -> muster.Address:
 @contextlib.asynccontextmanager
 async def reading(where: Registration, wait_s: float = REGISTRY_S) -> AsyncIterator[tuple[Tree, Directory]]:
     """A registry that is read by nobody in it. Raises `UserError` where it does not answer."""
+    until = asyncio.get_running_loop().time() + wait_s
     try:
-        opened = tree(where)
+        chosen, tried = await _answering(where)
+        opened = tree(chosen)
     except SpecError as error:
         raise UserError(str(error)) from None
-    log = structlog.wrap_logger(
-        structlog.PrintLogger(sys.stderr), wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR)
-    )
-    async with Directory(opened, log) as directory:
+    async with Directory(opened, common.errors_alone()) as directory:
         try:
-            async with asyncio.timeout(wait_s):
+            async with asyncio.timeout_at(until):
                 await directory.known()
         except TimeoutError:
-            raise UserError(f"the registry {where.url} does not answer", UNAVAILABLE) from None
+            raise UserError(_away(where, tried, wait_s), UNAVAILABLE) from None
         yield opened, directory
+
+
+async def _answering(where: Registration) -> tuple[Registration, Mapping[str, str]]:
+    """Without servers that take no connection, which the library would try for long, and what each said."""
+    if not where.url.startswith("zk://"):
+        return where, {}
+    from control.registry.zookeeper import servers  # kazoo, and only here
+
+    hosts = servers(where.url).hosts
+    tried = await asyncio.to_thread(reach.tried, hosts, one=True)
+    answering = ",".join(server for server, cause in tried.items() if not cause)
+    chosen = msgspec.structs.replace(where, url=where.url.replace(hosts, answering or hosts, 1))
+    return chosen, tried
+
+
+def _away(where: Registration, tried: Mapping[str, str], wait_s: float) -> str:
+    late = f"the registry {where.url} does not answer within {wait_s:g} s"
+    if not tried:
+        return f"{late}; the muster up in {where.folder} serves it, whose log says more"
+    causes = (f"{server}: {cause or 'takes connections, gives no session'}" for server, cause in tried.items())
+    return f"{late} ({', '.join(causes)}); look at ZooKeeper, and the way there"

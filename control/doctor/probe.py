@@ -88,15 +88,6 @@ def ipv6() -> bool:
     return True
 
 
-def reached(host: str, port: int) -> str:
-    """Why nothing takes connections there; empty where something does."""
-    try:
-        with socket.create_connection((host, port), WAIT_S):
-            return ""
-    except OSError as error:
-        return error.strerror or str(error)
-
-
 def files() -> int | None:
     """How many may be open at once in a process, at most."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -1,4 +1,10 @@
-"""Who a command asks: a node that listens on the loopback of another host is not asked, and says how it can be."""
+"""Who a command asks: a node that listens on the loopback of another host is not asked, and says how it can be.
+
+And a registry that is away: whoever asks waits no longer than a person does.
+"""
+
+import socket
+from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -6,7 +12,10 @@ import pytest
 from control.commands import common
 from control.errors import UserError
 from control.options import Up
+from control.registry import reach
+from tests.control.command import Command
 from tests.control.nodes import processes
+from tests.ports import free_ports
 
 ELSEWHERE = ("192.0.2.1", 7_410)
 """No address of this machine, by RFC 5737."""
@@ -27,3 +36,44 @@ def test_who_cannot_be_asked_from_here_is_one_line(link: tuple[str, int], admin:
         common.get(process, "/api/v1/status")
     assert said in str(caught.value)
     assert caught.value.exit_code == 75
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A server that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    "words", ["status", "links", "top --once", "cluster show", "trace room", "cluster grow broker --to 2"]
+)
+def test_a_registry_that_is_away_is_one_line_that_says_what_each_server_did(
+    muster: Command, silent: str, words: str
+) -> None:
+    (closed,) = free_ports(1)
+    url = f"zk://127.0.0.1:{closed},{silent}/muster"
+    done = muster(*words.split(), MUSTER_REGISTRY__URL=url)
+    assert (done.returncode, done.stdout) == (69, "")
+    assert done.stderr == (
+        f"muster: the registry {url} does not answer within 3 s (127.0.0.1:{closed}: Connection refused, {silent}: "
+        "takes connections, gives no session); look at ZooKeeper, and the way there\n"
+    )
+
+
+def test_an_embedded_registry_that_does_not_answer_names_its_instance(muster: Command) -> None:
+    done = muster("status", "--registry", "embedded")
+    assert (done.returncode, done.stdout) == (69, "")
+    assert f"the muster up in {muster.folder} serves it" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_server_that_takes_no_connection_holds_up_nobody_who_has_another_one(silent: str) -> None:
+    (closed,) = free_ports(1)
+    tried = reach.tried(f"127.0.0.1:{closed},{silent}")
+    assert tried == {f"127.0.0.1:{closed}": "Connection refused", silent: ""}
+    assert reach.tried(f"192.0.2.1:2181,{silent}", one=True)[silent] == ""
+    assert reach.split("[::1]:2181,zoo.example:2182") == {
+        "[::1]:2181": ("::1", 2181),
+        "zoo.example:2182": ("zoo.example", 2182),
+    }
