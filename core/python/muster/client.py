@@ -478,7 +478,8 @@ class Client:
             self._opened[side].set_result(None)
 
     def _on_down(self, side: int, reason: str, retry: bool) -> None:
-        self._down[side] = f"does not answer ({reason})" if reason in {"unreachable", "silent"} else f"said {reason}"
+        silent = reason in {"unreachable", "silent", "far"}
+        self._down[side] = f"does not answer ({reason})" if silent else f"said {reason}"
         self._lost.add(side)
         if not self._look_again() and not retry:
             self._lost.discard(side)

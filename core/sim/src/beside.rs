@@ -85,6 +85,12 @@ impl Fault {
                 to: moved(to),
                 pause,
             },
+            Fault::Delay { from, to, by, pause } => Fault::Delay {
+                from: moved(from),
+                to: moved(to),
+                by,
+                pause,
+            },
             Fault::Remove { .. } | Fault::Drain { .. } => self, // no client
         }
     }

@@ -14,6 +14,7 @@ struct Path {
     bad: bool,
     last_at: Micros,
     cuts: u32,
+    delay: Micros,
 }
 
 /// The paths between all pairs of processes, per direction.
@@ -57,6 +58,11 @@ impl Net {
         path.cuts = path.cuts.saturating_sub(1);
     }
 
+    /// What leaves for `to` takes so much longer from now on.
+    pub fn delay(&mut self, from: usize, to: usize, by: Micros) {
+        self.paths[from * self.count + to].delay = by;
+    }
+
     /// From now on nothing is lost, late or spoiled any more.
     pub fn heal(&mut self) {
         let calm = |weather: Weather| Weather {
@@ -65,7 +71,7 @@ impl Net {
         };
         self.links = calm(self.links);
         self.sessions = calm(self.sessions);
-        self.paths.iter_mut().for_each(|path| path.cuts = 0);
+        self.paths.iter_mut().for_each(|path| (path.cuts, path.delay) = (0, 0));
     }
 
     fn chance(&mut self, of_million: u64) -> bool {
@@ -96,7 +102,7 @@ impl Net {
             self.lost += 1;
             return fate;
         }
-        let mut arrival = now + weather.latency + self.dice.below(weather.jitter + 1);
+        let mut arrival = now + weather.latency + self.paths[at].delay + self.dice.below(weather.jitter + 1);
         if self.chance(weather.reorder) {
             arrival += self.dice.below(4 * (weather.latency + weather.jitter) + 1_000);
         } else {

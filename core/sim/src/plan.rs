@@ -76,6 +76,13 @@ pub enum Fault {
     },
     /// Nothing gets from one to the other; the way back stays open.
     Cut { from: usize, to: usize, pause: Micros },
+    /// What goes from one to the other takes so much longer.
+    Delay {
+        from: usize,
+        to: usize,
+        by: Micros,
+        pause: Micros,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]

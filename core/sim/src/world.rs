@@ -139,6 +139,11 @@ enum Event {
         from: u32,
         to: u32,
     },
+    /// A path is as fast as ever.
+    Hurry {
+        from: u32,
+        to: u32,
+    },
     /// A process hears of the newest placement.
     Place {
         process: u32,
@@ -1064,6 +1069,7 @@ impl World {
             Event::Restart { process } => self.restart(process as usize),
             Event::Resume { process } => self.resume(process as usize),
             Event::Mend { from, to } => self.net.mend(from as usize, to as usize),
+            Event::Hurry { from, to } => self.net.delay(from as usize, to as usize, 0),
             Event::Place { process } => self.place(process as usize),
             Event::Undrain { process, spread } => self.set_draining(process as usize, false, spread),
             Event::Grow { group } => self.grow(group),
@@ -1489,6 +1495,11 @@ impl World {
                 let (from, to) = (from as u32, to as u32);
                 self.agenda.push(self.now + pause, Event::Mend { from, to });
             }
+            Fault::Delay { from, to, by, pause } => {
+                self.net.delay(from, to, by);
+                let (from, to) = (from as u32, to as u32);
+                self.agenda.push(self.now + pause, Event::Hurry { from, to });
+            }
             _ => {}
         }
     }
@@ -1901,7 +1912,8 @@ impl World {
                 add("held", machine.held());
                 note_ages(self.ages.entry(kind).or_insert((0, u32::MAX, 0)), &machine.ages);
             }
-            _ => {}
+            Role::Client(machine) => machine.counters.each(|name, _, value| add(name, value)),
+            Role::Router(_) => {}
         }
     }
 

@@ -264,6 +264,7 @@ fn quiet() -> Plan {
 
 /// Where each role stands in a quiet plan.
 const GATEWAY: usize = 0;
+const PROXY: usize = 1;
 const BROKER: usize = 2;
 
 fn plays(plan: Plan) -> Summary {
@@ -314,6 +315,42 @@ fn a_gateway_that_never_comes_back_is_forgotten_also_by_who_heard_of_it_from_a_r
     };
     plan.faults.push((1_200 * MS, kill));
     plays(plan);
+}
+
+/// Six publishers at two proxies, the first of which is hit by this in their sight. Gives how many messages were published, and how
+/// often a session was lost.
+fn proxy_is_hit(hit: impl Fn(usize) -> Option<Fault>) -> (u64, u64) {
+    let mut plan = quiet();
+    plan.proxies = 2;
+    plan.heal = 40 * SECOND;
+    plan.clients[0].publishing[0].every = 20 * MS;
+    plan.clients.extend(vec![plan.clients[0].clone(); 5]);
+    let clients = (0..plan.clients.len()).map(|client| plan.servers() + client);
+    plan.faults = clients.filter_map(hit).map(|fault| (3 * SECOND, fault)).collect();
+    let summary = plays(plan);
+    (summary.published, summary.accounts[&(Kind::Client, "sessions_lost")])
+}
+
+#[test]
+fn publishers_leave_a_proxy_that_is_far_for_one_that_is_near_and_lose_nothing() {
+    let (far, pause) = (PROXY, 36 * SECOND);
+    let (published, lost) = proxy_is_hit(|client| {
+        let (from, to, by) = (far, client, 400 * MS);
+        Some(Fault::Delay { from, to, by, pause })
+    });
+    assert!(published > 6 * 1_500, "{published}");
+    // Each that was there leaves once, and none goes back.
+    assert!((1..=5).contains(&lost), "{lost}");
+}
+
+#[test]
+fn publishers_leave_a_proxy_that_is_gone_and_stay_away() {
+    let (published, lost) = proxy_is_hit(|client| {
+        let first = client == 5;
+        first.then_some(Fault::Remove { process: PROXY })
+    });
+    assert!(published > 6 * 1_500, "{published}");
+    assert!((1..=5).contains(&lost), "{lost}");
 }
 
 /// With this seed all frames of the proxy tell it. A message goes 3 ms to the proxy, and 7 ms each to broker and gateway.

@@ -3,6 +3,7 @@
 //! This file keeps the sessions; a room that is read stands in `member`, one that is written in `publication`, what is to reach
 //! every member of a room in `commands`.
 
+mod choice;
 mod commands;
 pub mod member;
 pub mod publication;
@@ -29,6 +30,7 @@ use crate::wire::publish::{publish_body_max, Ack, Positions, PUBLISHED};
 use crate::wire::record::Record;
 use crate::wire::room::{heads, message_max, write_repair, GapPlace, RoomBlock, Skip};
 use crate::wire::{Code, Frame, FrameKind, Frames, Role, StreamGap};
+use choice::Choice;
 pub use commands::CommandError;
 use commands::Commands;
 use member::{Answer, Item, Member, Policy, Shared};
@@ -57,6 +59,8 @@ const LULL_MIN: Micros = 250_000;
 const LULL_SHARE: u64 = 32;
 /// Why a session was lost, where the server said that it knows none such.
 const RESET: &str = "reset";
+/// And where another server is tried for a better way.
+const FAR: &str = "far";
 /// What nobody answers is asked again after this, doubled up to the second figure, and a random part more.
 pub const ASK_FIRST: Micros = 100_000;
 pub const ASK_MAX: Micros = 200_000;
@@ -161,6 +165,8 @@ enum State {
 struct Session {
     endpoints: Vec<Endpoint>,
     at: usize,
+    /// How well each of them was reached.
+    choice: Choice,
     state: State,
     knock: Option<Knock>,
     conn: Option<Box<Conn<SESSION_BLOCKS>>>,
@@ -280,6 +286,7 @@ impl Client {
         let mut node = Node::new(me, config.payload, seed, entropy);
         let session = |endpoints: Vec<Endpoint>, node: &mut Node| Session {
             at: node.dice.below(endpoints.len() as u64) as usize,
+            choice: Choice::of(endpoints.len()),
             endpoints,
             state: State::Idle,
             knock: None,
@@ -357,6 +364,7 @@ impl Client {
             let here = endpoints.iter().position(|endpoint| Some(endpoint) == here);
             let drawn = self.node.dice.below(endpoints.len() as u64) as usize;
             session.at = here.filter(|_| session.state == State::Ready).unwrap_or(drawn);
+            session.choice = Choice::of(endpoints.len());
             session.endpoints = endpoints;
             if !matches!(session.state, State::Idle | State::Ready) {
                 session.knock = None;
@@ -698,6 +706,7 @@ impl Client {
             session.conn = Some(Box::new(conn));
             session.state = State::Opening;
             session.attempt_until = now + ATTEMPT_MAX * 2;
+            session.choice.begin(now);
             session.ready = true;
             session.asked_at = None;
             match side {
@@ -731,14 +740,17 @@ impl Client {
         let was_ready = session.state == State::Ready;
         let unanswered = session.knock.as_ref().is_some_and(|knock| !knock.is_answered());
         let longest = if unanswered { UNANSWERED_MAX } else { BACKOFF_MAX };
-        session.rtt = session.conn.take().map_or(0, |conn| conn.flow.rtt());
+        let conn = session.conn.take();
+        let measured = conn.as_ref().map_or(0, |conn| conn.flow.measured());
+        session.rtt = conn.map_or(0, |conn| conn.flow.rtt());
         session.knock = None;
         session.ready = false;
         session.state = State::Waiting;
         session.losses += 1;
         session.attempts = if was_ready { 0 } else { session.attempts + 1 };
         if !was_ready || reason != RESET {
-            session.at = (session.at + 1) % session.endpoints.len().max(1);
+            session.choice.fail(now, session.at, measured);
+            session.at = session.choice.next(now, &mut self.node.dice, session.at);
         }
         let bound = if was_ready {
             BACKOFF_FIRST
@@ -782,8 +794,18 @@ impl Client {
                 return;
             };
             let mut records = Vec::new();
-            match conn.control_frame(now, &frame, &mut records) {
+            let control = conn.control_frame(now, &frame, &mut records);
+            let rtt = conn.flow.measured();
+            match control {
                 Control::Other => self.role_frame(now, side, &frame),
+                // Members stay where they are: what a gateway has for them is there.
+                Control::Heard(heard) if side == Side::Proxy => {
+                    let session = &mut self.sessions[side as usize];
+                    if session.choice.hear(now, session.at, rtt, &heard.status) && session.state == State::Ready {
+                        self.lose(now, side, FAR);
+                        return;
+                    }
+                }
                 Control::Closed(_) => {
                     self.lose(now, side, "closed");
                     return;
