@@ -5,16 +5,20 @@ Manners: data on stdout, all else on stderr; a mistake is one line and an exit c
 
 import io
 import os
+import re
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from control.commands.choices import Column, Edge, Layer
 from control.errors import FAILURE, USAGE, UserError
 from control.options import Served
+
+if TYPE_CHECKING:
+    from control.commands.grow import Of
 
 app: Final = typer.Typer(
     name="muster",
@@ -61,6 +65,7 @@ Chance = Annotated[str | None, typer.Option(metavar="CHANCE", help="Inject on ev
 Ms = Annotated[int | None, typer.Option(min=0, help="Inject on every link, in ms.")]
 Nodes = Annotated[int | None, typer.Option(metavar="NODES", help="How many to run.")]
 Partition = Annotated[int, typer.Argument(metavar="PARTITION", min=0, max=255)]
+Cluster = Annotated[str, typer.Option(metavar="NAME", help="Of brokers: which cluster.")]
 Node = Annotated[str, typer.Argument(metavar="ID", help="The node's number, or its name.")]
 Grid = Annotated[str | None, typer.Option(metavar="PARTITIONSxREPLICAS", help="How many to run: 2x2, or 2 for 2x1.")]
 
@@ -333,23 +338,49 @@ def cluster_show(
 
 
 @replica_app.command("add", epilog="Example: muster cluster replica add broker 1")
-def replica_add(role: Layer, partition: Partition, json: Json = False, config: ConfigFile = None) -> int:
-    """Start one more replica of a partition, and wait until it runs and has its share of the rooms."""
-    from control.commands import common
+def replica_add(
+    role: Layer,
+    partition: Partition,
+    cluster: Cluster = "main",
+    json: Json = False,
+    registry: Elsewhere = None,
+    config: ConfigFile = None,
+) -> int:
+    """Start one more replica of a partition, and wait until it runs and has its share of the rooms.
+
+    Of nodes that muster serve runs it says what to start on its host, and waits until that runs.
+    """
+    from control.commands import common, hosted
     from control.commands.replica import add
 
-    return common.run(add(config, role.value, partition, json))
+    of = layer_of(role, cluster)
+    where = hosted.registry(config, registry, of)
+    work = add(config, of.role, partition, json) if where is None else hosted.add(where, of, partition, json)
+    return common.run(work)
 
 
 @replica_app.command("remove", epilog="Example: muster cluster replica remove broker 1 6")
 def replica_remove(
-    role: Layer, partition: Partition, replica: Node, json: Json = False, config: ConfigFile = None
+    role: Layer,
+    partition: Partition,
+    replica: Node,
+    cluster: Cluster = "main",
+    json: Json = False,
+    registry: Elsewhere = None,
+    config: ConfigFile = None,
 ) -> int:
-    """Have a replica hand its rooms to the others of its partition and end; the last one that runs stays."""
-    from control.commands import common
+    """Have a replica hand its rooms to the others of its partition and end; the last one that runs stays.
+
+    Of nodes that muster serve runs it says what to end on its host, and waits until that is gone.
+    """
+    from control.commands import common, hosted
     from control.commands.replica import remove
 
-    return common.run(remove(config, replica, role.value, partition, json))
+    of = layer_of(role, cluster)
+    where = hosted.registry(config, registry, of)
+    if where is not None:
+        return common.run(hosted.remove(where, of, partition, replica, json))
+    return common.run(remove(config, replica, of.role, partition, json))
 
 
 @cluster_app.command("grow", epilog="Example: muster cluster grow broker --to 4")
@@ -358,7 +389,7 @@ def cluster_grow(
     to: Annotated[int | None, typer.Option(min=1, max=256, help="Partitions in the end, a power of two.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with what was interrupted.")] = False,
     abort: Annotated[bool, typer.Option("--abort", help="Undo what is not switched yet.")] = False,
-    cluster: Annotated[str, typer.Option(metavar="NAME", help="Of brokers: which cluster.")] = "main",
+    cluster: Cluster = "main",
     grace: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="Between all having switched and the end of the old ways.")
     ] = 5.0,
@@ -381,9 +412,7 @@ def cluster_grow(
         raise UserError("one of --to, --resume and --abort is wanted; see muster cluster grow --help", USAGE)
     if to is not None and to.bit_count() != 1:
         raise UserError(f"--to: {to} is no power of two", USAGE)
-    if cluster != "main" and role.value != "broker":
-        raise UserError("--cluster: routers belong to none, they serve all", USAGE)
-    of = growing.Of(role.value, cluster)
+    of = layer_of(role, cluster)
     if abort:
         return common.run(growing.abort(config, of, wait, json))
     return common.run(growing.grow(config, of, to, resume=resume, grace_s=grace, wait_s=wait, as_json=json))
@@ -473,6 +502,18 @@ def bench(context: typer.Context) -> int:
     module: Any = import_module("bench.cli")
     code = module.app(context.args, prog_name="muster bench", standalone_mode=False)
     return code or 0
+
+
+def layer_of(role: Layer, cluster: str) -> "Of":
+    """The layer that is meant. Raises `UserError`."""
+    from control.commands.grow import Of
+    from control.registry.places import NAME
+
+    if cluster != "main" and role.value != "broker":
+        raise UserError("--cluster: routers belong to none, they serve all", USAGE)
+    if not re.fullmatch(NAME, cluster):
+        raise UserError(f"--cluster: {cluster!r} is no name of a cluster", USAGE)
+    return Of(role.value, cluster)
 
 
 def chance(flag: str, text: str | None) -> float | None:

@@ -151,7 +151,13 @@ class Hosts:
 
     async def asked(self, *words: str) -> tuple[int, str, str]:
         """A command on a host that has the file: its exit code, and what it said on stdout and stderr."""
-        process = await asyncio.create_subprocess_exec(
+        process = await self.asking(*words)
+        out, err = await process.communicate()
+        return process.returncode or 0, out.decode(), err.decode()
+
+    async def asking(self, *words: str) -> asyncio.subprocess.Process:
+        """The same while it runs."""
+        return await asyncio.create_subprocess_exec(
             *MUSTER,
             *words,
             "--config",
@@ -161,8 +167,6 @@ class Hosts:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        out, err = await process.communicate()
-        return process.returncode or 0, out.decode(), err.decode()
 
     async def serve(self, *nodes: Node) -> None:
         """Wait until these serve."""

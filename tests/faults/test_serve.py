@@ -272,6 +272,53 @@ async def test_an_embedded_registry_that_nobody_serves_is_an_instance_that_does_
     assert errors.endswith("start one: muster up\n")
 
 
+CHAT = ("--cluster", "chat")
+
+
+async def test_a_replica_of_another_cluster_comes_and_goes_and_the_command_says_what_to_do_and_waits(
+    hosts: Hosts,
+) -> None:
+    nodes = [hosts.start("router", "router"), hosts.start("gateway", "gateway")]
+    nodes.append(hosts.start("chat-a", "broker", *CHAT))
+    await hosts.serve(*nodes)
+    await until(lambda: all(list(states(node).values()) == ["running"] * 3 for node in nodes), PATIENT_S)
+
+    async def told(change: str, *words: str) -> asyncio.subprocess.Process:
+        """A command that waits for its user to do what it says."""
+        waiting = await hosts.asking("cluster", "replica", change, "broker", "0", *words, *CHAT, "--json", *NAMED)
+        assert waiting.stderr is not None
+        line = (await waiting.stderr.readline()).decode()
+        what = (
+            "start it on its host: muster serve broker --cluster chat --partition 0 "
+            if change == "add"
+            else "end it on "
+        )
+        assert line.startswith(f"muster: {what}"), line
+        return waiting
+
+    adding = await told("add")
+    code, _, errors = await hosts.asked("cluster", "replica", "remove", "broker", "0", "chat-a", *CHAT, *NAMED)
+    last = "muster: chat-a is the last of partition 0 of broker/chat that runs: add another one first\n"
+    assert (code, errors) == (75, last)
+    code, _, errors = await hosts.asked("cluster", "replica", "remove", "broker", "0", "router", *CHAT, *NAMED)
+    assert (code, "router is no replica of partition 0 of broker/chat, which has chat-a" in errors) == (1, True)
+    code, _, errors = await hosts.asked("cluster", "replica", "add", "broker", "1", *CHAT, *NAMED)
+    assert (code, errors) == (1, "muster: broker/chat has no partition 1, the last one is 0\n")
+    code, _, errors = await hosts.asked("cluster", "replica", "add", "broker", "0", "--cluster", "chit", *NAMED)
+    assert (code, errors) == (1, "muster: there is no broker/chit, only broker/chat, router\n")
+    assert adding.returncode is None, "it waits until somebody starts one"
+    other = hosts.start("chat-b", "broker", *CHAT)
+    said, _ = await adding.communicate()
+    answer = json.loads(said)
+    assert (answer["name"], answer["cluster"], answer["state"]) == ("chat-b", "chat", "running")
+    removing = await told("remove", "chat-a")
+    assert await nodes[2].end() == 0
+    said, _ = await removing.communicate()
+    assert [await each.wait() for each in (adding, removing)] == [0, 0]
+    assert json.loads(said)["state"] == "removed"
+    assert other.serves()
+
+
 # --- SIGHUP ----------------------------------------------------------------------------------------------------------
 
 
