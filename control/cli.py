@@ -263,7 +263,14 @@ def trace(
     room: Annotated[str, typer.Argument(metavar="ROOM")],
     message: Annotated[
         str | None,
-        typer.Option("--message", metavar="TEXT", help="Publish this, which every member sees, and time it."),
+        typer.Option(
+            "--message",
+            metavar="TEXT",
+            help="Publish this through each, which every member sees, and time it.",
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Through this cluster of brokers alone, not through each.")
     ] = None,
     wait: Annotated[float, typer.Option(min=0.1, max=60, help="Seconds for each step.")] = 5.0,
     json: Json = False,
@@ -278,7 +285,7 @@ def trace(
     from control.commands.found import Where
     from control.commands.trace import show
 
-    return common.run(show(Where(config, registry), room, message, wait, json))
+    return common.run(show(Where(config, registry), room, cluster, message, wait, json))
 
 
 @app.command(epilog="Example: muster doctor")

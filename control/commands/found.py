@@ -5,6 +5,7 @@ What a registry knows of a node is where it is and how far; the rest the node sa
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,6 +136,28 @@ async def found(where: Where, wait_s: float = REGISTRY_S) -> AsyncIterator[Nodes
         raise NotRunning("--registry none: it is by a registry that nodes of muster serve are found")
     async with reading(specs.reader(settings, settings.registry.url), wait_s) as (_, directory):
         yield Elsewhere(settings, directory)
+
+
+async def everybody(where: Where) -> Record:
+    """The nodes as they are now, those too that `muster serve` runs beside an instance. Raises `UserError`."""
+    async with found(where) as nodes:
+        record = await nodes.record()
+    if not record.pid or not record.registry:
+        return record
+    settings = where.config()
+    try:
+        async with reading(specs.reader(settings, record.registry)) as (_, directory):
+            registered = await Elsewhere(settings, directory).record()
+    except UserError as error:
+        print(f"muster: {error}; nodes beside those of the instance are left out", file=sys.stderr)
+        return record
+    mine = {process.node for process in record.processes}
+    return msgspec.structs.replace(
+        record,
+        gateways=[*record.gateways, *(each for each in registered.gateways if each.node not in mine)],
+        proxies=[*record.proxies, *(each for each in registered.proxies if each.node not in mine)],
+        processes=[*record.processes, *(each for each in registered.processes if each.node not in mine)],
+    )
 
 
 @contextlib.asynccontextmanager

@@ -6,8 +6,9 @@ all gateways that have it. Only with a message is something published, to a memb
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -16,11 +17,12 @@ from rich.table import Table
 import muster
 from control import sdk
 from control.commands import common
-from control.commands.found import Where, client_of, found
+from control.commands.found import Where, client_of, everybody
 from control.commands.links import Line, seen, table
 from control.commands.readings import name_silent, read_all
 from control.errors import TRY_LATER, UNAVAILABLE, UserError
-from control.instance import Endpoint, Record
+from control.instance import Endpoint, Process, Record
+from control.registry.places import CLUSTERED, MAIN
 
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,15 +32,12 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
     ms: float | None = None
 
 
-class Trace(msgspec.Struct, frozen=True, kw_only=True):
-    """One room. `owner` is the broker that numbers it, None where nothing has been published lately."""
+class Way(msgspec.Struct, frozen=True, kw_only=True):
+    """Through one cluster. `owner` is its broker that numbers the room, None where nothing has been published lately."""
 
-    room: str
+    cluster: str
     owner: str | None
     partition: int | None
-    gateways: list[str]
-    """Those that have members."""
-    members: int | None
     asked: list[Timed]
     """By proxy: client, proxy, broker, gateways and back."""
     acknowledged: Timed | None
@@ -49,97 +48,132 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     """The links on the way, worst first."""
 
 
-async def show(where: Where, room: str, message: str | None, wait_s: float, as_json: bool) -> int:
-    """Print the trace: 0, or 75 where somebody did not answer in time."""
+class Trace(Way, frozen=True, kw_only=True):
+    """One room: the way through the first cluster, and through the others."""
+
+    room: str
+    gateways: list[str]
+    """Those that have members."""
+    members: int | None
+    others: list[Way]
+
+
+async def show(where: Where, room: str, cluster: str | None, message: str | None, wait_s: float, as_json: bool) -> int:
+    """Print the trace, through one cluster or all: 0, or 75 where somebody did not answer in time."""
     sdk.check_name(room)
-    async with found(where) as nodes:
-        record = await nodes.record()
+    record = await everybody(where)
     place = client_of(record)
-    if message is not None and not record.proxies:
+    clusters = _chosen(record, cluster)
+    proxies = {name: _proxies(record, name) for name in clusters}
+    if message is not None and not any(proxies.values()):
         raise UserError("there is no proxy to publish through", UNAVAILABLE)
     names = {process.node: process.name for process in record.processes}
+    published, answers = dict[str, tuple[Timed, list[Timed]]](), dict[str, list[tuple[Timed, int | None]]]()
     async with AsyncExitStack() as stack:
-        acknowledged, delivered = None, list[Timed]()
         if message is not None:
-            members = {names[each.node]: await _member(stack, place, each, room, wait_s) for each in record.gateways}
-            acknowledged, delivered = await _published(place, record, names, members, room, message.encode(), wait_s)
-        answers = [await _asked(place, names[each.node], each, room, wait_s) for each in record.proxies]
+            listening = Listening(place, record, names, room, wait_s)
+            await stack.enter_async_context(listening.joined())
+            for name in clusters:
+                if proxies[name]:
+                    published[name] = await listening.published(proxies[name][0], message.encode())
+        for name in clusters:
+            answers[name] = [await _asked(place, names[each.node], each, room, wait_s) for each in proxies[name]]
         now = await asyncio.to_thread(read_all, record.processes)
-        owner, partition, gateways = await asyncio.to_thread(_way, record, room)
+        gateways, owners = await asyncio.to_thread(_known, record, room, clusters)
     others = {names[each.node] for each in record.gateways} - set(gateways)
-    trace = Trace(
-        room=room,
-        owner=owner,
-        partition=partition,
-        gateways=gateways,
-        members=next((count for _, count in answers if count is not None), None),
-        asked=[timed for timed, _ in answers],
-        acknowledged=acknowledged,
-        delivered=delivered,
-        hops=[
-            line
-            for line in seen(record.processes, now, where.config().links)
-            if _on_the_way(line, owner, gateways, others)
-        ],
-    )
+    lines = seen(record.processes, now, where.config().links)
+    counts = [count for told in answers.values() for _, count in told if count is not None]
+    ways: list[Way] = []
+    for name, owner in zip(clusters, owners, strict=True):
+        acknowledged, delivered = published.get(name, (None, []))
+        by = None if owner is None else owner.name
+        ways.append(
+            Way(
+                cluster=name,
+                owner=by,
+                partition=None if owner is None else owner.partition,
+                asked=[timed for timed, _ in answers[name]],
+                acknowledged=acknowledged,
+                delivered=delivered,
+                hops=[line for line in lines if _on_the_way(line, by, gateways, others)],
+            )
+        )
+    first: dict[str, Any] = {name: getattr(ways[0], name) for name in Way.__struct_fields__}
+    members = counts[0] if counts else None
+    trace = Trace(room=room, gateways=gateways, members=members, others=ways[1:], **first)
     if as_json:
         common.print_json(trace)
     else:
-        _print(trace)
-    times = [*trace.asked, *delivered, *([acknowledged] if acknowledged else [])]
+        _print(trace, ways)
+    times = [timed for way in ways for timed in (*way.asked, *way.delivered, way.acknowledged) if timed is not None]
     return name_silent(now) or (TRY_LATER if any(timed.ms is None for timed in times) else 0)
 
 
-async def _member(
-    stack: AsyncExitStack, place: muster.Address, gateway: Endpoint, room: str, wait_s: float
-) -> sdk.Room | None:
-    """Join at one gateway until the stack ends. None: it does not let us in time."""
-    try:
-        async with asyncio.timeout(wait_s):
-            client = await stack.enter_async_context(sdk.connect(place, publishes=False, at=gateway))
-            return await stack.enter_async_context(client.join(room))
-    except (UserError, muster.MusterError, TimeoutError):
-        return None
+def _chosen(record: Record, wanted: str | None) -> list[str]:
+    """The clusters whose ways are shown. Raises `UserError`."""
+    found = {each.cluster for each in record.processes if each.role in CLUSTERED} or {MAIN}
+    if wanted is None:
+        return sorted(found, key=lambda name: (name != MAIN, name))
+    if wanted not in found:
+        raise UserError(f"there is no cluster {wanted}, only {', '.join(sorted(found))}")
+    return [wanted]
 
 
-async def _published(
-    place: muster.Address,
-    record: Record,
-    names: Mapping[int, str],
-    members: Mapping[str, sdk.Room | None],
-    room: str,
-    data: bytes,
-    wait_s: float,
-) -> tuple[Timed, list[Timed]]:
-    """Publish through the first proxy that takes it; when it was acknowledged, and came to each member."""
-    came: dict[str, dict[object, float]] = {name: {} for name in members}
-    arrived = asyncio.Event()
+def _proxies(record: Record, cluster: str) -> list[Endpoint]:
+    mine = {each.node for each in record.processes if each.cluster == cluster}
+    return [each for each in record.proxies if each.node in mine]
 
-    async def read(name: str, member: sdk.Room) -> None:
+
+class Listening:
+    """A member at each gateway, and when what came to each."""
+
+    def __init__(
+        self, place: muster.Address, record: Record, names: Mapping[int, str], room: str, wait_s: float
+    ) -> None:
+        self._place, self._gateways, self._names, self._room, self._wait_s = place, record.gateways, names, room, wait_s
+        self._came: dict[str, dict[object, float]] = {}
+        """By those that let us in."""
+        self._arrived = asyncio.Event()
+
+    @asynccontextmanager
+    async def joined(self) -> AsyncIterator[None]:
+        """While the block lasts."""
+        async with AsyncExitStack() as stack:
+            readers = list[asyncio.Task[None]]()
+            for gateway in self._gateways:
+                with suppress(UserError, muster.MusterError, TimeoutError):
+                    async with asyncio.timeout(self._wait_s):
+                        client = await stack.enter_async_context(sdk.connect(self._place, publishes=False, at=gateway))
+                        member = await stack.enter_async_context(client.join(self._room))
+                    readers.append(asyncio.create_task(self._read(self._names[gateway.node], member)))
+            try:
+                yield
+            finally:
+                for reader in readers:
+                    reader.cancel()
+
+    async def _read(self, name: str, member: sdk.Room) -> None:
+        came = self._came.setdefault(name, {})
         async for batch in member.batches():
-            came[name].update((item.position, time.monotonic()) for item in batch if sdk.is_message(item))
-            arrived.set()
+            came.update((item.position, time.monotonic()) for item in batch if sdk.is_message(item))
+            self._arrived.set()
 
-    readers = [asyncio.create_task(read(name, member)) for name, member in members.items() if member is not None]
-    proxy = record.proxies[0]
-    acknowledged = Timed(node=names[proxy.node])
-    position: object = None
-    began = time.monotonic()
-    try:
-        async with asyncio.timeout(wait_s), sdk.connect(place, reads=False, at=proxy) as client:
-            began = time.monotonic()
-            position = await client.publish(room, data)
-            acknowledged = Timed(node=acknowledged.node, ms=_ms(began))
-            while any(position not in came[name] for name, member in members.items() if member is not None):
-                arrived.clear()
-                await arrived.wait()
-    except (UserError, TimeoutError):
-        pass
-    finally:
-        for reader in readers:
-            reader.cancel()
-    times = {name: at[position] for name, at in came.items() if position in at}
-    return acknowledged, [Timed(node=name, ms=_ms(began, times[name]) if name in times else None) for name in members]
+    async def published(self, proxy: Endpoint, data: bytes) -> tuple[Timed, list[Timed]]:
+        """Publish through a proxy; when it was acknowledged, and came to each member."""
+        acknowledged = Timed(node=self._names[proxy.node])
+        position: object = None
+        began = time.monotonic()
+        with suppress(UserError, TimeoutError):
+            async with asyncio.timeout(self._wait_s), sdk.connect(self._place, reads=False, at=proxy) as client:
+                began = time.monotonic()
+                position = await client.publish(self._room, data)
+                acknowledged = Timed(node=acknowledged.node, ms=_ms(began))
+                while any(position not in came for came in self._came.values()):
+                    self._arrived.clear()
+                    await self._arrived.wait()
+        gateways = [self._names[each.node] for each in self._gateways]
+        times = {name: self._came.get(name, {}).get(position) for name in gateways}
+        return acknowledged, [Timed(node=name, ms=None if at is None else _ms(began, at)) for name, at in times.items()]
 
 
 async def _asked(
@@ -159,18 +193,23 @@ def _ms(began: float, at: float | None = None) -> float:
     return round(1000 * ((time.monotonic() if at is None else at) - began), 3)
 
 
-def _way(record: Record, room: str) -> tuple[str | None, int | None, list[str]]:
-    """The broker that numbers the room, its partition, and the gateways that have members, by what the nodes know."""
+def _known(record: Record, room: str, clusters: Sequence[str]) -> tuple[list[str], list[Process | None]]:
+    """By what the nodes know the gateways that have members, and of each cluster the broker that numbers the room."""
     asking = common.Asking()
     path = f"/api/v1/rooms/{quote(room, safe='')}"
     roles = ("broker", "gateway")
     answers = {each.node: asking.get(each, path) for each in record.processes if each.role in roles}
     gateways = [each.name for each in record.processes if each.role == "gateway" and answers[each.node]]
     streams = [answer["stream"] for answer in answers.values() if answer and answer.get("stream")]
-    newest = max(streams, key=lambda stream: stream[1:], default=None)
     brokers = [each for each in record.processes if each.role == "broker" and answers[each.node]]
-    owner = next((each for each in brokers if newest and each.node == newest[0]), brokers[0] if brokers else None)
-    return (None, None, gateways) if owner is None else (owner.name, owner.partition, gateways)
+    return gateways, [_owner([each for each in brokers if each.cluster == name], streams) for name in clusters]
+
+
+def _owner(brokers: Sequence[Process], streams: Sequence[list[int]]) -> Process | None:
+    """Which one of a cluster's brokers that know the room has the newest of its streams."""
+    by_node = {each.node: each for each in brokers}
+    newest = max((stream for stream in streams if stream[0] in by_node), key=lambda each: each[1:], default=None)
+    return by_node[newest[0]] if newest else next(iter(brokers), None)
 
 
 def _on_the_way(line: Line, owner: str | None, gateways: Sequence[str], others: Collection[str]) -> bool:
@@ -180,24 +219,28 @@ def _on_the_way(line: Line, owner: str | None, gateways: Sequence[str], others: 
     return ends.isdisjoint(others) and (owner in ends or tells)
 
 
-def _print(trace: Trace) -> None:
+def _print(trace: Trace, ways: Sequence[Way]) -> None:
     console = common.out()
-    of = "" if trace.partition is None else f" of partition {trace.partition}"
-    console.print(
-        f"numbered by {trace.owner}{of}" if trace.owner else "numbered by nobody yet: nothing was published lately"
-    )
+    for way in ways:
+        through = f"{way.cluster}: " if len(ways) > 1 else ""
+        of = "" if way.partition is None else f" of partition {way.partition}"
+        by = f"numbered by {way.owner}{of}" if way.owner else "numbered by nobody yet: nothing was published lately"
+        console.print(through + by)
     has = ", ".join(trace.gateways) or "no gateway"
     members = "" if trace.members is None else f", {common.counted(trace.members, 'member')}"
     console.print(f"wanted by {has}{members}")
     times = Table(box=None, pad_edge=False)
-    for column in ("way", "by"):
+    for column in ("way", *(["cluster"] if len(ways) > 1 else []), "by"):
         times.add_column(column)
     times.add_column("ms", justify="right")
-    rows = [("asked: proxy, broker, gateways and back", timed) for timed in trace.asked]
-    if trace.acknowledged is not None:
-        rows.append(("published: proxy, broker and back", trace.acknowledged))
-    rows += [("delivered: proxy, broker, gateway, member", timed) for timed in trace.delivered]
-    for way, timed in rows:
-        times.add_row(way, timed.node, "not in time" if timed.ms is None else f"{timed.ms:.1f}")
+    for way in ways:
+        rows = [("asked: proxy, broker, gateways and back", timed) for timed in way.asked]
+        if way.acknowledged is not None:
+            rows.append(("published: proxy, broker and back", way.acknowledged))
+        rows += [("delivered: proxy, broker, gateway, member", timed) for timed in way.delivered]
+        for what, timed in rows:
+            of_cluster = [way.cluster] if len(ways) > 1 else []
+            times.add_row(what, *of_cluster, timed.node, "not in time" if timed.ms is None else f"{timed.ms:.1f}")
     console.print(times)
-    console.print(table(trace.hops))
+    hops = {(hop.sender, hop.receiver): hop for way in ways for hop in way.hops}
+    console.print(table(sorted(hops.values(), key=lambda hop: hop.badness(), reverse=True)))

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import muster
 from tests.faults.conftest import Make
@@ -116,3 +117,32 @@ async def test_a_second_cluster_comes_doubles_and_dies_beside_the_first_under_lo
         publisher == PUBLISHER for keys in ledger.sent.values() for publisher, _ in keys
     )
     assert not {gap[0].node for gap in others} & mine, "nothing of the first cluster's was lost"
+
+
+async def test_a_trace_shows_the_way_through_each_cluster_or_the_one_that_is_named(make: Make, tmp_path: Path) -> None:
+    instance = make()
+    with instance.running("--registry", "embedded"):
+        hosts = beside(instance, "embedded", tmp_path / "chat")
+        with hosts.running():
+            await hosts.serve(*(hosts.start(f"chat-{role}", role, *CHAT) for role in ("broker", "proxy")))
+
+            async def traced(*words: str) -> dict[str, Any]:
+                code, said, errors = await hosts.asked("trace", "room-1", "--wait", "30", *words)
+                assert code == 0, errors
+                answer: dict[str, Any] = json.loads(said)
+                return answer
+
+            async with muster.connect(instance.folder.path) as client, client.join("room-1"):
+                every = await traced("--json", "--message", "x")
+                chat = await traced("--json", *CHAT)
+                _, shown, _ = await hosts.asked("trace", "room-1")
+                wrong = await hosts.asked("trace", "room-1", "--cluster", "chit")
+    (other,) = every["others"]
+    assert [(way["cluster"], way["owner"]) for way in (every, other)] == [("main", "broker"), ("chat", "chat-broker")]
+    for way, proxy in ((every, "proxy"), (other, "chat-proxy")):
+        assert [timed["node"] for timed in (*way["asked"], way["acknowledged"]) if timed["ms"]] == [proxy, proxy]
+        assert [timed["node"] for timed in way["delivered"] if timed["ms"]] == ["gateway"]
+        assert (proxy, way["owner"]) in {(hop["sender"], hop["receiver"]) for hop in way["hops"]}
+    assert (chat["cluster"], chat["owner"], chat["others"], chat["members"]) == ("chat", "chat-broker", [], 1)
+    assert "main: numbered by broker of partition 0\nchat: numbered by chat-broker of partition 0\n" in shown
+    assert wrong == (1, "", "muster: there is no cluster chit, only chat, main\n")
