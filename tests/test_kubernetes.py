@@ -3,16 +3,19 @@
 import copy
 import re
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 import pytest
 import structlog
 
+import muster as muster_client
 from control import config, daemon
-from control.admin import Admin
-from control.options import ROLES, Config
-from control.options import Role as RoleName
+from control.admin import Admin, App
+from control.options import Config, Probes, Served
+from control.probes.prober import Prober, Source
+from control.probes.process import App as ProberApp
+from control.registry import Snapshot
 from control.registry.server import RegistryServer
 from plane.role import Role
 from plane.server import Server
@@ -29,12 +32,20 @@ EVERY: Final = [each for name in CUSTOMIZED["resources"] for each in documents(F
 ADDRESS: Final = "10.0.0.7"
 
 
+SERVED: Final = get_args(Served)
+
+
 def of(role: str, kind: str) -> dict[str, Any]:
     return next(each for each in EVERY if (each["kind"], each["metadata"]["name"]) == (kind, f"muster-{role}"))
 
 
+def workload(role: str) -> dict[str, Any]:
+    """What makes its pods. The prober is nobody that others know, so that its pods need no lasting names."""
+    return of(role, "Deployment" if role == "prober" else "StatefulSet")
+
+
 def pod(role: str) -> dict[str, Any]:
-    spec: dict[str, Any] = of(role, "StatefulSet")["spec"]["template"]["spec"]
+    spec: dict[str, Any] = workload(role)["spec"]["template"]["spec"]
     return spec
 
 
@@ -57,10 +68,10 @@ def configuration() -> str:
     return str(found)
 
 
-def loaded(role: RoleName, tmp_path: Path) -> Config:
+def loaded(role: Served, tmp_path: Path) -> Config:
     file = tmp_path / "muster.toml"
     file.write_text(configuration())
-    return config.load(file, environment(role), roles=(role,)).config
+    return config.load(file, environment(role), roles=() if role == "prober" else (role,)).config
 
 
 @pytest.mark.parametrize("document", EVERY, ids=lambda each: f"{each['kind']} {each['metadata']['name']}")
@@ -92,42 +103,52 @@ def test_every_file_is_used_and_no_secret_lies_beside_them() -> None:
     assert files == set(CUSTOMIZED["resources"])
     (secret,) = CUSTOMIZED["secretGenerator"]
     assert set((FOLDER / ".gitignore").read_text().split()) == set(secret["files"])
-    assert {each["name"] for each in CUSTOMIZED["images"]} == {container(role)["image"] for role in ROLES}
+    assert {each["name"] for each in CUSTOMIZED["images"]} == {container(role)["image"] for role in SERVED}
 
 
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("role", SERVED)
 def test_what_refers_to_pods_finds_them(role: str) -> None:
-    replicas = of(role, "StatefulSet")
+    replicas = workload(role)
     labels = replicas["spec"]["template"]["metadata"]["labels"]
     assert replicas["spec"]["selector"]["matchLabels"] == labels
-    assert of(role, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"] == labels
     service = of(role, "Service")
     assert service["spec"]["selector"] == labels
     assert service["spec"]["clusterIP"] == "None"
-    assert replicas["spec"]["serviceName"] == service["metadata"]["name"]
-    (rules,) = pod(role)["affinity"]["podAntiAffinity"].values()
-    rule = rules[0].get("podAffinityTerm", rules[0])
-    assert rule["labelSelector"]["matchLabels"] == labels
+    if role != "prober":  # one is enough
+        assert of(role, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"] == labels
+        assert replicas["spec"]["serviceName"] == service["metadata"]["name"]
+        (rules,) = pod(role)["affinity"]["podAntiAffinity"].values()
+        rule = rules[0].get("podAffinityTerm", rules[0])
+        assert rule["labelSelector"]["matchLabels"] == labels
     ports = {(each["name"], each["containerPort"], each["protocol"]) for each in container(role)["ports"]}
     for each in service["spec"]["ports"]:
         assert (each["targetPort"], each["port"], each["protocol"]) in ports
     assert labels.get("partition") == environment(role).get("MUSTER_SERVE__PARTITION")
 
 
-@pytest.mark.parametrize("role", ROLES)
-def test_a_pod_s_configuration_is_taken_and_names_its_ports_and_its_volumes(role: RoleName, tmp_path: Path) -> None:
+def addresses(settings: Config, role: Served) -> dict[str, str]:
+    """What a pod binds, by the names of its ports."""
+    texts = {"admin": settings.serve.admin}
+    if role == "prober":
+        assert settings.probes.ask == settings.serve.admin
+        return texts
+    section = settings.role(role)
+    texts["link"] = getattr(section, "link_bind", section.bind)
+    assert config.split_address(texts["link"])[0] == ADDRESS
+    if pod(role).get("hostNetwork"):
+        texts["client"] = section.bind
+    return texts
+
+
+@pytest.mark.parametrize("role", SERVED)
+def test_a_pod_s_configuration_is_taken_and_names_its_ports_and_its_volumes(role: Served, tmp_path: Path) -> None:
     settings = loaded(role, tmp_path)
     daemon._check(settings, role)
     assert settings.serve.name == f"muster-{role}-0"
-    section = settings.role(role)
-    texts = {"admin": settings.serve.admin, "link": getattr(section, "link_bind", section.bind)}
-    if pod(role).get("hostNetwork"):
-        texts["client"] = section.bind
-    bound = {name: config.split_address(text)[1] for name, text in texts.items()}
+    bound = {name: config.split_address(text)[1] for name, text in addresses(settings, role).items()}
     assert bound == {each["name"]: each["containerPort"] for each in container(role)["ports"]}
-    assert config.split_address(texts["link"])[0] == ADDRESS
     mounts = {each["mountPath"]: each["name"] for each in container(role)["volumeMounts"]}
-    claims = of(role, "StatefulSet")["spec"].get("volumeClaimTemplates", [])
+    claims = workload(role)["spec"].get("volumeClaimTemplates", [])
     volumes = {each["name"] for each in pod(role)["volumes"]} | {each["metadata"]["name"] for each in claims}
     assert set(mounts.values()) == volumes
     assert mounts[settings.serve.dir] == "state"
@@ -139,12 +160,21 @@ def test_a_pod_s_configuration_is_taken_and_names_its_ports_and_its_volumes(role
     assert not any(one.startswith(f"{other}/") for one in mounts for other in mounts), "one would hide another"
 
 
-@pytest.mark.parametrize("role", ROLES)
-def test_probes_ask_what_a_node_answers_where_it_does(role: str) -> None:
+def admin_of(role: str) -> App:
+    """What answers in a pod."""
     about = {"role": role, "node": 1, "version": "0"}
+    if role == "prober":
+        nobody = Source(Snapshot, muster_client.Address((), (), b""), bytes(16))
+        return ProberApp(Prober(Probes(every_ms=1_000), nobody, structlog.get_logger()), about, lambda: None)
     engine = FakeEngine(link_bind=("127.0.0.1", 0))
     app = Admin(Server(Role(engine), structlog.get_logger()), about)
     engine.close()
+    return app
+
+
+@pytest.mark.parametrize("role", SERVED)
+def test_probes_ask_what_a_node_answers_where_it_does(role: str) -> None:
+    app = admin_of(role)
     host, _, _ = environment(role)["MUSTER_SERVE__ADMIN"].rpartition(":")
     for kind, path in (("startupProbe", "/healthz"), ("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
         asked = container(role)[kind]["httpGet"]
@@ -154,13 +184,13 @@ def test_probes_ask_what_a_node_answers_where_it_does(role: str) -> None:
         assert status in {200, 503}
 
 
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("role", SERVED)
 def test_a_pod_starts_what_is_understood_and_has_time_to_drain(role: str) -> None:
     understood(muster, container(role)["command"])
     grace = pod(role)["terminationGracePeriodSeconds"]
     assert grace > daemon.END_S
     assert pod(role)["enableServiceLinks"] is False, "its variables would be taken for keys"
-    assert of(role, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+    assert role == "prober" or of(role, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "[::1]"])
@@ -178,7 +208,7 @@ async def test_what_the_manifests_start_serves(tmp_path: Path, address: str) -> 
     nodes: list[Node] = []
     async with RegistryServer(tmp_path, structlog.get_logger()):
         with hosts.running():
-            for role in ROLES:
+            for role in SERVED:
                 told = environment(role, address)
                 if ":" in address:
                     told = {name: value.replace("0.0.0.0", "[::]") for name, value in told.items()}
