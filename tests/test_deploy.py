@@ -26,6 +26,33 @@ SINCE_THE_START: Final = frozenset({"muster_udp_gso_refused_total"})
 """Counters that say what holds for the life of a process."""
 
 
+LOSS: Final = re.compile(
+    r"drop|refuse|lost|withheld|expired|failed|failures|overflow|truncated|gaps|full|errors|left_out"
+)
+"""In the name of what says that something was lost, refused or given up."""
+USUAL: Final[dict[str, str]] = {
+    "late, doubled, or of nobody that is known": "(link_)?dropped_(header|unknown|duplicate|old|generation)",
+    "a stranger, or a scanner, at no cost": "(link_)?(dropped_hello_(short|malformed)|withheld_unproven)",
+    "of another secret: who has it says so": "(link_)?dropped_key_unknown|links_(key_dropped|refused)",
+    "a log of events that was full: the peer begins anew and is told all": "(links|sessions)_log_full",
+    "a call of the kernel, repeated": "udp_(receive_errors|truncated)",
+    "clients that left without a word": "udp_lost_refused|dropped_acknowledgement",
+    "told of by MusterStoodStill": "dropped_stalled",
+    "told of by MusterFaultsInjected": "faults_.*",
+    "told of by MusterLinksFlap": "link_failures",
+    "told of by MusterDatabaseAway": "database_failed",
+    "told of by MusterPathsFail": "probe_(samples_failed|path_failing)|probe_path_loss_ratio",
+    "the command that shows paths says it": "probe_paths_left_out",
+    "told of by MusterNodeSilent, which the one that stayed away is": "gateways_expired",
+    "of an earlier life, or a stream that has ended": "dropped_(stale_epoch|stale_stream)",
+    "members that left, or that never asked": "dropped_(no_member|unwanted)",
+    "the publisher repeats them, or was to repeat them and went": "dropped_(ahead|held|handle)",
+    "what pacing is for": "credit_withheld",
+    "a client's own mistake, of which it is told": "dropped_frame",
+}
+"""Of which no alarm of its own tells, and why."""
+
+
 class Metrics:
     """What `docs/metrics.md` says, which is what the roles expose: types, labels, and who has them."""
 
@@ -167,6 +194,19 @@ def test_an_alarm_is_whole(alarm: dict[str, Any]) -> None:
     said = names(alarm["expr"])
     has = TARGET | said.listed | {label for use in said.uses for label in METRICS.labels[use.metric]}
     assert set(re.findall(r"\$labels\.(\w+)", alarm["annotations"]["summary"])) <= has
+
+
+def test_every_metric_of_loss_or_refusal_has_an_alarm_or_a_reason_why_nobody_must_act() -> None:
+    alarmed = {use.metric for _, expression in alarms() for use in names(expression).uses}
+    signals = {metric for metric in METRICS.types if LOSS.search(metric)}
+    usual = {
+        metric: why
+        for metric in signals
+        for why, pattern in USUAL.items()
+        if re.fullmatch(f"muster_(?:{pattern})(?:_total)?", metric)
+    }
+    assert signals - alarmed - usual.keys() == set()
+    assert USUAL.keys() == set(usual.values()), "a reason is of no metric any more"
 
 
 def test_alarms_of_growth_ring_where_the_command_says_that_it_is_due() -> None:
