@@ -32,6 +32,7 @@ pub mod name;
 pub mod node;
 pub mod order;
 pub mod owners;
+pub mod parting;
 pub mod past;
 pub mod placement;
 pub mod planted;

@@ -10,6 +10,7 @@ use crate::conn::{Conn, Control, Reject, SESSION_LOG_BYTES};
 use crate::door::{Accepted, Door};
 use crate::machine::{Addr, Arrival, Micros, Outbox};
 use crate::node::Node;
+use crate::parting::Parting;
 use crate::seal::KeyCache;
 use crate::table::Table;
 use crate::wire::frame::append;
@@ -37,8 +38,9 @@ pub const EARLY_BYTES_MAX: usize = 256 * SESSION_LOG_BYTES;
 pub const EARLY_UNKNOWN_MAX: usize = EARLY_BYTES_MAX / 2 / HALF_OPEN_MAX;
 /// Sessions at once: 1 M x about 1 KB is 1 GB, the most that one process should hold.
 pub const SESSIONS_MAX: usize = 1 << 20;
-/// How long a refused session stays to tell why.
+/// How long a refused session stays to tell why; less where this server ends.
 const LINGER: Micros = 1_000_000;
+const PARTING_LINGER: Micros = 300_000;
 /// Path checks of one session follow each other after this.
 const PATH_EVERY: Micros = 1_000_000;
 
@@ -67,8 +69,10 @@ crate::counters! {
         sessions_opened,
         /// Sessions refused: the credential is wrong.
         refused_credential,
-        /// Sessions refused: too many credentials wait, this role drains, or a room was taken from a member.
+        /// Sessions refused: too many credentials wait, or a room was taken from a member.
         refused_busy,
+        /// Sessions sent to another server, as this one drains.
+        sessions_parted,
         /// Sessions that ended by silence.
         sessions_expired,
         /// Sessions that the client closed.
@@ -130,7 +134,9 @@ pub struct Sessions<T> {
     pub table: Table<SESSION_BLOCKS, Session<T>>,
     pub door: Door,
     pub counters: SessionCounters,
-    pub draining: bool,
+    /// This server ends.
+    parting: Option<Parting>,
+    parts_at: Micros,
     keepalive_ms: u32,
     idle: Micros,
     control_rate: u32,
@@ -149,7 +155,8 @@ impl<T: Default> Sessions<T> {
             table: Table::default(),
             door,
             counters: SessionCounters::default(),
-            draining: false,
+            parting: None,
+            parts_at: 0,
             keepalive_ms,
             idle: Micros::from(idle_ms) * 1000,
             control_rate,
@@ -161,6 +168,16 @@ impl<T: Default> Sessions<T> {
             gone: Vec::new(),
             buffer: 212_992,
         }
+    }
+
+    /// From now on nobody is let in, and who is here is sent to other servers.
+    pub fn drain(&mut self) {
+        self.parting.get_or_insert_default();
+    }
+
+    /// Whether everybody has been sent away, and has gone or could have heard it.
+    pub fn is_drained(&self) -> bool {
+        self.parting.is_some_and(|parting| parting.is_done()) && self.table.is_empty()
     }
 
     /// Bytes of records that wait for an answer about a credential.
@@ -220,7 +237,7 @@ impl<T: Default> Sessions<T> {
                 self.door.counters.dropped_hello_busy += 1;
                 None
             }
-            DatagramKind::Hello if !self.draining => {
+            DatagramKind::Hello if self.parting.is_none() => {
                 self.door.hello(now, arrival, &header, datagram);
                 None
             }
@@ -375,7 +392,7 @@ impl<T: Default> Sessions<T> {
                 | Record::CommandTaken { .. },
             ) => return Some(record),
             (State::Proven, Record::Authenticate { credential }) => {
-                if self.asking >= QUESTIONS_MAX || self.draining {
+                if self.asking >= QUESTIONS_MAX {
                     self.refuse(now, slot, Code::Busy);
                 } else {
                     peer.data.state = State::Asking;
@@ -448,6 +465,7 @@ impl<T: Default> Sessions<T> {
         let Some(peer) = self.table.get_mut(slot) else { return };
         match code {
             Code::BadCredential => self.counters.refused_credential += 1,
+            Code::Draining => self.counters.sessions_parted += 1,
             _ => self.counters.refused_busy += 1,
         }
         peer.data.state = State::Refused;
@@ -461,7 +479,7 @@ impl<T: Default> Sessions<T> {
             retry_ms,
         });
         self.table.mark(slot);
-        self.table.schedule(slot, Some(now + LINGER));
+        self.table.schedule(slot, Some(now + self.linger()));
     }
 
     /// After the frames of one datagram: notes that they want a status, and when the session next needs time. Without control
@@ -495,10 +513,17 @@ impl<T: Default> Sessions<T> {
         }
     }
 
+    fn linger(&self) -> Micros {
+        match self.parting {
+            Some(_) => PARTING_LINGER,
+            None => LINGER,
+        }
+    }
+
     fn dies_at(&self, session: &Session<T>, heard_at: Micros) -> Micros {
         match session.state {
             State::HalfOpen | State::Proven | State::Asking => session.since + HALF_OPEN_LIFE,
-            State::Refused => session.since + LINGER,
+            State::Refused => session.since + self.linger(),
             State::Open => heard_at + self.idle,
         }
     }
@@ -516,8 +541,29 @@ impl<T: Default> Sessions<T> {
         self.table.schedule(slot, self.due(now, slot));
     }
 
+    /// Sends those away whose turn it is.
+    fn part(&mut self, now: Micros) {
+        let Some(parting) = self.parting.as_mut().filter(|parting| !parting.is_done()) else {
+            return;
+        };
+        let due = parting.due(now, self.table.capacity());
+        self.parts_at = parting.deadline(now).unwrap_or(Micros::MAX);
+        for slot in due {
+            match self.table.get(slot).map(|peer| peer.data.state) {
+                Some(State::Asking) => {
+                    self.asking -= 1;
+                    self.refuse(now, slot, Code::Draining);
+                }
+                Some(State::Proven | State::Open) => self.refuse(now, slot, Code::Draining),
+                Some(State::HalfOpen) => self.end(slot), // nobody has shown that it is there
+                Some(State::Refused) | None => {}
+            }
+        }
+    }
+
     /// Lets pass what is due.
     pub fn expire(&mut self, now: Micros, node: &mut Node) {
+        self.part(now);
         while let Some(slot) = self.table.pop_due(now) {
             let Some(peer) = self.table.get(slot) else { continue };
             if now >= self.dies_at(&peer.data, peer.conn.heard_at) {
@@ -550,6 +596,9 @@ impl<T: Default> Sessions<T> {
 
     fn accept(&mut self, now: Micros, node: &mut Node) {
         while let Some(accepted) = self.door.accept(now, &[], node.entropy.as_mut()) {
+            if self.parting.is_some() {
+                continue; // it came just before
+            }
             if self.half_open.len() >= HALF_OPEN_MAX {
                 if let Some((oldest, _)) = self.half_open.pop_front() {
                     let slot = self.table.find(oldest);
@@ -630,7 +679,9 @@ impl<T: Default> Sessions<T> {
 
     /// When [`Sessions::expire`] has something next.
     pub fn deadline(&self) -> Option<Micros> {
-        [self.table.deadline(), self.door.waits().then_some(0)]
+        let parts = self.parting.filter(|parting| !parting.is_done());
+        let parts_at = parts.map(|_| self.parts_at);
+        [self.table.deadline(), self.door.waits().then_some(0), parts_at]
             .into_iter()
             .flatten()
             .min()

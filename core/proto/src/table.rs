@@ -146,10 +146,14 @@ impl<const BLOCKS: usize, T> Table<BLOCKS, T> {
         Some(peer)
     }
 
+    /// No slot has a higher number.
+    pub fn capacity(&self) -> u32 {
+        self.pieces.iter().map(Vec::len).sum::<usize>() as u32
+    }
+
     /// Slots in use.
     pub fn slots(&self) -> impl Iterator<Item = u32> + '_ {
-        let total = self.pieces.iter().map(Vec::len).sum::<usize>() as u32;
-        (0..total).filter(|slot| self.get(*slot).is_some())
+        (0..self.capacity()).filter(|slot| self.get(*slot).is_some())
     }
 
     /// The peer has something to send.

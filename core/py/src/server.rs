@@ -110,6 +110,10 @@ impl RoleMachine for Gateway {
     fn drain(&mut self) {
         Gateway::drain(self);
     }
+
+    fn drained(&self) -> bool {
+        self.sessions().is_drained()
+    }
 }
 
 impl RoleMachine for Proxy {
@@ -157,7 +161,7 @@ impl RoleMachine for Proxy {
     }
 
     fn drained(&self) -> bool {
-        self.is_idle()
+        self.is_idle() && self.sessions().is_drained()
     }
 }
 

@@ -76,6 +76,10 @@ impl Fault {
                 process: moved(process),
                 down,
             },
+            Fault::End { process, down } => Fault::End {
+                process: moved(process),
+                down,
+            },
             Fault::Pause { process, pause } => Fault::Pause {
                 process: moved(process),
                 pause,

@@ -74,6 +74,8 @@ pub enum Fault {
         pause: Micros,
         spread: Micros,
     },
+    /// The process is told to end and sends its clients to others; it starts again so long after it has ended.
+    End { process: usize, down: Micros },
     /// Nothing gets from one to the other; the way back stays open.
     Cut { from: usize, to: usize, pause: Micros },
     /// What goes from one to the other takes so much longer.
@@ -1017,7 +1019,7 @@ impl Plan {
         let load: u64 = publishing
             .map(|p| (p.burst * (p.bytes.0 + p.bytes.1) / 2) as u64 * SECOND / p.every)
             .sum();
-        let moves = |fault: &Fault| matches!(fault, Fault::Drain { .. });
+        let moves = |fault: &Fault| matches!(fault, Fault::Drain { .. } | Fault::End { .. });
         self.every_fault().all(moves)
             && self.strike.is_none()
             && load < 1_000_000

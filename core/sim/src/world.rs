@@ -18,7 +18,7 @@ use muster_proto::placement::{Growth, Layer, Node, Placement, State as NodeState
 use muster_proto::proxy::{Proxy, ProxyConfig, ProxyEvent};
 use muster_proto::router::{Router, RouterConfig};
 use muster_proto::wire::publish::{Course, Positions};
-use muster_proto::wire::{Role as NodeRole, StreamId};
+use muster_proto::wire::{Code, Role as NodeRole, StreamId};
 
 use crate::agenda::{Agenda, Next};
 use crate::beside::Beside;
@@ -35,6 +35,9 @@ use strike::Struck;
 
 /// Messages that a join without positions asks for now and then.
 const HISTORY: u32 = 20;
+/// Who was told to end looks so often whether its clients are gone, and ends in any case after the second time.
+const LOOKS_EVERY: Micros = 20 * MS;
+const ENDS_WITHIN: Micros = SECOND;
 const NAME_KEY: [u8; 16] = [9; 16];
 /// A process that stands still is told of the placement again so long after; when all is to heal, everyone within it.
 const PLACED_AGAIN: Micros = 300 * MS;
@@ -138,6 +141,12 @@ enum Event {
     Mend {
         from: u32,
         to: u32,
+    },
+    /// A process that was told to end may have done so, and ends at this time in any case.
+    Ended {
+        process: u32,
+        by: Micros,
+        down: Micros,
     },
     /// A path is as fast as ever.
     Hurry {
@@ -1068,6 +1077,7 @@ impl World {
             Event::Fault { at } => self.fault(self.plan.faults[at as usize].1),
             Event::Restart { process } => self.restart(process as usize),
             Event::Resume { process } => self.resume(process as usize),
+            Event::Ended { process, by, down } => self.ended(process as usize, by, down),
             Event::Mend { from, to } => self.net.mend(from as usize, to as usize),
             Event::Hurry { from, to } => self.net.delay(from as usize, to as usize, 0),
             Event::Place { process } => self.place(process as usize),
@@ -1273,7 +1283,9 @@ impl World {
                         "client {client}: refused: {code:?} ({room}, publication: {publication})"
                     ));
                 }
-                ClientEvent::Down { side, reason, .. } if self.plan.repairable() && !self.awaits_beside(side) => {
+                ClientEvent::Down { side, reason, .. }
+                    if self.plan.repairable() && reason != Code::Draining.name() && !self.awaits_beside(side) =>
+                {
                     return Err(format!(
                         "client {client}: its session with a {side:?} was lost for nothing: {reason}"
                     ));
@@ -1490,6 +1502,15 @@ impl World {
                 let process = process as u32;
                 self.agenda.push(self.now + pause, Event::Undrain { process, spread });
             }
+            Fault::End { process, down } if self.processes[process].state == State::Up => {
+                match &mut self.processes[process].role {
+                    Role::Gateway(machine) => machine.drain(),
+                    Role::Proxy(machine) => machine.drain(),
+                    _ => unreachable!("only these have clients"),
+                }
+                self.agenda.turn_at(process, self.now);
+                self.ended(process, self.now + ENDS_WITHIN, down);
+            }
             Fault::Cut { from, to, pause } if from != to => {
                 self.net.cut(from, to);
                 let (from, to) = (from as u32, to as u32);
@@ -1502,6 +1523,21 @@ impl World {
             }
             _ => {}
         }
+    }
+
+    /// Ends a process once its clients are gone, or at this time.
+    fn ended(&mut self, process: usize, by: Micros, down: Micros) {
+        let drained = match &self.processes[process].role {
+            Role::Gateway(machine) => machine.sessions().is_drained(),
+            Role::Proxy(machine) => machine.sessions().is_drained() && machine.is_idle(),
+            _ => true,
+        };
+        if drained || self.now >= by {
+            return self.fault(Fault::Kill { process, down });
+        }
+        let process = process as u32;
+        self.agenda
+            .push(self.now + LOOKS_EVERY, Event::Ended { process, by, down });
     }
 
     fn restart(&mut self, process: usize) {

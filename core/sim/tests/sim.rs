@@ -353,6 +353,45 @@ fn publishers_leave_a_proxy_that_is_gone_and_stay_away() {
     assert!((1..=5).contains(&lost), "{lost}");
 }
 
+#[test]
+fn a_gateway_or_proxy_that_ends_sends_its_clients_to_others_without_a_gap_or_an_upset_order() {
+    let mut plan = quiet();
+    (plan.gateways, plan.proxies, plan.brokers, plan.partitions) = (2, 2, 2, (2, 1));
+    plan.heal = 12 * SECOND;
+    plan.rooms.push("paced:other".into());
+    plan.clients[1].rooms.push(1);
+    plan.clients.extend(vec![plan.clients[1].clone(); 8]);
+    let mut other = plan.clients[0].clone();
+    other.publishing[0].room = 1;
+    plan.clients.extend(vec![plan.clients[0].clone(), other.clone(), other]);
+    // The gateways, then the proxies, one after the other and back again.
+    let end = |at: u64, process| {
+        (
+            at * SECOND,
+            Fault::End {
+                process,
+                down: 500 * MS,
+            },
+        )
+    };
+    plan.faults = vec![end(2, 0), end(4, 1), end(6, 2), end(8, 3), end(10, 0)];
+    let faults = plan.faults.len() as u64;
+    for sessions in [
+        plan.sessions,
+        Weather {
+            loss: 20_000,
+            ..plan.sessions
+        },
+    ] {
+        let summary = plays(Plan {
+            sessions,
+            ..plan.clone()
+        });
+        let lost = summary.accounts[&(Kind::Client, "sessions_lost")];
+        assert!(lost >= faults, "{lost}");
+    }
+}
+
 /// With this seed all frames of the proxy tell it. A message goes 3 ms to the proxy, and 7 ms each to broker and gateway.
 #[test]
 fn the_age_that_a_message_tells_is_the_time_that_the_network_took() {

@@ -59,7 +59,9 @@ const LULL_MIN: Micros = 250_000;
 const LULL_SHARE: u64 = 32;
 /// Why a session was lost, where the server said that it knows none such.
 const RESET: &str = "reset";
-/// And where another server is tried for a better way.
+/// Why it was lost where nobody is there who could hear that we go.
+const GONE: [&str; 4] = [RESET, "closed", "silent", "unreachable"];
+/// Where another server is tried for a better way.
 const FAR: &str = "far";
 /// What nobody answers is asked again after this, doubled up to the second figure, and a random part more.
 pub const ASK_FIRST: Micros = 100_000;
@@ -170,6 +172,8 @@ struct Session {
     state: State,
     knock: Option<Knock>,
     conn: Option<Box<Conn<SESSION_BLOCKS>>>,
+    /// The one before, whose server is to hear that we are gone.
+    left: Option<Box<Conn<SESSION_BLOCKS>>>,
     token: Option<[u8; 16]>,
     attempts: u32,
     next_at: Micros,
@@ -291,6 +295,7 @@ impl Client {
             state: State::Idle,
             knock: None,
             conn: None,
+            left: None,
             token: None,
             attempts: 0,
             next_at: 0,
@@ -742,7 +747,8 @@ impl Client {
         let longest = if unanswered { UNANSWERED_MAX } else { BACKOFF_MAX };
         let conn = session.conn.take();
         let measured = conn.as_ref().map_or(0, |conn| conn.flow.measured());
-        session.rtt = conn.map_or(0, |conn| conn.flow.rtt());
+        session.rtt = conn.as_ref().map_or(0, |conn| conn.flow.rtt());
+        session.left = conn.filter(|_| !GONE.contains(&reason));
         session.knock = None;
         session.ready = false;
         session.state = State::Waiting;
@@ -1216,9 +1222,18 @@ impl Client {
             }
         }
         let payload = node.payload;
+        if let Some(mut conn) = session.left.take_if(|_| outbox.room() > 0) {
+            let buffer = outbox.reserve(payload);
+            let mut writer = Writer::new(&mut buffer[HEADER..HEADER + frames_max(payload)]);
+            write_close(&mut writer);
+            let len = writer.len();
+            let total = conn.seal(now, &mut node.keys, node.stamp, buffer, len, false, 0);
+            outbox.commit(conn.socket, conn.addr, total);
+            counters.datagrams_sent += 1;
+        }
         loop {
             let Some(conn) = session.conn.as_mut() else {
-                return false;
+                return session.left.is_some();
             };
             let free = conn.flow.available(payload);
             let probe = std::mem::take(&mut session.probe);
@@ -1282,7 +1297,7 @@ impl Client {
                 }
             }
             if *closing {
-                append(&mut writer, FrameKind::Close, 0, |writer| !writer.u8(0).full());
+                write_close(&mut writer);
             }
             let len = writer.len();
             if len == 0 {
@@ -1301,6 +1316,10 @@ impl Client {
             }
         }
     }
+}
+
+fn write_close(writer: &mut Writer<'_>) {
+    append(writer, FrameKind::Close, 0, |writer| !writer.u8(0).full());
 }
 
 fn planted_late_leaves() -> bool {

@@ -336,9 +336,9 @@ impl Gateway {
         }
     }
 
-    /// Refuses new sessions from now on.
+    /// Lets nobody in from now on, and sends clients to other servers.
     pub fn drain(&mut self) {
-        self.sessions.draining = true;
+        self.sessions.drain();
     }
 
     /// Why the gateway cannot serve yet, if it cannot.

@@ -221,9 +221,9 @@ impl Proxy {
         }
     }
 
-    /// Refuses new sessions from now on.
+    /// Lets nobody in from now on, and sends clients to other servers.
     pub fn drain(&mut self) {
-        self.sessions.draining = true;
+        self.sessions.drain();
     }
 
     /// Why the proxy cannot serve yet, if it cannot.

@@ -1,0 +1,69 @@
+//! How fast a server that drains sends its clients to others: evenly, so that the others are not met by all of them at once.
+//!
+//! Owns the pace over slots. Knows no session; times come in.
+
+use crate::machine::Micros;
+
+/// All are told within this, of few so many a millisecond.
+const SPREAD: Micros = 500_000;
+const LEAST: u64 = 4;
+/// The next ones after this.
+const STEP: Micros = 2_000;
+
+/// From the first slot to the last one.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Parting {
+    since: Option<Micros>,
+    slots: u32,
+    next: u32,
+}
+
+impl Parting {
+    /// The slots that are due; `slots`: how many there are when it begins.
+    pub fn due(&mut self, now: Micros, slots: u32) -> std::ops::Range<u32> {
+        let since = *self.since.get_or_insert_with(|| {
+            self.slots = slots;
+            now
+        });
+        let elapsed = now.saturating_sub(since);
+        let evenly = u64::from(self.slots) * elapsed.min(SPREAD) / SPREAD;
+        let least = LEAST * (1 + elapsed / 1_000);
+        let upto = evenly.max(least).min(self.slots.into()) as u32;
+        let from = std::mem::replace(&mut self.next, upto);
+        from..upto
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.since.is_some() && self.next == self.slots
+    }
+
+    /// When slots are due next, as seen from what was done last.
+    pub fn deadline(&self, now: Micros) -> Option<Micros> {
+        (!self.is_done()).then_some(self.since.map_or(now, |_| now + STEP))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_are_told_evenly_and_few_at_once() {
+        let mut many = Parting::default();
+        assert!(!many.is_done());
+        assert_eq!(many.due(1_000, 100_000), 0..4);
+        assert_eq!(many.due(251_000, 100_000), 4..50_000);
+        assert!(!many.is_done());
+        assert_eq!(
+            many.due(900_000, 100_100),
+            50_000..100_000,
+            "later ones are turned away at the door"
+        );
+        assert!(many.is_done());
+        let mut few = Parting::default();
+        assert_eq!((few.due(0, 6), few.due(2_000, 6)), (0..4, 4..6));
+        assert!(few.is_done() && few.deadline(2_000).is_none());
+        let mut none = Parting::default();
+        assert!(none.due(0, 0).is_empty() && none.is_done());
+    }
+}
