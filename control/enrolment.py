@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +37,8 @@ SAID_S: Final = 1.0
 HEARD_S: Final = 1.5 * SPREAD_S
 """In which the others then read it."""
 
+REFUSED_MAX: Final = 100
+"""So many of what is not believed are told to operators."""
 SETTLED_S: Final = 0.1
 """While a layer grows, the engine is asked so often whether it has done its part."""
 
@@ -293,7 +296,7 @@ class Enrolment:
             "nodes": {str(node.node): node.state for node in directory.snapshot.nodes},
             "partitions": msgspec.to_builtins(dict(directory.snapshot.counts)),
             "growth_step_s": self._steps.seconds(time.monotonic()),
-            "refused": dict(directory.refused),
+            "refused": dict(islice(directory.refused.items(), REFUSED_MAX)),
         }
 
     def placement(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import contextlib
 import random
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self
 
@@ -19,7 +19,9 @@ import structlog
 from control.epoch import EPOCH_MAX
 from control.layout import PARTITIONS_MAX
 from control.registry.places import (
+    CLUSTERS_MAX,
     COUNT,
+    NAME,
     PARTITIONED,
     ROOT,
     Ack,
@@ -55,7 +57,6 @@ SPREAD_S: Final = 0.2
 FEW: Final = 64
 """Who begins among fewer nodes waits for less, in proportion: a start takes three readings, and so many are no burden."""
 RETRY_S: Final = 1.0
-CLUSTERS_MAX: Final = 64
 CONTESTS_MAX: Final = 64
 """So often somebody else may be quicker to take an identity."""
 TRIED_MAX: Final = 64
@@ -292,11 +293,12 @@ class Directory:
         if own.tried and any(node.epoch > own.tried[-1] for node in claims.values()):
             self._log.error("registry: a later process has this identity", name=own.name, node=own.node.node)
             own.leaving = True
-        mine = own.path if own.live and own.path in reading and not own.leaving else None
+        mine = None
+        if own.live and not own.leaving:
+            lost = (path for path, node in claims.items() if node.epoch == own.node.epoch)  # with the answer
+            mine = own.path if own.path in reading else next(lost, None)
         for path, node in claims.items():
-            if node.epoch == own.node.epoch and own.live and not own.leaving:
-                mine = path
-            elif node.epoch in own.tried and path != mine:
+            if node.epoch in own.tried and path != mine:
                 with contextlib.suppress(NoNode):
                     await self._tree.delete(f"{self._root}/{path}")
         if own.leaving:
@@ -392,11 +394,11 @@ class Directory:
         )
 
     async def _reading(self) -> dict[str, Entry]:
-        clusters = sorted(await self._tree.children(f"{self._root}/broker"))
-        if len(clusters) > CLUSTERS_MAX:
-            raise Wrong(f"{self._root}/broker: {len(clusters)} clusters, {CLUSTERS_MAX} are the most")
-        layers = [layer("router"), *(layer("broker", cluster) for cluster in clusters)]
-        reading, below = dict[str, Entry](), list[str]()
+        clusters = await self._tree.children(f"{self._root}/broker")
+        believed = self._clusters(clusters)
+        layers = [layer("router"), *(layer("broker", cluster) for cluster in believed)]
+        reading = {f"broker/{name}": entry for name, entry in clusters.items() if name not in believed}
+        below = list[str]()
         for path, entry in await self._below("proxy", "gateway", *layers):
             match = PARTITION.fullmatch(path.rpartition("/")[2])
             if match and int(match[1]) < PARTITIONS_MAX and not path.startswith(("proxy/", "gateway/")):
@@ -405,6 +407,13 @@ class Directory:
                 reading[path] = entry
         reading.update(await self._below(*below))
         return reading
+
+    def _clusters(self, found: Iterable[str]) -> set[str]:
+        """Those that are read: of more than there may be this process's own and the known ones."""
+        own = "" if self._own is None else self._own.node.cluster
+        known = {of.removeprefix("broker/") for of in self.snapshot.counts}
+        named = sorted((name != own, name not in known, name) for name in found if re.fullmatch(NAME, name))
+        return {name for *_, name in named[:CLUSTERS_MAX]}
 
     async def _below(self, *paths: str) -> list[tuple[str, Entry]]:
         found = await asyncio.gather(*(self._tree.children(f"{self._root}/{path}") for path in paths))

@@ -26,8 +26,9 @@ PARTITIONED: Final = frozenset({"router", "broker"})
 CLUSTERED: Final = frozenset({"broker", "proxy"})
 """Each of these belongs to one cluster, the others serve all."""
 
-ACKS_MAX: Final = 65
-"""Layers that may grow at once: 64 clusters of brokers, and the routers."""
+CLUSTERS_MAX: Final = 64
+ACKS_MAX: Final = CLUSTERS_MAX + 1
+"""Layers that may grow at once: all clusters of brokers, and the routers."""
 
 State = Literal["init", "running", "draining"]
 Step = Literal["prepare", "switched", "final"]
@@ -249,6 +250,8 @@ def read_identity(data: bytes) -> Identity:
 def read_node(path: str, data: bytes, counts: Mapping[str, Count]) -> Node:
     """Read a node and whether it stands where it belongs; `path` is below the root. Raises `Wrong`."""
     match = _LEAF.fullmatch(path)
+    if match is None and re.fullmatch(f"broker/{NAME}", path):
+        raise Wrong(f"one cluster more than {CLUSTERS_MAX}, which are the most")
     if match is None:
         raise Wrong("no node belongs here")
     node = _decoded(_NODE, data)

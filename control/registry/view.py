@@ -26,8 +26,12 @@ from control.registry.places import (
     read_count,
     read_node,
 )
+from control.registry.tree import PATH_MAX
 
 HOLD_S: Final = 10.0
+
+SAID_MAX: Final = 32
+"""Lines of the log that one reading makes of what is refused."""
 
 Reading = Mapping[str, bytes]
 """What nodes and counts of the tree held, by path below the root."""
@@ -73,10 +77,12 @@ class View:
         refused: dict[str, str] = {}
         self._count(reading, refused)
         present = self._numbered(self._readable(reading, refused), refused)
-        for path, cause in refused.items():
-            if self._refused.get(path) != cause:
-                self.refusals += 1
-                self._log.warning("registry: refused", path=path, cause=cause)
+        news = [(path, cause) for path, cause in refused.items() if self._refused.get(path) != cause]
+        self.refusals += len(news)
+        for path, cause in news[:SAID_MAX]:
+            self._log.warning("registry: refused", path=path[:PATH_MAX], cause=cause)
+        if len(news) > SAID_MAX:
+            self._log.warning("registry: refused more", values=len(news) - SAID_MAX)
         self._refused = refused
         self._hold(present, now)
         self._present = present

@@ -48,6 +48,8 @@ from control.registry.tree import (
 SESSION_S: Final = 10.0
 CLOSE_S: Final = 2.0
 PENDING_MAX: Final = 4_096
+READS_MAX: Final = 1_024
+"""So many nodes are read at the same time; somebody may have put more there than are ever asked for together."""
 MOVING_MAX: Final = 8
 """So often a node may come or go between two looks at it."""
 URL: Final = re.compile(r"zk://(?P<hosts>[A-Za-z0-9_.:\[\],-]+)(?P<chroot>/.*)?")
@@ -106,6 +108,7 @@ class ZooKeeperTree(Tree):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._pending = 0
+        self._reads = asyncio.Semaphore(READS_MAX)
 
     @property
     def session(self) -> Session:
@@ -165,13 +168,15 @@ class ZooKeeperTree(Tree):
     async def _read(self, path: str) -> Entry | None:
         place, watcher = self._place(path), self._watcher(path)
         with contextlib.suppress(NoNode):
-            data, stat = await self._ask(path, lambda client: client.get_async(place, watcher))
+            async with self._reads:
+                data, stat = await self._ask(path, lambda client: client.get_async(place, watcher))
             return Entry(data, stat.version)
         return None
 
     async def _names(self, path: str) -> list[str]:
         place, watcher = self._place(path), self._watcher(path)
-        names: list[str] = await self._ask(path, lambda client: client.get_children_async(place, watcher))
+        async with self._reads:
+            names: list[str] = await self._ask(path, lambda client: client.get_children_async(place, watcher))
         return names
 
     async def _absent(self, path: str) -> bool:

@@ -8,7 +8,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from control.registry.places import VALUE_MAX, Ack, Node, encode
-from control.registry.view import HOLD_S, View
+from control.registry.view import HOLD_S, SAID_MAX, View
 
 COUNTS = {"router/partition_num": b'{"partitions": 1}', "broker/main/partition_num": b'{"partitions": 2}'}
 
@@ -103,6 +103,15 @@ def test_a_broken_value_is_said_once_and_the_last_good_one_stays(
     assert view.take(reading(broker(2, state="draining"), broker(3)), 3.0)
     assert not view.take(reading(broker(2, state="draining"), broker(3)) | {path: forged}, 4.0)
     assert len([line for line in lines if line["event"] == "registry: refused"]) == 2
+
+
+def test_a_flood_of_broken_values_is_a_few_lines(view: View, lines: list[Any]) -> None:
+    flood = {f"proxy/x{number}": b"{}" for number in range(10 * SAID_MAX)}
+    view.take(reading(proxy(1)) | flood, 0.0)
+    view.take(reading(proxy(1)) | flood, 1.0)
+    assert (numbers(view), len(view.refused), view.refusals) == ([1], 10 * SAID_MAX, 10 * SAID_MAX)
+    assert [line["event"] for line in lines] == ["registry: refused"] * SAID_MAX + ["registry: refused more"]
+    assert lines[-1]["values"] == 9 * SAID_MAX
 
 
 def test_what_was_never_good_is_not_there(view: View, lines: list[Any]) -> None:
