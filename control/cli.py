@@ -545,6 +545,10 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has enough
         sys.stdout = None
         return 0
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # as rich says it
+            return 0
+        raise
     except OSError as error:
         sys.stdout = None  # what it still holds would be tried once more
         where = f"{error.filename}: " if error.filename else ""

@@ -19,7 +19,7 @@ from typing import Any, Final
 import pytest
 
 from control import cli
-from tests.control.command import Command
+from tests.control.command import COMMAND, Command
 from tests.documents import ROOT
 from tests.waiting import until_asked
 
@@ -328,3 +328,23 @@ def test_a_member_that_missed_a_message_is_exit_code_1(muster: Command) -> None:
     done = muster("up", "--demo", "--for", "1", "--members", "5", FAKE_DROP="3")
     assert done.returncode == 1, done.stderr
     assert "5 lost" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words", ["status", "links", "cluster show", "doctor", "--help", "config show", "status --json"]
+)
+def test_whoever_reads_no_more_has_enough_and_nothing_has_failed(muster: Command, words: str) -> None:
+    with muster.up():
+        reading, writing = os.pipe()
+        os.close(reading)
+        done = subprocess.run(
+            [*COMMAND, *words.split()],
+            env=muster.environment,
+            cwd=ROOT,
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
