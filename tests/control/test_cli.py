@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import termios
+import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -347,4 +348,36 @@ def test_whoever_reads_no_more_has_enough_and_nothing_has_failed(muster: Command
             check=False,
         )
         os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+INTERRUPTED = """
+import os, signal, sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "control.options":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+from control.start import main
+sys.exit(main())
+"""
+
+
+def test_ctrl_c_while_the_command_is_loaded_is_no_traceback() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, "version"], cwd=ROOT, capture_output=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
+
+
+def test_the_command_begins_where_it_is_said_to() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts["muster"] == "control.start:main"
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; from control.start import main; sys.exit(main())", "version"],
+        cwd=ROOT,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (0, b"")
