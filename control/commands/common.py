@@ -115,6 +115,11 @@ class Asking:
         return TRY_LATER if self._silent else 0
 
 
+def typed(text: str) -> bytes:
+    """A word of the command as bytes; those that are no text too, as they were typed."""
+    return text.encode(errors="surrogateescape")
+
+
 def print_json(document: Any, *, line: bool = False) -> None:
     """One document on stdout; or a `line` of several, to be read at once."""
     said = msgspec.json.encode(document)

@@ -4,15 +4,13 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from typing import Final
 
 from control import sdk
 from control.commands import pipes
 from control.errors import UserError
 from control.instance import Folder
 from control.sdk import Client
-
-MESSAGE_BYTES_MAX: Final = 65_536
+from muster.client import MESSAGE_BYTES_MAX
 
 
 async def publish(place: Folder, room: str) -> int:

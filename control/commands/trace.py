@@ -20,9 +20,10 @@ from control.commands import common
 from control.commands.found import Where, client_of, everybody
 from control.commands.links import Line, seen, table
 from control.commands.readings import name_silent, read_all
-from control.errors import TRY_LATER, UNAVAILABLE, UserError
+from control.errors import TRY_LATER, UNAVAILABLE, USAGE, UserError
 from control.instance import Endpoint, Process, Record
 from control.registry.places import CLUSTERED, MAIN
+from muster.client import MESSAGE_BYTES_MAX
 
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,21 +62,24 @@ class Trace(Way, frozen=True, kw_only=True):
 async def show(where: Where, room: str, cluster: str | None, message: str | None, wait_s: float, as_json: bool) -> int:
     """Print the trace, through one cluster or all: 0, or 75 where somebody did not answer in time."""
     sdk.check_name(room)
+    data = None if message is None else common.typed(message)
+    if data is not None and len(data) > MESSAGE_BYTES_MAX:
+        raise UserError(f"--message: has {len(data)} bytes; a message has at most {MESSAGE_BYTES_MAX}", USAGE)
     record = await everybody(where)
     place = client_of(record)
     clusters = _chosen(record, cluster)
     proxies = {name: _proxies(record, name) for name in clusters}
-    if message is not None and not any(proxies.values()):
+    if data is not None and not any(proxies.values()):
         raise UserError("there is no proxy to publish through", UNAVAILABLE)
     names = {process.node: process.name for process in record.processes}
     published, answers = dict[str, tuple[Timed, list[Timed]]](), dict[str, list[tuple[Timed, int | None]]]()
     async with AsyncExitStack() as stack:
-        if message is not None:
+        if data is not None:
             listening = Listening(place, record, names, room, wait_s)
             await stack.enter_async_context(listening.joined())
             for name in clusters:
                 if proxies[name]:
-                    published[name] = await listening.published(proxies[name][0], message.encode())
+                    published[name] = await listening.published(proxies[name][0], data)
         for name in clusters:
             answers[name] = [await _asked(place, names[each.node], each, room, wait_s) for each in proxies[name]]
         now = await asyncio.to_thread(read_all, record.processes)

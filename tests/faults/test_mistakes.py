@@ -1,5 +1,6 @@
 """A user's mistakes against a real instance: one clear line and the right exit code, never a traceback."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import muster
 from tests.faults.conftest import Make
 from tests.faults.instance import MUSTER, ROOT, Instance, configuration
 
@@ -63,6 +65,25 @@ def test_a_line_that_is_too_long_is_named(running: Instance) -> None:
 def test_the_longest_line_is_taken(running: Instance) -> None:
     code, said = run(running, "pub", "room", stdin=b"x" * 65_536 + b"\n")
     assert (code, said) == (0, "published 1 to room\n")
+
+
+def test_a_traced_message_that_is_too_long(running: Instance) -> None:
+    code, said = run(running, "trace", "room", "--message", "x" * 65_537)
+    check_line(said, "--message", "65537", "65536")
+    assert code == 2
+
+
+async def test_what_is_typed_and_is_no_text_is_sent_as_it_is(running: Instance) -> None:
+    async with muster.connect(running.folder.path) as client, client.join("typed") as room:
+        told = aiter(room)
+        for words in (("command", "typed"), ("trace", "typed", "--message")):
+            telling = running.command(*words, "\udcff\udcc3(", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            async with asyncio.timeout(60):
+                item = await anext(told)
+            assert isinstance(item, muster.Message | muster.Command)
+            assert item.data == b"\xff\xc3("
+            _, errors = await asyncio.to_thread(telling.communicate, timeout=60)
+            assert (telling.returncode, errors) == (0, b"")
 
 
 def test_a_full_disk_takes_what_sub_prints_no_more(running: Instance) -> None:
