@@ -21,6 +21,8 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     observed_s: float
     availability: float
     failures: int
+    ejected: str | None = None
+    """Why it is left out of choices, if it is: `away`, `loss`, `delay` or `unanswered`."""
     rtt_us: int | None = None
     loss: float | None = None
 

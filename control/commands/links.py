@@ -38,6 +38,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     loss: float | None
     availability: float
     failures: int
+    ejected: str | None
+    """Why `sender` leaves the receiver out of its choices, if it does."""
     observed_s: float
     beyond: list[str]
 
@@ -136,6 +138,7 @@ def _line(sender: str, receiver: str, link: Link, limits: options.Links) -> Line
         loss=link.loss,
         availability=link.availability,
         failures=link.failures,
+        ejected=link.ejected,
         observed_s=link.observed_s,
         beyond=[what for what, is_beyond in broken.items() if is_beyond],
     )
@@ -186,7 +189,7 @@ def table(lines: Sequence[Line]) -> Table:
         shown.add_row(
             line.sender,
             line.receiver,
-            "up" if line.up else "down",
+            f"up, left out: {line.ejected}" if line.ejected else "up" if line.up else "down",
             "" if line.lasts_s is None else f"{line.lasts_s:.0f}",
             "" if line.rtt_ms is None else f"{line.rtt_ms:.1f}",
             "" if line.loss is None else f"{line.loss:.2%}",

@@ -48,6 +48,12 @@ def test_the_worst_link_comes_first_and_says_which_limit_it_does_not_keep() -> N
     ]
 
 
+def test_a_broker_that_is_left_out_is_told_with_the_reason() -> None:
+    now = {**SILENT, BY_NAME["proxy"]: reading([link(BROKER, ejected="delay"), link(ROUTER, "router")])}
+    lines = seen(NODES, now, Limits())
+    assert {line.receiver: line.ejected for line in lines} == {"broker": "delay", "router": None}
+
+
 def test_limits_are_those_of_the_configuration() -> None:
     now = {**SILENT, BROKER: reading([link(ROUTER, "router", rtt_us=3_000, loss=0.02, availability=0.8)])}
     assert seen(NODES, now, Limits(latency_ms=3, loss=0.02, availability=0.8))[0].beyond == []

@@ -21,6 +21,7 @@ pub mod flow;
 pub mod gateway;
 pub mod handshake;
 pub mod hash;
+pub mod health;
 pub mod homes;
 pub mod interest;
 pub mod kept;

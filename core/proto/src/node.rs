@@ -64,6 +64,16 @@ impl Dice {
             self.roll() % bound
         }
     }
+
+    /// Of two that are drawn the first, or the other one where the first is worse.
+    pub fn better<T: Copy>(&mut self, mut from: Vec<T>, worse: impl FnOnce(T, T) -> bool) -> Option<T> {
+        if from.len() < 2 {
+            return from.pop();
+        }
+        let one = from.swap_remove(self.below(from.len() as u64) as usize);
+        let other = from[self.below(from.len() as u64) as usize];
+        Some(if worse(one, other) { other } else { one })
+    }
 }
 
 /// The common part of every role machine.

@@ -91,6 +91,11 @@ impl Loss {
         self.lost = (self.lost + sent as f32 - received as f32).max(0.0);
     }
 
+    /// The highest datagram that the peer has told of, and how many it had then.
+    pub fn told(&self) -> (u64, u32) {
+        (self.highest, self.received)
+    }
+
     pub fn share(&self) -> f64 {
         f64::from(self.lost / self.sent.max(1.0)).min(1.0)
     }

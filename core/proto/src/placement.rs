@@ -174,6 +174,11 @@ impl Brokers {
         &self.running[usize::from(self.layer.of(room))]
     }
 
+    /// The running brokers of each partition that serves.
+    pub fn partitions(&self) -> impl Iterator<Item = &[u32]> {
+        self.running.iter().map(Vec::as_slice)
+    }
+
     /// The running broker of the room's partition that has the highest rendezvous weight of those that can be `reached`, so that
     /// a change of brokers moves 1/n of the rooms.
     pub fn owner_among(&self, room: u64, reached: impl Fn(u32) -> bool) -> Option<u32> {

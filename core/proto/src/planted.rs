@@ -59,6 +59,12 @@ pub enum Bug {
     RouterTakesItAlong,
     /// Links are left with the secret that they were made with, until that is dropped.
     SecretNotRenewed,
+    /// A broker that was left out of commands stays so.
+    LeftOutForGood,
+    /// However many brokers of a partition are left out, one more may be.
+    NoneLeft,
+    /// One second decides who is left out.
+    JudgedInHaste,
 }
 
 #[cfg(feature = "planted")]

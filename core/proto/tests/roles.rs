@@ -8,6 +8,7 @@ use muster_proto::client::member::{Item, Policy};
 use muster_proto::client::publication::PublishError;
 use muster_proto::client::{Client, ClientEvent, Endpoint, Side, SILENCE_MAX};
 use muster_proto::codec::NUMBER_MAX;
+use muster_proto::command::{Ask, CommandId, Outcome};
 use muster_proto::gateway::room::{BACKFILL_WAIT, FIRST_PLACE, HOLE_WAIT};
 use muster_proto::gateway::{Gateway, ANSWER_WAIT, SESSION_ROOMS};
 use muster_proto::limits::{GATEWAY_LEASE, MESSAGE_AGE_MAX, PUBLISH_ACK_DELAY_MAX, PUBLISH_ACK_MESSAGES};
@@ -811,6 +812,52 @@ fn a_proxy_refuses_a_publish_frame_that_would_not_fit_into_a_link() {
         rig.turn();
         assert_eq!(acknowledgements(&rig), [(0, code, 2)]);
         assert_eq!(counter(&rig.machine, "dropped_frame"), dropped);
+    }
+}
+
+/// The numbers of the commands that a broker is told.
+fn told_commands(rig: &mut Rig<Proxy>, broker: usize) -> Vec<u64> {
+    let records = rig.peers[broker].take_records();
+    let number = |bytes: &Vec<u8>| match Record::read(bytes) {
+        Some(Record::LinkCommand { command, .. }) => Some(command.number),
+        _ => None,
+    };
+    records.iter().filter_map(number).collect()
+}
+
+#[test]
+fn a_command_goes_to_the_other_broker_where_one_is_not_ready() {
+    let mut rig = Rig::<Proxy>::bare();
+    let nodes = [BROKER, BROKER + 50].map(|node| Node::new(node, Role::Broker, addr(9000 + node as u16)));
+    rig.machine
+        .set_placement(rig.now, Placement::new(2, nodes.to_vec(), 1, 1));
+    rig.session(1);
+    let brokers = nodes.map(|node| rig.link(node.node, Role::Broker));
+    for number in 0..5 {
+        let name = ROOM.as_bytes();
+        let command = Record::Command {
+            number,
+            name,
+            left_ms: 5_000,
+            ask: Ask::tell(b"go"),
+        };
+        rig.tell(0, &command);
+        rig.turn();
+        let told = brokers.map(|broker| told_commands(&mut rig, broker));
+        let [one, other] = if told[0].is_empty() { [1, 0] } else { [0, 1] };
+        assert_eq!((&*told[one], &*told[other]), (&[number][..], &[][..]));
+        let done = |outcome| Record::LinkCommandDone {
+            command: CommandId { user: 42, number },
+            session: 1,
+            outcome,
+            page: None,
+        };
+        rig.tell(brokers[one], &done(Outcome::refused(Code::NotReady)));
+        rig.pass(100_000, 1_000);
+        assert_eq!(told_commands(&mut rig, brokers[other]), [number]);
+        rig.tell(brokers[other], &done(Outcome::of(1)));
+        rig.pass(100_000, 1_000);
+        assert_eq!(told_commands(&mut rig, brokers[one]), [0; 0]);
     }
 }
 

@@ -172,8 +172,13 @@ pub fn link_event<'py>(py: Python<'py>, change: &LinkChange) -> PyResult<Bound<'
     }
 }
 
-/// The links of a role, for its status. The round trip is None before it was measured.
-pub fn links<'py>(py: Python<'py>, links: &Links, now: Micros) -> PyResult<Bound<'py, PyList>> {
+/// The links of a role, for its status. The round trip is None before it was measured. `ejected` tells why one is left out of choices.
+pub fn links<'py>(
+    py: Python<'py>,
+    links: &Links,
+    now: Micros,
+    ejected: impl Fn(u32) -> Option<&'static str>,
+) -> PyResult<Bound<'py, PyList>> {
     let list = PyList::empty(py);
     for (node, slot) in links.proven() {
         let Some(link) = links.table.get(slot) else { continue };
@@ -188,6 +193,7 @@ pub fn links<'py>(py: Python<'py>, links: &Links, now: Micros) -> PyResult<Bound
         entry.set_item("loss", link.data.loss.share())?;
         entry.set_item("cwnd", link.conn.flow.cwnd())?;
         entry.set_item("in_flight", link.conn.flow.in_flight())?;
+        entry.set_item("ejected", ejected(node))?;
         past(&entry, links.past(node), now)?;
         list.append(entry)?;
     }

@@ -37,6 +37,10 @@ pub trait RoleMachine: Machine {
     }
     fn take_cluster(&mut self, now: Micros, cluster: ClusterKeys);
     fn set_history_max(&mut self, _messages: u32) {}
+    /// Why a peer is left out of choices, if it is.
+    fn ejected(&self, _node: u32) -> Option<&'static str> {
+        None
+    }
     fn drain(&mut self) {}
     fn drained(&self) -> bool {
         true
@@ -136,6 +140,7 @@ impl RoleMachine for Proxy {
 
     fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64)) {
         self.counters.each(&mut *each);
+        self.health.counters.each(&mut *each);
         self.sessions().counters.each(&mut *each);
         self.sessions().door.counters.each(&mut *each);
     }
@@ -146,6 +151,11 @@ impl RoleMachine for Proxy {
             "Sessions, half-open ones included",
             self.sessions().table.len() as f64,
         );
+        each(
+            "brokers_left_out",
+            "Brokers that are left out of the choice for commands",
+            self.health.ejected_len() as f64,
+        );
     }
 
     fn links(&self) -> &muster_proto::links::Links {
@@ -154,6 +164,10 @@ impl RoleMachine for Proxy {
 
     fn take_cluster(&mut self, now: Micros, cluster: ClusterKeys) {
         Proxy::set_cluster(self, now, cluster);
+    }
+
+    fn ejected(&self, node: u32) -> Option<&'static str> {
+        Some(self.health.ejected(node)?.name())
     }
 
     fn drain(&mut self) {
@@ -357,7 +371,8 @@ impl<M: RoleMachine> Running<M> {
         status.set_item("not_ready", self.driver.machine().not_ready())?;
         status.set_item("faults_injected", self.driver.fault_counters().is_some())?;
         let (links, now) = (self.driver.machine().links(), monotonic_now());
-        status.set_item("links", convert::links(py, links, now)?)?;
+        let machine = self.driver.machine();
+        status.set_item("links", convert::links(py, links, now, |node| machine.ejected(node))?)?;
         status.set_item("links_lost", convert::links_lost(py, links, now)?)?;
         if let Some((ages, role)) = self.driver.machine().ages() {
             status.set_item("ages", convert::ages(py, ages, links, role)?)?;

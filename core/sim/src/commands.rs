@@ -71,6 +71,8 @@ pub struct Commands {
     pub expired: u64,
     /// Questions that all gateways have answered.
     pub counted: u64,
+    /// The longest that one took until its sender heard that it was delivered.
+    pub slowest: Micros,
 }
 
 impl Commands {
@@ -187,6 +189,9 @@ impl Commands {
         let whole = matches!(outcome.verdict, Verdict::Delivered | Verdict::NoMember);
         self.counted += u64::from(command.counts && whole);
         self.delivered += u64::from(!command.counts && outcome.verdict == Verdict::Delivered);
+        if outcome.verdict == Verdict::Delivered {
+            self.slowest = self.slowest.max(now - command.sent_at);
+        }
         self.expired += u64::from(outcome.verdict == Verdict::Expired);
         if now > command.until + 4 * GRACE + SECOND + stood {
             return Err(format!(

@@ -10,6 +10,7 @@ use muster_proto::client::member::{Item, Policy};
 use muster_proto::client::{Client, ClientConfig, ClientEvent, Endpoint, Side};
 use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent};
 use muster_proto::handshake::{ClusterKeys, ServerKey};
+use muster_proto::health::{HealthCounters, Reason};
 use muster_proto::limits::HISTORY_DEFAULT;
 use muster_proto::machine::{Addr, Entropy, Machine, Micros, Outbox};
 use muster_proto::name::RoomName;
@@ -255,6 +256,8 @@ pub struct Summary {
     pub returns: Vec<(Kind, Micros)>,
     /// Commands that were delivered, what expired, and questions for members that all gateways answered.
     pub commands: (u64, u64, u64),
+    /// The longest that a command, or such a question, took until its sender heard that it was delivered.
+    pub slowest: Micros,
     /// Joins that went on where they had been with nothing lost, and messages of history.
     pub joins: (u64, u64),
     /// The step into which the plan's strike fell.
@@ -986,6 +989,7 @@ impl World {
             returns: self.returns,
             joins: (self.recovered, self.asked),
             commands: (self.commands.delivered, self.commands.expired, self.commands.counted),
+            slowest: self.commands.slowest,
             struck: self.struck.fell,
         };
         (summary, result)
@@ -1677,6 +1681,7 @@ impl World {
         self.has_rekeyed()?;
         self.bounds(end)?;
         self.ejections()?;
+        self.taken_back()?;
         for process in 0..self.processes.len() {
             if self.processes[process].is_alive() {
                 self.count(process);
@@ -1928,6 +1933,27 @@ impl World {
                 let (kind, down) = (self.plan.kind(number), links.counters.links_down);
                 return Err(format!("{kind:?} {number} lost {down} links for nothing"));
             }
+            if let Role::Proxy(machine) = &process.role {
+                let counters = &machine.health.counters;
+                if *counters != HealthCounters::default() {
+                    return Err(format!("proxy {number} left brokers out for nothing: {counters:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// In the end each broker that lives is among those that its proxies give commands to; loss is forgotten later.
+    fn taken_back(&self) -> Result<(), String> {
+        let living = || (0..self.processes.len()).filter(|process| self.processes[*process].is_alive());
+        for proxy in living() {
+            let Role::Proxy(machine) = &self.processes[proxy].role else {
+                continue;
+            };
+            let out = living().filter_map(|broker| Some((broker, machine.health.ejected(node_of(broker))?)));
+            if let Some((broker, why)) = out.into_iter().find(|(_, why)| *why != Reason::Loss) {
+                return Err(format!("proxy {proxy} still leaves broker {broker} out: {why:?}"));
+            }
         }
         Ok(())
     }
@@ -1937,7 +1963,10 @@ impl World {
         let (kind, accounts) = (self.plan.kind(process), &mut self.accounts);
         let mut add = |name, value| *accounts.entry((kind, name)).or_default() += value;
         match &self.processes[process].role {
-            Role::Proxy(machine) => machine.counters.each(|name, _, value| add(name, value)),
+            Role::Proxy(machine) => {
+                machine.counters.each(|name, _, value| add(name, value));
+                machine.health.counters.each(|name, _, value| add(name, value));
+            }
             Role::Broker(machine) => {
                 machine.counters.each(|name, _, value| add(name, value));
                 add("held", machine.held());

@@ -4,6 +4,7 @@
 use muster_proto::codec::Writer;
 use muster_proto::conn::{Conn, Reject, Stamp, TAIL_PROBES};
 use muster_proto::hash::KeyedState;
+use muster_proto::health::{Health, Reading};
 use muster_proto::interest::{Change, Interest};
 use muster_proto::machine::{Addr, Outbox};
 use muster_proto::placement::{Growth, Layer, Node, Placement};
@@ -309,6 +310,34 @@ fn a_link_on_which_nothing_comes_stays() {
 #[test]
 fn secret_not_renewed() {
     seeds_find(Bug::SecretNotRenewed, Plan::rekeys);
+}
+
+#[test]
+fn left_out_for_good() {
+    seeds_find(Bug::LeftOutForGood, Plan::commands);
+}
+
+#[test]
+fn none_left() {
+    part_finds(Bug::NoneLeft, || {
+        let mut health = Health::default();
+        let link = |rtt| {
+            Some(Reading {
+                since: 1,
+                rtt,
+                told: (1, 1),
+            })
+        };
+        health.judge(&[1, 2, 3, 4].map(|node| (node, link(1_000))));
+        (1..=2).for_each(|node| health.lost(node));
+        (0..10).for_each(|_| health.judge(&[(1, None), (2, None), (3, link(900_000)), (4, link(1_000))]));
+        health.ejected_len() == 2
+    });
+}
+
+#[test]
+fn judged_in_haste() {
+    seeds_find(Bug::JudgedInHaste, Plan::lossy);
 }
 
 #[test]

@@ -392,6 +392,53 @@ fn a_gateway_or_proxy_that_ends_sends_its_clients_to_others_without_a_gap_or_an_
     }
 }
 
+#[test]
+fn a_broker_that_is_far_is_left_out_of_commands_and_taken_back() {
+    let far = |from, to| Fault::Delay {
+        from,
+        to,
+        by: 200 * MS,
+        pause: 15 * SECOND,
+    };
+    let summary = plays(two_brokers(far(BROKER, PROXY)));
+    assert_eq!(left_out(&summary), [0, 0, 1, 0, 1]);
+}
+
+#[test]
+fn a_broker_that_stands_still_is_left_out_of_commands_and_taken_back() {
+    let stands = Fault::Pause {
+        process: BROKER,
+        pause: 4 * SECOND,
+    };
+    let summary = plays(two_brokers(stands));
+    assert_eq!(left_out(&summary), [1, 0, 0, 0, 1]);
+    // Asked of who stands still, and then of the other one.
+    assert!(summary.slowest < 500 * MS, "{}", summary.slowest);
+}
+
+/// One of two brokers has a fault while commands flow.
+fn two_brokers(fault: Fault) -> Plan {
+    Plan {
+        brokers: 2,
+        faults: vec![(2 * SECOND, fault)],
+        heal: 45 * SECOND,
+        command_every: Some(SECOND),
+        ..quiet()
+    }
+}
+
+/// How often a proxy left a broker out because it was away, lost, was far or did not answer, and how often that ended. All commands
+/// are delivered.
+fn left_out(summary: &Summary) -> [u64; 5] {
+    assert!(
+        summary.commands.0 > 20 && summary.commands.1 == 0,
+        "{:?}",
+        summary.commands
+    );
+    let names = ["away", "loss", "delay", "unanswered", "ended"];
+    names.map(|name| summary.accounts[&(Kind::Proxy, &*format!("ejections_{name}"))])
+}
+
 /// With this seed all frames of the proxy tell it. A message goes 3 ms to the proxy, and 7 ms each to broker and gateway.
 #[test]
 fn the_age_that_a_message_tells_is_the_time_that_the_network_took() {

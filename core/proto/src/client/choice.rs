@@ -104,17 +104,10 @@ impl Choice {
 
     /// Another one than `at`, where there is one: of two that are drawn the one that costs less, or any of them.
     pub fn next(&self, now: Micros, dice: &mut Dice, at: usize) -> usize {
-        let mut others: Vec<usize> = (0..self.known.len()).filter(|other| *other != at).collect();
-        if others.len() < 2 {
-            return others.first().copied().unwrap_or(0);
-        }
-        let one = others.swap_remove(dice.below(others.len() as u64) as usize);
-        let other = others[dice.below(others.len() as u64) as usize];
+        let others: Vec<usize> = (0..self.known.len()).filter(|other| *other != at).collect();
         let cost = |at: usize| self.known[at].cost(now);
-        match cost(one) > 2 * cost(other) {
-            true => other,
-            false => one,
-        }
+        let worse = |one, other| cost(one) > 2 * cost(other);
+        dice.better(others, worse).unwrap_or(0)
     }
 }
 

@@ -8,7 +8,6 @@ use crate::command::{left_ms, until, Ask, CommandId, Outcome, Page, Verdict, COM
 use crate::hash::KeyedState;
 use crate::machine::Micros;
 use crate::name::{RoomKey, RoomName};
-use crate::placement::weight;
 use crate::wire::record::Record;
 use crate::wire::Code;
 
@@ -28,7 +27,8 @@ struct Pending {
     ask: Ask<'static>,
     /// The broker that was told last, on a link that came up then, and when.
     told: Option<(u32, Micros, Micros)>,
-    tries: u32,
+    /// The broker that was not ready last: it is asked again where there is no other.
+    unready: Option<u32>,
 }
 
 /// All of them.
@@ -85,7 +85,7 @@ impl Proxy {
             until: until(now, time_ms),
             ask: ask.keep(),
             told: None,
-            tries: 0,
+            unready: None,
         };
         self.commands.pending.insert(id, pending);
         self.commands.look_at.get_or_insert(now + LOOK_EVERY);
@@ -98,18 +98,24 @@ impl Proxy {
             return;
         };
         let links = &self.links;
-        // By chance, and another one each time.
-        let draw = id.number.wrapping_add(u64::from(pending.tries));
+        // Another one each time.
         let replicas = self.placement.own().replicas(pending.room.id).iter().copied();
         let reached = replicas.filter_map(|node| Some((node, links.since(node)?)));
         let fresh =
             reached.filter(|(node, since)| pending.told.is_none_or(|(told, of, _)| (told, of) != (*node, *since)));
-        let Some((node, since)) = fresh.max_by_key(|(node, _)| weight(draw, *node)) else {
+        let mut fresh: Vec<u32> = fresh.map(|(node, _)| node).collect();
+        if fresh.len() > 1 {
+            fresh.retain(|node| pending.unready != Some(*node));
+        }
+        let chosen = self.health.choose(&mut self.node.dice, &fresh);
+        let Some((node, slot, since)) = chosen.and_then(|node| Some((node, links.to(node)?, links.since(node)?)))
+        else {
             return;
         };
-        let Some(slot) = links.to(node) else { return };
+        if let Some((silent, ..)) = pending.told.filter(|(.., at)| now >= *at + NEXT_AFTER) {
+            self.health.asked(silent, false);
+        }
         pending.told = Some((node, since, now));
-        pending.tries += 1;
         self.counters.commands_forwarded += 1;
         let record = Record::LinkCommand {
             command: id,
@@ -123,13 +129,23 @@ impl Proxy {
         self.links.log(now, slot, &bytes);
     }
 
-    /// A broker says what became of a command.
-    pub(super) fn command_answered(&mut self, id: CommandId, outcome: Outcome, page: Option<Page>) {
+    /// A broker says what became of a command, or its time is over.
+    pub(super) fn command_answered(
+        &mut self,
+        broker: Option<u32>,
+        id: CommandId,
+        outcome: Outcome,
+        page: Option<Page>,
+    ) {
         if outcome.verdict == Verdict::Refused(Code::NotReady) {
             if let Some(pending) = self.commands.pending.get_mut(&id) {
-                pending.told = None; // tried again soon
+                (pending.told, pending.unready) = (None, broker); // tried again soon
             }
             return;
+        }
+        // Also one that comes late, or by who was asked first, is an answer.
+        if let Some(node) = broker.filter(|_| outcome.verdict != Verdict::Expired) {
+            self.health.asked(node, true);
         }
         if let Some(pending) = self.commands.pending.remove(&id) {
             self.command_done(pending.session, id.number, outcome, page);
@@ -174,7 +190,7 @@ impl Proxy {
         late.into_iter().for_each(|id| self.pass_on(now, id));
         over.sort_unstable();
         for id in over {
-            self.command_answered(id, Outcome::expired(0), None);
+            self.command_answered(None, id, Outcome::expired(0), None);
         }
         self.commands.look_at = (!self.commands.is_idle()).then_some(now + LOOK_EVERY);
     }

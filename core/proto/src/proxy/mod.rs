@@ -5,7 +5,7 @@
 
 mod commands;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use muster_ahead::fetch;
 
@@ -16,6 +16,7 @@ use crate::door::{Door, DoorKey};
 use crate::gateway::{LINK_SOCKET, PUBLIC_SOCKET};
 use crate::handshake::{ClusterKeys, ResetSecret, ServerKey};
 use crate::hash::KeyedState;
+use crate::health::{Health, Reading};
 use crate::limits::SESSION_PUBLICATIONS_MAX;
 use crate::links::{LinkChange, Links};
 use crate::machine::{Arrival, Entropy, Inbox, Machine, Micros, Outbox};
@@ -149,6 +150,8 @@ pub struct Proxy {
     name_key: [u8; 16],
     commands: Commands,
     ages: Sampler,
+    /// Of brokers, for commands alone.
+    pub health: Health,
     pub counters: ProxyCounters,
     events: VecDeque<ProxyEvent>,
 }
@@ -173,6 +176,7 @@ impl Proxy {
             name_key: config.name_key,
             commands: Commands::new(hash),
             ages: Sampler::new(config.age_every),
+            health: Health::default(),
             counters: ProxyCounters::default(),
             events: VecDeque::new(),
             node,
@@ -473,7 +477,7 @@ impl Proxy {
                 Some(Record::LinkCommandDone {
                     command, outcome, page, ..
                 }) if peer.role == Role::Broker => {
-                    self.command_answered(command, outcome, page);
+                    self.command_answered(Some(peer.node), command, outcome, page);
                 }
                 Some(record) if self.links.link_record(slot, &record) => {}
                 _ => self.links.counters.link_dropped_frame += 1,
@@ -501,10 +505,36 @@ impl Proxy {
         while let Some(change) = self.links.change() {
             match change {
                 LinkChange::Up { peer, .. } => self.owners.up(peer.node),
-                LinkChange::Down { peer, .. } if self.links.to(peer.node).is_none() => self.owners.lost(now, peer.node),
+                LinkChange::Down { peer, .. } if self.links.to(peer.node).is_none() => {
+                    self.owners.lost(now, peer.node);
+                    self.health.lost(peer.node);
+                }
                 LinkChange::Down { .. } | LinkChange::Refused { .. } => {}
             }
             self.events.push_back(ProxyEvent::Link(change));
+        }
+    }
+
+    /// Judges once a second how well the brokers of each partition are reached.
+    fn judge_brokers(&mut self, now: Micros) {
+        if !self.health.is_due(now) {
+            return;
+        }
+        let links = &self.links;
+        let read = |node: u32| {
+            let link = links.to(node).and_then(|slot| links.table.get(slot))?;
+            Some(Reading {
+                since: links.since(node)?,
+                rtt: link.conn.flow.measured(),
+                told: link.data.loss.told(),
+            })
+        };
+        let brokers = self.placement.own();
+        let running: BTreeSet<u32> = brokers.partitions().flatten().copied().collect();
+        self.health.keep(|node| running.contains(&node));
+        for partition in brokers.partitions() {
+            let group: Vec<_> = partition.iter().map(|node| (*node, read(*node))).collect();
+            self.health.judge(&group);
         }
     }
 
@@ -643,6 +673,7 @@ impl Machine for Proxy {
         self.sessions.expire(now, &mut self.node);
         while self.sessions.gone().is_some() {}
         self.look_after_commands(now);
+        self.judge_brokers(now);
         self.node.sweep(now);
     }
 
