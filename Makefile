@@ -16,6 +16,7 @@ lint: setup
 sim: setup
 	@cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --seeds 0..1000 $(ARGS)
 	@cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --members --seeds 0..10000 $(ARGS)
+	@cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --apart --seeds 0..500 $(ARGS)
 	@cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --holes --seeds 0..300 $(ARGS)
 	@cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --moves --seeds 0..500 $(ARGS)
 	@cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim -- --grows --seeds 0..1000 $(ARGS)

@@ -29,6 +29,7 @@ pub mod limits;
 pub mod links;
 pub mod log;
 pub mod machine;
+pub mod missing;
 pub mod name;
 pub mod node;
 pub mod order;

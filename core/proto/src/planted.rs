@@ -57,6 +57,10 @@ pub enum Bug {
     EarlierLifeReturns,
     /// A broker that loses its router forgets what that one told.
     RouterTakesItAlong,
+    /// What a broker does not know that nobody tells is in force all the same.
+    UntoldUncounted,
+    /// A broker hears that it knows everything from a router that has not heard its peers.
+    PeersUnheard,
     /// Links are left with the secret that they were made with, until that is dropped.
     SecretNotRenewed,
     /// A broker that was left out of commands stays so.

@@ -16,6 +16,7 @@ use crate::kept::Kept;
 use crate::limits::{GATEWAY_LEASE, NODES_MAX, ROOMS_MAX};
 use crate::links::{LinkChange, Links};
 use crate::machine::{Arrival, Entropy, Inbox, Machine, Micros, Outbox};
+use crate::missing::{Missing, LOST_WAIT, MISSING_WAIT};
 use crate::node::{Identity, Node};
 use crate::placement::{Placement, State};
 use crate::planted::{self, Bug};
@@ -64,6 +65,9 @@ struct Source {
     logged: u64,
     covered: u64,
     told: u64,
+    /// Of a peer: whether it has told all that it knew when the link came up, and which brokers it tells.
+    whole: bool,
+    brokers: BTreeSet<u32>,
 }
 
 /// Who is told: a broker that subscribed, or a peer.
@@ -105,6 +109,10 @@ pub struct Router {
     placement: Placement,
     started: Option<Micros>,
     complete: bool,
+    /// Peers that have not told all that they know: while one is waited for, no broker hears that it knows everything.
+    peers_missing: Missing,
+    /// Brokers that nobody tells: while one is waited for, nothing is in force.
+    brokers_missing: Missing,
     rooms_max: usize,
     changes: Vec<Change>,
     pub counters: RouterCounters,
@@ -132,6 +140,8 @@ impl Router {
             placement: Placement::default(),
             started: None,
             complete: false,
+            peers_missing: Missing::default(),
+            brokers_missing: Missing::default(),
             rooms_max: ROOMS_MAX, // over all gateways
             changes: Vec::new(),
             counters: RouterCounters::default(),
@@ -170,7 +180,7 @@ impl Router {
         if !planted::is(Bug::FormerScopeGrows) {
             misled.into_iter().for_each(|listener| self.tell_all(now, listener));
         }
-        self.complete(now);
+        self.review_missing(now);
     }
 
     /// Takes other secrets of the cluster; links are made anew with the current one.
@@ -395,6 +405,24 @@ impl Router {
                 self.seen(now, *node, Some(peer.node), *up);
                 Some(false)
             }
+            (Role::Router, Record::BrokerTold { node, told }) => {
+                if let Some(source) = self.sources.get_mut(&peer.node) {
+                    if *told && source.brokers.len() < NODES_MAX {
+                        source.brokers.insert(*node);
+                    } else {
+                        source.brokers.remove(node);
+                    }
+                    self.review_missing(now);
+                }
+                Some(false)
+            }
+            (Role::Router, Record::Complete { .. }) => {
+                if let Some(source) = self.sources.get_mut(&peer.node) {
+                    source.whole = true;
+                    self.review_missing(now);
+                }
+                Some(false)
+            }
             (Role::Router, Record::Covered { offset }) => {
                 let last = self.links.table.get(slot).map_or(0, |link| link.conn.log.last());
                 if let Some(listener) = self.listeners.get_mut(&peer.node) {
@@ -407,7 +435,7 @@ impl Router {
                 Some(false)
             }
             (Role::Broker, Record::Unsubscribe) => {
-                self.listeners.remove(&peer.node);
+                self.unlisten(now, peer.node);
                 Some(false)
             }
             _ => None,
@@ -598,6 +626,30 @@ impl Router {
         }
     }
 
+    /// Looks who is missing of those that the map names, and goes on with what waited for others.
+    fn review_missing(&mut self, now: Micros) {
+        let (me, scope) = (self.node.me.node, self.scope());
+        let others = |role| {
+            let nodes = self.placement.of(role).filter(|node| node.node != me);
+            nodes.filter(|node| node.state != State::Draining)
+        };
+        let peers = others(Role::Router).filter(|node| {
+            let whole = self.sources.get(&node.node).is_some_and(|source| source.whole);
+            !whole && self.placement.scope(node.node) == scope
+        });
+        let told = |node: u32| {
+            self.listeners.contains_key(&node) || self.sources.values().any(|source| source.brokers.contains(&node))
+        };
+        let brokers = others(Role::Broker)
+            .filter(|node| self.placement.scope(node.node).meet(scope).is_some() && !told(node.node));
+        let peers = peers.map(|node| node.node).collect();
+        let brokers = brokers.map(|node| node.node).collect();
+        self.peers_missing.review(now, &peers);
+        self.brokers_missing.review(now, &brokers);
+        self.cover(now);
+        self.complete(now);
+    }
+
     /// Tells gateways and peers how far every broker is.
     fn cover(&mut self, now: Micros) {
         let (mut brokers, mut peers) = (u64::MAX, u64::MAX);
@@ -614,9 +666,15 @@ impl Router {
             let open = listener.bursts.front();
             *least = open.map_or(u64::MAX, |(burst, _)| burst - 1).min(*least);
         }
+        // A broker that nobody tells may serve all the same, or begin to: it would not know of what is in force.
+        let untold = self.brokers_missing.waits() && !planted::is(Bug::UntoldUncounted);
         for (node, source) in &mut self.sources {
             let own = self.listeners.get(node).is_none_or(|listener| !listener.peer);
-            let done = if own { brokers.min(peers) } else { brokers };
+            let done = match own {
+                true if untold => 0,
+                true => brokers.min(peers),
+                false => brokers,
+            };
             while let Some((offset, _)) = source.uncovered.front().filter(|(_, burst)| *burst <= done) {
                 source.covered = *offset;
                 source.uncovered.pop_front();
@@ -642,7 +700,8 @@ impl Router {
 
     fn link_up(&mut self, now: Micros, slot: u32, peer: Identity) {
         if !matches!(peer.role, Role::Gateway | Role::Router) {
-            return; // a broker says what it wants
+            // A broker says what it wants, to one of us.
+            return self.brokers_missing.wait(now, peer.node, MISSING_WAIT);
         }
         let source = Source {
             slot,
@@ -650,6 +709,8 @@ impl Router {
             logged: 0,
             covered: 0,
             told: 0,
+            whole: false,
+            brokers: BTreeSet::new(),
         };
         self.sources.insert(peer.node, source);
         if peer.role == Role::Gateway {
@@ -665,6 +726,14 @@ impl Router {
         for node in here {
             self.links.record(now, slot, &Record::GatewaySeen { node, up: true });
         }
+        let brokers = self.listeners.iter().filter(|(_, listener)| !listener.peer);
+        for (node, _) in brokers {
+            let (node, told) = (*node, true);
+            self.links.record(now, slot, &Record::BrokerTold { node, told });
+        }
+        let scope = self.scope();
+        self.links.record(now, slot, &Record::Complete { scope });
+        self.review_missing(now);
     }
 
     fn link_down(&mut self, now: Micros, slot: u32, peer: Identity) {
@@ -684,8 +753,11 @@ impl Router {
             .get(&peer.node)
             .is_some_and(|listener| listener.slot == slot)
         {
-            self.listeners.remove(&peer.node);
-            self.cover(now);
+            self.unlisten(now, peer.node);
+        }
+        self.review_missing(now);
+        if peer.role == Role::Broker {
+            self.brokers_missing.wait(now, peer.node, LOST_WAIT);
         }
     }
 
@@ -730,17 +802,36 @@ impl Router {
             // What gateways said and not all had in time is in force once this one has it too.
             listener.bursts.push_back((1, listener.told));
         }
-        self.complete(now);
+        if peer.role == Role::Broker {
+            self.tell_peers(now, peer.node, true);
+        }
+        self.review_missing(now);
     }
 
-    /// Tells brokers that they know everything, once that is so: every gateway of the placement has told all its rooms, or had
-    /// its time to.
+    /// Who listened hears no more; peers know so before anything is in force without it.
+    fn unlisten(&mut self, now: Micros, node: u32) {
+        let was = self.listeners.remove(&node);
+        if was.is_some_and(|listener| !listener.peer) {
+            self.tell_peers(now, node, false);
+        }
+        self.review_missing(now);
+    }
+
+    /// Peers hear whether a broker is told here.
+    fn tell_peers(&mut self, now: Micros, node: u32, told: bool) {
+        for peer in self.listeners.values().filter(|listener| listener.peer) {
+            self.links.record(now, peer.slot, &Record::BrokerTold { node, told });
+        }
+    }
+
+    /// Tells brokers that they know everything, once that is so: every gateway of the placement has told all its rooms, and every
+    /// peer what it knows of others', or had its time to.
     fn complete(&mut self, now: Micros) {
         let Some(started) = self.started else { return };
         let scope = self.scope();
         let loaded = |node: &crate::placement::Node| self.interest.is_loaded(node.node, scope);
         self.complete |= now >= started + SETTLE || self.placement.of(Role::Gateway).all(loaded);
-        if !self.complete {
+        if !self.complete || (self.peers_missing.waits() && !planted::is(Bug::PeersUnheard)) {
             return;
         }
         for listener in self.listeners.values_mut().filter(|listener| !listener.complete) {
@@ -839,6 +930,10 @@ impl Machine for Router {
         self.links.expire(now, &mut self.node);
         self.link_changes(now);
         self.complete(now);
+        let over = [&mut self.peers_missing, &mut self.brokers_missing].map(|missing| missing.expire(now));
+        if over.contains(&true) {
+            self.review_missing(now);
+        }
         self.expire_gateways(now);
         self.node.sweep(now);
     }
@@ -875,7 +970,9 @@ impl Machine for Router {
             .filter(|seen| seen.is_away())
             .map(|seen| seen.away_since + GATEWAY_LEASE)
             .min();
-        [self.links.deadline(), complete, away].into_iter().flatten().min()
+        let missing = [self.peers_missing.deadline(), self.brokers_missing.deadline()];
+        let due = [self.links.deadline(), complete, away].into_iter().chain(missing);
+        due.flatten().min()
     }
 
     fn drain_events(&mut self, events: &mut Vec<LinkChange>) {

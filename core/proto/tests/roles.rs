@@ -13,6 +13,7 @@ use muster_proto::gateway::room::{BACKFILL_WAIT, FIRST_PLACE, HOLE_WAIT};
 use muster_proto::gateway::{Gateway, ANSWER_WAIT, SESSION_ROOMS};
 use muster_proto::limits::{GATEWAY_LEASE, MESSAGE_AGE_MAX, PUBLISH_ACK_DELAY_MAX, PUBLISH_ACK_MESSAGES};
 use muster_proto::machine::{Addr, Machine, Outbox, SLICE_DATAGRAMS};
+use muster_proto::missing::{LOST_WAIT, MISSING_WAIT};
 use muster_proto::placement::{weight, Node, Placement};
 use muster_proto::proxy::Proxy;
 use muster_proto::router::Router;
@@ -288,6 +289,42 @@ fn a_broker_accounts_for_what_it_held_and_never_numbered() {
     assert_eq!(since(&rig), ([5, 2, 1, 2], 0));
 }
 
+/// It stood still, and members joined meanwhile without it: what it numbered first when it went on they never heard of.
+#[test]
+fn a_broker_that_was_cut_off_numbers_nothing_before_a_router_has_told_it_what_is_new() {
+    let cut_off = || {
+        let mut rig = broker();
+        for peer in [0, 1] {
+            rig.frame(peer, FrameKind::Close as u8, &[0]);
+        }
+        let proxy = rig.link(PROXY, Role::Proxy);
+        (rig, proxy)
+    };
+    let publishes = |rig: &mut Rig<Broker>, proxy: usize| {
+        rig.say(proxy, &link_publish(77, 1, 1, &[b"one"]));
+        let count = |name| counter(&rig.machine, name);
+        (count("messages_published"), count("dropped_not_ready"))
+    };
+    let (mut rig, proxy) = cut_off();
+    assert_eq!(publishes(&mut rig, proxy), (0, 1));
+    let router = rig.link(ROUTER, Role::Router);
+    names_gateway(&mut rig, router, GATEWAY, membership(1, true));
+    assert_eq!(publishes(&mut rig, proxy), (0, 2));
+    rig.tell(router, &Record::Complete { scope: Scope::ALL });
+    assert_eq!(publishes(&mut rig, proxy), (1, 2));
+
+    // Where there is no router it goes on with what it knows.
+    let (mut rig, proxy) = cut_off();
+    pass(&mut rig, MISSING_WAIT + 10_000);
+    assert_eq!(publishes(&mut rig, proxy), (1, 0));
+
+    // So does who has lost its routers alone, at once.
+    let mut rig = broker();
+    let proxy = rig.link(PROXY, Role::Proxy);
+    rig.frame(1, FrameKind::Close as u8, &[0]);
+    assert_eq!(publishes(&mut rig, proxy), (1, 0));
+}
+
 #[test]
 fn a_gateway_that_a_new_router_never_hears_of_is_forgotten() {
     let wanted = |rig: &Rig<Broker>| rig.machine.interest().len();
@@ -340,6 +377,7 @@ fn told<M: Subject>(rig: &mut Rig<M>, peer: usize) -> Vec<String> {
         Record::GatewayEnd { node, version, .. } => Some(format!("{node}: all up to {version}")),
         Record::GatewaySeen { node, up } => Some(format!("{node}: {}", if up { "seen" } else { "away" })),
         Record::GatewayGone { node, .. } => Some(format!("{node}: gone")),
+        Record::BrokerTold { node, told } => Some(format!("{node} {}", if told { "told" } else { "untold" })),
         Record::Covered { .. } => Some("covered".into()),
         Record::Complete { .. } => Some("complete".into()),
         Record::SnapshotBegin { version, .. } => Some(format!("begins at {version}")),
@@ -359,10 +397,13 @@ fn router() -> Rig<Router> {
     assert_eq!(told(&mut rig, 1), ["1: +1", "1: all up to 1", "complete"]);
     for (at, node) in [(3, 78), (4, 79)] {
         assert_eq!(rig.link(node, Role::Router), at);
-        assert_eq!(told(&mut rig, at), ["1: +1", "1: all up to 1", "1: seen"]);
+        assert_eq!(told(&mut rig, at), INTRODUCTION);
     }
     rig
 }
+
+/// What a new peer hears of a router's gateway and broker.
+const INTRODUCTION: [&str; 5] = ["1: +1", "1: all up to 1", "1: seen", "3 told", "complete"];
 
 /// A peer tells of another gateway's only room.
 fn peer_names(rig: &mut Rig<Router>, peer: usize) {
@@ -442,6 +483,81 @@ fn a_gateway_is_covered_once_every_broker_has_it_and_every_peer_has_covered_it()
     assert_eq!(told(&mut rig, 0), [""; 0]);
     rig.frame(4, FrameKind::Close as u8, &[0]);
     assert_eq!(told(&mut rig, 0), ["covered"]);
+}
+
+/// The map of all tests, and a node more.
+fn placement_with(node: u32, role: Role) -> Placement {
+    let before = placement();
+    let roles = [Role::Gateway, Role::Proxy, Role::Broker, Role::Router];
+    let mut nodes: Vec<Node> = roles.iter().flat_map(|role| before.of(*role)).copied().collect();
+    nodes.push(Node::new(node, role, addr(9000 + node as u16)));
+    Placement::new(2, nodes, 1, 1)
+}
+
+/// A join was answered, and a broker that had not heard of it owned the room next: it told the members nothing.
+#[test]
+fn a_broker_that_nobody_tells_keeps_what_gateways_say_from_being_in_force_for_a_while() {
+    const OTHER: u32 = 9;
+    let mut rig = Rig::<Router>::new();
+    assert_eq!(told(&mut rig, 0), ["covered"]);
+    rig.machine.set_placement(rig.now, placement_with(OTHER, Role::Broker));
+    let mut version = 1;
+    let mut says = |rig: &mut Rig<Router>| {
+        version += 1;
+        rig.tell(0, &Record::Membership(membership(version, version % 2 == 1)));
+        told(rig, 0)
+    };
+    assert_eq!(says(&mut rig), [""; 0]);
+    pass(&mut rig, MISSING_WAIT);
+    assert_eq!(told(&mut rig, 0), ["covered"], "it does not come");
+    let other = rig.link(OTHER, Role::Broker);
+    assert_eq!(says(&mut rig), [""; 0], "it lives");
+    let peer = rig.link(78, Role::Router);
+    let (node, told_there) = (OTHER, true);
+    rig.tell(peer, &Record::Covered { offset: 1 << 20 });
+    assert_eq!(told(&mut rig, 0), [""; 0]);
+    rig.tell(peer, &Record::BrokerTold { node, told: told_there });
+    assert_eq!(told(&mut rig, 0), ["covered"], "a peer tells it");
+    rig.tell(peer, &Record::BrokerTold { node, told: false });
+    assert_eq!(says(&mut rig), [""; 0]);
+    rig.tell(peer, &Record::Covered { offset: 1 << 21 });
+    assert_eq!(told(&mut rig, 0), [""; 0]);
+    let scope = Scope::ALL;
+    rig.tell(other, &Record::Subscribe { scope });
+    assert_eq!(told(&mut rig, 0), ["covered"], "it has been told here");
+    // It may have been away for as long as we have not heard of it, and hear that it was later than we.
+    rig.frame(other, FrameKind::Close as u8, &[0]);
+    assert_eq!(says(&mut rig), [""; 0]);
+    rig.tell(peer, &Record::Covered { offset: 1 << 22 });
+    assert_eq!(told(&mut rig, 0), [""; 0]);
+    pass(&mut rig, LOST_WAIT);
+    assert_eq!(told(&mut rig, 0), ["covered"]);
+}
+
+/// It told a broker nothing of the gateways that only its peer knew, and the broker began to number messages for the others.
+#[test]
+fn no_broker_hears_that_it_knows_all_before_the_routers_peers_have_told_what_they_know() {
+    let subscribes = |rig: &mut Rig<Router>, node| {
+        let broker = rig.link(node, Role::Broker);
+        rig.tell(broker, &Record::Subscribe { scope: Scope::ALL });
+        assert_eq!(told(rig, broker), ["1: +1", "1: all up to 1"]);
+        broker
+    };
+    let mut rig = Rig::<Router>::new();
+    rig.machine.set_placement(rig.now, placement_with(78, Role::Router));
+    let first = subscribes(&mut rig, 9);
+    let peer = rig.link(78, Role::Router);
+    assert_eq!(told(&mut rig, first), [""; 0], "it is linked, and says nothing yet");
+    peer_names(&mut rig, peer);
+    rig.tell(peer, &Record::Complete { scope: Scope::ALL });
+    assert_eq!(told(&mut rig, first), ["77: +5", "77: all up to 5", "complete"]);
+    rig.frame(peer, FrameKind::Close as u8, &[0]);
+    rig.turn();
+    let broker = rig.link(10, Role::Broker);
+    rig.tell(broker, &Record::Subscribe { scope: Scope::ALL });
+    assert!(!told(&mut rig, broker).contains(&"complete".to_owned()));
+    pass(&mut rig, MISSING_WAIT);
+    assert_eq!(told(&mut rig, broker), ["complete"], "it does not come back");
 }
 
 #[test]

@@ -441,6 +441,7 @@ fn record(record: &Record<'_>) -> Value {
         Record::Complete { scope } | Record::Subscribe { scope } => scoped(*scope, json!({})),
         Record::Unsubscribe => json!({}),
         Record::GatewaySeen { node, up } => json!({"node": node, "up": up}),
+        Record::BrokerTold { node, told } => json!({"node": node, "told": told}),
         Record::LinkReady { token } => json!({"token": hex(token)}),
         Record::RoomRefused { room, code } => json!({"room": room, "code": *code as u8}),
         Record::Command {

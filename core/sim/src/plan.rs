@@ -6,7 +6,9 @@
 use muster_proto::client::member::Policy;
 use muster_proto::gateway::SESSION_ROOMS;
 use muster_proto::limits::SESSION_PUBLICATIONS_MAX;
+use muster_proto::links::DEAD_AFTER;
 use muster_proto::machine::Micros;
+use muster_proto::missing::MISSING_WAIT;
 use muster_proto::node::Dice;
 
 use crate::beside::Beside;
@@ -748,6 +750,70 @@ impl Plan {
             evicts: false,
             converges: Some(CONVERGED),
             ..plan
+        }
+    }
+
+    /// The draw of a run in which routers hear nothing of each other for a while and a broker dies meanwhile, maybe with one of them,
+    /// so that the other one owns rooms that were joined without it, or the next one asks the router that has not heard of them.
+    pub fn apart(seed: u64) -> Plan {
+        let mut draw = Draw(Dice::new(seed ^ 0xa9a7));
+        let rooms: Vec<String> = (0..draw.within(4, 12)).map(|at| format!("live:room-{at}")).collect();
+        let publishing = |room| Publishing {
+            room,
+            every: 20 * MS,
+            burst: 1,
+            bytes: (100, 200),
+        };
+        let member = ClientPlan {
+            rooms: (0..rooms.len()).collect(),
+            ..ClientPlan::default()
+        };
+        let mut clients = vec![member; draw.within(2, 5) as usize];
+        for client in &mut clients {
+            client.toggle_every = Some(draw.within(100 * MS, 600 * MS));
+        }
+        clients.push(ClientPlan {
+            publishing: (0..rooms.len()).map(publishing).collect(),
+            ..ClientPlan::default()
+        });
+        let weather = Weather {
+            latency: draw.within(20, 300),
+            jitter: draw.within(0, 300),
+            loss: draw.skewed(20_000),
+            ..Weather::default()
+        };
+        let topology = Topology {
+            brokers: 2,
+            routers: 2,
+            partitions: (1, 1),
+        };
+        let run = Plan::steady(seed, &mut draw, topology, rooms, clients, weather);
+        let (gateways, proxies) = (2, 2);
+        let first = gateways + proxies;
+        let [broker, router] = [first, first + run.brokers];
+        let (mut faults, mut heal) = (Vec::new(), SECOND);
+        for _ in 0..draw.within(2, 4) {
+            // Longer than a silent link is believed in, and no longer than is waited then.
+            let pause = draw.within(DEAD_AFTER + 500 * MS, DEAD_AFTER + MISSING_WAIT);
+            for (from, to) in [(router, router + 1), (router + 1, router)] {
+                faults.push((heal, Fault::Cut { from, to, pause }));
+            }
+            let after = draw.within(DEAD_AFTER, pause);
+            let mut killed = vec![broker + draw.below(2) as usize];
+            killed.extend(draw.chance(50).then(|| router + draw.below(2) as usize));
+            for process in killed {
+                let down = draw.skewed(SECOND);
+                faults.push((heal + after, Fault::Kill { process, down }));
+            }
+            heal += 6 * SECOND;
+        }
+        Plan {
+            gateways,
+            proxies,
+            faults,
+            heal,
+            command_every: Some(100 * MS),
+            ..run
         }
     }
 

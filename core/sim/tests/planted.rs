@@ -275,6 +275,16 @@ fn a_hint_stands_against_what_a_gateway_has_told() {
 }
 
 #[test]
+fn a_broker_that_nobody_tells_is_not_waited_for() {
+    seeds_find(Bug::UntoldUncounted, Plan::apart);
+}
+
+#[test]
+fn a_broker_hears_that_it_knows_all_from_a_router_that_has_not_heard_its_peers() {
+    seeds_find(Bug::PeersUnheard, Plan::apart);
+}
+
+#[test]
 fn who_subscribes_hears_only_what_is_new() {
     seeds_find(Bug::SubscribedUntold, Plan::draw);
 }

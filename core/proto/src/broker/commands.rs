@@ -106,7 +106,7 @@ impl Broker {
             (known.proxy, known.session) = (proxy, asked.session);
             return self.answer_command(now, id);
         }
-        let refused = match self.running && self.may_own(asked.room) {
+        let refused = match self.knows() && self.may_own(asked.room) {
             false => Some(Code::NotReady),
             true if self.commands.are_full() => Some(Code::Busy),
             true => None,
@@ -161,10 +161,10 @@ impl Broker {
 
     /// Tells whoever has not been told yet; ends the command where all have answered, or time is over.
     fn look_after_command(&mut self, now: Micros, id: CommandId) {
+        let mut waits = !self.knows();
         let Some(command) = self.commands.known.get_mut(&id).filter(|known| known.outcome.is_none()) else {
             return;
         };
-        let mut waits = !self.running;
         let mut tell = Vec::new();
         let tells = matches!(command.ask, Ask::Tell(_));
         for gateway in self.interest.who_wants(command.room, command.check) {

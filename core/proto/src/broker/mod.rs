@@ -21,6 +21,7 @@ use crate::interest::{Change, Interest};
 use crate::limits::{GATEWAY_LEASE, ROOMS_MAX};
 use crate::links::{LinkChange, Links};
 use crate::machine::{Arrival, Entropy, Inbox, Machine, Micros, Outbox};
+use crate::missing::MISSING_WAIT;
 use crate::name::RoomName;
 use crate::node::{Identity, Node};
 use crate::placement::Placement;
@@ -133,6 +134,17 @@ struct Told {
     complete: bool,
 }
 
+/// Whether what is known of interest may have been overtaken: who was cut off from everybody, or stood still, may have been taken
+/// for dead, and joins are answered without it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Doubt {
+    None,
+    /// It is cut off.
+    Alone,
+    /// It was. Somebody is there again; where no router is, it goes on at that time with what it knew.
+    Until(Micros),
+}
+
 /// One gateway, across its links.
 struct GatewayPeer {
     link: Option<u32>,
@@ -191,6 +203,7 @@ pub struct Broker {
     /// Parts of its rooms of which some router has told everything. A broker that has heard all is running from then on.
     complete: BTreeSet<Scope>,
     running: bool,
+    doubt: Doubt,
     homes: Homes,
     /// Those that it has subscribed to.
     routers: BTreeMap<u32, Told>,
@@ -238,6 +251,7 @@ impl Broker {
             rooms_max: ROOMS_MAX,
             complete: BTreeSet::new(),
             running: false,
+            doubt: Doubt::None,
             homes: Homes::new(config.me.node),
             routers: BTreeMap::new(),
             unnamed: BTreeMap::new(),
@@ -309,12 +323,30 @@ impl Broker {
     /// Whether all that the placement asks is done: it hears from routers of every partition that has some of its rooms, and
     /// they have told it everything.
     pub fn settled(&self) -> bool {
+        self.running && self.is_told()
+    }
+
+    /// Whether its present routers have told it everything.
+    fn is_told(&self) -> bool {
         let told = |partition: u16, part: Scope| {
             let mut homes = self.homes.of(partition).filter_map(|router| self.routers.get(&router));
             homes.any(|told| told.complete && told.scope == part)
         };
         let mut partitions = 0..self.placement.routers().all();
-        self.running && partitions.all(|partition| self.part(partition).is_none_or(|part| told(partition, part)))
+        partitions.all(|partition| self.part(partition).is_none_or(|part| told(partition, part)))
+    }
+
+    /// Whether it knows who wants what: only then are messages numbered.
+    fn knows(&self) -> bool {
+        self.running && self.doubt == Doubt::None
+    }
+
+    /// What it knew is still so, or as good as it gets.
+    fn review_doubt(&mut self, now: Micros) {
+        let over = matches!(self.doubt, Doubt::Until(at) if at <= now);
+        if over || self.is_told() {
+            self.doubt = Doubt::None;
+        }
     }
 
     /// Subscribes to the routers that are to tell it from now on.
@@ -661,6 +693,7 @@ impl Broker {
                 let settled = told.complete;
                 self.complete.insert(*scope);
                 self.running |= self.is_complete();
+                self.review_doubt(now);
                 if let Some(old) = settled.then(|| self.homes.settled(router)).flatten() {
                     self.unsubscribe(now, old);
                 }
@@ -758,6 +791,11 @@ impl Broker {
                 }
                 LinkChange::Up { .. } | LinkChange::Refused { .. } => {}
             }
+            self.doubt = match (change, self.doubt) {
+                (LinkChange::Up { .. }, Doubt::Alone) => Doubt::Until(now + MISSING_WAIT),
+                (LinkChange::Down { .. }, _) if self.links.proven().next().is_none() => Doubt::Alone,
+                (_, doubt) => doubt,
+            };
             self.events.push_back(change);
         }
     }
@@ -914,6 +952,7 @@ impl Machine for Broker {
     fn expire(&mut self, now: Micros) {
         self.links.expire(now, &mut self.node);
         self.link_changes(now);
+        self.review_doubt(now);
         if self.homes.due().is_some_and(|at| at <= now) {
             self.review_homes(now);
         }
@@ -933,7 +972,12 @@ impl Machine for Broker {
     fn deadline(&self) -> Option<Micros> {
         let sweep = (!self.rooms.is_empty() || !self.publishers.is_empty()).then_some(self.sweep_at);
         let late = self.acks.values().filter_map(Acks::deadline).min();
+        let doubt = match self.doubt {
+            Doubt::Until(at) => Some(at),
+            Doubt::None | Doubt::Alone => None,
+        };
         [
+            doubt,
             self.links.deadline(),
             self.withheld_at,
             late,

@@ -141,7 +141,7 @@ impl Broker {
     /// The room that a frame's messages may be numbered in, or why not.
     fn admit(&mut self, now: Micros, frame: &LinkPublish<'_>) -> Result<u32, Code> {
         let owned = self.owns(frame.room) || frame.detour && self.may_own(frame.room);
-        let ready = self.running || planted::is(Bug::NumbersBeforeInterest);
+        let ready = self.knows() || planted::is(Bug::NumbersBeforeInterest);
         let room = match (ready, owned) {
             (true, true) => self.open_room(now, frame.room, frame.check),
             _ => Err(Code::NotReady),

@@ -62,6 +62,7 @@ kinds! {
         LinkCommandDone = 31,
         LinkCount = 32,
         LinkCounted = 33,
+        BrokerTold = 34,
     }
 }
 
@@ -292,7 +293,7 @@ pub enum Record<'a> {
         epoch: u32,
         scope: Scope,
     },
-    /// What there is to know of all gateways in a scope has been told.
+    /// What there is to know of all gateways in a scope has been told; to a peer, all that is known here.
     Complete {
         scope: Scope,
     },
@@ -307,6 +308,11 @@ pub enum Record<'a> {
     GatewaySeen {
         node: u32,
         up: bool,
+    },
+    /// Whether a broker is told of what is known here.
+    BrokerTold {
+        node: u32,
+        told: bool,
     },
     // ---- both ends of a link
     /// `token` proves a later reset of this link by the sender.
@@ -435,6 +441,10 @@ impl<'a> Record<'a> {
             Kind::GatewaySeen => Record::GatewaySeen {
                 node: r.u32()?,
                 up: r.u8()? != 0,
+            },
+            Kind::BrokerTold => Record::BrokerTold {
+                node: r.u32()?,
+                told: r.u8()? != 0,
             },
             Kind::LinkReady => Record::LinkReady { token: r.array()? },
             Kind::Command | Kind::Count => Record::Command {
@@ -606,6 +616,9 @@ impl<'a> Record<'a> {
             }
             Record::GatewaySeen { node, up } => {
                 w.u8(Kind::GatewaySeen as u8).u32(*node).u8(u8::from(*up));
+            }
+            Record::BrokerTold { node, told } => {
+                w.u8(Kind::BrokerTold as u8).u32(*node).u8(u8::from(*told));
             }
             Record::LinkReady { token } => {
                 w.u8(Kind::LinkReady as u8).put(token);
@@ -786,6 +799,7 @@ mod tests {
             Record::Subscribe { scope },
             Record::Unsubscribe,
             Record::GatewaySeen { node: 37, up: true },
+            Record::BrokerTold { node: 38, told: true },
             Record::LinkReady { token: [32; 16] },
             Record::RoomRefused {
                 room: 35,

@@ -808,6 +808,8 @@ pub fn sample_records() -> Vec<Vec<u8>> {
         Record::Unsubscribe,
         Record::GatewaySeen { node, up: true },
         Record::GatewaySeen { node, up: false },
+        Record::BrokerTold { node, told: true },
+        Record::BrokerTold { node, told: false },
         Record::LinkReady { token: [3; 16] },
         Record::Command {
             number: 6,
