@@ -353,6 +353,7 @@ def test_whoever_reads_no_more_has_enough_and_nothing_has_failed(muster: Command
 
 INTERRUPTED = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts tests in the background has it ignored
 class Interrupting:
     def find_spec(self, name, *_):
         if name == "control.options":
