@@ -109,6 +109,7 @@ impl Feed {
         let cluster = ClusterKeys {
             current: (1, [7; 32]),
             other: None,
+            allow: None,
         };
         let me = |node, role| Identity { node, role, epoch: 1 };
         let nodes = [

@@ -136,6 +136,7 @@ impl Plane {
         let cluster = ClusterKeys {
             current: (1, [7; 32]),
             other: None,
+            allow: None,
         };
         let (seed, entropy) = (self.seed + u64::from(node.node), Box::new(KernelEntropy));
         let (reset_secret, name_key) = ([node.node as u8; 32], [9; 16]);

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use crate::address::{Bucket, PrefixBuckets, Unproven, PREFIXES_MAX, UNPROVEN_MAX};
+use crate::allow::{Listed, Stranger};
 use crate::codec::{Reader, Writer};
 use crate::handshake::{
     prologue, respond, ClusterKeys, CookieJar, Initiator, InitiatorKey, ResetSecret, ResponderKey, ServerKey,
@@ -37,7 +38,7 @@ const PURPOSE_LINK: &[u8] = b"link";
 pub enum DoorKey {
     /// Sessions: anyone who knows our public key.
     Server(Box<ServerKey>),
-    /// Links: who knows the cluster's secret.
+    /// Links: who knows the cluster's secret, and has the key of the node it says it is where that is to be proven.
     Cluster(Box<ClusterKeys>),
 }
 
@@ -46,6 +47,8 @@ struct Waiting {
     from: Addr,
     initiator: u64,
     key_id: u8,
+    /// Who it says it is, and is to prove; 0: it does not say.
+    node: u32,
     noise: Vec<u8>,
 }
 
@@ -63,6 +66,8 @@ pub struct Accepted {
     pub initiator: u64,
     pub key_id: u8,
     pub secret: Secret,
+    /// What it proved: the number that it said, and what is listed for it.
+    pub proved: Option<(u32, Listed)>,
     /// What the initiator said of itself; nobody may act on it before a sealed datagram came.
     pub payload: Vec<u8>,
     message: Vec<u8>,
@@ -85,6 +90,8 @@ crate::counters! {
         dropped_hello_busy,
         /// Datagrams dropped: a cluster key id that nobody here has.
         dropped_key_unknown,
+        /// Datagrams dropped: a hello without the key that the list of nodes has for its sender.
+        dropped_identity,
         /// Answers withheld: the address has proven nothing and its allowance is used up.
         withheld_unproven,
         /// Resets sent for connections of an earlier life.
@@ -102,6 +109,8 @@ pub struct Door {
     resets: Bucket,
     waiting: VecDeque<Waiting>,
     replies: VecDeque<Reply>,
+    /// The last one that was not let in for its identity: who it said it is, 0 where it did not.
+    stranger: Option<(u32, Stranger)>,
     turn: Micros,
     left: usize,
     pub counters: DoorCounters,
@@ -124,6 +133,7 @@ impl Door {
             resets: Bucket::new(RESETS_A_SECOND, RESETS_A_SECOND / 10),
             waiting: VecDeque::new(),
             replies: VecDeque::new(),
+            stranger: None,
             turn: 0,
             left: 0,
             counters: DoorCounters::default(),
@@ -193,6 +203,7 @@ impl Door {
             }
             return;
         }
+        let node = reader.u32().unwrap_or(0);
         if noise.is_empty() || noise.len() > NOISE_MAX {
             self.counters.dropped_hello_malformed += 1;
         } else if !self.prefixes.take(now, arrival.from) {
@@ -206,6 +217,7 @@ impl Door {
                 from,
                 initiator: header.connection,
                 key_id: header.key_id,
+                node,
                 noise: noise.to_vec(),
             });
         }
@@ -224,15 +236,28 @@ impl Door {
         }
         while self.left > 0 {
             let hello = self.waiting.pop_front()?;
-            let (key, purpose) = match &self.key {
-                DoorKey::Server(key) => (ResponderKey::Client(key), PURPOSE_CLIENT),
-                DoorKey::Cluster(keys) => match keys.find(hello.key_id) {
-                    Some(secret) => (ResponderKey::Link(secret), PURPOSE_LINK),
-                    None => {
+            let (key, purpose, listed) = match &self.key {
+                DoorKey::Server(key) => (ResponderKey::Client(key), PURPOSE_CLIENT, None),
+                DoorKey::Cluster(keys) => {
+                    let Some(secret) = keys.find(hello.key_id) else {
                         self.counters.dropped_key_unknown += 1;
                         continue;
+                    };
+                    let allow = keys.allow.as_ref();
+                    match allow.map_or(Ok(None), |allow| allow.admits(hello.node)) {
+                        Ok(listed) => match allow.zip(listed) {
+                            Some((allow, listed)) => {
+                                let (own, peer) = (&allow.own, &listed.key);
+                                (ResponderKey::Node { secret, own, peer }, PURPOSE_LINK, Some(*listed))
+                            }
+                            _ => (ResponderKey::Link(secret), PURPOSE_LINK, None),
+                        },
+                        Err(stranger) => {
+                            self.refuse(hello.node, stranger);
+                            continue;
+                        }
                     }
-                },
+                }
             };
             self.left -= 1;
             let bound = prologue(VERSION, hello.initiator, 0, purpose);
@@ -245,14 +270,27 @@ impl Door {
                         initiator: hello.initiator,
                         key_id: hello.key_id,
                         secret: done.secret,
+                        proved: listed.map(|listed| (hello.node, listed)),
                         payload: done.payload1,
                         message: done.message2,
                     });
                 }
+                Err(_) if listed.is_some() => self.refuse(hello.node, Stranger::Impostor),
                 Err(_) => self.counters.dropped_hello_malformed += 1,
             }
         }
         None
+    }
+
+    /// Who says it is this node is not let in.
+    pub fn refuse(&mut self, node: u32, stranger: Stranger) {
+        self.counters.dropped_identity += 1;
+        self.stranger = Some((node, stranger));
+    }
+
+    /// The last one that was not let in for its identity, once.
+    pub fn stranger(&mut self) -> Option<(u32, Stranger)> {
+        self.stranger.take()
     }
 
     /// Sends the answer to an accepted handshake: the connection that was made for it is `id`.
@@ -303,6 +341,9 @@ pub struct Knock {
     /// Our id of the connection to be.
     pub id: u64,
     pub key_id: u8,
+    /// What is listed for the node that is to answer, where both ends prove who they are.
+    pub listed: Option<Listed>,
+    node: u32,
     handshake: Initiator,
     noise: Vec<u8>,
     cookie: [u8; 16],
@@ -319,17 +360,25 @@ impl Knock {
     /// `payload` is what the responder learns of us (links only).
     pub fn new(id: u64, key: InitiatorKey<'_>, key_id: u8, payload: &[u8], entropy: &mut dyn Entropy) -> Self {
         let purpose = match key {
-            InitiatorKey::Link(_) => PURPOSE_LINK,
+            InitiatorKey::Link(_) | InitiatorKey::Node { .. } => PURPOSE_LINK,
             InitiatorKey::Client(_) => PURPOSE_CLIENT,
         };
         let (handshake, noise) = Initiator::new(key, &prologue(VERSION, id, 0, purpose), payload, entropy);
         Knock {
             id,
             key_id,
+            listed: None,
+            node: 0,
             handshake,
             noise,
             cookie: [0; 16],
         }
+    }
+
+    /// Says that we are this node, which its key proves, and remembers what is listed for the one that is to answer.
+    pub fn of_node(mut self, node: u32, listed: Listed) -> Self {
+        (self.node, self.listed) = (node, Some(listed));
+        self
     }
 
     /// Writes the hello, padded to `payload` bytes, into the slice.
@@ -344,7 +393,8 @@ impl Knock {
         header.write(buffer);
         Writer::new(&mut buffer[HEADER..])
             .put(&self.cookie)
-            .bytes16(&self.noise);
+            .bytes16(&self.noise)
+            .u32(self.node);
         outbox.commit(socket, to, len);
     }
 

@@ -28,5 +28,6 @@ pub fn cluster() -> ClusterKeys {
     ClusterKeys {
         current: (1, [7; 32]),
         other: None,
+        allow: None,
     }
 }

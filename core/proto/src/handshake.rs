@@ -1,6 +1,6 @@
 //! How two ends come to share a [`Secret`], and the small proofs around it: cookies and reset tokens.
 //!
-//! Owns: the Noise handshakes of links (NNpsk0) and clients (NK), their keys, [`CookieJar`], [`ResetSecret`].
+//! Owns: the Noise handshakes of links (NNpsk0, and KKpsk0 where nodes prove who they are) and clients (NK), their keys, [`CookieJar`], [`ResetSecret`].
 //! Must not know: datagrams, padding, retransmission, half-open tables, who may connect. It keeps no state between
 //! calls except in the values it hands out.
 
@@ -10,6 +10,7 @@ use snow::resolvers::{CryptoResolver, DefaultResolver};
 use snow::types::{Cipher, Dh, Hash, Random};
 use snow::{Builder, HandshakeState};
 
+use crate::allow::{AllowList, PublicKey};
 use crate::machine::{Addr, Entropy, Micros};
 use crate::seal::{expand, Secret};
 
@@ -38,6 +39,12 @@ pub enum HandshakeError {
 pub enum InitiatorKey<'a> {
     /// Both ends know the cluster's secret (of the key id that the datagram's header names): NNpsk0.
     Link(&'a [u8; 32]),
+    /// Beside that secret each end knows the other's public key, and has to have the private one of its own: KKpsk0.
+    Node {
+        secret: &'a [u8; 32],
+        own: &'a ServerKey,
+        peer: &'a PublicKey,
+    },
     /// The server's public key came with its address; the client is anybody: NK.
     Client(&'a [u8; 32]),
 }
@@ -46,6 +53,11 @@ pub enum InitiatorKey<'a> {
 #[derive(Clone, Copy)]
 pub enum ResponderKey<'a> {
     Link(&'a [u8; 32]),
+    Node {
+        secret: &'a [u8; 32],
+        own: &'a ServerKey,
+        peer: &'a PublicKey,
+    },
     Client(&'a ServerKey),
 }
 
@@ -88,11 +100,21 @@ impl Initiator {
     /// # Panics
     /// If `payload1` is longer than [`PAYLOAD_MAX`].
     pub fn new(key: InitiatorKey<'_>, prologue: &[u8], payload1: &[u8], entropy: &mut dyn Entropy) -> (Self, Vec<u8>) {
-        let (name, builder_key) = match key {
-            InitiatorKey::Link(psk) => (LINK, Known::Psk(psk)),
-            InitiatorKey::Client(server) => (CLIENT, Known::Remote(server)),
+        let (name, known) = match key {
+            InitiatorKey::Link(psk) => (LINK, Known::psk(psk)),
+            InitiatorKey::Node { secret, own, peer } => (NODE, Known::node(secret, own, peer)),
+            InitiatorKey::Client(server) => {
+                let remote = Some(server);
+                (
+                    CLIENT,
+                    Known {
+                        remote,
+                        ..Known::default()
+                    },
+                )
+            }
         };
-        let mut state = build(name, builder_key, prologue, entropy, Builder::build_initiator);
+        let mut state = build(name, known, prologue, entropy, Builder::build_initiator);
         let message1 = write(&mut state, payload1);
         (Initiator { state }, message1)
     }
@@ -121,7 +143,7 @@ pub struct Responded {
 }
 
 /// Answers message 1 at once. Each call draws a fresh ephemeral key, so a repeated message 1 gives another secret,
-/// and nothing is remembered here. Costs two multiplications for a client: admit by cookie and bucket first.
+/// and nothing is remembered here. Costs two multiplications for a client, four for a node: admit by cookie and bucket first.
 ///
 /// # Panics
 /// If `payload2` is longer than [`PAYLOAD_MAX`].
@@ -133,8 +155,18 @@ pub fn respond(
     entropy: &mut dyn Entropy,
 ) -> Result<Responded, HandshakeError> {
     let (name, known) = match key {
-        ResponderKey::Link(psk) => (LINK, Known::Psk(psk)),
-        ResponderKey::Client(server) => (CLIENT, Known::Local(&server.private)),
+        ResponderKey::Link(psk) => (LINK, Known::psk(psk)),
+        ResponderKey::Node { secret, own, peer } => (NODE, Known::node(secret, own, peer)),
+        ResponderKey::Client(server) => {
+            let local = Some(&server.private);
+            (
+                CLIENT,
+                Known {
+                    local,
+                    ..Known::default()
+                },
+            )
+        }
     };
     let mut state = build(name, known, prologue, entropy, Builder::build_responder);
     let payload1 = read(&mut state, message1)?;
@@ -146,8 +178,9 @@ pub fn respond(
     })
 }
 
-/// The X25519 key pair of a gateway or proxy. Kept across restarts, as clients got its public half with the address.
-#[derive(Clone)]
+/// An X25519 key pair: of a gateway or proxy before its clients, who got the public half with the address, or of a node before
+/// others, who have it from a list. Kept across restarts.
+#[derive(Clone, PartialEq, Eq)]
 pub struct ServerKey {
     private: [u8; KEY],
     public: [u8; KEY],
@@ -181,7 +214,7 @@ impl ServerKey {
     }
 }
 
-/// The cluster's secrets by key id. While one is being replaced, all roles first learn of the next, then switch to it, then
+/// What links are made and accepted with: the cluster's secrets by key id. While one is being replaced, all roles first learn of the next, then switch to it, then
 /// forget the former.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ClusterKeys {
@@ -189,6 +222,8 @@ pub struct ClusterKeys {
     pub current: (u8, [u8; 32]),
     /// Accepted as well: the next one, later the former.
     pub other: Option<(u8, [u8; 32])>,
+    /// Which nodes may link, where they have to prove that it is they.
+    pub allow: Option<AllowList>,
 }
 
 impl ClusterKeys {
@@ -198,6 +233,13 @@ impl ClusterKeys {
             .chain(&self.other)
             .find(|(id, _)| *id == key_id)
             .map(|(_, secret)| secret)
+    }
+
+    /// What a node without a file for it makes its [`ResetSecret`] of: its own key, where it has one, for whoever knows the
+    /// cluster's secret alone is to end no links.
+    pub fn reset_root(&self) -> &[u8; 32] {
+        let own = self.allow.as_ref().map(|list| list.own.private());
+        own.unwrap_or(&self.current.1)
     }
 }
 
@@ -275,13 +317,33 @@ pub fn same(a: &[u8; 16], b: &[u8; 16]) -> bool {
 const KEY: usize = 32;
 
 const LINK: &str = "Noise_NNpsk0_25519_ChaChaPoly_SHA256";
+const NODE: &str = "Noise_KKpsk0_25519_ChaChaPoly_SHA256";
 const CLIENT: &str = "Noise_NK_25519_ChaChaPoly_SHA256";
 
-/// The one key of an end that a pattern starts from.
-enum Known<'a> {
-    Psk(&'a [u8; 32]),
-    Remote(&'a [u8; KEY]),
-    Local(&'a [u8; KEY]),
+/// The keys of an end that a pattern starts from.
+#[derive(Default)]
+struct Known<'a> {
+    psk: Option<&'a [u8; 32]>,
+    local: Option<&'a [u8; KEY]>,
+    remote: Option<&'a [u8; KEY]>,
+}
+
+impl<'a> Known<'a> {
+    fn psk(psk: &'a [u8; 32]) -> Self {
+        let psk = Some(psk);
+        Known {
+            psk,
+            ..Known::default()
+        }
+    }
+
+    fn node(secret: &'a [u8; 32], own: &'a ServerKey, peer: &'a PublicKey) -> Self {
+        Known {
+            psk: Some(secret),
+            local: Some(&own.private),
+            remote: Some(peer),
+        }
+    }
 }
 
 fn build<'a>(
@@ -295,14 +357,19 @@ fn build<'a>(
     entropy.fill(&mut ephemeral);
     let params = name.parse().expect("the names are constants");
     let builder = Builder::with_resolver(params, Box::new(Resolver { ephemeral })).prologue(prologue);
-    let builder = builder.and_then(|builder| match known {
-        Known::Psk(psk) => builder.psk(0, psk),
-        Known::Remote(key) => builder.remote_public_key(key),
-        Known::Local(key) => builder.local_private_key(key),
+    let known = builder.and_then(|mut builder| {
+        if let Some(psk) = known.psk {
+            builder = builder.psk(0, psk)?;
+        }
+        if let Some(key) = known.local {
+            builder = builder.local_private_key(key)?;
+        }
+        if let Some(key) = known.remote {
+            builder = builder.remote_public_key(key)?;
+        }
+        Ok(builder)
     });
-    builder
-        .and_then(end)
-        .expect("each pattern gets the one key it asks for")
+    known.and_then(end).expect("each pattern gets the keys it asks for")
 }
 
 fn write(state: &mut HandshakeState, payload: &[u8]) -> Vec<u8> {
@@ -428,11 +495,21 @@ mod tests {
         ServerKey::generate(&mut Seeded(77))
     }
 
-    /// Runs both patterns past a test.
+    /// The key pair of who dials.
+    fn dialler() -> ServerKey {
+        ServerKey::generate(&mut Seeded(76))
+    }
+
+    /// Runs every pattern past a test.
     fn each_pattern(test: impl Fn(InitiatorKey<'_>, ResponderKey<'_>)) {
         let server = server();
         test(InitiatorKey::Link(&PSK), ResponderKey::Link(&PSK));
         test(InitiatorKey::Client(&server.public()), ResponderKey::Client(&server));
+        let (dialler, secret) = (dialler(), &PSK);
+        let (own, peer) = (&dialler, &server.public());
+        let dial = InitiatorKey::Node { secret, own, peer };
+        let (own, peer) = (&server, &dialler.public());
+        test(dial, ResponderKey::Node { secret, own, peer });
     }
 
     proptest! {
@@ -554,6 +631,42 @@ mod tests {
         assert!(refused(ResponderKey::Client(&other), &client));
         assert!(refused(ResponderKey::Client(&server), &link));
         assert!(refused(ResponderKey::Link(&PSK), &client));
+
+        let (dialler, secret) = (dialler(), &PSK);
+        let (own, peer) = (&dialler, &server.public());
+        let (_, node) = Initiator::new(InitiatorKey::Node { secret, own, peer }, b"", b"", &mut Seeded(1));
+        let (own, peer) = (&server, &dialler.public());
+        assert!(!refused(ResponderKey::Node { secret, own, peer }, &node));
+        let (secret, mine, theirs) = (&[8; 32], &other, &other.public());
+        assert!(refused(ResponderKey::Node { secret, own, peer }, &node));
+        let secret = &PSK;
+        assert!(
+            refused(
+                ResponderKey::Node {
+                    secret,
+                    own: mine,
+                    peer
+                },
+                &node
+            ),
+            "meant for another"
+        );
+        assert!(
+            refused(
+                ResponderKey::Node {
+                    secret,
+                    own,
+                    peer: theirs
+                },
+                &node
+            ),
+            "from another"
+        );
+        assert!(refused(ResponderKey::Link(&PSK), &node));
+        assert!(
+            refused(ResponderKey::Node { secret, own, peer }, &link),
+            "no proof, no link"
+        );
     }
 
     #[test]
@@ -561,6 +674,7 @@ mod tests {
         let mut keys = ClusterKeys {
             current: (1, [1; 32]),
             other: Some((2, [2; 32])),
+            allow: None,
         };
         assert_eq!(keys.find(1), Some(&[1; 32]));
         assert_eq!(keys.find(2), Some(&[2; 32]));
@@ -640,17 +754,31 @@ mod tests {
         let field = |case: &serde_json::Value, name: &str| hex(case[name].as_str().expect("a string"));
         let key = |case: &serde_json::Value, name| -> [u8; 32] { field(case, name).try_into().expect("32 bytes") };
         let cases = vectors["handshakes"].as_array().expect("a list of handshakes");
-        assert_eq!(cases.len(), 2);
+        assert_eq!(cases.len(), 3);
         for case in cases {
             let bytes = |name| field(case, name);
             let server;
             let psk;
             let public;
+            let (dialler, other);
             let (dial, answer) = if case["pattern"] == CLIENT {
                 server = ServerKey::from_private(key(case, "server_private"));
                 public = server.public();
                 assert_eq!(public, key(case, "server_public"));
                 (InitiatorKey::Client(&public), ResponderKey::Client(&server))
+            } else if case["pattern"] == NODE {
+                psk = key(case, "cluster_secret");
+                dialler = ServerKey::from_private(key(case, "initiator_private"));
+                server = ServerKey::from_private(key(case, "responder_private"));
+                (public, other) = (dialler.public(), server.public());
+                assert_eq!(
+                    (public, other),
+                    (key(case, "initiator_public"), key(case, "responder_public"))
+                );
+                let (secret, own, peer) = (&psk, &dialler, &other);
+                let dial = InitiatorKey::Node { secret, own, peer };
+                let (own, peer) = (&server, &public);
+                (dial, ResponderKey::Node { secret, own, peer })
             } else {
                 psk = key(case, "cluster_secret");
                 (InitiatorKey::Link(&psk), ResponderKey::Link(&psk))

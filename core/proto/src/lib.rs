@@ -6,6 +6,7 @@
 
 pub mod address;
 pub mod age;
+pub mod allow;
 pub mod asking;
 pub mod broker;
 pub mod chunks;

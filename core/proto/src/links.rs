@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::allow::{Demand, PublicKey, Standing, Stranger};
 use crate::conn::{Conn, Control, Reject};
 use crate::door::{reset_token, Accepted, Door, Knock};
 use crate::handshake::{same, ClusterKeys, InitiatorKey, ResetSecret};
@@ -39,13 +40,15 @@ const LOST_TOLD: Micros = 3_600_000_000;
 /// Unproven links at once.
 const UNPROVEN_MAX: usize = 256;
 /// Links whose key is not that of new links any more are made anew within so long, not all at once: 2,000 handshakes of
-/// 200 us are less than half of it.
+/// 200 us are less than half of it, of 350 us, where nodes prove who they are, two thirds.
 const RENEW_SPREAD: Micros = 1_000_000;
 /// A link whose key is not accepted any more ends after this, if it was not made anew: the spread, and a few dials that are
 /// lost.
 pub const RENEW_GRACE: Micros = 3_000_000;
 /// Who answers hellos with cookies alone for so long does not take our handshakes.
 pub const REFUSED_AFTER: Micros = 3_000_000;
+/// Strangers of one kind are told of no more often than this: whoever sends them says what number they have.
+pub const STRANGER_TOLD: Micros = 10_000_000;
 
 crate::counters! {
     /// What happened on links.
@@ -80,7 +83,11 @@ crate::counters! {
         links_renewed,
         /// Links ended: the key that they were made with is not accepted any more.
         links_key_dropped,
-        /// Nodes that answered and took no handshake of ours, again and again: they know another secret, or not this one.
+        /// Links ended: the peer's key is not on the list of nodes any more, or it did not prove one in time.
+        links_shut_out,
+        /// Nodes that are to be linked and are not on the list of nodes, or not with this role.
+        links_unlisted,
+        /// Nodes that answered and took no handshake of ours, again and again: they know another secret or list, or not this one.
         links_refused,
     }
 }
@@ -96,8 +103,31 @@ pub struct Link {
     pub loss: Loss,
     token: Option<[u8; 16]>,
     made_at: Micros,
-    /// Its key is not accepted any more.
-    ends_at: Option<Micros>,
+    /// What the peer proved itself by, where it did.
+    pub key: Option<PublicKey>,
+    /// When it ends, and why: what it was made with is not accepted any more.
+    ends: Option<(Micros, Ends)>,
+}
+
+/// Why a link ends that lives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Ends {
+    /// The cluster's secret that it was made with was dropped.
+    KeyDropped,
+    /// The peer is not on the list any more, or has another key there.
+    ShutOut,
+    /// The peer has not proven itself, and has to.
+    NoIdentity,
+}
+
+impl Ends {
+    fn name(self) -> &'static str {
+        match self {
+            Ends::KeyDropped => "key dropped",
+            Ends::ShutOut => "shut out",
+            Ends::NoIdentity => "no identity",
+        }
+    }
 }
 
 /// A link came or went, or does not come.
@@ -116,6 +146,16 @@ pub enum LinkChange {
     Refused {
         node: u32,
         role: Role,
+    },
+    /// A node is to be linked, and the list of nodes does not have it, or not with this role.
+    Unlisted {
+        node: u32,
+        role: Role,
+    },
+    /// Somebody says that it is this node, 0 where it does not say, and was not let in.
+    Stranger {
+        node: u32,
+        why: Stranger,
     },
 }
 
@@ -143,6 +183,8 @@ pub struct Links {
     past: BTreeMap<u32, Past>,
     dials: BTreeMap<u32, Dial>,
     changes: VecDeque<LinkChange>,
+    /// When a stranger of this kind was told of last.
+    strangers: BTreeMap<Stranger, Micros>,
     unproven: VecDeque<u32>,
     /// Links that are to be told that they have ended.
     closing: VecDeque<Conn<LINK_BLOCKS>>,
@@ -166,6 +208,7 @@ impl Links {
             past: BTreeMap::new(),
             dials: BTreeMap::new(),
             changes: VecDeque::new(),
+            strangers: BTreeMap::new(),
             unproven: VecDeque::new(),
             closing: VecDeque::new(),
             renewed: VecDeque::new(),
@@ -244,8 +287,9 @@ impl Links {
         }
     }
 
-    /// Takes other secrets. New links are made with the current one. Those that were made with another are made anew by who
-    /// dialled them, and live on meanwhile; those whose key is not accepted any more end, in [`RENEW_GRACE`] at the latest.
+    /// Takes other secrets, and another list of nodes. New links are made with the current ones. Those that were made with
+    /// another secret, or without the proof that new ones have, are made anew by who dialled them, and live on meanwhile; those
+    /// whose key is not accepted any more end, in [`RENEW_GRACE`] at the latest. Who is not on the list any more ends at once.
     pub fn set_cluster(&mut self, now: Micros, node: &mut Node, cluster: ClusterKeys) {
         if cluster == self.cluster {
             return;
@@ -265,15 +309,23 @@ impl Links {
         let slots: Vec<u32> = self.by_node.values().chain(&self.unproven).copied().collect();
         for slot in slots {
             let Some(link) = self.table.get_mut(slot) else { continue };
-            let key = link.conn.key_id();
-            if self
-                .cluster
-                .find(key)
-                .is_some_and(|secret| before.find(key) == Some(secret))
-            {
+            let (peer, key, proved) = (link.data.peer, link.conn.key_id(), link.data.key);
+            let accepted = self.cluster.find(key);
+            let accepted = accepted.is_some_and(|secret| before.find(key) == Some(secret));
+            let allow = self.cluster.allow.as_ref();
+            let ends = match allow.map_or(Standing::Keep, |allow| allow.judge(peer, proved)) {
+                Standing::End => (now, Ends::ShutOut),
+                Standing::Renew => (now + RENEW_GRACE, Ends::NoIdentity),
+                Standing::Keep if accepted => continue,
+                Standing::Keep => (now + RENEW_GRACE, Ends::KeyDropped),
+            };
+            if !link.data.proven && ends.0 == now {
+                self.table.remove(slot);
                 continue;
             }
-            link.data.ends_at.get_or_insert(now + RENEW_GRACE);
+            if link.data.ends.is_none_or(|(at, _)| ends.0 < at) {
+                link.data.ends = Some(ends);
+            }
             if link.data.proven {
                 self.reschedule(now, slot);
             }
@@ -289,7 +341,9 @@ impl Links {
     /// Whether a link is to be made to a node that we dial: there is none, or it has not the key of new links.
     fn wanting(&self, node: u32) -> bool {
         self.to(node).and_then(|slot| self.table.get(slot)).is_none_or(|link| {
-            let former = link.data.ends_at.is_some() || link.conn.key_id() != self.cluster.current.0;
+            let allow = self.cluster.allow.as_ref();
+            let unproved = link.data.key.is_none() && allow.is_some_and(|allow| allow.demand > Demand::Accepted);
+            let former = link.data.ends.is_some() || link.conn.key_id() != self.cluster.current.0 || unproved;
             former && !planted::is(Bug::SecretNotRenewed)
         })
     }
@@ -316,7 +370,7 @@ impl Links {
             DatagramKind::Data => return self.data(now, node, arrival, &header, datagram),
             DatagramKind::Hello => self.door.hello(now, arrival, &header, datagram),
             DatagramKind::Cookie => match self.dial_of(header.connection, arrival.from) {
-                Some(dial) => {
+                Some((_, dial)) => {
                     if dial.knock.as_mut().is_some_and(|knock| knock.cookie(datagram)) {
                         // It is there: whatever is missing from here on was lost on the way.
                         (dial.due, dial.at, dial.wait) = (true, now + DIAL_FIRST, 2 * DIAL_FIRST);
@@ -331,10 +385,10 @@ impl Links {
         None
     }
 
-    fn dial_of(&mut self, id: u64, from: Addr) -> Option<&mut Dial> {
-        self.dials
-            .values_mut()
-            .find(|dial| dial.addr == from && dial.knock.as_ref().is_some_and(|knock| knock.id == id))
+    /// The dial that this is an answer to, and of which node.
+    fn dial_of(&mut self, id: u64, from: Addr) -> Option<(u32, &mut Dial)> {
+        let mut dials = self.dials.iter_mut().map(|(node, dial)| (*node, dial));
+        dials.find(|(_, dial)| dial.addr == from && dial.knock.as_ref().is_some_and(|knock| knock.id == id))
     }
 
     fn data(
@@ -375,7 +429,7 @@ impl Links {
     fn prove(&mut self, now: Micros, slot: u32) {
         let Some(link) = self.table.get_mut(slot) else { return };
         link.data.proven = true;
-        let (peer, key) = (link.data.peer, link.conn.key_id());
+        let (peer, made_with) = (link.data.peer, (link.conn.key_id(), link.data.key));
         if self.epochs.get(&peer.node).is_some_and(|known| *known > peer.epoch) {
             self.counters.link_refused_epoch += 1;
             self.table.remove(slot);
@@ -394,7 +448,8 @@ impl Links {
                 if old.data.peer.epoch != peer.epoch {
                     past.fall(old.conn.heard_at); // its former life ended unseen
                 }
-                renewed = old.data.peer == peer && (old.data.ends_at.is_some() || old.conn.key_id() != key);
+                let other = (old.conn.key_id(), old.data.key) != made_with;
+                renewed = old.data.peer == peer && (old.data.ends.is_some() || other);
                 self.counters.links_down += u64::from(!renewed);
                 self.renewed.extend(renewed.then_some((old.conn.id, now)));
                 self.changes.push_back(LinkChange::Down {
@@ -424,7 +479,7 @@ impl Links {
     }
 
     fn opened(&mut self, now: Micros, arrival: Arrival, header: &Header, datagram: &[u8]) {
-        let Some(dial) = self.dial_of(header.connection, arrival.from) else {
+        let Some((target, dial)) = self.dial_of(header.connection, arrival.from) else {
             self.counters.link_dropped_unknown += 1;
             return;
         };
@@ -434,7 +489,9 @@ impl Links {
             self.counters.link_dropped_forged += 1;
             return;
         };
-        let Some(peer) = Identity::from_bytes(&opened.payload).filter(|peer| peer.role == role) else {
+        let key = knock.listed.map(|listed| listed.key);
+        let meant = |peer: &Identity| peer.role == role && (key.is_none() || peer.node == target);
+        let Some(peer) = Identity::from_bytes(&opened.payload).filter(meant) else {
             self.counters.link_dropped_frame += 1;
             return;
         };
@@ -463,7 +520,8 @@ impl Links {
                 loss: Loss::default(),
                 token: None,
                 made_at: now,
-                ends_at: None,
+                key,
+                ends: None,
             },
         );
         self.prove(now, slot);
@@ -576,6 +634,12 @@ impl Links {
 
     fn make(&mut self, now: Micros, node: &mut Node, accepted: &Accepted) -> Option<u32> {
         let peer = Identity::from_bytes(&accepted.payload)?;
+        if let Some((node, listed)) = accepted.proved {
+            if (peer.node, peer.role) != (node, listed.role) {
+                self.door.refuse(node, Stranger::Impostor);
+                return None;
+            }
+        }
         if peer.node == node.me.node || self.epochs.get(&peer.node).is_some_and(|known| *known > peer.epoch) {
             self.counters.link_refused_epoch += 1;
             return None;
@@ -605,7 +669,8 @@ impl Links {
                     loss: Loss::default(),
                     token: None,
                     made_at: now,
-                    ends_at: None,
+                    key: accepted.proved.map(|(_, listed)| listed.key),
+                    ends: None,
                 },
             )
         });
@@ -634,7 +699,7 @@ impl Links {
     fn due(&self, now: Micros, slot: u32) -> Option<Micros> {
         let link = self.table.get(slot).filter(|link| link.data.proven)?;
         let at = ping_at(&link.conn).min(link.conn.heard_at + DEAD_AFTER);
-        let at = link.data.ends_at.map_or(at, |ends| ends.min(at));
+        let at = link.data.ends.map_or(at, |(ends, _)| ends.min(at));
         Some(link.conn.deadline().map_or(at, |due| due.min(at)).max(now))
     }
 
@@ -650,9 +715,11 @@ impl Links {
                 self.lose(now, slot, "silent");
                 continue;
             }
-            if link.data.ends_at.is_some_and(|at| now >= at) {
-                self.counters.links_key_dropped += 1;
-                self.end(now, slot, "key dropped");
+            if let Some((_, why)) = link.data.ends.filter(|(at, _)| now >= *at) {
+                let dropped = why == Ends::KeyDropped;
+                self.counters.links_key_dropped += u64::from(dropped);
+                self.counters.links_shut_out += u64::from(!dropped);
+                self.end(now, slot, why.name());
                 continue;
             }
             let mut ready = false;
@@ -694,15 +761,30 @@ impl Links {
                 continue;
             };
             if dial.knock.is_none() {
-                let id = self.table.reserve(node.secret_u32());
                 let (key_id, secret) = &self.cluster.current;
-                dial.knock = Some(Knock::new(
-                    id,
-                    InitiatorKey::Link(secret),
-                    *key_id,
-                    &payload,
-                    node.entropy.as_mut(),
-                ));
+                let allow = self.cluster.allow.as_ref();
+                let listed = match allow.map_or(Ok(None), |allow| allow.dials(target, dial.role)) {
+                    Ok(listed) => listed,
+                    Err(_) => {
+                        dial.at = now + DIAL_MAX;
+                        if !dial.told {
+                            dial.told = true;
+                            self.counters.links_unlisted += 1;
+                            let (node, role) = (target, dial.role);
+                            self.changes.push_back(LinkChange::Unlisted { node, role });
+                        }
+                        continue;
+                    }
+                };
+                let id = self.table.reserve(node.secret_u32());
+                let mut knock = |key| Knock::new(id, key, *key_id, &payload, node.entropy.as_mut());
+                dial.knock = Some(match allow.zip(listed) {
+                    Some((allow, listed)) => {
+                        let (own, peer) = (&allow.own, &listed.key);
+                        knock(InitiatorKey::Node { secret, own, peer }).of_node(node.me.node, *listed)
+                    }
+                    _ => knock(InitiatorKey::Link(secret)),
+                });
             }
             dial.due = true;
             dial.at = now + dial.wait + node.dice.below(dial.wait / 4 + 1);
@@ -722,6 +804,12 @@ impl Links {
             if let Some(slot) = self.make(now, node, &accepted) {
                 let id = self.table.get(slot).map_or(0, |link| link.conn.id);
                 self.door.answer(now, &accepted, id);
+            }
+        }
+        if let Some((node, why)) = self.door.stranger() {
+            if self.strangers.get(&why).is_none_or(|at| now >= at + STRANGER_TOLD) {
+                self.strangers.insert(why, now);
+                self.changes.push_back(LinkChange::Stranger { node, why });
             }
         }
     }
@@ -807,8 +895,10 @@ pub const fn frames_max(payload: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::allow::{AllowList, Listed};
     use crate::door::DoorKey;
     use crate::fixtures::{cluster, me, Zeros};
+    use crate::handshake::ServerKey;
     use crate::machine::Entropy;
     use crate::seal::Secret;
 
@@ -843,7 +933,8 @@ mod tests {
             loss: Loss::default(),
             token: None,
             made_at: 0,
-            ends_at: None,
+            key: None,
+            ends: None,
         };
         let secret = Secret::new([1; 16]);
         let conn = |id| Conn::new(id, 1, 0, Addr::default(), secret, false, 1, 1_000, 0);
@@ -875,7 +966,7 @@ mod tests {
             }
         }
 
-        fn transmit(&mut self, now: Micros) -> Vec<Vec<u8>> {
+        fn transmit(&mut self, now: Micros) -> Vec<(Addr, Vec<u8>)> {
             let mut outbox = Outbox::new(false);
             self.links.transmit(now, &mut self.node, &mut outbox);
             let ready: Vec<u32> = self.links.proven().map(|(_, slot)| slot).collect();
@@ -885,7 +976,7 @@ mod tests {
             outbox
                 .parcels()
                 .iter()
-                .map(|parcel| outbox.bytes(parcel).to_vec())
+                .map(|parcel| (parcel.to, outbox.bytes(parcel).to_vec()))
                 .collect()
         }
 
@@ -911,16 +1002,19 @@ mod tests {
         }
     }
 
-    /// A broker that dials a router, for so many milliseconds.
-    fn live(from: Micros, millis: u64, ends: &mut [End; 2]) -> Micros {
+    /// What nodes say to each other, for so many milliseconds.
+    fn live(from: Micros, millis: u64, ends: &mut [End]) -> Micros {
         let mut now = from;
         while now < from + millis * 1_000 {
             now += 1_000;
-            for (at, other) in [(0, 1), (1, 0)] {
-                ends[at].links.expire(now, &mut ends[at].node);
-                let (datagrams, addr) = (ends[at].transmit(now), ends[at].addr);
-                for datagram in datagrams {
-                    ends[other].receive(now, addr, datagram);
+            for at in 0..ends.len() {
+                let End { links, node, addr, .. } = &mut ends[at];
+                let from = *addr;
+                links.expire(now, node);
+                for (to, datagram) in ends[at].transmit(now) {
+                    if let Some(end) = ends.iter_mut().find(|end| end.addr == to) {
+                        end.receive(now, from, datagram);
+                    }
                 }
             }
             for end in ends.iter_mut() {
@@ -930,6 +1024,7 @@ mod tests {
         now
     }
 
+    /// A broker that dials a router.
     fn dialling() -> [End; 2] {
         let mut ends = [End::new(1, Role::Broker), End::new(2, Role::Router)];
         let router = (2, Role::Router, ends[1].addr);
@@ -941,7 +1036,8 @@ mod tests {
     const B: (u8, [u8; 32]) = (2, [8; 32]);
 
     fn keys(current: (u8, [u8; 32]), other: Option<(u8, [u8; 32])>) -> ClusterKeys {
-        ClusterKeys { current, other }
+        let allow = None;
+        ClusterKeys { current, other, allow }
     }
 
     impl End {
@@ -960,6 +1056,8 @@ mod tests {
                 LinkChange::Up { .. } => "up",
                 LinkChange::Down { reason, .. } => reason,
                 LinkChange::Refused { .. } => "refused",
+                LinkChange::Unlisted { .. } => "unlisted",
+                LinkChange::Stranger { why, .. } => why.name(),
             });
             seen.collect()
         }
@@ -1039,6 +1137,249 @@ mod tests {
         live(now, 1_500, &mut ends);
         assert_eq!(ends[0].told(), ["renewed", "up"]);
         assert!(ends.iter().all(|end| end.links.proven().count() == 1));
+    }
+
+    fn own(node: u32) -> ServerKey {
+        ServerKey::from_private([node as u8 + 100; 32])
+    }
+
+    /// A list of these nodes as the one with this key has it.
+    fn list(demand: Demand, mine: u32, nodes: &[(u32, Role)]) -> ClusterKeys {
+        let listed = |(node, role): &(u32, Role)| {
+            let (role, key) = (*role, own(*node).public());
+            (*node, Listed { role, key })
+        };
+        let allow = Some(AllowList {
+            own: own(mine),
+            nodes: nodes.iter().map(listed).collect(),
+            demand,
+        });
+        ClusterKeys { allow, ..keys(A, None) }
+    }
+
+    const BROKER: (u32, Role) = (1, Role::Broker);
+    const ROUTER: (u32, Role) = (2, Role::Router);
+    const GATEWAY: (u32, Role) = (3, Role::Gateway);
+    const OTHER: (u32, Role) = (4, Role::Gateway);
+    const ALL: [(u32, Role); 4] = [BROKER, ROUTER, GATEWAY, OTHER];
+
+    impl End {
+        fn know(&mut self, now: Micros, keys: ClusterKeys) {
+            self.links.set_cluster(now, &mut self.node, keys);
+        }
+
+        /// One that is what the list says, with the key that belongs to it.
+        fn listed((node, role): (u32, Role)) -> Self {
+            let mut end = End::new(node, role);
+            end.know(0, list(Demand::Required, node, &ALL));
+            end
+        }
+
+        fn dials(&mut self, now: Micros, other: &End) {
+            let Identity { node, role, .. } = other.node.me;
+            self.links.dial(now, std::iter::once((node, role, other.addr)));
+        }
+
+        fn linked(&self) -> Vec<u32> {
+            self.links.proven().map(|(node, _)| node).collect()
+        }
+
+        fn refused(&self) -> u64 {
+            self.links.door.counters.dropped_identity
+        }
+    }
+
+    #[test]
+    fn who_is_taken_from_the_list_is_out_at_once_and_cannot_come_back_and_the_others_notice_nothing() {
+        let mut ends = [BROKER, ROUTER, GATEWAY, OTHER].map(End::listed);
+        let [broker, router, gateway, other] = &mut ends;
+        broker.dials(0, router);
+        gateway.dials(0, router);
+        other.dials(0, router);
+        let mut now = live(0, 500, &mut ends);
+        assert_eq!(ends[1].linked(), [1, 3, 4]);
+        ends.iter_mut().for_each(|end| drop(end.told()));
+
+        ends[1].know(now, list(Demand::Required, 2, &[BROKER, ROUTER, OTHER]));
+        now = live(now, 50, &mut ends);
+        assert_eq!((ends[1].linked(), ends[2].linked()), (vec![1, 4], vec![]));
+        assert_eq!(ends[1].links.counters.links_shut_out, 1);
+        now = live(now, 3_000 + REFUSED_AFTER / 1_000, &mut ends);
+        assert_eq!(
+            ends[1].told(),
+            ["shut out", "not listed"],
+            "once, however often it comes"
+        );
+        assert_eq!(ends[2].told(), ["closed", "refused"]);
+        assert!(ends[1].refused() > 1);
+        for quiet in [0, 3] {
+            assert_eq!(ends[quiet].told(), [] as [&str; 0]);
+        }
+
+        ends[1].know(now, list(Demand::Required, 2, &ALL));
+        live(now, 500, &mut ends);
+        assert_eq!(ends[1].linked(), [1, 3, 4], "who is put on the list again is in again");
+    }
+
+    #[test]
+    fn who_has_the_secret_of_the_cluster_alone_or_the_key_of_another_gets_no_link() {
+        let liar = |number, role, mine| {
+            let mut end = End::new(number, role);
+            end.know(0, list(Demand::Offered, mine, &ALL));
+            end
+        };
+        let mut plain = End::new(3, Role::Gateway);
+        plain.know(0, keys(A, None));
+        let mut meek = End::new(3, Role::Gateway);
+        meek.know(0, list(Demand::Accepted, 3, &ALL));
+        let cases = [
+            (plain, "no identity"),
+            (meek, "no identity"),
+            (liar(3, Role::Gateway, 9), "another key"),
+            (liar(4, Role::Gateway, 3), "another key"),
+            (liar(3, Role::Broker, 3), "another key"),
+            (liar(1, Role::Broker, 3), "another key"),
+            (liar(9, Role::Gateway, 9), "not listed"),
+        ];
+        for (stranger, why) in cases {
+            let me = stranger.node.me;
+            let mut ends = [stranger, End::listed(ROUTER)];
+            let [stranger, router] = &mut ends;
+            stranger.dials(0, router);
+            live(0, 200 + REFUSED_AFTER / 1_000, &mut ends);
+            assert_eq!(ends.each_ref().map(End::linked), [[], [] as [u32; 0]], "{me:?}");
+            assert_eq!(ends[1].told(), [why], "{me:?}");
+            assert!(ends[1].refused() > 0);
+        }
+    }
+
+    #[test]
+    fn who_is_dialled_has_to_have_the_key_that_the_list_has_for_it() {
+        let other_key = |demand, mine| {
+            let mut end = End::new(2, Role::Router);
+            end.know(0, list(demand, mine, &ALL));
+            end
+        };
+        let mut plain = End::new(2, Role::Router);
+        plain.know(0, keys(A, None));
+        let mut ahead = End::new(5, Role::Router);
+        ahead.addr = other_key(Demand::Required, 2).addr;
+        ahead.know(0, list(Demand::Required, 2, &ALL)); // it has the key, and says that it is another node
+        for dialled in [
+            plain,
+            other_key(Demand::Required, 3),
+            other_key(Demand::Offered, 1),
+            ahead,
+        ] {
+            let mut ends = [End::listed(BROKER), dialled];
+            let router = (2, Role::Router, ends[1].addr);
+            ends[0].links.dial(0, std::iter::once(router));
+            live(0, 500 + REFUSED_AFTER / 1_000, &mut ends);
+            let who = ends[1].node.me;
+            assert_eq!(ends[0].linked(), [] as [u32; 0], "{who:?}");
+            assert_eq!(ends[0].told(), ["refused"], "{who:?}");
+        }
+        let mut ends = [End::listed(BROKER), End::listed(GATEWAY)];
+        let as_router = (3, Role::Router, ends[1].addr);
+        ends[0].links.dial(0, std::iter::once(as_router));
+        live(0, 1_000, &mut ends);
+        assert_eq!(
+            ends[0].told(),
+            ["unlisted"],
+            "the key of a gateway is that of no router"
+        );
+        assert_eq!(ends[0].links.counters.links_unlisted, 1);
+        assert_eq!(ends[1].links.counters.link_datagrams_received, 0);
+    }
+
+    #[test]
+    fn a_hello_that_is_recorded_and_said_again_takes_nobodys_place() {
+        let mut ends = [End::listed(GATEWAY), End::listed(ROUTER)];
+        let [gateway, router] = &mut ends;
+        gateway.dials(0, router);
+        let (mut now, mut hellos) = (0, vec![]);
+        while router.linked().is_empty() {
+            now += 1_000;
+            gateway.links.expire(now, &mut gateway.node);
+            for (_, datagram) in gateway.transmit(now) {
+                let hello = Header::read(&datagram).is_ok_and(|header| header.kind == DatagramKind::Hello);
+                hellos.extend(hello.then(|| datagram.clone()));
+                router.receive(now, gateway.addr, datagram);
+            }
+            for (_, datagram) in router.transmit(now) {
+                gateway.receive(now, router.addr, datagram);
+            }
+        }
+        let hello = hellos.pop().expect("the one with a cookie");
+        now = live(now, 500, &mut ends);
+        ends.iter_mut().for_each(|end| drop(end.told()));
+        let from = ends[0].addr;
+        for _ in 0..3 {
+            ends[1].receive(now, from, hello.clone());
+            now = live(now, 500, &mut ends);
+        }
+        assert!(ends[1].links.door.counters.handshakes_accepted > 3);
+        assert_eq!(ends.each_mut().map(End::told), [[], [] as [&str; 0]]);
+        assert_eq!(ends.each_ref().map(End::linked), [[2], [3]]);
+
+        ends[1].know(now, list(Demand::Required, 2, &[ROUTER]));
+        live(now, 50, &mut ends);
+        let accepted = ends[1].links.door.counters.handshakes_accepted;
+        ends[1].receive(now, from, hello);
+        live(now, 500, &mut ends);
+        assert_eq!(ends[1].links.door.counters.handshakes_accepted, accepted);
+    }
+
+    #[test]
+    fn identities_come_in_and_go_out_in_steps_and_no_node_is_without_a_link_meanwhile() {
+        let mut ends = dialling();
+        let mut now = live(0, 500, &mut ends);
+        ends.iter_mut().for_each(|end| drop(end.told()));
+        let demands = [Demand::Accepted, Demand::Offered, Demand::Required];
+        let there = demands.into_iter().chain([Demand::Offered, Demand::Accepted]);
+        for demand in there {
+            for at in [1, 0] {
+                ends[at].know(now, list(demand, at as u32 + 1, &ALL));
+                now = live(now, 1_500 + RENEW_GRACE / 1_000, &mut ends);
+            }
+            let proved = ends[0].links.proven().all(|(_, slot)| {
+                let link = ends[0].links.table.get(slot);
+                link.is_some_and(|link| link.data.key == Some(own(2).public()))
+            });
+            let told = ends.each_mut().map(End::told);
+            if demand == Demand::Offered && told[0].is_empty() {
+                assert!(proved, "on the way back");
+            } else {
+                let renewed = if demand == Demand::Offered {
+                    vec!["renewed", "up"]
+                } else {
+                    vec![]
+                };
+                assert_eq!(told, [renewed.clone(), renewed], "{demand:?}");
+            }
+        }
+        for end in &mut ends {
+            end.know(now, keys(A, None));
+        }
+        live(now, 1_500 + RENEW_GRACE / 1_000, &mut ends);
+        assert_eq!(ends.each_mut().map(End::told), [[], [] as [&str; 0]]);
+    }
+
+    #[test]
+    fn a_link_without_identity_is_ended_where_one_is_required_though_its_other_end_asks_for_none() {
+        let mut ends = dialling();
+        let now = live(0, 500, &mut ends);
+        ends.iter_mut().for_each(|end| drop(end.told()));
+        ends[1].know(now, list(Demand::Required, 2, &ALL));
+        let now = live(now, RENEW_GRACE / 1_000 - 10, &mut ends);
+        assert_eq!(ends[1].linked(), [1], "it has time to prove itself");
+        live(now, 200, &mut ends);
+        assert_eq!(
+            ends[1].told(),
+            ["no identity", "no identity"],
+            "the link, and who comes again without"
+        );
+        assert_eq!(ends[1].linked(), [] as [u32; 0]);
     }
 
     #[test]

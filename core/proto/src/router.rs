@@ -692,7 +692,7 @@ impl Router {
             match change {
                 LinkChange::Up { slot, peer } => self.link_up(now, slot, peer),
                 LinkChange::Down { slot, peer, .. } => self.link_down(now, slot, peer),
-                LinkChange::Refused { .. } => {}
+                LinkChange::Refused { .. } | LinkChange::Unlisted { .. } | LinkChange::Stranger { .. } => {}
             }
             self.events.push_back(change);
         }

@@ -1,6 +1,7 @@
 //! The golden vectors of the wire, `tests/vectors/wire.json`: every one is read to its fields and written to its bytes.
 //! `tests/reference/wire.py` reads the same file by the tables of `docs/protocol.md`.
 
+use muster_proto::allow::Listed;
 use muster_proto::codec::{Reader, Writer};
 use muster_proto::command::{Ask, Outcome, Page, Verdict};
 use muster_proto::door::{reset_token, Knock};
@@ -15,7 +16,7 @@ use muster_proto::wire::room::{
     heads, read_link_repair, read_repair, write_link_repair, write_repair, BlockWriter, Consumed, GapPlace, LinkBlock,
     LinkHead, LinkLost, Message, RoomBlock, Skip,
 };
-use muster_proto::wire::{DatagramKind, Frame, FrameKind, Frames, Header, StreamGap, StreamId, HEADER};
+use muster_proto::wire::{DatagramKind, Frame, FrameKind, Frames, Header, Role, StreamGap, StreamId, HEADER};
 use serde_json::{json, Map, Value};
 
 fn repository(path: &str) -> String {
@@ -582,6 +583,15 @@ fn what_stands_in_the_clear_is_where_the_vectors_have_it() {
     assert_eq!((written.len(), written[HEADER + 17]), (hello.len(), 0));
     assert!(written[noise.clone()].iter().any(|byte| *byte != 0));
     assert!(written[noise.end..].iter().all(|byte| *byte == 0));
+
+    let (role, key) = (Role::Router, [9; 32]);
+    let mut outbox = Outbox::new(false);
+    knock
+        .of_node(258, Listed { role, key })
+        .hello(0, Addr::default(), 1_200, &mut outbox);
+    let written = outbox.bytes(&outbox.parcels()[0]);
+    assert_eq!(text(&find("hello")["fields"], "node"), "258");
+    assert_eq!(written[noise.end..noise.end + 4], hello[HEADER + 34..HEADER + 38]);
 }
 
 /// The page's column "wants" against the code.

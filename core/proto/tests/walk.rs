@@ -90,6 +90,7 @@ fn a_message_walks_through_all_five_machines() {
     let cluster = ClusterKeys {
         current: (1, [7; 32]),
         other: None,
+        allow: None,
     };
     let (gateway_key, proxy_key) = (ServerKey::from_private([1; 32]), ServerKey::from_private([2; 32]));
     let nodes = [

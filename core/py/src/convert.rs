@@ -5,6 +5,8 @@ use std::net::{SocketAddr, ToSocketAddrs};
 
 use muster_driver::{Direction, Faults, Rule};
 use muster_proto::age::{Ages, BOUNDS};
+use muster_proto::allow::{AllowList, Demand, Listed};
+use muster_proto::handshake::ServerKey;
 use muster_proto::links::{LinkChange, Links};
 use muster_proto::machine::{Addr, Micros, SocketId};
 use muster_proto::past::Past;
@@ -54,6 +56,27 @@ pub fn role(name: &str) -> PyResult<Role> {
         .into_iter()
         .find(|role| role.name() == name)
         .ok_or_else(|| PyValueError::new_err(format!("no such role: {name}")))
+}
+
+/// This node's own private key, the list (node, role, public key), and what is done with it.
+pub type Allow = (Vec<u8>, Vec<(u32, String, Vec<u8>)>, String);
+
+pub fn allow_list((own, nodes, demand): Allow) -> PyResult<AllowList> {
+    let demand = match demand.as_str() {
+        "accepted" => Demand::Accepted,
+        "offered" => Demand::Offered,
+        "required" => Demand::Required,
+        other => return Err(PyValueError::new_err(format!("no such demand: {other}"))),
+    };
+    let listed = |(node, name, key): (u32, String, Vec<u8>)| -> PyResult<(u32, Listed)> {
+        let (role, key) = (role(&name)?, array(&key, "a public key")?);
+        Ok((node, Listed { role, key }))
+    };
+    Ok(AllowList {
+        own: ServerKey::from_private(array(&own, "a private key")?),
+        nodes: nodes.into_iter().map(listed).collect::<PyResult<_>>()?,
+        demand,
+    })
 }
 
 fn state(name: &str) -> PyResult<State> {
@@ -169,6 +192,8 @@ pub fn link_event<'py>(py: Python<'py>, change: &LinkChange) -> PyResult<Bound<'
         LinkChange::Up { peer, .. } => ("link_up", peer.node, peer.role.name(), peer.epoch).into_pyobject(py),
         LinkChange::Down { peer, reason, .. } => ("link_down", peer.node, peer.role.name(), *reason).into_pyobject(py),
         LinkChange::Refused { node, role } => ("link_refused", *node, role.name(), "").into_pyobject(py),
+        LinkChange::Unlisted { node, role } => ("link_unlisted", *node, role.name(), "").into_pyobject(py),
+        LinkChange::Stranger { node, why } => ("link_stranger", *node, "", why.name()).into_pyobject(py),
     }
 }
 
@@ -189,6 +214,7 @@ pub fn links<'py>(
         entry.set_item("epoch", link.data.peer.epoch)?;
         entry.set_item("address", format!("{:?}", link.conn.addr))?;
         entry.set_item("key_id", link.conn.key_id())?;
+        entry.set_item("identity", link.data.key.is_some())?;
         entry.set_item("rtt_us", measured)?;
         entry.set_item("loss", link.data.loss.share())?;
         entry.set_item("cwnd", link.conn.flow.cwnd())?;

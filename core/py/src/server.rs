@@ -21,7 +21,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
-use crate::convert::{self, array, FaultRule};
+use crate::convert::{self, allow_list, array, Allow, FaultRule};
 
 /// A role's machine as the binding needs it.
 pub trait RoleMachine: Machine {
@@ -224,7 +224,7 @@ impl RoleMachine for Broker {
     }
 
     fn take_cluster(&mut self, now: Micros, cluster: ClusterKeys) {
-        Broker::set_reset(self, &cluster.current.1);
+        Broker::set_reset(self, cluster.reset_root());
         Broker::set_cluster(self, now, cluster);
     }
 }
@@ -259,7 +259,7 @@ impl RoleMachine for Router {
     }
 
     fn take_cluster(&mut self, now: Micros, cluster: ClusterKeys) {
-        Router::set_reset(self, &cluster.current.1);
+        Router::set_reset(self, cluster.reset_root());
         Router::set_cluster(self, now, cluster);
     }
 }
@@ -403,14 +403,15 @@ fn closed() -> PyErr {
 /// A secret of the cluster, and its id.
 type ClusterKey = (u8, Vec<u8>);
 
-/// The cluster's secrets: that of new links, and another one that is accepted.
-fn cluster(key: &ClusterKey, other: Option<&ClusterKey>) -> PyResult<ClusterKeys> {
+/// The cluster's secrets: that of new links, and another one that is accepted; and the list of nodes that may link.
+fn cluster(key: &ClusterKey, other: Option<&ClusterKey>, allow: Option<Allow>) -> PyResult<ClusterKeys> {
     let read = |key: &ClusterKey| array(&key.1, "a cluster secret").map(|secret| (key.0, secret));
     let (current, other) = (read(key)?, other.map(read).transpose()?);
     if other.is_some_and(|(id, _)| id == current.0) {
         return Err(PyValueError::new_err("two cluster secrets with one id"));
     }
-    Ok(ClusterKeys { current, other })
+    let allow = allow.map(allow_list).transpose()?;
+    Ok(ClusterKeys { current, other, allow })
 }
 
 macro_rules! engine {
@@ -467,9 +468,9 @@ macro_rules! engine {
                 Ok(())
             }
 
-            #[pyo3(signature = (key, other = None))]
-            fn cluster_keys(&mut self, key: ClusterKey, other: Option<ClusterKey>) -> PyResult<()> {
-                let keys = cluster(&key, other.as_ref())?;
+            #[pyo3(signature = (key, other = None, allow = None))]
+            fn cluster_keys(&mut self, key: ClusterKey, other: Option<ClusterKey>, allow: Option<Allow>) -> PyResult<()> {
+                let keys = cluster(&key, other.as_ref(), allow)?;
                 let running = self.get_mut()?;
                 running.driver.machine_mut().take_cluster(monotonic_now(), keys);
                 running.driver.kick();
@@ -585,7 +586,7 @@ fn sockets(addresses: &[&HostPort], recv_buffer: usize, send_buffer: usize) -> P
 impl GatewayEngine {
     #[new]
     #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, keepalive_ms,
-        idle_timeout_ms, faults, name_key, bind, server_key, reset_secret, arena_bytes, paced_namespaces, history_max = HISTORY_DEFAULT, cluster_other = None, bundle = true, coalesce = true))]
+        idle_timeout_ms, faults, name_key, bind, server_key, reset_secret, arena_bytes, paced_namespaces, history_max = HISTORY_DEFAULT, cluster_other = None, cluster_allow = None, bundle = true, coalesce = true))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         node: u32,
@@ -607,10 +608,11 @@ impl GatewayEngine {
         paced_namespaces: Vec<String>,
         history_max: u32,
         cluster_other: Option<ClusterKey>,
+        cluster_allow: Option<Allow>,
         bundle: bool,
         coalesce: bool,
     ) -> PyResult<Self> {
-        let cluster = cluster(&cluster_key, cluster_other.as_ref())?;
+        let cluster = cluster(&cluster_key, cluster_other.as_ref(), cluster_allow)?;
         let config = GatewayConfig {
             me: Identity {
                 node,
@@ -697,7 +699,7 @@ fn room_dict<'py>(py: Python<'py>, room: &muster_proto::gateway::room::Room) -> 
 impl ProxyEngine {
     #[new]
     #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, keepalive_ms,
-        idle_timeout_ms, faults, name_key, bind, server_key, reset_secret, age_every = 0, cluster_other = None))]
+        idle_timeout_ms, faults, name_key, bind, server_key, reset_secret, age_every = 0, cluster_other = None, cluster_allow = None))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         node: u32,
@@ -717,8 +719,9 @@ impl ProxyEngine {
         reset_secret: &[u8],
         age_every: u32,
         cluster_other: Option<ClusterKey>,
+        cluster_allow: Option<Allow>,
     ) -> PyResult<Self> {
-        let cluster = cluster(&cluster_key, cluster_other.as_ref())?;
+        let cluster = cluster(&cluster_key, cluster_other.as_ref(), cluster_allow)?;
         let config = ProxyConfig {
             me: Identity {
                 node,
@@ -761,7 +764,7 @@ impl ProxyEngine {
 #[pymethods]
 impl BrokerEngine {
     #[new]
-    #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, faults, name_key, arena_bytes, cluster_other = None))]
+    #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, faults, name_key, arena_bytes, cluster_other = None, cluster_allow = None))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         node: u32,
@@ -776,9 +779,10 @@ impl BrokerEngine {
         name_key: &[u8],
         arena_bytes: usize,
         cluster_other: Option<ClusterKey>,
+        cluster_allow: Option<Allow>,
     ) -> PyResult<Self> {
-        let cluster = cluster(&cluster_key, cluster_other.as_ref())?;
-        let reset_secret = ResetSecret::of_node(&cluster.current.1, node); // it has no file for it
+        let cluster = cluster(&cluster_key, cluster_other.as_ref(), cluster_allow)?;
+        let reset_secret = ResetSecret::of_node(cluster.reset_root(), node); // it has no file for it
         let name_key = array(name_key, "a name key")?;
         let me = Identity {
             node,
@@ -855,7 +859,7 @@ type KeptChange = (u32, u32, u64, u64, u64, bool);
 #[pymethods]
 impl RouterEngine {
     #[new]
-    #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, faults, cluster_other = None))]
+    #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, faults, cluster_other = None, cluster_allow = None))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         node: u32,
@@ -868,9 +872,10 @@ impl RouterEngine {
         payload_bytes: usize,
         faults: Option<Vec<FaultRule>>,
         cluster_other: Option<ClusterKey>,
+        cluster_allow: Option<Allow>,
     ) -> PyResult<Self> {
-        let cluster = cluster(&cluster_key, cluster_other.as_ref())?;
-        let reset_secret = ResetSecret::of_node(&cluster.current.1, node); // it has no file for it
+        let cluster = cluster(&cluster_key, cluster_other.as_ref(), cluster_allow)?;
+        let reset_secret = ResetSecret::of_node(cluster.reset_root(), node); // it has no file for it
         let config = RouterConfig {
             me: Identity {
                 node,

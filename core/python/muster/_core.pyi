@@ -31,6 +31,8 @@ def room_owners(
 ) -> list[int | None]: ...
 
 _Stream = tuple[int, int, int]
+# This node's private key, the list (node, role, public key), and "accepted", "offered" or "required".
+_Allow = tuple[bytes, list[tuple[int, str, bytes]], str]
 # Direction, peer (None: every client), loss, duplicate, corrupt, reorder, then hold, delay and jitter in ms; the
 # mean length of a burst.
 _Fault = (
@@ -54,8 +56,10 @@ class _Engine:
         # Of each further cluster: its brokers, the number of their partitions, how far these double.
         beside: list[tuple[list[tuple[int, str, str, int, int, str]], int, int]] = ...,
     ) -> None: ...
-    # Key ids and secrets: of new links, and accepted as well.
-    def cluster_keys(self, key: tuple[int, bytes], other: tuple[int, bytes] | None = ...) -> None: ...
+    # Key ids and secrets: of new links, and accepted as well; which nodes may link.
+    def cluster_keys(
+        self, key: tuple[int, bytes], other: tuple[int, bytes] | None = ..., allow: _Allow | None = ...
+    ) -> None: ...
     def history_max(self, messages: int) -> None: ...  # a gateway's
     def settled(self) -> bool: ...  # all is done that the last placement asks
     def counters(self) -> list[tuple[str, str, int]]: ...  # name, help, value
@@ -91,6 +95,7 @@ class GatewayEngine(_Engine):
         paced_namespaces: list[str],
         history_max: int = ...,  # messages that a join may ask to come first
         cluster_other: tuple[int, bytes] | None = ...,
+        cluster_allow: _Allow | None = ...,
         bundle: bool = True,
         coalesce: bool = True,
     ) -> GatewayEngine: ...
@@ -121,6 +126,7 @@ class ProxyEngine(_Engine):
         reset_secret: bytes,
         age_every: int = 0,  # of so many publish frames one carries its messages' age; 0: none
         cluster_other: tuple[int, bytes] | None = ...,
+        cluster_allow: _Allow | None = ...,
     ) -> ProxyEngine: ...
     def answer(self, question_id: int, user: int | None) -> None: ...  # None refuses
     def rooms(self, _offset: int, _limit: int) -> list[dict[str, Any]]: ...
@@ -144,6 +150,7 @@ class BrokerEngine(_Engine):
         name_key: bytes,
         arena_bytes: int,
         cluster_other: tuple[int, bytes] | None = ...,
+        cluster_allow: _Allow | None = ...,
     ) -> BrokerEngine: ...
     def answer(self, _question_id: int, _user: int | None) -> None: ...
     def rooms(self, offset: int, limit: int) -> list[dict[str, Any]]: ...
@@ -165,6 +172,7 @@ class RouterEngine(_Engine):
         payload_bytes: int,
         faults: Sequence[_Fault] | None,
         cluster_other: tuple[int, bytes] | None = ...,
+        cluster_allow: _Allow | None = ...,
     ) -> RouterEngine: ...
     def answer(self, _question_id: int, _user: int | None) -> None: ...
     def keep_changes(self, max: int) -> None: ...  # rooms whose changes wait for `take_changes`, at most

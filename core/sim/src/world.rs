@@ -341,7 +341,8 @@ const REKEYED: usize = 3;
 fn secrets(step: usize) -> ClusterKeys {
     let (former, next) = ((1, [7; 32]), (2, [8; 32]));
     let (current, other) = [(former, None), (former, Some(next)), (next, Some(former)), (next, None)][step];
-    ClusterKeys { current, other }
+    let allow = None;
+    ClusterKeys { current, other, allow }
 }
 
 impl World {

@@ -811,7 +811,10 @@ impl Broker {
                         gateway.link = None;
                     }
                 }
-                LinkChange::Up { .. } | LinkChange::Refused { .. } => {}
+                LinkChange::Up { .. }
+                | LinkChange::Refused { .. }
+                | LinkChange::Unlisted { .. }
+                | LinkChange::Stranger { .. } => {}
             }
             self.doubt = match (change, self.doubt) {
                 (LinkChange::Up { .. }, Doubt::Alone) => Doubt::Until(now + MISSING_WAIT),

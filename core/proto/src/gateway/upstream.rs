@@ -284,7 +284,7 @@ impl Gateway {
                         self.bury(now);
                     }
                 }
-                LinkChange::Refused { .. } => {}
+                LinkChange::Refused { .. } | LinkChange::Unlisted { .. } | LinkChange::Stranger { .. } => {}
             }
             self.events.push_back(GatewayEvent::Link(change));
         }

@@ -509,7 +509,10 @@ impl Proxy {
                     self.owners.lost(now, peer.node);
                     self.health.lost(peer.node);
                 }
-                LinkChange::Down { .. } | LinkChange::Refused { .. } => {}
+                LinkChange::Down { .. }
+                | LinkChange::Refused { .. }
+                | LinkChange::Unlisted { .. }
+                | LinkChange::Stranger { .. } => {}
             }
             self.events.push_back(ProxyEvent::Link(change));
         }

@@ -70,6 +70,7 @@ pub fn cluster() -> ClusterKeys {
     ClusterKeys {
         current: (1, [7; 32]),
         other: None,
+        allow: None,
     }
 }
 
