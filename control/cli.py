@@ -443,6 +443,14 @@ def cluster_remove(node: Node, json: Json = False, config: ConfigFile = None) ->
     return common.run(remove(config, node, None, 0, json))
 
 
+@cluster_app.command("node-key", epilog="Example: muster cluster node-key /etc/muster/node.key")
+def cluster_node_key(file: Annotated[Path, typer.Argument(metavar="FILE", help="Where the private key is.")]) -> int:
+    """Print the public key of a node, as cluster.nodes_file lists it; the private one is made where there is none."""
+    from control.commands.node_key import node_key
+
+    return node_key(file)
+
+
 @app.command(epilog="Example: muster top --sort cpu")
 def top(
     sort: Annotated[

@@ -32,7 +32,8 @@ from control.registry import Snapshot
 from control.registry.places import CLUSTERED, MAIN, NAME, PARTITIONED, Count, layer
 from muster import _core
 from plane.engine import Engine
-from plane.spec import Registration, Spec, SpecError, cluster_keys, secret
+from plane.keys import ClusterKeys, cluster_keys
+from plane.spec import Registration, Spec, SpecError, secret
 
 END_S: Final = 15.0
 """A node that was told to end has ended by then, or is ended as it stands; longer than all that a drain waits for."""
@@ -91,8 +92,8 @@ def spec(config: Config, role: Role, place: Folder) -> Spec:
     numbers = {layer("broker"): config.serve.broker_partitions, layer("router"): config.serve.router_partitions}
     first = {of: Count(partitions) for of, partitions in numbers.items()}
     made = specs.spec(config, place, own, Snapshot(counts=first), _registration(config, place, own))
-    _check_secrets(made)
-    return made
+    keys = _check_secrets(made)
+    return made if keys.allow is None else msgspec.structs.replace(made, node=keys.allow.number())
 
 
 def _check(config: Config, role: Served) -> None:
@@ -110,13 +111,14 @@ def _check(config: Config, role: Served) -> None:
         raise ConfigError("faults: muster up injects them, muster serve does not; take them out")
 
 
-def _check_secrets(made: Spec) -> None:
+def _check_secrets(made: Spec) -> ClusterKeys:
     try:
-        cluster_keys(made)
+        keys = cluster_keys(made)
         if made.role != "router":
             secret(made.name_key_file, 16)
         if made.token_file is not None and not Path(made.token_file).read_bytes().strip():
             raise ConfigError(f"{made.token_file}: is empty, which would let everybody in")
+        return keys
     except SpecError as error:
         raise ConfigError(str(error)) from None
     except OSError as error:
@@ -243,11 +245,11 @@ class Daemon:
             case _:
                 self._notify.status(state)
 
-    def watch(self, end: asyncio.Event, stop: asyncio.Event, engine: Engine | None = None) -> None:
+    def watch(self, end: asyncio.Event, stop: asyncio.Event, engine: Engine | None = None, node: int = 0) -> None:
         """A signal that came before counts too."""
         self._end = end
         if engine is not None:
-            self._live.attach(engine)
+            self._live.attach(engine, node)
         if self._ending:
             end.set()
 

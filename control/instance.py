@@ -137,6 +137,11 @@ class Folder:
         """The folder of the nodes' logs, where they are not on stderr."""
         return self.path / "logs"
 
+    @property
+    def node_key(self) -> Path:
+        """32 private bytes in hex, by which a node of `muster serve` proves on links which one it is."""
+        return self.path / "node.key"
+
     def server_key(self, name: str) -> Path:
         """32 private bytes in hex, of a node that clients speak to."""
         return self.path / f"{name}.key"
@@ -170,6 +175,7 @@ def prepare(place: Folder, servers: Iterable[str] = ()) -> None:
 def prepare_node(place: Folder, servers: Sequence[str]) -> None:
     """Make the folder of one node of `muster serve`, with nothing in it that others share. Raises `UserError`."""
     with _writing(place, "serve.dir"):
+        make_node_key(place.node_key)
         if servers:
             _make_own(place, servers)
 
@@ -185,6 +191,11 @@ def _writing(place: Folder, key: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(f"{error.filename or place.path}: cannot be written: {error.strerror}; set {key}") from None
+
+
+def make_node_key(file: Path) -> None:
+    """A key by which a node proves on links which one it is, unless there is one."""
+    create_once(file, _hex(32), 0o400)
 
 
 def _make_own(place: Folder, servers: Iterable[str]) -> None:

@@ -15,7 +15,8 @@ from control.config import values
 from control.errors import UserError
 from control.options import Config
 from plane.engine import Engine
-from plane.spec import ClusterKeys, Spec, SpecError, cluster_keys
+from plane.keys import ClusterKeys, check_number, cluster_keys
+from plane.spec import Spec, SpecError
 
 LEVEL: Final = "log.level"
 FIELDS: Final[Mapping[str, str]] = {
@@ -23,6 +24,8 @@ FIELDS: Final[Mapping[str, str]] = {
     "cluster.key_id": "key_id",
     "cluster.other_secret_file": "other_secret_file",
     "cluster.other_key_id": "other_key_id",
+    "cluster.identity": "identity",
+    "cluster.nodes_file": "nodes_file",
     "gateway.history_max": "history_max",
 }
 """Keys of the configuration that a running engine takes, and what they are called in a spec."""
@@ -64,9 +67,12 @@ class Live:
         self._keys = None if spec is None else cluster_keys(spec)
         self._engine: Engine | None = None
 
-    def attach(self, engine: Engine) -> None:
-        """From now on this engine takes what comes, and what came since it was made."""
+    def attach(self, engine: Engine, node: int) -> None:
+        """From now on this engine takes what comes, and what came since it was made. Raises `SpecError`."""
         self._engine = engine
+        if self._spec is not None and self._keys is not None:
+            self._spec = msgspec.structs.replace(self._spec, node=node)
+            check_number(self._spec, self._keys.allow)
         self._tell()
 
     def reload(self, again: Again) -> bool:
@@ -88,11 +94,14 @@ class Live:
     def _take(self, spec: Spec | None) -> dict[str, Any]:
         if spec is None or self._spec is None or self._keys is None:
             return {}
+        spec = msgspec.structs.replace(spec, node=self._spec.node)
         keys = cluster_keys(spec)
         succeed(self._keys, keys)
         changed = {key: getattr(spec, name) for key, name in FIELDS.items() if self._differs(spec, name)}
         if keys.other != self._keys.other and spec.other_secret_file:
             changed["cluster.other_secret_file"] = spec.other_secret_file  # another content of the same file, too
+        if keys.allow != self._keys.allow and spec.nodes_file:
+            changed["cluster.nodes_file"] = spec.nodes_file
         self._spec, self._keys = spec, keys
         self._tell()
         return changed
@@ -103,7 +112,7 @@ class Live:
     def _tell(self) -> None:
         if self._engine is None or self._spec is None or self._keys is None:
             return
-        self._engine.cluster_keys(self._keys.current, self._keys.other)
+        self._engine.cluster_keys(self._keys.current, self._keys.other, self._keys.allow)
         if self._spec.history_max is not None:
             self._engine.history_max(self._spec.history_max)
 
@@ -119,3 +128,5 @@ def succeed(before: ClusterKeys, now: ClusterKeys) -> None:
         )
     if known[number] != secret:
         raise SpecError(f"cluster.key_id: key {number} is another secret now; a new secret has a new id")
+    if before.allow is not None and now.allow is not None and before.allow.own != now.allow.own:
+        raise SpecError("cluster.node_key_file: has another key now, which needs a restart")

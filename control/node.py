@@ -54,7 +54,7 @@ class Owner(Protocol):
     def tell(self, state: str, **more: Any) -> None:
         """`waiting` and for what (`error`), `starting`, `registered`, `ready`, `not_ready`, `failed` and why (`error`)."""
 
-    def watch(self, end: asyncio.Event, stop: asyncio.Event, engine: Engine | None = None) -> None:
+    def watch(self, end: asyncio.Event, stop: asyncio.Event, engine: Engine | None = None, node: int = 0) -> None:
         """From now on set `end` when the process is to end in order, `stop` when it is to end at once.
 
         The engine, if there is one, is told what else is to be in force from now on.
@@ -88,14 +88,14 @@ class Parent:
         with contextlib.suppress(OSError):
             os.write(1, msgspec.json.encode({"state": state, **more}) + b"\n")
 
-    def watch(self, end: asyncio.Event, stop: asyncio.Event, engine: Engine | None = None) -> None:
+    def watch(self, end: asyncio.Event, stop: asyncio.Event, engine: Engine | None = None, node: int = 0) -> None:
         """SIGTERM, SIGHUP, and the end of stdin."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, end.set)
         loop.add_signal_handler(signal.SIGINT, lambda: None)  # the terminal's Ctrl-C is the supervisor's business
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         if self._live is not None and engine is not None:
-            self._live.attach(engine)
+            self._live.attach(engine, node)
         self._reload()
         loop.add_reader(0, self._read, stop)
 
@@ -138,7 +138,7 @@ async def serve(
     """Run until the owner says that it ends, then drain."""
     stop = asyncio.Event()
     end = stop if enrolment is None else asyncio.Event()
-    owner.watch(end, stop, server.engine)
+    owner.watch(end, stop, server.engine, spec.node)
     server.on_ready = lambda ready: owner.tell("ready" if ready else "not_ready")
     handing_over = None
     if enrolment is not None:

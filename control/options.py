@@ -114,6 +114,27 @@ class Cluster(Section, frozen=True):
     other_key_id: Annotated[
         int, key("Which secret `other_secret_file` is; nothing without that", "the next one after 1", ge=0, le=255)
     ] = 2
+    identity: Annotated[
+        Literal["off", "accepted", "offered", "required"],
+        key(
+            "Whether nodes of `muster serve` prove on links which one they are, by keys that `nodes_file` lists",
+            "off: who has the secret may link; `operations.md` has the steps to `required`",
+        ),
+    ] = "off"
+    nodes_file: Annotated[
+        str,
+        key(
+            "List of the nodes that may link, a line each: number, role and public key in hex",
+            "whoever writes it decides who is in: keep it out of the reach of the nodes themselves",
+        ),
+    ] = ""
+    node_key_file: Annotated[
+        str,
+        key(
+            "File with the 32-byte private key in hex that the node proves itself by",
+            "empty: `node.key` in the node's folder in `serve.dir`, made once",
+        ),
+    ] = ""
 
 
 class Up(Section, frozen=True):

@@ -58,6 +58,7 @@ def spec(
         partitions=placement.partitions(),
         registry=registration,
         database=_kept(config, place, own),
+        node_key_file=absolute(config.cluster.node_key_file) or str(place.node_key),
         name_key_file=absolute(config.cluster.names_file) or str(place.name_key),
         server_key_file=str(place.server_key(own.files)) if client else None,
         reset_secret_file=str(place.reset_secret) if client else None,
@@ -86,6 +87,8 @@ def live(config: Config, place: Folder, role: Role) -> dict[str, Any]:
         "cluster_secret_file": absolute(cluster.secret_file) or str(place.cluster_secret),
         "other_key_id": cluster.other_key_id,
         "other_secret_file": absolute(cluster.other_secret_file),
+        "identity": cluster.identity,
+        "nodes_file": absolute(cluster.nodes_file),
         "history_max": section.history_max if isinstance(section, Gateway) else None,
         "log_level": config.log.level,
     }

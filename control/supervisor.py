@@ -22,7 +22,7 @@ from control import instance, requests, specs
 from control.child import Backoff, Child
 from control.config import Loaded, split_address
 from control.epoch import next_epoch
-from control.errors import TRY_LATER, UserError
+from control.errors import TRY_LATER, ConfigError, UserError
 from control.files import write_atomically
 from control.instance import Endpoint, Process, Record
 from control.layout import NODES_MAX, Seat
@@ -73,6 +73,7 @@ class Supervisor:
         command: Sequence[str] | None = None,
         logs_to_files: bool = False,
     ) -> None:
+        _check(config)
         self.folder = instance.folder(config)
         self.config, self._log, self._command = config, log, command or NODE_COMMAND
         self._logs_to_files = logs_to_files
@@ -317,6 +318,7 @@ class Supervisor:
 
         def again() -> tuple[str, Spec, list[str]]:
             now = read().config
+            _check(now)
             self.config = merged(before, now)
             changed = needing_restart(before, now, OTHERS)
             return now.log.level, self.spec(self._representative()), changed
@@ -454,6 +456,14 @@ class Supervisor:
                 self._write_again.cancel()
             self.folder.record.unlink(missing_ok=True)
         await self._open.aclose()
+
+
+def _check(config: Config) -> None:
+    """What `muster serve` alone can do. Raises `ConfigError`."""
+    if config.cluster.identity != "off":
+        raise ConfigError(
+            "cluster.identity: is for muster serve; the nodes of muster up share a user and a folder, and so their keys"
+        )
 
 
 def fault_rules(role: Role, faults: Faults, placement: Snapshot) -> list[Fault]:

@@ -52,8 +52,16 @@ class Engine(Protocol):
         of these.
         """
 
-    def cluster_keys(self, key: tuple[int, bytes], other: tuple[int, bytes] | None = None) -> None:
+    def cluster_keys(
+        self,
+        key: tuple[int, bytes],
+        other: tuple[int, bytes] | None = None,
+        allow: tuple[bytes, list[tuple[int, str, bytes]], str] | None = None,
+    ) -> None:
         """Put other secrets of the cluster in force: that of new links, and another one that is accepted.
+
+        `allow`: this node's private key, number, role and public key of each node, and whether links with proof of these
+        keys are `accepted`, `offered` or `required`. Links of a node whose key is not there any more end at once.
 
         Links that were made with another than the first are made anew by who dialled them; those whose secret is not
         accepted any more end within seconds. Raises `ValueError` where both have one id or one has not 32 bytes.

@@ -96,10 +96,20 @@ class Server:
         elif name == "link_refused":
             node, role, _ = fields
             self._log.warning(
-                "a node answers and takes no handshake of ours: it has another secret of the cluster, or not this one",
+                "a node answers and takes no handshake of ours: it has not our secret of the cluster, or not our key",
                 peer=node,
                 peer_role=role,
             )
+        elif name == "link_unlisted":
+            node, role, _ = fields
+            self._log.warning(
+                "no link to a node that cluster.nodes_file does not have, or not with this role",
+                peer=node,
+                peer_role=role,
+            )
+        elif name == "link_stranger":
+            node, _, why = fields
+            self._log.warning("a handshake was refused: who said it proved no key of the list", says=node, detail=why)
         else:
             self._log.error("unknown event", name=name)
 

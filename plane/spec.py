@@ -4,13 +4,16 @@ Secrets are named by file, never written here.
 """
 
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
 from plane.engine import Node
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+Role = Literal["router", "broker", "gateway", "proxy"]
+Identity = Literal["off", "accepted", "offered", "required"]
 Fault = tuple[str, tuple[str, int] | None, float, float, float, float, int, int, int, float]
 """Direction ("in" or "out"), peer (None: every client), loss, duplicate, corrupt, reorder (chances), then
 reorder hold, delay and jitter in ms; the mean length of a burst of losses, in datagrams."""
@@ -55,18 +58,11 @@ class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     partition: int
 
 
-class ClusterKeys(NamedTuple):
-    """The cluster's secrets, each with its id: that of new links, and another one that is accepted."""
-
-    current: tuple[int, bytes]
-    other: tuple[int, bytes] | None
-
-
 class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One role of one node, for one start. Addresses are (host, port)."""
 
     instance: str
-    role: Literal["router", "broker", "gateway", "proxy"]
+    role: Role
     node: int
     """0: the registry gives the number."""
     epoch: int
@@ -90,6 +86,10 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     other_key_id: int = 0
     other_secret_file: str = ""
     """Accepted as well; empty: there is none."""
+    identity: Identity = "off"
+    """Whether nodes prove who they are on links; the next two are for that."""
+    node_key_file: str = ""
+    nodes_file: str = ""
     name_key_file: str
     server_key_file: str | None
     reset_secret_file: str | None
@@ -146,18 +146,3 @@ def secret(file: str | None, length: int) -> bytes:
     if len(raw) != length:
         raise SpecError(f"{file}: has {len(raw)} bytes, not {length}")
     return raw
-
-
-def cluster_keys(spec: Spec) -> ClusterKeys:
-    """Read the cluster's secrets. Raises `SpecError`."""
-    current = spec.key_id, secret(spec.cluster_secret_file, 32)
-    if not spec.other_secret_file:
-        return ClusterKeys(current, None)
-    other = spec.other_key_id, secret(spec.other_secret_file, 32)
-    if other[0] == current[0]:
-        raise SpecError(f"cluster.other_key_id: {other[0]} is the id of cluster.secret_file already")
-    if other[1] == current[1]:
-        raise SpecError(
-            f"cluster.other_secret_file: {spec.other_secret_file} has the same secret as cluster.secret_file"
-        )
-    return ClusterKeys(current, other)

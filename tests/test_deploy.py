@@ -33,7 +33,8 @@ LOSS: Final = re.compile(
 USUAL: Final[dict[str, str]] = {
     "late, doubled, or of nobody that is known": "(link_)?dropped_(header|unknown|duplicate|old|generation)",
     "a stranger, or a scanner, at no cost": "(link_)?(dropped_hello_(short|malformed)|withheld_unproven)",
-    "of another secret: who has it says so": "(link_)?dropped_key_unknown|links_(key_dropped|refused)",
+    "of another secret: who has it says so": "(link_)?dropped_key_unknown|links_key_dropped",
+    "clients are no nodes: links alone count it": "dropped_identity",
     "a log of events that was full: the peer begins anew and is told all": "(links|sessions)_log_full",
     "a call of the kernel, repeated": "udp_(receive_errors|truncated)",
     "clients that left without a word": "udp_lost_refused|dropped_acknowledgement",

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from plane.spec import Spec, SpecError, cluster_keys, secret
+from plane.keys import cluster_keys
+from plane.spec import Spec, SpecError, secret
 
 
 def link_options(spec: Spec) -> dict[str, Any]:
@@ -14,6 +15,7 @@ def link_options(spec: Spec) -> dict[str, Any]:
         "link_bind": spec.link_bind,
         "cluster_key": keys.current,
         "cluster_other": keys.other,
+        "cluster_allow": keys.allow,
         "seed": spec.seed,
         "recv_buffer": spec.recv_buffer,
         "send_buffer": spec.send_buffer,

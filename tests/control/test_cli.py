@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import signal
+import stat
 import subprocess
 import sys
 import termios
@@ -20,6 +21,7 @@ from typing import Any, Final
 import pytest
 
 from control import cli
+from muster import _core
 from tests.control.command import COMMAND, Command
 from tests.documents import ROOT
 from tests.waiting import until_asked
@@ -62,6 +64,24 @@ def test_a_mistake_is_one_line_on_stderr_and_its_exit_code(
     assert text in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith("muster: ")
+
+
+def test_the_key_of_a_node_is_made_once_and_its_public_part_printed(muster: Command, tmp_path: Path) -> None:
+    file = tmp_path / "node.key"
+    first, again = (muster("cluster", "node-key", str(file)) for _ in range(2))
+    assert first.returncode == 0
+    assert first.stdout == again.stdout == bytes(_core.public_key(bytes.fromhex(file.read_text()))).hex() + "\n"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o400
+    assert file.read_text().strip() not in first.stdout
+    nowhere = muster("cluster", "node-key", str(tmp_path / "nowhere" / "node.key"))
+    assert (nowhere.returncode, len(nowhere.stderr.splitlines())) == (1, 1)
+    assert "cannot be written" in nowhere.stderr
+
+
+def test_nodes_of_one_folder_prove_no_identities(muster: Command) -> None:
+    done = muster("up", MUSTER_CLUSTER__IDENTITY="required")
+    assert (done.returncode, len(done.stderr.splitlines())) == (78, 1)
+    assert done.stderr.startswith("muster: cluster.identity: is for muster serve")
 
 
 def test_an_unknown_variable_stops_every_command_that_reads_the_configuration(muster: Command) -> None:

@@ -24,6 +24,7 @@ class FakeEngine:
         self.answers: list[tuple[int, int | None]] = []
         self.placements: list[tuple[int, list[Node], tuple[int, int]]] = []
         self.keys = (options.get("cluster_key"), options.get("cluster_other"))
+        self.allow = options.get("cluster_allow")
         self.draining = False
         self.stuck = False
         self.closed = False
@@ -61,8 +62,13 @@ class FakeEngine:
     ) -> None:
         self.placements.append((epoch, nodes, partitions))
 
-    def cluster_keys(self, key: tuple[int, bytes], other: tuple[int, bytes] | None = None) -> None:
-        self.keys = (key, other)
+    def cluster_keys(
+        self,
+        key: tuple[int, bytes],
+        other: tuple[int, bytes] | None = None,
+        allow: tuple[bytes, list[tuple[int, str, bytes]], str] | None = None,
+    ) -> None:
+        self.keys, self.allow = (key, other), allow
 
     def history_max(self, messages: int) -> None:
         self.options["history_max"] = messages

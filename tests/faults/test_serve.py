@@ -415,7 +415,7 @@ async def test_the_cluster_s_secret_is_replaced_under_load_and_who_knows_the_for
         late = hosts.start(
             "late", "gateway", MUSTER_CLUSTER__SECRET_FILE=cluster["secret_file"], MUSTER_CLUSTER__KEY_ID="1"
         )
-        text = "a node answers and takes no handshake of ours: it has another secret of the cluster, or not this one"
+        text = "a node answers and takes no handshake of ours: it has not our secret of the cluster, or not our key"
         await until(lambda: len(late.lines(text)) == 4, PATIENT_S)
         assert not late.serves()
         assert links(late) == []

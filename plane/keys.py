@@ -1,0 +1,124 @@
+"""What a node proves itself by on links: the cluster's secrets, its own key, and the operator's list of whose key is whose.
+
+Reads files that a spec names. What a handshake makes of them is the engine's business.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Literal, NamedTuple, get_args
+
+from muster import _core
+from plane.spec import Role, Spec, SpecError, secret
+
+KEY_BYTES: Final = 32
+NODE_MAX: Final = 2**32 - 1
+
+
+class Allow(NamedTuple):
+    """Which node may be which, as an engine takes it."""
+
+    own: bytes
+    """This node's private key."""
+    nodes: list[tuple[int, str, bytes]]
+    """Number, role and public key."""
+    demand: Literal["accepted", "offered", "required"]
+
+    def number(self) -> int:
+        """This node's own, by its key."""
+        public = bytes(_core.public_key(self.own))
+        return next(number for number, _, key in self.nodes if key == public)
+
+
+class ClusterKeys(NamedTuple):
+    """The cluster's secrets, each with its id: that of new links, and another one that is accepted."""
+
+    current: tuple[int, bytes]
+    other: tuple[int, bytes] | None
+    allow: Allow | None = None
+    """Where nodes prove who they are."""
+
+
+def cluster_keys(spec: Spec) -> ClusterKeys:
+    """Read all that links are made and accepted with. Raises `SpecError`."""
+    current = spec.key_id, secret(spec.cluster_secret_file, KEY_BYTES)
+    allow = None
+    if spec.identity != "off":
+        allow = _allow(spec, spec.identity)
+    if not spec.other_secret_file:
+        return ClusterKeys(current, None, allow)
+    other = spec.other_key_id, secret(spec.other_secret_file, KEY_BYTES)
+    if other[0] == current[0]:
+        raise SpecError(f"cluster.other_key_id: {other[0]} is the id of cluster.secret_file already")
+    if other[1] == current[1]:
+        raise SpecError(
+            f"cluster.other_secret_file: {spec.other_secret_file} has the same secret as cluster.secret_file"
+        )
+    return ClusterKeys(current, other, allow)
+
+
+def public_key(file: str) -> str:
+    """In hex, of the private key that a file has. Raises `SpecError`."""
+    return bytes(_core.public_key(secret(file, KEY_BYTES))).hex()
+
+
+def check_number(spec: Spec, allow: Allow | None) -> None:
+    """Check that the list has this node under the number that it runs as, where it has one yet. Raises `SpecError`."""
+    if allow is not None and spec.node not in {0, allow.number()}:
+        raise SpecError(f"{spec.nodes_file}: this is node {spec.node}, and there it is {allow.number()}")
+
+
+def _allow(spec: Spec, demand: Literal["accepted", "offered", "required"]) -> Allow:
+    if not spec.nodes_file:
+        raise SpecError("cluster.nodes_file: cluster.identity needs it, the list of nodes and their keys")
+    own, public = secret(spec.node_key_file, KEY_BYTES), public_key(spec.node_key_file)
+    nodes = list(_listed(Path(spec.nodes_file)))
+    mine = next(((number, role) for number, role, key in nodes if key.hex() == public), None)
+    if mine is None:
+        raise SpecError(f"{spec.nodes_file}: this node is not in it; its line is: NUMBER {spec.role} {public}")
+    if mine[1] != spec.role:
+        raise SpecError(f"{spec.nodes_file}: the key of this {spec.role} is that of a {mine[1]} there, {public}")
+    allow = Allow(own, nodes, demand)
+    check_number(spec, allow)
+    return allow
+
+
+def _listed(file: Path) -> Iterator[tuple[int, str, bytes]]:
+    """The lines of a list: number, role, public key in hex; what follows is for who reads it, as is what follows a `#`."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or 'is no text'}") from None
+    numbers, keys = set[int](), set[bytes]()
+    for at, line in enumerate(lines, 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        where = f"{file}, line {at}"
+        if len(words) < 3:
+            raise SpecError(f"{where}: {line.strip()!r} is not NUMBER ROLE PUBLIC-KEY")
+        number, key = _number(where, words[0]), _key(where, words[2])
+        if words[1] not in get_args(Role):
+            raise SpecError(f"{where}: {words[1]!r} is none of {', '.join(get_args(Role))}")
+        if number in numbers:
+            raise SpecError(f"{where}: node {number} stands there twice")
+        if key in keys:
+            raise SpecError(f"{where}: two nodes with one key, {key.hex()}")
+        numbers.add(number)
+        keys.add(key)
+        yield number, words[1], key
+
+
+def _number(where: str, word: str) -> int:
+    if not word.isascii() or not word.isdecimal() or not 0 < int(word) <= NODE_MAX:
+        raise SpecError(f"{where}: {word!r} is no number of a node")
+    return int(word)
+
+
+def _key(where: str, word: str) -> bytes:
+    try:
+        key = bytes.fromhex(word)
+    except ValueError:
+        raise SpecError(f"{where}: {word!r} is not hex") from None
+    if len(key) != KEY_BYTES:
+        raise SpecError(f"{where}: a public key has {KEY_BYTES} bytes, not {len(key)}")
+    return key

@@ -1,0 +1,209 @@
+"""Nodes that prove on links which one they are: how that comes in, and how a stolen gateway is shut out."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+import muster
+from control.instance import make_node_key
+from control.registry.server import RegistryServer
+from plane.keys import public_key
+from tests.faults.hosts import Hosts, Node
+from tests.faults.ledger import Ledger
+from tests.faults.load import PATIENT_S, came, loaded, nothing_lost
+from tests.waiting import until
+
+ROOMS = [f"room-{number}" for number in range(24)]
+RATE = 300.0
+REFUSED = "a handshake was refused: who said it proved no key of the list"
+STAYS = "not reloaded, the old configuration stays"
+SILENT = "a node answers and takes no handshake of ours: it has not our secret of the cluster, or not our key"
+
+
+@pytest.fixture
+async def hosts(tmp_path: Path) -> AsyncIterator[Hosts]:
+    """With the embedded registry, in this process."""
+    made = Hosts(tmp_path, "embedded")
+    async with RegistryServer(tmp_path, structlog.get_logger()):
+        with made.running():
+            yield made
+
+
+def links(*nodes: Node) -> list[dict[str, Any]]:
+    return [link for node in nodes for link in node.get("/api/v1/status")[1]["links"]]
+
+
+def linked(node: Node) -> set[int]:
+    return {link["node"] for link in links(node)}
+
+
+def number(node: Node) -> int:
+    return int(node.get("/api/v1/status")[1]["node"])
+
+
+def line(hosts: Hosts, node: Node) -> str:
+    """Of the list."""
+    return f"{number(node)} {node.role} {public_key(str(hosts.path / 'nodes' / node.name / 'node.key'))} {node.name}\n"
+
+
+async def longer(node: Node, event: str, before: int) -> None:
+    """Wait until its log has more lines of this than so many."""
+    await until(lambda: len(node.lines(event)) > before, PATIENT_S)
+
+
+async def refuses(node: Node) -> None:
+    """Have it read a configuration again that it does not take."""
+    before = len(node.lines(STAYS))
+    node.process.send_signal(signal.SIGHUP)
+    await longer(node, STAYS, before)
+
+
+async def all_proved(nodes: list[Node], proved: bool, count: int) -> None:
+    await until(lambda: [link["identity"] for link in links(*nodes)] == [proved] * count, PATIENT_S)
+
+
+async def told(nodes: list[Node], why: str) -> None:
+    """Wait until each of these says from here on why somebody was not let in."""
+    known = [len(node.lines(REFUSED)) for node in nodes]
+
+    def all_say() -> bool:
+        pairs = zip(nodes, known, strict=True)
+        return all(why in {each["detail"] for each in node.lines(REFUSED)[before:]} for node, before in pairs)
+
+    await until(all_say, PATIENT_S)
+
+
+async def take(*nodes: Node) -> None:
+    """Have them read the configuration again, one after the other."""
+    for node in nodes:
+        before = len(node.lines("reloaded"))
+        node.process.send_signal(signal.SIGHUP)
+        await longer(node, "reloaded", before)
+        assert node.lines("reloaded")[-1]["in_force"]
+
+
+@pytest.mark.timeout(300)
+async def test_identities_come_in_under_load_and_a_stolen_gateway_is_shut_out_alone(
+    hosts: Hosts, figures: Callable[..., None]
+) -> None:
+    ledger, cluster = Ledger(ROOMS, rate=RATE), hosts.sections["cluster"]
+    roles = ("router", "router", "broker", "broker", "gateway", "gateway", "proxy")
+    kept = [hosts.start(f"{role}-{place}", role) for place, role in enumerate(roles)]
+    held, listing = hosts.path / "held", hosts.path / "nodes.list"
+    stolen = hosts.start("stolen", "gateway", MUSTER_CLUSTER__NODES_FILE=str(held))
+    nodes = [*kept, stolen]
+    await hosts.serve(*nodes)
+    servers = kept[:4]
+    await until(lambda: all(linked(node) >= {number(stolen)} for node in servers), PATIENT_S)
+    lines = {node.name: line(hosts, node) for node in nodes}
+    for file in (listing, held):
+        file.write_text("# number role key name\n" + "".join(lines.values()))
+    address = hosts.address()
+    robbed = address.gateways[-1:]
+    address = muster.Address(address.gateways[:-1], address.proxies, address.token)
+    async with loaded(address, ledger):
+        count = len(links(*nodes))
+        assert not any(link["identity"] for link in links(*nodes))
+        for step in ("accepted", "offered", "required"):
+            hosts.write(cluster=cluster | {"identity": step, "nodes_file": str(listing)})
+            await take(*nodes)
+            await came(ledger)
+            await all_proved(nodes, step != "accepted", count)
+        ended = [each["detail"] for node in nodes for each in node.lines("link_down")]
+        assert set(ended) == {"renewed"}
+        assert len(ended) == count
+        before = {node.name: len(node.lines("link_down")) for node in kept}
+
+        async with muster.connect(muster.Address(robbed, (), address.token)) as thief, thief.join(ROOMS[0]) as room:
+            await anext(aiter(room))
+            began = asyncio.get_running_loop().time()
+            listing.write_text("".join(lines[node.name] for node in kept))
+            await take(*kept)
+            await until(lambda: not links(stolen), PATIENT_S)
+            out_s = asyncio.get_running_loop().time() - began
+        gone = number(stolen)
+        for node in kept:
+            fresh = node.lines("link_down")[before[node.name] :]
+            assert [(each["peer"], each["detail"]) for each in fresh] == [(gone, "shut out")] * (node in servers)
+            assert node.metrics()["links_shut_out"] == (node in servers)
+        await until(lambda: len(stolen.lines(SILENT)) == 4, PATIENT_S)
+        await until(lambda: all(node.lines(REFUSED) for node in servers), PATIENT_S)
+        assert {(each["says"], each["detail"]) for node in servers for each in node.lines(REFUSED)} == {
+            (gone, "not listed")
+        }
+        await came(ledger)
+
+        # It starts again with all that it had: its key, the cluster's secret, the former list; then with less.
+        for identity, why in (("required", "not listed"), ("off", "no identity")):
+            await stolen.end()
+            stolen = hosts.start(
+                "stolen", "gateway", MUSTER_CLUSTER__NODES_FILE=str(held), MUSTER_CLUSTER__IDENTITY=identity
+            )
+            await told(servers, why)
+            await longer(stolen, SILENT, 3)
+            assert links(stolen) == []
+            assert not stolen.serves()
+        assert all(node.metrics()["link_dropped_identity"] > 0 for node in servers)
+        assert not any(gone in linked(node) for node in kept)
+        await came(ledger)
+    figures(links=count, out_s=round(out_s, 3), gaps=dict(ledger.gaps()))
+    assert not ledger.gaps()
+    nothing_lost(ledger)
+
+
+async def test_a_node_takes_its_number_from_the_list_and_without_a_line_there_says_which_one_it_needs(
+    hosts: Hosts,
+) -> None:
+    listing, key = hosts.path / "nodes.list", hosts.path / "nodes" / "router" / "node.key"
+    hosts.write(cluster=hosts.sections["cluster"] | {"identity": "required", "nodes_file": str(listing)})
+    listing.write_text("")
+    code, said = await hosts.said("router", "--name", "router")
+    assert (code, said) == (
+        78,
+        f"muster: {listing}: this node is not in it; its line is: NUMBER router {public_key(str(key))}\n",
+    )
+    listing.write_text(f"40 gateway {public_key(str(key))}\n")
+    code, said = await hosts.said("router", "--name", "router")
+    assert code == 78
+    assert "the key of this router is that of a gateway there" in said
+    listing.write_text(f"40 router {public_key(str(key))}\n")
+    node = hosts.start("router", "router")
+    await until(lambda: node.lines("registered"), PATIENT_S)
+    assert number(node) == 40
+
+    for content, wrong in (
+        ("", "this node is not in it"),
+        (f"41 router {public_key(str(key))}", "this is node 40, and there it is 41"),
+    ):
+        listing.write_text(content)
+        await refuses(node)
+        assert wrong in node.lines(STAYS)[-1]["error"]
+    key.chmod(0o600)
+    key.write_text("5e" * 32)
+    listing.write_text(f"40 router {public_key(str(key))}")
+    await refuses(node)
+    assert node.lines(STAYS)[-1]["error"] == "cluster.node_key_file: has another key now, which needs a restart"
+    assert await node.end() == 0
+
+
+async def test_a_number_that_the_registry_has_given_to_another_name_is_said(hosts: Hosts) -> None:
+    first = hosts.start("first", "router")
+    await until(lambda: first.lines("registered"), PATIENT_S)
+    listing, key = hosts.path / "nodes.list", hosts.path / "second.key"
+    make_node_key(key)
+    listing.write_text(f"{number(first)} router {public_key(str(key))}\n")
+    code, said = await hosts.said(
+        "router",
+        "--name",
+        "second",
+        MUSTER_CLUSTER__IDENTITY="required",
+        MUSTER_CLUSTER__NODES_FILE=str(listing),
+        MUSTER_CLUSTER__NODE_KEY_FILE=str(key),
+    )
+    assert code == 1
+    assert f"node {number(first)} is first" in said
