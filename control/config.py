@@ -272,6 +272,10 @@ def _check(config: Config, layers: Mapping[KeyPath, Value], roles: Iterable[Role
     for name in ("broker_partitions", "router_partitions"):
         if (count := getattr(config.serve, name)).bit_count() != 1:
             raise fail(("serve", name), f"{count} partitions are no power of two")
+    if config.clients.backoff_max_ms < config.clients.backoff_ms:
+        name = "backoff_max_ms" if ("clients", "backoff_max_ms") in layers else "backoff_ms"
+        soonest, longest = config.clients.backoff_ms, config.clients.backoff_max_ms
+        raise fail(("clients", name), f"the longest wait, {longest} ms, is less than the first, {soonest} ms")
     if config.probes.ask:
         try:
             split_address(config.probes.ask)

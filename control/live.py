@@ -27,6 +27,8 @@ FIELDS: Final[Mapping[str, str]] = {
     "cluster.identity": "identity",
     "cluster.nodes_file": "nodes_file",
     "gateway.history_max": "history_max",
+    "clients.backoff_ms": "backoff_ms",
+    "clients.backoff_max_ms": "backoff_max_ms",
 }
 """Keys of the configuration that a running engine takes, and what they are called in a spec."""
 RELOADED: Final = frozenset({LEVEL, *FIELDS})
@@ -115,6 +117,8 @@ class Live:
         self._engine.cluster_keys(self._keys.current, self._keys.other, self._keys.allow)
         if self._spec.history_max is not None:
             self._engine.history_max(self._spec.history_max)
+        if self._spec.backoff_ms is not None and self._spec.backoff_max_ms is not None:
+            self._engine.backoff(self._spec.backoff_ms, self._spec.backoff_max_ms)
 
 
 def succeed(before: ClusterKeys, now: ClusterKeys) -> None:

@@ -90,6 +90,8 @@ def live(config: Config, place: Folder, role: Role) -> dict[str, Any]:
         "identity": cluster.identity,
         "nodes_file": absolute(cluster.nodes_file),
         "history_max": section.history_max if isinstance(section, Gateway) else None,
+        "backoff_ms": config.clients.backoff_ms if isinstance(section, ClientOptions) else None,
+        "backoff_max_ms": config.clients.backoff_max_ms if isinstance(section, ClientOptions) else None,
         "log_level": config.log.level,
     }
 

@@ -70,6 +70,9 @@ class Engine(Protocol):
     def history_max(self, messages: int) -> None:
         """From now on a join may ask a gateway for so many messages to come first; nothing to other roles."""
 
+    def backoff(self, first_ms: int, max_ms: int) -> None:
+        """From now on clients are told how to come back from a loss; nothing to roles that have none."""
+
     def settled(self) -> bool:
         """Whether all is done that the last placement asks of this role."""
 

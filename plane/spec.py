@@ -102,6 +102,9 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     idle_timeout_ms: int | None
     history_max: int | None = None
     """Of a gateway."""
+    backoff_ms: int | None = None
+    """Of a gateway or proxy, as is the next: how clients come back from a loss."""
+    backoff_max_ms: int | None = None
     age_every: int | None = None
     """Of a proxy."""
     paced_namespaces: list[str]

@@ -85,6 +85,7 @@ def test_the_result_is_frozen(tmp_path: Path) -> None:
         ('[proxy]\nlink_bind = "[::]:0"', ["proxy.link_bind", "'[::]:0'", "name one"]),
         ('[router]\nbind = "[::1]:0"', ["muster.toml: router.bind", "broker.bind", "IPv4", "IPv6"]),
         ("[gateway]\nkeepalive_ms = 60000", ["gateway.keepalive_ms", "45000"]),
+        ("[clients]\nbackoff_ms = 9000", ["clients.backoff_ms", "5000", "9000"]),
         ('[namespaces."No Name"]\nflow = "live"', ['namespaces."No Name"', "a-z"]),
         ('[faults.links."gateway-client"]\nloss = 0.1', ["did you mean gateway->client?"]),
         ('[admin]\nhost = "0.0.0.0"', ["admin.host"]),

@@ -73,6 +73,9 @@ class FakeEngine:
     def history_max(self, messages: int) -> None:
         self.options["history_max"] = messages
 
+    def backoff(self, first_ms: int, max_ms: int) -> None:
+        self.options["backoff"] = (first_ms, max_ms)
+
     def settled(self) -> bool:
         return True
 
@@ -95,6 +98,7 @@ class FakeEngine:
             "epoch": self.options.get("epoch"),
             "key_ids": [key[0] for key in self.keys if key],
             "history_max": self.options.get("history_max"),
+            "backoff": self.options.get("backoff"),
         }
 
     def rooms(self, offset: int, limit: int) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 
 use crate::address::Bucket;
+use crate::client::{BACKOFF_FIRST, BACKOFF_MAX};
 use crate::command::Outcome;
 use crate::conn::{Conn, Control, Reject, SESSION_LOG_BYTES};
 use crate::door::{Accepted, Door};
@@ -41,6 +42,8 @@ pub const SESSIONS_MAX: usize = 1 << 20;
 /// How long a refused session stays to tell why; less where this server ends.
 const LINGER: Micros = 1_000_000;
 const PARTING_LINGER: Micros = 300_000;
+/// How clients come back from a loss where they are told nothing, in ms: what [`crate::client`] begins with.
+pub const BACKOFF_DEFAULT: (u32, u32) = ((BACKOFF_FIRST / 1_000) as u32, (BACKOFF_MAX / 1_000) as u32);
 /// Path checks of one session follow each other after this.
 const PATH_EVERY: Micros = 1_000_000;
 
@@ -138,6 +141,8 @@ pub struct Sessions<T> {
     parting: Option<Parting>,
     parts_at: Micros,
     keepalive_ms: u32,
+    /// What clients are told of it; none: they know the usual one.
+    pace: Option<(u32, u32)>,
     idle: Micros,
     control_rate: u32,
     half_open: VecDeque<(u64, Micros)>,
@@ -158,6 +163,7 @@ impl<T: Default> Sessions<T> {
             parting: None,
             parts_at: 0,
             keepalive_ms,
+            pace: None,
             idle: Micros::from(idle_ms) * 1000,
             control_rate,
             half_open: VecDeque::new(),
@@ -168,6 +174,11 @@ impl<T: Default> Sessions<T> {
             gone: Vec::new(),
             buffer: 212_992,
         }
+    }
+
+    /// From now on sessions begin with this: how soon clients come back from a loss, in ms, and how late at the latest.
+    pub fn set_backoff(&mut self, first: u32, longest: u32) {
+        self.pace = ((first, longest) != BACKOFF_DEFAULT).then_some((first, longest));
     }
 
     /// From now on nobody is let in, and who is here is sent to other servers.
@@ -454,6 +465,12 @@ impl<T: Default> Sessions<T> {
             token,
             keepalive_ms,
         });
+        if let Some((backoff_ms, backoff_max_ms)) = self.pace {
+            peer.conn.record(&Record::Pace {
+                backoff_ms,
+                backoff_max_ms,
+            });
+        }
         let waiting = std::mem::take(&mut peer.data.waiting);
         self.waiting_bytes -= waiting.iter().map(Vec::len).sum::<usize>();
         self.table.mark(slot);

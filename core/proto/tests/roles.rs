@@ -1160,8 +1160,7 @@ fn a_client_closes_the_room_that_it_used_longest_ago_for_another() {
 }
 
 /// The longest that a client is quiet within two minutes in which nobody lets it in, whether or not it gets a cookie.
-fn longest_pause(cookies: bool) -> u64 {
-    let mut rig = Rig::<Client>::bare();
+fn longest_pause(mut rig: Rig<Client>, cookies: bool) -> u64 {
     let (mut last, mut longest) = (rig.now, 0);
     for _ in 0..12_000 {
         rig.pass(10_000, 10_000);
@@ -1179,6 +1178,7 @@ fn longest_pause(cookies: bool) -> u64 {
 
 #[test]
 fn a_client_knocks_within_a_second_of_its_servers_return_but_leaves_one_that_is_busy_alone() {
+    let longest_pause = |cookies| longest_pause(Rig::bare(), cookies);
     let (nobody, busy) = (longest_pause(false), longest_pause(true));
     assert!((200_000..1_000_000).contains(&nobody), "{nobody} us without a hello");
     assert!((3_000_000..6_000_000).contains(&busy), "{busy} us without a hello");
@@ -1285,6 +1285,75 @@ fn a_client_whose_server_says_nothing_or_goodbye_goes_to_another_and_one_that_is
         };
         assert_eq!(lost(&reset), addr(9001));
     }
+}
+
+#[test]
+fn a_client_comes_back_at_the_pace_that_it_was_told() {
+    let told = |backoff_ms, backoff_max_ms| {
+        let mut rig = Rig::<Client>::new();
+        let pace = Record::Pace {
+            backoff_ms,
+            backoff_max_ms,
+        };
+        rig.tell(0, &pace);
+        rig.frame(0, FrameKind::Close as u8, &[0]);
+        longest_pause(rig, false)
+    };
+    let (usual, slow) = (told(100, 5_000), told(4_000, 60_000));
+    assert!(usual < 1_000_000 && (2_000_000..5_000_000).contains(&slow), "{usual} {slow}");
+    // Neither nonsense nor too much.
+    assert_eq!(told(0, 0), usual);
+    assert!(told(u32::MAX, 1) <= 61_000_000);
+}
+
+#[test]
+fn a_proxy_tells_its_pace_to_who_comes_unless_it_is_the_usual_one_and_sends_all_away_where_it_ends() {
+    let told = |rig: &mut Rig<Proxy>, at: usize| -> Vec<Option<(u32, u32)>> {
+        rig.session(at as u32);
+        let records = rig.peers[at].take_records();
+        let pace = |record: &Vec<u8>| match Record::read(record) {
+            Some(Record::Pace {
+                backoff_ms,
+                backoff_max_ms,
+            }) => Some((backoff_ms, backoff_max_ms)),
+            _ => None,
+        };
+        records.iter().map(pace).collect()
+    };
+    let mut rig = Rig::<Proxy>::bare();
+    rig.machine.set_backoff(2_000, 60_000);
+    assert_eq!(told(&mut rig, 0), [None, Some((2_000, 60_000))]);
+    rig.machine.set_backoff(100, 5_000);
+    assert_eq!(told(&mut rig, 1), [None]);
+    rig.machine.drain();
+    assert!(!rig.machine.sessions().is_drained());
+    rig.pass(20_000, 1_000);
+    for at in 0..2 {
+        let last = rig.peers[at].take_records().pop().expect("a word");
+        let draining = |record| matches!(record, Record::Refused { request: 0, code: Code::Draining, .. });
+        assert!(Record::read(&last).is_some_and(draining));
+    }
+    rig.frame(0, FrameKind::Close as u8, &[0]);
+    rig.turn();
+    assert!(!rig.machine.sessions().is_drained(), "one may not have heard it");
+    rig.pass(400_000, 10_000);
+    assert!(rig.machine.sessions().is_drained());
+}
+
+#[test]
+fn a_client_that_is_sent_away_says_goodbye_and_goes_to_another() {
+    let mut rig = Rig::<Client>::new();
+    rig.machine
+        .redirect(rig.now, servers(&[9001, 9005]), servers(&[9002]), b"token".to_vec());
+    let draining = Record::Refused {
+        request: 0,
+        code: Code::Draining,
+        retry_ms: 1_000,
+    };
+    rig.tell(0, &draining);
+    rig.pass(150_000, 1_000);
+    assert_eq!(rig.peers[0].frames(FrameKind::Close), 1);
+    assert_eq!(knocks(&mut rig)[0], addr(9005));
 }
 
 #[test]

@@ -388,6 +388,10 @@ fn record(record: &Record<'_>) -> Value {
             token,
             keepalive_ms,
         } => json!({"user": user, "token": hex(token), "keepalive_ms": keepalive_ms}),
+        Record::Pace {
+            backoff_ms,
+            backoff_max_ms,
+        } => json!({"backoff_ms": backoff_ms, "backoff_max_ms": backoff_max_ms}),
         Record::Refused {
             request,
             code,

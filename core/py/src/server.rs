@@ -41,6 +41,7 @@ pub trait RoleMachine: Machine {
     fn ejected(&self, _node: u32) -> Option<&'static str> {
         None
     }
+    fn set_backoff(&mut self, _first_ms: u32, _max_ms: u32) {}
     fn drain(&mut self) {}
     fn drained(&self) -> bool {
         true
@@ -111,6 +112,10 @@ impl RoleMachine for Gateway {
         Gateway::set_history_max(self, messages);
     }
 
+    fn set_backoff(&mut self, first_ms: u32, max_ms: u32) {
+        Gateway::set_backoff(self, first_ms, max_ms);
+    }
+
     fn drain(&mut self) {
         Gateway::drain(self);
     }
@@ -168,6 +173,10 @@ impl RoleMachine for Proxy {
 
     fn ejected(&self, node: u32) -> Option<&'static str> {
         Some(self.health.ejected(node)?.name())
+    }
+
+    fn set_backoff(&mut self, first_ms: u32, max_ms: u32) {
+        Proxy::set_backoff(self, first_ms, max_ms);
     }
 
     fn drain(&mut self) {
@@ -479,6 +488,11 @@ macro_rules! engine {
 
             fn history_max(&mut self, messages: u32) -> PyResult<()> {
                 self.get_mut()?.driver.machine_mut().set_history_max(messages);
+                Ok(())
+            }
+
+            fn backoff(&mut self, first_ms: u32, max_ms: u32) -> PyResult<()> {
+                self.get_mut()?.driver.machine_mut().set_backoff(first_ms, max_ms);
                 Ok(())
             }
 

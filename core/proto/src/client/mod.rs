@@ -39,6 +39,9 @@ use publication::{Publication, PublishError, Published};
 /// First and longest wait between attempts to open a session; each is a random part of a doubled one.
 pub const BACKOFF_FIRST: Micros = 100_000;
 pub const BACKOFF_MAX: Micros = 5_000_000;
+/// What a server may say of these: the first wait, and ten times the second figure for the longest.
+const PACE_MIN: Micros = 10_000;
+const PACE_MAX: Micros = 60_000_000;
 /// The longest where nobody is there: hellos to nobody cost no server anything, and one that is back is soon found. One that
 /// gives a cookie and no more has too much to do.
 pub const UNANSWERED_MAX: Micros = 500_000;
@@ -191,6 +194,8 @@ struct Session {
     probe: bool,
     challenge: Option<[u8; 8]>,
     losses: u64,
+    /// The first and the longest wait, as the last server said.
+    backoff: (Micros, Micros),
 }
 
 impl Session {
@@ -310,6 +315,7 @@ impl Client {
             probe: false,
             challenge: None,
             losses: 0,
+            backoff: (BACKOFF_FIRST, BACKOFF_MAX),
         };
         let sessions = [session(config.gateways, &mut node), session(config.proxies, &mut node)];
         let incarnation = node.secret_u64();
@@ -744,7 +750,8 @@ impl Client {
         let session = &mut self.sessions[side as usize];
         let was_ready = session.state == State::Ready;
         let unanswered = session.knock.as_ref().is_some_and(|knock| !knock.is_answered());
-        let longest = if unanswered { UNANSWERED_MAX } else { BACKOFF_MAX };
+        let (first, longest) = session.backoff;
+        let longest = if unanswered { UNANSWERED_MAX.max(first) } else { longest };
         let conn = session.conn.take();
         let measured = conn.as_ref().map_or(0, |conn| conn.flow.measured());
         session.rtt = conn.as_ref().map_or(0, |conn| conn.flow.rtt());
@@ -759,9 +766,9 @@ impl Client {
             session.at = session.choice.next(now, &mut self.node.dice, session.at);
         }
         let bound = if was_ready {
-            BACKOFF_FIRST
+            first
         } else {
-            (BACKOFF_FIRST << session.attempts.min(8)).min(longest)
+            (first << session.attempts.min(8)).min(longest)
         };
         session.next_at = now + self.node.dice.below(bound);
         self.counters.sessions_lost += 1;
@@ -965,6 +972,14 @@ impl Client {
                 session.state = State::Ready;
                 session.attempts = 0;
                 self.events.push_back(ClientEvent::Ready { side, user });
+            }
+            Record::Pace {
+                backoff_ms,
+                backoff_max_ms,
+            } => {
+                let first = (Micros::from(backoff_ms) * 1_000).clamp(PACE_MIN, PACE_MAX);
+                let longest = (Micros::from(backoff_max_ms) * 1_000).clamp(first, 10 * PACE_MAX);
+                self.sessions[side as usize].backoff = (first, longest);
             }
             Record::Refused { request: 0, code, .. } => {
                 self.lose(now, side, code.name());

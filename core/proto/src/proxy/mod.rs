@@ -225,6 +225,11 @@ impl Proxy {
         }
     }
 
+    /// How clients come back from a loss, told to those who come from now on.
+    pub fn set_backoff(&mut self, first_ms: u32, max_ms: u32) {
+        self.sessions.set_backoff(first_ms, max_ms);
+    }
+
     /// Lets nobody in from now on, and sends clients to other servers.
     pub fn drain(&mut self) {
         self.sessions.drain();

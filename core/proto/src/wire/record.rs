@@ -63,6 +63,7 @@ kinds! {
         LinkCount = 32,
         LinkCounted = 33,
         BrokerTold = 34,
+        Pace = 35,
     }
 }
 
@@ -228,6 +229,11 @@ pub enum Record<'a> {
         token: [u8; 16],
         keepalive_ms: u32,
     },
+    /// How long to wait at most before the first attempt to open another session once this one is lost, and before any.
+    Pace {
+        backoff_ms: u32,
+        backoff_max_ms: u32,
+    },
     /// A request was refused; request 0 refuses the session.
     Refused {
         request: u32,
@@ -369,6 +375,10 @@ impl<'a> Record<'a> {
                 user: r.u64()?,
                 token: r.array()?,
                 keepalive_ms: r.u32()?,
+            },
+            Kind::Pace => Record::Pace {
+                backoff_ms: r.u32()?,
+                backoff_max_ms: r.u32()?,
             },
             Kind::Refused => Record::Refused {
                 request: r.u32()?,
@@ -533,6 +543,12 @@ impl<'a> Record<'a> {
                 keepalive_ms,
             } => {
                 w.u8(Kind::Ready as u8).u64(*user).put(token).u32(*keepalive_ms);
+            }
+            Record::Pace {
+                backoff_ms,
+                backoff_max_ms,
+            } => {
+                w.u8(Kind::Pace as u8).u32(*backoff_ms).u32(*backoff_max_ms);
             }
             Record::Refused {
                 request,
@@ -738,6 +754,10 @@ mod tests {
                 user: 5,
                 token: [6; 16],
                 keepalive_ms: 7,
+            },
+            Record::Pace {
+                backoff_ms: 63,
+                backoff_max_ms: 64,
             },
             Record::Refused {
                 request: 8,

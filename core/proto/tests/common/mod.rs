@@ -756,6 +756,10 @@ pub fn sample_records() -> Vec<Vec<u8>> {
             token: [6; 16],
             keepalive_ms: 1000,
         },
+        Record::Pace {
+            backoff_ms: 100,
+            backoff_max_ms: 0,
+        },
         Record::Refused {
             request: 1,
             code: Code::RateLimited,
