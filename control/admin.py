@@ -136,6 +136,17 @@ class HttpServer(uvicorn.Server):
         """Wait for `end`."""
         await self._ended.wait()
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """At once where nobody is connected; the one of uvicorn looks first after a tenth of a second."""
+        if self.server_state.connections or self.server_state.tasks:
+            await super().shutdown(sockets)
+            return
+        for server in self.servers:
+            server.close()
+            await server.wait_closed()
+        for listener in sockets or []:
+            listener.close()
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
