@@ -18,11 +18,10 @@ import numpy as np
 
 from control import sdk
 from control.instance import Folder
-from control.options import Demo
+from control.options import DEMO_ROOM, Demo
 from control.sdk import Client, Room
 from pyext.histogram import Histogram
 
-ROOM: Final = "demo"
 HEADER: Final = struct.Struct("<8sQQ")
 TICK_S: Final = 0.01
 SETTLE_S: Final = 5.0
@@ -78,7 +77,7 @@ class DemoRoom:
             publisher = await stack.enter_async_context(sdk.connect(place, reads=False))
             for _ in range(self.options.members):
                 client = await stack.enter_async_context(sdk.connect(place, publishes=False))
-                room = await stack.enter_async_context(client.join(ROOM))
+                room = await stack.enter_async_context(client.join(DEMO_ROOM))
                 self.members.append(Member(client, room))
             self._began = time.monotonic()
             try:
@@ -127,8 +126,8 @@ class DemoRoom:
             due = int((time.monotonic() - start) * self.options.rate) + 1
             while self.published < due and not self._stop.is_set():
                 payload = HEADER.pack(self._mark, self.published, time.monotonic_ns()) + padding
-                if not client.publish_nowait(ROOM, payload):
-                    await client.publish(ROOM, payload)
+                if not client.publish_nowait(DEMO_ROOM, payload):
+                    await client.publish(DEMO_ROOM, payload)
                 self.published += 1
             await asyncio.sleep(TICK_S)
 

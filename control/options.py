@@ -491,6 +491,9 @@ class Log(Section, frozen=True):
     format: Annotated[Literal["json", "text"], key("One JSON object per line, or text for eyes")] = "json"
 
 
+DEMO_ROOM: Final = "demo"
+
+
 class Demo(Section, frozen=True):
     """The room `demo` of `muster up --demo`."""
 

@@ -8,16 +8,18 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from control import config, logs
-from control.demo import ROOM, DemoRoom, Figures
 from control.layout import seats
 from control.openfiles import enough_files
-from control.options import UP
+from control.options import DEMO_ROOM, UP
 from control.supervisor import Supervisor
+
+if TYPE_CHECKING:  # loaded only with a demo: NumPy is a third of a start
+    from control.demo import DemoRoom, Figures
 
 COLUMNS: Final = ("seconds", "published", "delivered", "repaired", "lost", "p50_ms", "p99_ms")
 HEADER_EVERY: Final = 20
@@ -69,6 +71,8 @@ def reloads(reload: Callable[[], None], terminal: bool) -> None:
 
 async def run_demo(supervisor: Supervisor, seconds: float | None, as_json: bool) -> int:
     """Publish and show a line a second, until the time is over or a signal cancels this; then the summary."""
+    from control.demo import DemoRoom
+
     room = DemoRoom(supervisor.config.demo)
     async with room.opened(supervisor.folder):
         try:
@@ -83,7 +87,7 @@ async def run_demo(supervisor: Supervisor, seconds: float | None, as_json: bool)
     return 0
 
 
-async def show_lines(room: DemoRoom, quiet: bool) -> None:
+async def show_lines(room: "DemoRoom", quiet: bool) -> None:
     """One line a second, for ever."""
     count = 0
     while True:
@@ -96,13 +100,13 @@ async def show_lines(room: DemoRoom, quiet: bool) -> None:
         print(line(room.figures()), flush=True)
 
 
-def line(figures: Figures) -> str:
+def line(figures: "Figures") -> str:
     """The figures under `COLUMNS`."""
     cells = (getattr(figures, column) for column in COLUMNS)
     return "  ".join(f"{cell:>10.1f}" if isinstance(cell, float) else f"{cell:>10,}" for cell in cells)
 
 
-def summary(figures: Figures, as_json: bool) -> None:
+def summary(figures: "Figures", as_json: bool) -> None:
     """The last word, on stdout."""
     if as_json:
         document = {**msgspec.to_builtins(figures), "whole": figures.whole}
@@ -126,7 +130,7 @@ def greet(supervisor: Supervisor, demo: bool) -> None:
         say(f"{process.name:{width}} http://{config.address_text(*process.admin)}/metrics")
     say(f"instance {supervisor.folder.path}" + (f", logs in {supervisor.folder.logs}" if demo else ""))
     say("try, in other terminals:")
-    for command in (f"muster sub {ROOM}", f"echo hello | muster pub {ROOM}", "muster status"):
+    for command in (f"muster sub {DEMO_ROOM}", f"echo hello | muster pub {DEMO_ROOM}", "muster status"):
         say(f"  {command}")
     say("Ctrl-C ends it")
 
