@@ -3,21 +3,19 @@
 set -u
 cd "$(dirname "$0")/.."
 failed=0
-check() {
-    printf '== %s\n' "$*" >&2
-    "$@" || failed=1
-}
-check .venv/bin/ruff check .
-check .venv/bin/ruff format --check .
-check .venv/bin/mypy
-check .venv/bin/lint-imports
-check .venv/bin/stubtest muster._core
-if cargo clippy --version >/dev/null 2>&1; then
-    check cargo clippy --quiet --manifest-path core/Cargo.toml --workspace --all-targets -- -D warnings
+checks='.venv/bin/mypy
+.venv/bin/stubtest muster._core
+.venv/bin/lint-imports
+.venv/bin/ruff check .
+.venv/bin/ruff format --check .'
+if cargo clippy --version >/dev/null 2>&1; then # the longest goes first
+    checks="cargo clippy --quiet --manifest-path core/Cargo.toml --workspace --all-targets -- -D warnings
+$checks"
 elif [ "${CI:-}" = true ]; then
     echo 'lint: cargo clippy is missing' >&2
     failed=1
 else
     echo 'lint: no cargo clippy here, skipped' >&2
 fi
+echo "$checks" | scripts/beside.sh || failed=1
 exit "$failed"

@@ -1,6 +1,7 @@
 """What an installation rests on: the lock is whole, knows every dependency by hash and names no place to get it from."""
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -51,3 +52,23 @@ def test_the_library_depends_on_nothing() -> None:
 def test_the_oldest_rust_is_said_once_and_meant_everywhere() -> None:
     setup = (ROOT / "scripts" / "setup.sh").read_text()
     assert f"RUST_MIN={CARGO['workspace']['package']['rust-version'].partition('.')[2]}" in setup
+
+
+def test_of_checks_beside_each_other_all_are_run_and_whichever_fails_is_named() -> None:
+    checks = ["echo one; echo two", "sh -c 'echo why; exit 255'", "false", "echo last"]
+    command = [str(ROOT / "scripts" / "beside.sh")]
+
+    def run(lines: list[str]) -> tuple[int, str]:
+        done = subprocess.run(command, input="\n".join(lines) + "\n", capture_output=True, text=True, check=False)
+        return done.returncode, done.stderr
+
+    code, said = run(checks)
+    assert code == 1
+    for each in (
+        "== echo one; echo two\none\ntwo\n",
+        f"== {checks[1]}\nwhy\nfailed with 255: {checks[1]}\n",
+        "== false\nfailed with 1: false\n",
+        "== echo last\nlast\n",
+    ):
+        assert each in said
+    assert run(["true", "echo fine"])[0] == 0

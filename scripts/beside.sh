@@ -1,0 +1,16 @@
+#!/bin/sh
+# Runs commands, one a line of its input, beside each other: as many at once as there are processors.
+#
+# What a command says is printed beneath its name once it has ended, and whichever fails is named. Exit code: 0 all ended
+# with 0, else 1.
+set -u
+cd "$(dirname "$0")/.."
+tr '\n' '\0' | xargs -0 -n 1 -P "$(getconf _NPROCESSORS_ONLN)" sh -c '
+    code=0
+    said=$(eval "$1" 2>&1) || code=$?
+    [ -z "$said" ] || said="$said
+"
+    [ "$code" = 0 ] || said="${said}failed with $code: $1
+"
+    printf "== %s\n%s" "$1" "$said" >&2
+    [ "$code" = 0 ]' beside || exit 1
