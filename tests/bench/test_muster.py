@@ -44,6 +44,14 @@ MISSED = Case.compared("x", Series((5.0,)), Series((10.0,)), Goal("PF-1", ">=", 
 HELD = Case.compared("x", Series((10.0,)), Series((10.0,)), Goal("PF-1", ">=", 0.9))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def without_database() -> Iterator[None]:
+    """No instance of these has one: its library is a second of each start."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MUSTER_DATABASE__URL", "none")
+        yield
+
+
 @pytest.fixture(scope="module")
 def instance() -> Iterator[Instance]:
     one = Instance(ticks=True)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import termios
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,41 +24,52 @@ from control import cli
 from muster import _core
 from tests.control.command import COMMAND, Command
 from tests.documents import ROOT
+from tests.together import together
 from tests.waiting import until_asked
 
 PATIENT_S: Final = 60.0
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "text"),
-    [
-        (["--nope"], 2, "No such option: --nope; see muster --help"),
-        (["upp"], 2, "upp"),
-        (["sub"], 2, "ROOM"),
-        (["sub", "room", "--count", "0"], 2, "--count"),
-        (["up", "--loss", "much"], 2, "--loss: 'much' is no chance; write 0.02 or 2%"),
-        (["up", "--loss", "2.5"], 78, "--loss: faults.loss = 2.5"),
-        (["up", "--gateways", "0"], 78, "--gateways: up.gateways = 0"),
-        (["up", "--gateways", "two"], 2, "--gateways"),
-        (["up", "--brokers", "3"], 78, "--brokers: up.brokers: 3 partitions are no power of two from 1 to 256"),
-        (["up", "--brokers", "2x"], 78, "--brokers: up.brokers: '2x' is not PARTITIONSxREPLICAS, as 2x2"),
-        (["up", "--routers", "1x17"], 78, "--routers: up.routers: 17 replicas are not 1 to 16"),
-        (["status"], 69, "start one: muster up"),
-        (["rooms", "ls"], 69, "start one: muster up"),
-        (["rooms", "show", "demo"], 69, "start one: muster up"),
-        (["cluster", "show"], 69, "start one: muster up"),
-        (["top"], 69, "start one: muster up"),
-        (["top", "--sort", "size"], 2, "--sort"),
-        (["sub", "demo"], 69, "start one: muster up"),
-        (["pub", "demo"], 69, "start one: muster up"),
-        (["config", "check", "--config", "absent.toml"], 78, "absent.toml: cannot be read"),
-        (["up", "--config", "absent.toml"], 78, "absent.toml: cannot be read"),
-    ],
-)
+MISTAKES: Final = [
+    (("--nope",), 2, "No such option: --nope; see muster --help"),
+    (("upp",), 2, "upp"),
+    (("sub",), 2, "ROOM"),
+    (("sub", "room", "--count", "0"), 2, "--count"),
+    (("up", "--loss", "much"), 2, "--loss: 'much' is no chance; write 0.02 or 2%"),
+    (("up", "--loss", "2.5"), 78, "--loss: faults.loss = 2.5"),
+    (("up", "--gateways", "0"), 78, "--gateways: up.gateways = 0"),
+    (("up", "--gateways", "two"), 2, "--gateways"),
+    (("up", "--brokers", "3"), 78, "--brokers: up.brokers: 3 partitions are no power of two from 1 to 256"),
+    (("up", "--brokers", "2x"), 78, "--brokers: up.brokers: '2x' is not PARTITIONSxREPLICAS, as 2x2"),
+    (("up", "--routers", "1x17"), 78, "--routers: up.routers: 17 replicas are not 1 to 16"),
+    (("status",), 69, "start one: muster up"),
+    (("rooms", "ls"), 69, "start one: muster up"),
+    (("rooms", "show", "demo"), 69, "start one: muster up"),
+    (("cluster", "show"), 69, "start one: muster up"),
+    (("top",), 69, "start one: muster up"),
+    (("top", "--sort", "size"), 2, "--sort"),
+    (("sub", "demo"), 69, "start one: muster up"),
+    (("pub", "demo"), 69, "start one: muster up"),
+    (("config", "check", "--config", "absent.toml"), 78, "absent.toml: cannot be read"),
+    (("up", "--config", "absent.toml"), 78, "absent.toml: cannot be read"),
+]
+
+
+@pytest.fixture(scope="module")
+def mistaken(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, ...], subprocess.CompletedProcess[str]]:
+    """What each ended with, in a folder of its own."""
+
+    def end(*words: str) -> subprocess.CompletedProcess[str]:
+        return Command(tmp_path_factory.mktemp("mistake") / "instance")(*words)
+
+    return together(end, [words for words, _, _ in MISTAKES])
+
+
+@pytest.mark.parametrize(("words", "code", "text"), MISTAKES)
 def test_a_mistake_is_one_line_on_stderr_and_its_exit_code(
-    muster: Command, words: list[str], code: int, text: str
+    mistaken: Mapping[tuple[str, ...], subprocess.CompletedProcess[str]], words: tuple[str, ...], code: int, text: str
 ) -> None:
-    done = muster(*words)
+    done = mistaken[words]
     assert done.returncode == code
     assert done.stdout == ""
     assert text in done.stderr
@@ -357,15 +368,22 @@ def test_a_member_that_missed_a_message_is_exit_code_1(muster: Command) -> None:
     assert "5 lost" in done.stdout
 
 
-@pytest.mark.parametrize(
-    "words", ["status", "links", "cluster show", "doctor", "--help", "config show", "status --json"]
-)
-def test_whoever_reads_no_more_has_enough_and_nothing_has_failed(muster: Command, words: str) -> None:
-    with muster.up():
+SAYING: Final = [
+    tuple(words.split())
+    for words in ("status", "links", "cluster show", "doctor", "--help", "config show", "status --json")
+]
+
+
+@pytest.fixture(scope="module")
+def unread(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, ...], tuple[int, bytes]]:
+    """Exit code and complaints of each command whose output nobody reads, at one instance that it leaves as it is."""
+    muster = Command(tmp_path_factory.mktemp("unread") / "instance")
+
+    def say(*words: str) -> tuple[int, bytes]:
         reading, writing = os.pipe()
         os.close(reading)
         done = subprocess.run(
-            [*COMMAND, *words.split()],
+            [*COMMAND, *words],
             env=muster.environment,
             cwd=ROOT,
             stdout=writing,
@@ -374,7 +392,17 @@ def test_whoever_reads_no_more_has_enough_and_nothing_has_failed(muster: Command
             check=False,
         )
         os.close(writing)
-    assert (done.returncode, done.stderr) == (0, b"")
+        return done.returncode, done.stderr
+
+    with muster.up():
+        return together(say, SAYING)
+
+
+@pytest.mark.parametrize("words", SAYING, ids=" ".join)
+def test_whoever_reads_no_more_has_enough_and_nothing_has_failed(
+    unread: Mapping[tuple[str, ...], tuple[int, bytes]], words: tuple[str, ...]
+) -> None:
+    assert unread[words] == (0, b"")
 
 
 INTERRUPTED = """

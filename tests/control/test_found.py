@@ -3,8 +3,11 @@
 And a registry that is away: whoever asks waits no longer than a person does.
 """
 
+import functools
 import socket
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import msgspec
 import pytest
@@ -16,6 +19,7 @@ from control.registry import reach
 from tests.control.command import Command
 from tests.control.nodes import processes
 from tests.ports import free_ports
+from tests.together import together
 
 ELSEWHERE = ("192.0.2.1", 7_410)
 """No address of this machine, by RFC 5737."""
@@ -38,26 +42,45 @@ def test_who_cannot_be_asked_from_here_is_one_line(link: tuple[str, int], admin:
     assert caught.value.exit_code == 75
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def silent() -> Iterator[str]:
     """A server that takes connections and says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
-@pytest.mark.parametrize(
-    "words", ["status", "links", "top --once", "cluster show", "trace room", "cluster grow broker --to 2"]
-)
-def test_a_registry_that_is_away_is_one_line_that_says_what_each_server_did(
-    muster: Command, silent: str, words: str
-) -> None:
-    (closed,) = free_ports(1)
-    url = f"zk://127.0.0.1:{closed},{silent}/muster"
-    done = muster(*words.split(), MUSTER_REGISTRY__URL=url)
+ASKING = [
+    tuple(words.split())
+    for words in ("status", "links", "top --once", "cluster show", "trace room", "cluster grow broker --to 2")
+]
+
+
+@dataclass(frozen=True)
+class Away:
+    """A registry none of whose servers serves, and what each command that asked it ended with."""
+
+    closed: str
+    silent: str
+    done: Mapping[tuple[str, ...], subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def away(tmp_path_factory: pytest.TempPathFactory, silent: str) -> Away:
+    """All commands at once: each waits for as long as a person does."""
+    closed = f"127.0.0.1:{free_ports(1)[0]}"
+    muster = Command(tmp_path_factory.mktemp("away") / "instance")
+    ask = functools.partial(muster, MUSTER_REGISTRY__URL=f"zk://{closed},{silent}/muster")
+    return Away(closed, silent, together(ask, ASKING, len(ASKING)))
+
+
+@pytest.mark.parametrize("words", ASKING, ids=" ".join)
+def test_a_registry_that_is_away_is_one_line_that_says_what_each_server_did(away: Away, words: tuple[str, ...]) -> None:
+    done = away.done[words]
     assert (done.returncode, done.stdout) == (69, "")
     assert done.stderr == (
-        f"muster: the registry {url} does not answer within 3 s (127.0.0.1:{closed}: Connection refused, {silent}: "
-        "takes connections, gives no session); look at ZooKeeper, and the way there\n"
+        f"muster: the registry zk://{away.closed},{away.silent}/muster does not answer within 3 s "
+        f"({away.closed}: Connection refused, {away.silent}: takes connections, gives no session); "
+        "look at ZooKeeper, and the way there\n"
     )
 
 

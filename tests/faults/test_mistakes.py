@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ import pytest
 import muster
 from tests.faults.conftest import Make
 from tests.faults.instance import MUSTER, ROOT, Instance, configuration
+from tests.together import together
 
 
 def run(instance: Instance, *words: str, stdin: bytes = b"", under: str = ":", **environment: str) -> tuple[int, str]:
@@ -48,10 +49,21 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
         yield instance
 
 
-@pytest.mark.parametrize("words", ["sub", "pub", "rooms show"])
-@pytest.mark.parametrize("name", ["", "two\nlines", "x" * 161, ":room", "NAMESPACE?:room", "\udcff"])
-def test_a_bad_room_name(running: Instance, words: str, name: str) -> None:
-    code, said = run(running, *words.split(), name, stdin=b"line\n")
+BAD_NAMES = [
+    (*words.split(), name)
+    for words in ("sub", "pub", "rooms show")
+    for name in ("", "two\nlines", "x" * 161, ":room", "NAMESPACE?:room", "\udcff")
+]
+
+
+@pytest.fixture(scope="module")
+def badly_named(running: Instance) -> Mapping[tuple[str, ...], tuple[int, str]]:
+    return together(lambda *words: run(running, *words, stdin=b"line\n"), BAD_NAMES)
+
+
+@pytest.mark.parametrize("words", BAD_NAMES)
+def test_a_bad_room_name(badly_named: Mapping[tuple[str, ...], tuple[int, str]], words: tuple[str, ...]) -> None:
+    code, said = badly_named[words]
     check_line(said, "name")
     assert code == 2
 
@@ -102,11 +114,24 @@ def test_a_standard_stream_may_be_closed(running: Instance, closed: str) -> None
     assert subprocess.run(command, cwd=ROOT, env=running.environment, input=b"line\n", check=False).returncode == 0
 
 
-@pytest.mark.parametrize("words", ["up", "sub few", "pub few"])
-@pytest.mark.parametrize("files", [6, 8, 12, 24])
-def test_too_few_files_may_be_open(make: Make, words: str, files: int) -> None:
-    code, said = run(make(), *words.split(), under=f"ulimit -n {files}", stdin=b"line\n")
-    check_line(said, f"{files} files", "ulimit -n 64")
+FEW_FILES = [(files, *words) for words in (("up",), ("sub", "few"), ("pub", "few")) for files in ("6", "8", "12", "24")]
+
+
+@pytest.fixture(scope="module")
+def with_few_files(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, ...], tuple[int, str]]:
+    def said(files: str, *words: str) -> tuple[int, str]:
+        instance = Instance(tmp_path_factory.mktemp("few"), configuration(database={"url": "none"}))
+        return run(instance, *words, under=f"ulimit -n {files}", stdin=b"line\n")
+
+    return together(said, FEW_FILES)
+
+
+@pytest.mark.parametrize("words", FEW_FILES, ids=" ".join)
+def test_too_few_files_may_be_open(
+    with_few_files: Mapping[tuple[str, ...], tuple[int, str]], words: tuple[str, ...]
+) -> None:
+    code, said = with_few_files[words]
+    check_line(said, f"{words[0]} files", "ulimit -n 64")
     assert code == 1
 
 
