@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-CREDIT_MESSAGES = 256
-HELD_MESSAGES_MAX = 64
-HELD_BYTES_MAX = 64 * 1024
-REMEMBERED_MESSAGES = 256
+HELD_MESSAGES_MAX = 768
+HELD_BYTES_MAX = 768 * 1024
+UNACKED_MESSAGES_MAX = 256 + HELD_MESSAGES_MAX
+REMEMBERED_MESSAGES = UNACKED_MESSAGES_MAX
 RANGES = 4
 
 Verdict = Literal["apply", "hold", "duplicate", "zero", "beyond_credit", "held_full"]
@@ -54,7 +54,7 @@ class Publisher:
             return "duplicate", self.offset_of(seq)
         if seq == self.next:
             return "apply", None
-        if seq >= self.next + CREDIT_MESSAGES:
+        if seq >= self.next + UNACKED_MESSAGES_MAX:
             return "beyond_credit", None
         if seq in self.held:
             return "duplicate", None

@@ -1,7 +1,7 @@
 //! When what is missing is asked for: a new hole once mere reordering is unlikely, one that was asked for again after a round trip.
 //!
-//! Owns two marks in a dense numbering and their times. Must not know what the numbers stand for; who keeps what came early
-//! shows it as a map.
+//! Owns two marks in a dense numbering and their times. Must not know what the numbers stand for, nor how it is kept what came
+//! early.
 
 use std::collections::BTreeMap;
 
@@ -15,6 +15,18 @@ pub struct Pace {
     /// A hole is asked for again after this, or two round trips; later and later while nothing comes.
     pub again: Micros,
     pub again_max: Micros,
+}
+
+/// What came early.
+pub trait Came {
+    /// The runs of numbers that have some of `from..below`, in order: the first, and the one behind the last.
+    fn runs(&self, from: u64, below: u64) -> impl Iterator<Item = (u64, u64)>;
+}
+
+impl<T> Came for BTreeMap<u64, T> {
+    fn runs(&self, from: u64, below: u64) -> impl Iterator<Item = (u64, u64)> {
+        self.range(from..below).map(|(at, _)| (*at, at + 1))
+    }
 }
 
 /// What was asked for, and what is to be asked for when.
@@ -81,12 +93,12 @@ impl Asking {
     }
 
     /// Adds ranges to ask for now to `wanted`, up to `max` in all. `held`: what came of the numbers from `next` on.
-    pub fn ask<T>(
+    pub fn ask(
         &mut self,
         now: Micros,
         rtt: Micros,
         (next, known): (u64, u64),
-        held: &BTreeMap<u64, T>,
+        held: &impl Came,
         max: usize,
         wanted: &mut Vec<(u64, u64)>,
     ) {
@@ -120,18 +132,18 @@ impl Asking {
 }
 
 /// Adds the ranges of `from..below` that are not held, up to `max` in all. Gives the number up to which all are told.
-fn holes<T>(held: &BTreeMap<u64, T>, mut from: u64, below: u64, max: usize, wanted: &mut Vec<(u64, u64)>) -> u64 {
+fn holes(held: &impl Came, mut from: u64, below: u64, max: usize, wanted: &mut Vec<(u64, u64)>) -> u64 {
     if from >= below {
         return from;
     }
-    for at in held.range(from..below).map(|(at, _)| *at).chain([below]) {
-        if at > from {
+    for (first, end) in held.runs(from, below).chain([(below, below)]) {
+        if first > from {
             if wanted.len() >= max {
                 return from;
             }
-            wanted.push((from, at - 1));
+            wanted.push((from, first - 1));
         }
-        from = at + 1;
+        from = end;
     }
     below
 }
@@ -147,7 +159,7 @@ mod tests {
     };
 
     fn asked(asking: &mut Asking, now: Micros, next: u64, known: u64, held: &[u64]) -> Vec<(u64, u64)> {
-        let held = held.iter().map(|at| (*at, ())).collect();
+        let held: BTreeMap<u64, ()> = held.iter().map(|at| (*at, ())).collect();
         let mut wanted = Vec::new();
         asking.note(now, next, known);
         if asking.deadline().is_some_and(|at| now >= at) {

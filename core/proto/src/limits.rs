@@ -65,18 +65,20 @@ pub const HISTORY_DEFAULT: u32 = 1_024;
 
 /// Rooms that one session may have open for publishing: 10 KiB of places at its proxy.
 pub const SESSION_PUBLICATIONS_MAX: usize = 256;
-/// Messages that one publisher may have unacknowledged in one room: 256 at a round trip of 10 ms are 25,600 a second.
+/// Messages of one publisher that may be on their way to a room's owner: 256 at a round trip of 10 ms are 25,600 a second.
 pub const CREDIT_MESSAGES: u64 = 256;
 /// The same in bytes: four of the largest messages, or 256 of 1 KiB.
 pub const CREDIT_BYTES: usize = 256 * KIB;
-/// Messages held for one publisher and room because an earlier one is missing: a quarter of the credit; what
-/// arrives beyond is repeated by the publisher.
-pub const HELD_MESSAGES_MAX: usize = 64;
-/// The same in bytes: one message of the largest size, or 64 of 1 KiB.
-pub const HELD_BYTES_MAX: usize = 64 * KIB;
-/// Applied messages whose offsets are remembered to answer repeats: the credit, since nothing older can be repeated
-/// by a publisher that keeps to it.
-pub const REMEMBERED_MESSAGES: usize = 256;
+/// Messages held for one publisher and room because an earlier one is missing. They are on their way no more, so the credit
+/// grows by them: while a hole is mended, in a round trip or three, as much goes on coming as where there is none.
+pub const HELD_MESSAGES_MAX: usize = 768;
+/// The same in bytes: twelve messages of the largest size, or 768 of 1 KiB.
+pub const HELD_BYTES_MAX: usize = 768 * KIB;
+/// Messages that one publisher may have unacknowledged in one room.
+pub const UNACKED_MESSAGES_MAX: u64 = CREDIT_MESSAGES + HELD_MESSAGES_MAX as u64;
+/// Applied messages whose offsets are remembered to answer repeats: as many, since nothing older can be repeated
+/// by a publisher that keeps to its credit.
+pub const REMEMBERED_MESSAGES: usize = UNACKED_MESSAGES_MAX as usize;
 /// A publisher that sent nothing to a room for this long is forgotten; it starts again at its lowest unacknowledged.
 pub const PUBLISHER_IDLE: Micros = 60 * SECOND;
 /// A publisher's acknowledgement may wait this long for company, when nobody waits for it and one left to the same proxy within

@@ -7,7 +7,7 @@
 //! [`offer`](Publisher::offer); on `Apply` number it and call [`applied`](Publisher::applied), on `Hold` call
 //! [`hold`](Publisher::hold). Whenever the sequence has moved, [`pop_ready`](Publisher::pop_ready) until `None`.
 
-use crate::limits::{CREDIT_MESSAGES, HELD_BYTES_MAX, HELD_MESSAGES_MAX, MISSING_RANGES_MAX, REMEMBERED_MESSAGES};
+use crate::limits::{HELD_BYTES_MAX, HELD_MESSAGES_MAX, MISSING_RANGES_MAX, REMEMBERED_MESSAGES, UNACKED_MESSAGES_MAX};
 use crate::machine::Micros;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -116,7 +116,7 @@ impl Publisher {
             self.remembered.pop_front();
         }
         if self.remembered.is_empty() && self.remembered.capacity() > 4 {
-            // Most publishers are idle most of the time: 256 single runs are 4 KiB.
+            // Most publishers are idle most of the time: 1,024 single runs are 16 KiB.
             self.remembered = VecDeque::new();
         }
         if lowest_unacked > self.next {
@@ -139,7 +139,7 @@ impl Publisher {
         if seq == self.next {
             return Decision::Apply;
         }
-        if seq - self.next >= CREDIT_MESSAGES {
+        if seq - self.next >= UNACKED_MESSAGES_MAX {
             return Decision::Refuse(Refusal::BeyondCredit);
         }
         match &self.held {
@@ -363,11 +363,11 @@ mod tests {
                 }
             } else if seq == self.next() {
                 Decision::Apply
-            } else if seq >= self.next() + 256 {
+            } else if seq >= self.next() + 1_024 {
                 Decision::Refuse(Refusal::BeyondCredit)
             } else if self.held.iter().any(|(held, _)| *held == seq) {
                 Decision::Duplicate { offset: None }
-            } else if self.held.len() == 64 || bytes + len > 65_536 {
+            } else if self.held.len() == 768 || bytes + len > 786_432 {
                 Decision::Refuse(Refusal::HeldFull)
             } else {
                 Decision::Hold
@@ -375,7 +375,7 @@ mod tests {
         }
 
         fn remembered(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-            let from = self.applied.len().saturating_sub(256);
+            let from = self.applied.len().saturating_sub(1_024);
             self.applied[from..]
                 .iter()
                 .copied()
@@ -418,7 +418,7 @@ mod tests {
         fn answers_are_those_of_plain_lists(
             start in prop_oneof![Just(0u64), Just(1u64), (1u64 << 32) - 50..1 << 33],
             steps in proptest::collection::vec(
-                (prop_oneof![6 => 0..3i64, 3 => -20..90i64, 1 => -400..300i64], 0..3_000usize, 0..3u64, 0..40u8), 1..600),
+                (prop_oneof![6 => 0..3i64, 3 => -20..90i64, 1 => -400..1_200i64], 0..30_000usize, 0..3u64, 0..40u8), 1..600),
         ) {
             let mut publisher = Publisher::new(start);
             let mut model = Model { start: start.max(1), lowest: 0, applied: Vec::new(), held: BTreeSet::new() };
@@ -511,18 +511,30 @@ mod tests {
     }
 
     #[test]
-    fn the_offsets_of_the_last_256_answer_repeats() {
+    fn the_offsets_of_the_last_1_024_answer_repeats() {
         let mut publisher = Publisher::new(1);
-        for seq in 1..=300 {
+        for seq in 1..=1_100 {
             publisher.applied(seq, seq * 2);
         }
-        assert_eq!(publisher.offset_of(44), None);
-        assert_eq!(publisher.offer(0, 45, 1), Decision::Duplicate { offset: Some(90) });
-        assert_eq!(publisher.offset_of(300), Some(600));
-        assert_eq!(publisher.offset_of(301), None);
-        publisher.settle(301);
-        assert_eq!(publisher.offset_of(300), None);
+        assert_eq!(publisher.offset_of(76), None);
+        assert_eq!(publisher.offer(0, 77, 1), Decision::Duplicate { offset: Some(154) });
+        assert_eq!(publisher.offset_of(1_100), Some(2_200));
+        assert_eq!(publisher.offset_of(1_101), None);
+        publisher.settle(1_101);
+        assert_eq!(publisher.offset_of(1_100), None);
         assert_eq!(publisher.remembered.capacity(), 0);
+    }
+
+    #[test]
+    fn so_many_are_held_and_no_more() {
+        let mut publisher = Publisher::new(1);
+        for seq in 2..770 {
+            assert_eq!(publisher.offer(0, seq, 1), Decision::Hold);
+            publisher.hold(seq, 3, 0, b"x");
+        }
+        assert_eq!(publisher.offer(0, 770, 1), Decision::Refuse(Refusal::HeldFull));
+        assert_eq!(publisher.offer(0, 1_025, 1), Decision::Refuse(Refusal::BeyondCredit));
+        assert_eq!(publisher.offer(0, 1, 1), Decision::Apply);
     }
 
     #[test]

@@ -438,8 +438,17 @@ impl Broker {
                 code: publication.code,
                 cumulative: publication.order.cumulative(),
                 highest: publication.order.highest(),
-                credit_messages: if withheld { 0 } else { limits::CREDIT_MESSAGES as u16 },
-                credit_bytes: if withheld { 0 } else { limits::CREDIT_BYTES as u32 },
+                // What is held is on its way no more.
+                credit_messages: if withheld {
+                    0
+                } else {
+                    limits::CREDIT_MESSAGES as u16 + publication.order.held_len() as u16
+                },
+                credit_bytes: if withheld {
+                    0
+                } else {
+                    (limits::CREDIT_BYTES + publication.order.held_bytes()) as u32
+                },
                 stream,
                 missing: ranges[..missing].to_vec(),
                 runs: runs[..known]

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use super::USER_PUBLICATIONS_MAX;
 use crate::hash::KeyedState;
 
-/// Bytes held for all publishers: 1,024 of whom each has [`HELD_BYTES_MAX`](crate::limits::HELD_BYTES_MAX) held, or what comes
+/// Bytes held for all publishers: 85 of whom each has [`HELD_BYTES_MAX`](crate::limits::HELD_BYTES_MAX) held, or what comes
 /// in half a second at 1 Gbit/s.
 pub const HELD_MAX: usize = 64 << 20;
 /// Of these, one user's: whoever leaves holes without end leaves the others most of it.

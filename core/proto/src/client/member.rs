@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 
 use crate::asking::{Asking, Pace};
 use crate::chunks::{Abandoned, Assembler, Budget, Outcome, Reason};
+use crate::client::held::{Block, Held, Kept, HELD_BYTES_MAX, HELD_MAX};
 use crate::client::seen::Seen;
 use crate::command::CommandId;
 use crate::hash::KeyedState;
@@ -21,9 +22,6 @@ pub const PACE: Pace = Pace {
     again: 20_000,
     again_max: 500_000,
 };
-/// Messages and bytes held ahead of a hole.
-pub const HELD_MAX: usize = 16_384;
-pub const HELD_BYTES_MAX: usize = 4 << 20;
 /// What an unread item counts beside its bytes, and how many of them are always kept.
 const ITEM: usize = 64;
 const GAPS_MIN: usize = 1_024;
@@ -64,18 +62,6 @@ pub enum Item {
         number: u64,
         len: u32,
     },
-}
-
-enum Held {
-    Message {
-        stream: StreamId,
-        offset: u64,
-        publisher: PublisherId,
-        sequence: u64,
-        flags: u8,
-        data: Box<[u8]>,
-    },
-    Gap(StreamGap),
 }
 
 /// Counts of one room.
@@ -169,8 +155,7 @@ pub struct Member {
     pub retry_at: Option<Micros>,
     next: u64,
     known: u64,
-    held: BTreeMap<u64, Held>,
-    held_bytes: usize,
+    held: Held,
     asking: Asking,
     /// The gateway was told that something is missing, and not yet that nothing is.
     lacks_told: bool,
@@ -215,8 +200,7 @@ impl Member {
             retry_at: None,
             next: 0,
             known: 0,
-            held: BTreeMap::new(),
-            held_bytes: 0,
+            held: Held::default(),
             asking: Asking::new(PACE),
             lacks_told: false,
             seen: HashMap::with_hasher(hash),
@@ -280,7 +264,6 @@ impl Member {
         self.asking.restart(index);
         self.lacks_told = false;
         self.held.clear();
-        self.held_bytes = 0;
         self.blocked = false;
         for gap in gaps {
             self.gap(*gap);
@@ -341,14 +324,14 @@ impl Member {
         self.next = 0;
         self.lacks_told = false;
         self.held.clear();
-        self.held_bytes = 0;
         self.blocked = false;
     }
 
     pub fn block(&mut self, shared: &mut Shared<'_>, block: RoomBlock<'_>) {
-        let (stream, mut offset, mut index) = (block.stream, block.offset, block.index);
-        for message in block.messages {
-            if index >= self.next && index < self.asking.asked() && !self.held.contains_key(&index) {
+        let (stream, first, bytes) = (block.stream, block.index, block.messages.bytes());
+        let mut index = first;
+        for (offset, message) in (block.offset..).zip(block.messages) {
+            if index >= self.next && index < self.asking.asked() && !self.held.has(index) {
                 self.counters.repaired += 1;
             }
             if index == self.next && !self.full() {
@@ -359,19 +342,18 @@ impl Member {
                 }
             } else if index < self.next {
                 self.counters.duplicates += 1;
-            } else {
-                let held = Held::Message {
-                    stream,
-                    offset,
-                    publisher: message.publisher,
-                    sequence: message.sequence,
-                    flags: message.flags,
-                    data: message.data.into(),
-                };
-                self.hold(index, held, message.data.len());
             }
             index += 1;
-            offset += 1;
+        }
+        if index > self.next {
+            let came = Block {
+                first,
+                stream,
+                offset: block.offset,
+                count: (index - first) as usize,
+                bytes,
+            };
+            self.counters.duplicates += self.held.block(first.max(self.next), came);
         }
         self.note_known(shared.now, index);
     }
@@ -382,7 +364,7 @@ impl Member {
             self.gap(place.gap);
             self.release(shared);
         } else if place.index >= self.next {
-            self.hold(place.index, Held::Gap(place.gap), 0);
+            self.counters.duplicates += u64::from(!self.held.gap(place.index, place.gap));
         }
         self.note_known(shared.now, place.index + 1);
     }
@@ -396,14 +378,25 @@ impl Member {
         if skip.index <= self.next {
             return;
         }
-        while let Some(entry) = self.held.first_entry().filter(|entry| *entry.key() < skip.index) {
-            let held = entry.remove();
-            let (stream, first) = match &held {
-                Held::Message { stream, offset, .. } => (*stream, *offset),
-                Held::Gap(gap) => (gap.stream, gap.first),
-            };
-            self.lost_before(stream, first, skip.reason);
-            self.take(shared, held);
+        while let Some(part) = self.held.take(self.next, skip.index) {
+            match &part.kept {
+                Kept::Gap(gap) => {
+                    self.lost_before(gap.stream, gap.first, skip.reason);
+                    self.gap(*gap);
+                }
+                Kept::Block(block) => {
+                    let ends = part.end.min(skip.index);
+                    for (_, offset, message) in block.messages(self.next).take_while(|(place, ..)| *place < ends) {
+                        self.lost_before(block.stream, offset, skip.reason);
+                        self.message(shared, block.stream, offset, &message);
+                    }
+                }
+            }
+            if part.end > skip.index {
+                self.held.put_back(skip.index, part);
+                break;
+            }
+            self.next = part.end;
         }
         // A stream that went on, and that the gateway names no more, has an end that nobody knows.
         for left in self.positions.clone().0 {
@@ -435,54 +428,30 @@ impl Member {
         }
     }
 
-    fn hold(&mut self, index: u64, held: Held, bytes: usize) {
-        if self.held.len() >= HELD_MAX || self.held_bytes + bytes > HELD_BYTES_MAX {
-            return; // it will be asked for when its turn comes
-        }
-        if self.held.insert(index, held).is_none() {
-            self.held_bytes += bytes;
-        } else {
-            self.counters.duplicates += 1;
-        }
-    }
-
+    /// Takes what is held and in turn.
     fn release(&mut self, shared: &mut Shared<'_>) {
         while !self.full() {
-            let Some(held) = self.held.remove(&self.next) else {
+            let Some(part) = self.held.take(self.next, self.next + 1) else {
                 break;
             };
-            self.next += 1;
-            self.take(shared, held);
-        }
-        if self.held.is_empty() {
-            self.held_bytes = 0;
-        }
-    }
-
-    fn take(&mut self, shared: &mut Shared<'_>, held: Held) {
-        match held {
-            Held::Message {
-                stream,
-                offset,
-                publisher,
-                sequence,
-                flags,
-                data,
-            } => {
-                self.held_bytes = self.held_bytes.saturating_sub(data.len());
-                self.message(
-                    shared,
-                    stream,
-                    offset,
-                    &Message {
-                        publisher,
-                        sequence,
-                        flags,
-                        data: &data,
-                    },
-                );
+            match &part.kept {
+                Kept::Gap(gap) => {
+                    self.next += 1;
+                    self.gap(*gap);
+                }
+                Kept::Block(block) => {
+                    for (place, offset, message) in block.messages(self.next) {
+                        if place == part.end || self.full() {
+                            break;
+                        }
+                        self.next += 1;
+                        self.message(shared, block.stream, offset, &message);
+                    }
+                }
             }
-            Held::Gap(gap) => self.gap(gap),
+            if self.next < part.end {
+                self.held.put_back(self.next, part);
+            }
         }
     }
 
@@ -505,7 +474,7 @@ impl Member {
 
     /// Whether so much waits behind a hole that the gateway is to send the missing first, and little else.
     pub fn is_crowded(&self) -> bool {
-        self.held_bytes > HELD_BYTES_MAX / 4 || self.held.len() > HELD_MAX / 4
+        self.held.bytes() > HELD_BYTES_MAX / 4 || self.held.places() > HELD_MAX / 4
     }
 
     fn message(&mut self, shared: &mut Shared<'_>, stream: StreamId, offset: u64, message: &Message<'_>) {

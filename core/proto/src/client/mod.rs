@@ -5,6 +5,7 @@
 
 mod choice;
 mod commands;
+pub mod held;
 pub mod member;
 pub mod publication;
 mod seen;

@@ -20,9 +20,6 @@ const REPEAT_FIRST: Micros = 40_000;
 const BACK_OFF_MAX: Micros = 250_000;
 /// Messages that are repeated when no acknowledgement comes.
 const PROBES: usize = 2;
-/// After a hole, nothing is sent further ahead than an owner holds until this many more are acknowledged: holes come in
-/// company, and what an owner drops is sent twice.
-const GATED_FOR: u64 = 2 * limits::CREDIT_MESSAGES;
 /// What an acknowledgement does not cover may have been this much slower than the one before it.
 const BEYOND_SLACK: Micros = 1_000;
 /// Without credit, the owner is asked this often.
@@ -107,8 +104,6 @@ pub struct Publication {
     /// The highest sequence that the owner said it keeps, and when what lies beyond or was named is taken for lost.
     highest: u64,
     lost_at: Option<Micros>,
-    /// Up to this sequence nothing is sent that is further ahead of a hole than an owner holds.
-    gated_below: u64,
     any_due: bool,
     /// When the oldest are repeated, and after how long: doubled each time, until an acknowledgement tells how long one takes.
     repeat_at: Micros,
@@ -146,7 +141,6 @@ impl Publication {
             ack_var: 0,
             highest: 0,
             lost_at: None,
-            gated_below: 0,
             any_due: false,
             repeat_at: 0,
             repeat_wait: REPEAT_FIRST,
@@ -251,9 +245,6 @@ impl Publication {
             self.repeat_at = now + self.repeat_wait + self.company();
         }
         self.highest = ack.highest;
-        if ack.highest > ack.cumulative || !ack.missing.is_empty() {
-            self.gated_below = self.low + GATED_FOR;
-        }
         self.note_missing(&ack.missing);
         self.any_due |= self.unacked.iter().take(self.unsent).any(|message| message.due);
         self.repeat_lost(now);
@@ -385,7 +376,6 @@ impl Publication {
         self.repeat_wait = self.patience();
         self.highest = 0;
         self.lost_at = None;
-        self.gated_below = 0;
         self.any_due = true;
         for message in &mut self.unacked {
             (message.sent_at, message.repeated, message.missing, message.due) = (None, false, false, true);
@@ -440,24 +430,12 @@ impl Publication {
             && (self.unsent < self.reach() || self.any_due || self.poll_due)
     }
 
-    /// How many of the unacknowledged may be on their way: all, or what an owner that waits for the first would hold.
+    /// How many of the unacknowledged may be on their way: all, but a few where the owner takes none.
     fn reach(&self) -> usize {
-        if self.put_off.is_some() {
-            return self.unacked.len().min(PROBES);
+        match self.put_off {
+            Some(_) => self.unacked.len().min(PROBES),
+            None => self.unacked.len(),
         }
-        if self.low >= self.gated_below {
-            return self.unacked.len();
-        }
-        let mut bytes = 0;
-        let held = self
-            .unacked
-            .iter()
-            .take(limits::HELD_MESSAGES_MAX)
-            .take_while(|message| {
-                bytes += message.data.len();
-                bytes <= limits::HELD_BYTES_MAX
-            });
-        held.count().max(1)
     }
 
     /// Writes one publish frame, if something is due and fits. Returns whether it wrote.
@@ -486,7 +464,7 @@ impl Publication {
         let end = reach.min(self.unacked.len());
         let first = start.min(end);
         // What everything waits for is waited for.
-        let stops = self.waiting || self.put_off.is_some() || self.low < self.gated_below;
+        let stops = self.waiting || self.put_off.is_some();
         for (index, message) in (first..).zip(self.unacked.range_mut(first..end)) {
             if count == PUBLISH_MESSAGES || !message.due || messages.room() < PUBLISHED + message.data.len() {
                 break;

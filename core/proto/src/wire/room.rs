@@ -124,17 +124,27 @@ pub struct BlockMessages<'a> {
 impl<'a> BlockMessages<'a> {
     fn new(mut reader: Reader<'a>) -> Option<Self> {
         let left = usize::from(reader.u8()?);
-        Some(BlockMessages {
-            reader,
+        Some(BlockMessages::of(left, reader.rest()))
+    }
+
+    /// So many messages that stand in `bytes`, the first that name their publishers with them.
+    pub fn of(count: usize, bytes: &'a [u8]) -> Self {
+        BlockMessages {
+            reader: Reader::new(bytes),
             publishers: Default::default(),
             named: 0,
-            left,
-        })
+            left: count,
+        }
     }
 
     /// Messages that the block claims and has not given yet; bounded by [`BLOCK_MESSAGES`].
     pub fn left(&self) -> usize {
         self.left
+    }
+
+    /// The bytes in which these stand.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.reader.rest()
     }
 }
 
