@@ -297,11 +297,11 @@ fn what_an_owner_holds_for_a_publisher_is_on_its_way_no_more() {
     let credit = |rig: &mut Rig<Broker>, first, messages: &[&[u8]]| {
         rig.say(proxy, &link_publish(77, 1, first, messages));
         rig.pass(10_000, 1_000);
-        let acks = rig.peers[proxy]
+        let mut acks = rig.peers[proxy]
             .got
             .iter()
             .filter(|(kind, _)| *kind == FrameKind::LinkAck);
-        let (_, body) = acks.last().expect("an acknowledgement");
+        let (_, body) = acks.next_back().expect("an acknowledgement");
         let (_, ack) = Ack::read_link(body).expect("well formed");
         let ack = Ack::read(ack).expect("well formed");
         (ack.cumulative, ack.credit_messages, ack.credit_bytes)
