@@ -3,7 +3,8 @@
 *Hot*: one room of 100,000 members, in processes of their own, beside a thousand rooms of three that have a message a second
 each. In a round the quiet rooms are measured alone, then while the hot room has what its gateway carries, then while
 it has far more. *Still*: a member of a live room of a hundred, in a process of its own, is stopped for 10 s (SIGSTOP), goes
-on. *Untold* is what a member neither had nor was told as lost.
+on. *Slow*: the program of another one reads at a tenth of the room's rate, beside a hundred there and a hundred in another
+room. *Untold* is what a member neither had nor was told as lost.
 
 The gateway has the server core, and all else shares the driver core: listeners run there only when nobody else wants to, so
 that times are those of the servers.
@@ -16,10 +17,11 @@ from dataclasses import dataclass
 
 from bench import cpu
 from bench.listeners import Listeners, Publishing, Sums
-from bench.muster import GATEWAY, KEEPALIVES, LIVE, PATIENCE_SECONDS, Instance, Outcome, latency
+from bench.muster import GATEWAY, JOIN_SECONDS, KEEPALIVES, LIVE, PATIENCE_SECONDS, Instance, Outcome, latency
 from bench.progress import Progress, silent
 from bench.report import Case, Goal
 from bench.rounds import Entry, Results, Sample, Series, interleave
+from bench.slow import slow_member
 from bench.targets import LATE_US_MAX
 from muster._core import LoadEngine
 
@@ -29,12 +31,17 @@ CARRIED, BEYOND = 50_000.0, 1_000_000.0  # deliveries a second of the hot room
 HOT_SECONDS, HOT_SECONDS_QUICK = 20.0, 4.0
 STILL_MEMBERS, STILL_RATE = 100, 100.0
 STILL_SECONDS, STILL_SECONDS_QUICK = 10.0, 6.5  # what is older than 5 s is skipped
+SLOW_RATE = STILL_RATE / 10
+SLOW_SECONDS, SLOW_SECONDS_QUICK = (
+    20.0,
+    12.0,
+)  # first its client takes what fits, then the gateway skips what is older than 5 s
 GROWTH_MAX, MEMORY_MAX = 2.0, 1.1
 
 ALONE, P50, P99, GROWTH, UNTOLD, LOST = "alone", "p50 ms", "p99 ms", "p99 over that before", "untold", "lost by others"
 SESSIONS = "sessions lost"
 GAPS, MEMORY, LATE = "told as gaps", "gateway memory over that before", "driver late p99 ms"
-HOT_RUN, STILL_RUN = "hot", "still"
+HOT_RUN, STILL_RUN, SLOW_RUN = "hot", "still", "slow"
 
 
 @dataclass(frozen=True)
@@ -42,15 +49,16 @@ class Size:
     hot: int
     hot_seconds: float
     still_seconds: float
+    slow_seconds: float
     payload_bytes: int
 
 
 def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progress = silent) -> tuple[Case, ...]:
     """One instance, whose hot room is joined once."""
     size = (
-        Size(HOT_QUICK, HOT_SECONDS_QUICK, STILL_SECONDS_QUICK, payload_bytes)
+        Size(HOT_QUICK, HOT_SECONDS_QUICK, STILL_SECONDS_QUICK, SLOW_SECONDS_QUICK, payload_bytes)
         if quick
-        else Size(HOT, HOT_SECONDS, STILL_SECONDS, payload_bytes)
+        else Size(HOT, HOT_SECONDS, STILL_SECONDS, SLOW_SECONDS, payload_bytes)
     )
     with ExitStack() as stack:
         instance = Instance("--gateway-alone", settings=KEEPALIVES)
@@ -64,9 +72,10 @@ def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progres
         entries = [
             Entry(HOT_RUN, lambda: _judged(_hot(instance, engine, listeners, size), quick=quick)),
             Entry(STILL_RUN, lambda: _judged(_still(instance, size), quick=quick)),
+            Entry(SLOW_RUN, lambda: _judged(_slow(instance, size), quick=quick)),
         ]
         results = interleave(entries, rounds, progress)
-    return (*_hot_cases(results, size, held, quick=quick), *_still_cases(results, size, quick=quick))
+    return (*_hot_cases(results, size, held, quick=quick), *_behind_cases(results, size, quick=quick))
 
 
 def _judged(figures: dict[str, float], *, quick: bool) -> Sample:
@@ -160,6 +169,33 @@ def _still(instance: Instance, size: Size) -> dict[str, float]:
     }
 
 
+def _slow(instance: Instance, size: Size) -> dict[str, float]:
+    """A room of a hundred, and another one, before one more reads the first at a tenth of its rate, and while it does."""
+    room, other = instance.room(LIVE), instance.room(LIVE)
+    with instance.clients(2 * STILL_MEMBERS, rooms=[room, other]) as engine:
+
+        def busy() -> Outcome:
+            return engine.pace(size.payload_bytes, 2 * STILL_RATE, size.slow_seconds, PATIENCE_SECONDS)
+
+        done = [busy()]
+        before = cpu.rss_bytes(instance.pids[GATEWAY])
+        with slow_member(instance.folder, room, SLOW_RATE, JOIN_SECONDS) as member:
+            done.append(busy())
+            memory = cpu.rss_bytes(instance.pids[GATEWAY]) / before
+            owed = (done[1]["published"] + 1) // 2  # the first of the two is published to first
+            had = member.had(owed, PATIENCE_SECONDS)
+        lost = engine.sessions_lost()
+    figures = _times(ALONE, done[0]) | _times("slow", done[1])
+    return figures | {
+        GROWTH: figures[f"slow, {P99}"] / figures[f"{ALONE}, {P99}"],
+        MEMORY: memory,
+        UNTOLD: float(abs(owed - had.messages - had.too_slow)),
+        GAPS: float(had.too_slow),
+        LOST: sum(_lacking(outcome, STILL_MEMBERS) for outcome in done),
+        SESSIONS: float(lost),
+    }
+
+
 def _hot_cases(results: Results, size: Size, held: int, *, quick: bool) -> Iterator[Case]:
     goals = {
         f"carried, {GROWTH}": Goal("isolation", "<", GROWTH_MAX),
@@ -172,7 +208,7 @@ def _hot_cases(results: Results, size: Size, held: int, *, quick: bool) -> Itera
     yield Case.plain(f"{title}: gateway's bytes for each of its members", Series((held / size.hot,)))
 
 
-def _still_cases(results: Results, size: Size, *, quick: bool) -> Iterator[Case]:
+def _behind_cases(results: Results, size: Size, *, quick: bool) -> Iterator[Case]:
     goals = {
         GROWTH: Goal("isolation", "<", GROWTH_MAX),
         MEMORY: Goal("isolation", "<=", MEMORY_MAX),
@@ -182,3 +218,7 @@ def _still_cases(results: Results, size: Size, *, quick: bool) -> Iterator[Case]
     }
     title = f"{STILL_MEMBERS} members beside one that stands still for {size.still_seconds:g} s"
     yield from Case.judged(results, STILL_RUN, title, goals, quick=quick)
+    title = (
+        f"{STILL_MEMBERS} members, and as many elsewhere, beside one that reads at a tenth for {size.slow_seconds:g} s"
+    )
+    yield from Case.judged(results, SLOW_RUN, title, goals, quick=quick)

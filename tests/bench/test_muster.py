@@ -270,6 +270,7 @@ def _small_isolation(patch: pytest.MonkeyPatch) -> None:
         ("HOT_SECONDS_QUICK", 0.5),
         ("STILL_MEMBERS", 5),
         ("STILL_SECONDS_QUICK", 0.5),
+        ("SLOW_SECONDS_QUICK", 0.5),
     ):
         patch.setattr(isolation, name, value)
     patch.setattr(listeners, "MEMBERS_MAX", 25)  # two processes
