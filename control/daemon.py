@@ -63,7 +63,8 @@ def prepared(config: Config, role: Role) -> Iterator[Spec]:
     """What the node is told, with its folder held. Raises `UserError`."""
     _check(config, role)
     place = folder(config, node_name(config, role))
-    instance.prepare_node(place, [role] if isinstance(config.role(role), ClientOptions) else [])
+    proves = config.cluster.identity != "off" and not config.cluster.node_key_file
+    instance.prepare_node(place, [role] if isinstance(config.role(role), ClientOptions) else [], proves)
     with instance.lock(place, _taken):
         yield spec(config, role, place)
 

@@ -172,10 +172,14 @@ def prepare(place: Folder, servers: Iterable[str] = ()) -> None:
         _make_own(place, servers)
 
 
-def prepare_node(place: Folder, servers: Sequence[str]) -> None:
-    """Make the folder of one node of `muster serve`, with nothing in it that others share. Raises `UserError`."""
+def prepare_node(place: Folder, servers: Sequence[str], proves: bool = False) -> None:
+    """Make the folder of one node of `muster serve`, with nothing in it that others share. Raises `UserError`.
+
+    `proves`: with a key of its own, by which it proves on links which one it is.
+    """
     with _writing(place, "serve.dir"):
-        make_node_key(place.node_key)
+        if proves:
+            make_node_key(place.node_key)
         if servers:
             _make_own(place, servers)
 

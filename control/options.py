@@ -132,7 +132,7 @@ class Cluster(Section, frozen=True):
         str,
         key(
             "File with the 32-byte private key in hex that the node proves itself by",
-            "empty: `node.key` in the node's folder in `serve.dir`, made once",
+            "empty: `node.key` in the node's folder in `serve.dir`, made at the first start with an `identity`",
         ),
     ] = ""
 

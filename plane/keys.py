@@ -70,8 +70,10 @@ def check_number(spec: Spec, allow: Allow | None) -> None:
 def _allow(spec: Spec, demand: Literal["accepted", "offered", "required"]) -> Allow:
     if not spec.nodes_file:
         raise SpecError("cluster.nodes_file: cluster.identity needs it, the list of nodes and their keys")
+    if not Path(spec.node_key_file).exists():
+        raise SpecError(f"{spec.node_key_file}: is not there; muster cluster node-key {spec.node_key_file} makes it")
     own, public = secret(spec.node_key_file, KEY_BYTES), public_key(spec.node_key_file)
-    nodes = list(_listed(Path(spec.nodes_file)))
+    nodes = listed(Path(spec.nodes_file))
     mine = next(((number, role) for number, role, key in nodes if key.hex() == public), None)
     if mine is None:
         raise SpecError(f"{spec.nodes_file}: this node is not in it; its line is: NUMBER {spec.role} {public}")
@@ -82,8 +84,15 @@ def _allow(spec: Spec, demand: Literal["accepted", "offered", "required"]) -> Al
     return allow
 
 
-def _listed(file: Path) -> Iterator[tuple[int, str, bytes]]:
-    """The lines of a list: number, role, public key in hex; what follows is for who reads it, as is what follows a `#`."""
+def listed(file: Path) -> list[tuple[int, str, bytes]]:
+    """Number, role and public key of the nodes of a list. Raises `SpecError`.
+
+    A line each, the key in hex; what follows is for who reads it, as is what follows a `#`.
+    """
+    return list(_lines(file))
+
+
+def _lines(file: Path) -> Iterator[tuple[int, str, bytes]]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -121,4 +130,6 @@ def _key(where: str, word: str) -> bytes:
         raise SpecError(f"{where}: {word!r} is not hex") from None
     if len(key) != KEY_BYTES:
         raise SpecError(f"{where}: a public key has {KEY_BYTES} bytes, not {len(key)}")
+    if not _core.key_proves(key):
+        raise SpecError(f"{where}: {word} is the key of everybody")
     return key

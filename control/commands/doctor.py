@@ -19,7 +19,7 @@ from control.commands import common
 from control.commands.found import Where, once
 from control.commands.readings import read_all
 from control.config import Loaded, split_address
-from control.doctor import machine, network, probe, programs, running
+from control.doctor import identity, machine, network, probe, programs, running
 from control.doctor.finding import Finding, fail, ok, warn
 from control.errors import FAILURE, ConfigError, NotRunning, UserError
 from control.instance import Record
@@ -27,7 +27,10 @@ from control.layout import seats
 from control.openfiles import files_wanted
 from control.options import ROLES, UP, Broker, ClientOptions, Config, Gateway
 from control.registry import reach
+from control.specs import absolute
 from muster import __version__
+from plane.keys import public_key
+from plane.spec import SpecError
 
 LIMIT_S: Final = 4.0
 REGISTRY_S: Final = 1.5
@@ -100,6 +103,7 @@ class Examination:
             "instance": self._instance,
             "instance folder": lambda: machine.folder(probe.place(self._place.path)),
             "registry": self._registry,
+            "identity": self._identity,
             "ports": self._ports,
             "IPv6": self._ipv6,
             "buffers": self._buffers,
@@ -161,6 +165,23 @@ class Examination:
         from control.registry.zookeeper import servers  # kazoo, and only here
 
         return [network.registry(reach.tried(servers(url).hosts))]
+
+    def _identity(self) -> list[Finding]:
+        cluster, serve = self._config.cluster, self._config.serve
+        if cluster.identity == "off":
+            return identity.judged(cluster, {}, {})
+        files = {file.parent.name: file for file in sorted(Path(absolute(serve.dir)).glob("*/node.key"))}
+        if cluster.node_key_file:
+            files = {serve.name or cluster.node_key_file: Path(absolute(cluster.node_key_file))}
+        try:
+            keys = {name: public_key(str(file)) for name, file in files.items()}
+        except SpecError as error:
+            return [warn("identity", str(error), "muster doctor as whom the node runs as")]
+        try:
+            nodes = self._record().processes
+        except UserError:
+            nodes = []
+        return identity.judged(cluster, keys, {node.name: (node.node, node.role) for node in nodes})
 
     def _ports(self) -> list[Finding]:
         found: list[Finding] = []

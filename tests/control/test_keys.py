@@ -55,6 +55,7 @@ def test_without_identities_no_list_is_read(spec: Spec) -> None:
         ([f"4294967296 gateway {MINE}"], "line 1: '4294967296' is no number of a node"),
         (["7 gateway key"], "line 1: 'key' is not hex"),
         (["7 gateway abcd"], "line 1: a public key has 32 bytes, not 2"),
+        ([f"7 gateway {MINE}", f"8 broker {'00' * 32}"], f"line 2: {'00' * 32} is the key of everybody"),
         ([f"7 gateway {MINE}", f"7 broker {THEIRS}"], "line 2: node 7 stands there twice"),
         ([f"7 gateway {MINE}", f"8 broker {MINE}"], "line 2: two nodes with one key"),
         ([f"7 router {MINE}"], "the key of this gateway is that of a router there"),
@@ -73,6 +74,13 @@ def test_a_node_that_has_a_number_is_not_another_one_in_the_list(spec: Spec) -> 
     assert cluster_keys(msgspec.structs.replace(spec, node=7)).allow
     with pytest.raises(SpecError, match="this is node 8, and there it is 7"):
         cluster_keys(msgspec.structs.replace(spec, node=8))
+
+
+def test_a_key_that_is_not_there_comes_with_the_line_that_makes_it(spec: Spec) -> None:
+    listing(spec, f"7 gateway {MINE}")
+    Path(spec.node_key_file).unlink()
+    with pytest.raises(SpecError, match=f"is not there; muster cluster node-key {spec.node_key_file} makes it"):
+        cluster_keys(spec)
 
 
 def test_a_list_is_needed_and_has_to_be_there(spec: Spec) -> None:

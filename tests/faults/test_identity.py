@@ -47,8 +47,11 @@ def number(node: Node) -> int:
 
 
 def line(hosts: Hosts, node: Node) -> str:
-    """Of the list."""
-    return f"{number(node)} {node.role} {public_key(str(hosts.path / 'nodes' / node.name / 'node.key'))} {node.name}\n"
+    """Of the list, with a key that is made for it."""
+    key = hosts.path / "nodes" / node.name / "node.key"
+    assert not key.exists(), "nobody had asked for one"
+    make_node_key(key)
+    return f"{number(node)} {node.role} {public_key(str(key))} {node.name}\n"
 
 
 async def longer(node: Node, event: str, before: int) -> None:
@@ -100,6 +103,11 @@ async def test_identities_come_in_under_load_and_a_stolen_gateway_is_shut_out_al
     await hosts.serve(*nodes)
     servers = kept[:4]
     await until(lambda: all(linked(node) >= {number(stolen)} for node in servers), PATIENT_S)
+    hosts.write(cluster=cluster | {"identity": "accepted", "nodes_file": str(listing)})
+    await refuses(kept[0])
+    missing = hosts.path / "nodes" / kept[0].name / "node.key"
+    made = f"{missing}: is not there; muster cluster node-key {missing} makes it"
+    assert kept[0].lines(STAYS)[-1]["error"] == made
     lines = {node.name: line(hosts, node) for node in nodes}
     for file in (listing, held):
         file.write_text("# number role key name\n" + "".join(lines.values()))

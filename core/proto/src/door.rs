@@ -6,18 +6,22 @@
 use std::collections::VecDeque;
 
 use crate::address::{Bucket, PrefixBuckets, Unproven, PREFIXES_MAX, UNPROVEN_MAX};
-use crate::allow::{Listed, Stranger};
+use crate::allow::{AllowList, Listed, Stranger};
 use crate::codec::{Reader, Writer};
 use crate::handshake::{
-    prologue, respond, ClusterKeys, CookieJar, Initiator, InitiatorKey, ResetSecret, ResponderKey, ServerKey,
+    hello_proof, opens, prologue, respond, same, ClusterKeys, CookieJar, Initiator, InitiatorKey, ResetSecret,
+    ResponderKey, ServerKey,
 };
 use crate::hash::KeyedState;
 use crate::machine::{Addr, Arrival, Entropy, Micros, Outbox, SocketId};
 use crate::seal::Secret;
 use crate::wire::header::{DatagramKind, Header, HEADER, VERSION};
 
-/// Handshakes answered in one turn: 4 x 180 us keeps the turn near a millisecond.
+/// Handshakes answered in one turn, of nodes that prove who they are, which multiply twice as often, half as many. It keeps
+/// the turn near a millisecond.
 pub const HANDSHAKES_A_TURN: usize = 4;
+/// What such a one counts for.
+const NODE_HANDSHAKE: usize = 2;
 /// Hellos with a valid cookie that wait for their turn.
 pub const WAITING_MAX: usize = 256;
 /// Handshakes a second from one /24 or /56, and at once.
@@ -49,7 +53,44 @@ struct Waiting {
     key_id: u8,
     /// Who it says it is, and is to prove; 0: it does not say.
     node: u32,
+    /// That whoever says so has the cluster's secret.
+    proof: [u8; 16],
     noise: Vec<u8>,
+}
+
+/// With what a hello is answered: the key, and what is listed for the node that it is to prove to be.
+type Answer<'a> = (ResponderKey<'a>, Option<Listed>);
+
+impl Waiting {
+    /// With what this is answered on links. `Err(None)`: it does not come from who has the secret. That is looked at first: others
+    /// cost no multiplication, and cannot say in a node's name that it has another key.
+    fn answered<'a>(&self, allow: Option<&'a AllowList>, secret: &'a [u8; 32]) -> Result<Answer<'a>, Option<Stranger>> {
+        let Some(allow) = allow else {
+            return Ok((ResponderKey::Link(secret), None));
+        };
+        let proves = self.node != 0;
+        if proves
+            && !same(
+                &hello_proof(secret, self.initiator, self.node, &self.noise),
+                &self.proof,
+            )
+        {
+            return Err(None);
+        }
+        match allow.admits(self.node) {
+            Ok(Some(listed)) => {
+                let (own, peer) = (&allow.own, &listed.key);
+                Ok((ResponderKey::Node { secret, own, peer }, Some(*listed)))
+            }
+            Ok(None) => Ok((ResponderKey::Link(secret), None)),
+            Err(_) if !proves && !opens(secret, &self.bound(PURPOSE_LINK), &self.noise) => Err(None),
+            Err(stranger) => Err(Some(stranger)),
+        }
+    }
+
+    fn bound(&self, purpose: &[u8]) -> Vec<u8> {
+        prologue(VERSION, self.initiator, 0, purpose)
+    }
 }
 
 struct Reply {
@@ -90,7 +131,7 @@ crate::counters! {
         dropped_hello_busy,
         /// Datagrams dropped: a cluster key id that nobody here has.
         dropped_key_unknown,
-        /// Datagrams dropped: a hello without the key that the list of nodes has for its sender.
+        /// Datagrams dropped: a hello with the cluster's secret, without the key that the list of nodes has for its sender.
         dropped_identity,
         /// Answers withheld: the address has proven nothing and its allowance is used up.
         withheld_unproven,
@@ -203,7 +244,7 @@ impl Door {
             }
             return;
         }
-        let node = reader.u32().unwrap_or(0);
+        let (node, proof) = (reader.u32().unwrap_or(0), reader.array().unwrap_or_default());
         if noise.is_empty() || noise.len() > NOISE_MAX {
             self.counters.dropped_hello_malformed += 1;
         } else if !self.prefixes.take(now, arrival.from) {
@@ -218,6 +259,7 @@ impl Door {
                 initiator: header.connection,
                 key_id: header.key_id,
                 node,
+                proof,
                 noise: noise.to_vec(),
             });
         }
@@ -243,24 +285,22 @@ impl Door {
                         self.counters.dropped_key_unknown += 1;
                         continue;
                     };
-                    let allow = keys.allow.as_ref();
-                    match allow.map_or(Ok(None), |allow| allow.admits(hello.node)) {
-                        Ok(listed) => match allow.zip(listed) {
-                            Some((allow, listed)) => {
-                                let (own, peer) = (&allow.own, &listed.key);
-                                (ResponderKey::Node { secret, own, peer }, PURPOSE_LINK, Some(*listed))
-                            }
-                            _ => (ResponderKey::Link(secret), PURPOSE_LINK, None),
-                        },
+                    match hello.answered(keys.allow.as_ref(), secret) {
+                        Ok((key, listed)) => (key, PURPOSE_LINK, listed),
                         Err(stranger) => {
-                            self.refuse(hello.node, stranger);
+                            self.left -= usize::from(hello.node == 0);
+                            match stranger {
+                                Some(stranger) => self.refuse(hello.node, stranger),
+                                None => self.counters.dropped_hello_malformed += 1,
+                            }
                             continue;
                         }
                     }
                 }
             };
-            self.left -= 1;
-            let bound = prologue(VERSION, hello.initiator, 0, purpose);
+            let cost = listed.map_or(1, |_| NODE_HANDSHAKE);
+            self.left = self.left.saturating_sub(cost);
+            let bound = hello.bound(purpose);
             match respond(key, &bound, &hello.noise, payload, entropy) {
                 Ok(done) => {
                     self.counters.handshakes_accepted += 1;
@@ -344,6 +384,7 @@ pub struct Knock {
     /// What is listed for the node that is to answer, where both ends prove who they are.
     pub listed: Option<Listed>,
     node: u32,
+    proof: [u8; 16],
     handshake: Initiator,
     noise: Vec<u8>,
     cookie: [u8; 16],
@@ -369,6 +410,7 @@ impl Knock {
             key_id,
             listed: None,
             node: 0,
+            proof: [0; 16],
             handshake,
             noise,
             cookie: [0; 16],
@@ -376,8 +418,9 @@ impl Knock {
     }
 
     /// Says that we are this node, which its key proves, and remembers what is listed for the one that is to answer.
-    pub fn of_node(mut self, node: u32, listed: Listed) -> Self {
+    pub fn of_node(mut self, node: u32, secret: &[u8; 32], listed: Listed) -> Self {
         (self.node, self.listed) = (node, Some(listed));
+        self.proof = hello_proof(secret, self.id, node, &self.noise);
         self
     }
 
@@ -394,7 +437,8 @@ impl Knock {
         Writer::new(&mut buffer[HEADER..])
             .put(&self.cookie)
             .bytes16(&self.noise)
-            .u32(self.node);
+            .u32(self.node)
+            .put(&self.proof);
         outbox.commit(socket, to, len);
     }
 

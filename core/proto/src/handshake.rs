@@ -1,6 +1,7 @@
 //! How two ends come to share a [`Secret`], and the small proofs around it: cookies and reset tokens.
 //!
-//! Owns: the Noise handshakes of links (NNpsk0, and KKpsk0 where nodes prove who they are) and clients (NK), their keys, [`CookieJar`], [`ResetSecret`].
+//! Owns: the Noise handshakes of links (NNpsk0, and KKpsk0 where nodes prove who they are) and clients (NK), their keys,
+//! [`hello_proof`], [`CookieJar`], [`ResetSecret`].
 //! Must not know: datagrams, padding, retransmission, half-open tables, who may connect. It keeps no state between
 //! calls except in the values it hands out.
 
@@ -143,7 +144,8 @@ pub struct Responded {
 }
 
 /// Answers message 1 at once. Each call draws a fresh ephemeral key, so a repeated message 1 gives another secret,
-/// and nothing is remembered here. Costs two multiplications for a client, four for a node: admit by cookie and bucket first.
+/// and nothing is remembered here. Costs two multiplications for a link, four for a client, six for a node that proves who it is:
+/// admit by cookie and bucket first.
 ///
 /// # Panics
 /// If `payload2` is longer than [`PAYLOAD_MAX`].
@@ -178,6 +180,20 @@ pub fn respond(
     })
 }
 
+/// Whether message 1 of a link that proves no identity was made by who has the secret. Multiplies nothing.
+pub fn opens(secret: &[u8; 32], prologue: &[u8], message1: &[u8]) -> bool {
+    let mut state = build(LINK, Known::psk(secret), prologue, &mut Still, Builder::build_responder);
+    read(&mut state, message1).is_ok()
+}
+
+/// That who says hello as this node has the cluster's secret, whose key it may be: without it a stranger's message 1 would be
+/// found to be one only after two multiplications.
+pub fn hello_proof(secret: &[u8; 32], initiator: u64, node: u32, message1: &[u8]) -> [u8; 16] {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
+    let (initiator, node) = (initiator.to_be_bytes(), node.to_be_bytes());
+    mac(&key, &[b"muster hello", &initiator, &node, message1])
+}
+
 /// An X25519 key pair: of a gateway or proxy before its clients, who got the public half with the address, or of a node before
 /// others, who have it from a list. Kept across restarts.
 #[derive(Clone, PartialEq, Eq)]
@@ -194,9 +210,7 @@ impl ServerKey {
     }
 
     pub fn from_private(private: [u8; KEY]) -> Self {
-        let mut dh = DefaultResolver
-            .resolve_dh(&DHChoice::Curve25519)
-            .expect("snow is built with curve25519");
+        let mut dh = curve();
         dh.set(&private);
         ServerKey {
             private,
@@ -208,14 +222,22 @@ impl ServerKey {
         self.public
     }
 
+    /// Whether a public key can prove anything. With one of small order, as 0 is, all agree without a private one.
+    pub fn proves(public: &PublicKey) -> bool {
+        let mut shared = [0; KEY];
+        let mut dh = curve();
+        dh.set(&[1; KEY]);
+        dh.dh(public, &mut shared).is_ok() && shared != [0; KEY]
+    }
+
     /// For who stores it.
     pub fn private(&self) -> &[u8; KEY] {
         &self.private
     }
 }
 
-/// What links are made and accepted with: the cluster's secrets by key id. While one is being replaced, all roles first learn of the next, then switch to it, then
-/// forget the former.
+/// What links are made and accepted with: the cluster's secrets by key id. While one is being replaced, all roles first learn of
+/// the next, then switch to it, then forget the former.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ClusterKeys {
     /// What new links are started with.
@@ -313,6 +335,12 @@ pub fn same(a: &[u8; 16], b: &[u8; 16]) -> bool {
     u128::from_ne_bytes(*a) ^ u128::from_ne_bytes(*b) == 0
 }
 
+fn curve() -> Box<dyn Dh> {
+    DefaultResolver
+        .resolve_dh(&DHChoice::Curve25519)
+        .expect("snow is built with X25519")
+}
+
 /// Bytes of an X25519 key, private, public or ephemeral.
 const KEY: usize = 32;
 
@@ -344,6 +372,13 @@ impl<'a> Known<'a> {
             remote: Some(peer),
         }
     }
+}
+
+/// For who draws no ephemeral key.
+struct Still;
+
+impl Entropy for Still {
+    fn fill(&mut self, _bytes: &mut [u8]) {}
 }
 
 fn build<'a>(
@@ -747,6 +782,16 @@ mod tests {
     }
 
     #[test]
+    fn a_public_key_with_which_all_agree_proves_nothing() {
+        assert!(ServerKey::proves(&server().public()));
+        let one = std::array::from_fn(|at| u8::from(at == 0));
+        let order_8 = hex("e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800");
+        for small in [[0; 32], one, order_8.try_into().expect("32 bytes")] {
+            assert!(!ServerKey::proves(&small), "{small:02x?}");
+        }
+    }
+
+    #[test]
     fn golden_vectors_agree_with_another_implementation() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/vectors/handshake.json");
         let text = std::fs::read_to_string(path).expect("vectors are part of the repository");
@@ -775,6 +820,9 @@ mod tests {
                     (public, other),
                     (key(case, "initiator_public"), key(case, "responder_public"))
                 );
+                let node = case["node"].as_u64().expect("a number") as u32;
+                let proof = hello_proof(&psk, 0x0102_0304_0506_0708, node, &bytes("message1"));
+                assert_eq!(proof.to_vec(), bytes("proof"));
                 let (secret, own, peer) = (&psk, &dialler, &other);
                 let dial = InitiatorKey::Node { secret, own, peer };
                 let (own, peer) = (&server, &public);

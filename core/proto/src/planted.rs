@@ -63,6 +63,8 @@ pub enum Bug {
     PeersUnheard,
     /// Links are left with the secret that they were made with, until that is dropped.
     SecretNotRenewed,
+    /// The link of a node that is taken from the list of nodes stays.
+    ShutOutStays,
     /// A broker that was left out of commands stays so.
     LeftOutForGood,
     /// However many brokers of a partition are left out, one more may be.

@@ -5,7 +5,7 @@ use muster_proto::allow::Listed;
 use muster_proto::codec::{Reader, Writer};
 use muster_proto::command::{Ask, Outcome, Page, Verdict};
 use muster_proto::door::{reset_token, Knock};
-use muster_proto::handshake::InitiatorKey;
+use muster_proto::handshake::{hello_proof, InitiatorKey};
 use muster_proto::log::{LogReceiver, LogSender};
 use muster_proto::machine::{Addr, Entropy, Outbox};
 use muster_proto::scope::Scope;
@@ -591,11 +591,18 @@ fn what_stands_in_the_clear_is_where_the_vectors_have_it() {
     let (role, key) = (Role::Router, [9; 32]);
     let mut outbox = Outbox::new(false);
     knock
-        .of_node(258, Listed { role, key })
+        .of_node(258, &[8; 32], Listed { role, key })
         .hello(0, Addr::default(), 1_200, &mut outbox);
     let written = outbox.bytes(&outbox.parcels()[0]);
     assert_eq!(text(&find("hello")["fields"], "node"), "258");
     assert_eq!(written[noise.end..noise.end + 4], hello[HEADER + 34..HEADER + 38]);
+    let proof = hello_proof(&[8; 32], header.connection, 258, &written[noise.clone()]);
+    assert_eq!(written[noise.end + 4..noise.end + 20], proof);
+    assert_eq!(
+        text(&find("hello")["fields"], "proof"),
+        hex(&hello[HEADER + 38..HEADER + 54])
+    );
+    assert!(written[noise.end + 20..].iter().all(|byte| *byte == 0));
 }
 
 /// The page's column "wants" against the code.

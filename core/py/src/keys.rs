@@ -15,6 +15,12 @@ pub fn public_key(private: &[u8]) -> PyResult<Vec<u8>> {
         .to_vec())
 }
 
+/// Whether a node can prove by the private half of this public key that it is that node.
+#[pyfunction]
+pub fn key_proves(public: &[u8]) -> PyResult<bool> {
+    Ok(ServerKey::proves(&array(public, "a public key")?))
+}
+
 /// What is wrong with a room name, if anything is.
 #[pyfunction]
 pub fn room_name_error(name: &str) -> Option<String> {

@@ -18,6 +18,7 @@ fn version() -> &'static str {
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(version, module)?)?;
     module.add_function(wrap_pyfunction!(keys::public_key, module)?)?;
+    module.add_function(wrap_pyfunction!(keys::key_proves, module)?)?;
     module.add_function(wrap_pyfunction!(keys::room_name_error, module)?)?;
     module.add_function(wrap_pyfunction!(keys::room_owners, module)?)?;
     module.add_class::<client::ClientEngine>()?;

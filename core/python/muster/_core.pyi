@@ -11,6 +11,7 @@ __all__ = [
     "ProxyEngine",
     "RouterEngine",
     "ScaleEngine",
+    "key_proves",
     "public_key",
     "room_name_error",
     "room_owners",
@@ -19,6 +20,7 @@ __all__ = [
 
 def version() -> str: ...
 def public_key(private: bytes) -> bytes: ...
+def key_proves(public: bytes) -> bool: ...  # False: everybody has its private half
 def room_name_error(name: str) -> str | None: ...  # None: it is a name
 
 # By whom each of these rooms is numbered; None where no broker of its partition runs. The map is as `placement` takes it.

@@ -7,6 +7,7 @@
 pub mod agenda;
 pub mod beside;
 pub mod commands;
+pub mod identities;
 pub mod matrix;
 pub mod net;
 pub mod oracle;

@@ -186,6 +186,7 @@ impl Cell {
             bundle: true,
             evicts: false,
             rekeys: None,
+            identities: None,
             converges: None,
             back_max: None,
             command_every: draw.chance(50).then(|| draw.within(200 * MS, 2 * SECOND)),

@@ -12,6 +12,7 @@ use muster_proto::missing::MISSING_WAIT;
 use muster_proto::node::Dice;
 
 use crate::beside::Beside;
+use crate::identities::Identities;
 use crate::matrix::Strike;
 
 pub const MS: Micros = 1_000;
@@ -164,6 +165,8 @@ pub struct Plan {
     /// When the cluster's secret begins to be replaced, within what time all servers take a step of it, and how long it is
     /// until the next step then.
     pub rekeys: Option<(Micros, Micros, Micros)>,
+    /// Whether nodes have to prove who they are, as that goes on.
+    pub identities: Option<Identities>,
 }
 
 /// How the control plane doubles partitions.
@@ -345,7 +348,8 @@ impl Plan {
         plan
     }
 
-    /// The draw of a run in which the cluster's secret is replaced, in the weathers and faults of one of the others.
+    /// The draw of a run in which the cluster's secret is replaced, in the weathers and faults of one of the others. In a quarter
+    /// of the seeds nodes come to prove who they are meanwhile, in another one they do, and one of them is shut out for a while.
     pub fn rekeys(seed: u64) -> Plan {
         let mut draw = Draw(Dice::new(seed ^ 0x4e35));
         let mut plan = match seed % 3 {
@@ -354,7 +358,17 @@ impl Plan {
             _ => Plan::kills(seed),
         };
         let (spread, rest) = (draw.skewed(SECOND) + 1, draw.skewed(SECOND));
-        plan.rekeys = Some((draw.within(0, SECOND), spread, rest));
+        let at = draw.within(0, SECOND);
+        plan.rekeys = Some((at, spread, rest));
+        plan.identities = match seed / 3 % 4 {
+            1 => Some(Identities::Come),
+            3 => Some(Identities::Out(draw.below(plan.servers() as u64) as usize)),
+            _ => None,
+        };
+        if let Some(Identities::Out(_)) = plan.identities {
+            plan.rekeys = Some((at, spread, draw.within(SECOND / 2, 3 * SECOND)));
+            plan.back_max = None; // who is back may be shut out
+        }
         plan
     }
 
@@ -593,6 +607,7 @@ impl Plan {
             strike: None,
             beside: None,
             rekeys: None,
+            identities: None,
         };
         if plan.gateways > 1 && process_faults && !calm && draw.chance(15) {
             let at = draw.within(300 * MS, heal - 500 * MS);
@@ -699,6 +714,7 @@ impl Plan {
             strike: None,
             beside: None,
             rekeys: None,
+            identities: None,
         }
     }
 
@@ -914,6 +930,7 @@ impl Plan {
             strike: None,
             beside: None,
             rekeys: None,
+            identities: None,
         }
     }
 
@@ -984,6 +1001,7 @@ impl Plan {
             strike: None,
             beside: None,
             rekeys: None,
+            identities: None,
         }
     }
 
@@ -1088,6 +1106,7 @@ impl Plan {
         let moves = |fault: &Fault| matches!(fault, Fault::Drain { .. } | Fault::End { .. });
         self.every_fault().all(moves)
             && self.strike.is_none()
+            && !matches!(self.identities, Some(Identities::Out(_)))
             && load < 1_000_000
             && self.links.is_mild()
             && self.sessions.is_mild()

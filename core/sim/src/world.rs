@@ -12,6 +12,7 @@ use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent};
 use muster_proto::handshake::{ClusterKeys, ServerKey};
 use muster_proto::health::{HealthCounters, Reason};
 use muster_proto::limits::HISTORY_DEFAULT;
+use muster_proto::links::Links;
 use muster_proto::machine::{Addr, Entropy, Machine, Micros, Outbox};
 use muster_proto::name::RoomName;
 use muster_proto::node::{Dice, Identity};
@@ -24,6 +25,7 @@ use muster_proto::wire::{Code, Role as NodeRole, StreamId};
 use crate::agenda::{Agenda, Next};
 use crate::beside::Beside;
 use crate::commands::Commands;
+use crate::identities::{node_of, Identities};
 use crate::matrix::Step;
 use crate::net::Net;
 use crate::oracle::{content, Membership, Oracle};
@@ -325,11 +327,6 @@ fn public_addr(process: usize) -> Addr {
     addr(101 + 2 * process as u16)
 }
 
-/// Node numbers start with 1.
-fn node_of(process: usize) -> u32 {
-    process as u32 + 1
-}
-
 fn server_key(process: usize) -> ServerKey {
     ServerKey::from_private([process as u8 + 1; 32])
 }
@@ -343,6 +340,17 @@ fn secrets(step: usize) -> ClusterKeys {
     let (current, other) = [(former, None), (former, Some(next)), (next, Some(former)), (next, None)][step];
     let allow = None;
     ClusterKeys { current, other, allow }
+}
+
+/// What a role has to other nodes. A client has none.
+fn links_of(role: &Role) -> Option<&Links> {
+    match role {
+        Role::Gateway(machine) => Some(machine.links()),
+        Role::Proxy(machine) => Some(machine.links()),
+        Role::Broker(machine) => Some(machine.links()),
+        Role::Router(machine) => Some(machine.links()),
+        Role::Client(_) => None,
+    }
 }
 
 impl World {
@@ -684,19 +692,41 @@ impl World {
         }
     }
 
-    fn take_keys(&mut self, process: usize) {
+    /// What a server knows of secrets, and of who is who.
+    fn cluster_keys(&self, process: usize) -> ClusterKeys {
+        let step = self.rekeyed.get(process).copied().unwrap_or(0);
+        let roles = (0..self.plan.servers()).map(|server| role_of(self.plan.kind(server)));
+        let allow = self.plan.identities.map(|how| how.list(step, process, roles));
+        ClusterKeys { allow, ..secrets(step) }
+    }
+
+    /// Who is shut out has no link to those who know it, from that moment on.
+    fn keeps_out(&self, process: usize) -> Result<(), String> {
+        let (Some(Identities::Out(out)), Some(step)) = (self.plan.identities, self.rekeyed.get(process)) else {
+            return Ok(());
+        };
+        let known = &self.processes[process];
+        let knows = process != out && known.is_alive() && Identities::Out(out).is_out(*step, out);
+        match links_of(&known.role).and_then(|links| links.to(node_of(out))) {
+            Some(_) if knows => Err(format!("process {process} has a link to {out}, which is shut out")),
+            _ => Ok(()),
+        }
+    }
+
+    fn take_keys(&mut self, process: usize) -> Result<(), String> {
         let now = self.now;
         let known = &mut self.processes[process];
         if known.state == State::Paused {
             let process = process as u32;
-            return self.agenda.push(now + PLACED_AGAIN, Event::TakeKeys { process });
+            self.agenda.push(now + PLACED_AGAIN, Event::TakeKeys { process });
+            return Ok(());
         }
         self.rekeyed[process] = self.rekeying;
         if known.state != State::Up {
-            return; // it begins with it
+            return Ok(()); // it begins with it
         }
-        let keys = secrets(self.rekeying);
-        match &mut known.role {
+        let keys = self.cluster_keys(process);
+        match &mut self.processes[process].role {
             Role::Gateway(machine) => machine.set_cluster(now, keys),
             Role::Proxy(machine) => machine.set_cluster(now, keys),
             Role::Broker(machine) => machine.set_cluster(now, keys),
@@ -704,9 +734,10 @@ impl World {
             Role::Client(_) => {}
         }
         self.agenda.turn_at(process, now);
+        self.keeps_out(process)
     }
 
-    /// Every link has the new secret, if it was replaced.
+    /// Every link has the new secret, if it was replaced, and a proof of who is who where there is to be one.
     fn has_rekeyed(&self) -> Result<(), String> {
         let Some((key, _)) = self.plan.rekeys.map(|_| secrets(REKEYED).current) else {
             return Ok(());
@@ -715,17 +746,15 @@ impl World {
             return Err(format!("steps of replacing the secret, by server: {:?}", self.rekeyed));
         }
         for (process, known) in self.processes.iter().enumerate().filter(|(_, known)| known.is_alive()) {
-            let links = match &known.role {
-                Role::Gateway(machine) => machine.links(),
-                Role::Proxy(machine) => machine.links(),
-                Role::Broker(machine) => machine.links(),
-                Role::Router(machine) => machine.links(),
-                Role::Client(_) => continue,
+            let Some(links) = links_of(&known.role) else { continue };
+            let proves = self.plan.identities.is_some();
+            let with = |slot| {
+                let link = links.table.get(slot);
+                link.map(|link| (link.conn.key_id(), link.data.key.is_some()))
             };
-            let with = |slot| links.table.get(slot).map(|link| link.conn.key_id());
-            if let Some((node, slot)) = links.proven().find(|(_, slot)| with(*slot) != Some(key)) {
+            if let Some((node, slot)) = links.proven().find(|(_, slot)| with(*slot) != Some((key, proves))) {
                 return Err(format!(
-                    "process {process}: its link to node {node} has key {:?}",
+                    "process {process}: its link to node {node} has key, and a proof: {:?}",
                     with(slot)
                 ));
             }
@@ -753,7 +782,7 @@ impl World {
         let seed = self.seed ^ (process as u64) << 32 ^ u64::from(epoch) << 48;
         let entropy: Box<dyn Entropy> = Box::new(Seeded(Dice::new(seed ^ 0xe17)));
         let kind = self.plan.kind(process);
-        let cluster = secrets(self.rekeyed.get(process).map_or(0, |taken| *taken));
+        let cluster = self.cluster_keys(process);
         let me = Identity {
             node: node_of(process),
             role: role_of(kind),
@@ -1092,7 +1121,7 @@ impl World {
             Event::Begin => self.begin_beside(),
             Event::Strike => return self.strike(),
             Event::Rekey => self.rekey(),
-            Event::TakeKeys { process } => self.take_keys(process as usize),
+            Event::TakeKeys { process } => self.take_keys(process as usize)?,
             Event::Heal => self.heal(),
             Event::Views { judged } => return self.views(judged),
             Event::LastWord => {
@@ -1154,6 +1183,7 @@ impl World {
         }
         self.bench.sent = sent;
         self.drain(process)?;
+        self.keeps_out(process)?;
         if let Some(at) = next {
             self.agenda.turn_at(process, at);
         }
@@ -1944,8 +1974,12 @@ impl World {
         Ok(())
     }
 
-    /// In the end each broker that lives is among those that its proxies give commands to; loss is forgotten later.
+    /// In the end each broker that lives is among those that its proxies give commands to; loss is forgotten later, and so is
+    /// that of who was shut out before it.
     fn taken_back(&self) -> Result<(), String> {
+        if let Some(Identities::Out(_)) = self.plan.identities {
+            return Ok(());
+        }
         let living = || (0..self.processes.len()).filter(|process| self.processes[*process].is_alive());
         for proxy in living() {
             let Role::Proxy(machine) = &self.processes[proxy].role else {

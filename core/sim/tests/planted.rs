@@ -323,6 +323,11 @@ fn secret_not_renewed() {
 }
 
 #[test]
+fn the_link_of_who_is_shut_out_stays() {
+    seeds_find(Bug::ShutOutStays, Plan::rekeys);
+}
+
+#[test]
 fn left_out_for_good() {
     seeds_find(Bug::LeftOutForGood, Plan::commands);
 }

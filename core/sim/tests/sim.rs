@@ -261,6 +261,7 @@ fn quiet() -> Plan {
         evicts: false,
         converges: None,
         rekeys: None,
+        identities: None,
         back_max: None,
         command_every: None,
         grows: vec![],

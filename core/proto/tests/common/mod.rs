@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use muster_proto::allow::{AllowList, Demand, Listed};
 use muster_proto::broker::{Broker, BrokerConfig};
 use muster_proto::client::member::Policy;
 use muster_proto::client::{Client, ClientConfig, Endpoint};
@@ -16,6 +17,7 @@ use muster_proto::door::{Door, DoorKey, Knock};
 use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent, LINK_SOCKET, PUBLIC_SOCKET};
 use muster_proto::handshake::{prologue, respond, ClusterKeys, InitiatorKey, ResetSecret, ResponderKey, ServerKey};
 use muster_proto::limits::HISTORY_DEFAULT;
+use muster_proto::links::Links;
 use muster_proto::machine::{Addr, Arrival, Entropy, Inbox, Machine, Micros, Outbox, SocketId};
 use muster_proto::name::{RoomKey, RoomName};
 use muster_proto::node::{Dice, Identity};
@@ -78,6 +80,31 @@ pub fn server_key() -> ServerKey {
     ServerKey::from_private([1; 32])
 }
 
+/// By which a node proves that it is this one.
+pub fn node_key(node: u32) -> ServerKey {
+    ServerKey::from_private([node as u8 + 100; 32])
+}
+
+/// The fakes' numbers, each with its role.
+pub const NODES: [(u32, Role); 4] = [
+    (GATEWAY, Role::Gateway),
+    (PROXY, Role::Proxy),
+    (BROKER, Role::Broker),
+    (ROUTER, Role::Router),
+];
+
+/// What links are made with where these nodes are listed, for the one of them that is `own`.
+pub fn listed(demand: Demand, own: u32, nodes: &[(u32, Role)]) -> ClusterKeys {
+    let line = |(node, role): &(u32, Role)| {
+        let (role, key) = (*role, node_key(*node).public());
+        (*node, Listed { role, key })
+    };
+    let nodes = nodes.iter().map(line).collect();
+    let own = node_key(own);
+    let allow = Some(AllowList { own, nodes, demand });
+    ClusterKeys { allow, ..cluster() }
+}
+
 pub fn room_key(name: &str) -> RoomKey {
     RoomName::parse(name).unwrap().key(&NAME_KEY)
 }
@@ -126,6 +153,14 @@ pub trait Subject: Machine + Sized {
     fn digest(&self) -> String;
     /// Calls with every counter.
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64));
+    /// Those that it has to other nodes. A client is none.
+    fn links_of(&self) -> &Links {
+        unreachable!("a client has no links")
+    }
+    /// Takes other secrets, or another list of nodes.
+    fn take_cluster(&mut self, _now: Micros, _keys: ClusterKeys) {
+        unreachable!("a client has no links")
+    }
     /// Brings the peers that the role lives with, and some state.
     fn settle(rig: &mut Rig<Self>);
 }
@@ -226,6 +261,10 @@ pub struct Rig<M: Subject> {
     entropy: Seeded,
     /// Datagrams that left in the last turn.
     pub left: usize,
+    /// By which peers prove who they are when they link, if they do.
+    pub proof: Option<fn(u32) -> ServerKey>,
+    /// What becomes of their hellos on the way.
+    pub touch: fn(&mut [u8]),
 }
 
 impl<M: Subject> Rig<M> {
@@ -239,7 +278,25 @@ impl<M: Subject> Rig<M> {
             outbox: Outbox::new(false),
             entropy: Seeded(Dice::new(77)),
             left: 0,
+            proof: None,
+            touch: |_| {},
         }
+    }
+
+    /// Where every node has to prove who it is, and those that the role lives with have.
+    pub fn identified() -> Self {
+        let mut rig = Rig::bare();
+        rig.know(&NODES);
+        rig.proof = Some(node_key);
+        M::settle(&mut rig);
+        rig
+    }
+
+    /// These are listed from now on, and nobody else.
+    pub fn know(&mut self, nodes: &[(u32, Role)]) {
+        let own = NODES.iter().find(|(_, role)| *role == M::ROLE).map(|(node, _)| *node);
+        let keys = listed(Demand::Required, own.expect("a node"), nodes);
+        self.machine.take_cluster(self.now, keys);
     }
 
     pub fn new() -> Self {
@@ -417,12 +474,23 @@ impl<M: Subject> Rig<M> {
             Knock::new(id, InitiatorKey::Client(&server), 0, &[], &mut self.entropy)
         } else {
             let (key_id, secret) = &cluster.current;
-            Knock::new(id, InitiatorKey::Link(secret), *key_id, &payload, &mut self.entropy)
+            let mine = self.proof.map(|key| key(me.node));
+            let other = NODES.iter().find(|(_, role)| *role == M::ROLE);
+            match mine.as_ref().zip(other) {
+                Some((own, (node, role))) => {
+                    let (peer, role) = (&node_key(*node).public(), *role);
+                    let key = InitiatorKey::Node { secret, own, peer };
+                    let line = Listed { role, key: *peer };
+                    Knock::new(id, key, *key_id, &payload, &mut self.entropy).of_node(me.node, secret, line)
+                }
+                None => Knock::new(id, InitiatorKey::Link(secret), *key_id, &payload, &mut self.entropy),
+            }
         };
         for _ in 0..4 {
             self.outbox.clear();
             knock.hello(socket, addr(OWN), PAYLOAD, &mut self.outbox);
-            let hello = self.outbox.bytes(&self.outbox.parcels()[0]).to_vec();
+            let mut hello = self.outbox.bytes(&self.outbox.parcels()[0]).to_vec();
+            (self.touch)(&mut hello);
             self.give(socket, from, &hello);
             self.turn();
             while let Some((to, bytes)) = self.out.pop_front() {
@@ -985,6 +1053,14 @@ impl Subject for Gateway {
         format!("{rooms:?} {links:?} {:?}", sessions_digest(self.sessions()))
     }
 
+    fn links_of(&self) -> &Links {
+        self.links()
+    }
+
+    fn take_cluster(&mut self, now: Micros, keys: ClusterKeys) {
+        self.set_cluster(now, keys);
+    }
+
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
         self.counters.each(|name, _, value| each(name, value));
         self.links().counters.each(|name, _, value| each(name, value));
@@ -1045,6 +1121,14 @@ impl Subject for Proxy {
             self.is_idle(),
             self.counters.rooms_opened
         )
+    }
+
+    fn links_of(&self) -> &Links {
+        self.links()
+    }
+
+    fn take_cluster(&mut self, now: Micros, keys: ClusterKeys) {
+        self.set_cluster(now, keys);
     }
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
@@ -1137,6 +1221,14 @@ impl Subject for Broker {
         )
     }
 
+    fn links_of(&self) -> &Links {
+        self.links()
+    }
+
+    fn take_cluster(&mut self, now: Micros, keys: ClusterKeys) {
+        self.set_cluster(now, keys);
+    }
+
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
         self.counters.each(|name, _, value| each(name, value));
         self.links().counters.each(|name, _, value| each(name, value));
@@ -1175,6 +1267,14 @@ impl Subject for Router {
     fn digest(&self) -> String {
         let links: Vec<_> = self.links().proven().collect();
         format!("{links:?} {:?}", self.interest().wanted())
+    }
+
+    fn links_of(&self) -> &Links {
+        self.links()
+    }
+
+    fn take_cluster(&mut self, now: Micros, keys: ClusterKeys) {
+        self.set_cluster(now, keys);
     }
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
@@ -1384,12 +1484,13 @@ pub fn fuzz_records(data: &[u8]) {
     }
 }
 
-/// Datagrams of strangers at the two doors. Each: who (u8), where (u8), what (u8), length (u16), bytes.
+/// Datagrams of strangers at a door for clients, and at two for nodes, without identities and with them. Each: who (u8), where (u8), what (u8), length (u16), bytes.
 pub fn fuzz_handshake(data: &[u8]) {
     let mut source = Seeded(Dice::new(3));
     let keys = [
         DoorKey::Server(Box::new(server_key())),
         DoorKey::Cluster(Box::new(cluster())),
+        DoorKey::Cluster(Box::new(listed(Demand::Offered, BROKER, &NODES))),
     ];
     let mut doors = keys.map(|key| Door::new(key, ResetSecret::new([3; 32]), &mut source));
     let (mut outbox, mut now) = (Outbox::new(false), 1_000_000);
@@ -1399,7 +1500,7 @@ pub fn fuzz_handshake(data: &[u8]) {
     while let (Some(who), Some(place), Some(what), Some(bytes)) =
         (reader.u8(), reader.u8(), reader.u8(), reader.bytes16())
     {
-        let (from, at) = (stranger(u32::from(who)), usize::from(place & 1));
+        let (from, at) = (stranger(u32::from(who)), usize::from(place) % doors.len());
         let mut datagram = bytes.to_vec();
         if what & 1 != 0 {
             // A hello of full length with the cookie that the door gave, whatever stands behind it.
@@ -1441,7 +1542,7 @@ pub fn fuzz_handshake(data: &[u8]) {
             }
         }
     }
-    // Two doors, so two accounts per address.
+    // Each door keeps its own account of an address.
     for (addr, account) in accounts {
         assert!(account.sent <= 3 * account.received, "{addr:?}: {account:?}");
     }

@@ -1,0 +1,38 @@
+"""Judges whether nodes of `muster serve` prove which one they are, and whether the list has those of this machine."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from control.doctor.finding import Finding, fail, ok, warn
+from control.options import Cluster
+from plane.keys import listed
+from plane.spec import SpecError
+
+CHECK = "identity"
+
+
+def judged(cluster: Cluster, keys: Mapping[str, str], known: Mapping[str, tuple[int, str]]) -> list[Finding]:
+    """All of it. `keys`: public ones of nodes of this machine, by name; `known`: number and role of nodes that run."""
+    demand, file = cluster.identity, cluster.nodes_file
+    if demand == "off":
+        return [ok(CHECK, "off: whoever has the cluster's secret may link as any node")]
+    try:
+        if not file:
+            raise SpecError("cluster.nodes_file: cluster.identity needs it, the list of nodes and their keys")
+        lines = {key.hex(): (number, role) for number, role, key in listed(Path(file).expanduser())}
+    except SpecError as error:
+        return [fail(CHECK, str(error), "a line for each node, NUMBER ROLE PUBLIC-KEY; without it no node starts")]
+    found: list[Finding] = []
+    for name, key in keys.items():
+        number, role = known.get(name, ("NUMBER", "ROLE"))
+        mend = f"have this line there, on every host, then SIGHUP: {number} {role} {key} {name}"
+        if key not in lines:
+            found.append(fail(CHECK, f"the key of {name} is not in {file}", mend))
+        elif name in known and lines[key] != known[name]:
+            there = " ".join(map(str, lines[key]))
+            found.append(fail(CHECK, f"{name} is {number} {role}, and by its key in {file} it is {there}", mend))
+    if demand != "required":
+        text = f"{demand}: whoever has the cluster's secret may still link as any node"
+        found.append(warn(CHECK, text, 'identity = "required" once each link in /api/v1/status has an identity'))
+    here = f"{len(keys)} with a key here" if keys else "none with a key here"
+    return found or [ok(CHECK, f"required: {len(lines)} nodes in {file}, {here}")]

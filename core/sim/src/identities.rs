@@ -1,0 +1,62 @@
+//! Whether nodes have to prove which one they are in a run, and which one is shut out meanwhile.
+//!
+//! Owns who is listed at each step of replacing the cluster's secret. Knows no link.
+
+use muster_proto::allow::{AllowList, Demand, Listed};
+use muster_proto::handshake::ServerKey;
+use muster_proto::wire::Role;
+
+/// The step at which one is shut out; with the next one it is listed again.
+const OUT: usize = 2;
+
+/// How nodes prove who they are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Identities {
+    /// This comes in with the steps.
+    Come,
+    /// All have to from the beginning, and this process is shut out for a step. It knows nothing of it.
+    Out(usize),
+}
+
+impl Identities {
+    /// Whether who has taken this step is to have nothing to do with a process.
+    pub fn is_out(self, step: usize, process: usize) -> bool {
+        self == Identities::Out(process) && step == OUT
+    }
+
+    /// What a process knows after so many steps; `roles`: of all servers.
+    pub fn list(self, step: usize, of: usize, roles: impl Iterator<Item = Role>) -> AllowList {
+        let listed = roles
+            .enumerate()
+            .filter(|(process, _)| of == *process || !self.is_out(step, *process));
+        let demand = match (self, step) {
+            (Identities::Come, 0) => Demand::Accepted,
+            (Identities::Come, 1) => Demand::Offered,
+            _ => Demand::Required,
+        };
+        AllowList {
+            own: key(of),
+            nodes: listed
+                .map(|(process, role)| {
+                    (
+                        node_of(process),
+                        Listed {
+                            role,
+                            key: key(process).public(),
+                        },
+                    )
+                })
+                .collect(),
+            demand,
+        }
+    }
+}
+
+/// Node numbers start with 1.
+pub fn node_of(process: usize) -> u32 {
+    process as u32 + 1
+}
+
+fn key(process: usize) -> ServerKey {
+    ServerKey::from_private([process as u8 + 100; 32])
+}
