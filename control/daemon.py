@@ -24,7 +24,7 @@ from control import instance, logs, node, specs
 from control.config import Loaded, split_address
 from control.errors import FAILURE, ConfigError, UserError
 from control.instance import Folder
-from control.live import Again, Live, needing_restart
+from control.live import Again, Live, Weigh, needing_restart
 from control.notify import Notify
 from control.options import ROLES, ClientOptions, Config, Role, Served
 from control.ports import Ports
@@ -246,11 +246,18 @@ class Daemon:
             case _:
                 self._notify.status(state)
 
-    def watch(self, end: asyncio.Event, stop: asyncio.Event, engine: Engine | None = None, node: int = 0) -> None:
+    def watch(
+        self,
+        end: asyncio.Event,
+        stop: asyncio.Event,
+        engine: Engine | None = None,
+        node: int = 0,
+        weigh: Weigh | None = None,
+    ) -> None:
         """A signal that came before counts too."""
         self._end = end
         if engine is not None:
-            self._live.attach(engine, node)
+            self._live.attach(engine, node, weigh)
         if self._ending:
             end.set()
 

@@ -45,6 +45,8 @@ SETTLED_S: Final = 0.1
 Map = tuple[int, list[engine.Node], tuple[int, int], tuple[int, int], list[engine.Beside]]
 Take = Callable[[int, list[engine.Node], tuple[int, int], tuple[int, int], list[engine.Beside]], None]
 """An engine's `placement`."""
+Name = Callable[[list[engine.Server], list[engine.Server]], None]
+"""An engine's `servers`."""
 
 
 def tree(where: Registration) -> Tree:
@@ -82,6 +84,7 @@ class Enrolment:
         """Called when the map says that this process serves, and when it says so of all that start with it."""
         self._spec, self._where, self._directory, self._log = spec, spec.registry, directory, log
         self._take: Take = _nowhere
+        self._name: Name = _to_nobody
         self._settled: Callable[[], bool] = lambda: True
         self._looks: asyncio.TimerHandle | None = None
         self._steps = Steps()
@@ -96,6 +99,7 @@ class Enrolment:
             cluster=self._where.cluster,
             client=self._where.client,
             public_key=self._where.public_key,
+            weight=1 if spec.weight is None else spec.weight,
             admin=spec.admin,
             version=__version__,
         )
@@ -133,21 +137,28 @@ class Enrolment:
             spec, **taken, placement_epoch=epoch, nodes=nodes, partitions=partitions, growth=growth
         )
 
-    def attach(self, take: Take, settled: Callable[[], bool]) -> None:
+    def attach(self, take: Take, settled: Callable[[], bool], name: Name | None = None) -> None:
         """Give every map to this engine from now on, and register. A proxy does so once it serves: only then is it found.
 
-        `settled` says whether the engine has done what the last map asks of it.
+        `settled` says whether the engine has done what the last map asks of it. `name` takes the servers that clients
+        are told of.
         """
-        self._take, self._settled = take, settled
+        self._take, self._settled, self._name = take, settled, name or _to_nobody
         if self._spec.role != "proxy":
             self._announce()
         self._on_snapshot(self._directory.snapshot)
 
     def detach(self) -> None:
         """The engine is to take no more maps."""
-        self._take = _nowhere
+        self._take, self._name = _nowhere, _to_nobody
         if self._looks is not None:
             self._looks.cancel()
+
+    def weigh(self, weight: int) -> None:
+        """Say another weight of this process."""
+        if weight != self._own.weight:
+            self._own = msgspec.structs.replace(self._own, weight=weight)
+            self._directory.weigh(weight)
 
     def serve(self) -> None:
         """The engine knows what it must know: others may turn to this process."""
@@ -224,6 +235,9 @@ class Enrolment:
         self._steps.take(snapshot.counts, time.monotonic())
         if self._own.role not in PARTITIONED or self._own.partition < self._count(snapshot).wide:
             self._take(*self._placement(snapshot))  # else its partition was given up, and it is to end
+        # Of several clusters a proxy names the proxies of its own, a gateway all.
+        cluster = self._own.cluster if self._own.role == "proxy" else None
+        self._name(snapshot.servers("gateway"), snapshot.servers("proxy", cluster))
         self._look()
         self._placed.set()
         if not self.acquainted:
@@ -294,6 +308,7 @@ class Enrolment:
             "state": self._said(directory.snapshot) or "absent",
             "placement_epoch": directory.snapshot.epoch,
             "nodes": {str(node.node): node.state for node in directory.snapshot.nodes},
+            "weights": {str(node.node): node.weight for node in directory.snapshot.nodes if node.client is not None},
             "partitions": msgspec.to_builtins(dict(directory.snapshot.counts)),
             "growth_step_s": self._steps.seconds(time.monotonic()),
             "refused": dict(islice(directory.refused.items(), REFUSED_MAX)),
@@ -328,6 +343,10 @@ class Enrolment:
             ("registry_growth_step_seconds", "How long a growth of partitions is at its step, 0 without one", at_step),
             ("placement_epoch", "Maps that this process has taken, the present one included", float(snapshot.epoch)),
         ]
+
+
+def _to_nobody(gateways: list[engine.Server], proxies: list[engine.Server]) -> None:
+    """Where the names of servers go while there is no engine."""
 
 
 def _nowhere(

@@ -29,6 +29,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "gateway.history_max": "history_max",
     "clients.backoff_ms": "backoff_ms",
     "clients.backoff_max_ms": "backoff_max_ms",
+    "serve.weight": "weight",
 }
 """Keys of the configuration that a running engine takes, and what they are called in a spec."""
 RELOADED: Final = frozenset({LEVEL, *FIELDS})
@@ -39,6 +40,8 @@ Again = Callable[[], tuple[str, Spec | None, Sequence[str]]]
 
 Raises `UserError` or `SpecError`.
 """
+
+Weigh = Callable[[int], None]
 
 
 def merged(began: Config, now: Config) -> Config:
@@ -68,10 +71,14 @@ class Live:
         self.log, self._level, self._spec = log, level, spec
         self._keys = None if spec is None else cluster_keys(spec)
         self._engine: Engine | None = None
+        self._weigh: Weigh | None = None
 
-    def attach(self, engine: Engine, node: int) -> None:
-        """From now on this engine takes what comes, and what came since it was made. Raises `SpecError`."""
-        self._engine = engine
+    def attach(self, engine: Engine, node: int, weigh: Weigh | None = None) -> None:
+        """From now on this engine takes what comes, and what came since it was made. Raises `SpecError`.
+
+        `weigh` tells others the node's weight.
+        """
+        self._engine, self._weigh = engine, weigh
         if self._spec is not None and self._keys is not None:
             self._spec = msgspec.structs.replace(self._spec, node=node)
             check_number(self._spec, self._keys.allow)
@@ -119,6 +126,8 @@ class Live:
             self._engine.history_max(self._spec.history_max)
         if self._spec.backoff_ms is not None and self._spec.backoff_max_ms is not None:
             self._engine.backoff(self._spec.backoff_ms, self._spec.backoff_max_ms)
+        if self._weigh is not None and self._spec.weight is not None:
+            self._weigh(self._spec.weight)
 
 
 def succeed(before: ClusterKeys, now: ClusterKeys) -> None:

@@ -23,7 +23,7 @@ import structlog
 import uvloop
 
 from control import admin, logs
-from control.live import Again, Live
+from control.live import Again, Live, Weigh
 from muster import __version__
 from plane import main as plane
 from plane.engine import Engine
@@ -54,10 +54,17 @@ class Owner(Protocol):
     def tell(self, state: str, **more: Any) -> None:
         """`waiting` and for what (`error`), `starting`, `registered`, `ready`, `not_ready`, `failed` and why (`error`)."""
 
-    def watch(self, end: asyncio.Event, stop: asyncio.Event, engine: Engine | None = None, node: int = 0) -> None:
+    def watch(
+        self,
+        end: asyncio.Event,
+        stop: asyncio.Event,
+        engine: Engine | None = None,
+        node: int = 0,
+        weigh: Weigh | None = None,
+    ) -> None:
         """From now on set `end` when the process is to end in order, `stop` when it is to end at once.
 
-        The engine, if there is one, is told what else is to be in force from now on.
+        The engine, if there is one, is told what else is to be in force from now on; `weigh` its weight, for others.
         """
 
 
@@ -88,14 +95,21 @@ class Parent:
         with contextlib.suppress(OSError):
             os.write(1, msgspec.json.encode({"state": state, **more}) + b"\n")
 
-    def watch(self, end: asyncio.Event, stop: asyncio.Event, engine: Engine | None = None, node: int = 0) -> None:
+    def watch(
+        self,
+        end: asyncio.Event,
+        stop: asyncio.Event,
+        engine: Engine | None = None,
+        node: int = 0,
+        weigh: Weigh | None = None,
+    ) -> None:
         """SIGTERM, SIGHUP, and the end of stdin."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, end.set)
         loop.add_signal_handler(signal.SIGINT, lambda: None)  # the terminal's Ctrl-C is the supervisor's business
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         if self._live is not None and engine is not None:
-            self._live.attach(engine, node)
+            self._live.attach(engine, node, weigh)
         self._reload()
         loop.add_reader(0, self._read, stop)
 
@@ -138,7 +152,7 @@ async def serve(
     """Run until the owner says that it ends, then drain."""
     stop = asyncio.Event()
     end = stop if enrolment is None else asyncio.Event()
-    owner.watch(end, stop, server.engine, spec.node)
+    owner.watch(end, stop, server.engine, spec.node, None if enrolment is None else enrolment.weigh)
     server.on_ready = lambda ready: owner.tell("ready" if ready else "not_ready")
     handing_over = None
     if enrolment is not None:
@@ -201,7 +215,7 @@ def _join(server: Server, enrolment: "Enrolment", owner: Owner) -> None:
 
     server.on_ready = on_ready
     enrolment.on_registered = lambda: on_ready(server.ready)
-    enrolment.attach(server.engine.placement, server.engine.settled)
+    enrolment.attach(server.engine.placement, server.engine.settled, server.engine.servers)
 
 
 async def _hand_over(server: Server, enrolment: "Enrolment", end: asyncio.Event, stop: asyncio.Event) -> None:

@@ -195,6 +195,15 @@ class Serve(Section, frozen=True):
         int,
         key("Partitions of routers to begin with", "a power of two; what the registry says later holds", ge=1, le=256),
     ] = 1
+    weight: Annotated[
+        int,
+        key(
+            "Share of the clients that learn of a gateway or proxy: one of 2 is drawn twice as often as one of 1",
+            "all alike; 0: no client is told of it, who is there stays",
+            ge=0,
+            le=1_000,
+        ),
+    ] = 1
     admin: Annotated[
         str,
         key(

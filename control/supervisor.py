@@ -231,7 +231,7 @@ class Supervisor:
             link_bind=self._links[seat],
             admin=self._admins[seat],
         )
-        return specs.spec(
+        made = specs.spec(
             config,
             self.folder,
             own,
@@ -239,6 +239,15 @@ class Supervisor:
             self._registration(seat, own) if config.registry.url else None,
             fault_rules(seat.role, config.faults, placement) if config.faults.active() else None,
         )
+        if config.registry.url or seat not in self._servers:
+            return made
+        gateways, proxies = self._told("gateway"), self._told("proxy")
+        return msgspec.structs.replace(made, gateways=gateways, proxies=proxies)
+
+    def _told(self, role: Role) -> list[tuple[str, int, str]]:
+        """Those of a role that clients are told of, where no registry knows them."""
+        ends = [self._endpoint(seat) for seat in self._servers if seat.role == role]
+        return [(end.host, end.port, end.public_key) for end in ends]
 
     def _registration(self, seat: Seat, own: specs.Own) -> Registration:
         end = self._endpoint(seat) if seat in self._clients else None

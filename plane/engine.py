@@ -14,6 +14,8 @@ Event = tuple[Any, ...]
 """Name first: `("authenticate", question, credential)`, `("link_up", node, role, epoch)`, `("ready",)`, …"""
 Node = tuple[int, str, str, int, int, str]
 """Node, role, host, link port, partition, state ("init", "running" or "draining")."""
+Server = tuple[str, int, bytes, int]
+"""Where clients reach a gateway or a proxy: host and port, the public key that it proves itself by, and its weight."""
 Beside = tuple[list[Node], int, int]
 """The brokers of one more cluster, how many partitions they have, and how far these double."""
 
@@ -72,6 +74,12 @@ class Engine(Protocol):
 
     def backoff(self, first_ms: int, max_ms: int) -> None:
         """From now on clients are told how to come back from a loss; nothing to roles that have none."""
+
+    def servers(self, gateways: list[Server], proxies: list[Server]) -> None:
+        """From now on clients are told of these, but for those of weight 0; nothing to roles that have none.
+
+        Raises `ValueError` where a key has not 32 bytes.
+        """
 
     def settled(self) -> bool:
         """Whether all is done that the last placement asks of this role."""

@@ -6,6 +6,7 @@ from typing import Final, cast
 
 import structlog
 
+from plane import engine
 from plane.role import Role
 from plane.server import Server
 from plane.spec import Spec
@@ -18,4 +19,11 @@ def server(spec: Spec, log: structlog.typing.FilteringBoundLogger) -> Server:
     build = cast(Callable[[Spec], Role], import_module(ROLES[spec.role]).build)
     role = build(spec)
     role.engine.placement(spec.placement_epoch, spec.nodes, spec.partitions, spec.growth)
+    if spec.gateways or spec.proxies:
+        role.engine.servers(*([_named(each) for each in servers] for servers in (spec.gateways, spec.proxies)))
     return Server(role, log)
+
+
+def _named(server: tuple[str, int, str]) -> engine.Server:
+    host, port, key = server
+    return host, port, bytes.fromhex(key), 1

@@ -10,6 +10,7 @@ import msgspec
 
 from plane.engine import Node
 
+Server = tuple[str, int, str]
 T = TypeVar("T", bound=msgspec.Struct)
 
 Role = Literal["router", "broker", "gateway", "proxy"]
@@ -105,6 +106,11 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     backoff_ms: int | None = None
     """Of a gateway or proxy, as is the next: how clients come back from a loss."""
     backoff_max_ms: int | None = None
+    weight: int | None = None
+    """Of a gateway or proxy: its share of the clients that learn of it."""
+    gateways: list[Server] = []
+    """Those that clients are told of, as are `proxies`, where no registry knows them: host, port and public key in hex."""
+    proxies: list[Server] = []
     age_every: int | None = None
     """Of a proxy."""
     paced_namespaces: list[str]

@@ -47,6 +47,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     members: int | None = None
     per_s: float | None = None
     cpu: float | None = None
+    weight: int | msgspec.UnsetType = msgspec.UNSET
+    """With a registry, the share that a gateway or proxy has of the clients that learn of it."""
     registered: str | msgspec.UnsetType = msgspec.UNSET
     """With a registry, its state in the map: init, running, draining or absent."""
 
@@ -80,7 +82,6 @@ def arranged(processes: Sequence[Process], before: Readings, now: Readings) -> l
     """The layers, each with its nodes by partition."""
     layers: list[Layer] = []
     known = _registry(now)
-    states: Mapping[str, str] | None = None if known is None else known["nodes"]
     counts = {} if known is None else msgspec.convert(known.get("partitions", {}), dict[str, Count])
     clusters = [MAIN, *sorted({each.cluster for each in processes} - {MAIN})]
     for role, cluster in ((role, cluster) for role in ORDER for cluster in clusters):
@@ -88,7 +89,7 @@ def arranged(processes: Sequence[Process], before: Readings, now: Readings) -> l
         if not mine and cluster != MAIN:
             continue
         mine.sort(key=lambda each: (each.partition, each.node))
-        nodes = [_load(process, before.get(process.node), now[process.node], states) for process in mine]
+        nodes = [_load(process, before.get(process.node), now[process.node], known) for process in mine]
         name = layer(role, cluster) if role in PARTITIONED else role if cluster == MAIN else f"{role}/{cluster}"
         count = counts.get(name) or Count(1 + max((node.partition for node in nodes), default=0))
         lines = due(name, count.partitions, nodes)
@@ -111,7 +112,9 @@ def _registry(now: Readings) -> Mapping[str, Any] | None:
     return maps[0] if maps else None
 
 
-def _load(process: Process, before: Reading | None, now: Reading, states: Mapping[str, str] | None) -> Load:
+def _load(process: Process, before: Reading | None, now: Reading, known: Mapping[str, Any] | None) -> Load:
+    states = None if known is None else known["nodes"]
+    weights = None if known is None else known.get("weights")
     return Load(
         name=process.name,
         node=process.node,
@@ -124,6 +127,7 @@ def _load(process: Process, before: Reading | None, now: Reading, states: Mappin
         members=now.count("muster_members"),
         per_s=now.rate(before, TRAFFIC[process.role]),
         cpu=now.rate(before, CPU),
+        weight=msgspec.UNSET if weights is None else weights.get(str(process.node), msgspec.UNSET),
         registered=process.registered or (msgspec.UNSET if states is None else states.get(str(process.node), "absent")),
     )
 
@@ -164,7 +168,9 @@ def _print(layers: Sequence[Layer], as_json: bool, watch: bool) -> None:
         console.clear()
     table = Table(box=None, pad_edge=False)
     enrolled = any(node.registered for each in layers for node in each.nodes)
-    for column in ("layer", "partition", "node", "state", *(["registered"] if enrolled else []), "epoch"):
+    weighed = any(node.weight not in {msgspec.UNSET, 1} for each in layers for node in each.nodes)
+    said = [*(["registered"] if enrolled else []), *(["weight"] if weighed else [])]
+    for column in ("layer", "partition", "node", "state", *said, "epoch"):
         table.add_column(column)
     for column in ("rooms", "memberships", "members", "per second", "CPU"):
         table.add_column(column, justify="right")
@@ -176,7 +182,8 @@ def _print(layers: Sequence[Layer], as_json: bool, watch: bool) -> None:
             per_s = "" if node.per_s is None else f"{node.per_s:,.0f}"
             cpu = "" if node.cpu is None else f"{node.cpu:.0%}"
             states = (node.state, str(node.registered)) if enrolled else (node.state,)
-            table.add_row(each.layer, partition, node.name, *states, str(node.epoch), *counts, per_s, cpu)
+            weights = ("" if node.weight is msgspec.UNSET else str(node.weight),) if weighed else ()
+            table.add_row(each.layer, partition, node.name, *states, *weights, str(node.epoch), *counts, per_s, cpu)
     console.print(table)
     for each in layers:
         if each.growth:

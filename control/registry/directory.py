@@ -264,6 +264,12 @@ class Directory:
             self._own.node = msgspec.structs.replace(self._own.node, state=state)
             self._hurry()
 
+    def weigh(self, weight: int) -> None:
+        """Say another weight."""
+        if self._own is not None:
+            self._own.node = msgspec.structs.replace(self._own.node, weight=weight)
+            self._hurry()
+
     def acknowledge(self, acks: tuple[Ack, ...]) -> None:
         """Say what of growing layers this process goes by."""
         if self._own is not None and self._own.node.acks != acks:

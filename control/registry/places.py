@@ -68,6 +68,8 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     client: tuple[Host, Port] | None = None
     """Where clients reach a gateway or a proxy, and the key in hex that it proves itself by."""
     public_key: Annotated[str, msgspec.Meta(pattern=r"^(?:[0-9a-f]{64})?\Z")] = ""
+    weight: Annotated[int, msgspec.Meta(ge=0, le=1_000)] = 1
+    """Of a gateway or a proxy: its share of the clients that learn of it."""
     admin: tuple[Host, Port] | None = None
     version: Annotated[str, msgspec.Meta(max_length=64)] = ""
     acks: Annotated[tuple[Ack, ...], msgspec.Meta(max_length=ACKS_MAX)] = ()
@@ -124,6 +126,15 @@ class Snapshot:
     def entries(self, cluster: str = MAIN) -> list[engine.Node]:
         """The nodes as an engine takes them, with the brokers of one cluster."""
         return [_entry(node) for node in self.nodes if node.role != "broker" or node.cluster == cluster]
+
+    def servers(self, role: Role, cluster: str | None = None) -> list[engine.Server]:
+        """Those of a role, and of one cluster, that clients are to be told of, as an engine takes them."""
+        found = (node for node in self.of(role) if node.state == "running" and cluster in {None, node.cluster})
+        return [
+            (*node.client, bytes.fromhex(node.public_key), node.weight)
+            for node in found
+            if node.client is not None and node.public_key and node.weight
+        ]
 
     def clusters(self) -> list[str]:
         """Every cluster that has brokers, or had them."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from control.enrolment import Enrolment
-from plane.engine import Beside
+from plane.engine import Beside, Server
 from plane.engine import Node as Entry
 from plane.spec import Registration, Spec
 
@@ -64,6 +64,7 @@ class Player:
     begun: Spec
     maps: list[tuple[int, list[Entry], tuple[int, int], tuple[int, int], list[Beside]]] = field(default_factory=list)
     settled: Callable[[], bool] = lambda: True
+    named: list[tuple[list[Server], list[Server]]] = field(default_factory=list)
 
     def take(self, *placement: Any) -> None:
         self.maps.append(placement)
@@ -74,7 +75,7 @@ class Player:
 
     def attach(self) -> None:
         """Have the engine that there is none of take every map."""
-        self.enrolment.attach(self.take, self._settled)
+        self.enrolment.attach(self.take, self._settled, lambda *servers: self.named.append(servers))
 
     def _settled(self) -> bool:
         return self.settled()

@@ -60,11 +60,13 @@ def test_the_map_of_a_node_that_is_connected_says_who_is_registered() -> None:
     nodes = processes(Up())
     states = {"1": "running", "2": "draining", "3": "running"}
     old = {"registry": {"session": "suspended", "nodes": {"4": "running"}}}
-    new = {"registry": {"session": "connected", "nodes": states}}
+    new = {"registry": {"session": "connected", "nodes": states, "weights": {"3": 0}}}
     now = {each.node: Reading(1.0, "ready", {}, status=old if each.node == 1 else new) for each in nodes}
     now[2] = Reading(1.0, "no answer", {}, UserError("gone"))
     found = {node.node: node.registered for each in arranged(nodes, {}, now) for node in each.nodes}
     assert found == {1: "running", 2: "draining", 3: "running", 4: "absent"}
+    weights = {node.node: node.weight for each in arranged(nodes, {}, now) for node in each.nodes}
+    assert {node: weight for node, weight in weights.items() if weight is not msgspec.UNSET} == {3: 0}
     alone = {each.node: Reading(1.0, "ready", {}) for each in nodes}
     assert not any(node.registered for each in arranged(nodes, {}, alone) for node in each.nodes)
 

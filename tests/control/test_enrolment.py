@@ -148,6 +148,35 @@ async def test_a_gateway_gets_every_cluster_at_a_place_that_it_keeps_and_brokers
     assert [player.maps[-1][2] for player in (main, late, early)] == [(1, 1), (2, 1), (1, 1)]
 
 
+async def test_clients_are_told_of_servers_that_run_and_have_a_weight_and_by_a_proxy_of_those_of_its_cluster(
+    begin: Begin, memory: Memory
+) -> None:
+    def where(number: int, cluster: str = "main") -> dict[str, Any]:
+        return {"client": ("192.0.2.1", number), "public_key": f"{number:02x}" * 32, "cluster": cluster}
+
+    def ports(player: Player) -> tuple[list[int], list[int]]:
+        gateways, proxies = player.named[-1]
+        assert all(host == "192.0.2.1" and key == bytes([port]) * 32 for host, port, key, _ in [*gateways, *proxies])
+        return [port for _, port, _, _ in gateways], [port for _, port, _, _ in proxies]
+
+    await begin(1, "router")
+    gateway, other = await begin(3, "gateway", **where(3)), await begin(5, "gateway", serves=False, **where(5))
+    proxy, beside = await begin(4, "proxy", **where(4)), await begin(6, "proxy", **where(6, "second"))
+    await until(lambda: ports(gateway) == ([3], [4, 6]))
+    await until(lambda: ports(proxy) == ([3], [4]) and ports(beside) == ([3], [6]))
+    other.enrolment.serve()
+    await until(lambda: ports(proxy) == ports(proxy) == ([3, 5], [4]))
+    other.enrolment.weigh(0)
+    proxy.enrolment.weigh(7)
+    await until(lambda: ports(gateway) == ([3], [4, 6]) and gateway.named[-1][1][0][3] == 7)
+    assert gateway.enrolment.status()["weights"] == {"3": 1, "4": 7, "5": 0, "6": 1}
+    other.enrolment.weigh(1)
+    await until(lambda: ports(gateway)[0] == [3, 5])
+    memory.stop()
+    await asyncio.sleep(0)
+    assert ports(gateway) == ([3, 5], [4, 6])
+
+
 async def test_numbers_of_partitions_come_from_the_registry_and_must_be_those_configured(
     begin: Begin, memory: Memory
 ) -> None:

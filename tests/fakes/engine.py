@@ -76,6 +76,9 @@ class FakeEngine:
     def backoff(self, first_ms: int, max_ms: int) -> None:
         self.options["backoff"] = (first_ms, max_ms)
 
+    def servers(self, gateways: list[Any], proxies: list[Any]) -> None:
+        self.options["servers"] = (gateways, proxies)
+
     def settled(self) -> bool:
         return True
 
@@ -99,6 +102,7 @@ class FakeEngine:
             "key_ids": [key[0] for key in self.keys if key],
             "history_max": self.options.get("history_max"),
             "backoff": self.options.get("backoff"),
+            "servers": self.options.get("servers"),
         }
 
     def rooms(self, offset: int, limit: int) -> list[dict[str, Any]]:

@@ -113,15 +113,23 @@ class Ledger:
 
     @contextlib.asynccontextmanager
     async def members(
-        self, instance: Any, count: int, gateways: Sequence[Any] | None = None, **options: Any
+        self,
+        instance: Any,
+        count: int,
+        gateways: Sequence[Any] | None = None,
+        token: bytes | None = None,
+        **options: Any,
     ) -> AsyncIterator[None]:
-        """`count` members, each in every room, while the block lasts; of `gateways` each takes the next one."""
+        """`count` members, each in every room, while the block lasts; of `gateways` each takes the next one.
+
+        Without an instance they have no more than that and the token.
+        """
         async with contextlib.AsyncExitStack() as stack:
             tasks: list[asyncio.Task[None]] = []
             for number in range(count):
                 at = number % len(gateways) if gateways else 0
                 mine = [gateways[at]] if gateways else None
-                opened = muster.connect(instance, gateways=mine, proxies=[], timeout=20.0)
+                opened = muster.connect(instance, gateways=mine, proxies=[], token=token, timeout=20.0)
                 client = await stack.enter_async_context(opened)
                 self.clients.append(client)
                 for name in self.rooms:

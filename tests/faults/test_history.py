@@ -18,7 +18,7 @@ def at_gateway(instance: Instance, *numbers: int) -> muster.Client:
     """A client that knows these gateways only."""
     address = find(instance.folder.path)
     gateways = [address.gateways[number] for number in numbers]
-    return muster.connect(gateways=gateways, proxies=address.proxies, token=address.token, timeout=30)
+    return muster.connect(instance.folder.path, gateways=gateways, timeout=30)
 
 
 async def publish(client: muster.Client, numbers: range) -> None:

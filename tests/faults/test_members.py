@@ -22,7 +22,7 @@ async def members(instance: Instance, room: str) -> AsyncIterator[muster.Client]
     async with contextlib.AsyncExitStack() as stack:
         for number in range(MEMBERS):
             gateways = [address.gateways[number % 2]]
-            client = muster.connect(gateways=gateways, proxies=[], token=address.token, timeout=30)
+            client = muster.connect(instance.folder.path, gateways=gateways, proxies=[], timeout=30)
             await stack.enter_async_context((await stack.enter_async_context(client)).join(room))
         yield await stack.enter_async_context(muster.connect(instance.folder.path, gateways=[], timeout=30))
 

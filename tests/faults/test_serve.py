@@ -351,6 +351,11 @@ async def test_sighup_takes_the_level_and_names_what_needs_a_restart_and_a_bad_f
     assert await node.end() == 0
 
 
+def weights(node: Node) -> list[int]:
+    """Of the servers in the map that a node has."""
+    return list(node.get("/api/v1/status")[1]["registry"]["weights"].values())
+
+
 async def test_sighup_takes_no_secrets_that_cannot_follow_those_in_force(hosts: Hosts) -> None:
     node = hosts.start("gateway", "gateway")
     await until(lambda: node.lines("registered"), PATIENT_S)
@@ -376,6 +381,10 @@ async def test_sighup_takes_no_secrets_that_cannot_follow_those_in_force(hosts: 
     assert (await reloaded(node))["in_force"] == {}
     other.write_text("cd" * 32)
     assert (await reloaded(node))["in_force"] == {"cluster.other_secret_file": str(other)}, "another content counts"
+    assert weights(node) == [1]
+    hosts.write(serve=hosts.sections["serve"] | {"weight": 0})
+    assert (await reloaded(node))["in_force"] == {"serve.weight": 0}
+    await until(lambda: weights(node) == [0], PATIENT_S)
     assert await node.end() == 0
 
 

@@ -226,6 +226,7 @@ impl Feed {
         let client = ClientConfig {
             gateways: Vec::new(),
             proxies: vec![endpoint],
+            learns: [false; 2],
             credential: b"token".to_vec(),
             payload: PAYLOAD,
             inbox_bytes: 1 << 16,

@@ -119,6 +119,7 @@ impl Load {
                 } else {
                     Vec::new()
                 },
+                learns: [false; 2],
                 credential: config.credential.clone(),
                 payload: 1200,
                 inbox_bytes: 64 << 20,

@@ -255,6 +255,7 @@ impl Plane {
         let config = ClientConfig {
             gateways: vec![endpoint],
             proxies: Vec::new(),
+            learns: [false; 2],
             credential: b"token".to_vec(),
             payload: PAYLOAD,
             inbox_bytes: 1 << 16,

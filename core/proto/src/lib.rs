@@ -32,6 +32,7 @@ pub mod log;
 pub mod machine;
 pub mod missing;
 pub mod name;
+pub mod naming;
 pub mod node;
 pub mod order;
 pub mod owners;

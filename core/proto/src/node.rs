@@ -66,13 +66,37 @@ impl Dice {
     }
 
     /// Of two that are drawn the first, or the other one where the first is worse.
-    pub fn better<T: Copy>(&mut self, mut from: Vec<T>, worse: impl FnOnce(T, T) -> bool) -> Option<T> {
+    pub fn better<T: Copy>(&mut self, from: Vec<T>, worse: impl FnOnce(T, T) -> bool) -> Option<T> {
+        self.better_by(from, |_| 1, worse)
+    }
+
+    /// The same, where some are drawn more often than others.
+    pub fn better_by<T: Copy>(
+        &mut self,
+        mut from: Vec<T>,
+        weight: impl Fn(T) -> u64,
+        worse: impl FnOnce(T, T) -> bool,
+    ) -> Option<T> {
         if from.len() < 2 {
             return from.pop();
         }
-        let one = from.swap_remove(self.below(from.len() as u64) as usize);
-        let other = from[self.below(from.len() as u64) as usize];
+        let at = self.weighted(&from, &weight);
+        let one = from.swap_remove(at);
+        let other = from[self.weighted(&from, &weight)];
         Some(if worse(one, other) { other } else { one })
+    }
+
+    /// A place in a list, by weight.
+    fn weighted<T: Copy>(&mut self, from: &[T], weight: impl Fn(T) -> u64) -> usize {
+        let mut left = self.below(from.iter().map(|one| weight(*one)).sum());
+        let at = from.iter().position(|one| match left.checked_sub(weight(*one)) {
+            Some(less) => {
+                left = less;
+                false
+            }
+            None => true,
+        });
+        at.unwrap_or(0)
     }
 }
 

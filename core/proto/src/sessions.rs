@@ -10,13 +10,15 @@ use crate::command::Outcome;
 use crate::conn::{Conn, Control, Reject, SESSION_LOG_BYTES};
 use crate::door::{Accepted, Door};
 use crate::machine::{Addr, Arrival, Micros, Outbox};
-use crate::node::Node;
+use crate::naming::Naming;
+use crate::node::{Dice, Node};
 use crate::parting::Parting;
 use crate::seal::KeyCache;
 use crate::table::Table;
 use crate::wire::frame::append;
 use crate::wire::header::{DatagramKind, Header};
 use crate::wire::record::Record;
+use crate::wire::server::Server;
 use crate::wire::{Code, Frame, FrameKind};
 
 /// Blocks of a session's replay window: 1,024 datagrams.
@@ -143,6 +145,9 @@ pub struct Sessions<T> {
     keepalive_ms: u32,
     /// What clients are told of it; none: they know the usual one.
     pace: Option<(u32, u32)>,
+    /// Which servers they are told of.
+    naming: Naming,
+    dice: Dice,
     idle: Micros,
     control_rate: u32,
     half_open: VecDeque<(u64, Micros)>,
@@ -164,6 +169,8 @@ impl<T: Default> Sessions<T> {
             parts_at: 0,
             keepalive_ms,
             pace: None,
+            naming: Naming::default(),
+            dice: Dice::new(0),
             idle: Micros::from(idle_ms) * 1000,
             control_rate,
             half_open: VecDeque::new(),
@@ -179,6 +186,13 @@ impl<T: Default> Sessions<T> {
     /// From now on sessions begin with this: how soon clients come back from a loss, in ms, and how late at the latest.
     pub fn set_backoff(&mut self, first: u32, longest: u32) {
         self.pace = ((first, longest) != BACKOFF_DEFAULT).then_some((first, longest));
+    }
+
+    /// From now on clients are told of these servers, those who are here too.
+    pub fn set_servers(&mut self, now: Micros, node: &mut Node, gateways: Vec<Server>, proxies: Vec<Server>) {
+        if self.naming.set(now, gateways, proxies) {
+            self.dice = Dice::new(node.dice.roll());
+        }
     }
 
     /// From now on nobody is let in, and who is here is sent to other servers.
@@ -471,6 +485,7 @@ impl<T: Default> Sessions<T> {
                 backoff_max_ms,
             });
         }
+        name_servers(&self.naming, &mut self.dice, &mut peer.conn);
         let waiting = std::mem::take(&mut peer.data.waiting);
         self.waiting_bytes -= waiting.iter().map(Vec::len).sum::<usize>();
         self.table.mark(slot);
@@ -578,9 +593,22 @@ impl<T: Default> Sessions<T> {
         }
     }
 
+    /// Tells those whose turn it is which servers there are now.
+    fn name(&mut self, now: Micros) {
+        for slot in self.naming.due(now, self.table.capacity()) {
+            let Some(peer) = self.table.get_mut(slot).filter(|peer| peer.data.is_open()) else {
+                continue;
+            };
+            if name_servers(&self.naming, &mut self.dice, &mut peer.conn) {
+                self.table.mark(slot);
+            }
+        }
+    }
+
     /// Lets pass what is due.
     pub fn expire(&mut self, now: Micros, node: &mut Node) {
         self.part(now);
+        self.name(now);
         while let Some(slot) = self.table.pop_due(now) {
             let Some(peer) = self.table.get(slot) else { continue };
             if now >= self.dies_at(&peer.data, peer.conn.heard_at) {
@@ -698,11 +726,27 @@ impl<T: Default> Sessions<T> {
     pub fn deadline(&self) -> Option<Micros> {
         let parts = self.parting.filter(|parting| !parting.is_done());
         let parts_at = parts.map(|_| self.parts_at);
-        [self.table.deadline(), self.door.waits().then_some(0), parts_at]
-            .into_iter()
-            .flatten()
-            .min()
+        let names_at = self.naming.deadline();
+        [
+            self.table.deadline(),
+            self.door.waits().then_some(0),
+            parts_at,
+            names_at,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
+}
+
+/// Tells a client which servers there are. A log that is nearly full is left to what somebody waits for: the next change, or the
+/// next session, tells it as well. Says whether anything was told.
+fn name_servers(naming: &Naming, dice: &mut Dice, conn: &mut Conn<SESSION_BLOCKS>) -> bool {
+    let mut told = false;
+    for (role, servers) in naming.draw(dice) {
+        told |= !conn.log.is_crowded() && conn.record(&Record::Servers { role, servers }).is_some();
+    }
+    told
 }
 
 /// Answers a record that is dropped because there are too many: it has been acknowledged, so nobody would repeat it.

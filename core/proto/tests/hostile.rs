@@ -22,6 +22,7 @@ use muster_proto::wire::header::{DatagramKind, Header, HEADER};
 use muster_proto::wire::publish::Positions;
 use muster_proto::wire::record::Record;
 use muster_proto::wire::room::{write_repair, GapPlace};
+use muster_proto::wire::server::{Server, SERVERS_MAX};
 use muster_proto::wire::{FrameKind, Frames, GapReason, Role, StreamGap, StreamId};
 
 fn dice() -> Dice {
@@ -803,4 +804,57 @@ fn write_seeds() {
             std::fs::write(folder.join(format!("seed-{number:02}")), seed).unwrap();
         }
     }
+}
+
+#[test]
+fn a_gateway_that_names_nonsense_keeps_no_client_from_the_one_that_it_was_given() {
+    let mut rig = Rig::<Client>::learning();
+    let (role, mut dice) = (Role::Gateway, dice());
+    let server = |ip: [u8; 4], port, key| Server {
+        addr: std::net::SocketAddr::from((ip, port)).into(),
+        key,
+        weight: u16::MAX,
+    };
+    let nowhere = [
+        server([0, 0, 0, 0], 1, [1; 32]),
+        server([224, 0, 0, 1], 1, [1; 32]),
+        server([255; 4], 1, [1; 32]),
+        server([192, 0, 2, 1], 0, [1; 32]),
+    ];
+    let servers = nowhere.to_vec();
+    rig.tell(0, &Record::Servers { role, servers });
+    // Nobody, by hundreds; the right address with a wrong key; malformed ones.
+    for _ in 0..40 {
+        let mut nobody = |at: usize| server([192, 0, 2, at as u8], dice.roll() as u16 | 1, [at as u8; 32]);
+        let servers: Vec<Server> = (0..SERVERS_MAX).map(&mut nobody).collect();
+        rig.tell(0, &Record::Servers { role, servers });
+        let mut long = vec![36, role as u8, 255];
+        let len = dice.below(900);
+        long.extend(random(&mut dice, len));
+        rig.record(0, &long);
+        rig.record(0, &[36, Role::Broker as u8, 0]);
+        rig.pass(20_000, 5_000);
+    }
+    rig.pass(1_000_000, 20_000);
+    rig.out.clear();
+    rig.frame(0, FrameKind::Close as u8, &[0]);
+    let began = rig.now;
+    let mut tried = std::collections::BTreeSet::new();
+    loop {
+        rig.pass(20_000, 5_000);
+        if rig.now % 100_000 < 20_000 {
+            rig.frame(1, FrameKind::Ping as u8, &[]);
+        }
+        let sent: Vec<_> = rig.out.drain(..).collect();
+        let hello = |bytes: &[u8]| Header::read(bytes).unwrap().kind == DatagramKind::Hello;
+        tried.extend(sent.iter().filter(|(_, bytes)| hello(bytes)).map(|(to, _)| *to));
+        if tried.contains(&addr(9001)) {
+            break;
+        }
+        assert!(
+            rig.now < began + 6_000_000,
+            "not tried: the one that was given, but {tried:?}"
+        );
+    }
+    assert!(nowhere.iter().all(|server| !tried.contains(&server.addr)), "{tried:?}");
 }

@@ -25,6 +25,7 @@ use muster_proto::wire::room::{
     message_max, read_link_repair, write_link_repair, write_repair, GapPlace, LinkBlock, LinkHead, LinkLost, Message,
     RoomBlock, Skip, FIRST, LAST, LINK_BLOCK, OLD, WHOLE,
 };
+use muster_proto::wire::server::Server;
 use muster_proto::wire::{Code, FrameKind, GapReason, PublisherId, Role, StreamGap};
 use std::collections::BTreeSet;
 
@@ -1390,6 +1391,197 @@ fn a_client_that_is_sent_away_says_goodbye_and_goes_to_another() {
     rig.pass(150_000, 1_000);
     assert_eq!(rig.peers[0].frames(FrameKind::Close), 1);
     assert_eq!(knocks(&mut rig)[0], addr(9005));
+}
+
+/// Servers as others name them.
+fn named(ports: &[(u16, u16)]) -> Vec<Server> {
+    let server = |(port, weight): &(u16, u16)| Server {
+        addr: addr(*port),
+        key: server_key().public(),
+        weight: *weight,
+    };
+    ports.iter().map(server).collect()
+}
+
+/// Where a client knocks for so long that lost the session with its gateway, and hears from nobody but its proxy.
+fn tried(rig: &mut Rig<Client>, rounds: usize) -> Vec<Addr> {
+    knocks(rig);
+    rig.frame(0, FrameKind::Close as u8, &[0]);
+    let mut tried = Vec::new();
+    for _ in 0..rounds {
+        rig.pass(100_000, 20_000);
+        rig.frame(1, FrameKind::Ping as u8, &[]);
+        tried.extend(knocks(rig));
+    }
+    tried.dedup();
+    tried
+}
+
+#[test]
+fn a_client_goes_to_the_servers_that_its_own_one_names_and_back_to_that() {
+    let mut rig = Rig::<Client>::learning();
+    let role = Role::Gateway;
+    rig.tell(
+        0,
+        &Record::Servers {
+            role,
+            servers: named(&[(9001, 1), (9005, 1), (9006, 1)]),
+        },
+    );
+    let all = tried(&mut rig, 300);
+    assert_ne!(all[0], addr(9001));
+    for port in [9001, 9005, 9006] {
+        assert!(all.contains(&addr(port)), "{port} was not tried: {all:?}");
+    }
+    // The latest list holds, and nobody takes away what the program gave.
+    let servers = named(&[(9007, 1)]);
+    rig.tell(1, &Record::Servers { role, servers });
+    let all = tried(&mut rig, 300);
+    assert!(
+        all[1..].iter().all(|to| [addr(9001), addr(9007)].contains(to)),
+        "{all:?}"
+    );
+    assert!(all.contains(&addr(9001)) && all.contains(&addr(9007)), "{all:?}");
+}
+
+/// Where a client goes whose only gateway names these as soon as it is there.
+fn spread(ports: &[(u16, u16)]) -> Vec<Addr> {
+    let mut rig = Rig::<Client>::new_to_all();
+    rig.serve(9001);
+    rig.out.clear();
+    let ready = Record::Ready {
+        user: 42,
+        token: [5; 16],
+        keepalive_ms: 1000,
+    };
+    rig.tell(0, &ready);
+    let servers = named(ports);
+    rig.tell(
+        0,
+        &Record::Servers {
+            role: Role::Gateway,
+            servers,
+        },
+    );
+    let mut tried = Vec::new();
+    for _ in 0..50 {
+        rig.pass(100_000, 10_000);
+        tried.extend(knocks(&mut rig).into_iter().filter(|to| *to != addr(9002)));
+    }
+    tried.dedup();
+    tried
+}
+
+#[test]
+fn a_client_goes_at_once_to_the_server_that_is_drawn_and_back_where_nobody_is() {
+    assert_eq!(spread(&[(9001, 1)]), []);
+    let tried = spread(&[(9005, 1)]);
+    assert_eq!(tried[..2], [addr(9005), addr(9001)]);
+}
+
+#[test]
+fn a_client_that_is_not_to_learn_stays_with_the_servers_that_it_was_given() {
+    let mut rig = Rig::<Client>::new();
+    let servers = named(&[(9005, 1)]);
+    rig.tell(
+        0,
+        &Record::Servers {
+            role: Role::Gateway,
+            servers,
+        },
+    );
+    assert_eq!(tried(&mut rig, 100), [addr(9001)]);
+}
+
+#[test]
+fn a_client_without_proxies_publishes_by_those_that_its_gateway_names() {
+    let mut rig = Rig::<Client>::learning();
+    rig.machine
+        .redirect(rig.now, servers(&[9001]), vec![], b"token".to_vec());
+    rig.frame(1, FrameKind::Close as u8, &[0]);
+    rig.pass(200_000, 20_000);
+    knocks(&mut rig);
+    let servers = named(&[(9002, 1)]);
+    rig.tell(
+        0,
+        &Record::Servers {
+            role: Role::Proxy,
+            servers,
+        },
+    );
+    rig.pass(200_000, 20_000);
+    assert!(knocks(&mut rig).contains(&addr(9002)));
+}
+
+#[test]
+fn a_client_that_only_publishes_and_was_given_a_gateway_opens_a_session_there_to_learn_of_proxies() {
+    let mut rig = Rig::<Client>::learning_from(&servers(&[9001]));
+    rig.machine.publication(rig.now, ROOM);
+    rig.pass(200_000, 20_000);
+    assert_eq!(knocks(&mut rig)[0], addr(9001));
+}
+
+#[test]
+fn a_session_goes_on_with_a_server_that_is_named_no_more_and_does_not_come_back_to_it() {
+    let mut rig = Rig::<Client>::learning();
+    let role = Role::Gateway;
+    let naming = |ports: &[(u16, u16)]| Record::Servers {
+        role,
+        servers: named(ports),
+    };
+    rig.tell(0, &naming(&[(9005, 1)]));
+    rig.frame(0, FrameKind::Close as u8, &[0]);
+    rig.serve(9005);
+    let ready = Record::Ready {
+        user: 42,
+        token: [5; 16],
+        keepalive_ms: 1000,
+    };
+    rig.tell(2, &ready);
+    rig.tell(2, &naming(&[(9006, 1)]));
+    rig.pass(60_000, 5_000);
+    assert!(rig.machine.is_ready(Side::Gateway));
+    knocks(&mut rig);
+    rig.frame(2, FrameKind::Close as u8, &[0]);
+    let mut all = Vec::new();
+    for _ in 0..200 {
+        rig.pass(100_000, 20_000);
+        rig.frame(1, FrameKind::Ping as u8, &[]);
+        all.extend(knocks(&mut rig));
+    }
+    assert!(all.contains(&addr(9001)) && all.contains(&addr(9006)) && !all.contains(&addr(9005)));
+}
+
+#[test]
+fn a_server_names_others_to_who_comes_and_to_who_is_there_but_none_to_strangers() {
+    let told = |rig: &mut Rig<Proxy>, at: usize| -> Vec<(Role, Vec<Server>)> {
+        let records = rig.peers[at].take_records();
+        let named = |record: &Vec<u8>| match Record::read(record) {
+            Some(Record::Servers { role, servers }) => Some((role, servers)),
+            _ => None,
+        };
+        records.iter().filter_map(named).collect()
+    };
+    let mut rig = Rig::<Proxy>::bare();
+    rig.session(0);
+    assert_eq!(told(&mut rig, 0), [], "there is nothing to tell");
+    let stranger = rig.unknown(1);
+    let (gateways, proxies) = (named(&[(9001, 1), (9005, 0)]), named(&[(9002, 3)]));
+    rig.machine.set_servers(rig.now, gateways, proxies);
+    rig.pass(1_000_000, 10_000);
+    let all = [(Role::Gateway, named(&[(9001, 1)])), (Role::Proxy, named(&[(9002, 3)]))];
+    assert_eq!(told(&mut rig, 0), all, "one of weight 0 is not named");
+    assert_eq!(told(&mut rig, stranger), []);
+    let late = rig.session(2);
+    assert_eq!(told(&mut rig, late), all);
+    // The same again is no news; nor does anybody hear that there is none.
+    rig.machine
+        .set_servers(rig.now, named(&[(9001, 1)]), named(&[(9002, 3)]));
+    rig.pass(1_000_000, 10_000);
+    assert_eq!(told(&mut rig, 0), []);
+    rig.machine.set_servers(rig.now, vec![], named(&[(9002, 3)]));
+    rig.pass(1_000_000, 10_000);
+    assert_eq!(told(&mut rig, 0), [(Role::Proxy, named(&[(9002, 3)]))]);
 }
 
 #[test]

@@ -16,6 +16,7 @@ use muster_proto::wire::room::{
     heads, read_link_repair, read_repair, write_link_repair, write_repair, BlockWriter, Consumed, GapPlace, LinkBlock,
     LinkHead, LinkLost, Message, RoomBlock, Skip,
 };
+use muster_proto::wire::server::Server;
 use muster_proto::wire::{DatagramKind, Frame, FrameKind, Frames, Header, Role, StreamGap, StreamId, HEADER};
 use serde_json::{json, Map, Value};
 
@@ -392,6 +393,13 @@ fn record(record: &Record<'_>) -> Value {
             backoff_ms,
             backoff_max_ms,
         } => json!({"backoff_ms": backoff_ms, "backoff_max_ms": backoff_max_ms}),
+        Record::Servers { role, servers } => {
+            let server = |server: &Server| {
+                let Server { addr, key, weight } = server;
+                json!({"ip": hex(&addr.ip), "port": addr.port, "key": hex(key), "weight": weight})
+            };
+            json!({"role": *role as u8, "servers": servers.iter().map(server).collect::<Vec<_>>()})
+        }
         Record::Refused {
             request,
             code,

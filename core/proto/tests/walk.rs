@@ -115,6 +115,7 @@ fn a_message_walks_through_all_five_machines() {
     let client_config = ClientConfig {
         gateways: endpoints(102, &gateway_key),
         proxies: endpoints(202, &proxy_key),
+        learns: [false; 2],
         credential: b"token".to_vec(),
         payload: 1200,
         inbox_bytes: 1 << 20,

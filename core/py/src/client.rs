@@ -78,14 +78,15 @@ impl ClientEngine {
 #[pymethods]
 impl ClientEngine {
     #[new]
-    #[pyo3(signature = (*, gateways, proxies, credential, seed, recv_buffer = 0, send_buffer = 0, payload_bytes = 1200,
-        inbox_bytes = 8 << 20, faults = None))]
+    #[pyo3(signature = (*, gateways, proxies, credential, seed, learns = [false; 2], recv_buffer = 0, send_buffer = 0,
+        payload_bytes = 1200, inbox_bytes = 8 << 20, faults = None))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         gateways: Vec<(String, u16, Vec<u8>)>,
         proxies: Vec<(String, u16, Vec<u8>)>,
         credential: Vec<u8>,
         seed: u64,
+        learns: [bool; 2],
         recv_buffer: usize,
         send_buffer: usize,
         payload_bytes: usize,
@@ -98,6 +99,7 @@ impl ClientEngine {
         let config = ClientConfig {
             gateways: endpoints(gateways)?,
             proxies: endpoints(proxies)?,
+            learns,
             credential,
             payload: payload_bytes,
             inbox_bytes,

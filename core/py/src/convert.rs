@@ -11,6 +11,7 @@ use muster_proto::links::{LinkChange, Links};
 use muster_proto::machine::{Addr, Micros, SocketId};
 use muster_proto::past::Past;
 use muster_proto::placement::{Growth, Layer, Node, Placement, State, PARTITIONS_MAX};
+use muster_proto::wire::server::Server;
 use muster_proto::wire::Role;
 use muster_udp::SocketOptions;
 use pyo3::exceptions::{PyOSError, PyValueError};
@@ -90,6 +91,20 @@ fn state(name: &str) -> PyResult<State> {
 
 /// Node, role, host, link port, partition, state.
 pub type NodeEntry = (u32, String, String, u16, u16, String);
+
+/// A server as clients are told of it: host, port, public key, weight.
+pub type ServerEntry = (String, u16, Vec<u8>, u16);
+
+pub fn servers(entries: Vec<ServerEntry>) -> PyResult<Vec<Server>> {
+    let server = |(host, port, key, weight): ServerEntry| {
+        Ok(Server {
+            addr: addr(&host, port)?,
+            key: array(&key, "a public key")?,
+            weight,
+        })
+    };
+    entries.into_iter().map(server).collect()
+}
 
 /// The brokers of one more cluster, the number of their partitions, and how far these double.
 pub type ClusterEntry = (Vec<NodeEntry>, u16, u8);

@@ -15,6 +15,7 @@ use muster_proto::node::Identity;
 use muster_proto::proxy::{Proxy, ProxyConfig, ProxyEvent};
 use muster_proto::router::{Router, RouterConfig};
 use muster_proto::wire::record::Membership;
+use muster_proto::wire::server::Server;
 use muster_proto::wire::Role;
 use muster_udp::{monotonic_now, KernelEntropy, Socket};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -42,6 +43,7 @@ pub trait RoleMachine: Machine {
         None
     }
     fn set_backoff(&mut self, _first_ms: u32, _max_ms: u32) {}
+    fn set_servers(&mut self, _now: Micros, _gateways: Vec<Server>, _proxies: Vec<Server>) {}
     fn drain(&mut self) {}
     fn drained(&self) -> bool {
         true
@@ -116,6 +118,10 @@ impl RoleMachine for Gateway {
         Gateway::set_backoff(self, first_ms, max_ms);
     }
 
+    fn set_servers(&mut self, now: Micros, gateways: Vec<Server>, proxies: Vec<Server>) {
+        Gateway::set_servers(self, now, gateways, proxies);
+    }
+
     fn drain(&mut self) {
         Gateway::drain(self);
     }
@@ -177,6 +183,10 @@ impl RoleMachine for Proxy {
 
     fn set_backoff(&mut self, first_ms: u32, max_ms: u32) {
         Proxy::set_backoff(self, first_ms, max_ms);
+    }
+
+    fn set_servers(&mut self, now: Micros, gateways: Vec<Server>, proxies: Vec<Server>) {
+        Proxy::set_servers(self, now, gateways, proxies);
     }
 
     fn drain(&mut self) {
@@ -493,6 +503,18 @@ macro_rules! engine {
 
             fn backoff(&mut self, first_ms: u32, max_ms: u32) -> PyResult<()> {
                 self.get_mut()?.driver.machine_mut().set_backoff(first_ms, max_ms);
+                Ok(())
+            }
+
+            fn servers(
+                &mut self,
+                gateways: Vec<convert::ServerEntry>,
+                proxies: Vec<convert::ServerEntry>,
+            ) -> PyResult<()> {
+                let (gateways, proxies) = (convert::servers(gateways)?, convert::servers(proxies)?);
+                let driver = &mut self.get_mut()?.driver;
+                driver.machine_mut().set_servers(monotonic_now(), gateways, proxies);
+                driver.kick();
                 Ok(())
             }
 

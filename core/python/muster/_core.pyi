@@ -64,6 +64,10 @@ class _Engine:
     ) -> None: ...
     def history_max(self, messages: int) -> None: ...  # a gateway's
     def backoff(self, first_ms: int, max_ms: int) -> None: ...  # of clients; a gateway's or a proxy's
+    # Host, port, public key and weight of those that clients are told of; a gateway's or a proxy's.
+    def servers(
+        self, gateways: list[tuple[str, int, bytes, int]], proxies: list[tuple[str, int, bytes, int]]
+    ) -> None: ...
     def settled(self) -> bool: ...  # all is done that the last placement asks
     def counters(self) -> list[tuple[str, str, int]]: ...  # name, help, value
     def gauges(self) -> list[tuple[str, str, float]]: ...
@@ -198,6 +202,7 @@ class ClientEngine:
         proxies: list[tuple[str, int, bytes]],
         credential: bytes,
         seed: int,
+        learns: Sequence[bool] = ...,  # whether gateways, and proxies, are used that servers name
         recv_buffer: int = 0,
         send_buffer: int = 0,
         payload_bytes: int = 1200,

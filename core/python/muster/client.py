@@ -86,6 +86,8 @@ class Client:
         faults: Sequence[Fault] | None,
     ) -> None:
         explicit = instance is None and (gateways or proxies)
+        # Of those that a program names by itself it need not know all: servers name the others.
+        self._learns = [bool(explicit) and (each is None or len(each) > 0) for each in (gateways, proxies)]
         self._by_folder = not (isinstance(instance, Address) or explicit or None not in [gateways, proxies, token])
         self._instance = instance if isinstance(instance, Address) else Address((), (), b"")
         # Absolute, as it may be read again after a change of directory.
@@ -141,6 +143,7 @@ class Client:
             self.engine = ClientEngine(
                 **self._servers(address),
                 seed=secrets.randbits(63),
+                learns=self._learns,
                 inbox_bytes=self._buffer_bytes,
                 recv_buffer=self._receive_buffer_bytes,
                 faults=list(self._faults) if self._faults else None,
@@ -152,11 +155,15 @@ class Client:
         self._turns = Turns(self.engine, self._on_events, self._on_panic)
         self._state = "open"
         try:
-            self._sides = [side for side, known in enumerate((address.gateways, address.proxies)) if known]
+            known = [side for side, servers in enumerate((address.gateways, address.proxies)) if servers]
+            self._sides = [side for side in (0, 1) if side in known or self._learns[side]]
             for side in self._sides:
                 self._opened[side] = self.loop.create_future()
-                self.engine.open(side)
-            for side in self._sides:
+                if side in known:
+                    self.engine.open(side)
+                else:
+                    self._down[side] = "is not known: no server has named one"
+            for side in known:
                 await self.wait(self._opened[side], self._timeout, "connect", side, began)
         except BaseException:
             self._close(Closed("the client could not be opened"))
@@ -478,7 +485,7 @@ class Client:
             self._opened[side].set_result(None)
 
     def _on_down(self, side: int, reason: str, retry: bool) -> None:
-        silent = reason in {"unreachable", "silent", "far"}
+        silent = reason in {"unreachable", "silent", "far", "spread"}
         self._down[side] = f"does not answer ({reason})" if silent else f"said {reason}"
         self._lost.add(side)
         if not self._look_again() and not retry:

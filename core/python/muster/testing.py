@@ -18,6 +18,7 @@ from .turns import Engine, Event, Turns
 __all__ = ["Instance", "Role", "instance"]
 
 Role = Literal["router", "broker", "gateway", "proxy"]
+_Named = tuple[str, int, bytes, int]
 Node = tuple[int, str, str, int, int, str]
 ROLES: Final[tuple[Role, ...]] = ("router", "broker", "gateway", "proxy")
 NODES: Final[Mapping[Role, int]] = {role: node for node, role in enumerate(ROLES, 1)}
@@ -36,6 +37,9 @@ class _Server(Engine, Protocol):
 
     def placement(self, epoch: int, nodes: list[Node], partitions: tuple[int, int]) -> None:
         """Who is where."""
+
+    def servers(self, gateways: list[_Named], proxies: list[_Named]) -> None:
+        """Whom clients are told of."""
 
 
 class Instance(Address):
@@ -99,6 +103,10 @@ class Instance(Address):
     def _endpoint(self, role: Role) -> Endpoint:
         return HOST, self._ports[role][0], bytes(public_key(self._secrets[role])).hex()
 
+    def _named(self, role: Role) -> _Named:
+        host, port, key = self._endpoint(role)
+        return host, port, bytes.fromhex(key), 1
+
     def _make(self, role: Role) -> None:
         self._epochs[role] = self._epochs.get(role, 0) + 1
         ports = self._ports.get(role, [0, 0])
@@ -137,6 +145,7 @@ class Instance(Address):
     def _run(self, role: Role) -> None:
         engine = self._engines[role]
         engine.placement(1, self._nodes, (1, 1))
+        engine.servers(*([self._named(server)] for server in ("gateway", "proxy")))
 
         def on_events(events: list[Event]) -> None:
             for name, *fields in events:

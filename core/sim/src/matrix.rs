@@ -187,6 +187,7 @@ impl Cell {
             evicts: false,
             rekeys: None,
             identities: None,
+            learns: false,
             converges: None,
             back_max: None,
             command_every: draw.chance(50).then(|| draw.within(200 * MS, 2 * SECOND)),

@@ -167,6 +167,8 @@ pub struct Plan {
     pub rekeys: Option<(Micros, Micros, Micros)>,
     /// Whether nodes have to prove who they are, as that goes on.
     pub identities: Option<Identities>,
+    /// Each client is given one gateway and no proxy; servers name the others.
+    pub learns: bool,
 }
 
 /// How the control plane doubles partitions.
@@ -313,7 +315,9 @@ impl Draw {
 
 impl Plan {
     pub fn draw(seed: u64) -> Plan {
-        Plan::drawn(seed, |brokers| Topology::draw(seed, brokers))
+        let mut plan = Plan::drawn(seed, |brokers| Topology::draw(seed, brokers));
+        plan.learns = Draw(Dice::new(seed ^ 0x1ea2)).chance(30);
+        plan
     }
 
     /// The draw of a run in which the partitions of brokers, of routers or of both double.
@@ -608,6 +612,7 @@ impl Plan {
             beside: None,
             rekeys: None,
             identities: None,
+            learns: false,
         };
         if plan.gateways > 1 && process_faults && !calm && draw.chance(15) {
             let at = draw.within(300 * MS, heal - 500 * MS);
@@ -715,6 +720,7 @@ impl Plan {
             beside: None,
             rekeys: None,
             identities: None,
+            learns: false,
         }
     }
 
@@ -931,6 +937,7 @@ impl Plan {
             beside: None,
             rekeys: None,
             identities: None,
+            learns: false,
         }
     }
 
@@ -1002,6 +1009,7 @@ impl Plan {
             beside: None,
             rekeys: None,
             identities: None,
+            learns: false,
         }
     }
 

@@ -20,6 +20,7 @@ use muster_proto::placement::{Growth, Layer, Node, Placement, State as NodeState
 use muster_proto::proxy::{Proxy, ProxyConfig, ProxyEvent};
 use muster_proto::router::{Router, RouterConfig};
 use muster_proto::wire::publish::{Course, Positions};
+use muster_proto::wire::server::Server;
 use muster_proto::wire::{Code, Role as NodeRole, StreamId};
 
 use crate::agenda::{Agenda, Next};
@@ -762,7 +763,39 @@ impl World {
         Ok(())
     }
 
-    /// The servers of a kind that a client knows: of proxies those of its cluster, unless it may use all.
+    /// The servers of a kind that a client is given. Where it learns the others that is one gateway which does not end for good.
+    fn given(&self, kind: Kind, client: usize) -> Vec<Endpoint> {
+        let all = self.endpoints(kind, client);
+        if !self.plan.learns {
+            return all;
+        }
+        let faults = || self.plan.faults.iter().map(|(_, fault)| fault);
+        let ends = |known: &Endpoint| {
+            faults().any(|fault| matches!(fault, Fault::Remove { process } if public_addr(*process) == known.addr))
+        };
+        let count = if kind == Kind::Gateway { 1 } else { 0 };
+        let first = client % all.len();
+        let (before, rest) = all.split_at(first);
+        let stay = rest.iter().chain(before).filter(|known| !ends(known));
+        stay.take(count).cloned().collect()
+    }
+
+    /// What servers name to clients.
+    fn named(&self, kind: Kind) -> Vec<Server> {
+        let server = |known: Endpoint| Server {
+            addr: known.addr,
+            key: known.key,
+            weight: 1,
+        };
+        let known = if self.plan.learns {
+            self.endpoints(kind, 0)
+        } else {
+            vec![]
+        };
+        known.into_iter().map(server).collect()
+    }
+
+    /// The servers of a kind that a client may come to know: of proxies those of its cluster, unless it may use all.
     fn endpoints(&self, kind: Kind, client: usize) -> Vec<Endpoint> {
         let beside = self.plan.beside.as_ref().filter(|beside| !beside.shared);
         let cluster = beside.map(|_| client % 2).filter(|_| kind == Kind::Proxy);
@@ -810,6 +843,7 @@ impl World {
                 };
                 let mut machine = Gateway::new(config, seed, entropy);
                 machine.set_placement(now, placement);
+                machine.set_servers(now, self.named(Kind::Gateway), self.named(Kind::Proxy));
                 Role::Gateway(Box::new(machine))
             }
             Kind::Proxy => {
@@ -829,6 +863,7 @@ impl World {
                 };
                 let mut machine = Proxy::new(config, seed, entropy);
                 machine.set_placement(now, placement);
+                machine.set_servers(now, self.named(Kind::Gateway), self.named(Kind::Proxy));
                 Role::Proxy(Box::new(machine))
             }
             Kind::Broker => {
@@ -862,8 +897,9 @@ impl World {
             Kind::Client => {
                 let client = process - self.plan.servers();
                 let config = ClientConfig {
-                    gateways: self.endpoints(Kind::Gateway, client),
-                    proxies: self.endpoints(Kind::Proxy, client),
+                    gateways: self.given(Kind::Gateway, client),
+                    proxies: self.given(Kind::Proxy, client),
+                    learns: [self.plan.learns; 2],
                     credential: (client as u64).to_le_bytes().to_vec(),
                     payload,
                     inbox_bytes: self.plan.clients[client].inbox_bytes,

@@ -262,6 +262,7 @@ fn quiet() -> Plan {
         converges: None,
         rekeys: None,
         identities: None,
+        learns: false,
         back_max: None,
         command_every: None,
         grows: vec![],

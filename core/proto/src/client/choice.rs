@@ -1,6 +1,8 @@
-//! Which of several servers a client turns to: at first any, then by how the ones that it knows were reached (ROOM-15).
+//! Which of several servers a client turns to: at first any, by weight, then by how the ones that it knows were reached (ROOM-15).
 //!
 //! Owns what is remembered of each, and when one that is far worse reached than another is worth leaving. Knows no session.
+
+use std::ops::Range;
 
 use crate::machine::Micros;
 use crate::node::Dice;
@@ -26,12 +28,25 @@ const FORGOTTEN: Micros = 30_000_000;
 const ALIKE: Micros = 1_000;
 
 /// What is remembered of one server.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Known {
+    /// One of weight 2 is drawn twice as often as one of weight 1, one of weight 0 only where no other is left.
+    weight: u16,
     /// 0: it was never reached.
     rtt: Micros,
     failures: u32,
     failed_at: Micros,
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        Known {
+            weight: 1,
+            rtt: 0,
+            failures: 0,
+            failed_at: 0,
+        }
+    }
 }
 
 impl Known {
@@ -61,6 +76,25 @@ impl Choice {
             known: vec![Known::default(); count],
             ..Choice::default()
         }
+    }
+
+    /// Of these servers from now on: each stands where it stood before, if it is known, and has a weight.
+    pub fn keep(&mut self, places: impl Iterator<Item = (Option<usize>, u16)>) {
+        let before = std::mem::take(&mut self.known);
+        let known = |place: Option<usize>| place.and_then(|place| before.get(place)).copied();
+        let now = places.map(|(place, weight)| Known {
+            weight,
+            ..known(place).unwrap_or_default()
+        });
+        self.known = now.collect();
+    }
+
+    pub fn weight(&self, at: usize) -> u16 {
+        self.known.get(at).map_or(0, |known| known.weight)
+    }
+
+    pub fn remove(&mut self, at: usize) {
+        self.known.remove(at);
     }
 
     /// A session with a server begins.
@@ -102,12 +136,24 @@ impl Choice {
         }
     }
 
-    /// Another one than `at`, where there is one: of two that are drawn the one that costs less, or any of them.
-    pub fn next(&self, now: Micros, dice: &mut Dice, at: usize) -> usize {
-        let others: Vec<usize> = (0..self.known.len()).filter(|other| *other != at).collect();
+    /// Any of all of them, by weight.
+    pub fn draw(&self, dice: &mut Dice) -> usize {
+        let all: Vec<usize> = (0..self.known.len()).filter(|at| self.weight(*at) > 0).collect();
+        let weight = |at: usize| u64::from(self.weight(at));
+        dice.better_by(all, weight, |_, _| false).unwrap_or(0)
+    }
+
+    /// Another one of these than `at`, where there is one: of two that are drawn the one that costs less, or any of them.
+    pub fn next(&self, now: Micros, dice: &mut Dice, at: usize, of: Range<usize>) -> usize {
+        let others = || of.clone().filter(|other| *other != at);
+        let mut drawn: Vec<usize> = others().filter(|other| self.weight(*other) > 0).collect();
+        if drawn.is_empty() {
+            drawn = others().collect();
+        }
         let cost = |at: usize| self.known[at].cost(now);
         let worse = |one, other| cost(one) > 2 * cost(other);
-        dice.better(others, worse).unwrap_or(0)
+        let weight = |at: usize| u64::from(self.weight(at).max(1));
+        dice.better_by(drawn, weight, worse).unwrap_or(of.start)
     }
 }
 
@@ -186,7 +232,7 @@ mod tests {
         let mut dice = Dice::new(5);
         let mut drawn = |choice: &Choice, now| {
             let mut counts = [0; 4];
-            (0..900).for_each(|_| counts[choice.next(now, &mut dice, 0)] += 1);
+            (0..900).for_each(|_| counts[choice.next(now, &mut dice, 0, 0..4)] += 1);
             counts
         };
         assert_eq!(
@@ -199,6 +245,24 @@ mod tests {
         assert!(later[1..].iter().all(|count| *count > 200), "{later:?}");
     }
 
+    #[test]
+    fn servers_are_drawn_by_their_weights_and_keep_what_is_remembered_of_them() {
+        let mut choice = Choice::of(2);
+        choice.fail(0, 1, 90_000);
+        choice.keep([(Some(0), 1), (None, 1), (None, 3), (None, 0), (Some(1), 1)].into_iter());
+        assert_eq!((choice.known[4].rtt, choice.known[4].failures), (90_000, 1));
+        let mut dice = Dice::new(3);
+        let mut counts = [0; 5];
+        (0..4_000).for_each(|_| counts[choice.next(0, &mut dice, 0, 0..5)] += 1);
+        assert_eq!(
+            (counts[0], counts[3], counts[4]),
+            (0, 0, 0),
+            "itself, weight 0, the worse of two: {counts:?}"
+        );
+        assert!((2 * counts[1]..6 * counts[1]).contains(&counts[2]), "{counts:?}");
+        assert_eq!(choice.next(0, &mut dice, 0, 3..4), 3, "no other is left");
+    }
+
     proptest! {
         #[test]
         fn where_all_fail_all_are_tried(count in 1usize..8, seed: u64) {
@@ -207,7 +271,7 @@ mod tests {
             for round in 0..400 {
                 tried[at] = true;
                 choice.fail(round * SECOND, at, 0);
-                at = choice.next(round * SECOND, &mut dice, at);
+                at = choice.next(round * SECOND, &mut dice, at, 0..count);
                 prop_assert!(at < count);
             }
             prop_assert!(tried.iter().all(|tried| *tried), "{tried:?}");

@@ -9,6 +9,7 @@ pub mod held;
 pub mod member;
 pub mod publication;
 mod seen;
+mod servers;
 
 use std::collections::VecDeque;
 
@@ -65,6 +66,8 @@ const LULL_SHARE: u64 = 32;
 const RESET: &str = "reset";
 /// Why it was lost where nobody is there who could hear that we go.
 const GONE: [&str; 4] = [RESET, "closed", "silent", "unreachable"];
+/// Where the first draw among all servers says another one.
+const SPREAD: &str = "spread";
 /// Where another server is tried for a better way.
 const FAR: &str = "far";
 /// What nobody answers is asked again after this, doubled up to the second figure, and a random part more.
@@ -89,6 +92,8 @@ pub struct Endpoint {
 pub struct ClientConfig {
     pub gateways: Vec<Endpoint>,
     pub proxies: Vec<Endpoint>,
+    /// Whether servers are used that others name, of gateways and of proxies.
+    pub learns: [bool; 2],
     pub credential: Vec<u8>,
     pub payload: usize,
     /// Unread bytes per room.
@@ -169,7 +174,16 @@ enum State {
 }
 
 struct Session {
+    /// The first `given` are the program's, the others were named by servers.
     endpoints: Vec<Endpoint>,
+    given: usize,
+    learns: bool,
+    /// It is to be opened once a server is known.
+    wanted: bool,
+    /// There was a draw among all that are named, which says to go there, or went there with the so manieth loss.
+    spread: bool,
+    drawn: Option<usize>,
+    drawn_at: u64,
     at: usize,
     /// How well each of them was reached.
     choice: Choice,
@@ -294,7 +308,13 @@ impl Client {
             epoch: 0,
         };
         let mut node = Node::new(me, config.payload, seed, entropy);
-        let session = |endpoints: Vec<Endpoint>, node: &mut Node| Session {
+        let session = |endpoints: Vec<Endpoint>, learns: bool, node: &mut Node| Session {
+            given: endpoints.len(),
+            learns,
+            wanted: false,
+            spread: false,
+            drawn: None,
+            drawn_at: u64::MAX - 1,
             at: node.dice.below(endpoints.len() as u64) as usize,
             choice: Choice::of(endpoints.len()),
             endpoints,
@@ -318,7 +338,11 @@ impl Client {
             losses: 0,
             backoff: (BACKOFF_FIRST, BACKOFF_MAX),
         };
-        let sessions = [session(config.gateways, &mut node), session(config.proxies, &mut node)];
+        let [gateways, proxies] = config.learns;
+        let sessions = [
+            session(config.gateways, gateways, &mut node),
+            session(config.proxies, proxies, &mut node),
+        ];
         let incarnation = node.secret_u64();
         let hash = KeyedState::new(node.secret_u64(), node.secret_u64());
         Client {
@@ -358,9 +382,10 @@ impl Client {
     /// Opens a session, and keeps it open.
     pub fn open(&mut self, now: Micros, side: Side) {
         let session = &mut self.sessions[side as usize];
-        if session.state == State::Idle && !session.endpoints.is_empty() {
-            session.state = State::Waiting;
-            session.next_at = now;
+        session.wanted = true;
+        session.begin(now);
+        if session.endpoints.is_empty() && session.learns {
+            self.open_teller(now, side);
         }
     }
 
@@ -377,6 +402,7 @@ impl Client {
             let drawn = self.node.dice.below(endpoints.len() as u64) as usize;
             session.at = here.filter(|_| session.state == State::Ready).unwrap_or(drawn);
             session.choice = Choice::of(endpoints.len());
+            session.given = endpoints.len();
             session.endpoints = endpoints;
             if !matches!(session.state, State::Idle | State::Ready) {
                 session.knock = None;
@@ -762,11 +788,15 @@ impl Client {
         session.state = State::Waiting;
         session.losses += 1;
         session.attempts = if was_ready { 0 } else { session.attempts + 1 };
-        if !was_ready || reason != RESET {
+        if let Some(drawn) = session.drawn.take() {
+            (session.at, session.drawn_at) = (drawn, session.losses);
+        } else if !was_ready || reason != RESET {
             session.choice.fail(now, session.at, measured);
-            session.at = session.choice.next(now, &mut self.node.dice, session.at);
+            session.turn(now, &mut self.node.dice);
         }
-        let bound = if was_ready {
+        let bound = if reason == SPREAD {
+            1
+        } else if was_ready {
             first
         } else {
             (first << session.attempts.min(8)).min(longest)
@@ -982,9 +1012,11 @@ impl Client {
                 let longest = (Micros::from(backoff_max_ms) * 1_000).clamp(first, 10 * PACE_MAX);
                 self.sessions[side as usize].backoff = (first, longest);
             }
+            Record::Servers { role, servers } => self.told_servers(now, side, role, &servers),
             Record::Refused { request: 0, code, .. } => {
+                let named = self.sessions[side as usize].disbelieves();
                 self.lose(now, side, code.name());
-                if !code.retry() {
+                if !code.retry() && !named {
                     let session = &mut self.sessions[side as usize];
                     session.state = State::Refused;
                     self.events.pop_back();

@@ -30,6 +30,7 @@ use crate::wire::frame::append;
 use crate::wire::header::HEADER;
 use crate::wire::publish::{well_formed, Ack, LinkPublish, Publish, LINK_PUBLISH, PUBLISH_AGE_AT};
 use crate::wire::record::Record;
+use crate::wire::server::Server;
 use crate::wire::{Code, FrameKind, Frames, PublisherId, Role};
 use commands::{Commands, COMMAND_BURST, COMMAND_RATE};
 
@@ -228,6 +229,11 @@ impl Proxy {
     /// How clients come back from a loss, told to those who come from now on.
     pub fn set_backoff(&mut self, first_ms: u32, max_ms: u32) {
         self.sessions.set_backoff(first_ms, max_ms);
+    }
+
+    /// From now on clients are told of these servers.
+    pub fn set_servers(&mut self, now: Micros, gateways: Vec<Server>, proxies: Vec<Server>) {
+        self.sessions.set_servers(now, &mut self.node, gateways, proxies);
     }
 
     /// Lets nobody in from now on, and sends clients to other servers.

@@ -8,6 +8,7 @@ pub mod header;
 pub mod publish;
 pub mod record;
 pub mod room;
+pub mod server;
 
 pub use frame::{Frame, FrameKind, Frames};
 pub use header::{DatagramKind, Header, HEADER};
@@ -208,6 +209,11 @@ impl Role {
         [Role::Client, Role::Proxy, Role::Broker, Role::Router, Role::Gateway]
             .into_iter()
             .find(|role| *role as u8 == value)
+    }
+
+    /// Whether clients have sessions with it.
+    pub fn serves_clients(self) -> bool {
+        matches!(self, Role::Gateway | Role::Proxy)
     }
 
     pub fn name(self) -> &'static str {

@@ -2,7 +2,8 @@
 
 use super::publish::Positions;
 use super::room::STREAMS_MAX;
-use super::{Code, StreamGap};
+use super::server::{self, Server};
+use super::{Code, Role, StreamGap};
 use crate::codec::{Reader, Writer};
 use crate::command::{Ask, CommandId, Outcome, Page, Verdict, COMMAND_BYTES_MAX, USERS_MAX};
 use crate::scope::Scope;
@@ -64,6 +65,7 @@ kinds! {
         LinkCounted = 33,
         BrokerTold = 34,
         Pace = 35,
+        Servers = 36,
     }
 }
 
@@ -234,6 +236,11 @@ pub enum Record<'a> {
         backoff_ms: u32,
         backoff_max_ms: u32,
     },
+    /// Servers of one kind that clients may turn to, instead of all that were named before.
+    Servers {
+        role: Role,
+        servers: Vec<Server>,
+    },
     /// A request was refused; request 0 refuses the session.
     Refused {
         request: u32,
@@ -379,6 +386,10 @@ impl<'a> Record<'a> {
             Kind::Pace => Record::Pace {
                 backoff_ms: r.u32()?,
                 backoff_max_ms: r.u32()?,
+            },
+            Kind::Servers => Record::Servers {
+                role: Role::from_u8(r.u8()?).filter(|role| role.serves_clients())?,
+                servers: server::read(r)?,
             },
             Kind::Refused => Record::Refused {
                 request: r.u32()?,
@@ -550,6 +561,9 @@ impl<'a> Record<'a> {
             } => {
                 w.u8(Kind::Pace as u8).u32(*backoff_ms).u32(*backoff_max_ms);
             }
+            Record::Servers { role, servers } => {
+                server::write(servers, w.u8(Kind::Servers as u8).u8(*role as u8));
+            }
             Record::Refused {
                 request,
                 code,
@@ -718,6 +732,8 @@ impl<'a> Record<'a> {
 mod tests {
     use super::*;
     use crate::limits::NAME_BYTES_MAX;
+    use crate::machine::Addr;
+    use crate::wire::server::SERVERS_MAX;
     use crate::wire::{GapReason, StreamId};
     use proptest::prelude::*;
 
@@ -758,6 +774,17 @@ mod tests {
             Record::Pace {
                 backoff_ms: 63,
                 backoff_max_ms: 64,
+            },
+            Record::Servers {
+                role: Role::Proxy,
+                servers: vec![
+                    Server {
+                        addr: Addr { ip: [65; 16], port: 66 },
+                        key: [67; 32],
+                        weight: 68,
+                    };
+                    SERVERS_MAX
+                ],
             },
             Record::Refused {
                 request: 8,

@@ -33,6 +33,7 @@ use muster_proto::wire::record::{Membership, Record};
 use muster_proto::wire::room::{
     write_link_repair, write_repair, Consumed, GapPlace, LinkBlock, LinkHead, LinkLost, Message, RoomBlock, Skip, WHOLE,
 };
+use muster_proto::wire::server::Server;
 use muster_proto::wire::{Code, FrameKind, GapReason, PublisherId, Role, StreamGap, StreamId};
 
 pub const PAYLOAD: usize = 1200;
@@ -551,12 +552,16 @@ impl<M: Subject> Rig<M> {
             .expect("a node with the secret is let in")
     }
 
+    /// A session that has shown no credential.
+    pub fn unknown(&mut self, number: u32) -> usize {
+        let me = identity(0, Role::Client);
+        self.connect(PUBLIC_SOCKET, stranger(number), me)
+            .expect("a client is let in")
+    }
+
     /// An authenticated session.
     pub fn session(&mut self, number: u32) -> usize {
-        let me = identity(0, Role::Client);
-        let at = self
-            .connect(PUBLIC_SOCKET, stranger(number), me)
-            .expect("a client is let in");
+        let at = self.unknown(number);
         self.tell(at, &Record::Authenticate { credential: b"token" });
         self.turn();
         self.turn();
@@ -827,6 +832,14 @@ pub fn sample_records() -> Vec<Vec<u8>> {
         Record::Pace {
             backoff_ms: 100,
             backoff_max_ms: 0,
+        },
+        Record::Servers {
+            role: Role::Proxy,
+            servers: vec![Server {
+                addr: addr(9002),
+                key: server_key().public(),
+                weight: 1,
+            }],
         },
         Record::Refused {
             request: 1,
@@ -1310,6 +1323,7 @@ impl Subject for Client {
         let config = ClientConfig {
             gateways: endpoint(9001),
             proxies: endpoint(9002),
+            learns: [LEARNS.get(); 2],
             credential: b"token".to_vec(),
             payload: PAYLOAD,
             inbox_bytes: 1 << 16,
@@ -1380,7 +1394,43 @@ impl Subject for Client {
     }
 }
 
+thread_local! {
+    static LEARNS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
 impl Rig<Client> {
+    /// One that was given no more than these gateways, and did nothing yet.
+    pub fn learning_from(gateways: &[Endpoint]) -> Self {
+        let config = ClientConfig {
+            gateways: gateways.to_vec(),
+            proxies: vec![],
+            learns: [true; 2],
+            credential: b"token".to_vec(),
+            payload: PAYLOAD,
+            inbox_bytes: 1 << 16,
+            socket: 0,
+        };
+        let mut rig = Rig::bare();
+        rig.machine = Client::new(config, 1, entropy(1));
+        rig
+    }
+
+    /// One that takes servers from servers, and that nobody has let in yet.
+    pub fn new_to_all() -> Self {
+        LEARNS.set(true);
+        let rig = Rig::bare();
+        LEARNS.set(false);
+        rig
+    }
+
+    /// One that takes servers from servers.
+    pub fn learning() -> Self {
+        LEARNS.set(true);
+        let rig = Rig::new();
+        LEARNS.set(false);
+        rig
+    }
+
     /// Answers the client's hello at one of its endpoints.
     pub fn serve(&mut self, port: u16) {
         for _ in 0..2_000 {
