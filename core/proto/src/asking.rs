@@ -7,11 +7,19 @@ use std::collections::BTreeMap;
 
 use crate::machine::Micros;
 
+/// Of so many that come one may have been asked for in vain.
+const VAIN_SHARE: u32 = 16;
+/// So many more, or more one after the other, and holes are given twice the time.
+const VAIN_MAX: u32 = 8;
+/// After so many without that they are given half of it.
+const CALM: u32 = 4_096;
+
 /// Patience with holes.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// How long a hole may be mere reordering.
+    /// How long a hole may be mere reordering: at first, and where much of what was asked for comes by itself.
     pub reorder: Micros,
+    pub reorder_max: Micros,
     /// A hole is asked for again after this, or two round trips; later and later while nothing comes.
     pub again: Micros,
     pub again_max: Micros,
@@ -33,6 +41,10 @@ impl<T> Came for BTreeMap<u64, T> {
 #[derive(Debug)]
 pub struct Asking {
     pace: Pace,
+    /// How long a hole is taken for reordering now, and what came in vain lately.
+    patience: Micros,
+    vain: u32,
+    calm: u32,
     /// All holes below were asked for once.
     asked: u64,
     /// Holes below the mark are due at the time: those that were never asked for, and those that were.
@@ -47,6 +59,9 @@ impl Asking {
     pub fn new(pace: Pace) -> Self {
         Asking {
             pace,
+            patience: pace.reorder,
+            vain: 0,
+            calm: 0,
             asked: 0,
             fresh: None,
             again: None,
@@ -68,6 +83,21 @@ impl Asking {
         self.asked
     }
 
+    /// So many came, and of what had been asked for so many for the second time: the hole was mere reordering. To ask in vain
+    /// costs as much as what is sent again, and to wait costs time: one in sixteen is worth it.
+    #[inline]
+    pub fn came(&mut self, count: u32, vain: u32) {
+        self.vain = (self.vain + vain * VAIN_SHARE).saturating_sub(count);
+        self.calm += count;
+        if self.vain > VAIN_MAX * VAIN_SHARE {
+            self.patience = (self.patience * 2).min(self.pace.reorder_max);
+            (self.vain, self.calm) = (0, 0);
+        } else if self.calm >= CALM {
+            self.patience = (self.patience / 2).max(self.pace.reorder);
+            self.calm = 0;
+        }
+    }
+
     /// Notes that all below `next` is here and something below `known` exists.
     #[inline]
     pub fn note(&mut self, now: Micros, next: u64, known: u64) {
@@ -76,7 +106,7 @@ impl Asking {
                 (self.fresh, self.again, self.wait) = (None, None, self.pace.again);
             }
         } else if self.fresh.is_none() && known > self.asked {
-            self.fresh = Some((known, now + self.pace.reorder));
+            self.fresh = Some((known, now + self.patience));
         }
     }
 
@@ -154,6 +184,7 @@ mod tests {
 
     const PACE: Pace = Pace {
         reorder: 5,
+        reorder_max: 15,
         again: 20,
         again_max: 500,
     };
@@ -177,6 +208,31 @@ mod tests {
         assert_eq!(asked(&mut asking, 25, 3, 6, &[5]), [(3, 4)]);
         assert_eq!(asked(&mut asking, 26, 6, 6, &[]), []);
         assert_eq!(asking.deadline(), None);
+    }
+
+    /// One of so many datagrams of five is overtaken, by more than the longest patience: how long is waited in the end?
+    fn patience(overtaken: u32) -> Micros {
+        let mut asking = Asking::new(PACE);
+        for datagram in 1..20_000 {
+            asking.came(5, if datagram % overtaken == 0 { 5 } else { 0 });
+        }
+        asking.patience
+    }
+
+    #[test]
+    fn holes_are_given_more_time_where_many_fill_by_themselves() {
+        assert_eq!(patience(100), PACE.reorder);
+        assert_eq!(patience(25), PACE.reorder);
+        assert_eq!(patience(5), PACE.reorder_max);
+        let mut asking = Asking::new(PACE);
+        asking.came(10, 10);
+        assert_eq!(asking.patience, 2 * PACE.reorder);
+        asking.came(10, 10);
+        assert_eq!(asking.patience, PACE.reorder_max);
+        asking.came(2 * CALM, 0);
+        assert_eq!(asking.patience, PACE.reorder_max / 2);
+        asking.came(CALM, 0);
+        assert_eq!(asking.patience, PACE.reorder, "and less again where they do no more");
     }
 
     /// Holes that kept coming were all asked for at the pace of the first that did not fill: half a second each.

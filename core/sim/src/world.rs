@@ -2010,8 +2010,8 @@ impl World {
         Ok(())
     }
 
-    /// In the end each broker that lives is among those that its proxies give commands to; loss is forgotten later, and so is
-    /// that of who was shut out before it.
+    /// In the end each broker that lives is among those that its proxies give commands to. What it lost and left unanswered is
+    /// forgotten later, in up to 20 s, and so is all of who was shut out before the end.
     fn taken_back(&self) -> Result<(), String> {
         if let Some(Identities::Out(_)) = self.plan.identities {
             return Ok(());
@@ -2022,7 +2022,8 @@ impl World {
                 continue;
             };
             let out = living().filter_map(|broker| Some((broker, machine.health.ejected(node_of(broker))?)));
-            if let Some((broker, why)) = out.into_iter().find(|(_, why)| *why != Reason::Loss) {
+            let later = [Reason::Loss, Reason::Unanswered];
+            if let Some((broker, why)) = out.into_iter().find(|(_, why)| !later.contains(why)) {
                 return Err(format!("proxy {proxy} still leaves broker {broker} out: {why:?}"));
             }
         }

@@ -18,7 +18,8 @@ use crate::wire::{GapReason, PublisherId, StreamGap, StreamId};
 
 /// When holes are asked for.
 pub const PACE: Pace = Pace {
-    reorder: 6_000,
+    reorder: 1_500,
+    reorder_max: 6_000,
     again: 20_000,
     again_max: 500_000,
 };
@@ -329,7 +330,7 @@ impl Member {
 
     pub fn block(&mut self, shared: &mut Shared<'_>, block: RoomBlock<'_>) {
         let (stream, first, bytes) = (block.stream, block.index, block.messages.bytes());
-        let mut index = first;
+        let (mut index, duplicates) = (first, self.counters.duplicates);
         for (offset, message) in (block.offset..).zip(block.messages) {
             if index >= self.next && index < self.asking.asked() && !self.held.has(index) {
                 self.counters.repaired += 1;
@@ -355,6 +356,9 @@ impl Member {
             };
             self.counters.duplicates += self.held.block(first.max(self.next), came);
         }
+        // What was lost comes once: whatever comes twice had been asked for too soon.
+        let twice = self.counters.duplicates - duplicates;
+        self.asking.came((index - first) as u32, twice as u32);
         self.note_known(shared.now, index);
     }
 

@@ -28,7 +28,8 @@ pub const HOLE_WAIT: Micros = 200_000;
 pub const HOLE_WAIT_PACED: Micros = 3_000_000;
 /// When holes are asked for.
 pub const PACE: Pace = Pace {
-    reorder: 5_000,
+    reorder: 1_500,
+    reorder_max: 5_000,
     again: 15_000,
     again_max: 15_000,
 };
@@ -817,7 +818,7 @@ impl Room {
         if self.turns.is_none() && self.sources.len() > 1 && self.live().nth(1).is_some() {
             self.turns = Some(Box::new(Turns::of(&self.ring, pen.arena)));
         }
-        let mut taken = 0;
+        let (mut taken, twice) = (0, pen.counters.messages_duplicate);
         for (offset, message) in (offset..).zip(messages) {
             taken += 1;
             let next = self.sources[at].next;
@@ -839,6 +840,9 @@ impl Room {
                 source.goes_on();
             }
         }
+        // What was lost comes once: whatever comes twice had been asked for too soon.
+        let twice = pen.counters.messages_duplicate - twice;
+        self.sources[at].asking.came(taken as u32, twice as u32);
         // A lie in a length ends a block.
         pen.counters.dropped_malformed += count - taken;
         if self.sources[at].backfill.is_some() {
