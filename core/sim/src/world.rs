@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_proto::age::Ages;
 use muster_proto::broker::{Broker, BrokerConfig};
 use muster_proto::client::member::{Item, Policy};
-use muster_proto::client::{Client, ClientConfig, ClientEvent, Endpoint, Side};
+use muster_proto::client::{Client, ClientConfig, ClientEvent, Endpoint, Side, SPREAD};
 use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent};
 use muster_proto::handshake::{ClusterKeys, ServerKey};
 use muster_proto::health::{HealthCounters, Reason};
@@ -1355,7 +1355,9 @@ impl World {
                     ));
                 }
                 ClientEvent::Down { side, reason, .. }
-                    if self.plan.repairable() && reason != Code::Draining.name() && !self.awaits_beside(side) =>
+                    if self.plan.repairable()
+                        && ![Code::Draining.name(), SPREAD].contains(&reason)
+                        && !self.awaits_beside(side) =>
                 {
                     return Err(format!(
                         "client {client}: its session with a {side:?} was lost for nothing: {reason}"

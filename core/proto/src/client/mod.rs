@@ -67,7 +67,7 @@ const RESET: &str = "reset";
 /// Why it was lost where nobody is there who could hear that we go.
 const GONE: [&str; 4] = [RESET, "closed", "silent", "unreachable"];
 /// Where the first draw among all servers says another one.
-const SPREAD: &str = "spread";
+pub const SPREAD: &str = "spread";
 /// Where another server is tried for a better way.
 const FAR: &str = "far";
 /// What nobody answers is asked again after this, doubled up to the second figure, and a random part more.
