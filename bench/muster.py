@@ -148,11 +148,13 @@ class Instance:
         gro: bool = True,
         buffer_bytes: int = CLIENT_BUFFER_BYTES,
         commanding: bool = False,
+        proxies_each: int | None = None,
         gateways: Reach | None = None,
     ) -> Iterator[LoadEngine]:
         """Joined members and a publisher for 256 rooms on the driver core, which the calling thread is on inside.
 
-        `commanding`: the members have sessions at proxies as well. `gateways`: those that members may be at, else all.
+        `commanding`: the members have sessions at proxies as well, and know so many of them, else all. `gateways`: those
+        that members may be at, else all.
         """
         allow_files(members + len(rooms) // 256 + 256)
         with pin.on(pin.DRIVER_CORE):
@@ -167,6 +169,7 @@ class Instance:
                 recv_buffer=buffer_bytes,
                 gro=gro,
                 commanding=commanding,
+                proxies_each=proxies_each,
             )
             try:
                 joined = engine.connect(JOIN_SECONDS)

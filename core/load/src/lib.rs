@@ -43,6 +43,8 @@ pub struct LoadConfig {
     pub rooms_each: usize,
     /// Members send commands as well: each has a session at a proxy, too.
     pub commanding: bool,
+    /// How many of the proxies a client knows, each client others; `None`: all.
+    pub proxies_each: Option<usize>,
     /// Members that open a session at the same time, the first or another one: one core that plays thousands is slower than
     /// the time that a client waits for an answer. 128 take the two cores some 40 ms.
     pub knocking_max: usize,
@@ -99,6 +101,12 @@ fn own_addr(index: usize) -> Addr {
     std::net::SocketAddr::from(([127, 1 + high, middle, low], 0)).into()
 }
 
+/// The endpoints that a client knows.
+fn some(all: &[Endpoint], index: usize, count: Option<usize>) -> Vec<Endpoint> {
+    let from = all.iter().cycle().skip(index % all.len().max(1));
+    from.take(count.unwrap_or(all.len()).min(all.len())).cloned().collect()
+}
+
 impl Load {
     pub fn new(config: LoadConfig) -> std::io::Result<Self> {
         let options = SocketOptions {
@@ -115,7 +123,7 @@ impl Load {
             let client = ClientConfig {
                 gateways: if publisher { Vec::new() } else { config.gateways.clone() },
                 proxies: if publisher || config.commanding {
-                    config.proxies.clone()
+                    some(&config.proxies, index, config.proxies_each)
                 } else {
                     Vec::new()
                 },

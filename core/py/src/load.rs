@@ -98,7 +98,7 @@ fn words<'py>(py: Python<'py>, list: &[u32]) -> Bound<'py, PyBytes> {
 #[pymethods]
 impl LoadEngine {
     #[new]
-    #[pyo3(signature = (*, gateways, proxies, credential, members, rooms, seed, rooms_each = 1, recv_buffer = 0, gro = true, faults = None, commanding = false, knocking = 128))]
+    #[pyo3(signature = (*, gateways, proxies, credential, members, rooms, seed, rooms_each = 1, recv_buffer = 0, gro = true, faults = None, commanding = false, proxies_each = None, knocking = 128))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         gateways: Vec<(String, u16, Vec<u8>)>,
@@ -112,6 +112,7 @@ impl LoadEngine {
         gro: bool,
         faults: Option<Vec<FaultRule>>,
         commanding: bool,
+        proxies_each: Option<usize>,
         knocking: usize,
     ) -> PyResult<Self> {
         let config = LoadConfig {
@@ -122,6 +123,7 @@ impl LoadEngine {
             rooms,
             rooms_each,
             commanding,
+            proxies_each,
             knocking_max: knocking,
             seed,
             receive_bytes: (recv_buffer > 0).then_some(recv_buffer),

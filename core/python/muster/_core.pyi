@@ -261,6 +261,7 @@ class LoadEngine:
         gro: bool = True,
         faults: Sequence[_Fault] | None = None,
         commanding: bool = False,
+        proxies_each: int | None = None,
         knocking: int = 128,
     ) -> LoadEngine: ...
     def connect(self, timeout: float) -> int: ...
