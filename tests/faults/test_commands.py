@@ -1,19 +1,28 @@
 """Commands at real processes: each is told once or reported, over lossy links, and with every role killed."""
 
 import asyncio
+import contextlib
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from subprocess import PIPE
+
+import pytest
 
 import muster
 from tests.faults.conftest import Make
 from tests.faults.instance import Instance
+from tests.waiting import until_asked
 
 NODES = {"gateways": 2, "brokers": "1x2", "routers": "1x2", "proxies": 2}
 SENDERS = 20
 ROOMS = [f"live:{number}" for number in range(4)]
+ROOM = ROOMS[0]
 EXPIRES_S = 10.0
+SOON_S = 1.0
+"""A session whose server is gone is found lost later."""
+ROUNDS = 4
+"""A machine that is busy elsewhere may hold a command up for so long as well; not time and again."""
 
 Outcomes = dict[tuple[str, bytes], muster.Outcome]
 """By room and content."""
@@ -40,14 +49,18 @@ async def send(instance: Instance, number: int, count: int, outcomes: Outcomes) 
     """Send so many, as fast as they are taken."""
     async with muster.connect(instance.folder.path, gateways=[]) as client:
         for at in range(count):
-            room, data = ROOMS[(number + at) % len(ROOMS)], b"%d of %d" % (at, number)
-            while (room, data) not in outcomes:
-                try:
-                    outcomes[room, data] = await client.command(room, data, expires=EXPIRES_S)
-                except muster.Refused as error:
-                    if error.code != "rate_limited":
-                        raise
-                    await asyncio.sleep(0.3)
+            await command(client, ROOMS[(number + at) % len(ROOMS)], b"%d of %d" % (at, number), outcomes, EXPIRES_S)
+
+
+async def command(client: muster.Client, room: str, data: bytes, outcomes: Outcomes, expires: float) -> None:
+    """Send one, until it is taken."""
+    while (room, data) not in outcomes:
+        try:
+            outcomes[room, data] = await client.command(room, data, expires=expires)
+        except muster.Refused as error:
+            if error.code != "rate_limited":
+                raise
+            await asyncio.sleep(0.3)
 
 
 async def run(instance: Instance, count: int, kills: tuple[str, ...]) -> tuple[Told, Outcomes]:
@@ -96,6 +109,52 @@ async def test_with_every_role_killed_each_is_told_once_or_reported(make: Make, 
                 assert members <= 2, (room, data)
             case muster.NoMember():
                 assert had < 2, (room, data, had)  # both members' gateway was away
+
+
+@contextlib.asynccontextmanager
+async def killed(instance: Instance, name: str) -> AsyncIterator[None]:
+    """SIGKILL, and back at the end."""
+    dead = instance.kill(name)
+    yield
+    await instance.back(name, dead)
+
+
+@pytest.mark.parametrize("strike", [killed, Instance.stopped], ids=["killed", "stopped"])
+async def test_with_one_of_three_proxies_gone_no_command_waits_until_that_is_found(
+    make: Make, figures: Callable[..., None], strike: Callable[..., contextlib.AbstractAsyncContextManager[None]]
+) -> None:
+    instance, proxies = make(up=NODES | {"proxies": 3}), ("proxy", "proxy-1", "proxy-2")
+    told, joined, expired = Told(), asyncio.Barrier(2), list[int]()
+    with instance.running():
+        async with asyncio.TaskGroup() as tasks, contextlib.AsyncExitStack() as stack:
+            member = tasks.create_task(told.member(instance, ROOM, 0, joined))
+            await joined.wait()
+            connects = [muster.connect(instance.folder.path, gateways=[]) for _ in range(SENDERS)]
+            clients = [await stack.enter_async_context(client) for client in connects]
+
+            async def all_send(words: str, expires: float) -> Outcomes:
+                outcomes, data = Outcomes(), [f"{words} of {number}".encode() for number in range(SENDERS)]
+                sending = zip(clients, data, strict=True)
+                await asyncio.gather(*(command(client, ROOM, each, outcomes, expires) for client, each in sending))
+                return outcomes
+
+            def everywhere() -> bool:
+                return all(instance.metrics(name)["sessions"] >= SENDERS for name in proxies)
+
+            while 0 not in expired and len(expired) < ROUNDS:
+                before = await all_send(f"before {len(expired)}", EXPIRES_S)
+                assert set(before.values()) == {muster.Delivered(1)}
+                await until_asked(everywhere)
+                async with strike(instance, proxies[len(expired) % len(proxies)]):
+                    meanwhile = await all_send(f"meanwhile {len(expired)}", SOON_S)
+                for (_, data), outcome in meanwhile.items():
+                    assert isinstance(outcome, muster.Delivered | muster.Expired), (data, outcome)
+                    assert told.of[ROOM, 0, data] == 1 or isinstance(outcome, muster.Expired), (data, outcome)
+                expired.append(sum(isinstance(outcome, muster.Expired) for outcome in meanwhile.values()))
+            member.cancel()
+    figures(expired=expired)
+    assert set(told.of.values()) == {1}
+    assert expired[-1] == 0, expired
 
 
 def test_the_command_says_what_came_of_it(make: Make) -> None:

@@ -2,8 +2,8 @@
 //! members of a room are, which goes the same way.
 //!
 //! A command goes client, proxy, broker, gateways, members by the control logs of each hop, and what became of it goes back the
-//! same way. Who sends and who is told keep it until then; it is known by who sent it and a random number, so that another try by
-//! another way is the same command. Knows no role.
+//! same way; a client sends copies of it by several proxies (ROOM-14). Who sends and who is told keep it until then; it is known by
+//! who sent it and a random number, so that a copy, and another try by another way, is the same command. Knows no role.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -27,6 +27,13 @@ pub const COMMANDS_MAX: usize = 1 << 16;
 pub const KNOWN_MAX: usize = 1 << 18;
 /// How often what is remembered is looked at, which goes over all of it.
 pub const FORGET_EVERY: Micros = 1_000_000;
+/// Commands, and questions for members, of one session: one a second, and so many at once after a pause.
+pub const COMMAND_RATE: u32 = 1;
+pub const COMMAND_BURST: u32 = 5;
+/// A client sends so many copies of a command at once, each by another proxy.
+pub const COPIES: usize = 3;
+/// Who is refused a command for now is told to wait for so long.
+pub const RETRY: Micros = 1_000_000;
 /// Users that one answer names: 800 bytes, so that they fit into a record with the rest of it.
 pub const USERS_MAX: usize = 100;
 
@@ -147,6 +154,11 @@ impl Outcome {
     pub fn refused(code: Code) -> Self {
         let verdict = Verdict::Refused(code);
         Outcome { verdict, members: 0 }
+    }
+
+    /// Whether it was not tried, and may be later.
+    pub fn is_put_off(self) -> bool {
+        matches!(self.verdict, Verdict::Refused(code) if code.retry())
     }
 }
 

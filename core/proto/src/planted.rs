@@ -51,6 +51,8 @@ pub enum Bug {
     ToldIsDelivered,
     /// A member takes each copy of a command.
     CommandsForgotten,
+    /// Of several proxies that bring copies of a command the last one hears what became of it.
+    LastAskerAnswered,
     /// A link on which nothing comes stays.
     SilenceUnnoticed,
     /// What comes late of an earlier life of a gateway counts.

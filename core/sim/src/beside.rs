@@ -122,6 +122,7 @@ impl Plan {
         let publishing = plan.clients.iter_mut().flat_map(|client| &mut client.publishing);
         publishing.for_each(|p| p.bytes = (p.bytes.0.max(8), p.bytes.1.max(8)));
         plan.back_max = None; // measured from the return of one, while others may still be away
+        plan.prompt = None; // a cluster may have one proxy, or none yet
         plan.beside = Some(beside);
         plan
     }

@@ -202,12 +202,17 @@ impl Commands {
         Ok(())
     }
 
-    /// `mild`: nothing happened that a command may expire of. `reads`: whether a client reads at once.
-    pub fn judge(&self, mild: bool, reads: impl Fn(usize) -> bool) -> Result<(), String> {
+    /// `mild`: nothing happened that a command may expire of. `prompt`: within what time each has ended that goes by several proxies.
+    /// `reads`: whether a client reads at once.
+    pub fn judge(&self, mild: bool, prompt: Option<Micros>, reads: impl Fn(usize) -> bool) -> Result<(), String> {
         for (place, command) in self.all.iter().enumerate().filter(|(_, command)| !command.forgotten) {
             let Some((ended_at, outcome)) = command.ended else {
                 return Err(format!("command {place} never ended"));
             };
+            let waited = ended_at - command.sent_at;
+            if prompt.is_some_and(|prompt| waited > prompt) && !command.counts {
+                return Err(format!("command {place} ended as {outcome:?} after {} ms", waited / MS));
+            }
             match outcome.verdict {
                 Verdict::Refused(Code::RateLimited) => continue,
                 Verdict::Refused(code) => return Err(format!("command {place} was refused: {code:?}")),

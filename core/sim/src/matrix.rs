@@ -191,6 +191,7 @@ impl Cell {
             converges: None,
             back_max: None,
             command_every: draw.chance(50).then(|| draw.within(200 * MS, 2 * SECOND)),
+            prompt: None,
             grows: vec![(draw.within(500 * MS, SECOND), self.layer)],
             growing: Growing {
                 spread: draw.within(100 * MS, 600 * MS),

@@ -156,6 +156,8 @@ pub struct Plan {
     pub back_max: Option<Micros>,
     /// How often each client sends a command.
     pub command_every: Option<Micros>,
+    /// Within what time each command has its outcome, whatever becomes of one proxy.
+    pub prompt: Option<Micros>,
     /// When the partitions of brokers, or of routers, double, each once; `partitions` is what comes of it.
     pub grows: Vec<(Micros, Kind)>,
     pub growing: Growing,
@@ -346,10 +348,71 @@ impl Plan {
             0 => Plan::draw(seed),
             1 => Plan::moves(seed),
             2 => Plan::kills(seed),
+            _ if seed % 8 == 7 => return Plan::copies(seed),
             _ => Plan::grows(seed),
         };
         plan.command_every = Some(draw.within(100 * MS, 2 * SECOND));
         plan
+    }
+
+    /// The draw of a run in which one of several proxies dies, stands still or is not heard any more, while commands go by all of
+    /// them, on a near network that loses little.
+    pub fn copies(seed: u64) -> Plan {
+        let mut draw = Draw(Dice::new(seed ^ 0xc0b1));
+        let rooms: Vec<String> = (0..draw.within(1, 4)).map(|at| format!("live:room-{at}")).collect();
+        let publishing = |room| Publishing {
+            room,
+            every: 50 * MS,
+            burst: 1,
+            bytes: (100, 200),
+        };
+        // Nobody is in the last room.
+        let member = ClientPlan {
+            rooms: (0..rooms.len().max(2) - 1).collect(),
+            ..ClientPlan::default()
+        };
+        let mut clients = vec![member; draw.within(4, 8) as usize];
+        clients[0].publishing = vec![publishing(0)];
+        let weather = Weather {
+            latency: draw.within(20, 10 * MS),
+            jitter: draw.skewed(5 * MS),
+            loss: draw.skewed(20_000),
+            ..Weather::default()
+        };
+        let topology = Topology::draw(seed, draw.within(1, 3) as usize);
+        let (gateways, proxies) = (draw.within(1, 2) as usize, draw.within(2, 4) as usize);
+        let first = gateways + proxies;
+        let servers = first + topology.brokers + topology.routers;
+        let process = gateways + draw.below(proxies as u64) as usize;
+        let (at, pause) = (draw.within(SECOND, 3 * SECOND), draw.within(SECOND, 5 * SECOND));
+        let cuts = |others: std::ops::Range<usize>| {
+            let cut = |to: usize| [(process, to), (to, process)].map(|(from, to)| Fault::Cut { from, to, pause });
+            others.map(cut).collect::<Vec<_>>()
+        };
+        let struck = match draw.below(5) {
+            0 => vec![Fault::Remove { process }],
+            1 => vec![Fault::Pause { process, pause }],
+            2 => vec![Fault::Kill { process, down: pause }],
+            // Nobody hears what became of what it takes; or it does not.
+            3 => cuts(servers..servers + clients.len())
+                .into_iter()
+                .map(|[from, _]| from)
+                .collect(),
+            _ => cuts(first..first + topology.brokers)
+                .into_iter()
+                .map(|[_, to]| to)
+                .collect(),
+        };
+        let run = Plan::steady(seed, &mut draw, topology, rooms, clients, weather);
+        Plan {
+            gateways,
+            proxies,
+            faults: struck.into_iter().map(|fault| (at, fault)).collect(),
+            heal: at + pause + 3 * SECOND,
+            command_every: Some(SECOND),
+            prompt: Some(SECOND),
+            ..run
+        }
     }
 
     /// The draw of a run in which the cluster's secret is replaced, in the weathers and faults of one of the others. In a quarter
@@ -606,6 +669,7 @@ impl Plan {
             converges: None,
             back_max: None,
             command_every: None,
+            prompt: None,
             grows: vec![],
             growing: Growing::default(),
             strike: None,
@@ -714,6 +778,7 @@ impl Plan {
             converges: None,
             back_max: None,
             command_every: None,
+            prompt: None,
             grows: vec![],
             growing: Growing::default(),
             strike: None,
@@ -931,6 +996,7 @@ impl Plan {
             converges: None,
             back_max: None,
             command_every: None,
+            prompt: None,
             grows: vec![],
             growing: Growing::default(),
             strike: None,
@@ -1003,6 +1069,7 @@ impl Plan {
             converges: None,
             back_max: None,
             command_every: None,
+            prompt: None,
             grows: vec![],
             growing: Growing::default(),
             strike: None,

@@ -8,6 +8,7 @@ use muster_proto::age::Ages;
 use muster_proto::broker::{Broker, BrokerConfig};
 use muster_proto::client::member::{Item, Policy};
 use muster_proto::client::{Client, ClientConfig, ClientEvent, Endpoint, Side, SPREAD};
+use muster_proto::command::COPIES;
 use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent};
 use muster_proto::handshake::{ClusterKeys, ServerKey};
 use muster_proto::health::{HealthCounters, Reason};
@@ -1740,8 +1741,11 @@ impl World {
         let singly = |beside: &Beside| beside.brokers == beside.partitions;
         let singly = self.plan.brokers == self.plan.partitions.0 || self.plan.beside.as_ref().is_some_and(singly);
         let alone = singly && self.plan.every_fault().any(drains);
-        self.commands
-            .judge(repairable && !alone, |client| clients[client].read_every.is_none())?;
+        // Who is of a cluster that is started later has no proxy until then.
+        let late = self.plan.beside.as_ref().is_some_and(|beside| beside.begins.is_some());
+        let reads = |client: usize| clients[client].read_every.is_none();
+        let mild = repairable && !alone && !late;
+        self.commands.judge(mild, self.plan.prompt, reads)?;
         self.last_word()?;
         self.returned()?;
         self.interest()?;
@@ -1945,7 +1949,11 @@ impl World {
                 _ => 0,
             })
             .sum();
-        if sessions > 2 * self.plan.clients.len() as u64 {
+        let each = |client: usize| {
+            let spares = self.endpoints(Kind::Proxy, client).len().saturating_sub(1);
+            2 + spares.min(self.plan.command_every.map_or(0, |_| COPIES - 1))
+        };
+        if sessions > (0..self.plan.clients.len()).map(each).sum::<usize>() as u64 {
             return Err(format!(
                 "{sessions} sessions are open for {} clients",
                 self.plan.clients.len()

@@ -313,6 +313,11 @@ fn a_member_takes_each_copy_of_a_command() {
 }
 
 #[test]
+fn of_several_proxies_the_last_one_hears_what_became_of_a_command() {
+    seeds_find(Bug::LastAskerAnswered, Plan::commands);
+}
+
+#[test]
 fn a_link_on_which_nothing_comes_stays() {
     seeds_find(Bug::SilenceUnnoticed, Plan::draw);
 }

@@ -265,6 +265,7 @@ fn quiet() -> Plan {
         learns: false,
         back_max: None,
         command_every: None,
+        prompt: None,
         grows: vec![],
         beside: None,
         growing: Default::default(),
@@ -400,6 +401,17 @@ fn a_gateway_or_proxy_that_ends_sends_its_clients_to_others_without_a_gap_or_an_
         let lost = summary.accounts[&(Kind::Client, "sessions_lost")];
         assert!(lost >= faults, "{lost}");
     }
+}
+
+#[test]
+fn a_command_has_its_outcome_within_a_second_though_one_of_the_proxies_dies() {
+    let mut slowest = 0;
+    for seed in (7..200).step_by(8) {
+        let summary = holds_as(seed, Plan::commands, " --commands");
+        assert!(summary.commands.0 > 0, "seed {seed}: none was delivered");
+        slowest = slowest.max(summary.slowest);
+    }
+    println!("the slowest took {} ms", slowest / MS);
 }
 
 #[test]

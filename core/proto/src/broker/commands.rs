@@ -1,13 +1,13 @@
 //! Commands, and questions for a room's members, at the broker: which gateways are told, and what all of them have said.
 //!
-//! A command is known by who sent it, so another copy only asks again. Every gateway that wants the room is told, in each of its
+//! A command is known by who sent it, so another copy only asks again, and is answered as well. Every gateway that wants the room is told, in each of its
 //! lives, until all have answered or time is over. A broker knows gateways and no members: these are counted by them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::Broker;
-use crate::command::{left_ms, until, Ask, CommandId, Outcome, Page};
-use crate::command::{COMMANDS_MAX, FORGET_EVERY, GRACE, KNOWN_MAX, LOOK_EVERY, REMEMBER};
+use crate::command::{left_ms, until, Ask, CommandId, Outcome, Page, Verdict};
+use crate::command::{COMMANDS_MAX, COPIES, FORGET_EVERY, GRACE, KNOWN_MAX, LOOK_EVERY, REMEMBER, RETRY};
 use crate::hash::KeyedState;
 use crate::machine::{soonest, Micros};
 use crate::planted::{self, Bug};
@@ -20,11 +20,15 @@ struct Told {
     /// On the link that came up then.
     since: Micros,
     said: Option<Said>,
+    /// It had too much to do then, and told nobody.
+    busy: Option<Micros>,
 }
 
 /// How many members a gateway has reached, or counts, and who they are if that was asked.
 struct Said {
     members: u32,
+    /// Its time was over before all of them had said that they have it.
+    over: bool,
     page: Page,
 }
 
@@ -33,18 +37,32 @@ struct Command {
     check: u64,
     until: Micros,
     ask: Ask<'static>,
-    /// Who asks: a session of a proxy.
-    proxy: u32,
-    session: u64,
+    /// Who asks, the latest last: sessions of proxies, each of another one. At most [`COPIES`].
+    askers: Vec<(u32, u64)>,
     gateways: BTreeMap<u32, Told>,
     /// Members that gateways have reached whose life is over.
     before: u32,
+    /// Some gateway's members may have it, though that life of it, or its link, ended before it said so.
+    doubtful: bool,
     outcome: Option<Outcome>,
-    /// Who the members are, if that was asked.
-    page: Option<Page>,
 }
 
 impl Command {
+    fn asked_by(&mut self, proxy: u32, session: u64) {
+        self.askers
+            .retain(|(known, _)| *known != proxy && !planted::is(Bug::LastAskerAnswered));
+        if self.askers.len() >= COPIES {
+            self.askers.remove(0);
+        }
+        self.askers.push((proxy, session));
+    }
+
+    /// Whether every gateway that was told was too busy to tell anybody.
+    fn is_nobodys(&self) -> bool {
+        let mut told = self.gateways.values();
+        !self.doubtful && self.before == 0 && told.all(|told| told.busy.is_some())
+    }
+
     fn said(&self) -> impl Iterator<Item = &Said> + Clone {
         self.gateways.values().filter_map(|told| told.said.as_ref())
     }
@@ -103,8 +121,10 @@ impl Broker {
     pub(super) fn command(&mut self, now: Micros, proxy: u32, asked: Asked<'_>) {
         let id = asked.id;
         if let Some(known) = self.commands.known.get_mut(&id) {
-            (known.proxy, known.session) = (proxy, asked.session);
-            return self.answer_command(now, id);
+            return match known.outcome {
+                Some(outcome) => self.tell_outcome(now, (proxy, asked.session), id, outcome, None),
+                None => known.asked_by(proxy, asked.session),
+            };
         }
         let refused = match self.knows() && self.may_own(asked.room) {
             false => Some(Code::NotReady),
@@ -121,12 +141,11 @@ impl Broker {
             check: asked.check,
             until: until(now, asked.left_ms),
             ask: asked.ask.keep(),
-            proxy,
-            session: asked.session,
+            askers: vec![(proxy, asked.session)],
             gateways: BTreeMap::new(),
             before: 0,
+            doubtful: false,
             outcome: None,
-            page: None,
         };
         self.commands.known.insert(id, command);
         self.commands.open.insert(id);
@@ -134,7 +153,7 @@ impl Broker {
         soonest(&mut self.commands.look_at, Some(now + LOOK_EVERY));
     }
 
-    /// A gateway says how many of its members it has reached: all, or those that said so in time.
+    /// A gateway says how many of its members it has reached: all, or those that said so in time; or that it is too busy.
     pub(super) fn command_handled(
         &mut self,
         now: Micros,
@@ -152,16 +171,22 @@ impl Broker {
         else {
             return;
         };
-        told.said = Some(Said {
-            members: outcome.members,
-            page: page.unwrap_or_default(),
-        });
+        if matches!(outcome.verdict, Verdict::Refused(_)) {
+            told.busy = Some(now);
+        } else {
+            told.said = Some(Said {
+                members: outcome.members,
+                over: outcome.verdict == Verdict::Expired,
+                page: page.unwrap_or_default(),
+            });
+        }
         self.look_after_command(now, id);
     }
 
     /// Tells whoever has not been told yet; ends the command where all have answered, or time is over.
     fn look_after_command(&mut self, now: Micros, id: CommandId) {
-        let mut waits = !self.knows();
+        let knows = self.knows();
+        let (mut waits, mut busy) = (!knows, knows);
         let Some(command) = self.commands.known.get_mut(&id).filter(|known| known.outcome.is_none()) else {
             return;
         };
@@ -181,11 +206,13 @@ impl Broker {
                 continue;
             }
             waits = true;
+            busy &= told.is_some_and(|told| told.busy.is_some());
             // On a new link again: what the one before had not delivered ended with it.
             let Some(((slot, linked), since)) = link.zip(since) else {
                 continue;
             };
-            if linked == epoch && told.is_none_or(|told| told.since != since) {
+            let again = |told: &Told| told.since != since || told.busy.is_some_and(|at| now >= at + RETRY);
+            if linked == epoch && told.is_none_or(again) {
                 tell.push((
                     gateway,
                     slot,
@@ -194,20 +221,34 @@ impl Broker {
                         since,
                         said: (tells && planted::is(Bug::ToldIsDelivered)).then(|| Said {
                             members: 1,
+                            over: false,
                             page: Page::default(),
                         }),
+                        busy: None,
                     },
                 ));
             }
         }
+        if waits && busy && command.is_nobodys() {
+            return self.end_command(now, id, Outcome::refused(Code::Busy));
+        }
         let mut slots = Vec::new();
         for (gateway, slot, told) in tell {
-            let earlier = command.gateways.insert(gateway, told).and_then(|earlier| earlier.said);
             // Who was told was told; who was counted is gone with that life.
-            if let (Some(said), Ask::Tell(_)) = (earlier, &command.ask) {
-                command.before = command.before.saturating_add(said.members);
+            if let (Some(earlier), Ask::Tell(_)) = (command.gateways.insert(gateway, told), &command.ask) {
+                let said = earlier.said.map_or(0, |said| said.members);
+                command.before = command.before.saturating_add(said);
+                command.doubtful |= earlier.busy.is_none();
             }
             slots.push(slot);
+        }
+        let members = command.members();
+        let over = command.said().any(|said| said.over);
+        if !waits && !over {
+            return self.end_command(now, id, Outcome::of(members));
+        }
+        if !waits || now >= command.until + 2 * GRACE {
+            return self.end_command(now, id, Outcome::expired(members));
         }
         let record = Record::LinkCommand {
             command: id,
@@ -218,37 +259,29 @@ impl Broker {
             ask: command.ask.by_ref(),
         };
         let bytes = record.encode(<[u8]>::to_vec);
-        let members = command.members();
-        let outcome = match waits {
-            false => Some(Outcome::of(members)),
-            true if now >= command.until + 2 * GRACE => Some(Outcome::expired(members)),
-            true => None,
-        };
-        if outcome.is_some() {
-            (command.outcome, command.page) = (outcome, command.merged());
-            command.ask = Ask::default();
-            command.gateways = BTreeMap::new();
-            self.commands.open.remove(&id);
-        } else {
-            self.counters.commands_sent += slots.len() as u64;
-            slots.into_iter().for_each(|slot| {
-                self.links.log(now, slot, &bytes);
-            });
-        }
-        self.answer_command(now, id);
+        self.counters.commands_sent += slots.len() as u64;
+        slots.into_iter().for_each(|slot| {
+            self.links.log(now, slot, &bytes);
+        });
     }
 
-    /// Says what became of a command, if that is known.
-    fn answer_command(&mut self, now: Micros, id: CommandId) {
-        let command = self.commands.known.get(&id);
-        let Some((command, outcome)) = command.and_then(|command| Some((command, command.outcome?))) else {
+    /// Says what became of a command to all who ask, and remembers it.
+    fn end_command(&mut self, now: Micros, id: CommandId, outcome: Outcome) {
+        self.commands.open.remove(&id);
+        let Some(command) = self.commands.known.get_mut(&id) else {
             return;
         };
-        let (proxy, session, page) = (command.proxy, command.session, command.page.clone());
-        if page.is_some() {
+        let page = command.merged();
+        command.outcome = Some(outcome);
+        command.ask = Ask::default();
+        command.gateways = BTreeMap::new();
+        let askers = std::mem::take(&mut command.askers);
+        if page.is_some() || outcome.is_put_off() {
             self.commands.known.remove(&id); // who asks again wants to know how it is then
         }
-        self.tell_outcome(now, (proxy, session), id, outcome, page);
+        for asker in askers {
+            self.tell_outcome(now, asker, id, outcome, page.clone());
+        }
     }
 
     fn tell_outcome(

@@ -143,9 +143,10 @@ impl Choice {
         dice.better_by(all, weight, |_, _| false).unwrap_or(0)
     }
 
-    /// Another one of these than `at`, where there is one: of two that are drawn the one that costs less, or any of them.
-    pub fn next(&self, now: Micros, dice: &mut Dice, at: usize, of: Range<usize>) -> usize {
-        let others = || of.clone().filter(|other| *other != at);
+    /// Another one of these than `at`, and not one of those `taken`, where there is one: of two that are drawn the one that costs less, or any of them.
+    pub fn next(&self, now: Micros, dice: &mut Dice, at: usize, of: Range<usize>, taken: &[usize]) -> usize {
+        let free = |other: &usize| *other != at && !taken.contains(other);
+        let others = || of.clone().filter(free);
         let mut drawn: Vec<usize> = others().filter(|other| self.weight(*other) > 0).collect();
         if drawn.is_empty() {
             drawn = others().collect();
@@ -153,7 +154,8 @@ impl Choice {
         let cost = |at: usize| self.known[at].cost(now);
         let worse = |one, other| cost(one) > 2 * cost(other);
         let weight = |at: usize| u64::from(self.weight(at).max(1));
-        dice.better_by(drawn, weight, worse).unwrap_or(of.start)
+        let stays = if of.contains(&at) { at } else { of.start };
+        dice.better_by(drawn, weight, worse).unwrap_or(stays)
     }
 }
 
@@ -232,7 +234,7 @@ mod tests {
         let mut dice = Dice::new(5);
         let mut drawn = |choice: &Choice, now| {
             let mut counts = [0; 4];
-            (0..900).for_each(|_| counts[choice.next(now, &mut dice, 0, 0..4)] += 1);
+            (0..900).for_each(|_| counts[choice.next(now, &mut dice, 0, 0..4, &[])] += 1);
             counts
         };
         assert_eq!(
@@ -253,14 +255,21 @@ mod tests {
         assert_eq!((choice.known[4].rtt, choice.known[4].failures), (90_000, 1));
         let mut dice = Dice::new(3);
         let mut counts = [0; 5];
-        (0..4_000).for_each(|_| counts[choice.next(0, &mut dice, 0, 0..5)] += 1);
+        (0..4_000).for_each(|_| counts[choice.next(0, &mut dice, 0, 0..5, &[])] += 1);
         assert_eq!(
             (counts[0], counts[3], counts[4]),
             (0, 0, 0),
             "itself, weight 0, the worse of two: {counts:?}"
         );
         assert!((2 * counts[1]..6 * counts[1]).contains(&counts[2]), "{counts:?}");
-        assert_eq!(choice.next(0, &mut dice, 0, 3..4), 3, "no other is left");
+        assert_eq!(choice.next(0, &mut dice, 0, 3..4, &[]), 3, "no other is left");
+    }
+
+    #[test]
+    fn what_others_have_is_not_chosen_and_who_finds_nothing_else_stays() {
+        let (choice, mut dice) = (Choice::of(4), Dice::new(5));
+        assert!((0..50).all(|_| choice.next(0, &mut dice, 0, 0..4, &[1, 3]) == 2));
+        assert_eq!(choice.next(0, &mut dice, 0, 0..4, &[1, 2, 3]), 0);
     }
 
     proptest! {
@@ -271,7 +280,7 @@ mod tests {
             for round in 0..400 {
                 tried[at] = true;
                 choice.fail(round * SECOND, at, 0);
-                at = choice.next(round * SECOND, &mut dice, at, 0..count);
+                at = choice.next(round * SECOND, &mut dice, at, 0..count, &[]);
                 prop_assert!(at < count);
             }
             prop_assert!(tried.iter().all(|tried| *tried), "{tried:?}");

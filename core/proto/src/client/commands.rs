@@ -1,10 +1,16 @@
 //! Commands, and questions for a room's members, at the client: those that its program sends, until it knows what became of them, and
 //! those that come to its rooms.
+//!
+//! A command goes by each session with a proxy that there is, up to three at once, and the first proxy that says what became of it is
+//! believed (ROOM-14). A question goes by the main one: who asks again is told how it is then.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::{Client, ClientEvent, Side, State};
-use crate::command::{left_ms, Ask, CommandId, Outcome, Page, COMMAND_BYTES_MAX, GRACE, LIFETIME_MAX};
+use super::spares::SPARE_IDLE;
+use super::{Client, ClientEvent, Seat, Side, State};
+use crate::address::Bucket;
+use crate::command::{left_ms, Ask, CommandId, Outcome, Page, Verdict};
+use crate::command::{COMMAND_BURST, COMMAND_BYTES_MAX, COMMAND_RATE, COPIES, GRACE, LIFETIME_MAX};
 use crate::limits::NAME_BYTES_MAX;
 use crate::machine::Micros;
 use crate::wire::record::Record;
@@ -21,20 +27,109 @@ pub enum CommandError {
     TooLong,
 }
 
+/// How far a command is by one session with a proxy.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Way {
+    #[default]
+    Untold,
+    /// It stands in the log of the session that there is.
+    Told,
+    /// The proxy did not try it; it may be asked once more then.
+    Refused {
+        again_at: Micros,
+    },
+    Answered,
+}
+
+/// What a proxy says of a command.
+struct Answer {
+    outcome: Outcome,
+    retry_ms: u32,
+    page: Option<Page>,
+}
+
+impl Answer {
+    /// Which one to believe where proxies say different things: brokers hear at different times who wants a room, and of two one may
+    /// have found a member that was gone for the other.
+    fn weight(&self) -> u8 {
+        match self.outcome.verdict {
+            Verdict::Refused(_) => 0,
+            Verdict::Expired if self.outcome.members == 0 => 1,
+            Verdict::NoMember => 2,
+            Verdict::Expired => 3,
+            Verdict::Delivered => 4,
+        }
+    }
+}
+
 struct Command {
     name: Box<str>,
     ask: Ask<'static>,
     until: Micros,
-    /// It stands in the log of the session that there is.
-    told: bool,
+    /// It goes by the spares as well.
+    spread: bool,
+    /// By the main session and the spares.
+    ways: [Way; COPIES],
+    /// A session by which it went ended before its proxy said anything: it may have been tried, so it counts as refused no more.
+    doubtful: bool,
+    /// The best that was heard.
+    answer: Option<Answer>,
+    /// Until then another proxy may know better.
+    settles_at: Option<Micros>,
+}
+
+impl Command {
+    fn is_refused(&self) -> bool {
+        self.answer.as_ref().is_none_or(|answer| answer.weight() == 0)
+    }
+
+    /// Whether what was heard is what became of it.
+    fn is_done(&self, now: Micros) -> bool {
+        let Some(answer) = &self.answer else { return false };
+        let open = self.ways.contains(&Way::Told);
+        match answer.outcome.verdict {
+            Verdict::Delivered => true,
+            Verdict::Refused(code) => !code.retry() || !open && !self.doubtful,
+            Verdict::NoMember | Verdict::Expired => !open || self.settles_at.is_none_or(|at| now >= at),
+        }
+    }
+
+    /// When it is over here, though nobody said so.
+    fn ends_at(&self) -> Micros {
+        self.until + 4 * GRACE
+    }
+
+    /// When it is to be looked at.
+    fn deadline(&self) -> Micros {
+        let again = self.ways.iter().filter_map(|way| match way {
+            Way::Refused { again_at } if self.doubtful => Some(*again_at),
+            _ => None,
+        });
+        let first = again.chain(self.settles_at).min();
+        first.map_or(self.ends_at(), |at| at.min(self.ends_at()))
+    }
 }
 
 /// What the program sent, by number.
-#[derive(Default)]
 pub(super) struct Commands {
     sent: BTreeMap<u64, Command>,
+    /// As proxies count: what they will refuse goes to one of them alone, so that several sessions are no way to send more.
+    rate: Bucket,
+    /// When the last one ended that went by spares.
+    ended_at: Option<Micros>,
     /// What the gateway is to hear of commands that came: the log had no place.
     taken: VecDeque<(CommandId, bool)>,
+}
+
+impl Default for Commands {
+    fn default() -> Self {
+        Commands {
+            sent: BTreeMap::new(),
+            rate: Bucket::new(COMMAND_RATE, COMMAND_BURST),
+            ended_at: None,
+            taken: VecDeque::new(),
+        }
+    }
 }
 
 impl Commands {
@@ -43,15 +138,33 @@ impl Commands {
         self.taken.clear();
     }
 
-    /// The proxy is another one: it is told all that is not done.
-    pub(super) fn lost_session(&mut self) {
-        self.sent.values_mut().for_each(|command| command.told = false);
+    /// A session with a proxy is over: the next one is told all that is not done.
+    pub(super) fn lost_session(&mut self, seat: Seat) {
+        let lost = way_by(seat);
+        for command in self.sent.values_mut() {
+            if std::mem::take(&mut command.ways[lost]) == Way::Told {
+                command.doubtful |= matches!(command.ask, Ask::Tell(_));
+            }
+        }
     }
 
-    /// When a command is over here, though nobody said so.
-    pub(super) fn deadline(&self) -> Option<Micros> {
-        self.sent.values().map(|command| command.until + 4 * GRACE).min()
+    /// Until when spares are of use: for ever while there are commands.
+    pub(super) fn spares_until(&self) -> Option<Micros> {
+        match self.sent.values().any(|command| command.spread) {
+            true => Some(Micros::MAX),
+            false => self.ended_at.map(|at| at + SPARE_IDLE),
+        }
     }
+
+    /// When a command is to be looked at.
+    pub(super) fn deadline(&self) -> Option<Micros> {
+        self.sent.values().map(Command::deadline).min()
+    }
+}
+
+/// The place of a session with a proxy among those that a command goes by.
+fn way_by(seat: Seat) -> usize {
+    seat.at() - Seat::PROXY.at()
 }
 
 impl Client {
@@ -78,33 +191,44 @@ impl Client {
             return Err(CommandError::WouldBlock);
         }
         let number = self.node.secret_u64();
+        let within = self.commands.rate.take(now, 1);
         let command = Command {
             name: name.into(),
+            spread: within && matches!(ask, Ask::Tell(_)),
             ask: ask.keep(),
             until: now + lifetime.min(LIFETIME_MAX),
-            told: false,
+            ways: Default::default(),
+            doubtful: false,
+            answer: None,
+            settles_at: None,
         };
         self.commands.sent.insert(number, command);
         self.open(now, Side::Proxy);
+        self.keep_spares(now);
         Ok(number)
     }
 
     /// Puts into the logs what is not there yet.
     pub(super) fn tell_commands(&mut self, now: Micros) {
-        let session = &mut self.sessions[Side::Proxy as usize];
-        if let Some(conn) = session.conn.as_mut().filter(|_| session.state == State::Ready) {
-            let untold = self.commands.sent.iter_mut().filter(|(_, command)| !command.told);
-            for (number, command) in untold {
+        for (way, session) in self.sessions[Side::Proxy as usize..].iter_mut().enumerate() {
+            let Some(conn) = session.conn.as_mut().filter(|_| session.state == State::Ready) else {
+                continue;
+            };
+            let sent = self.commands.sent.iter_mut();
+            for (number, command) in sent.filter(|(_, command)| way == 0 || command.spread) {
+                if command.ways[way] != Way::Untold {
+                    continue;
+                }
                 let record = Record::Command {
                     number: *number,
                     name: command.name.as_bytes(),
                     left_ms: left_ms(now, command.until),
                     ask: command.ask.by_ref(),
                 };
-                command.told = conn.record(&record).is_some();
-                if !command.told {
+                if conn.record(&record).is_none() {
                     break; // tried again when something of the log is acknowledged
                 }
+                command.ways[way] = Way::Told;
             }
         }
         if let Some(conn) = &mut self.sessions[Side::Gateway as usize].conn {
@@ -136,31 +260,88 @@ impl Client {
         self.commands.taken.push_back((id, taken));
     }
 
-    /// The proxy says what became of a command.
-    pub(super) fn command_done(&mut self, number: u64, outcome: Outcome, retry_ms: u32, page: Option<Page>) {
-        if self.commands.sent.remove(&number).is_some() {
-            self.events.push_back(ClientEvent::Commanded {
-                number,
-                outcome,
-                retry_ms,
-                page,
-            });
+    /// A proxy says what became of a command.
+    pub(super) fn command_answered(
+        &mut self,
+        now: Micros,
+        seat: Seat,
+        number: u64,
+        outcome: Outcome,
+        retry_ms: u32,
+        page: Option<Page>,
+    ) {
+        if seat == Seat::Main(Side::Gateway) {
+            self.counters.datagrams_dropped += 1;
+            return;
+        }
+        let Some(command) = self.commands.sent.get_mut(&number) else {
+            return; // another proxy was sooner
+        };
+        command.ways[way_by(seat)] = match outcome.is_put_off() {
+            true => Way::Refused {
+                again_at: now + Micros::from(retry_ms.clamp(10, 60_000)) * 1_000,
+            },
+            false => Way::Answered,
+        };
+        let answer = Answer {
+            outcome,
+            retry_ms,
+            page,
+        };
+        if answer.weight() > 0 {
+            command.settles_at.get_or_insert(now + GRACE);
+        }
+        let known = command.answer.as_ref();
+        if known.is_none_or(|known| answer.weight() > known.weight() || !outcome.is_put_off() && known.weight() == 0) {
+            command.answer = Some(answer);
+        }
+        if command.is_done(now) {
+            self.end_command(now, number);
         }
     }
 
-    /// Ends commands of which nobody says anything.
+    /// Tells the program what became of a command: the best that was heard, or else that its time is over.
+    fn end_command(&mut self, now: Micros, number: u64) {
+        let Some(command) = self.commands.sent.remove(&number) else {
+            return;
+        };
+        if command.spread {
+            self.commands.ended_at = Some(now);
+        }
+        let known = command.is_done(now) || !command.is_refused();
+        let answer = command.answer.filter(|_| known).unwrap_or(Answer {
+            outcome: Outcome::expired(0),
+            retry_ms: 0,
+            page: None,
+        });
+        self.events.push_back(ClientEvent::Commanded {
+            number,
+            outcome: answer.outcome,
+            retry_ms: answer.retry_ms,
+            page: answer.page,
+        });
+    }
+
+    /// Ends commands of which nobody says anything, or nothing better; asks once more by those who refused what may have been tried.
     pub(super) fn expire_commands(&mut self, now: Micros) {
         if self.commands.deadline().is_none_or(|at| now < at) {
             return;
         }
-        let over = self
-            .commands
-            .sent
-            .iter()
-            .filter(|(_, command)| now >= command.until + 4 * GRACE);
-        let over: Vec<u64> = over.map(|(number, _)| *number).collect();
+        let mut over = Vec::new();
+        for (number, command) in &mut self.commands.sent {
+            let doubtful = command.doubtful;
+            for way in &mut command.ways {
+                let again = matches!(way, Way::Refused { again_at } if doubtful && now >= *again_at);
+                if again {
+                    *way = Way::Untold;
+                }
+            }
+            if now >= command.ends_at() || command.is_done(now) {
+                over.push(*number);
+            }
+        }
         for number in over {
-            self.command_done(number, Outcome::expired(0), 0, None);
+            self.end_command(now, number);
         }
     }
 }

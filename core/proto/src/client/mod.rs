@@ -1,7 +1,8 @@
-//! The client: a session with a gateway to be a member of rooms, a session with a proxy to publish, both found again when lost.
+//! The client: a session with a gateway to be a member of rooms, a session with a proxy to publish, both found again when lost, and
+//! spare ones with other proxies while there are commands.
 //!
 //! This file keeps the sessions; a room that is read stands in `member`, one that is written in `publication`, what is to reach
-//! every member of a room in `commands`.
+//! every member of a room in `commands`, and which spare sessions there are in `spares`.
 
 mod choice;
 mod commands;
@@ -10,6 +11,7 @@ pub mod member;
 pub mod publication;
 mod seen;
 mod servers;
+mod spares;
 
 use std::collections::VecDeque;
 
@@ -109,7 +111,33 @@ pub enum Side {
     Proxy = 1,
 }
 
-const SIDES: [Side; 2] = [Side::Gateway, Side::Proxy];
+const SIDES: usize = 2;
+
+/// One of a client's sessions, by its place: the two that the program hears of, and those that carry copies of commands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Seat {
+    Main(Side),
+    Spare(usize),
+}
+
+impl Seat {
+    const PROXY: Seat = Seat::Main(Side::Proxy);
+
+    fn at(self) -> usize {
+        match self {
+            Seat::Main(side) => side as usize,
+            Seat::Spare(spare) => SIDES + spare,
+        }
+    }
+
+    /// All of so many sessions.
+    fn all(sessions: usize) -> impl Iterator<Item = Seat> {
+        let sides = [Seat::Main(Side::Gateway), Seat::PROXY];
+        sides
+            .into_iter()
+            .chain((SIDES..sessions).map(|at| Seat::Spare(at - SIDES)))
+    }
+}
 
 /// What the program hears of.
 #[derive(Clone, Debug, PartialEq)]
@@ -214,6 +242,49 @@ struct Session {
 }
 
 impl Session {
+    fn new(endpoints: Vec<Endpoint>, learns: bool, at: usize) -> Self {
+        Session {
+            given: endpoints.len(),
+            learns,
+            wanted: false,
+            spread: false,
+            drawn: None,
+            drawn_at: u64::MAX - 1,
+            at,
+            choice: Choice::of(endpoints.len()),
+            endpoints,
+            state: State::Idle,
+            knock: None,
+            conn: None,
+            left: None,
+            token: None,
+            attempts: 0,
+            next_at: 0,
+            attempt_until: 0,
+            hello_due: false,
+            wait: 0,
+            rtt: 0,
+            keepalive: 1_000_000,
+            lull: 0,
+            asked_at: None,
+            ready: false,
+            probe: false,
+            challenge: None,
+            losses: 0,
+            backoff: (BACKOFF_FIRST, BACKOFF_MAX),
+        }
+    }
+
+    /// An attempt is made then, and what was begun is over.
+    fn restart(&mut self, at: Micros) {
+        self.knock = None;
+        self.conn = None;
+        self.ready = false;
+        self.state = State::Waiting;
+        self.attempts = 0;
+        self.next_at = at;
+    }
+
     /// A hello leaves, and the next one not before its answer can have come.
     fn hello(&mut self, now: Micros, wait: Micros) {
         self.wait = wait.max(self.rtt + self.rtt / 2);
@@ -252,7 +323,7 @@ crate::counters! {
         datagrams_dropped,
         /// Datagrams sent.
         datagrams_sent,
-        /// Sessions that were lost.
+        /// Sessions that were lost; not those that only carried copies of commands.
         sessions_lost,
         /// Frames of rooms that this client is no member of (yet).
         frames_unknown_room,
@@ -269,7 +340,8 @@ pub struct Client {
     credential: Vec<u8>,
     socket: SocketId,
     inbox_bytes: usize,
-    sessions: [Session; 2],
+    /// The two sides, and once there was a command the spares.
+    sessions: Vec<Session>,
     rooms: Vec<Option<Box<Member>>>,
     /// Rooms by handle; a client has few.
     handles: Vec<(u32, u32)>,
@@ -308,41 +380,12 @@ impl Client {
             epoch: 0,
         };
         let mut node = Node::new(me, config.payload, seed, entropy);
-        let session = |endpoints: Vec<Endpoint>, learns: bool, node: &mut Node| Session {
-            given: endpoints.len(),
-            learns,
-            wanted: false,
-            spread: false,
-            drawn: None,
-            drawn_at: u64::MAX - 1,
-            at: node.dice.below(endpoints.len() as u64) as usize,
-            choice: Choice::of(endpoints.len()),
-            endpoints,
-            state: State::Idle,
-            knock: None,
-            conn: None,
-            left: None,
-            token: None,
-            attempts: 0,
-            next_at: 0,
-            attempt_until: 0,
-            hello_due: false,
-            wait: 0,
-            rtt: 0,
-            keepalive: 1_000_000,
-            lull: 0,
-            asked_at: None,
-            ready: false,
-            probe: false,
-            challenge: None,
-            losses: 0,
-            backoff: (BACKOFF_FIRST, BACKOFF_MAX),
-        };
         let [gateways, proxies] = config.learns;
-        let sessions = [
-            session(config.gateways, gateways, &mut node),
-            session(config.proxies, proxies, &mut node),
-        ];
+        let sessions = [(config.gateways, gateways), (config.proxies, proxies)].map(|(endpoints, learns)| {
+            let at = node.dice.below(endpoints.len() as u64) as usize;
+            Session::new(endpoints, learns, at)
+        });
+        let sessions = Vec::from(sessions);
         let incarnation = node.secret_u64();
         let hash = KeyedState::new(node.secret_u64(), node.secret_u64());
         Client {
@@ -393,8 +436,12 @@ impl Client {
     pub fn redirect(&mut self, now: Micros, gateways: Vec<Endpoint>, proxies: Vec<Endpoint>, credential: Vec<u8>) {
         let other = self.credential != credential;
         self.credential = credential;
-        for (session, endpoints) in self.sessions.iter_mut().zip([gateways, proxies]) {
-            if session.endpoints == endpoints && !other {
+        for (seat, session) in Seat::all(self.sessions.len()).zip(&mut self.sessions) {
+            let endpoints = match seat {
+                Seat::Main(Side::Gateway) => &gateways,
+                Seat::Main(Side::Proxy) | Seat::Spare(_) => &proxies,
+            };
+            if session.endpoints == *endpoints && !other {
                 continue;
             }
             let here = session.endpoints.get(session.at);
@@ -403,16 +450,12 @@ impl Client {
             session.at = here.filter(|_| session.state == State::Ready).unwrap_or(drawn);
             session.choice = Choice::of(endpoints.len());
             session.given = endpoints.len();
-            session.endpoints = endpoints;
+            session.endpoints = endpoints.clone();
             if !matches!(session.state, State::Idle | State::Ready) {
-                session.knock = None;
-                session.conn = None;
-                session.ready = false;
-                session.state = State::Waiting;
-                session.attempts = 0;
-                session.next_at = now + self.node.dice.below(BACKOFF_FIRST);
+                session.restart(now + self.node.dice.below(BACKOFF_FIRST));
             }
         }
+        self.keep_spares(now);
     }
 
     /// Whether a session is authenticated.
@@ -666,9 +709,9 @@ impl Client {
         }
     }
 
-    fn find(&self, connection: u64) -> Option<Side> {
-        SIDES.into_iter().find(|side| {
-            self.sessions[*side as usize]
+    fn find(&self, connection: u64) -> Option<Seat> {
+        Seat::all(self.sessions.len()).find(|seat| {
+            self.sessions[seat.at()]
                 .conn
                 .as_ref()
                 .is_some_and(|conn| conn.id == connection)
@@ -683,16 +726,16 @@ impl Client {
         };
         match header.kind {
             DatagramKind::Data => {
-                let opened = self.find(header.connection).and_then(|side| {
-                    let session = &mut self.sessions[side as usize];
+                let opened = self.find(header.connection).and_then(|seat| {
+                    let session = &mut self.sessions[seat.at()];
                     let conn = session.conn.as_mut()?;
                     let before = conn.heard_at;
                     let len = conn.open(now, &mut self.node.keys, &header, datagram).ok()?;
                     session.heard(now.saturating_sub(before));
-                    Some((side, len))
+                    Some((seat, len))
                 });
                 match opened {
-                    Some((side, len)) => self.frames(now, side, &datagram[HEADER..HEADER + len]),
+                    Some((seat, len)) => self.frames(now, seat, &datagram[HEADER..HEADER + len]),
                     None => self.counters.datagrams_dropped += 1,
                 }
             }
@@ -703,8 +746,8 @@ impl Client {
     }
 
     fn handshake(&mut self, now: Micros, arrival: Arrival, header: &Header, datagram: &[u8]) {
-        for side in SIDES {
-            let session = &mut self.sessions[side as usize];
+        for seat in Seat::all(self.sessions.len()) {
+            let session = &mut self.sessions[seat.at()];
             let Some(endpoint) = session.endpoints.get(session.at) else {
                 continue;
             };
@@ -747,9 +790,10 @@ impl Client {
             session.choice.begin(now);
             session.ready = true;
             session.asked_at = None;
-            match side {
-                Side::Gateway => (0..self.rooms.len() as u32).for_each(|room| self.ask_join(now, room)),
-                Side::Proxy => (0..self.publications.len()).for_each(|at| self.ask_open(now, at)),
+            match seat {
+                Seat::Main(Side::Gateway) => (0..self.rooms.len() as u32).for_each(|room| self.ask_join(now, room)),
+                Seat::Main(Side::Proxy) => (0..self.publications.len()).for_each(|at| self.ask_open(now, at)),
+                Seat::Spare(_) => {}
             }
             return;
         }
@@ -758,23 +802,24 @@ impl Client {
 
     fn reset(&mut self, now: Micros, header: &Header, datagram: &[u8]) {
         let token = reset_token(datagram);
-        let side = SIDES.into_iter().find(|side| {
-            let session = &self.sessions[*side as usize];
+        let seat = Seat::all(self.sessions.len()).find(|seat| {
+            let session = &self.sessions[seat.at()];
             session.conn.as_ref().is_some_and(|conn| conn.peer == header.connection)
                 && session
                     .token
                     .zip(token)
                     .is_some_and(|(known, token)| same(&known, &token))
         });
-        match side {
-            Some(side) => self.lose(now, side, RESET),
+        match seat {
+            Some(seat) => self.lose(now, seat, RESET),
             None => self.counters.datagrams_dropped += 1,
         }
     }
 
     /// A session is gone: open another, soon if it was good until now. Who was reset goes back, as its server is there again.
-    fn lose(&mut self, now: Micros, side: Side, reason: &'static str) {
-        let session = &mut self.sessions[side as usize];
+    fn lose(&mut self, now: Micros, seat: Seat, reason: &'static str) {
+        let taken = self.taken(seat);
+        let session = &mut self.sessions[seat.at()];
         let was_ready = session.state == State::Ready;
         let unanswered = session.knock.as_ref().is_some_and(|knock| !knock.is_answered());
         let (first, longest) = session.backoff;
@@ -792,7 +837,7 @@ impl Client {
             (session.at, session.drawn_at) = (drawn, session.losses);
         } else if !was_ready || reason != RESET {
             session.choice.fail(now, session.at, measured);
-            session.turn(now, &mut self.node.dice);
+            session.turn(now, &mut self.node.dice, &taken);
         }
         let bound = if reason == SPREAD {
             1
@@ -802,6 +847,9 @@ impl Client {
             (first << session.attempts.min(8)).min(longest)
         };
         session.next_at = now + self.node.dice.below(bound);
+        let Seat::Main(side) = seat else {
+            return self.commands.lost_session(seat);
+        };
         self.counters.sessions_lost += 1;
         match side {
             Side::Gateway => {
@@ -816,7 +864,7 @@ impl Client {
             Side::Proxy => {
                 let publications = self.publications.iter_mut();
                 publications.for_each(|publication| publication.lost_session());
-                self.commands.lost_session();
+                self.commands.lost_session(seat);
             }
         }
         self.events.push_back(ClientEvent::Down {
@@ -826,7 +874,7 @@ impl Client {
         });
     }
 
-    fn frames(&mut self, now: Micros, side: Side, bytes: &[u8]) {
+    fn frames(&mut self, now: Micros, seat: Seat, bytes: &[u8]) {
         let mut elicits = false;
         for frame in Frames::new(bytes) {
             let Ok(frame) = frame else {
@@ -834,77 +882,77 @@ impl Client {
                 break;
             };
             elicits |= frame.kind.elicits();
-            let Some(conn) = self.sessions[side as usize].conn.as_mut() else {
+            let Some(conn) = self.sessions[seat.at()].conn.as_mut() else {
                 return;
             };
             let mut records = Vec::new();
             let control = conn.control_frame(now, &frame, &mut records);
             let rtt = conn.flow.measured();
             match control {
-                Control::Other => self.role_frame(now, side, &frame),
+                Control::Other => self.role_frame(now, seat, &frame),
                 // Members stay where they are: what a gateway has for them is there.
-                Control::Heard(heard) if side == Side::Proxy => {
-                    let session = &mut self.sessions[side as usize];
+                Control::Heard(heard) if seat == Seat::PROXY => {
+                    let session = &mut self.sessions[seat.at()];
                     if session.choice.hear(now, session.at, rtt, &heard.status) && session.state == State::Ready {
-                        self.lose(now, side, FAR);
+                        self.lose(now, seat, FAR);
                         return;
                     }
                 }
                 Control::Closed(_) => {
-                    self.lose(now, side, "closed");
+                    self.lose(now, seat, "closed");
                     return;
                 }
                 _ => {}
             }
             // At once: the messages behind the answer to a join may follow in the same datagram.
             for bytes in records {
-                if self.sessions[side as usize].conn.is_none() {
+                if self.sessions[seat.at()].conn.is_none() {
                     return; // refused by the record before
                 }
                 if let Some(record) = Record::read(&bytes) {
-                    self.record(now, side, record);
+                    self.record(now, seat, record);
                 }
             }
         }
-        if let Some(conn) = self.sessions[side as usize].conn.as_mut() {
+        if let Some(conn) = self.sessions[seat.at()].conn.as_mut() {
             if elicits {
                 conn.elicited(now);
             }
         }
     }
 
-    fn role_frame(&mut self, now: Micros, side: Side, frame: &Frame<'_>) {
-        match (side, frame.kind) {
+    fn role_frame(&mut self, now: Micros, seat: Seat, frame: &Frame<'_>) {
+        match (seat, frame.kind) {
             (_, FrameKind::PathChallenge) => {
-                self.sessions[side as usize].challenge = frame.body.try_into().ok();
+                self.sessions[seat.at()].challenge = frame.body.try_into().ok();
             }
-            (Side::Gateway, FrameKind::Room) => {
+            (Seat::Main(Side::Gateway), FrameKind::Room) => {
                 if let Some(block) = RoomBlock::read(frame.body) {
                     let handle = block.handle;
                     let upto = block.index.saturating_add(block.messages.left() as u64);
                     self.with_room(now, handle, upto, |member, shared| member.block(shared, block));
                 }
             }
-            (Side::Gateway, FrameKind::Gap) => {
+            (Seat::Main(Side::Gateway), FrameKind::Gap) => {
                 if let Some(place) = GapPlace::read(frame.body) {
                     self.with_room(now, place.handle, place.index.saturating_add(1), |member, shared| {
                         member.gap_place(shared, place)
                     });
                 }
             }
-            (Side::Gateway, FrameKind::Skip) => {
+            (Seat::Main(Side::Gateway), FrameKind::Skip) => {
                 if let Some(skip) = Skip::read(frame.body) {
                     self.with_room(now, skip.handle, skip.index, |member, shared| {
                         member.skip(shared, &skip)
                     });
                 }
             }
-            (Side::Gateway, FrameKind::Heads) => {
+            (Seat::Main(Side::Gateway), FrameKind::Heads) => {
                 for (handle, index) in heads(frame.body) {
                     self.with_room(now, handle, index, |member, shared| member.head(shared.now, index));
                 }
             }
-            (Side::Proxy, FrameKind::Ack) => {
+            (Seat::PROXY, FrameKind::Ack) => {
                 if let Some(ack) = Ack::read(frame.body) {
                     self.acknowledged(now, &ack);
                 }
@@ -989,20 +1037,23 @@ impl Client {
         }
     }
 
-    fn record(&mut self, now: Micros, side: Side, record: Record<'_>) {
+    fn record(&mut self, now: Micros, seat: Seat, record: Record<'_>) {
         match record {
             Record::Ready {
                 user,
                 token,
                 keepalive_ms,
             } => {
-                let session = &mut self.sessions[side as usize];
+                let session = &mut self.sessions[seat.at()];
                 session.token = Some(token);
                 session.keepalive = Micros::from(keepalive_ms.clamp(50, 600_000)) * 1_000;
                 session.lull = session.keepalive;
                 session.state = State::Ready;
                 session.attempts = 0;
-                self.events.push_back(ClientEvent::Ready { side, user });
+                if let Seat::Main(side) = seat {
+                    self.events.push_back(ClientEvent::Ready { side, user });
+                }
+                self.keep_spares(now);
             }
             Record::Pace {
                 backoff_ms,
@@ -1010,21 +1061,28 @@ impl Client {
             } => {
                 let first = (Micros::from(backoff_ms) * 1_000).clamp(PACE_MIN, PACE_MAX);
                 let longest = (Micros::from(backoff_max_ms) * 1_000).clamp(first, 10 * PACE_MAX);
-                self.sessions[side as usize].backoff = (first, longest);
+                self.sessions[seat.at()].backoff = (first, longest);
             }
-            Record::Servers { role, servers } => self.told_servers(now, side, role, &servers),
+            Record::Servers { role, servers } => {
+                if let Seat::Main(side) = seat {
+                    self.told_servers(now, side, role, &servers);
+                    self.keep_spares(now);
+                }
+            }
             Record::Refused { request: 0, code, .. } => {
-                let named = self.sessions[side as usize].disbelieves();
-                self.lose(now, side, code.name());
+                let named = self.sessions[seat.at()].disbelieves();
+                self.lose(now, seat, code.name());
                 if !code.retry() && !named {
-                    let session = &mut self.sessions[side as usize];
+                    let session = &mut self.sessions[seat.at()];
                     session.state = State::Refused;
-                    self.events.pop_back();
-                    self.events.push_back(ClientEvent::Down {
-                        side,
-                        reason: code.name(),
-                        retry: false,
-                    });
+                    if let Seat::Main(side) = seat {
+                        self.events.pop_back();
+                        self.events.push_back(ClientEvent::Down {
+                            side,
+                            reason: code.name(),
+                            retry: false,
+                        });
+                    }
                 }
             }
             Record::Refused {
@@ -1084,7 +1142,7 @@ impl Client {
                 outcome,
                 retry_ms,
                 page,
-            } => self.command_done(number, outcome, retry_ms, page),
+            } => self.command_answered(now, seat, number, outcome, retry_ms, page),
             Record::Opened { request, handle } => {
                 let mut known = self.publications.iter_mut();
                 if let Some(publication) = known.find(|known| known.request == request) {
@@ -1173,15 +1231,15 @@ impl Client {
         joins.into_iter().for_each(|room| self.ask_join(now, room));
     }
 
-    fn expire_session(&mut self, now: Micros, side: Side) {
-        let session = &mut self.sessions[side as usize];
+    fn expire_session(&mut self, now: Micros, seat: Seat) {
+        let session = &mut self.sessions[seat.at()];
         match session.state {
             State::Waiting if now >= session.next_at && !self.closing => {
                 let Some(endpoint) = session.endpoints.get(session.at).cloned() else {
                     return;
                 };
                 let id = self.node.secret_u64();
-                let session = &mut self.sessions[side as usize];
+                let session = &mut self.sessions[seat.at()];
                 session.knock = Some(Knock::new(
                     id,
                     InitiatorKey::Client(&endpoint.key),
@@ -1193,7 +1251,7 @@ impl Client {
                 session.attempt_until = now + ATTEMPT_MAX;
                 session.hello(now, HELLO_FIRST);
             }
-            State::Knocking | State::Opening if now >= session.attempt_until => self.lose(now, side, "unreachable"),
+            State::Knocking | State::Opening if now >= session.attempt_until => self.lose(now, seat, "unreachable"),
             State::Knocking if now >= session.next_at => {
                 session.hello(now, (2 * session.wait).min(HELLO_MAX));
                 session.next_at += self.node.dice.below(session.wait / 2);
@@ -1206,7 +1264,7 @@ impl Client {
                     session.asked_at = None;
                 }
                 if session.asked_at.is_some_and(|at| now >= at + silence_max) {
-                    self.lose(now, side, "silent");
+                    self.lose(now, seat, "silent");
                     return;
                 }
                 let mut ask = conn.flow.timeout(now);
@@ -1230,8 +1288,8 @@ impl Client {
         }
     }
 
-    fn session_deadline(&self, side: Side) -> Option<Micros> {
-        let session = &self.sessions[side as usize];
+    fn session_deadline(&self, seat: Seat) -> Option<Micros> {
+        let session = &self.sessions[seat.at()];
         match session.state {
             State::Idle | State::Refused => None,
             State::Waiting => Some(session.next_at),
@@ -1249,7 +1307,7 @@ impl Client {
         }
     }
 
-    fn serve(&mut self, now: Micros, side: Side, outbox: &mut Outbox) -> bool {
+    fn serve(&mut self, now: Micros, seat: Seat, outbox: &mut Outbox) -> bool {
         let Client {
             node,
             sessions,
@@ -1262,7 +1320,7 @@ impl Client {
             socket,
             ..
         } = self;
-        let session = &mut sessions[side as usize];
+        let session = &mut sessions[seat.at()];
         if session.hello_due && outbox.room() > 0 {
             session.hello_due = false;
             if let (Some(knock), Some(endpoint)) = (&session.knock, session.endpoints.get(session.at)) {
@@ -1285,11 +1343,11 @@ impl Client {
             };
             let free = conn.flow.available(payload);
             let probe = std::mem::take(&mut session.probe);
-            let due = side == Side::Proxy
+            let due = seat == Seat::PROXY
                 && session.state == State::Ready
                 && free > 0
                 && publications.iter().any(|known| known.is_due());
-            let asks = side == Side::Gateway && !repairs.is_empty();
+            let asks = seat == Seat::Main(Side::Gateway) && !repairs.is_empty();
             if !due && !asks && !probe && !*closing && session.challenge.is_none() && !conn.control_due(now) {
                 return false;
             }
@@ -1416,9 +1474,10 @@ impl Machine for Client {
     }
 
     fn expire(&mut self, now: Micros) {
-        for side in SIDES {
-            self.expire_session(now, side);
+        for seat in Seat::all(self.sessions.len()) {
+            self.expire_session(now, seat);
         }
+        self.keep_spares(now);
         self.expire_rooms(now);
         self.expire_commands(now);
         for at in 0..self.publications.len() {
@@ -1435,8 +1494,8 @@ impl Machine for Client {
         self.tell_leaves();
         self.tell_commands(now);
         let mut more = false;
-        for side in SIDES {
-            more |= self.serve(now, side, outbox);
+        for seat in Seat::all(self.sessions.len()) {
+            more |= self.serve(now, seat, outbox);
         }
         more
     }
@@ -1447,10 +1506,9 @@ impl Machine for Client {
             .iter()
             .filter_map(|publication| publication.deadline())
             .min();
-        SIDES
-            .into_iter()
-            .map(|side| self.session_deadline(side))
-            .chain([self.check_at, publications, self.commands.deadline()])
+        Seat::all(self.sessions.len())
+            .map(|seat| self.session_deadline(seat))
+            .chain([self.check_at, publications, self.commands.deadline(), self.spares_end()])
             .flatten()
             .min()
     }

@@ -6,7 +6,7 @@
 
 use std::net::Ipv6Addr;
 
-use super::{Client, Endpoint, Session, Side, State, SPREAD};
+use super::{Client, Endpoint, Seat, Session, Side, State, SPREAD};
 use crate::machine::Micros;
 use crate::node::Dice;
 use crate::wire::server::Server;
@@ -62,7 +62,7 @@ impl Client {
         let drawn = session.choice.draw(&mut self.node.dice);
         if drawn != session.at {
             session.drawn = Some(drawn);
-            self.lose(now, side, SPREAD);
+            self.lose(now, Seat::Main(side), SPREAD);
         }
     }
 }
@@ -105,17 +105,17 @@ impl Session {
         let place = |current: Endpoint| self.endpoints.iter().position(|known| *known == current);
         self.at = match current.and_then(place) {
             Some(at) => at,
-            None => self.choice.next(now, dice, usize::MAX, 0..self.endpoints.len()),
+            None => self.choice.next(now, dice, usize::MAX, 0..self.endpoints.len(), &[]),
         };
     }
 
     /// The one that is used failed: turns to another, and forgets it if it was kept only as long as it served.
-    pub(super) fn turn(&mut self, now: Micros, dice: &mut Dice) {
+    pub(super) fn turn(&mut self, now: Micros, dice: &mut Dice, taken: &[usize]) {
         let (before, all) = (self.at, self.endpoints.len());
         let drawn = self.attempts == 1 && self.losses == self.drawn_at + 1;
         let given = self.given > 0 && (drawn || self.attempts > 0 && self.attempts % GIVEN_EVERY == 0);
         let of = if given { 0..self.given } else { 0..all };
-        self.at = self.choice.next(now, dice, before, of);
+        self.at = self.choice.next(now, dice, before, of, taken);
         if before >= self.given && before < all && self.choice.weight(before) == 0 && self.at != before {
             self.endpoints.remove(before);
             self.choice.remove(before);

@@ -12,6 +12,7 @@ use crate::command::{until, CommandId, Outcome, Page, COMMANDS_MAX, FORGET_EVERY
 use crate::hash::KeyedState;
 use crate::machine::{soonest, Micros};
 use crate::wire::record::Record;
+use crate::wire::Code;
 
 /// Members that are looked at in a second to name them, and at once: about 10 ms of each second, and a room of a million.
 const LOOKS_A_SECOND: u32 = 100_000;
@@ -21,7 +22,7 @@ struct Command {
     room: u64,
     until: Micros,
     data: Box<[u8]>,
-    /// Brokers that asked.
+    /// Brokers that asked and were not answered.
     brokers: Vec<u32>,
     /// Sessions that have not answered, and whether they were told: a log that is nearly full is left to answers.
     waiting: HashMap<u64, bool, KeyedState>,
@@ -115,14 +116,15 @@ impl Gateway {
     ) {
         if let Some(known) = self.commands.known.get_mut(&id) {
             self.counters.commands_duplicate += 1;
-            if !known.brokers.contains(&broker) {
-                known.brokers.push(broker);
-            }
-            return self.answer_command(now, id);
+            return match known.outcome {
+                Some(outcome) => self.tell_outcome(now, broker, id, outcome, None),
+                None if !known.brokers.contains(&broker) => known.brokers.push(broker),
+                None => {}
+            };
         }
         if self.commands.are_full() {
             self.counters.dropped_commands_full += 1;
-            return; // the broker hears nothing, and says so at the end
+            return self.tell_outcome(now, broker, id, Outcome::refused(Code::Busy), None);
         }
         self.counters.commands_received += 1;
         let sessions = self
@@ -175,15 +177,7 @@ impl Gateway {
             },
         };
         self.counters.counts_answered += 1;
-        let done = Record::LinkCommandDone {
-            command: id,
-            session: 0,
-            outcome: Outcome::of(count),
-            page: Some(page),
-        };
-        if let Some(slot) = self.links.to(broker) {
-            self.links.record(now, slot, &done);
-        }
+        self.tell_outcome(now, broker, id, Outcome::of(count), Some(page));
     }
 
     /// A member has a command, or says that it has not.
@@ -274,22 +268,23 @@ impl Gateway {
 
     /// Says to the brokers that asked what became of a command, if that is known.
     fn answer_command(&mut self, now: Micros, id: CommandId) {
-        let command = self.commands.known.get(&id);
-        let Some((command, outcome)) = command.and_then(|command| Some((command, command.outcome?))) else {
+        let Some(command) = self.commands.known.get_mut(&id) else {
             return;
         };
+        let Some(outcome) = command.outcome else { return };
+        for broker in std::mem::take(&mut command.brokers) {
+            self.tell_outcome(now, broker, id, outcome, None);
+        }
+    }
+
+    fn tell_outcome(&mut self, now: Micros, broker: u32, command: CommandId, outcome: Outcome, page: Option<Page>) {
         let done = Record::LinkCommandDone {
-            command: id,
+            command,
             session: 0,
             outcome,
-            page: None,
+            page,
         };
-        let slots: Vec<u32> = command
-            .brokers
-            .iter()
-            .filter_map(|broker| self.links.to(*broker))
-            .collect();
-        for slot in slots {
+        if let Some(slot) = self.links.to(broker) {
             self.links.record(now, slot, &done);
         }
     }

@@ -137,7 +137,7 @@ crate::counters! {
         commands_received,
         /// Commands that came once more.
         commands_duplicate,
-        /// Commands dropped: too many are known; their senders hear that they expired.
+        /// Commands refused as too many are known; their senders hear `busy`, or that they expired where other gateways had them.
         dropped_commands_full,
         /// Commands told to members.
         commands_sent,

@@ -4,18 +4,13 @@
 use std::collections::HashMap;
 
 use super::Proxy;
-use crate::command::{left_ms, until, Ask, CommandId, Outcome, Page, Verdict, COMMANDS_MAX, GRACE, LOOK_EVERY};
+use crate::command::{left_ms, until, Ask, CommandId, Outcome, Page, Verdict, COMMANDS_MAX, GRACE, LOOK_EVERY, RETRY};
 use crate::hash::KeyedState;
 use crate::machine::Micros;
 use crate::name::{RoomKey, RoomName};
 use crate::wire::record::Record;
 use crate::wire::Code;
 
-/// Commands of one session: one a second, and so many at once after a pause.
-pub const COMMAND_RATE: u32 = 1;
-pub const COMMAND_BURST: u32 = 5;
-/// A session that has sent more is told to wait for so long.
-const RETRY_MS: u32 = 1_000;
 /// A broker that has said nothing of a command is left for another one after this: it stands still, or is about to be found dead.
 const NEXT_AFTER: Micros = 300_000;
 
@@ -27,6 +22,8 @@ struct Pending {
     ask: Ask<'static>,
     /// The broker that was told last, on a link that came up then, and when.
     told: Option<(u32, Micros, Micros)>,
+    /// Another broker had it before, which may still say what became of it.
+    others: bool,
     /// The broker that was not ready last: it is asked again where there is no other.
     unready: Option<u32>,
 }
@@ -85,6 +82,7 @@ impl Proxy {
             until: until(now, time_ms),
             ask: ask.keep(),
             told: None,
+            others: false,
             unready: None,
         };
         self.commands.pending.insert(id, pending);
@@ -115,6 +113,7 @@ impl Proxy {
         if let Some((silent, ..)) = pending.told.filter(|(.., at)| now >= *at + NEXT_AFTER) {
             self.health.asked(silent, false);
         }
+        pending.others |= pending.told.is_some();
         pending.told = Some((node, since, now));
         self.counters.commands_forwarded += 1;
         let record = Record::LinkCommand {
@@ -143,6 +142,9 @@ impl Proxy {
             }
             return;
         }
+        if outcome.is_put_off() && self.commands.pending.get(&id).is_some_and(|pending| pending.others) {
+            return; // this one has not tried it, but another one may have: it is tried on
+        }
         // Also one that comes late, or by who was asked first, is an answer.
         if let Some(node) = broker.filter(|_| outcome.verdict != Verdict::Expired) {
             self.health.asked(node, true);
@@ -157,9 +159,9 @@ impl Proxy {
         let Some(slot) = self.sessions.table.find(session) else {
             return; // who comes back asks again
         };
-        let retry_ms = match outcome.verdict {
-            Verdict::Refused(code) if code.retry() => RETRY_MS,
-            _ => 0,
+        let retry_ms = match outcome.is_put_off() {
+            true => (RETRY / 1_000) as u32,
+            false => 0,
         };
         let done = Record::CommandDone {
             number,

@@ -11,6 +11,7 @@ use muster_ahead::fetch;
 
 use crate::address::Bucket;
 use crate::age::{self, Sampler};
+use crate::command::{COMMAND_BURST, COMMAND_RATE};
 use crate::conn::Control;
 use crate::door::{Door, DoorKey};
 use crate::gateway::{LINK_SOCKET, PUBLIC_SOCKET};
@@ -32,7 +33,7 @@ use crate::wire::publish::{well_formed, Ack, LinkPublish, Publish, LINK_PUBLISH,
 use crate::wire::record::Record;
 use crate::wire::server::Server;
 use crate::wire::{Code, FrameKind, Frames, PublisherId, Role};
-use commands::{Commands, COMMAND_BURST, COMMAND_RATE};
+use commands::Commands;
 
 /// Control records a second from one session, each of which opens a room: what brokers keep of so many for as long as they
 /// remember a room that nobody uses (60 s) is about 10 MB. One user's part of a broker is bounded there.

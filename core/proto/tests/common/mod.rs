@@ -1445,7 +1445,7 @@ impl Rig<Client> {
                 let key = server_key();
                 let bound = prologue(VERSION, header.connection, 0, b"client");
                 let done = respond(ResponderKey::Client(&key), &bound, noise, &[], &mut self.entropy).unwrap();
-                let id = 1 << 40 | u64::from(port);
+                let id = 1 << 40 | (self.peers.len() as u64) << 16 | u64::from(port);
                 let mut answer = vec![0; HEADER];
                 Header::clear(DatagramKind::Accept, header.connection).write(&mut answer);
                 answer.extend_from_slice(&id.to_le_bytes());

@@ -1,0 +1,596 @@
+//! Commands at one real machine among peers that keep to the protocol: by how many ways they go, who is told, what counts, and what
+//! a machine says that has too many.
+
+mod common;
+
+use common::*;
+use muster_proto::broker::Broker;
+use muster_proto::client::{Client, ClientEvent, Endpoint, Side, SILENCE_MAX};
+use muster_proto::command::{Ask, CommandId, Outcome, Verdict, COMMANDS_MAX, COMMAND_BURST, COPIES, GRACE, RETRY};
+use muster_proto::gateway::Gateway;
+use muster_proto::machine::{Machine, Micros};
+use muster_proto::placement::{Node, Placement};
+use muster_proto::proxy::Proxy;
+use muster_proto::wire::publish::Positions;
+use muster_proto::wire::record::Record;
+use muster_proto::wire::{Code, FrameKind, Role};
+
+const LIFETIME: Micros = 5_000_000;
+/// Longer than spares are kept.
+const QUIET: Micros = 32_000_000;
+const BUSY: Outcome = Outcome {
+    verdict: Verdict::Refused(Code::Busy),
+    members: 0,
+};
+
+// ---- the client
+
+fn servers(ports: &[u16]) -> Vec<Endpoint> {
+    let endpoint = |port: &u16| Endpoint {
+        addr: addr(*port),
+        key: server_key().public(),
+    };
+    ports.iter().map(endpoint).collect()
+}
+
+/// A client at a gateway, 0, and at a proxy, 1, that knows of so many more.
+fn client(others: u16) -> Rig<Client> {
+    let mut rig = Rig::<Client>::new();
+    let proxies: Vec<u16> = (9002..=9002 + others).collect();
+    rig.machine
+        .redirect(rig.now, servers(&[9001]), servers(&proxies), b"token".to_vec());
+    rig
+}
+
+/// The same after its first command, told on the sessions 1, 2 and 3.
+fn at_three_proxies() -> (Rig<Client>, u64) {
+    let mut rig = client(2);
+    let number = command(&mut rig);
+    for port in [9003, 9004] {
+        open(&mut rig, port);
+    }
+    assert_eq!([1, 2, 3].map(|peer| told(&mut rig, peer)), [[number]; 3]);
+    (rig, number)
+}
+
+fn command(rig: &mut Rig<Client>) -> u64 {
+    let number = rig.machine.command(rig.now, ROOM, b"go", LIFETIME).unwrap();
+    rig.turn();
+    number
+}
+
+/// The client is let in at one of its proxies.
+fn open(rig: &mut Rig<Client>, port: u16) {
+    rig.serve(port);
+    let ready = Record::Ready {
+        user: 42,
+        token: [9; 16],
+        keepalive_ms: 1_000,
+    };
+    rig.tell(rig.peers.len() - 1, &ready);
+    rig.turn();
+}
+
+/// The commands that a proxy was told since this was asked last.
+fn told(rig: &mut Rig<Client>, peer: usize) -> Vec<u64> {
+    let number = |bytes: &Vec<u8>| match Record::read(bytes) {
+        Some(Record::Command { number, .. }) => Some(number),
+        _ => None,
+    };
+    rig.peers[peer].take_records().iter().filter_map(number).collect()
+}
+
+/// A proxy says what became of a command; what the program hears.
+fn answer(rig: &mut Rig<Client>, peer: usize, number: u64, outcome: Outcome) -> Vec<Outcome> {
+    let done = Record::CommandDone {
+        number,
+        outcome,
+        retry_ms: (RETRY / 1_000) as u32 * u32::from(outcome.is_put_off()),
+        page: None,
+    };
+    rig.tell(peer, &done);
+    heard(rig)
+}
+
+fn heard(rig: &mut Rig<Client>) -> Vec<Outcome> {
+    let mut events = Vec::new();
+    rig.machine.drain_events(&mut events);
+    let outcome = |event: &ClientEvent| match event {
+        ClientEvent::Commanded { outcome, .. } => Some(*outcome),
+        _ => None,
+    };
+    events.iter().filter_map(outcome).collect()
+}
+
+/// Lets time pass in which all servers are there; what the program hears.
+fn pass(rig: &mut Rig<Client>, time: Micros) -> Vec<Outcome> {
+    let (end, mut all) = (rig.now + time, Vec::new());
+    while rig.now < end {
+        rig.now += 20_000.min(end - rig.now);
+        for peer in 0..rig.peers.len() {
+            rig.frame(peer, FrameKind::Ping as u8, &[]);
+        }
+        rig.machine.expire(rig.now);
+        all.extend(heard(rig));
+        rig.turn();
+    }
+    all
+}
+
+#[test]
+fn a_command_goes_by_three_proxies_at_once_and_the_first_that_knows_is_believed() {
+    let (mut rig, number) = at_three_proxies();
+    assert_eq!(answer(&mut rig, 2, number, Outcome::of(3)), [Outcome::of(3)]);
+    for late in [Outcome::of(2), Outcome::of(0), BUSY, Outcome::expired(1)] {
+        assert_eq!(answer(&mut rig, 1, number, late), []);
+    }
+    let next = command(&mut rig);
+    assert_eq!([1, 2, 3].map(|peer| told(&mut rig, peer)), [[next]; 3]);
+}
+
+#[test]
+fn of_two_proxies_both_are_told_and_of_one_that_one() {
+    for others in [0, 1] {
+        let mut rig = client(others);
+        let number = command(&mut rig);
+        (0..others).for_each(|_| open(&mut rig, 9003));
+        assert_eq!(rig.peers.len(), 2 + usize::from(others));
+        for peer in 1..rig.peers.len() {
+            assert_eq!(told(&mut rig, peer), [number]);
+        }
+        pass(&mut rig, 300_000);
+        assert!(rig.out.is_empty(), "it knocks nowhere else");
+    }
+}
+
+#[test]
+fn who_refuses_for_now_is_not_believed_while_another_may_have_it() {
+    let (mut rig, number) = at_three_proxies();
+    assert_eq!(answer(&mut rig, 1, number, Outcome::refused(Code::RateLimited)), []);
+    assert_eq!(answer(&mut rig, 2, number, BUSY), []);
+    assert_eq!(answer(&mut rig, 3, number, Outcome::of(1)), [Outcome::of(1)]);
+
+    let (mut rig, number) = at_three_proxies();
+    assert_eq!(answer(&mut rig, 1, number, BUSY), []);
+    assert_eq!(answer(&mut rig, 2, number, BUSY), []);
+    assert_eq!(answer(&mut rig, 3, number, BUSY), [BUSY], "all have");
+
+    let (mut rig, number) = at_three_proxies();
+    let never = Outcome::refused(Code::BadRoomName);
+    assert_eq!(answer(&mut rig, 1, number, never), [never], "no other will take it");
+}
+
+#[test]
+fn who_found_nobody_is_believed_once_the_others_have_answered_or_had_their_time() {
+    let none = Outcome::of(0);
+    let (mut rig, number) = at_three_proxies();
+    assert_eq!(answer(&mut rig, 1, number, none), []);
+    assert_eq!(answer(&mut rig, 2, number, Outcome::of(1)), [Outcome::of(1)]);
+
+    let (mut rig, number) = at_three_proxies();
+    assert_eq!(answer(&mut rig, 1, number, Outcome::expired(0)), []);
+    assert_eq!(answer(&mut rig, 2, number, none), []);
+    assert_eq!(answer(&mut rig, 3, number, BUSY), [none]);
+
+    let (mut rig, number) = at_three_proxies();
+    assert_eq!(answer(&mut rig, 1, number, none), []);
+    assert_eq!(pass(&mut rig, GRACE - 40_000), []);
+    assert_eq!(pass(&mut rig, 80_000), [none]);
+}
+
+/// The proxy that died may have passed it on.
+#[test]
+fn what_may_have_been_tried_is_not_said_to_be_refused() {
+    let (mut rig, number) = at_three_proxies();
+    assert_eq!(answer(&mut rig, 1, number, BUSY), []);
+    rig.frame(2, FrameKind::Close as u8, &[0]);
+    assert_eq!(answer(&mut rig, 3, number, BUSY), []);
+    assert_eq!(pass(&mut rig, RETRY + 40_000), []);
+    assert_eq!(
+        [1, 3].map(|peer| told(&mut rig, peer)),
+        [[number]; 2],
+        "they are asked again"
+    );
+    assert_eq!(answer(&mut rig, 1, number, BUSY), []);
+    assert_eq!(pass(&mut rig, LIFETIME), [Outcome::expired(0)]);
+}
+
+#[test]
+fn what_proxies_would_refuse_goes_to_one_of_them_alone() {
+    let (mut rig, _) = at_three_proxies();
+    let more: Vec<u64> = (0..=COMMAND_BURST).map(|_| command(&mut rig)).collect();
+    let within = COMMAND_BURST as usize - 1;
+    let counts = [1, 2, 3].map(|peer| told(&mut rig, peer).len());
+    assert_eq!(counts, [more.len(), within, within]);
+}
+
+#[test]
+fn a_question_goes_by_the_main_session() {
+    let (mut rig, _) = at_three_proxies();
+    let number = rig.machine.count(rig.now, ROOM, None, LIFETIME).unwrap();
+    rig.turn();
+    assert_eq!(told(&mut rig, 1), [number]);
+    assert_eq!([2, 3].map(|peer| told(&mut rig, peer)), [[0; 0]; 2]);
+}
+
+#[test]
+fn spares_are_closed_when_there_was_no_command_for_a_while_and_opened_again() {
+    let (mut rig, number) = at_three_proxies();
+    answer(&mut rig, 1, number, Outcome::of(1));
+    let closed = |rig: &Rig<Client>| [1, 2, 3].map(|peer| rig.peers[peer].frames(FrameKind::Close));
+    pass(&mut rig, QUIET - 4_000_000);
+    assert_eq!(closed(&rig), [0; 3]);
+    pass(&mut rig, 4_000_000);
+    assert_eq!(closed(&rig), [0, 1, 1]);
+    rig.out.clear();
+    pass(&mut rig, 1_000_000);
+    assert!(rig.out.is_empty());
+    let number = command(&mut rig);
+    for port in [9003, 9004] {
+        open(&mut rig, port);
+    }
+    assert_eq!([1, 4, 5].map(|peer| told(&mut rig, peer)), [[number]; 3]);
+}
+
+#[test]
+fn the_program_hears_nothing_of_spares_and_a_client_that_closes_says_so_to_all() {
+    let (mut rig, _) = at_three_proxies();
+    rig.frame(2, FrameKind::Close as u8, &[0]);
+    let mut events = Vec::new();
+    rig.machine.drain_events(&mut events);
+    assert_eq!(events, []);
+    assert_eq!(counter(&rig.machine, "sessions_lost"), 0);
+    open(&mut rig, 9003);
+    let mut events = Vec::new();
+    rig.machine.drain_events(&mut events);
+    assert_eq!(events, []);
+    rig.machine.close();
+    rig.turn();
+    assert!(rig.machine.is_closed());
+    for peer in [0, 1, 3, 4] {
+        assert_eq!(rig.peers[peer].frames(FrameKind::Close), 1);
+    }
+}
+
+/// The proxy of the main session is gone, so that goes to where a spare is, which makes way once it is not needed any more.
+#[test]
+fn two_sessions_are_not_at_one_proxy_for_long() {
+    let (mut rig, number) = at_three_proxies();
+    rig.frame(1, FrameKind::Close as u8, &[0]);
+    assert!(!rig.machine.is_ready(Side::Proxy));
+    assert_eq!(pass(&mut rig, 100_000), []);
+    let next = command(&mut rig);
+    assert_eq!([2, 3].map(|peer| told(&mut rig, peer)), [[next]; 2], "without any wait");
+    let (to, _) = rig.out.back().cloned().expect("it knocks");
+    let (port, spare) = if to == addr(9003) { (9003, 2) } else { (9004, 3) };
+    assert_eq!(to, addr(port));
+    open(&mut rig, port);
+    pass(&mut rig, 20_000);
+    assert!(rig.machine.is_ready(Side::Proxy));
+    let closed = [2, 3].map(|peer| rig.peers[peer].frames(FrameKind::Close));
+    assert_eq!(closed, [usize::from(spare == 2), usize::from(spare == 3)]);
+    let again = told(&mut rig, 4);
+    assert!(again.contains(&number) && again.contains(&next), "{again:?}");
+    // And tries the one that is left.
+    rig.out.clear();
+    pass(&mut rig, SILENCE_MAX);
+    assert!(!rig.out.is_empty() && rig.out.iter().all(|(to, _)| *to == addr(9002)));
+}
+
+// ---- proxy, broker and gateway
+
+fn id(number: u64) -> CommandId {
+    CommandId { user: 42, number }
+}
+
+fn link_command(number: u64, ask: Ask<'static>) -> Record<'static> {
+    Record::LinkCommand {
+        command: id(number),
+        session: 7,
+        room: room_id(ROOM),
+        check: room_key(ROOM).check,
+        left_ms: 5_000,
+        ask,
+    }
+}
+
+fn done(number: u64, outcome: Outcome) -> Record<'static> {
+    Record::LinkCommandDone {
+        command: id(number),
+        session: 7,
+        outcome,
+        page: None,
+    }
+}
+
+/// What a node was told of commands since this was asked last: their numbers, and what became of some.
+fn of_commands<M: Subject>(rig: &mut Rig<M>, peer: usize) -> Vec<(u64, Option<Outcome>)> {
+    let records = rig.peers[peer].take_records();
+    let read = |bytes: &Vec<u8>| match Record::read(bytes) {
+        Some(Record::LinkCommand { command, .. }) => Some((command.number, None)),
+        Some(Record::CommandTold { command, .. }) => Some((command.number, None)),
+        Some(Record::LinkCommandDone { command, outcome, .. }) => Some((command.number, Some(outcome))),
+        Some(Record::CommandDone { number, outcome, .. }) => Some((number, Some(outcome))),
+        _ => None,
+    };
+    records.iter().filter_map(read).collect()
+}
+
+/// A proxy with a session, 0, and two brokers that run.
+fn proxy() -> (Rig<Proxy>, [usize; 2]) {
+    let mut rig = Rig::<Proxy>::bare();
+    let nodes = [BROKER, BROKER + 50].map(|node| Node::new(node, Role::Broker, addr(9000 + node as u16)));
+    let placement = Placement::new(2, nodes.to_vec(), 1, 1);
+    rig.machine.set_placement(rig.now, placement);
+    rig.session(1);
+    let brokers = nodes.map(|node| rig.link(node.node, Role::Broker));
+    (rig, brokers)
+}
+
+/// The broker that was told a command.
+fn who_was_told(rig: &mut Rig<Proxy>, brokers: [usize; 2]) -> usize {
+    let told = brokers
+        .into_iter()
+        .filter(|broker| !of_commands(rig, *broker).is_empty());
+    let told: Vec<usize> = told.collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    told[0]
+}
+
+#[test]
+fn what_another_broker_may_have_is_not_refused_by_the_one_that_is_busy() {
+    let (mut rig, brokers) = proxy();
+    for (number, silent) in [(1, false), (2, true)] {
+        let name = ROOM.as_bytes();
+        let command = Record::Command {
+            number,
+            name,
+            left_ms: 5_000,
+            ask: Ask::tell(b"go"),
+        };
+        rig.tell(0, &command);
+        rig.turn();
+        let first = who_was_told(&mut rig, brokers);
+        let mut last = first;
+        if silent {
+            rig.pass(500_000, 20_000);
+            last = who_was_told(&mut rig, brokers);
+            assert_ne!(first, last);
+        }
+        rig.tell(last, &done(number, BUSY));
+        rig.turn();
+        let refused = (number, Some(BUSY));
+        assert_eq!(of_commands(&mut rig, 0), if silent { vec![] } else { vec![refused] });
+        rig.tell(first, &done(number, Outcome::of(1)));
+        rig.turn();
+        let delivered = (number, Some(Outcome::of(1)));
+        assert_eq!(of_commands(&mut rig, 0), if silent { vec![delivered] } else { vec![] });
+    }
+}
+
+/// A broker with so many proxies, and where the links of those are; 1: the gateway.
+fn broker(proxies: u32) -> (Rig<Broker>, Vec<usize>) {
+    let mut rig = Rig::<Broker>::new();
+    let more = (1..proxies).map(|at| rig.link(60 + at, Role::Proxy));
+    let more: Vec<usize> = more.collect();
+    (rig, [vec![0], more].concat())
+}
+
+#[test]
+fn every_proxy_that_brings_a_copy_hears_what_became_of_it() {
+    let (mut rig, proxies) = broker(4);
+    let (late, first) = proxies.split_last().unwrap();
+    for proxy in first {
+        rig.tell(*proxy, &link_command(1, Ask::tell(b"go")));
+        rig.turn();
+    }
+    assert_eq!(of_commands(&mut rig, 1), [(1, None)], "a gateway is told once");
+    rig.tell(1, &done(1, Outcome::of(2)));
+    rig.turn();
+    for proxy in first {
+        assert_eq!(of_commands(&mut rig, *proxy), [(1, Some(Outcome::of(2)))]);
+    }
+    rig.tell(*late, &link_command(1, Ask::tell(b"go")));
+    rig.turn();
+    assert_eq!(of_commands(&mut rig, *late), [(1, Some(Outcome::of(2)))]);
+    assert!(first.iter().all(|proxy| of_commands(&mut rig, *proxy).is_empty()));
+    assert_eq!(of_commands(&mut rig, 1), []);
+}
+
+#[test]
+fn what_a_gateway_could_not_tell_all_of_its_members_in_time_has_expired() {
+    for (one, other, both) in [
+        (Outcome::expired(0), Outcome::of(0), Outcome::expired(0)),
+        (Outcome::expired(1), Outcome::of(2), Outcome::expired(3)),
+        (Outcome::of(0), Outcome::of(2), Outcome::of(2)),
+    ] {
+        let (mut rig, _) = broker(1);
+        let second = rig.link(80, Role::Gateway);
+        names_gateway(&mut rig, 2, 80, membership(1, true));
+        rig.tell(0, &link_command(1, Ask::tell(b"go")));
+        rig.turn();
+        rig.tell(1, &done(1, one));
+        rig.tell(second, &done(1, other));
+        rig.turn();
+        assert_eq!(of_commands(&mut rig, 0), [(1, Some(both))]);
+    }
+}
+
+#[test]
+fn of_more_proxies_than_there_are_copies_the_latest_hear_it() {
+    let (mut rig, proxies) = broker(COPIES as u32 + 2);
+    for proxy in &proxies {
+        rig.tell(*proxy, &link_command(1, Ask::tell(b"go")));
+    }
+    rig.tell(1, &done(1, Outcome::of(2)));
+    rig.turn();
+    let answered: Vec<bool> = proxies
+        .iter()
+        .map(|proxy| !of_commands(&mut rig, *proxy).is_empty())
+        .collect();
+    assert_eq!(answered, [false, false, true, true, true]);
+}
+
+#[test]
+fn what_no_gateway_has_place_for_is_refused_and_tried_by_the_next_copy() {
+    let (mut rig, _) = broker(1);
+    for _ in 0..2 {
+        rig.tell(0, &link_command(1, Ask::tell(b"go")));
+        rig.turn();
+        assert_eq!(of_commands(&mut rig, 1), [(1, None)]);
+        rig.tell(1, &done(1, BUSY));
+        rig.turn();
+        assert_eq!(of_commands(&mut rig, 0), [(1, Some(BUSY))]);
+    }
+}
+
+#[test]
+fn what_one_gateway_has_told_and_another_has_no_place_for_is_tried_on() {
+    let (mut rig, _) = broker(1);
+    let other = rig.link(80, Role::Gateway);
+    names_gateway(&mut rig, 2, 80, membership(1, true));
+    rig.tell(0, &link_command(1, Ask::tell(b"go")));
+    rig.turn();
+    rig.tell(1, &done(1, Outcome::of(2)));
+    rig.tell(other, &done(1, BUSY));
+    rig.turn();
+    assert_eq!(of_commands(&mut rig, other), [(1, None)]);
+    assert_eq!(of_commands(&mut rig, 0), []);
+    let mut told = Vec::new();
+    let end = rig.now + RETRY + 200_000;
+    while rig.now < end {
+        rig.pass(100_000, 20_000);
+        for peer in 0..rig.peers.len() {
+            rig.frame(peer, FrameKind::Ping as u8, &[]);
+        }
+        told.extend(of_commands(&mut rig, other));
+    }
+    assert_eq!(told, [(1, None)], "once more");
+    rig.tell(other, &done(1, Outcome::of(3)));
+    rig.turn();
+    assert_eq!(of_commands(&mut rig, 0), [(1, Some(Outcome::of(5)))]);
+}
+
+/// A gateway with a member, 0, of the room, 2 and 5: brokers.
+fn gateway() -> (Rig<Gateway>, [usize; 2]) {
+    let mut rig = Rig::<Gateway>::new();
+    rig.peers[0].take_records();
+    let other = rig.link(70, Role::Broker);
+    (rig, [2, other])
+}
+
+fn taken(rig: &mut Rig<Gateway>, member: usize, number: u64) {
+    let taken = Record::CommandTaken {
+        command: id(number),
+        taken: true,
+    };
+    rig.tell(member, &taken);
+    rig.turn();
+}
+
+#[test]
+fn a_member_is_told_once_and_every_broker_that_brings_a_copy_hears_the_same_count() {
+    let (mut rig, [one, other]) = gateway();
+    for broker in [one, other, one] {
+        rig.tell(broker, &link_command(1, Ask::tell(b"go")));
+        rig.turn();
+    }
+    assert_eq!(of_commands(&mut rig, 0), [(1, None)]);
+    taken(&mut rig, 0, 1);
+    for broker in [one, other] {
+        assert_eq!(of_commands(&mut rig, broker), [(1, Some(Outcome::of(1)))]);
+    }
+}
+
+#[test]
+fn a_copy_that_comes_after_a_member_came_or_went_is_answered_as_the_first_one_was() {
+    let (mut rig, [one, other]) = gateway();
+    rig.tell(one, &link_command(1, Ask::tell(b"go")));
+    rig.turn();
+    taken(&mut rig, 0, 1);
+    rig.join(1, 2, ROOM, Positions::default());
+    rig.tell(0, &Record::Leave { handle: 0 });
+    rig.turn();
+    rig.peers[1].take_records();
+    rig.tell(other, &link_command(1, Ask::tell(b"go")));
+    rig.turn();
+    assert_eq!(of_commands(&mut rig, other), [(1, Some(Outcome::of(1)))]);
+    assert_eq!(of_commands(&mut rig, one), [(1, Some(Outcome::of(1)))], "once");
+    assert_eq!(of_commands(&mut rig, 1), []);
+}
+
+/// How many were told on, and how many were answered with `busy` and nothing else, of so many.
+fn answered_with_busy<M: Subject>(rig: &mut Rig<M>, peer: usize) -> usize {
+    let said = of_commands(rig, peer);
+    assert!(said.iter().all(|(_, outcome)| *outcome == Some(BUSY)), "{said:?}");
+    said.len()
+}
+
+const MORE: u64 = 20;
+
+#[test]
+fn past_its_bound_a_gateway_says_of_each_command_at_once_that_it_is_busy() {
+    let (mut rig, [one, _]) = gateway();
+    for number in 0..COMMANDS_MAX as u64 {
+        rig.tell(one, &link_command(number, Ask::tell(b"go")));
+    }
+    assert_eq!(counter(&rig.machine, "commands_received"), COMMANDS_MAX as u64);
+    for number in 0..MORE {
+        rig.tell(one, &link_command(COMMANDS_MAX as u64 + number, Ask::tell(b"go")));
+    }
+    rig.turn();
+    assert_eq!(answered_with_busy(&mut rig, one), MORE as usize);
+    assert_eq!(counter(&rig.machine, "dropped_commands_full"), MORE);
+    assert_eq!(counter(&rig.machine, "commands_received"), COMMANDS_MAX as u64);
+}
+
+#[test]
+fn past_its_bound_a_broker_says_of_each_command_at_once_that_it_is_busy() {
+    let (mut rig, _) = broker(1);
+    for number in 0..COMMANDS_MAX as u64 + MORE {
+        rig.tell(0, &link_command(number, Ask::tell(b"go")));
+        if number % 1_000 == 0 {
+            rig.turn();
+            rig.peers[1].take_records();
+        }
+    }
+    rig.turn();
+    assert_eq!(answered_with_busy(&mut rig, 0), MORE as usize);
+    assert_eq!(counter(&rig.machine, "commands_received"), COMMANDS_MAX as u64);
+}
+
+/// Nobody sends more than one a second, so there are many, and no broker is there that would take any.
+#[test]
+fn past_its_bound_a_proxy_says_of_each_command_at_once_that_it_is_busy() {
+    let users = 1_100;
+    let mut rig = Rig::<Proxy>::bare();
+    for user in 0..users {
+        rig.session(user);
+    }
+    let mut number = 0;
+    let mut command = |rig: &mut Rig<Proxy>, peer: usize| {
+        number += 1;
+        let command = Record::Command {
+            number,
+            name: ROOM.as_bytes(),
+            left_ms: 60_000,
+            ask: Ask::tell(b"go"),
+        };
+        rig.tell(peer, &command);
+    };
+    let received = |rig: &Rig<Proxy>| counter(&rig.machine, "commands_received") as usize;
+    (0..4 * users as usize).for_each(|at| command(&mut rig, at / 4));
+    while received(&rig) < COMMANDS_MAX {
+        rig.pass(1_000_000, 1_000_000);
+        for peer in 0..users as usize {
+            let full = received(&rig) == COMMANDS_MAX;
+            command(&mut rig, peer);
+            if full {
+                rig.turn();
+                assert_eq!(answered_with_busy(&mut rig, peer), 1);
+            }
+        }
+    }
+    assert_eq!(received(&rig), COMMANDS_MAX);
+    assert!(counter(&rig.machine, "commands_refused") > MORE);
+}
