@@ -1,7 +1,8 @@
 //! Commands, and questions for a room's members, at the broker: which gateways are told, and what all of them have said.
 //!
-//! A command is known by who sent it, so another copy only asks again, and is answered as well. Every gateway that wants the room is told, in each of its
-//! lives, until all have answered or time is over. A broker knows gateways and no members: these are counted by them.
+//! A command is known by who sent it, so another copy only asks again, and is answered as well. Every gateway that wants the room
+//! is told, in each of its lives, until all have answered or time is over. A broker knows gateways and no members: these are
+//! counted by them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
