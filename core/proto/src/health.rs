@@ -34,7 +34,7 @@ const RTT_MIN: f32 = 1_000.0;
 /// One that costs less than so many times the other is as good.
 const ALIKE: f32 = 2.0;
 
-/// Why a peer is left out.
+/// Why a peer is left out: what holds now, or held last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reason {
     /// Its link was lost.
@@ -214,7 +214,7 @@ impl Health {
             let away = std::mem::take(&mut peer.away);
             let mut reason = None;
             match (peer.ejected, reading) {
-                (Some(_), _) if away => peer.good = 0,
+                (Some(_), _) if away => (peer.ejected, peer.good) = (Some(Reason::Away), 0),
                 (None, _) if away && !panics => reason = Some(Reason::Away),
                 (None, Some(_)) if away => out -= 1,
                 (_, None) => {}
@@ -227,7 +227,10 @@ impl Health {
                     out += usize::from(reason.is_some());
                 }
                 (Some(_), Some(_)) => {
-                    let good = beyond(peer, 0.5).is_none() && !planted::is(Bug::LeftOutForGood);
+                    let found = beyond(peer, 0.5);
+                    // Why it was left out may be over, and something else hold.
+                    peer.ejected = found.or(peer.ejected);
+                    let good = found.is_none() && !planted::is(Bug::LeftOutForGood);
                     peer.good = if good { peer.good + 1 } else { 0 };
                     if peer.good >= GOOD_MIN || too_many(out) {
                         out -= 1;
@@ -442,6 +445,28 @@ mod tests {
         assert_eq!(rig.second(&well), [1]);
         rig.lose(0);
         assert_eq!(rig.second(&[(0, 0), (1_000, 0)]), [0; 0]);
+    }
+
+    #[test]
+    fn who_is_left_out_on_is_so_for_what_holds_now() {
+        let mut rig = Rig::new(3);
+        let well = [(1_000, 0); 3];
+        (0..3).for_each(|_| assert_eq!(rig.second(&well), [0; 0]));
+        rig.lose(1);
+        assert_eq!(rig.second(&[(1_000, 0), (0, 0), (1_000, 0)]), [1]);
+        assert_eq!(rig.second(&well), [1]);
+        assert_eq!(rig.health.ejected(1), Some(Reason::Away), "and is well since");
+        (0..8).for_each(|_| assert_eq!(rig.second(&[(1_000, 0), (1_000, 5), (1_000, 0)]), [1]));
+        assert_eq!(rig.health.ejected(1), Some(Reason::Loss));
+        rig.lose(1);
+        assert_eq!(rig.second(&[(1_000, 0), (0, 0), (1_000, 0)]), [1]);
+        assert_eq!(rig.health.ejected(1), Some(Reason::Away));
+        let counters = &rig.health.counters;
+        assert_eq!(
+            (counters.ejections_away, counters.ejections_loss),
+            (1, 0),
+            "left out once"
+        );
     }
 
     /// A link that was lost begins with other numbers.
