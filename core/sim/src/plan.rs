@@ -6,7 +6,7 @@
 use muster_proto::client::member::Policy;
 use muster_proto::gateway::SESSION_ROOMS;
 use muster_proto::limits::SESSION_PUBLICATIONS_MAX;
-use muster_proto::links::DEAD_AFTER;
+use muster_proto::links::{DEAD_AFTER, DIAL_MAX};
 use muster_proto::machine::Micros;
 use muster_proto::missing::MISSING_WAIT;
 use muster_proto::node::Dice;
@@ -857,7 +857,7 @@ impl Plan {
         };
         let mut clients = vec![member; draw.within(2, 5) as usize];
         for client in &mut clients {
-            client.toggle_every = Some(draw.within(100 * MS, 600 * MS));
+            client.toggle_every = Some(draw.within(400 * MS, 2 * SECOND));
         }
         clients.push(ClientPlan {
             publishing: (0..rooms.len()).map(publishing).collect(),
@@ -879,15 +879,16 @@ impl Plan {
         let first = gateways + proxies;
         let [broker, router] = [first, first + run.brokers];
         let (mut faults, mut heal) = (Vec::new(), SECOND);
-        for _ in 0..draw.within(2, 4) {
-            // Longer than a silent link is believed in, and no longer than is waited then.
-            let pause = draw.within(DEAD_AFTER + 500 * MS, DEAD_AFTER + MISSING_WAIT);
+        for _ in 0..draw.within(4, 6) {
+            // Longer than a silent link is believed in, and over so early that who waits then still hears of it: they dial now and
+            // then, and that may be lost.
+            let pause = draw.within(DEAD_AFTER + 500 * MS, DEAD_AFTER + MISSING_WAIT - 2 * DIAL_MAX);
             for (from, to) in [(router, router + 1), (router + 1, router)] {
                 faults.push((heal, Fault::Cut { from, to, pause }));
             }
             let after = draw.within(DEAD_AFTER, pause);
             let mut killed = vec![broker + draw.below(2) as usize];
-            killed.extend(draw.chance(50).then(|| router + draw.below(2) as usize));
+            killed.extend(draw.chance(80).then(|| router + draw.below(2) as usize));
             for process in killed {
                 let down = draw.skewed(SECOND);
                 faults.push((heal + after, Fault::Kill { process, down }));
@@ -899,7 +900,7 @@ impl Plan {
             proxies,
             faults,
             heal,
-            command_every: Some(100 * MS),
+            command_every: Some(30 * MS),
             ..run
         }
     }
