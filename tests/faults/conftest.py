@@ -1,13 +1,16 @@
-"""Instances for one test each, and where figures go."""
+"""Instances and hosts for one test each, and where figures go."""
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
+from control.registry.server import RegistryServer
+from tests.faults.hosts import Hosts
 from tests.faults.instance import Instance, configuration
 
 Make = Callable[..., Instance]
@@ -24,6 +27,15 @@ def make(tmp_path: Path) -> Make:
         return Instance(tmp_path, configuration(**{"database": {"url": "none"}} | sections))
 
     return made
+
+
+@pytest.fixture
+async def hosts(tmp_path: Path) -> AsyncIterator[Hosts]:
+    """With the embedded registry, in this process."""
+    made = Hosts(tmp_path, "embedded")
+    async with RegistryServer(tmp_path, structlog.get_logger()):
+        with made.running():
+            yield made
 
 
 @pytest.fixture

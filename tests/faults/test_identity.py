@@ -2,16 +2,13 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import structlog
 
 import muster
 from control.instance import make_node_key
-from control.registry.server import RegistryServer
 from plane.keys import public_key
 from tests.faults.hosts import Hosts, Node
 from tests.faults.ledger import Ledger
@@ -23,15 +20,6 @@ RATE = 300.0
 REFUSED = "a handshake was refused: who said it proved no key of the list"
 STAYS = "not reloaded, the old configuration stays"
 SILENT = "a node answers and takes no handshake of ours: it has not our secret of the cluster, or not our key"
-
-
-@pytest.fixture
-async def hosts(tmp_path: Path) -> AsyncIterator[Hosts]:
-    """With the embedded registry, in this process."""
-    made = Hosts(tmp_path, "embedded")
-    async with RegistryServer(tmp_path, structlog.get_logger()):
-        with made.running():
-            yield made
 
 
 def links(*nodes: Node) -> list[dict[str, Any]]:

@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 
 import muster
 from control.config import address_text
 from control.ports import Ports
-from control.registry.server import RegistryServer
 from tests.control.registry.zookeeper import ZooKeeper
 from tests.faults.hosts import Hosts, Node
 from tests.faults.ledger import Ledger
@@ -36,15 +34,6 @@ async def zookeeper(tmp_path: Path) -> AsyncIterator[ZooKeeper]:
     await made.start()
     yield made
     await made.stop()
-
-
-@pytest.fixture
-async def hosts(tmp_path: Path) -> AsyncIterator[Hosts]:
-    """With the embedded registry, in this process."""
-    made = Hosts(tmp_path, "embedded")
-    async with RegistryServer(tmp_path, structlog.get_logger()):
-        with made.running():
-            yield made
 
 
 def states(node: Node) -> dict[int, str]:

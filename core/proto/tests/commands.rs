@@ -341,14 +341,7 @@ fn who_was_told(rig: &mut Rig<Proxy>, brokers: [usize; 2]) -> usize {
 fn what_another_broker_may_have_is_not_refused_by_the_one_that_is_busy() {
     let (mut rig, brokers) = proxy();
     for (number, silent) in [(1, false), (2, true)] {
-        let name = ROOM.as_bytes();
-        let command = Record::Command {
-            number,
-            name,
-            left_ms: 5_000,
-            ask: Ask::tell(b"go"),
-        };
-        rig.tell(0, &command);
+        rig.tell(0, &go(number));
         rig.turn();
         let first = who_was_told(&mut rig, brokers);
         let mut last = first;

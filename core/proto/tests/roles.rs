@@ -8,7 +8,7 @@ use muster_proto::client::member::{Item, Policy};
 use muster_proto::client::publication::PublishError;
 use muster_proto::client::{Client, ClientEvent, Endpoint, Side, SILENCE_MAX};
 use muster_proto::codec::NUMBER_MAX;
-use muster_proto::command::{Ask, CommandId, Outcome};
+use muster_proto::command::{CommandId, Outcome};
 use muster_proto::gateway::room::{BACKFILL_WAIT, FIRST_PLACE, HOLE_WAIT};
 use muster_proto::gateway::{Gateway, ANSWER_WAIT, SESSION_ROOMS};
 use muster_proto::limits::{GATEWAY_LEASE, MESSAGE_AGE_MAX, PUBLISH_ACK_DELAY_MAX, PUBLISH_ACK_MESSAGES};
@@ -975,14 +975,7 @@ fn a_command_goes_to_the_other_broker_where_one_is_not_ready() {
     rig.session(1);
     let brokers = nodes.map(|node| rig.link(node.node, Role::Broker));
     for number in 0..5 {
-        let name = ROOM.as_bytes();
-        let command = Record::Command {
-            number,
-            name,
-            left_ms: 5_000,
-            ask: Ask::tell(b"go"),
-        };
-        rig.tell(0, &command);
+        rig.tell(0, &go(number));
         rig.turn();
         let told = brokers.map(|broker| told_commands(&mut rig, broker));
         let [one, other] = if told[0].is_empty() { [1, 0] } else { [0, 1] };

@@ -432,23 +432,22 @@ impl Broker {
                 false => publication.low.max(publication.order.last_runs(ACK_RUNS)),
             };
             let known = publication.order.runs(from, &mut runs);
+            // What is held is on its way no more.
+            let (messages, bytes) = match (withheld, &publication.order) {
+                (true, _) => (0, 0),
+                (false, order) => (
+                    limits::CREDIT_MESSAGES as usize + order.held_len(),
+                    limits::CREDIT_BYTES + order.held_bytes(),
+                ),
+            };
             let ack = Ack {
                 handle: publication.handle,
                 echo: std::mem::take(&mut publication.echo),
                 code: publication.code,
                 cumulative: publication.order.cumulative(),
                 highest: publication.order.highest(),
-                // What is held is on its way no more.
-                credit_messages: if withheld {
-                    0
-                } else {
-                    limits::CREDIT_MESSAGES as u16 + publication.order.held_len() as u16
-                },
-                credit_bytes: if withheld {
-                    0
-                } else {
-                    (limits::CREDIT_BYTES + publication.order.held_bytes()) as u32
-                },
+                credit_messages: messages as u16,
+                credit_bytes: bytes as u32,
                 stream,
                 missing: ranges[..missing].to_vec(),
                 runs: runs[..known]

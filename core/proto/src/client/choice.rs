@@ -143,7 +143,8 @@ impl Choice {
         dice.better_by(all, weight, |_, _| false).unwrap_or(0)
     }
 
-    /// Another one of these than `at`, and not one of those `taken`, where there is one: of two that are drawn the one that costs less, or any of them.
+    /// Another one of these than `at`, and not one of those `taken`, where there is one: of two that are drawn the one that costs
+    /// less, or any of them.
     pub fn next(&self, now: Micros, dice: &mut Dice, at: usize, of: Range<usize>, taken: &[usize]) -> usize {
         let free = |other: &usize| *other != at && !taken.contains(other);
         let others = || of.clone().filter(free);

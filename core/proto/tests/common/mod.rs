@@ -55,6 +55,16 @@ impl Entropy for Seeded {
     }
 }
 
+/// A user's command to the room that all are in.
+pub fn go(number: u64) -> Record<'static> {
+    Record::Command {
+        number,
+        name: ROOM.as_bytes(),
+        left_ms: 5_000,
+        ask: Ask::tell(b"go"),
+    }
+}
+
 pub fn entropy(seed: u64) -> Box<dyn Entropy> {
     Box::new(Seeded(Dice::new(seed)))
 }
