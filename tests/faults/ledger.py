@@ -17,6 +17,7 @@ from typing import Any, Final
 import muster
 
 HEAD: Final = struct.Struct("<IQQ")
+PADDING: Final = bytes(range(256)) * 4
 SETTLE_S: Final = 20.0
 AHEAD_MAX: Final = 1_000
 UNANSWERED_S: Final = 10.0
@@ -29,8 +30,8 @@ Key = tuple[int, int]
 
 def content(publisher: int, number: int, size: int) -> bytes:
     """A payload that nobody else sends."""
-    head = HEAD.pack(publisher, number, time.monotonic_ns())
-    return head + bytes((publisher + number + at) & 0xFF for at in range(max(0, size - HEAD.size)))
+    first = (publisher + number) & 0xFF
+    return HEAD.pack(publisher, number, time.monotonic_ns()) + PADDING[first : first + max(0, size - HEAD.size)]
 
 
 def read(data: bytes) -> tuple[Key, int]:
@@ -40,9 +41,6 @@ def read(data: bytes) -> tuple[Key, int]:
     first = (publisher + number) & 0xFF
     assert padding == PADDING[first : first + len(padding)], f"{publisher}/{number} is not what was sent"
     return (publisher, number), sent
-
-
-PADDING: Final = bytes(range(256)) * 4
 
 
 @dataclass(slots=True)
