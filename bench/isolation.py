@@ -1,10 +1,10 @@
 """Whom a hot room and a member that stands still disturb: everyone else's delivery times, beside those of just before.
 
-*Hot*: one room of 100,000 members, in processes of their own, beside a thousand rooms of three that have a message a second
-each. In a round the quiet rooms are measured alone, then while the hot room has what its gateway carries, then while
-it has far more. *Still*: a member of a live room of a hundred, in a process of its own, is stopped for 10 s (SIGSTOP), goes
-on. *Slow*: the program of another one reads at a tenth of the room's rate, beside a hundred there and a hundred in another
-room. *Untold* is what a member neither had nor was told as lost.
+*Hot*: one room of 100,000 members, in a process of their own and a hundred a socket, beside a thousand rooms of three that
+have a message a second each. In a round the quiet rooms are measured alone, then while the hot room has what its gateway
+carries, then while it has far more. *Still*: a member of a live room of a hundred, in a process of its own, is stopped for
+10 s (SIGSTOP), goes on. *Slow*: the program of another one reads at a tenth of the room's rate, beside a hundred there and a
+hundred in another room. *Untold* is what a member neither had nor was told as lost.
 
 The gateway has the server core, and all else shares the driver core: listeners run there only when nobody else wants to, so
 that times are those of the servers.
@@ -27,6 +27,7 @@ from muster._core import LoadEngine
 
 ROOMS, ROOM_MEMBERS, QUIET_RATE = 1_000, 3, 1_000.0
 HOT, HOT_QUICK = 100_000, 5_000
+HOT_EACH = 100  # members at one socket
 CARRIED, BEYOND = 50_000.0, 1_000_000.0  # deliveries a second of the hot room
 HOT_SECONDS, HOT_SECONDS_QUICK = 20.0, 4.0
 STILL_MEMBERS, STILL_RATE = 100, 100.0
@@ -65,10 +66,13 @@ def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progres
         stack.callback(instance.stop)
         instance.start()
         rooms, hot = [instance.room(LIVE) for _ in range(ROOMS)], instance.room(LIVE)
-        engine = stack.enter_context(instance.clients(ROOMS * ROOM_MEMBERS, rooms=rooms))
         idle = cpu.rss_bytes(instance.pids[GATEWAY])
-        listeners = stack.enter_context(instance.listeners(size.hot, rooms=[hot], payload_bytes=payload_bytes))
+        listeners = stack.enter_context(
+            instance.listeners(size.hot, rooms=[hot], payload_bytes=payload_bytes, members_each=HOT_EACH)
+        )
         held = cpu.rss_bytes(instance.pids[GATEWAY]) - idle
+        # The last to come: whoever waits here hears nothing, and has to make up for that.
+        engine = stack.enter_context(instance.clients(ROOMS * ROOM_MEMBERS, rooms=rooms))
         entries = [
             Entry(HOT_RUN, lambda: _judged(_hot(instance, engine, listeners, size), quick=quick)),
             Entry(STILL_RUN, lambda: _judged(_still(instance, size), quick=quick)),

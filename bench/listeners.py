@@ -2,9 +2,11 @@
 
 Owns these processes and what they are told: to listen, to publish to their rooms, to sum up, to watch from when on each is
 served, to go elsewhere. They share the driver core with whoever measures, and unless told otherwise they run only while
-nobody else wants to, once joined. Each has a socket for each member and checks every byte, as the measuring process does.
+nobody else wants to, once joined. Each has a socket for each member, or for so many, and checks every byte, as the measuring
+process does.
 """
 
+import math
 import multiprocessing
 import os
 import resource
@@ -25,9 +27,10 @@ from bench.null.sockets import allow_files
 from muster._core import LoadEngine
 
 FILES_SPARE: Final = 512
-MEMBERS_MAX: Final = 16_000  # a process
+SOCKETS_MAX: Final = 16_000  # a process
 LISTEN_SECONDS: Final = 0.02  # between looks at what it is told
-BUFFER_BYTES: Final = 1 << 16
+BUFFER_BYTES: Final = 1 << 16  # of one member; a socket of several has up to so much
+SHARED_BYTES: Final = 1 << 20
 
 Reach = Sequence[tuple[str, int, bytes]]
 Sums = dict[str, int]
@@ -46,6 +49,7 @@ class Where:
     core: int
     gives_way: bool = True
     knocking: int = 128  # at once, in each process
+    members_each: int = 1  # at one socket
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,8 @@ class Listeners:
     def start(self) -> None:
         """One after the other, each when the one before has joined: together they would starve each other's handshakes."""
         spawn = multiprocessing.get_context("spawn")
-        left, most = self.members, min(MEMBERS_MAX, _files_max() - FILES_SPARE)
+        sockets = min(SOCKETS_MAX, _files_max() - FILES_SPARE)
+        left, most = self.members, sockets * self._where.members_each
         while left > 0:
             count = min(left, most)
             ours, theirs = spawn.Pipe()
@@ -160,13 +165,15 @@ class Listeners:
 
 def _files_max() -> int:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    return MEMBERS_MAX + FILES_SPARE if hard == resource.RLIM_INFINITY else hard
+    return SOCKETS_MAX + FILES_SPARE if hard == resource.RLIM_INFINITY else hard
 
 
 def _listen(pipe: Connection, where: Where, members: int) -> None:
     """The process: joins, listens, does what it is told, until nobody tells it any more."""
     pin.pin(where.core)
-    allow_files(members + FILES_SPARE // 2)
+    each = where.members_each
+    sockets = math.ceil(members / each)
+    allow_files(sockets + FILES_SPARE // 2)
     with ExitStack() as stack:
         engine = LoadEngine(
             gateways=list(where.gateways),
@@ -175,8 +182,9 @@ def _listen(pipe: Connection, where: Where, members: int) -> None:
             members=members,
             rooms=list(where.rooms),
             seed=secrets.randbits(60),
-            recv_buffer=BUFFER_BYTES,
+            recv_buffer=min(each * BUFFER_BYTES, SHARED_BYTES),
             knocking=where.knocking,
+            sockets=sockets if each > 1 else None,
         )
         stack.callback(engine.close)
         pipe.send(engine.connect(where.join_seconds))

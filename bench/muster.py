@@ -188,13 +188,15 @@ class Instance:
         payload_bytes: int,
         gateways: Reach | None = None,
         storm: int = 0,
+        members_each: int = 1,
     ) -> Iterator[Listeners]:
         """Joined members in processes of their own, which give way to everyone.
 
-        `storm`: they do not, and so many of each process may open a session at once.
+        `storm`: they do not, and so many of each process may open a session at once. `members_each` are at one socket.
         """
         gateways, proxies = gateways or reach(self.record.gateways), reach(self.record.proxies)
         where = Where(gateways, proxies, self.token, rooms, payload_bytes, JOIN_SECONDS, pin.DRIVER_CORE)
+        where = replace(where, members_each=members_each)
         if storm:
             where = replace(where, gives_way=False, knocking=storm)
         listeners = Listeners(where, members)

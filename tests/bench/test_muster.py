@@ -265,6 +265,7 @@ def _small_isolation(patch: pytest.MonkeyPatch) -> None:
         ("ROOMS", 10),
         ("QUIET_RATE", 100.0),
         ("HOT_QUICK", 40),
+        ("HOT_EACH", 5),
         ("CARRIED", 400.0),
         ("BEYOND", 40_000.0),
         ("HOT_SECONDS_QUICK", 0.5),
@@ -273,7 +274,7 @@ def _small_isolation(patch: pytest.MonkeyPatch) -> None:
         ("SLOW_SECONDS_QUICK", 0.5),
     ):
         patch.setattr(isolation, name, value)
-    patch.setattr(listeners, "MEMBERS_MAX", 25)  # two processes
+    patch.setattr(listeners, "SOCKETS_MAX", 5)  # two processes
 
 
 def _small_hops(patch: pytest.MonkeyPatch) -> None:
@@ -330,7 +331,7 @@ def _small_rejoin(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(rejoin, "MEMBERS_QUICK", 40)
     patch.setattr(rejoin, "KNOCKING", 5)
     patch.setattr(rejoin, "ROOM_MEMBERS", 10)
-    patch.setattr(listeners, "MEMBERS_MAX", 25)  # two processes
+    patch.setattr(listeners, "SOCKETS_MAX", 25)  # two processes
 
 
 def _small_scale(patch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,9 @@ pub struct LoadConfig {
     /// the time that a client waits for an answer. 128 take the two cores some 40 ms.
     pub knocking_max: usize,
     pub seed: u64,
+    /// Sockets of all members together, each of which has its share of them; `None`: one each.
+    pub sockets: Option<usize>,
+    /// Of each socket.
     pub receive_bytes: Option<usize>,
     pub gro: bool,
     pub faults: Option<Faults>,
@@ -114,12 +117,22 @@ impl Load {
             send_bytes: None,
             gro: config.gro,
         };
-        let count = config.members + config.rooms.len().div_ceil(PUBLISHER_ROOMS);
-        let mut sockets = Vec::with_capacity(count);
+        let publishers = config.rooms.len().div_ceil(PUBLISHER_ROOMS);
+        let count = config.members + publishers;
+        let members_at = config.sockets.unwrap_or(config.members).clamp(1, config.members.max(1));
+        let sockets = (0..members_at + publishers)
+            .map(|index| Socket::bind(own_addr(index), &options))
+            .collect::<std::io::Result<Vec<Socket>>>()?;
+        // A session's window is its part of the socket's buffer.
+        let buffer = sockets[0].buffers().receive_bytes / config.members.div_ceil(members_at).max(1);
         let mut clients = Vec::with_capacity(count);
         for index in 0..count {
-            let socket = Socket::bind(own_addr(index), &options)?;
             let publisher = index >= config.members;
+            let socket = if publisher {
+                members_at + index - config.members
+            } else {
+                index % members_at
+            };
             let client = ClientConfig {
                 gateways: if publisher { Vec::new() } else { config.gateways.clone() },
                 proxies: if publisher || config.commanding {
@@ -131,15 +144,20 @@ impl Load {
                 credential: config.credential.clone(),
                 payload: 1200,
                 inbox_bytes: 64 << 20,
-                socket: index as u32,
+                socket: socket as u32,
             };
             let mut client = Client::new(client, config.seed.wrapping_add(index as u64), Box::new(KernelEntropy));
-            client.set_buffer(u32::try_from(socket.buffers().receive_bytes).unwrap_or(u32::MAX));
-            sockets.push(socket);
+            client.set_buffer(u32::try_from(buffer).unwrap_or(u32::MAX));
             clients.push(client);
         }
         let rooms = config.rooms.len();
-        let swarm = Swarm::new(clients, config.members, rooms, config.commanding, config.knocking_max);
+        let swarm = Swarm::new(
+            clients,
+            (config.members, members_at),
+            rooms,
+            config.commanding,
+            config.knocking_max,
+        );
         let mut driver = Driver::new(swarm, sockets)?;
         driver.set_faults(config.faults);
         Ok(Load {

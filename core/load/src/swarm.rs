@@ -1,11 +1,12 @@
 //! Many clients as one machine: who has something to do, and the check of every delivery.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 
 use muster_proto::client::member::{Item, Policy};
 use muster_proto::client::{Client, ClientEvent, Side};
-use muster_proto::machine::{Inbox, Machine, Micros, Outbox};
+use muster_proto::machine::{Arrival, Inbox, Machine, Micros, Outbox};
+use muster_proto::wire::header::Header;
 use muster_proto::wire::publish::Positions;
 use muster_udp::monotonic_now;
 
@@ -109,11 +110,17 @@ struct Seat {
     /// Has lost its session, and waits until it may knock; or knocks.
     held: bool,
     knocking: bool,
+    /// Those of its connections that are in `connections`.
+    known: Vec<u64>,
 }
 
-/// Many clients over as many sockets: first the members, then those that publish.
+/// Many clients: first the members, over as many sockets or fewer, then those that publish, each with its own.
 pub struct Swarm {
     seats: Vec<Seat>,
+    /// Sockets of the members.
+    sockets: usize,
+    /// Whose each connection is, where members share sockets.
+    connections: HashMap<u64, u32>,
     members: usize,
     dirty: VecDeque<u32>,
     deadlines: BinaryHeap<Reverse<(Micros, u32)>>,
@@ -141,7 +148,13 @@ pub struct Swarm {
 impl Swarm {
     /// With `commanding` the members have sessions at proxies as well. Of those that lose their only session at most
     /// `knocking_max` open another at the same time.
-    pub fn new(clients: Vec<Client>, members: usize, rooms: usize, commanding: bool, knocking_max: usize) -> Self {
+    pub fn new(
+        clients: Vec<Client>,
+        (members, sockets): (usize, usize),
+        rooms: usize,
+        commanding: bool,
+        knocking_max: usize,
+    ) -> Self {
         let seat = |(index, client)| Seat {
             client,
             places: Vec::new(),
@@ -152,9 +165,12 @@ impl Swarm {
             scheduled: Micros::MAX,
             held: false,
             knocking: false,
+            known: Vec::new(),
         };
         Swarm {
             seats: clients.into_iter().enumerate().map(seat).collect(),
+            sockets,
+            connections: HashMap::new(),
             members,
             dirty: VecDeque::new(),
             deadlines: BinaryHeap::new(),
@@ -443,6 +459,33 @@ impl Swarm {
         }
     }
 
+    /// Whose datagrams these are.
+    fn whose(&self, socket: usize, datagram: &[u8]) -> Option<usize> {
+        if socket >= self.sockets {
+            return Some(self.members + socket - self.sockets);
+        }
+        if self.sockets == self.members {
+            return Some(socket);
+        }
+        let connection = Header::read(datagram).ok()?.connection;
+        self.connections.get(&connection).map(|index| *index as usize)
+    }
+
+    /// Where members share sockets, notes which connections are this one's.
+    fn learn(&mut self, index: usize) {
+        let seat = &mut self.seats[index];
+        if self.sockets == self.members || seat.client.connections().eq(seat.known.iter().copied()) {
+            return;
+        }
+        for old in seat.known.drain(..) {
+            self.connections.remove(&old);
+        }
+        seat.known.extend(seat.client.connections());
+        for connection in &seat.known {
+            self.connections.insert(*connection, index as u32);
+        }
+    }
+
     fn schedule(&mut self, index: usize) {
         let seat = &mut self.seats[index];
         if seat.held {
@@ -468,25 +511,24 @@ impl Machine for Swarm {
     const DISCARDS_STALE: bool = false;
 
     fn receive(&mut self, now: Micros, inbox: &mut Inbox<'_>) {
-        // Runs of one socket's datagrams go to their client together.
+        // Runs of one client's datagrams go to it together.
         let arrivals = inbox.arrivals;
         let mut at = 0;
         while at < arrivals.len() {
-            let socket = arrivals[at].socket;
-            let run = arrivals[at..]
-                .iter()
-                .take_while(|arrival| arrival.socket == socket)
-                .count();
-            let index = socket as usize;
-            self.seats[index].client.receive(
-                now,
-                &mut Inbox {
-                    slab: inbox.slab,
-                    arrivals: &arrivals[at..at + run],
-                },
-            );
-            self.read(now, index);
-            self.touch(index);
+            let whose = |arrival: &Arrival| {
+                let datagram = &inbox.slab[arrival.start as usize..(arrival.start + arrival.len) as usize];
+                self.whose(arrival.socket as usize, datagram)
+            };
+            let index = whose(&arrivals[at]);
+            let rest = arrivals[at + 1..].iter();
+            let run = 1 + rest.take_while(|arrival| whose(arrival) == index).count();
+            if let Some(index) = index {
+                let arrivals = &arrivals[at..at + run];
+                let slab = &mut *inbox.slab;
+                self.seats[index].client.receive(now, &mut Inbox { slab, arrivals });
+                self.read(now, index);
+                self.touch(index);
+            }
             at += run;
         }
     }
@@ -511,7 +553,9 @@ impl Machine for Swarm {
     fn transmit(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
         while let Some(index) = self.dirty.front().copied() {
             let index = index as usize;
-            if self.seats[index].client.transmit(now, outbox) {
+            let more = self.seats[index].client.transmit(now, outbox);
+            self.learn(index);
+            if more {
                 return true;
             }
             self.dirty.pop_front();

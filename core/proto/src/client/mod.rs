@@ -709,6 +709,17 @@ impl Client {
         }
     }
 
+    /// The ids that datagrams to it bear, for whoever has several clients at one socket.
+    pub fn connections(&self) -> impl Iterator<Item = u64> + '_ {
+        let ids = |session: &Session| {
+            [
+                session.knock.as_ref().map(|knock| knock.id),
+                session.conn.as_ref().map(|conn| conn.id),
+            ]
+        };
+        self.sessions.iter().flat_map(ids).flatten()
+    }
+
     fn find(&self, connection: u64) -> Option<Seat> {
         Seat::all(self.sessions.len()).find(|seat| {
             self.sessions[seat.at()]
