@@ -110,6 +110,17 @@ pub enum Control {
     Bad,
 }
 
+/// What a datagram wants of its peer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Wants {
+    /// Nothing: nobody need know whether it came.
+    Nothing,
+    /// A status. What it holds is asked or repeated, and has a clock of its own for that.
+    Status,
+    /// A status, and to be probed for where none comes.
+    Probes,
+}
+
 /// One connection. `BLOCKS` x 64 is the replay window in datagrams.
 #[repr(C)] // what every datagram that comes needs stands together, from `tail_at` on
 pub struct Conn<const BLOCKS: usize> {
@@ -391,8 +402,8 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
     }
 
     /// Puts what control has to say in front of a datagram: status, log acknowledgement, log records, ping.
-    /// Returns whether that alone wants a status.
-    pub fn control(&mut self, now: Micros, writer: &mut Writer<'_>) -> bool {
+    /// Returns what that alone wants.
+    pub fn control(&mut self, now: Micros, writer: &mut Writer<'_>) -> Wants {
         // Who asks also tells: where the peer may not send for want of a window, this is how it hears of a new one.
         let due = self.wanted
             || self.want_status
@@ -409,20 +420,25 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
                 true
             });
         }
-        let mut elicits = false;
+        let mut wants = Wants::Nothing;
         if self.log_due(now) {
-            let rto = self.log_rto();
+            let (rto, last) = (self.log_rto(), self.log.last_sent());
             let (log, carrier) = (&mut self.log, self.flow.next());
-            elicits |= append(writer, FrameKind::Log, 0, |writer| {
+            let wrote = append(writer, FrameKind::Log, 0, |writer| {
                 let written = log.next_frame(now, rto, carrier, writer.spare());
                 writer.advance(written.unwrap_or(0));
                 written.is_some()
             });
+            if wrote && self.log.last_sent() > last {
+                wants = Wants::Probes;
+            } else if wrote {
+                wants = Wants::Status;
+            }
         }
-        if self.want_status && !elicits {
-            elicits |= append(writer, FrameKind::Ping, 0, |_| true);
+        if self.want_status && wants == Wants::Nothing && append(writer, FrameKind::Ping, 0, |_| true) {
+            wants = Wants::Status;
         }
-        elicits
+        wants
     }
 
     /// Closes a datagram whose frames stand in `buffer[HEADER..HEADER + len]`: pads to `pad` bytes in all if that is longer,
@@ -436,17 +452,18 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         stamp: Stamp,
         buffer: &mut [u8],
         len: usize,
-        elicits: bool,
+        wants: Wants,
         pad: usize,
     ) -> usize {
         let end = (HEADER + len).max(pad.saturating_sub(TAG));
         buffer[HEADER + len..end].fill(0);
+        let elicits = wants > Wants::Nothing;
         let sequence = self.flow.sent(now, end + TAG, elicits);
-        let wants = self.want_status || elicits && self.flow.inquires(now);
+        let asks = self.want_status || elicits && self.flow.inquires(now);
         let header = Header {
             kind: DatagramKind::Data,
             key_id: self.key_id,
-            flags: if wants { STATUS_WANTED } else { 0 },
+            flags: if asks { STATUS_WANTED } else { 0 },
             connection: self.peer,
             epoch: stamp.epoch,
             sequence,
@@ -460,7 +477,7 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         space[..TAG].copy_from_slice(&tag);
         self.want_status = false;
         self.sent_at = now;
-        if elicits {
+        if wants == Wants::Probes {
             self.tail_sequence = sequence;
             self.tail_step = 0;
             self.tail_at = self.probe_at(now, 0);
@@ -480,8 +497,8 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         self.send(now, keys, stamp, outbox, payload, |_, _| false);
     }
 
-    /// Sends one datagram: control first, then what `fill` writes (it says whether that wants a status). Nothing leaves if
-    /// nothing was written.
+    /// Sends one datagram: control first, then what `fill` writes (it says whether that is to be probed for). Nothing leaves
+    /// if nothing was written.
     pub fn send(
         &mut self,
         now: Micros,
@@ -493,13 +510,15 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
     ) -> bool {
         let buffer = outbox.reserve(payload);
         let mut writer = Writer::new(&mut buffer[HEADER..payload - TAG]);
-        let mut elicits = self.control(now, &mut writer);
-        elicits |= fill(&mut writer, self.flow.next());
+        let mut wants = self.control(now, &mut writer);
+        if fill(&mut writer, self.flow.next()) {
+            wants = Wants::Probes;
+        }
         let len = writer.len();
         if len == 0 {
             return false;
         }
-        let total = self.seal(now, keys, stamp, buffer, len, elicits, 0);
+        let total = self.seal(now, keys, stamp, buffer, len, wants, 0);
         outbox.commit(self.socket, self.addr, total);
         true
     }
@@ -522,16 +541,6 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         }
         self.want_status = true;
         true
-    }
-
-    /// Restores the tail's progress after a probe was sealed as something that wants a status.
-    pub fn tail_probed(&mut self, now: Micros, step: u8) {
-        self.tail_step = step;
-        self.tail_at = self.probe_at(now, step);
-    }
-
-    pub fn tail_step(&self) -> u8 {
-        self.tail_step
     }
 
     /// When a status must leave for what has come.
@@ -564,7 +573,7 @@ mod tests {
         let mut conn = Conn::<16>::new(1, 2, 0, addr, Secret::new([3; 16]), true, 0, 1 << 10, 0);
         let stamp = Stamp { epoch: 0, placement: 0 };
         let (mut keys, mut buffer) = (KeyCache::default(), [0; 100]);
-        conn.seal(0, &mut keys, stamp, &mut buffer, 8, true, 0);
+        conn.seal(0, &mut keys, stamp, &mut buffer, 8, Wants::Probes, 0);
         let status = Status {
             highest: 1,
             received: 1,
@@ -572,7 +581,7 @@ mod tests {
             ..Status::default()
         };
         assert!(conn.flow.status(rtt, &status));
-        conn.seal(SECOND, &mut keys, stamp, &mut buffer, 8, true, 0);
+        conn.seal(SECOND, &mut keys, stamp, &mut buffer, 8, Wants::Probes, 0);
         (SECOND..3 * SECOND)
             .step_by(1_000)
             .filter(|now| conn.tail_due(*now))
@@ -590,6 +599,42 @@ mod tests {
             [1_500_000, 2_000_000, 2_500_000],
             "nor is it forgotten"
         );
+    }
+
+    /// Datagrams to a peer that has said nothing since `begin` was sent to it, as its role sends them within a minute.
+    fn sent_to_the_silent(begin: impl Fn(&mut Conn<16>) -> bool) -> usize {
+        let addr = std::net::SocketAddr::from(([127, 0, 0, 1], 9)).into();
+        let mut conn = Conn::<16>::new(1, 2, 0, addr, Secret::new([3; 16]), true, 0, 1 << 10, 0);
+        let stamp = Stamp { epoch: 0, placement: 0 };
+        let (mut keys, mut sent) = (KeyCache::default(), 0);
+        let mut send = |conn: &mut Conn<16>, now, data: bool| {
+            let mut outbox = Outbox::new(false);
+            sent += usize::from(conn.send(now, &mut keys, stamp, &mut outbox, 1_200, |writer, _| {
+                data && append(writer, FrameKind::Publish, 0, |_| true)
+            }));
+        };
+        let data = begin(&mut conn);
+        send(&mut conn, 0, data);
+        for now in (0..60 * SECOND).step_by(1_000) {
+            if conn.flow.timeout(now) {
+                conn.ask_status();
+            }
+            if conn.tail_due(now) || conn.control_due(now) {
+                send(&mut conn, now, false);
+            }
+        }
+        sent
+    }
+
+    /// A peer with much to do answers late. It was probed for anew with each probe that asked it for an answer.
+    #[test]
+    fn who_says_nothing_is_probed_for_three_times_and_then_asked_now_and_then() {
+        let asks = 3 + 60 / 2; // after 250 ms, twice as long each time, up to two seconds
+        let data = sent_to_the_silent(|_| true);
+        assert!((30..=4 + asks).contains(&data), "{data}");
+        let record = sent_to_the_silent(|conn| conn.record(&Record::Leave { handle: 1 }).is_none());
+        let repeats = 6 + 60; // doubled each time, up to a second
+        assert!((60..=4 + asks + repeats).contains(&record), "{record}");
     }
 
     #[test]

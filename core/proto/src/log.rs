@@ -174,6 +174,11 @@ impl LogSender {
         self.next - 1
     }
 
+    /// The offset of the last record that has left at least once, 0 before the first.
+    pub fn last_sent(&self) -> u64 {
+        self.acknowledged() + self.queue.as_ref().map_or(0, |queue| queue.sent as u64)
+    }
+
     /// What counts towards `bytes_max`: the bytes and [`RECORD_COST`] of every record not yet acknowledged.
     pub fn pending_bytes(&self) -> usize {
         self.queue.as_ref().map_or(0, |queue| queue.cost)

@@ -950,11 +950,7 @@ impl Machine for Router {
                 continue;
             };
             link.data.probe = false;
-            let step = link.conn.tail_step();
             if self.links.send(now, &mut self.node, slot, outbox, |_, _| false) {
-                if let Some(link) = self.links.table.get_mut(slot) {
-                    link.conn.tail_probed(now, step);
-                }
                 self.links.table.mark(slot); // a log may need several datagrams; an empty send ends it
             }
         }

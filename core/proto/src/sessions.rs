@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use crate::address::Bucket;
 use crate::client::{BACKOFF_FIRST, BACKOFF_MAX};
 use crate::command::Outcome;
-use crate::conn::{Conn, Control, Reject, SESSION_LOG_BYTES};
+use crate::conn::{Conn, Control, Reject, Wants, SESSION_LOG_BYTES};
 use crate::door::{Accepted, Door};
 use crate::machine::{Addr, Arrival, Micros, Outbox};
 use crate::naming::Naming;
@@ -718,7 +718,7 @@ impl<T: Default> Sessions<T> {
             true
         });
         let len = writer.len();
-        let total = peer.conn.seal(now, &mut node.keys, node.stamp, buffer, len, false, 0);
+        let total = peer.conn.seal(now, &mut node.keys, node.stamp, buffer, len, Wants::Nothing, 0);
         outbox.commit(peer.conn.socket, addr, total);
     }
 

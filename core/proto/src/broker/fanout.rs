@@ -6,7 +6,7 @@ use super::room::Room;
 use super::{enqueue, Broker, GatewayPeer, NOTHING_MAX};
 use crate::age;
 use crate::codec::Writer;
-use crate::conn::Heard;
+use crate::conn::{Heard, Wants};
 use crate::limits;
 use crate::links::frames_max;
 use crate::machine::{Micros, Outbox};
@@ -286,13 +286,12 @@ impl Broker {
                 links.table.mark(slot);
                 break;
             }
-            let step = conn.tail_step();
             let next = conn.flow.next();
             let away = conn.flow.measured() / 2;
             let spare = outbox.room() > 1 && free > 1;
             let buffer = outbox.reserve(payload);
             let mut writer = Writer::new(&mut buffer[HEADER..HEADER + limit]);
-            let mut elicits = conn.control(now, &mut writer);
+            let mut wants = conn.control(now, &mut writer);
             let before = writer.len();
             let mut more = false;
             write_heads(gateway, rooms, node, next, &mut writer);
@@ -372,7 +371,9 @@ impl Broker {
                 more |= gateway.resends();
             }
             more |= !gateway.heads.is_empty();
-            elicits |= writer.len() > before;
+            if writer.len() > before {
+                wants = Wants::Probes;
+            }
             let len = writer.len();
             if len == 0 {
                 break;
@@ -383,10 +384,7 @@ impl Broker {
             } else {
                 0
             };
-            let total = conn.seal(now, &mut me.keys, me.stamp, buffer, len, elicits, pad);
-            if probe {
-                conn.tail_probed(now, step);
-            }
+            let total = conn.seal(now, &mut me.keys, me.stamp, buffer, len, wants, pad);
             outbox.commit(conn.socket, conn.addr, total);
             gateway.holes.sent(total);
             gateway.history.sent(total);

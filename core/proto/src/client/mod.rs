@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use crate::chunks::Budget;
 use crate::codec::Writer;
 use crate::command::{Outcome, Page};
-use crate::conn::{Conn, Control, SESSION_LOG_BYTES};
+use crate::conn::{Conn, Control, Wants, SESSION_LOG_BYTES};
 use crate::door::{reset_token, Knock};
 use crate::handshake::{same, InitiatorKey};
 use crate::hash::KeyedState;
@@ -1344,7 +1344,7 @@ impl Client {
             let mut writer = Writer::new(&mut buffer[HEADER..HEADER + frames_max(payload)]);
             write_close(&mut writer);
             let len = writer.len();
-            let total = conn.seal(now, &mut node.keys, node.stamp, buffer, len, false, 0);
+            let total = conn.seal(now, &mut node.keys, node.stamp, buffer, len, Wants::Nothing, 0);
             outbox.commit(conn.socket, conn.addr, total);
             counters.datagrams_sent += 1;
         }
@@ -1366,7 +1366,6 @@ impl Client {
                 session.probe = probe;
                 return true;
             }
-            let step = conn.tail_step();
             let rtt = conn.flow.rtt();
             if asks {
                 conn.offer_status(); // who repairs must know our window
@@ -1376,7 +1375,7 @@ impl Client {
             }
             let buffer = outbox.reserve(payload);
             let mut writer = Writer::new(&mut buffer[HEADER..HEADER + frames_max(payload)]);
-            let mut elicits = conn.control(now, &mut writer);
+            let mut wants = conn.control(now, &mut writer);
             if let Some(challenge) = session.challenge.take() {
                 append(&mut writer, FrameKind::PathResponse, 0, |writer| {
                     !writer.put(&challenge).full()
@@ -1408,7 +1407,7 @@ impl Client {
                         if !std::mem::replace(&mut opened, true) {
                             *publish_at = at + 1;
                         }
-                        elicits = true;
+                        wants = Wants::Probes;
                     }
                     counters.publish_repeated += publication.repeated - before;
                 }
@@ -1420,10 +1419,7 @@ impl Client {
             if len == 0 {
                 return false;
             }
-            let total = conn.seal(now, &mut node.keys, node.stamp, buffer, len, elicits, 0);
-            if probe {
-                conn.tail_probed(now, step);
-            }
+            let total = conn.seal(now, &mut node.keys, node.stamp, buffer, len, wants, 0);
             outbox.commit(conn.socket, conn.addr, total);
             counters.datagrams_sent += 1;
             if *closing {

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use super::room::Room;
 use super::{Gateway, Joined};
 use crate::codec::Writer;
-use crate::conn::Heard;
+use crate::conn::{Heard, Wants};
 use crate::links::frames_max;
 use crate::machine::{Micros, Outbox, SLICE_DATAGRAMS};
 use crate::planted::{self, Bug};
@@ -114,7 +114,6 @@ impl Gateway {
                 full = true;
                 break;
             }
-            let step = conn.tail_step();
             let next = conn.flow.next();
             if probe {
                 let uncovered = conn.flow.in_flight() as u32;
@@ -125,8 +124,10 @@ impl Gateway {
             let spare = outbox.room() > 1 && free > 1;
             let buffer = outbox.reserve(payload);
             let mut writer = Writer::new(&mut buffer[HEADER..HEADER + limit]);
-            let mut elicits = conn.control(now, &mut writer);
-            elicits |= write_heads(&mut writer, &mut client.joined, rooms, next as u32);
+            let mut wants = conn.control(now, &mut writer);
+            if write_heads(&mut writer, &mut client.joined, rooms, next as u32) {
+                wants = wants.max(if probe { Wants::Status } else { Wants::Probes });
+            }
             let mut more = false;
             if free > 0 {
                 let before = writer.len();
@@ -182,7 +183,9 @@ impl Gateway {
                 if client.turn as usize >= count {
                     client.turn = 0;
                 }
-                elicits |= writer.len() > before;
+                if writer.len() > before {
+                    wants = Wants::Probes;
+                }
                 more |= !client.repairs.is_empty();
             }
             let len = writer.len();
@@ -195,10 +198,7 @@ impl Gateway {
             } else {
                 0
             };
-            let total = conn.seal(now, &mut node.keys, node.stamp, buffer, len, elicits, pad);
-            if probe {
-                conn.tail_probed(now, step);
-            }
+            let total = conn.seal(now, &mut node.keys, node.stamp, buffer, len, wants, pad);
             outbox.commit(conn.socket, conn.addr, total);
             client.allowance = client.allowance.saturating_add(total as i32 / 4).min(ALLOWANCE_MAX);
             if !more {

@@ -548,8 +548,7 @@ impl Gateway {
             return;
         };
         let peer = link.data.peer;
-        let probe = std::mem::take(&mut link.data.probe);
-        let step = link.conn.tail_step();
+        link.data.probe = false;
         let outgoing = self.outgoing.get_mut(&peer.node);
         let mut outgoing = outgoing.map(std::mem::take).unwrap_or_default();
         let told = self.take_consumed(now, peer.node, &mut outgoing);
@@ -596,11 +595,6 @@ impl Gateway {
         }
         if let Some(place) = self.outgoing.get_mut(&peer.node) {
             *place = outgoing;
-        }
-        if probe {
-            if let Some(link) = self.links.table.get_mut(slot) {
-                link.conn.tail_probed(now, step);
-            }
         }
         if again {
             self.links.table.mark(slot);

@@ -561,7 +561,6 @@ impl Proxy {
             };
             let node = link.data.peer.node;
             let probe = std::mem::take(&mut link.data.probe);
-            let step = link.conn.tail_step();
             let free = link.conn.flow.available(payload);
             let away = link.conn.flow.measured() / 2;
             let queue = self.queues.get_mut(&node);
@@ -596,11 +595,6 @@ impl Proxy {
                 }
                 sent_any
             });
-            if probe && sent {
-                if let Some(link) = self.links.table.get_mut(slot) {
-                    link.conn.tail_probed(now, step);
-                }
-            }
             if !more || !sent {
                 return;
             }
@@ -617,8 +611,7 @@ impl Proxy {
             let Some(peer) = self.sessions.table.get_mut(slot) else {
                 return;
             };
-            let probe = std::mem::take(&mut peer.data.probe);
-            let step = peer.conn.tail_step();
+            peer.data.probe = false;
             let acks = &mut peer.data.data.acks;
             let mut more = false;
             let sent = peer.conn.send(
@@ -639,9 +632,6 @@ impl Proxy {
                     false
                 },
             );
-            if probe && sent {
-                peer.conn.tail_probed(now, step);
-            }
             if !more || !sent {
                 break;
             }

@@ -12,7 +12,7 @@ use muster_proto::client::member::Policy;
 use muster_proto::client::{Client, ClientConfig, Endpoint};
 use muster_proto::codec::{Reader, Writer};
 use muster_proto::command::{Ask, CommandId, Outcome, Page};
-use muster_proto::conn::{Conn, Stamp};
+use muster_proto::conn::{Conn, Stamp, Wants};
 use muster_proto::door::{Door, DoorKey, Knock};
 use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent, LINK_SOCKET, PUBLIC_SOCKET};
 use muster_proto::handshake::{prologue, respond, ClusterKeys, InitiatorKey, ResetSecret, ResponderKey, ServerKey};
@@ -238,7 +238,7 @@ impl Peer {
         };
         let len = self
             .conn
-            .seal(now, &mut self.keys, stamp, &mut buffer, plaintext.len(), false, 0);
+            .seal(now, &mut self.keys, stamp, &mut buffer, plaintext.len(), Wants::Nothing, 0);
         buffer.truncate(len);
         self.last = buffer.clone();
         buffer
