@@ -172,8 +172,7 @@ def _listen(pipe: Connection, where: Where, members: int) -> None:
     """The process: joins, listens, does what it is told, until nobody tells it any more."""
     pin.pin(where.core)
     each = where.members_each
-    sockets = math.ceil(members / each)
-    allow_files(sockets + FILES_SPARE // 2)
+    allow_files(math.ceil(members / each) + FILES_SPARE // 2)
     with ExitStack() as stack:
         engine = LoadEngine(
             gateways=list(where.gateways),
@@ -184,7 +183,7 @@ def _listen(pipe: Connection, where: Where, members: int) -> None:
             seed=secrets.randbits(60),
             recv_buffer=min(each * BUFFER_BYTES, SHARED_BYTES),
             knocking=where.knocking,
-            sockets=sockets if each > 1 else None,
+            members_each=each,
         )
         stack.callback(engine.close)
         pipe.send(engine.connect(where.join_seconds))

@@ -195,8 +195,16 @@ class Instance:
         `storm`: they do not, and so many of each process may open a session at once. `members_each` are at one socket.
         """
         gateways, proxies = gateways or reach(self.record.gateways), reach(self.record.proxies)
-        where = Where(gateways, proxies, self.token, rooms, payload_bytes, JOIN_SECONDS, pin.DRIVER_CORE)
-        where = replace(where, members_each=members_each)
+        where = Where(
+            gateways,
+            proxies,
+            self.token,
+            rooms,
+            payload_bytes,
+            JOIN_SECONDS,
+            pin.DRIVER_CORE,
+            members_each=members_each,
+        )
         if storm:
             where = replace(where, gives_way=False, knocking=storm)
         listeners = Listeners(where, members)

@@ -49,8 +49,8 @@ pub struct LoadConfig {
     /// the time that a client waits for an answer. 128 take the two cores some 40 ms.
     pub knocking_max: usize,
     pub seed: u64,
-    /// Sockets of all members together, each of which has its share of them; `None`: one each.
-    pub sockets: Option<usize>,
+    /// Members that share a socket, at least one; those that come after each other have others.
+    pub members_each: usize,
     /// Of each socket.
     pub receive_bytes: Option<usize>,
     pub gro: bool,
@@ -119,20 +119,20 @@ impl Load {
         };
         let publishers = config.rooms.len().div_ceil(PUBLISHER_ROOMS);
         let count = config.members + publishers;
-        let members_at = config.sockets.unwrap_or(config.members).clamp(1, config.members.max(1));
+        let members_at = config.members.div_ceil(config.members_each.max(1));
         let sockets = (0..members_at + publishers)
             .map(|index| Socket::bind(own_addr(index), &options))
             .collect::<std::io::Result<Vec<Socket>>>()?;
-        // A session's window is its part of the socket's buffer.
-        let buffer = sockets[0].buffers().receive_bytes / config.members.div_ceil(members_at).max(1);
         let mut clients = Vec::with_capacity(count);
         for index in 0..count {
             let publisher = index >= config.members;
-            let socket = if publisher {
-                members_at + index - config.members
+            let (socket, sharing) = if publisher {
+                (members_at + index - config.members, 1)
             } else {
-                index % members_at
+                (index % members_at, config.members_each.max(1))
             };
+            // A session's window is its part of the socket's buffer.
+            let buffer = sockets[socket].buffers().receive_bytes / sharing;
             let client = ClientConfig {
                 gateways: if publisher { Vec::new() } else { config.gateways.clone() },
                 proxies: if publisher || config.commanding {

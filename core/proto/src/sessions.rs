@@ -718,7 +718,9 @@ impl<T: Default> Sessions<T> {
             true
         });
         let len = writer.len();
-        let total = peer.conn.seal(now, &mut node.keys, node.stamp, buffer, len, Wants::Nothing, 0);
+        let total = peer
+            .conn
+            .seal(now, &mut node.keys, node.stamp, buffer, len, Wants::Nothing, 0);
         outbox.commit(peer.conn.socket, addr, total);
     }
 

@@ -98,7 +98,7 @@ fn words<'py>(py: Python<'py>, list: &[u32]) -> Bound<'py, PyBytes> {
 #[pymethods]
 impl LoadEngine {
     #[new]
-    #[pyo3(signature = (*, gateways, proxies, credential, members, rooms, seed, rooms_each = 1, recv_buffer = 0, gro = true, faults = None, commanding = false, proxies_each = None, knocking = 128, sockets = None))]
+    #[pyo3(signature = (*, gateways, proxies, credential, members, rooms, seed, rooms_each = 1, recv_buffer = 0, gro = true, faults = None, commanding = false, proxies_each = None, knocking = 128, members_each = 1))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         gateways: Vec<(String, u16, Vec<u8>)>,
@@ -114,7 +114,7 @@ impl LoadEngine {
         commanding: bool,
         proxies_each: Option<usize>,
         knocking: usize,
-        sockets: Option<usize>,
+        members_each: usize,
     ) -> PyResult<Self> {
         let config = LoadConfig {
             gateways: endpoints(gateways)?,
@@ -127,7 +127,7 @@ impl LoadEngine {
             proxies_each,
             knocking_max: knocking,
             seed,
-            sockets,
+            members_each,
             receive_bytes: (recv_buffer > 0).then_some(recv_buffer),
             gro,
             faults: convert::faults(seed, faults, None)?,

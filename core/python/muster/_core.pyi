@@ -263,7 +263,7 @@ class LoadEngine:
         commanding: bool = False,
         proxies_each: int | None = None,
         knocking: int = 128,
-        sockets: int | None = None,
+        members_each: int = 1,
     ) -> LoadEngine: ...
     def connect(self, timeout: float) -> int: ...
     def saturate(

@@ -236,9 +236,15 @@ impl Peer {
             epoch: EPOCH,
             placement: 1,
         };
-        let len = self
-            .conn
-            .seal(now, &mut self.keys, stamp, &mut buffer, plaintext.len(), Wants::Nothing, 0);
+        let len = self.conn.seal(
+            now,
+            &mut self.keys,
+            stamp,
+            &mut buffer,
+            plaintext.len(),
+            Wants::Nothing,
+            0,
+        );
         buffer.truncate(len);
         self.last = buffer.clone();
         buffer
