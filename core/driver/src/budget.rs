@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use muster_proto::machine::Micros;
+use muster_proto::machine::{Micros, SLICE_DATAGRAMS};
 
 /// A loop that was called later than this after it should have been has stood still; what queued up is stale.
 pub const STALL_US: Micros = 500_000;
@@ -18,6 +18,10 @@ pub const RETRY_US: Micros = 2_000;
 /// Messages that are discarded after a standstill at most, so that a flood cannot hold the loop: an 8 MiB buffer holds
 /// 10,000 small ones; this is 26 such sockets, or 0.2 s of work.
 pub const DISCARDED_MAX: usize = 262_144;
+
+/// Datagrams of one socket that are heard before the next slice leaves: twice as many as that holds. Each member answers what
+/// it is sent, and who sends four times what he hears has the answers wait, and what is due to others behind them.
+pub const HEARD_MAX: usize = 2 * SLICE_DATAGRAMS;
 
 /// A turn that begins so soon after the last one may linger: at 2,000 datagrams a second and more.
 pub const BRISK_US: Micros = 500;
@@ -66,6 +70,11 @@ impl Spent {
             budget,
             until: now + budget.turn_us,
         }
+    }
+
+    /// Datagrams that may still be taken in.
+    pub fn receivable(&self) -> usize {
+        self.budget.received_max.saturating_sub(self.received)
     }
 
     pub fn is_over(&self, clock: Micros) -> bool {

@@ -9,7 +9,9 @@ use std::time::Duration;
 use muster_proto::machine::{Machine, Micros, Outbox, SocketId};
 use muster_udp::{Counters, Cursor, Kernel, Poll, Receiver, Sender, Sent, Socket, Syscalls, Timer, EVENTS_MAX};
 
-use crate::budget::{Budget, Spent, AGE_MAX_US, BEAT_US, BRISK_US, DISCARDED_MAX, LINGER_STEP, RETRY_US, STALL_US};
+use crate::budget::{
+    Budget, Spent, AGE_MAX_US, BEAT_US, BRISK_US, DISCARDED_MAX, HEARD_MAX, LINGER_STEP, RETRY_US, STALL_US,
+};
 use crate::faults::{FaultCounters, Faults};
 
 /// Up to so many sockets are tried one by one; with more, asking which of them are ready is cheaper.
@@ -304,7 +306,8 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
             };
             index += skipped;
             let id = index % count;
-            drained[id] = self.receive(id, usize::MAX);
+            drained[id] = self.hear_most(now, spent, id);
+            self.unheard = self.unheard.map(|left| left.saturating_sub(1));
             index += 1;
             // After each slice the sockets are looked at again: what one message brings to thousands does not hold up the next.
             match self.serve(now, spent, 1) {
@@ -320,7 +323,6 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
     fn serve_ready(&mut self, now: Micros, mut known: Option<usize>, spent: &mut Spent) -> bool {
         loop {
             let ready = known.take().unwrap_or_else(|| self.poll.wait(Duration::ZERO));
-            let share = (self.receiver.slots() / ready.max(1)).max(1);
             let all = ready < EVENTS_MAX;
             let mut all_drained = all;
             for index in 0..ready {
@@ -331,7 +333,8 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
                 if self.receiver.room() == 0 && self.serve(now, spent, usize::MAX) == Served::Cut {
                     return true;
                 }
-                all_drained &= self.receive(event.token as usize, share);
+                all_drained &= self.receive(event.token as usize, usize::MAX);
+                self.unheard = self.unheard.map(|left| left.saturating_sub(1));
             }
             if all {
                 self.unheard = self.unheard.map(|_| 0); // no other has anything
@@ -348,15 +351,28 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
     /// Receives from one socket into the slab. Returns whether nothing is left there.
     fn receive(&mut self, index: usize, slots_max: usize) -> bool {
         let (socket, id) = (&self.sockets[index], index as SocketId);
-        self.unheard = self.unheard.map(|left| left.saturating_sub(1));
         let received = self
             .receiver
             .receive(&mut self.syscalls, socket, id, slots_max, &mut self.udp_counters);
         received.drained
     }
 
-    /// Lets the machine see what is in the slab and sends what it has to say, at most so many slices.
-    fn serve(&mut self, now: Micros, spent: &mut Spent, slices_max: usize) -> Served {
+    /// Receives from one socket and lets the machine see it, but for the last batch, which is in the slab. Returns whether
+    /// nothing is left there; else as much came as may be answered by what leaves next, and more.
+    fn hear_most(&mut self, now: Micros, spent: &mut Spent, index: usize) -> bool {
+        let mut left = HEARD_MAX.min(spent.receivable());
+        loop {
+            let drained = self.receive(index, usize::MAX);
+            left = left.saturating_sub(self.receiver.datagrams());
+            if drained || left == 0 {
+                return drained;
+            }
+            self.hear(now, spent);
+        }
+    }
+
+    /// Lets the machine see what is in the slab. Returns how many datagrams that was.
+    fn hear(&mut self, now: Micros, spent: &mut Spent) -> usize {
         let count = self.receiver.datagrams();
         if count > 0 {
             spent.received += count;
@@ -367,6 +383,12 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
             self.machine.receive(now, &mut self.receiver.inbox());
         }
         self.receiver.clear();
+        count
+    }
+
+    /// Lets the machine see what is in the slab and sends what it has to say, at most so many slices.
+    fn serve(&mut self, now: Micros, spent: &mut Spent, slices_max: usize) -> Served {
+        let count = self.hear(now, spent);
         if self.unheard == Some(0) {
             self.unheard = None;
             self.machine.expire(now);

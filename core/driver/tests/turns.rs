@@ -247,6 +247,46 @@ fn each_turn_receives_although_output_alone_would_fill_it() {
     assert_eq!(driver.machine().received.len(), 1);
 }
 
+/// Sixteen were heard for 64 that left: what thousands of members answered filled the buffer, and their window closed.
+#[test]
+fn answers_are_heard_as_fast_as_they_are_asked_for() {
+    let (mut driver, told, local) = told(Toy::default());
+    told.0.borrow_mut().sends = false;
+    driver.set_budget(Budget {
+        sent_max: SLICE_DATAGRAMS,
+        ..Budget::default()
+    });
+    for _ in 0..1_000 {
+        driver.machine_mut().say(0, loopback(20_000), b"backlog");
+    }
+    assert!(driver.turn().more);
+    let friend = friend(local);
+    for _ in 0..2 * SLICE_DATAGRAMS {
+        friend.send(b"status").unwrap();
+    }
+    assert!(driver.turn().more);
+    assert_eq!(driver.machine().received.len(), 2 * SLICE_DATAGRAMS);
+    assert_eq!(driver.udp_counters().sent, 2 * SLICE_DATAGRAMS as u64);
+}
+
+#[test]
+fn what_waits_at_one_of_many_sockets_is_received_together() {
+    let told = Told::new();
+    let sockets: Vec<_> = (0..20).map(|_| socket()).collect();
+    let locals: Vec<_> = sockets.iter().map(|socket| socket.local()).collect();
+    let mut driver = Driver::with_syscalls(Toy::default(), sockets, told).unwrap();
+    for local in &locals {
+        let friend = friend(*local);
+        (0..10).for_each(|_| {
+            friend.send(b"x").unwrap();
+        });
+    }
+    settle(&mut driver);
+    assert_eq!(driver.machine().received.len(), 200);
+    let calls = driver.udp_counters().receive_calls;
+    assert!(calls <= 60, "{calls}");
+}
+
 #[test]
 fn the_sockets_are_looked_at_again_after_each_slice() {
     let told = Told::new();

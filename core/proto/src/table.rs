@@ -167,6 +167,11 @@ impl<const BLOCKS: usize, T> Table<BLOCKS, T> {
         }
     }
 
+    /// Whether the peer is in the queue of those that have something to send.
+    pub fn waits(&self, slot: u32) -> bool {
+        self.get(slot).is_some_and(|peer| peer.queued)
+    }
+
     /// The next peer that has something to send; it is taken from the queue.
     #[inline]
     pub fn next_ready(&mut self) -> Option<u32> {
