@@ -293,29 +293,26 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         more
     }
 
-    /// Tries every socket in turn until all are empty. Returns whether the budget ran out first.
+    /// Tries the sockets until all are empty. Returns whether the budget ran out first.
     fn serve_each(&mut self, now: Micros, spent: &mut Spent) -> bool {
         let count = self.sockets.len();
         let mut drained = [false; TRIED_SOCKETS_MAX];
         // Another socket goes first in every turn, so that none waits behind a flood on its neighbour.
-        let mut index = self.counters.turns as usize;
-        loop {
-            // With no socket at all the machine may still have something to say, but to nobody.
-            let Some(skipped) = (0..count).find(|skipped| !drained[(index + skipped) % count]) else {
-                return false;
-            };
-            index += skipped;
-            let id = index % count;
-            drained[id] = self.hear_most(now, spent, id);
-            self.unheard = self.unheard.map(|left| left.saturating_sub(1));
-            index += 1;
-            // After each slice the sockets are looked at again: what one message brings to thousands does not hold up the next.
+        let first = self.counters.turns as usize;
+        // With no socket at all the machine may still have something to say, but to nobody.
+        while drained[..count].contains(&false) {
+            for step in 0..count {
+                let id = (first + step) % count;
+                drained[id] = drained[id] || self.hear_most(now, spent, id);
+            }
+            // After each slice all are looked at again: what one message brings to thousands does not hold up the next.
             match self.serve(now, spent, 1) {
                 Served::Cut => return true,
                 Served::More => drained = [false; TRIED_SOCKETS_MAX],
                 Served::All => {}
             }
         }
+        false
     }
 
     /// Asks which sockets are ready, unless that is known, and collects their datagrams into common batches. Returns whether
@@ -357,18 +354,24 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         received.drained
     }
 
-    /// Receives from one socket and lets the machine see it, but for the last batch, which is in the slab. Returns whether
-    /// nothing is left there; else as much came as may be answered by what leaves next, and more.
+    /// Receives from one socket as much as may be answered by what leaves next, and more, and lets the machine see it, but for
+    /// the last batch, which is in the slab. Returns whether nothing is left there.
     fn hear_most(&mut self, now: Micros, spent: &mut Spent, index: usize) -> bool {
-        let mut left = HEARD_MAX.min(spent.receivable());
-        loop {
-            let drained = self.receive(index, usize::MAX);
-            left = left.saturating_sub(self.receiver.datagrams());
-            if drained || left == 0 {
-                return drained;
-            }
-            self.hear(now, spent);
+        let mut left = HEARD_MAX;
+        if spent.receivable() > self.receiver.datagrams() {
+            self.unheard = self.unheard.map(|left| left.saturating_sub(1));
         }
+        while left > 0 && spent.receivable() > self.receiver.datagrams() {
+            if self.receiver.room() == 0 {
+                self.hear(now, spent);
+            }
+            let before = self.receiver.datagrams();
+            if self.receive(index, usize::MAX) {
+                return true;
+            }
+            left = left.saturating_sub(self.receiver.datagrams() - before);
+        }
+        false
     }
 
     /// Lets the machine see what is in the slab. Returns how many datagrams that was.
