@@ -18,6 +18,7 @@ use muster_proto::placement::{weight, Node, Placement};
 use muster_proto::proxy::Proxy;
 use muster_proto::router::Router;
 use muster_proto::scope::Scope;
+use muster_proto::wire::frame::Status;
 use muster_proto::wire::header::{DatagramKind, Header, HEADER};
 use muster_proto::wire::publish::{Ack, LinkPublish, Positions, PROMPT};
 use muster_proto::wire::record::Record;
@@ -2526,4 +2527,54 @@ fn a_busy_session_whose_server_falls_silent_goes_to_another_one_soon_and_an_idle
     }
     let asked = ask_all(&mut rig) - before;
     assert!(asked <= 2, "{asked}");
+}
+
+/// The window that a peer was told last.
+fn told_window<M: Subject>(rig: &Rig<M>, peer: usize) -> Option<u32> {
+    let statuses = rig.peers[peer]
+        .got
+        .iter()
+        .rev()
+        .filter(|(kind, _)| *kind == FrameKind::Status);
+    statuses
+        .map(|(_, body)| Status::read(body).expect("well formed").window)
+        .next()
+}
+
+/// A proxy whose broker takes nothing, and a publisher that heeds its window until that is small. What the window was first.
+fn filled_proxy() -> (Rig<Proxy>, u32) {
+    let mut rig = Rig::<Proxy>::new();
+    rig.peers[2].polite = false;
+    let publish_some = |rig: &mut Rig<Proxy>, first: u64| {
+        for at in 0..32 {
+            rig.say(0, &publish(0, 1, first + at, &[&[b'x'; 900]]));
+        }
+        rig.turn();
+        told_window(rig, 0).expect("a status after 32 datagrams")
+    };
+    let all = publish_some(&mut rig, 1);
+    let mut first = 33;
+    while publish_some(&mut rig, first) > 64 * 1024 {
+        first += 32;
+        assert!(first < 10_000, "it is told nothing");
+    }
+    assert_eq!(counter(&rig.machine, "dropped_queue_full"), 0);
+    (rig, all)
+}
+
+#[test]
+fn a_publisher_is_told_to_send_less_while_what_it_sent_waits() {
+    let (mut rig, all) = filled_proxy();
+    rig.peers[2].polite = true;
+    rig.pass(500_000, 10_000);
+    assert_eq!(told_window(&rig, 0), Some(all), "it is told when there is room again");
+}
+
+#[test]
+fn what_waits_for_a_broker_that_is_gone_is_not_kept() {
+    let (mut rig, all) = filled_proxy();
+    assert!(!rig.machine.is_idle());
+    rig.pass(2_000_000, 10_000);
+    assert!(rig.machine.is_idle());
+    assert_eq!(told_window(&rig, 0), Some(all), "its publishers may send again");
 }

@@ -42,6 +42,8 @@ pub const CONTROL_RATE: u32 = 200;
 pub const QUEUE_BYTES_MAX: usize = 2 << 20;
 /// Of these one session's, once the queue is half full.
 const QUEUE_SHARE_MAX: usize = QUEUE_BYTES_MAX / 8;
+/// What a session may have on its way to us however much waits: its other rooms' brokers may be free.
+const WINDOW_MIN: u32 = 64 * 1024;
 /// Datagrams between the fetching of a session, of what it points at, and its use.
 const AHEAD: usize = 4;
 /// Acknowledgements that wait for one session.
@@ -118,6 +120,8 @@ pub struct Publisher {
     places: Vec<Place>,
     /// What the queues to brokers hold of this session.
     queued: usize,
+    /// The window that it has while nothing waits.
+    share: u32,
     acks: VecDeque<Vec<u8>>,
     commands: Bucket,
 }
@@ -127,6 +131,7 @@ impl Default for Publisher {
         Publisher {
             places: Vec::new(),
             queued: 0,
+            share: 0,
             acks: VecDeque::new(),
             commands: Bucket::new(COMMAND_RATE, COMMAND_BURST),
         }
@@ -134,6 +139,17 @@ impl Default for Publisher {
 }
 
 impl Publisher {
+    /// How much it may have on its way to us: what finds no place in the queue would come for nothing.
+    fn window(&self, queue: &Queue) -> u32 {
+        let most = if queue.bytes() > QUEUE_BYTES_MAX / 2 {
+            QUEUE_SHARE_MAX
+        } else {
+            QUEUE_BYTES_MAX / 2
+        };
+        let free = most.saturating_sub(self.queued) as u32;
+        self.share.min(free.max(WINDOW_MIN))
+    }
+
     /// The place that `handle` names, as long as it is open.
     fn place(&mut self, handle: u32) -> Option<&mut Place> {
         let place = self.places.get_mut(handle as usize % SESSION_PUBLICATIONS_MAX)?;
@@ -433,10 +449,13 @@ impl Proxy {
             self.counters.dropped_queue_full += count;
             return;
         }
-        peer.data.data.queued += cost;
         queue.push(session, len, |writer| {
             passed.write(writer);
         });
+        let data = &mut peer.data.data;
+        data.queued += cost;
+        data.share = data.share.max(peer.conn.receive_window);
+        peer.conn.receive_window = data.window(queue);
         self.counters.messages_forwarded += count;
         self.counters.messages_detoured += if route.detour { count } else { 0 };
         self.links.table.mark(route.slot);
@@ -520,6 +539,10 @@ impl Proxy {
                 LinkChange::Down { peer, .. } if self.links.to(peer.node).is_none() => {
                     self.owners.lost(now, peer.node);
                     self.health.lost(peer.node);
+                    // The publishers repeat it, to whoever owns their rooms now.
+                    if let Some(mut queue) = self.queues.remove(&peer.node) {
+                        drop_queue(&mut self.sessions, &mut queue);
+                    }
                 }
                 LinkChange::Down { .. }
                 | LinkChange::Refused { .. }
@@ -571,7 +594,7 @@ impl Proxy {
             }
             let mut sent_any = false;
             let mut more = false;
-            let table = &mut self.sessions.table;
+            let sessions = &mut self.sessions;
             let sent = self.links.send(now, &mut self.node, slot, outbox, |writer, _| {
                 let Some(queue) = queue.filter(|_| free > 0) else {
                     return false;
@@ -587,10 +610,8 @@ impl Proxy {
                         age::pass_on(&mut writer.written()[start + PUBLISH_AGE_AT..], now, away);
                     }
                     let cost = Queue::cost(frame.len());
-                    if let Some(peer) = table.find(session).and_then(|slot| table.get_mut(slot)) {
-                        peer.data.data.queued = peer.data.data.queued.saturating_sub(cost);
-                    }
                     queue.pop();
+                    gone(sessions, queue, session, cost);
                     sent_any = true;
                 }
                 sent_any
@@ -722,13 +743,34 @@ impl Machine for Proxy {
     fn stalled(&mut self, _now: Micros) {
         // What waited for an owner is older than the stall: the publishers repeat it.
         for queue in self.queues.values_mut() {
-            while let Some((session, _)) = queue.front() {
-                let table = &mut self.sessions.table;
-                if let Some(peer) = table.find(session).and_then(|slot| table.get_mut(slot)) {
-                    peer.data.data.queued = 0;
-                }
-                queue.pop();
-            }
+            drop_queue(&mut self.sessions, queue);
         }
+    }
+}
+
+/// A frame of a session left a queue: it hears of it when it may have much more on its way than it knows.
+fn gone(sessions: &mut Sessions<Publisher>, queue: &Queue, session: u64, cost: usize) {
+    let Some(slot) = sessions.table.find(session) else {
+        return;
+    };
+    let Some(peer) = sessions.table.get_mut(slot) else {
+        return;
+    };
+    let data = &mut peer.data.data;
+    data.queued = data.queued.saturating_sub(cost);
+    let (window, before) = (data.window(queue), peer.conn.receive_window);
+    if window > before && (window == data.share || window / 2 > before) {
+        peer.conn.receive_window = window;
+        peer.conn.tell_status();
+        sessions.table.mark(slot);
+    }
+}
+
+/// Nobody will take what waits here.
+fn drop_queue(sessions: &mut Sessions<Publisher>, queue: &mut Queue) {
+    while let Some((session, frame)) = queue.front() {
+        let cost = Queue::cost(frame.len());
+        queue.pop();
+        gone(sessions, queue, session, cost);
     }
 }
