@@ -1410,6 +1410,9 @@ impl Client {
                         wants = Wants::Probes;
                     }
                     counters.publish_repeated += publication.repeated - before;
+                    if publication.is_due() {
+                        break; // what is left of the datagram is too small for what comes next
+                    }
                 }
             }
             if *closing {

@@ -446,19 +446,14 @@ impl Publication {
         let mut body = [0; 1500];
         let space = body_max.min(writer.room().saturating_sub(PUBLISH)).min(body.len());
         let reach = self.reach();
-        let start = match self
-            .unacked
-            .iter()
-            .take(self.unsent.min(reach))
-            .position(|message| self.any_due && message.due)
-        {
-            Some(at) => at,
-            None => {
-                // What is due beyond the reach waits for the owner's next word.
-                self.any_due = false;
-                self.unsent
-            }
-        };
+        let due = |message: &Unacked| message.due;
+        let lacking = self
+            .any_due
+            .then(|| self.unacked.iter().take(self.unsent.min(reach)).position(due))
+            .flatten();
+        // What is due beyond the reach waits for the owner's next word.
+        self.any_due = lacking.is_some();
+        let start = lacking.unwrap_or(self.unsent);
         let mut messages = Writer::new(&mut body[..space]);
         let mut count = 0;
         let end = reach.min(self.unacked.len());
