@@ -12,6 +12,8 @@ use crate::wire::{StreamGap, StreamId};
 /// Messages, and bytes of blocks, held ahead of a hole.
 pub const HELD_MAX: usize = 16_384;
 pub const HELD_BYTES_MAX: usize = 4 << 20;
+/// Buffers of blocks that have gone, for those that come.
+const SPARE_MAX: usize = 64;
 
 /// A block as it came: messages at consecutive places.
 #[derive(Clone, Copy)]
@@ -25,7 +27,7 @@ pub struct Block<B> {
     pub bytes: B,
 }
 
-impl Block<Box<[u8]>> {
+impl Block<Vec<u8>> {
     /// Place, offset and message of each from a place on.
     pub fn messages(&self, from: u64) -> impl Iterator<Item = (u64, u64, Message<'_>)> {
         let numbers = (self.first..).zip(self.offset..);
@@ -36,7 +38,7 @@ impl Block<Box<[u8]>> {
 }
 
 pub enum Kept {
-    Block(Block<Box<[u8]>>),
+    Block(Block<Vec<u8>>),
     Gap(StreamGap),
 }
 
@@ -69,6 +71,8 @@ pub struct Held {
     parts: VecDeque<Part>,
     places: usize,
     bytes: usize,
+    /// Emptied buffers. Beside a hole that is always there a block costs no allocation.
+    spare: Vec<Vec<u8>>,
 }
 
 impl Held {
@@ -117,18 +121,22 @@ impl Held {
                 continue;
             }
             let until = self.parts.get(self.behind(at)).map_or(end, |next| next.from.min(end));
-            let kept = Kept::Block(Block {
-                first: block.first,
-                stream: block.stream,
-                offset: block.offset,
-                count: block.count,
-                bytes: block.bytes.into(),
-            });
-            self.put(Part {
-                from: at,
-                end: until,
-                kept,
-            });
+            if self.has_room((until - at) as usize, block.bytes.len()) {
+                let mut bytes = self.spare.pop().unwrap_or_default();
+                bytes.extend_from_slice(block.bytes);
+                let kept = Kept::Block(Block {
+                    first: block.first,
+                    stream: block.stream,
+                    offset: block.offset,
+                    count: block.count,
+                    bytes,
+                });
+                self.place(Part {
+                    from: at,
+                    end: until,
+                    kept,
+                });
+            }
             at = until;
         }
         known
@@ -137,9 +145,9 @@ impl Held {
     /// Keeps a gap, if there is room. `false`: the place is held already.
     pub fn gap(&mut self, place: u64, gap: StreamGap) -> bool {
         let new = !self.has(place);
-        if new {
+        if new && self.has_room(1, 0) {
             let kept = Kept::Gap(gap);
-            self.put(Part {
+            self.place(Part {
                 from: place,
                 end: place + 1,
                 kept,
@@ -149,9 +157,19 @@ impl Held {
     }
 
     /// What finds no room is asked for when its turn comes.
-    fn put(&mut self, part: Part) {
-        if self.places + part.places() <= HELD_MAX && self.bytes + part.kept.bytes() <= HELD_BYTES_MAX {
-            self.place(part);
+    fn has_room(&self, places: usize, bytes: usize) -> bool {
+        self.places + places <= HELD_MAX && self.bytes + bytes <= HELD_BYTES_MAX
+    }
+
+    /// What was taken is done with.
+    pub fn done(&mut self, part: Part) {
+        if self.parts.is_empty() {
+            self.spare = Vec::new();
+        } else if let Kept::Block(Block { mut bytes, .. }) = part.kept {
+            if self.spare.len() < SPARE_MAX {
+                bytes.clear();
+                self.spare.push(bytes);
+            }
         }
     }
 
@@ -290,6 +308,8 @@ mod tests {
                         }
                         if next < part.end {
                             held.put_back(next, part);
+                        } else {
+                            held.done(part);
                         }
                     },
                     Step::Skip(by) => {

@@ -401,6 +401,7 @@ impl Member {
                 break;
             }
             self.next = part.end;
+            self.held.done(part);
         }
         // A stream that went on, and that the gateway names no more, has an end that nobody knows.
         for left in self.positions.clone().0 {
@@ -455,6 +456,8 @@ impl Member {
             }
             if self.next < part.end {
                 self.held.put_back(self.next, part);
+            } else {
+                self.held.done(part);
             }
         }
     }
