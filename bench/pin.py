@@ -31,22 +31,19 @@ def on(core: int) -> Iterator[None]:
 
 
 @contextmanager
-def ahead(pids: Iterable[int]) -> Iterator[bool]:
-    """The main threads of these processes, and the calling one, run before all others of their core. False: not allowed to.
+def ahead(pids: Iterable[int]) -> Iterator[None]:
+    """The main threads of these processes, and the calling one, run before all others of their core, where that is allowed.
 
     Beside it even one of the idle class keeps a core until the next tick now and then, once it is behind its share: up to
     4 ms, with those that have something to do waiting. What is started inside is not ahead.
     """
     threads = [0, *pids]
     try:
-        for thread in threads:
-            os.sched_setscheduler(thread, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
-    except PermissionError:
-        yield False
-        return
-    try:
-        yield True
+        with suppress(PermissionError):
+            for thread in threads:
+                os.sched_setscheduler(thread, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+        yield
     finally:
         for thread in threads:
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError, PermissionError):
                 os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
