@@ -1,7 +1,8 @@
 """`muster trace ROOM`: by whom a room's messages go, how each link on the way is, and how long it takes.
 
 What it asks of itself no member notices: the question who is in the room, through each proxy, which goes by its broker to
-all gateways that have it. Only with a message is something published, to a member joined at each gateway as to all others.
+all gateways that have it, and what each hop took of that. Only with a message is something published, to a member joined at
+each gateway as to all others.
 """
 
 import asyncio
@@ -33,13 +34,26 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
     ms: float | None = None
 
 
+class Hop(msgspec.Struct, frozen=True, kw_only=True):
+    """A node on the way of the question: how long until it had answered the one before, by that one's clock."""
+
+    asked_by: str
+    node: str
+    ms: float
+
+
+class Asked(Timed, frozen=True, kw_only=True):
+    hops: list[Hop] = []
+    """The broker, then its gateways, slowest first. What one took beyond the slowest it asked is its own and its link's."""
+
+
 class Way(msgspec.Struct, frozen=True, kw_only=True):
     """Through one cluster. `owner` is its broker that numbers the room, None where nothing has been published lately."""
 
     cluster: str
     owner: str | None
     partition: int | None
-    asked: list[Timed]
+    asked: list[Asked]
     """By proxy: client, proxy, broker, gateways and back."""
     acknowledged: Timed | None
     """By proxy: client, proxy, broker and back. None where nothing was published."""
@@ -72,7 +86,7 @@ async def show(where: Where, room: str, cluster: str | None, message: str | None
     if data is not None and not any(proxies.values()):
         raise UserError("there is no proxy to publish through", UNAVAILABLE)
     names = {process.node: process.name for process in record.processes}
-    published, answers = dict[str, tuple[Timed, list[Timed]]](), dict[str, list[tuple[Timed, int | None]]]()
+    published, answers = dict[str, tuple[Timed, list[Timed]]](), dict[str, list[tuple[Asked, int | None]]]()
     async with AsyncExitStack() as stack:
         if data is not None:
             listening = Listening(place, record, names, room, wait_s)
@@ -81,7 +95,7 @@ async def show(where: Where, room: str, cluster: str | None, message: str | None
                 if proxies[name]:
                     published[name] = await listening.published(proxies[name][0], data)
         for name in clusters:
-            answers[name] = [await _asked(place, names[each.node], each, room, wait_s) for each in proxies[name]]
+            answers[name] = [await _asked(place, names, each, room, wait_s) for each in proxies[name]]
         now = await asyncio.to_thread(read_all, record.processes)
         gateways, owners = await asyncio.to_thread(_known, record, room, clusters)
     others = {names[each.node] for each in record.gateways} - set(gateways)
@@ -181,16 +195,25 @@ class Listening:
 
 
 async def _asked(
-    place: muster.Address, name: str, proxy: Endpoint, room: str, wait_s: float
-) -> tuple[Timed, int | None]:
-    """How long the question takes through one proxy, and how many members there are."""
+    place: muster.Address, names: Mapping[int, str], proxy: Endpoint, room: str, wait_s: float
+) -> tuple[Asked, int | None]:
+    """How long the question takes through one proxy, there and at each hop, and how many members there are."""
+    name = names[proxy.node]
     try:
         async with asyncio.timeout(wait_s), sdk.connect(place, reads=False, at=proxy) as client:
             began = time.monotonic()
             members = await client.members(room, ids=False, start=0, wait=wait_s)
-            return Timed(node=name, ms=None if members.partial else _ms(began)), members.count
+            took = None if members.partial else _ms(began)
+            return Asked(node=name, ms=took, hops=_hops(name, names, members.hops)), members.count
     except (UserError, TimeoutError):
-        return Timed(node=name), None
+        return Asked(node=name), None
+
+
+def _hops(proxy: str, names: Mapping[int, str], hops: Sequence[muster.Hop]) -> list[Hop]:
+    """The proxy asked the first, which asked all others."""
+    told = [(names.get(hop.node, f"node {hop.node}"), round(1000 * hop.seconds, 3)) for hop in hops]
+    askers = [proxy, *[name for name, _ in told[:1]] * len(told)]
+    return [Hop(asked_by=asker, node=name, ms=ms) for asker, (name, ms) in zip(askers, told, strict=False)]
 
 
 def _ms(began: float, at: float | None = None) -> float:
@@ -238,7 +261,10 @@ def _print(trace: Trace, ways: Sequence[Way]) -> None:
         times.add_column(column)
     times.add_column("ms", justify="right")
     for way in ways:
-        rows = [("asked: proxy, broker, gateways and back", timed) for timed in way.asked]
+        rows = list[tuple[str, Timed]]()
+        for asked in way.asked:
+            rows.append(("asked: proxy, broker, gateways and back", asked))
+            rows += [(f"  {hop.asked_by} asked", Timed(node=hop.node, ms=hop.ms)) for hop in asked.hops]
         if way.acknowledged is not None:
             rows.append(("published: proxy, broker and back", way.acknowledged))
         rows += [("delivered: proxy, broker, gateway, member", timed) for timed in way.delivered]

@@ -34,6 +34,14 @@ async def test_a_trace_names_who_numbers_and_who_wants_a_room_and_times_every_wa
             assert (code, quiet["acknowledged"], quiet["delivered"], quiet["members"]) == (0, None, [], 1)
             assert timed(quiet["asked"]) == {"proxy": True, "proxy-1": True}
             assert len(quiet["gateways"]) == 1
+            for asked in quiet["asked"]:
+                asks = [(hop["asked_by"], hop["node"]) for hop in asked["hops"]]
+                broker = asks[0][1]
+                assert broker.startswith("broker")
+                assert asks == [(asked["node"], broker), *((broker, name) for name in quiet["gateways"])]
+                times = [asked["ms"], *(hop["ms"] for hop in asked["hops"])]
+                assert times == sorted(times, reverse=True), "who asks waits for whom it asks"
+                assert times[-1] > 0
             code, said = await trace(instance, "--message", "hello", "--wait", "30")
             items = [item async for item in _first(room)]
             assert [item.data for item in items] == [b"hello"], "members see what is published, and nothing before it"

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 
 import pytest
 
@@ -31,6 +32,15 @@ async def test_memberships_are_counted_and_users_are_named_once_and_in_order() -
         assert await client.members("live:final") == muster.Members(4, (), False, False)
         assert await room.members(ids=True) == muster.Members(4, (3, 7, 1 << 63), False, False)
         assert await room.members(ids=True, start=4) == muster.Members(4, (7, 1 << 63), False, False)
+
+
+async def test_the_answer_tells_how_the_question_went(address: muster.testing.Instance) -> None:
+    async with muster.connect(address) as client, client.join("r"):
+        began = time.monotonic()
+        broker, gateway = (await client.members("r")).hops
+        whole = time.monotonic() - began
+    assert broker.node != gateway.node
+    assert 0 < gateway.seconds <= broker.seconds <= whole
 
 
 async def test_who_has_left_is_no_member_and_a_room_without_members_has_none(address: muster.testing.Instance) -> None:

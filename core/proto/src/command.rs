@@ -36,6 +36,8 @@ pub const COPIES: usize = 3;
 pub const RETRY: Micros = 1_000_000;
 /// Users that one answer names: 800 bytes, so that they fit into a record with the rest of it.
 pub const USERS_MAX: usize = 100;
+/// Hops that an answer tells of: a broker, and the slowest of its gateways.
+pub const HOPS_MAX: usize = 16;
 
 /// A command by who sent it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -79,11 +81,27 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// Who is in a room: users in order, each once, and whether there may be more behind the last one named.
+/// How long a node took to answer, by the clock of the one that asked it: there, what it did for that, and back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hop {
+    pub node: u32,
+    pub took_us: u32,
+}
+
+impl Hop {
+    pub fn new(node: u32, asked: Micros, now: Micros) -> Self {
+        let took_us = u32::try_from(now.saturating_sub(asked)).unwrap_or(u32::MAX);
+        Hop { node, took_us }
+    }
+}
+
+/// Who is in a room: users in order, each once, and whether there may be more behind the last one named. `hops` is how the
+/// question went: at a broker its gateways, the slowest first; at a proxy that broker, and then these.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
     pub users: Vec<u64>,
     pub more: bool,
+    pub hops: Vec<Hop>,
 }
 
 impl Page {
@@ -102,6 +120,7 @@ impl Page {
         Page {
             users: lowest.into_iter().collect(),
             more,
+            hops: Vec::new(),
         }
     }
 
@@ -207,6 +226,7 @@ mod tests {
             Page {
                 users: vec![],
                 more: true,
+                hops: Vec::new(),
             },
         );
         assert_eq!(Page::merged([some, none.clone()].iter()), none);

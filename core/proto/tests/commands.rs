@@ -6,7 +6,9 @@ mod common;
 use common::*;
 use muster_proto::broker::Broker;
 use muster_proto::client::{Client, ClientEvent, Endpoint, Side, SILENCE_MAX};
-use muster_proto::command::{Ask, CommandId, Outcome, Verdict, COMMANDS_MAX, COMMAND_BURST, COPIES, GRACE, RETRY};
+use muster_proto::command::{
+    Ask, CommandId, Hop, Outcome, Page, Verdict, COMMANDS_MAX, COMMAND_BURST, COPIES, GRACE, RETRY,
+};
 use muster_proto::gateway::Gateway;
 use muster_proto::machine::{Machine, Micros};
 use muster_proto::placement::{Node, Placement};
@@ -462,6 +464,79 @@ fn what_one_gateway_has_told_and_another_has_no_place_for_is_tried_on() {
     rig.tell(other, &done(1, Outcome::of(3)));
     rig.turn();
     assert_eq!(of_commands(&mut rig, 0), [(1, Some(Outcome::of(5)))]);
+}
+
+/// A count's answer, with the hops that are in it.
+fn counted(number: u64, hops: &[(u32, u32)]) -> Record<'static> {
+    let hops = hops.iter().map(|(node, took_us)| Hop {
+        node: *node,
+        took_us: *took_us,
+    });
+    Record::LinkCommandDone {
+        command: id(number),
+        session: 7,
+        outcome: Outcome::of(1),
+        page: Some(Page {
+            hops: hops.collect(),
+            ..Page::default()
+        }),
+    }
+}
+
+/// The hops of each answer that a node got since this was asked last.
+fn hops<M: Subject>(rig: &mut Rig<M>, peer: usize) -> Vec<Vec<(u32, u32)>> {
+    let records = rig.peers[peer].take_records();
+    let page = |bytes: &Vec<u8>| match Record::read(bytes) {
+        Some(Record::LinkCommandDone { page, .. } | Record::CommandDone { page, .. }) => page,
+        _ => None,
+    };
+    let hops = |page: Page| page.hops.iter().map(|hop| (hop.node, hop.took_us)).collect();
+    records.iter().filter_map(page).map(hops).collect()
+}
+
+#[test]
+fn a_broker_says_how_long_each_gateway_took_the_slowest_first() {
+    let (mut rig, _) = broker(1);
+    let second = rig.link(80, Role::Gateway);
+    names_gateway(&mut rig, 2, 80, membership(1, true));
+    rig.tell(0, &link_command(1, Ask::Count { from: None }));
+    rig.turn();
+    rig.now += 100;
+    rig.tell(1, &counted(1, &[(9, 9)]));
+    rig.turn();
+    assert!(hops(&mut rig, 0).is_empty());
+    rig.now += 200;
+    rig.tell(second, &counted(1, &[]));
+    rig.turn();
+    assert_eq!(hops(&mut rig, 0), [[(80, 300), (GATEWAY, 100)]]);
+}
+
+#[test]
+fn a_proxy_puts_the_broker_before_what_that_says_unless_it_asked_another_one_since() {
+    let (mut rig, brokers) = proxy();
+    let ask = |number| Record::Command {
+        number,
+        name: ROOM.as_bytes(),
+        left_ms: 5_000,
+        ask: Ask::Count { from: None },
+    };
+    rig.tell(0, &ask(1));
+    rig.turn();
+    let first = who_was_told(&mut rig, brokers);
+    rig.now += 400;
+    rig.tell(first, &counted(1, &[(80, 300)]));
+    rig.turn();
+    let node = if first == brokers[0] { BROKER } else { BROKER + 50 };
+    assert_eq!(hops(&mut rig, 0), [[(node, 400), (80, 300)]]);
+    rig.pass(2_000_000, 100_000);
+    rig.tell(0, &ask(2));
+    rig.turn();
+    let first = who_was_told(&mut rig, brokers);
+    rig.pass(500_000, 20_000);
+    assert_ne!(first, who_was_told(&mut rig, brokers));
+    rig.tell(first, &counted(2, &[(80, 300)]));
+    rig.turn();
+    assert_eq!(hops(&mut rig, 0), [[(0, 0); 0]]);
 }
 
 /// A gateway with a member, 0, of the room, 2 and 5: brokers.

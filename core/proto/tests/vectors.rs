@@ -365,7 +365,12 @@ fn ask(known: &Ask<'_>) -> Value {
 fn page(known: Option<&Page>) -> Value {
     known.map_or(json!({}), |page| {
         let users: Vec<Value> = page.users.iter().map(|user| json!({"user": user})).collect();
-        json!({"more": u8::from(page.more), "users": users})
+        let hops: Vec<Value> = page
+            .hops
+            .iter()
+            .map(|hop| json!({"node": hop.node, "took_us": hop.took_us}))
+            .collect();
+        json!({"more": u8::from(page.more), "users": users, "hops": hops})
     })
 }
 

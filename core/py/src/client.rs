@@ -166,7 +166,10 @@ impl ClientEngine {
                         Verdict::Expired => "expired",
                         Verdict::Refused(code) => code.name(),
                     };
-                    let page = page.map(|page| (page.users, page.more));
+                    let page = page.map(|page| {
+                        let hops: Vec<_> = page.hops.iter().map(|hop| (hop.node, hop.took_us)).collect();
+                        (page.users, page.more, hops)
+                    });
                     ("commanded", number, verdict, outcome.members, retry_ms, page).into_pyobject(py)?
                 }
                 ClientEvent::Published(done) => {

@@ -213,7 +213,8 @@ class ClientEngine:
     def turn(self) -> int: ...  # bit 0: more work waits, call again soon; bit 1: events wait
     # ("ready", side, user) ("down", side, reason, retry) ("joined", room, gaps) ("refused", room, is_publication, code)
     # ("readable", room) ("writable", publication) ("vacant",) ("published", ticket, stream, offset)
-    # ("commanded", number, "delivered" | "no_member" | "expired" | code, members, retry_ms, page: (users, more) | None)
+    # ("commanded", number, "delivered" | "no_member" | "expired" | code, members, retry_ms,
+    #  page: (users, more, hops: [(node, microseconds)]) | None)
     def events(self) -> list[tuple[Any, ...]]: ...
     def open(self, side: int) -> None: ...  # 0 gateway, 1 proxy
     def redirect(

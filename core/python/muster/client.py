@@ -13,12 +13,12 @@ from pathlib import Path
 from socket import SOCK_DGRAM
 from threading import get_ident
 from types import TracebackType
-from typing import Any, Final, TypedDict, TypeVar, final
+from typing import Any, Final, TypeAlias, TypedDict, TypeVar, final
 
 from ._core import ClientEngine, room_name_error
 from .errors import SESSIONS, BadRoomName, Closed, Invalid, MusterError, Refused, TimedOut, TooLong, Unavailable
 from .instance import Address, Endpoint, find
-from .items import Delivered, Expired, Members, NoMember, Outcome, Position
+from .items import Delivered, Expired, Hop, Members, NoMember, Outcome, Position
 from .room import COUNTS, POLICIES, Policy, Room
 from .turns import Event, Turns
 
@@ -42,6 +42,9 @@ Fault = (
 )
 """Direction ("in" or "out"), peer (None: all), loss, duplicate, corrupt, reorder (chances), then reorder hold, delay and
 jitter in ms, and optionally how many datagrams of a peer are lost in a row, in the mean. For tests."""
+
+_Page: TypeAlias = tuple[list[int], bool, list[tuple[int, int]]]
+"""Users, whether there are more behind them, and of each node on the way its microseconds."""
 
 _Result = TypeVar("_Result")
 
@@ -578,9 +581,7 @@ class Client:
         if done is not None and not done.done():
             done.set_result(Position(stream, offset))
 
-    def _on_commanded(
-        self, number: int, verdict: str, members: int, retry_ms: int, page: tuple[list[int], bool] | None
-    ) -> None:
+    def _on_commanded(self, number: int, verdict: str, members: int, retry_ms: int, page: _Page | None) -> None:
         counted = self._counts.get(number)
         if counted is not None:
             self._on_counted(counted, verdict, members, retry_ms, page)
@@ -603,12 +604,14 @@ class Client:
         verdict: str,
         members: int,
         retry_ms: int,
-        page: tuple[list[int], bool] | None,
+        page: _Page | None,
     ) -> None:
         if counted.done():
             return
         if page is not None:
-            counted.set_result(Members(members, tuple(page[0]), page[1], verdict == "expired"))
+            users, more, times = page
+            hops = tuple(Hop(node, took / 1e6) for node, took in times)
+            counted.set_result(Members(members, tuple(users), more, verdict == "expired", hops))
         elif verdict == "expired":
             _fail(counted, TimedOut("members: no broker answered in time"))
         else:

@@ -1,7 +1,7 @@
 """What a room is made of: messages with positions, gaps where it is known that something is missing, and commands."""
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias, final
 
 _POSITION: Final = struct.Struct("<IIIQ")
@@ -161,6 +161,14 @@ class Expired(NamedTuple):
 Outcome: TypeAlias = Delivered | NoMember | Expired
 
 
+class Hop(NamedTuple):
+    """One node on the way of a question."""
+
+    node: int
+    seconds: float
+    """From the question to its answer, by the clock of the node before it: there, what it did, and back."""
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Members:
@@ -174,6 +182,8 @@ class Members:
     """There may be users behind those named: ask from `ids[-1] + 1` on."""
     partial: bool
     """A gateway that may have members did not answer in time: its members are in neither `count` nor `ids`."""
+    hops: tuple[Hop, ...] = field(default=(), compare=False)
+    """How the question went: the broker, timed by the proxy; then its 15 slowest gateways, timed by it, slowest first."""
 
 
 class History(NamedTuple):

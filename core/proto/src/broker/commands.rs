@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::Broker;
-use crate::command::{left_ms, until, Ask, CommandId, Outcome, Page, Verdict};
+use crate::command::{left_ms, until, Ask, CommandId, Hop, Outcome, Page, Verdict, HOPS_MAX};
 use crate::command::{COMMANDS_MAX, COPIES, FORGET_EVERY, GRACE, KNOWN_MAX, LOOK_EVERY, REMEMBER, RETRY};
 use crate::hash::KeyedState;
 use crate::machine::{soonest, Micros};
@@ -20,6 +20,7 @@ struct Told {
     epoch: u32,
     /// On the link that came up then.
     since: Micros,
+    at: Micros,
     said: Option<Said>,
     /// It had too much to do then, and told nobody.
     busy: Option<Micros>,
@@ -31,6 +32,8 @@ struct Said {
     /// Its time was over before all of them had said that they have it.
     over: bool,
     page: Page,
+    /// When it said so.
+    at: Micros,
 }
 
 struct Command {
@@ -75,7 +78,18 @@ impl Command {
     }
 
     fn merged(&self) -> Option<Page> {
-        matches!(self.ask, Ask::Count { .. }).then(|| Page::merged(self.said().map(|said| &said.page)))
+        if !matches!(self.ask, Ask::Count { .. }) {
+            return None;
+        }
+        let mut page = Page::merged(self.said().map(|said| &said.page));
+        let answered = self
+            .gateways
+            .iter()
+            .filter_map(|(node, told)| Some((node, told.at, told.said.as_ref()?.at)));
+        page.hops = answered.map(|(node, asked, at)| Hop::new(*node, asked, at)).collect();
+        page.hops.sort_by_key(|hop| std::cmp::Reverse(hop.took_us));
+        page.hops.truncate(HOPS_MAX - 1); // and us
+        Some(page)
     }
 }
 
@@ -179,6 +193,7 @@ impl Broker {
                 members: outcome.members,
                 over: outcome.verdict == Verdict::Expired,
                 page: page.unwrap_or_default(),
+                at: now,
             });
         }
         self.look_after_command(now, id);
@@ -220,10 +235,12 @@ impl Broker {
                     Told {
                         epoch,
                         since,
+                        at: now,
                         said: (tells && planted::is(Bug::ToldIsDelivered)).then(|| Said {
                             members: 1,
                             over: false,
                             page: Page::default(),
+                            at: now,
                         }),
                         busy: None,
                     },

@@ -4,7 +4,9 @@
 use std::collections::HashMap;
 
 use super::Proxy;
-use crate::command::{left_ms, until, Ask, CommandId, Outcome, Page, Verdict, COMMANDS_MAX, GRACE, LOOK_EVERY, RETRY};
+use crate::command::{
+    left_ms, until, Ask, CommandId, Hop, Outcome, Page, Verdict, COMMANDS_MAX, GRACE, LOOK_EVERY, RETRY,
+};
 use crate::hash::KeyedState;
 use crate::machine::Micros;
 use crate::name::{RoomKey, RoomName};
@@ -131,10 +133,11 @@ impl Proxy {
     /// A broker says what became of a command, or its time is over.
     pub(super) fn command_answered(
         &mut self,
+        now: Micros,
         broker: Option<u32>,
         id: CommandId,
         outcome: Outcome,
-        page: Option<Page>,
+        mut page: Option<Page>,
     ) {
         if outcome.verdict == Verdict::Refused(Code::NotReady) {
             if let Some(pending) = self.commands.pending.get_mut(&id) {
@@ -150,6 +153,13 @@ impl Proxy {
             self.health.asked(node, true);
         }
         if let Some(pending) = self.commands.pending.remove(&id) {
+            let told = pending.told.filter(|(node, ..)| broker == Some(*node));
+            if let Some(page) = &mut page {
+                match told {
+                    Some((node, _, at)) => page.hops.insert(0, Hop::new(node, at, now)),
+                    None => page.hops.clear(), // it was asked before the last one, who knows when
+                }
+            }
             self.command_done(pending.session, id.number, outcome, page);
         }
     }
@@ -192,7 +202,7 @@ impl Proxy {
         late.into_iter().for_each(|id| self.pass_on(now, id));
         over.sort_unstable();
         for id in over {
-            self.command_answered(None, id, Outcome::expired(0), None);
+            self.command_answered(now, None, id, Outcome::expired(0), None);
         }
         self.commands.look_at = (!self.commands.is_idle()).then_some(now + LOOK_EVERY);
     }

@@ -508,7 +508,7 @@ impl Proxy {
                 Some(Record::LinkCommandDone {
                     command, outcome, page, ..
                 }) if peer.role == Role::Broker => {
-                    self.command_answered(Some(peer.node), command, outcome, page);
+                    self.command_answered(now, Some(peer.node), command, outcome, page);
                 }
                 Some(record) if self.links.link_record(slot, &record) => {}
                 _ => self.links.counters.link_dropped_frame += 1,

@@ -5,7 +5,7 @@ use super::room::STREAMS_MAX;
 use super::server::{self, Server};
 use super::{Code, Role, StreamGap};
 use crate::codec::{Reader, Writer};
-use crate::command::{Ask, CommandId, Outcome, Page, Verdict, COMMAND_BYTES_MAX, USERS_MAX};
+use crate::command::{Ask, CommandId, Hop, Outcome, Page, Verdict, COMMAND_BYTES_MAX, HOPS_MAX, USERS_MAX};
 use crate::scope::Scope;
 
 /// Bytes of the longest record.
@@ -135,7 +135,18 @@ fn read_page(reader: &mut Reader<'_>) -> Option<Page> {
         return None;
     }
     let users = (0..count).map(|_| reader.u64()).collect::<Option<_>>()?;
-    Some(Page { users, more })
+    let count = usize::from(reader.u8()?);
+    if count > HOPS_MAX {
+        return None;
+    }
+    let mut hop = || {
+        Some(Hop {
+            node: reader.u32()?,
+            took_us: reader.u32()?,
+        })
+    };
+    let hops = (0..count).map(|_| hop()).collect::<Option<_>>()?;
+    Some(Page { users, more, hops })
 }
 
 fn write_page(page: Option<&Page>, writer: &mut Writer<'_>) {
@@ -144,6 +155,11 @@ fn write_page(page: Option<&Page>, writer: &mut Writer<'_>) {
     writer.u8(u8::from(page.more)).u8(users.len() as u8);
     users.iter().for_each(|user| {
         writer.u64(*user);
+    });
+    let hops = &page.hops[..page.hops.len().min(HOPS_MAX)];
+    writer.u8(hops.len() as u8);
+    hops.iter().for_each(|hop| {
+        writer.u32(hop.node).u32(hop.took_us);
     });
 }
 
@@ -877,6 +893,7 @@ mod tests {
                 page: Some(Page {
                     users: (0..USERS_MAX as u64).collect(),
                     more: true,
+                    hops: vec![Hop { node: 54, took_us: 55 }; HOPS_MAX],
                 }),
             },
             Record::CommandTold {
