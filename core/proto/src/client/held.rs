@@ -9,11 +9,12 @@ use crate::asking::Came;
 use crate::wire::room::{BlockMessages, Message};
 use crate::wire::{StreamGap, StreamId};
 
-/// Messages, and bytes of blocks, held ahead of a hole.
+/// Messages held ahead of a hole, and bytes of what keeps their blocks.
 pub const HELD_MAX: usize = 16_384;
 pub const HELD_BYTES_MAX: usize = 4 << 20;
-/// Buffers of blocks that have gone, for those that come.
-const SPARE_MAX: usize = 64;
+/// The first chunk of memory for blocks, and later ones, which are as large as what is held.
+const CHUNK_MIN: usize = 2 << 10;
+const CHUNK_MAX: usize = 32 << 10;
 
 /// A block as it came: messages at consecutive places.
 #[derive(Clone, Copy)]
@@ -23,44 +24,142 @@ pub struct Block<B> {
     pub stream: StreamId,
     pub offset: u64,
     /// How many there are, all of them well formed.
-    pub count: usize,
+    pub count: u32,
     pub bytes: B,
 }
 
-impl Block<Vec<u8>> {
+/// Where in which chunk.
+#[derive(Clone, Copy)]
+struct Span {
+    chunk: u32,
+    at: u32,
+    len: u32,
+}
+
+enum Kept {
+    Block(Block<Span>),
+    Gap(StreamGap),
+}
+
+/// What is held from a place on, up to the one before `end`.
+struct Part {
+    from: u64,
+    end: u64,
+    kept: Kept,
+}
+
+/// A part that was taken out, with the chunk that its block lies in.
+pub struct Taken {
+    part: Part,
+    chunk: Vec<u8>,
+}
+
+/// What was taken: a block, or a gap at one place.
+pub enum Content<'a> {
+    Block(Block<&'a [u8]>),
+    Gap(StreamGap),
+}
+
+impl Taken {
+    /// The place behind it.
+    pub fn end(&self) -> u64 {
+        self.part.end
+    }
+
+    pub fn content(&self) -> Content<'_> {
+        match self.part.kept {
+            Kept::Gap(gap) => Content::Gap(gap),
+            Kept::Block(Block {
+                first,
+                stream,
+                offset,
+                count,
+                bytes: Span { at, len, .. },
+            }) => Content::Block(Block {
+                first,
+                stream,
+                offset,
+                count,
+                bytes: &self.chunk[at as usize..(at + len) as usize],
+            }),
+        }
+    }
+}
+
+impl<'a> Block<&'a [u8]> {
     /// Place, offset and message of each from a place on.
-    pub fn messages(&self, from: u64) -> impl Iterator<Item = (u64, u64, Message<'_>)> {
+    pub fn messages(&self, from: u64) -> impl Iterator<Item = (u64, u64, Message<'a>)> {
         let numbers = (self.first..).zip(self.offset..);
-        let all = numbers.zip(BlockMessages::of(self.count, &self.bytes));
+        let all = numbers.zip(BlockMessages::of(self.count as usize, self.bytes));
         all.map(|((place, offset), message)| (place, offset, message))
             .skip_while(move |(place, ..)| *place < from)
     }
 }
 
-pub enum Kept {
-    Block(Block<Vec<u8>>),
-    Gap(StreamGap),
+/// Memory of blocks, one after the other as they came: what came together is released together, so a chunk is soon free as
+/// a whole, and a block costs no allocation of its own.
+#[derive(Default)]
+struct Chunks {
+    all: Vec<Chunk>,
+    /// Those without a block.
+    free: Vec<u32>,
+    /// The one that the next block goes to.
+    filling: u32,
+    /// In all that have a block.
+    bytes: usize,
 }
 
-impl Kept {
-    fn bytes(&self) -> usize {
-        match self {
-            Kept::Block(block) => block.bytes.len(),
-            Kept::Gap(_) => 0,
+#[derive(Default)]
+struct Chunk {
+    bytes: Vec<u8>,
+    blocks: u32,
+}
+
+impl Chunks {
+    fn push(&mut self, bytes: &[u8]) -> Span {
+        let fits = |chunk: &Chunk| chunk.bytes.capacity() - chunk.bytes.len() >= bytes.len();
+        let filling = self.all.get(self.filling as usize);
+        if !filling.is_some_and(fits) {
+            if filling.is_none_or(|chunk| chunk.blocks > 0) {
+                self.filling = self.free.pop().unwrap_or(self.all.len() as u32);
+                if self.filling as usize == self.all.len() {
+                    self.all.push(Chunk::default());
+                }
+            }
+            let capacity = self.bytes.clamp(CHUNK_MIN, CHUNK_MAX).max(bytes.len());
+            self.all[self.filling as usize].bytes = Vec::with_capacity(capacity);
+        }
+        let chunk = &mut self.all[self.filling as usize];
+        let at = chunk.bytes.len() as u32;
+        chunk.bytes.extend_from_slice(bytes);
+        chunk.blocks += 1;
+        self.bytes += bytes.len();
+        Span {
+            chunk: self.filling,
+            at,
+            len: bytes.len() as u32,
         }
     }
-}
 
-/// What is held from a place on, up to the one before `end`.
-pub struct Part {
-    from: u64,
-    pub end: u64,
-    pub kept: Kept,
-}
+    fn lend(&mut self, span: Span) -> Vec<u8> {
+        std::mem::take(&mut self.all[span.chunk as usize].bytes)
+    }
 
-impl Part {
-    fn places(&self) -> usize {
-        (self.end - self.from) as usize
+    fn give_back(&mut self, span: Span, bytes: Vec<u8>) {
+        self.all[span.chunk as usize].bytes = bytes;
+    }
+
+    fn forget(&mut self, span: Span) {
+        let chunk = &mut self.all[span.chunk as usize];
+        chunk.blocks -= 1;
+        if chunk.blocks == 0 {
+            self.bytes -= chunk.bytes.len();
+            chunk.bytes.clear();
+            if span.chunk != self.filling {
+                chunk.bytes = Vec::new();
+                self.free.push(span.chunk);
+            }
+        }
     }
 }
 
@@ -70,9 +169,7 @@ impl Part {
 pub struct Held {
     parts: VecDeque<Part>,
     places: usize,
-    bytes: usize,
-    /// Emptied buffers. Beside a hole that is always there a block costs no allocation.
-    spare: Vec<Vec<u8>>,
+    chunks: Chunks,
 }
 
 impl Held {
@@ -85,8 +182,9 @@ impl Held {
         self.places
     }
 
+    /// Bytes of the memory that keeps them, in which there may be some that have gone.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.chunks.bytes
     }
 
     pub fn clear(&mut self) {
@@ -94,13 +192,13 @@ impl Held {
     }
 
     pub fn has(&self, place: u64) -> bool {
-        self.end_of(place).is_some()
+        self.end_before(self.behind(place)) > place
     }
 
-    /// Where the part ends that has a place.
-    fn end_of(&self, place: u64) -> Option<u64> {
-        let part = self.parts.get(self.behind(place).checked_sub(1)?)?;
-        (part.end > place).then_some(part.end)
+    /// Where the part ends that is before another one.
+    fn end_before(&self, index: usize) -> u64 {
+        let before = index.checked_sub(1).and_then(|before| self.parts.get(before));
+        before.map_or(0, |part| part.end)
     }
 
     /// Which is the first part that begins behind a place.
@@ -113,29 +211,32 @@ impl Held {
 
     /// Keeps what a block brings from a place on, if there is room. Gives how much of it was held already.
     pub fn block(&mut self, from: u64, block: Block<&[u8]>) -> u64 {
-        let (mut at, end, mut known) = (from, block.first + block.count as u64, 0);
+        let (mut at, end, mut known) = (from, block.first + u64::from(block.count), 0);
         while at < end {
-            if let Some(until) = self.end_of(at) {
-                known += until.min(end) - at;
-                at = until;
+            let index = self.behind(at);
+            let held = self.end_before(index);
+            if held > at {
+                known += held.min(end) - at;
+                at = held;
                 continue;
             }
-            let until = self.parts.get(self.behind(at)).map_or(end, |next| next.from.min(end));
+            let until = self.parts.get(index).map_or(end, |next| next.from.min(end));
             if self.has_room((until - at) as usize, block.bytes.len()) {
-                let mut bytes = self.spare.pop().unwrap_or_default();
-                bytes.extend_from_slice(block.bytes);
-                let kept = Kept::Block(Block {
-                    first: block.first,
-                    stream: block.stream,
-                    offset: block.offset,
-                    count: block.count,
+                let Block {
+                    first,
+                    stream,
+                    offset,
+                    count,
                     bytes,
+                } = block;
+                let kept = Kept::Block(Block {
+                    first,
+                    stream,
+                    offset,
+                    count,
+                    bytes: self.chunks.push(bytes),
                 });
-                self.place(Part {
-                    from: at,
-                    end: until,
-                    kept,
-                });
+                self.insert(index, at, until, kept);
             }
             at = until;
         }
@@ -144,57 +245,61 @@ impl Held {
 
     /// Keeps a gap, if there is room. `false`: the place is held already.
     pub fn gap(&mut self, place: u64, gap: StreamGap) -> bool {
-        let new = !self.has(place);
-        if new && self.has_room(1, 0) {
-            let kept = Kept::Gap(gap);
-            self.place(Part {
-                from: place,
-                end: place + 1,
-                kept,
-            });
+        let index = self.behind(place);
+        if self.end_before(index) > place {
+            return false;
         }
-        new
+        if self.has_room(1, 0) {
+            self.insert(index, place, place + 1, Kept::Gap(gap));
+        }
+        true
     }
 
     /// What finds no room is asked for when its turn comes.
     fn has_room(&self, places: usize, bytes: usize) -> bool {
-        self.places + places <= HELD_MAX && self.bytes + bytes <= HELD_BYTES_MAX
+        self.places + places <= HELD_MAX && self.chunks.bytes + bytes <= HELD_BYTES_MAX
+    }
+
+    fn insert(&mut self, index: usize, from: u64, end: u64, kept: Kept) {
+        self.places += (end - from) as usize;
+        self.parts.insert(index, Part { from, end, kept });
+    }
+
+    /// Takes the first part if it begins below a place, and drops what lies before `next` wholly. It is to be put back, or done with.
+    pub fn take(&mut self, next: u64, below: u64) -> Option<Taken> {
+        while self.parts.front().is_some_and(|part| part.from < below) {
+            let part = self.parts.pop_front()?;
+            self.places -= (part.end - part.from) as usize;
+            let mut chunk = Vec::new();
+            if let Kept::Block(block) = &part.kept {
+                chunk = self.chunks.lend(block.bytes);
+            }
+            let taken = Taken { part, chunk };
+            if taken.end() > next {
+                return Some(taken);
+            }
+            self.done(taken);
+        }
+        None
     }
 
     /// What was taken is done with.
-    pub fn done(&mut self, part: Part) {
+    pub fn done(&mut self, taken: Taken) {
         if self.parts.is_empty() {
-            self.spare = Vec::new();
-        } else if let Kept::Block(Block { mut bytes, .. }) = part.kept {
-            if self.spare.len() < SPARE_MAX {
-                bytes.clear();
-                self.spare.push(bytes);
-            }
+            self.clear(); // rooms without a hole, most of the time all of them, keep no memory for it
+        } else if let Kept::Block(block) = taken.part.kept {
+            self.chunks.give_back(block.bytes, taken.chunk);
+            self.chunks.forget(block.bytes);
         }
     }
 
     /// Puts back what is left of a part that was taken.
-    pub fn put_back(&mut self, from: u64, part: Part) {
-        self.place(Part { from, ..part });
-    }
-
-    fn place(&mut self, part: Part) {
-        self.places += part.places();
-        self.bytes += part.kept.bytes();
-        self.parts.insert(self.behind(part.from), part);
-    }
-
-    /// Takes the first part if it begins below a place, and drops what lies before `next` wholly.
-    pub fn take(&mut self, next: u64, below: u64) -> Option<Part> {
-        while self.parts.front().is_some_and(|part| part.from < below) {
-            let part = self.parts.pop_front()?;
-            self.places -= part.places();
-            self.bytes -= part.kept.bytes();
-            if part.end > next {
-                return Some(part);
-            }
+    pub fn put_back(&mut self, from: u64, taken: Taken) {
+        let Part { end, kept, .. } = taken.part;
+        if let Kept::Block(block) = &kept {
+            self.chunks.give_back(block.bytes, taken.chunk);
         }
-        None
+        self.insert(0, from, end, kept);
     }
 }
 
@@ -269,13 +374,13 @@ mod tests {
         /// What comes out, and what is missing, is as if each message were kept by itself.
         #[test]
         fn each_place_is_held_once_and_comes_in_its_turn(steps in prop::collection::vec(step(), 0..60)) {
-            let (mut held, mut model, mut next) = (Held::default(), BTreeMap::<u64, bool>::new(), 1u64);
+            let (mut held, mut model, mut next, mut most_parts) = (Held::default(), BTreeMap::<u64, bool>::new(), 1u64, 0);
             for step in steps {
                 match step {
                     Step::Block(ahead, count) => {
                         let first = (next + ahead).saturating_sub(10).max(1);
                         let bytes = block(first, count);
-                        let came = Block { first, stream: STREAM, offset: first + AHEAD, count: count as usize, bytes: &bytes[..] };
+                        let came = Block { first, stream: STREAM, offset: first + AHEAD, count: count as u32, bytes: &bytes[..] };
                         let known = held.block(first.max(next), came);
                         let places = first.max(next)..first + count;
                         prop_assert_eq!(known, places.clone().filter(|place| model.contains_key(place)).count() as u64);
@@ -287,17 +392,17 @@ mod tests {
                         model.entry(next + ahead).or_insert(false);
                     }
                     Step::Take(mut most) => while most > 0 {
-                        let Some(part) = held.take(next, next + 1) else {
+                        let Some(taken) = held.take(next, next + 1) else {
                             prop_assert!(!model.contains_key(&next));
                             break;
                         };
-                        match &part.kept {
-                            Kept::Gap(_) => {
+                        match taken.content() {
+                            Content::Gap(_) => {
                                 prop_assert_eq!(model.remove(&next), Some(false));
                                 (next, most) = (next + 1, most - 1);
                             }
-                            Kept::Block(block) => for (place, offset, message) in block.messages(next) {
-                                if place == part.end || most == 0 {
+                            Content::Block(block) => for (place, offset, message) in block.messages(next) {
+                                if place == taken.end() || most == 0 {
                                     break;
                                 }
                                 prop_assert_eq!((place, offset), (next, place + AHEAD));
@@ -306,10 +411,10 @@ mod tests {
                                 (next, most) = (next + 1, most - 1);
                             }
                         }
-                        if next < part.end {
-                            held.put_back(next, part);
+                        if next < taken.end() {
+                            held.put_back(next, taken);
                         } else {
-                            held.done(part);
+                            held.done(taken);
                         }
                     },
                     Step::Skip(by) => {
@@ -317,6 +422,11 @@ mod tests {
                         model = model.split_off(&next);
                     }
                 }
+                let (chunks, parts) = (&held.chunks.all, &held.parts);
+                most_parts = parts.len().max(most_parts);
+                prop_assert!(chunks.len() <= most_parts + 1);
+                prop_assert_eq!(held.bytes(), chunks.iter().map(|chunk| chunk.bytes.len()).sum::<usize>());
+                prop_assert!(held.bytes() <= parts.len().max(1) * CHUNK_MAX);
                 for place in next..next + 100 {
                     prop_assert_eq!(held.has(place), model.contains_key(&place));
                 }

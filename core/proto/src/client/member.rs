@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 
 use crate::asking::{Asking, Pace};
 use crate::chunks::{Abandoned, Assembler, Budget, Outcome, Reason};
-use crate::client::held::{Block, Held, Kept, HELD_BYTES_MAX, HELD_MAX};
+use crate::client::held::{Block, Content, Held, HELD_BYTES_MAX, HELD_MAX};
 use crate::client::seen::Seen;
 use crate::command::CommandId;
 use crate::hash::KeyedState;
@@ -351,7 +351,7 @@ impl Member {
                 first,
                 stream,
                 offset: block.offset,
-                count: (index - first) as usize,
+                count: (index - first) as u32,
                 bytes,
             };
             self.counters.duplicates += self.held.block(first.max(self.next), came);
@@ -382,26 +382,26 @@ impl Member {
         if skip.index <= self.next {
             return;
         }
-        while let Some(part) = self.held.take(self.next, skip.index) {
-            match &part.kept {
-                Kept::Gap(gap) => {
+        while let Some(taken) = self.held.take(self.next, skip.index) {
+            match taken.content() {
+                Content::Gap(gap) => {
                     self.lost_before(gap.stream, gap.first, skip.reason);
-                    self.gap(*gap);
+                    self.gap(gap);
                 }
-                Kept::Block(block) => {
-                    let ends = part.end.min(skip.index);
+                Content::Block(block) => {
+                    let ends = taken.end().min(skip.index);
                     for (_, offset, message) in block.messages(self.next).take_while(|(place, ..)| *place < ends) {
                         self.lost_before(block.stream, offset, skip.reason);
                         self.message(shared, block.stream, offset, &message);
                     }
                 }
             }
-            if part.end > skip.index {
-                self.held.put_back(skip.index, part);
+            if taken.end() > skip.index {
+                self.held.put_back(skip.index, taken);
                 break;
             }
-            self.next = part.end;
-            self.held.done(part);
+            self.next = taken.end();
+            self.held.done(taken);
         }
         // A stream that went on, and that the gateway names no more, has an end that nobody knows.
         for left in self.positions.clone().0 {
@@ -436,17 +436,17 @@ impl Member {
     /// Takes what is held and in turn.
     fn release(&mut self, shared: &mut Shared<'_>) {
         while !self.full() {
-            let Some(part) = self.held.take(self.next, self.next + 1) else {
+            let Some(taken) = self.held.take(self.next, self.next + 1) else {
                 break;
             };
-            match &part.kept {
-                Kept::Gap(gap) => {
+            match taken.content() {
+                Content::Gap(gap) => {
                     self.next += 1;
-                    self.gap(*gap);
+                    self.gap(gap);
                 }
-                Kept::Block(block) => {
+                Content::Block(block) => {
                     for (place, offset, message) in block.messages(self.next) {
-                        if place == part.end || self.full() {
+                        if place == taken.end() || self.full() {
                             break;
                         }
                         self.next += 1;
@@ -454,10 +454,10 @@ impl Member {
                     }
                 }
             }
-            if self.next < part.end {
-                self.held.put_back(self.next, part);
+            if self.next < taken.end() {
+                self.held.put_back(self.next, taken);
             } else {
-                self.held.done(part);
+                self.held.done(taken);
             }
         }
     }
