@@ -441,7 +441,6 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         let more = self.machine.transmit(now, intake);
         let given = intake.datagrams();
         faults.pass(now, intake, &mut self.outbox);
-        intake.clear();
         (given, more)
     }
 

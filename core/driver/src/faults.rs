@@ -217,46 +217,18 @@ impl Faults {
     pub(crate) fn filter(&mut self, now: Micros, slab: &mut [u8], arrivals: &mut Vec<Arrival>) {
         arrivals.retain(|arrival| {
             let bytes = &mut slab[arrival.start as usize..(arrival.start + arrival.len) as usize];
-            let Some(fate) = self.fate(Direction::In, arrival.socket, &arrival.from) else {
-                return true;
-            };
-            if fate.lost {
-                return false;
-            }
-            self.spoil(fate, bytes);
-            let (socket, remote) = (arrival.socket, arrival.from);
-            if let Some(extra) = fate.duplicate_us {
-                self.hold(Direction::In, now + extra, socket, remote, bytes);
-            }
-            if fate.hold_us > 0 {
-                self.hold(Direction::In, now + fate.hold_us, socket, remote, bytes);
-            }
-            fate.hold_us == 0
+            let (socket, from) = (arrival.socket, &arrival.from);
+            let fate = self.fate(Direction::In, socket, from);
+            fate.is_none_or(|fate| self.befalls(now, fate, Direction::In, socket, from, bytes))
         });
     }
 
-    /// Works on a machine's slice, which must not be joined: what may pass is copied into `outbox`, which must be empty.
-    pub(crate) fn pass(&mut self, now: Micros, intake: &Outbox, outbox: &mut Outbox) {
-        for parcel in intake.parcels() {
-            let bytes = intake.bytes(parcel);
-            let Some(fate) = self.fate(Direction::Out, parcel.socket, &parcel.to) else {
-                copy(outbox, parcel.socket, parcel.to, bytes);
-                continue;
-            };
-            if fate.lost {
-                continue;
-            }
-            let mut spoilt = bytes.to_vec();
-            self.spoil(fate, &mut spoilt);
-            if let Some(extra) = fate.duplicate_us {
-                self.hold(Direction::Out, now + extra, parcel.socket, parcel.to, &spoilt);
-            }
-            if fate.hold_us > 0 {
-                self.hold(Direction::Out, now + fate.hold_us, parcel.socket, parcel.to, &spoilt);
-            } else {
-                copy(outbox, parcel.socket, parcel.to, &spoilt);
-            }
-        }
+    /// Works on a machine's slice, in which nothing must be joined: `outbox`, which must be empty, takes what may pass.
+    pub(crate) fn pass(&mut self, now: Micros, intake: &mut Outbox, outbox: &mut Outbox) {
+        outbox.sift(intake, |socket, to, bytes| {
+            let fate = self.fate(Direction::Out, socket, to);
+            fate.is_none_or(|fate| self.befalls(now, fate, Direction::Out, socket, to, bytes))
+        });
     }
 
     /// Fills the room in `outbox` with what is due to leave.
@@ -341,6 +313,29 @@ impl Faults {
             fate.hold_us += Micros::from(rule.reorder_ms) * 1_000;
         }
         Some(fate)
+    }
+
+    /// Does to a datagram what is to become of it. `false`: it goes no further, or later.
+    fn befalls(
+        &mut self,
+        now: Micros,
+        fate: Fate,
+        direction: Direction,
+        socket: SocketId,
+        remote: &Addr,
+        bytes: &mut [u8],
+    ) -> bool {
+        if fate.lost {
+            return false;
+        }
+        self.spoil(fate, bytes);
+        if let Some(extra) = fate.duplicate_us {
+            self.hold(direction, now + extra, socket, *remote, bytes);
+        }
+        if fate.hold_us > 0 {
+            self.hold(direction, now + fate.hold_us, socket, *remote, bytes);
+        }
+        fate.hold_us == 0
     }
 
     fn spoil(&self, fate: Fate, bytes: &mut [u8]) {
@@ -429,8 +424,7 @@ mod tests {
             take(now, &mut outbox);
             intake.reserve(4).copy_from_slice(&number.to_be_bytes());
             intake.commit(0, peer(9), 4);
-            faults.pass(now, &intake, &mut outbox);
-            intake.clear();
+            faults.pass(now, &mut intake, &mut outbox);
             take(now, &mut outbox);
         }
         while let Some(due) = faults.leaving.peek().map(|Reverse(held)| held.due) {

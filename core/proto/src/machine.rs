@@ -91,6 +91,17 @@ impl Parcel {
     pub fn datagrams(&self) -> usize {
         (self.len as usize).div_ceil(self.segment.max(1) as usize)
     }
+
+    /// Takes what follows it, if both can be one super-packet.
+    fn joins(&mut self, next: &Parcel) -> bool {
+        let whole = self.len % u32::from(self.segment) == 0;
+        let fits = next.len <= u32::from(self.segment) && (self.len + next.len) as usize <= SUPER_PACKET_BYTES;
+        let joins = whole && fits && next.to == self.to && next.socket == self.socket;
+        if joins {
+            self.len += next.len;
+        }
+        joins
+    }
 }
 
 /// One slice of sealed datagrams on its way out: filled by the machine, sent by the driver.
@@ -155,27 +166,42 @@ impl Outbox {
     /// Takes the first `len` bytes of the last reservation as a datagram to `to`.
     pub fn commit(&mut self, socket: SocketId, to: Addr, len: usize) {
         debug_assert!(len > 0);
-        if self.coalesce {
-            if let Some(last) = self.parcels.last_mut() {
-                let whole = last.len as usize % last.segment as usize == 0;
-                let fits = len <= last.segment as usize && last.len as usize + len <= SUPER_PACKET_BYTES;
-                if whole && fits && last.to == to && last.socket == socket {
-                    last.len += len as u32;
-                    self.used += len;
-                    self.datagrams += 1;
-                    return;
-                }
-            }
-        }
-        self.parcels.push(Parcel {
+        let parcel = Parcel {
             socket,
             to,
             start: self.used as u32,
             len: len as u32,
             segment: len as u16,
-        });
+        };
         self.used += len;
         self.datagrams += 1;
+        let last = self.parcels.last_mut().filter(|_| self.coalesce);
+        if !last.is_some_and(|last| last.joins(&parcel)) {
+            self.parcels.push(parcel);
+        }
+    }
+
+    /// Takes, empty itself, what is in another one where nothing is joined, but for the datagrams that are not kept.
+    pub fn sift(&mut self, from: &mut Outbox, mut keep: impl FnMut(SocketId, &Addr, &mut [u8]) -> bool) {
+        std::mem::swap(&mut self.slab, &mut from.slab);
+        for parcel in from.parcels.drain(..) {
+            let place = parcel.start as usize..(parcel.start + parcel.len) as usize;
+            if !keep(parcel.socket, &parcel.to, &mut self.slab[place.clone()]) {
+                continue;
+            }
+            self.datagrams += 1;
+            let last = self.parcels.last_mut().filter(|_| self.coalesce);
+            if !last.is_some_and(|last| last.joins(&parcel)) {
+                self.parcels.push(parcel);
+                self.used = place.end;
+                continue;
+            }
+            if place.start > self.used {
+                self.slab.copy_within(place, self.used); // one before it was not kept
+            }
+            self.used += parcel.len as usize;
+        }
+        from.clear();
     }
 }
 
@@ -214,4 +240,44 @@ pub trait Machine {
 /// Brings `at` forward to `due`, if anything is due.
 pub(crate) fn soonest(at: &mut Option<Micros>, due: Option<Micros>) {
     *at = at.iter().copied().chain(due).min();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_of_a_slice_is_joined_where_it_may_be() {
+        let addr = |port: u16| Addr::from(std::net::SocketAddr::from(([127, 0, 0, 1], port)));
+        let (mut from, mut outbox) = (Outbox::new(false), Outbox::new(true));
+        for (port, bytes) in [
+            (1, "aa"),
+            (1, "bb"),
+            (1, "cc"),
+            (2, "dd"),
+            (2, "e"),
+            (2, "ff"),
+            (2, "gg"),
+            (1, "hh"),
+        ] {
+            from.reserve(bytes.len()).copy_from_slice(bytes.as_bytes());
+            from.commit(0, addr(port), bytes.len());
+        }
+        outbox.sift(&mut from, |_, _, bytes| {
+            bytes.make_ascii_uppercase();
+            bytes != b"BB" && bytes != b"FF" && bytes != b"HH"
+        });
+        outbox.reserve(2).copy_from_slice(b"II");
+        outbox.commit(0, addr(2), 2);
+        let left: Vec<_> = outbox
+            .parcels()
+            .iter()
+            .map(|one| (one.to.port, outbox.bytes(one)))
+            .collect();
+        assert_eq!(left, [(1, &b"AACC"[..]), (2, b"DDE"), (2, b"GGII")]);
+        assert_eq!(
+            (outbox.datagrams(), from.is_empty(), from.room()),
+            (6, true, SLICE_DATAGRAMS)
+        );
+    }
 }
