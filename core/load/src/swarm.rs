@@ -103,8 +103,9 @@ struct Seat {
     /// Publishes or sends commands, so has a session at a proxy; and whether that is there.
     sends: bool,
     ready: bool,
-    /// Joined everywhere, and ready to send.
+    /// Joined everywhere, and ready to send; and whether it ever was.
     up: bool,
+    came: bool,
     dirty: bool,
     scheduled: Micros,
     /// Has lost its session, and waits until it may knock; or knocks.
@@ -161,6 +162,7 @@ impl Swarm {
             sends: index >= members || commanding,
             ready: false,
             up: false,
+            came: false,
             dirty: false,
             scheduled: Micros::MAX,
             held: false,
@@ -203,6 +205,11 @@ impl Swarm {
     /// Members that are in all their rooms.
     pub fn joined(&self) -> usize {
         self.seats[..self.members].iter().filter(|seat| seat.up).count()
+    }
+
+    /// Members that were in all their rooms at some time.
+    pub fn came(&self) -> usize {
+        self.seats[..self.members].iter().filter(|seat| seat.came).count()
     }
 
     /// The same and publishers that are ready.
@@ -431,6 +438,7 @@ impl Swarm {
         let up = seat.places.iter().all(|place| place.joined) && (seat.ready || !seat.sends);
         self.up += usize::from(up);
         self.up -= usize::from(std::mem::replace(&mut self.seats[index].up, up));
+        self.seats[index].came |= up;
         if up && std::mem::take(&mut self.seats[index].knocking) {
             self.knocking -= 1;
             self.release();
