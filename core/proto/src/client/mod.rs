@@ -75,6 +75,10 @@ const FAR: &str = "far";
 /// What nobody answers is asked again after this, doubled up to the second figure, and a random part more.
 pub const ASK_FIRST: Micros = 100_000;
 pub const ASK_MAX: Micros = 200_000;
+/// For so long, and a round trip, before a session is taken for lost it asks this often: of a burst of losses a few questions do not
+/// see the end, and ten more cost less than another session.
+const ASK_LAST: Micros = 250_000;
+const ASK_LAST_EVERY: Micros = 20_000;
 /// What the gateway may have on its way while a room holds much behind a hole: 13 full datagrams, repairs first.
 const CROWDED_WINDOW: u32 = 32 * 1024;
 /// What finds no place in the log of a session is tried again after this.
@@ -1291,7 +1295,11 @@ impl Client {
                         None => ASK_FIRST,
                     };
                     let wait = wait.max(2 * rtt);
-                    session.wait = wait + self.node.dice.below(wait / 2);
+                    let left = session
+                        .asked_at
+                        .map_or(silence_max, |at| (at + silence_max).saturating_sub(now));
+                    let last = left.saturating_sub(ASK_LAST + rtt).max(ASK_LAST_EVERY);
+                    session.wait = (wait + self.node.dice.below(wait / 2)).min(last);
                     session.asked_at.get_or_insert(now);
                 }
             }
