@@ -211,9 +211,10 @@ async def _asked(
 
 def _hops(proxy: str, names: Mapping[int, str], hops: Sequence[muster.Hop]) -> list[Hop]:
     """The proxy asked the first, which asked all others."""
-    told = [(names.get(hop.node, f"node {hop.node}"), round(1000 * hop.seconds, 3)) for hop in hops]
-    askers = [proxy, *[name for name, _ in told[:1]] * len(told)]
-    return [Hop(asked_by=asker, node=name, ms=ms) for asker, (name, ms) in zip(askers, told, strict=False)]
+    nodes = [names.get(hop.node, f"node {hop.node}") for hop in hops]
+    askers = [proxy, *(nodes[:1] * len(nodes))]
+    timed = zip(askers, nodes, hops, strict=False)
+    return [Hop(asked_by=asker, node=node, ms=_ms(0, hop.seconds)) for asker, node, hop in timed]
 
 
 def _ms(began: float, at: float | None = None) -> float:

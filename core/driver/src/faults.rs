@@ -217,17 +217,14 @@ impl Faults {
     pub(crate) fn filter(&mut self, now: Micros, slab: &mut [u8], arrivals: &mut Vec<Arrival>) {
         arrivals.retain(|arrival| {
             let bytes = &mut slab[arrival.start as usize..(arrival.start + arrival.len) as usize];
-            let (socket, from) = (arrival.socket, &arrival.from);
-            let fate = self.fate(Direction::In, socket, from);
-            fate.is_none_or(|fate| self.befalls(now, fate, Direction::In, socket, from, bytes))
+            self.passes(now, Direction::In, arrival.socket, &arrival.from, bytes)
         });
     }
 
     /// Works on a machine's slice, in which nothing must be joined: `outbox`, which must be empty, takes what may pass.
     pub(crate) fn pass(&mut self, now: Micros, intake: &mut Outbox, outbox: &mut Outbox) {
         outbox.sift(intake, |socket, to, bytes| {
-            let fate = self.fate(Direction::Out, socket, to);
-            fate.is_none_or(|fate| self.befalls(now, fate, Direction::Out, socket, to, bytes))
+            self.passes(now, Direction::Out, socket, to, bytes)
         });
     }
 
@@ -243,7 +240,8 @@ impl Faults {
                 return;
             }
             if let Some(Reverse(held)) = self.leaving.pop() {
-                copy(outbox, held.socket, held.remote, &held.bytes);
+                outbox.reserve(held.bytes.len()).copy_from_slice(&held.bytes);
+                outbox.commit(held.socket, held.remote, held.bytes.len());
             }
         }
     }
@@ -315,16 +313,11 @@ impl Faults {
         Some(fate)
     }
 
-    /// Does to a datagram what is to become of it. `false`: it goes no further, or later.
-    fn befalls(
-        &mut self,
-        now: Micros,
-        fate: Fate,
-        direction: Direction,
-        socket: SocketId,
-        remote: &Addr,
-        bytes: &mut [u8],
-    ) -> bool {
+    /// Throws the dice for a datagram and does to it what they say. `false`: it goes no further, or later.
+    fn passes(&mut self, now: Micros, direction: Direction, socket: SocketId, remote: &Addr, bytes: &mut [u8]) -> bool {
+        let Some(fate) = self.fate(direction, socket, remote) else {
+            return true;
+        };
         if fate.lost {
             return false;
         }
@@ -363,11 +356,6 @@ impl Faults {
             Direction::Out => self.leaving.push(held),
         }
     }
-}
-
-fn copy(outbox: &mut Outbox, socket: SocketId, to: Addr, bytes: &[u8]) {
-    outbox.reserve(bytes.len()).copy_from_slice(bytes);
-    outbox.commit(socket, to, bytes.len());
 }
 
 /// SplitMix64: small, and good enough to throw datagrams away.

@@ -166,19 +166,29 @@ impl Outbox {
     /// Takes the first `len` bytes of the last reservation as a datagram to `to`.
     pub fn commit(&mut self, socket: SocketId, to: Addr, len: usize) {
         debug_assert!(len > 0);
-        let parcel = Parcel {
+        self.add(Parcel {
             socket,
             to,
             start: self.used as u32,
             len: len as u32,
             segment: len as u16,
-        };
-        self.used += len;
+        });
+    }
+
+    /// Takes a datagram that lies behind the others, with room before it where some were not kept.
+    fn add(&mut self, parcel: Parcel) {
+        let place = parcel.start as usize..(parcel.start + parcel.len) as usize;
         self.datagrams += 1;
         let last = self.parcels.last_mut().filter(|_| self.coalesce);
         if !last.is_some_and(|last| last.joins(&parcel)) {
+            self.used = place.end;
             self.parcels.push(parcel);
+            return;
         }
+        if place.start > self.used {
+            self.slab.copy_within(place, self.used);
+        }
+        self.used += parcel.len as usize;
     }
 
     /// Takes, empty itself, what is in another one where nothing is joined, but for the datagrams that are not kept.
@@ -186,20 +196,9 @@ impl Outbox {
         std::mem::swap(&mut self.slab, &mut from.slab);
         for parcel in from.parcels.drain(..) {
             let place = parcel.start as usize..(parcel.start + parcel.len) as usize;
-            if !keep(parcel.socket, &parcel.to, &mut self.slab[place.clone()]) {
-                continue;
+            if keep(parcel.socket, &parcel.to, &mut self.slab[place]) {
+                self.add(parcel);
             }
-            self.datagrams += 1;
-            let last = self.parcels.last_mut().filter(|_| self.coalesce);
-            if !last.is_some_and(|last| last.joins(&parcel)) {
-                self.parcels.push(parcel);
-                self.used = place.end;
-                continue;
-            }
-            if place.start > self.used {
-                self.slab.copy_within(place, self.used); // one before it was not kept
-            }
-            self.used += parcel.len as usize;
         }
         from.clear();
     }

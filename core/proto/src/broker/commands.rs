@@ -20,6 +20,7 @@ struct Told {
     epoch: u32,
     /// On the link that came up then.
     since: Micros,
+    /// When it was told.
     at: Micros,
     said: Option<Said>,
     /// It had too much to do then, and told nobody.

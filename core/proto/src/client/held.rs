@@ -69,19 +69,23 @@ impl Taken {
     pub fn content(&self) -> Content<'_> {
         match self.part.kept {
             Kept::Gap(gap) => Content::Gap(gap),
-            Kept::Block(Block {
-                first,
-                stream,
-                offset,
-                count,
-                bytes: Span { at, len, .. },
-            }) => Content::Block(Block {
-                first,
-                stream,
-                offset,
-                count,
-                bytes: &self.chunk[at as usize..(at + len) as usize],
-            }),
+            Kept::Block(block) => {
+                let Span { at, len, .. } = block.bytes;
+                Content::Block(block.with(&self.chunk[at as usize..(at + len) as usize]))
+            }
+        }
+    }
+}
+
+impl<B> Block<B> {
+    /// The same block, whose bytes are elsewhere.
+    fn with<C>(&self, bytes: C) -> Block<C> {
+        Block {
+            first: self.first,
+            stream: self.stream,
+            offset: self.offset,
+            count: self.count,
+            bytes,
         }
     }
 }
@@ -222,21 +226,8 @@ impl Held {
             }
             let until = self.parts.get(index).map_or(end, |next| next.from.min(end));
             if self.has_room((until - at) as usize, block.bytes.len()) {
-                let Block {
-                    first,
-                    stream,
-                    offset,
-                    count,
-                    bytes,
-                } = block;
-                let kept = Kept::Block(Block {
-                    first,
-                    stream,
-                    offset,
-                    count,
-                    bytes: self.chunks.push(bytes),
-                });
-                self.insert(index, at, until, kept);
+                let kept = block.with(self.chunks.push(block.bytes));
+                self.insert(index, at, until, Kept::Block(kept));
             }
             at = until;
         }
