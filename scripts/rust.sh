@@ -1,0 +1,25 @@
+#!/bin/sh
+# The Rust parts that only reckon, by a clock of their own: how fast they are run is nothing to them.
+# Goes through all, then says whether one failed.
+set -u
+cd "$(dirname "$0")/.."
+failed=0
+echo '== cargo test'
+cargo test --quiet --manifest-path core/Cargo.toml --workspace --exclude muster-driver --exclude muster-udp || failed=1
+echo '== simulator'
+simulator='cargo run --release --quiet --manifest-path core/Cargo.toml -p muster-sim --'
+$simulator --lossy --seeds 0..2 || failed=1 # builds it
+scripts/beside.sh <<COMMANDS || failed=1
+$simulator --matrix --seeds 0..1
+$simulator --grows --seeds 0..100
+$simulator --members --seeds 0..300
+$simulator --seeds 0..100
+$simulator --kills --seeds 0..50
+$simulator --commands --seeds 0..50
+$simulator --rekeys --seeds 0..50
+$simulator --moves --seeds 0..50
+COMMANDS
+echo '== planted bugs'
+cargo test --release --quiet --manifest-path core/Cargo.toml -p muster-sim --features planted --test planted || failed=1
+[ "$failed" = 0 ] || echo '== one of these failed'
+exit "$failed"
