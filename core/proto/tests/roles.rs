@@ -1310,6 +1310,28 @@ fn a_client_whose_server_says_nothing_or_goodbye_goes_to_another_and_one_that_is
     }
 }
 
+/// Or commands to its rooms would wait for it there, as long as a server keeps who says nothing.
+#[test]
+fn a_gateway_that_a_client_gave_up_as_silent_hears_so_when_the_client_has_another() {
+    let mut rig = Rig::<Client>::new();
+    let closed = |rig: &Rig<Client>| rig.peers[0].frames(FrameKind::Close);
+    rig.peers[0].polite = false;
+    while rig.machine.is_ready(Side::Gateway) {
+        rig.pass(10_000, 10_000);
+    }
+    rig.serve(9001);
+    assert_eq!(closed(&rig), 0, "perhaps nothing leaves yet");
+    let ready = Record::Ready {
+        user: 42,
+        token: [2; 16],
+        keepalive_ms: 1_000,
+    };
+    rig.tell(2, &ready);
+    rig.pass(2_000_000, 10_000);
+    assert!(rig.machine.is_ready(Side::Gateway));
+    assert_eq!(closed(&rig), 1);
+}
+
 #[test]
 fn a_client_comes_back_at_the_pace_that_it_was_told() {
     let told = |backoff_ms, backoff_max_ms| {

@@ -66,8 +66,10 @@ const LULL_MIN: Micros = 250_000;
 const LULL_SHARE: u64 = 32;
 /// Why a session was lost, where the server said that it knows none such.
 const RESET: &str = "reset";
+/// Why it was lost where nothing was heard any more. Its server may well be there, and wait for us.
+const SILENT: &str = "silent";
 /// Why it was lost where nobody is there who could hear that we go.
-const GONE: [&str; 4] = [RESET, "closed", "silent", "unreachable"];
+const GONE: [&str; 3] = [RESET, "closed", "unreachable"];
 /// Where the first draw among all servers says another one.
 pub const SPREAD: &str = "spread";
 /// Where another server is tried for a better way.
@@ -224,6 +226,8 @@ struct Session {
     conn: Option<Box<Conn<SESSION_BLOCKS>>>,
     /// The one before, whose server is to hear that we are gone.
     left: Option<Box<Conn<SESSION_BLOCKS>>>,
+    /// The last one that fell silent: its server hears it once another one is ours, as before that nothing may leave here.
+    unheard: Option<Box<Conn<SESSION_BLOCKS>>>,
     token: Option<[u8; 16]>,
     attempts: u32,
     next_at: Micros,
@@ -261,6 +265,7 @@ impl Session {
             knock: None,
             conn: None,
             left: None,
+            unheard: None,
             token: None,
             attempts: 0,
             next_at: 0,
@@ -842,7 +847,10 @@ impl Client {
         let conn = session.conn.take();
         let measured = conn.as_ref().map_or(0, |conn| conn.flow.measured());
         session.rtt = conn.as_ref().map_or(0, |conn| conn.flow.rtt());
-        session.left = conn.filter(|_| !GONE.contains(&reason));
+        match reason {
+            SILENT => session.unheard = conn,
+            _ => session.left = conn.filter(|_| !GONE.contains(&reason)),
+        }
         session.knock = None;
         session.ready = false;
         session.state = State::Waiting;
@@ -1065,6 +1073,7 @@ impl Client {
                 session.lull = session.keepalive;
                 session.state = State::Ready;
                 session.attempts = 0;
+                session.left = session.unheard.take().or(session.left.take());
                 if let Seat::Main(side) = seat {
                     self.events.push_back(ClientEvent::Ready { side, user });
                 }
@@ -1279,7 +1288,7 @@ impl Client {
                     session.asked_at = None;
                 }
                 if session.asked_at.is_some_and(|at| now >= at + silence_max) {
-                    self.lose(now, seat, "silent");
+                    self.lose(now, seat, SILENT);
                     return;
                 }
                 let mut ask = conn.flow.timeout(now);
