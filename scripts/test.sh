@@ -13,15 +13,18 @@ cargo test --quiet --manifest-path core/Cargo.toml -p muster-driver -p muster-ud
 idle='chrt -i 0'
 $idle true 2>/dev/null || idle='nice -n 19'
 said=$(mktemp)
-setsid $idle scripts/rust.sh >"$said" 2>&1 </dev/null &
+exec 9>"$said"
+flock 9 # the lock is held by whoever has the file open as rust.sh has it: until all of that has ended
+setsid $idle scripts/rust.sh >&9 2>&1 </dev/null &
 rust=$!
-trap 'kill -- "-$rust" 2>/dev/null; rm -f "$said"' EXIT
+exec 9>&-
+trap 'flock --nonblock "$said" true || kill -- "-$rust"; rm -f "$said"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
 echo '== pytest, and scripts/rust.sh beside it' >&2
 unset PYTHONDONTWRITEBYTECODE # tests start a thousand processes: each would compile anew all that it imports
-MUSTERTEST_BESIDE="$rust:$said" .venv/bin/pytest -m 'not soak' "$@" || failed=1
+MUSTERTEST_BESIDE="$said" .venv/bin/pytest -m 'not soak' "$@" || failed=1
 wait "$rust" || failed=1
 cat "$said" >&2 # nothing is left where pytest lived to print it
 exit "$failed"

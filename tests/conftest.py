@@ -1,12 +1,15 @@
-"""Every coroutine test runs on uvloop, as the servers do; and what `scripts/test.sh` runs beside is waited for."""
+"""Every coroutine test runs on uvloop, as the servers do; and what `scripts/test.sh` runs beside them is waited for."""
 
 import asyncio
+import fcntl
 import os
-import select
 from pathlib import Path
+from typing import Final
 
 import pytest
 import uvloop
+
+BENCH: Final = Path(__file__).parent / "bench"
 
 
 def pytest_asyncio_loop_factories(
@@ -16,17 +19,18 @@ def pytest_asyncio_loop_factories(
     return {"uvloop": uvloop.Loop}
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What measures comes last: nothing runs beside it any more."""
+    items.sort(key=lambda item: BENCH in item.path.parents)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
-    """Print what `scripts/rust.sh` said once it has ended, so that pytest's own line is the last."""
-    beside = os.environ.get("MUSTERTEST_BESIDE")
-    if beside is None or exitstatus == pytest.ExitCode.INTERRUPTED:
+    """Print what `scripts/rust.sh` said once all of it has ended, so that pytest's own line is the last."""
+    said = os.environ.get("MUSTERTEST_BESIDE")
+    if said is None or exitstatus == pytest.ExitCode.INTERRUPTED:
         return
-    process, _, said = beside.partition(":")
-    ended = os.pidfd_open(int(process))
-    try:
-        select.select([ended], [], [])
-    finally:
-        os.close(ended)
-    terminalreporter.section("scripts/rust.sh")
-    terminalreporter.write_line(Path(said).read_text())
+    with open(said) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # whoever still writes holds it
+        terminalreporter.section("scripts/rust.sh")
+        terminalreporter.write_line(file.read())
     os.truncate(said, 0)
