@@ -20,7 +20,7 @@ use muster_proto::router::Router;
 use muster_proto::scope::Scope;
 use muster_proto::wire::frame::Status;
 use muster_proto::wire::header::{DatagramKind, Header, HEADER};
-use muster_proto::wire::publish::{Ack, LinkPublish, Positions, PROMPT};
+use muster_proto::wire::publish::{Ack, Course, LinkPublish, Position, Positions, PROMPT};
 use muster_proto::wire::record::Record;
 use muster_proto::wire::room::{
     message_max, read_link_repair, write_link_repair, write_repair, GapPlace, LinkBlock, LinkHead, LinkLost, Message,
@@ -2422,6 +2422,36 @@ fn a_member_that_stood_still_and_joins_again_gets_the_history_that_it_names() {
     rig.peers[0].got.clear();
     let (rooms, skips) = until_young(&mut rig);
     assert!(rooms > 20 && skips == 0, "{rooms} messages and {skips} skips");
+}
+
+/// What a lost stream still had is told where it stood, so messages that are here come before that.
+#[test]
+fn who_comes_back_to_a_stream_whose_rest_is_lost_is_not_said_to_have_missed_nothing() {
+    let whole = |rig: &mut Rig<Gateway>, request, positions| {
+        rig.join(0, request, ROOM, positions);
+        pass(rig, 20_000);
+        let records = rig.peers[0].take_records();
+        let mut answers = records.iter().filter_map(|bytes| match Record::read(bytes) {
+            Some(Record::Joined { whole, .. }) => Some(whole),
+            _ => None,
+        });
+        answers.next_back().expect("it is answered")
+    };
+    let mut rig = member_that_had(3);
+    let had = |offset, course| {
+        Positions(vec![Position {
+            stream: stream(1),
+            offset,
+            course,
+        }])
+    };
+    assert!(whole(&mut rig, 2, had(1, Course::GoesOn)), "all of it is here");
+    rig.say(2, &link_room(2, 1, &[b"anew"]));
+    pass(&mut rig, 20_000);
+    for offset in [1, 3] {
+        assert!(!whole(&mut rig, 3, had(offset, Course::GoesOn)), "{offset}");
+    }
+    assert!(whole(&mut rig, 5, had(3, Course::Lost)), "it knows");
 }
 
 #[test]

@@ -652,7 +652,10 @@ impl Gateway {
                 whole: unheard.is_empty()
                     && match positions.0.is_empty() {
                         true => history.whole,
-                        false => hears && (!self.several_brokers || room.heard_since(positions)),
+                        false => {
+                            let announced = !self.several_brokers || room.heard_since(positions);
+                            hears && announced && !room.lost_since(positions)
+                        }
                     },
             };
             self.counters.joins += 1;

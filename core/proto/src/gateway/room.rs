@@ -507,6 +507,13 @@ impl Room {
             .any(|source| went_on(source) && had(source).is_some_and(|had| had >= source.base))
     }
 
+    /// Whether the rest of a stream is lost, which a member at these positions does not know.
+    pub fn lost_since(&self, positions: &Positions) -> bool {
+        let knows = |stream| positions.of(stream).is_some_and(|had| had.course == Course::Lost);
+        let lost = |source: &&Source| source.over && source.ends_at.is_none();
+        self.sources.iter().filter(lost).any(|source| !knows(source.stream))
+    }
+
     /// The place from which on the ring has the last `count` whole messages, how many they are, and whether the ring has lost
     /// none that was before them.
     fn last(&self, arena: &Arena, count: u32) -> (u64, History) {
