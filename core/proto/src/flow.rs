@@ -21,6 +21,8 @@ pub const CWND_CUT: f32 = 0.7;
 const ROUND_MIN: u64 = 20;
 /// Queueing beyond the smallest round trip that counts as congestion.
 const QUEUE_MAX: u32 = 50_000;
+/// Cuts for a queue after which it must have become shorter by an eighth, or it is not what we sent that waits there.
+const QUEUE_CUTS: u8 = 4;
 /// The smallest round trip is forgotten after this, since paths change.
 const MIN_RTT_AGE: Micros = 10_000_000;
 /// Bursts whose send time is remembered; older ones are merged (64 x 24 B = 1.5 KiB while something is in flight).
@@ -42,6 +44,14 @@ struct Mark {
     at: Micros,
 }
 
+/// What was so before a window was cut for a queue, and how often it was cut since.
+#[derive(Clone, Copy)]
+struct QueueCut {
+    excess: u32,
+    windows: (f32, f32),
+    cuts: u8,
+}
+
 /// The sender's side of one connection's window.
 pub struct Flow {
     next: u64,
@@ -60,8 +70,11 @@ pub struct Flow {
     rtt: u32,
     rtt_min: u32,
     rtt_min_at: Micros,
-    /// What a round trip took beyond the smallest when too little was in flight to queue: the path became longer, or varies.
+    /// What a round trip took beyond the smallest when too little was in flight to queue, or however much was: the path became
+    /// longer, or varies, or who receives is kept from it.
     not_ours: u32,
+    /// The first of the cuts for a queue that has not become shorter since.
+    queue_cut: Option<QueueCut>,
     round_start: u64,
     round_end: u64,
     round_received: u32,
@@ -94,6 +107,7 @@ impl Flow {
             rtt_min: u32::MAX,
             rtt_min_at: 0,
             not_ours: 0,
+            queue_cut: None,
             round_start: 0,
             round_end: 0,
             round_received: 0,
@@ -214,11 +228,11 @@ impl Flow {
         }
         self.covered = status.highest;
         self.window = status.window;
+        if self.backoff > 0 && status.missing_len == 0 {
+            self.undo(now);
+        }
         let newly = status.highest.saturating_sub(self.acked);
         if newly == 0 {
-            if self.backoff > 0 && status.missing_len == 0 {
-                self.undo(now);
-            }
             return true;
         }
         self.acked = status.highest;
@@ -335,7 +349,11 @@ impl Flow {
         let total = status.highest - self.round_start;
         let lossy = lossy && total >= ROUND_MIN;
         let queued = self.rtt > self.queue();
-        if (lossy || queued) && !self.at_floor() && now - self.cut_at >= self.rtt() {
+        if lossy || !queued {
+            self.queue_cut = None;
+        }
+        let may_cut = !self.at_floor() && now - self.cut_at >= self.rtt();
+        if may_cut && (lossy || queued && self.shortens_queue()) {
             self.cut(now);
         }
         if total >= ROUND_MIN {
@@ -343,6 +361,27 @@ impl Flow {
             self.round_received = status.received;
         }
         self.round_end = self.next - 1;
+    }
+
+    /// Whether a cut for a queue is of use: those before it were, or are too few to tell. Else they are undone, and the queue is taken
+    /// for somebody else's.
+    fn shortens_queue(&mut self) -> bool {
+        let excess = self.rtt - self.rtt_min.saturating_add(self.not_ours).min(self.rtt);
+        let shorter = |first: &QueueCut| excess < first.excess - first.excess / 8;
+        let mut first = self.queue_cut.filter(|first| !shorter(first)).unwrap_or(QueueCut {
+            excess,
+            windows: (self.cwnd, self.threshold),
+            cuts: 0,
+        });
+        if first.cuts < QUEUE_CUTS {
+            first.cuts += 1;
+            self.queue_cut = Some(first);
+            return true;
+        }
+        self.not_ours = self.rtt - self.rtt_min.min(self.rtt);
+        self.queue_cut = None;
+        (self.cwnd, self.threshold) = first.windows;
+        false
     }
 
     fn cut(&mut self, now: Micros) {
@@ -501,6 +540,30 @@ mod tests {
         assert!(flow.timeout_at().unwrap() - at > RTO_MIN);
     }
 
+    /// Who was held up reads all at once, and tells of it once.
+    #[test]
+    fn a_status_of_what_was_sent_later_too_puts_the_window_back() {
+        for (received, window) in [(51, 100), (50, 2)] {
+            let mut flow = Flow::new(1 << 20);
+            flow.cwnd = 100.0;
+            (0..50).for_each(|_| {
+                flow.sent(0, 100, true);
+            });
+            let at = flow.timeout_at().unwrap();
+            assert!(flow.timeout(at));
+            flow.sent(at, 100, true);
+            let missing_len = u8::from(received < 51);
+            flow.status(
+                at + 10_000,
+                &Status {
+                    missing_len,
+                    ..status(51, received)
+                },
+            );
+            assert_eq!(flow.cwnd as u32 / window, 1, "{received}");
+        }
+    }
+
     /// Sim seed 2461: without loss, sessions gave up twice a second what no status would ever cover.
     #[test]
     fn what_wants_no_status_is_not_waited_for() {
@@ -583,6 +646,21 @@ mod tests {
             Some(queued + 38_000 + 40_000)
         });
         assert!(lost * 3 < sent, "{lost} of {sent} were lost: {windows:?}");
+    }
+
+    /// A member's process that others keep from its processor: five seconds behind, though nothing was lost and its buffer was empty.
+    #[test]
+    fn a_receiver_that_is_held_up_again_and_again_keeps_a_window_that_carries_what_it_can_take() {
+        let mut sent = [0; 9];
+        sends_for(&mut Flow::new(1 << 20), 0, 9, |now| {
+            sent[(now / 1_000_000) as usize] += 1;
+            Some(if now < 1_000_000 {
+                1_000
+            } else {
+                400_000 - now % 400_000
+            })
+        });
+        assert!(sent.iter().all(|sent| *sent >= 300), "{sent:?}");
     }
 
     #[test]
