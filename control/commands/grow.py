@@ -65,26 +65,28 @@ async def grow(
     as_json: bool,
 ) -> int:
     """Double until there are `to` partitions. Raises `UserError`; 75 where a signal ended this in the midst."""
-    async with _coordinator(config_file, of, grace_s, wait_s) as (coordinator, hosts):
-        with shown() as coordinator.tell:
-            partitions = await coordinator.grow(to, resume=resume)
-        if isinstance(hosts, Supervised):
-            print(f'muster: the next muster up wants as many: up.{of.role}s = "{partitions}x…"', file=sys.stderr)
-        _say(of, partitions, as_json)
-        return 0
+    with contextlib.suppress(asyncio.CancelledError):
+        async with _coordinator(config_file, of, grace_s, wait_s) as (coordinator, hosts):
+            with shown() as coordinator.tell:
+                partitions = await coordinator.grow(to, resume=resume)
+            if isinstance(hosts, Supervised):
+                print(f'muster: the next muster up wants as many: up.{of.role}s = "{partitions}x…"', file=sys.stderr)
+            _say(of, partitions, as_json)
+            return 0
     return _left(of)
 
 
 async def abort(config_file: Path | None, of: Of, wait_s: float, as_json: bool) -> int:
     """Undo what is only prepared, and wait until the nodes are gone that were started for it. Raises `UserError`."""
-    async with _coordinator(config_file, of, 0.0, wait_s) as (coordinator, hosts):
-        partitions = await coordinator.abort()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                while hosts.beyond(partitions):  # noqa: ASYNC110 - it happens in another process
-                    await asyncio.sleep(LOOK_S)
-        _say(of, partitions, as_json)
-        return 0
+    with contextlib.suppress(asyncio.CancelledError):
+        async with _coordinator(config_file, of, 0.0, wait_s) as (coordinator, hosts):
+            partitions = await coordinator.abort()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    while hosts.beyond(partitions):  # noqa: ASYNC110 - it happens in another process
+                        await asyncio.sleep(LOOK_S)
+            _say(of, partitions, as_json)
+            return 0
     return _left(of)
 
 
@@ -141,14 +143,11 @@ class Elsewhere(Hosts):
 async def _coordinator(
     config_file: Path | None, of: Of, grace_s: float, wait_s: float
 ) -> AsyncIterator[tuple[Coordinator, Supervised | Elsewhere]]:
-    """With the registry of the instance that runs here, or of the configuration. A signal ends the block."""
+    """With the registry of the instance that runs here, or of the configuration."""
     where, hosts = _found(config_file, of)
-    with contextlib.suppress(asyncio.CancelledError):
-        async with reading(where) as (opened, directory):
-            made = Coordinator(
-                opened, directory, of.role, hosts, grace_s=grace_s, patience_s=wait_s, cluster=of.cluster
-            )
-            yield made, hosts
+    async with reading(where) as (opened, directory):
+        made = Coordinator(opened, directory, of.role, hosts, grace_s=grace_s, patience_s=wait_s, cluster=of.cluster)
+        yield made, hosts
 
 
 def _found(config_file: Path | None, of: Of) -> tuple[Registration, Supervised | Elsewhere]:

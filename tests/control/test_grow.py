@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -146,3 +147,25 @@ def test_without_a_registry_there_is_no_growth(tmp_path: Path) -> None:
         done = command("cluster", "grow", "broker", "--to", "2")
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
     assert "muster up --registry embedded" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["--to", "2"], ["--resume"], ["--abort"]])
+def test_ctrl_c_while_no_registry_answers_ends_it_with_one_line(tmp_path: Path, words: list[str]) -> None:
+    command = Command(tmp_path / "i")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(PATIENT_S)
+        command.environment["MUSTER_REGISTRY__URL"] = f"zk://127.0.0.1:{silent.getsockname()[1]}"
+        with (
+            subprocess.Popen(
+                [*COMMAND, "cluster", "grow", "router", *words],
+                cwd=ROOT,
+                env=command.environment,
+                stderr=subprocess.PIPE,
+                text=True,
+            ) as growing,
+            silent.accept()[0],
+        ):
+            growing.send_signal(signal.SIGINT)
+            _, said = growing.communicate(timeout=PATIENT_S)
+    assert (growing.returncode, said.count("\n")) == (75, 1), said
+    assert said.startswith("muster: left as it is")
