@@ -363,10 +363,10 @@ impl Flow {
         self.round_end = self.next - 1;
     }
 
-    /// Whether a cut for a queue is of use: those before it were, or are too few to tell. Else they are undone, and the queue is taken
+    /// Whether a cut for the queue that there is helps: those before it did, or are too few to tell. Else they are undone, and the queue is taken
     /// for somebody else's.
     fn shortens_queue(&mut self) -> bool {
-        let excess = self.rtt - self.rtt_min.saturating_add(self.not_ours).min(self.rtt);
+        let excess = self.rtt - self.rtt_min - self.not_ours;
         let shorter = |first: &QueueCut| excess < first.excess - first.excess / 8;
         let mut first = self.queue_cut.filter(|first| !shorter(first)).unwrap_or(QueueCut {
             excess,
@@ -378,7 +378,7 @@ impl Flow {
             self.queue_cut = Some(first);
             return true;
         }
-        self.not_ours = self.rtt - self.rtt_min.min(self.rtt);
+        self.not_ours = self.rtt - self.rtt_min;
         self.queue_cut = None;
         (self.cwnd, self.threshold) = first.windows;
         false

@@ -1073,7 +1073,9 @@ impl Client {
                 session.lull = session.keepalive;
                 session.state = State::Ready;
                 session.attempts = 0;
-                session.left = session.unheard.take().or(session.left.take());
+                if session.unheard.is_some() {
+                    session.left = session.unheard.take();
+                }
                 if let Seat::Main(side) = seat {
                     self.events.push_back(ClientEvent::Ready { side, user });
                 }

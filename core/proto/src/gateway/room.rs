@@ -206,6 +206,11 @@ impl Source {
         self.waits.is_none() && self.next < self.known
     }
 
+    /// Nothing more is expected of it, and nobody said where it ends: its rest is lost.
+    fn is_lost(&self) -> bool {
+        self.over && self.ends_at.is_none()
+    }
+
     /// The owner speaks of it as one that has not ended, or not any more.
     fn goes_on(&mut self) {
         (self.over, self.ends_at) = (false, None);
@@ -469,9 +474,8 @@ impl Room {
     /// not known.
     pub fn offset_at(&self, arena: &Arena, at: usize, place: u64) -> u64 {
         let source = &self.sources[at];
-        let lost = source.over && source.ends_at.is_none();
         self.first_at(arena, at, place)
-            .unwrap_or(if lost { u64::MAX } else { source.next })
+            .unwrap_or(if source.is_lost() { u64::MAX } else { source.next })
     }
 
     /// What a member that starts at `place` is taken to have had, of streams that have ended as well: what it does not know when
@@ -510,8 +514,8 @@ impl Room {
     /// Whether the rest of a stream is lost, which a member at these positions does not know.
     pub fn lost_since(&self, positions: &Positions) -> bool {
         let knows = |stream| positions.of(stream).is_some_and(|had| had.course == Course::Lost);
-        let lost = |source: &&Source| source.over && source.ends_at.is_none();
-        self.sources.iter().filter(lost).any(|source| !knows(source.stream))
+        let mut lost = self.sources.iter().filter(|source| source.is_lost());
+        lost.any(|source| !knows(source.stream))
     }
 
     /// The place from which on the ring has the last `count` whole messages, how many they are, and whether the ring has lost
@@ -1213,8 +1217,7 @@ impl Room {
         let mut fetches = false;
         for at in 0..self.sources.len() {
             let source = &self.sources[at];
-            let lost = source.over && source.ends_at.is_none();
-            let before = source.low > 1 && source.first_place >= self.ring.first() && !lost;
+            let before = source.low > 1 && source.first_place >= self.ring.first() && !source.is_lost();
             if missing > 0 && before && !last_try {
                 let wanted = source.low.saturating_sub(missing);
                 fetches |= self.fetch_from(at, wanted, now, &mut may_fetch);
