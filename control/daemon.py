@@ -59,37 +59,33 @@ def folder(config: Config, name: str) -> Folder:
 
 
 @contextlib.contextmanager
-def prepared(config: Config, role: Role) -> Iterator[Spec]:
-    """What the node is told, with its folder held. Raises `UserError`."""
+def prepared(config: Config, role: Role) -> Iterator[tuple[Spec, Ports]]:
+    """What the node is told, with its folder and its ports held: the ports until they are released. Raises `UserError`."""
     _check(config, role)
     place = folder(config, node_name(config, role))
     proves = config.cluster.identity != "off" and not config.cluster.node_key_file
     instance.prepare_node(place, [role] if isinstance(config.role(role), ClientOptions) else [], proves)
-    with instance.lock(place, _taken):
-        yield spec(config, role, place)
+    with instance.lock(place, _taken), Ports() as ports:
+        yield spec(config, role, place, ports), ports
 
 
-def spec(config: Config, role: Role, place: Folder) -> Spec:
+def spec(config: Config, role: Role, place: Folder, ports: Ports) -> Spec:
     """What the node is told. Raises `UserError`."""
     section = config.role(role)
     client = isinstance(section, ClientOptions)
-    ports = Ports()
-    try:
-        link_key = f"{role}.link_bind" if isinstance(section, ClientOptions) else f"{role}.bind"
-        link_text = section.link_bind if isinstance(section, ClientOptions) else section.bind
-        own = specs.Own(
-            role=role,
-            files=role,
-            node=0,
-            epoch=1,
-            partition=config.serve.partition if role in PARTITIONED else 0,
-            cluster=config.serve.cluster if role in CLUSTERED else MAIN,
-            bind=ports.udp(f"{role}.bind", *split_address(section.bind)) if client else None,
-            link_bind=ports.udp(link_key, *split_address(link_text)),
-            admin=ports.tcp("serve.admin", *split_address(config.serve.admin)),
-        )
-    finally:
-        ports.release()
+    link_key = f"{role}.link_bind" if isinstance(section, ClientOptions) else f"{role}.bind"
+    link_text = section.link_bind if isinstance(section, ClientOptions) else section.bind
+    own = specs.Own(
+        role=role,
+        files=role,
+        node=0,
+        epoch=1,
+        partition=config.serve.partition if role in PARTITIONED else 0,
+        cluster=config.serve.cluster if role in CLUSTERED else MAIN,
+        bind=ports.udp(f"{role}.bind", *split_address(section.bind)) if client else None,
+        link_bind=ports.udp(link_key, *split_address(link_text)),
+        admin=ports.tcp("serve.admin", *split_address(config.serve.admin)),
+    )
     numbers = {layer("broker"): config.serve.broker_partitions, layer("router"): config.serve.router_partitions}
     first = {of: Count(partitions) for of, partitions in numbers.items()}
     made = specs.spec(config, place, own, Snapshot(counts=first), _registration(config, place, own))
@@ -146,7 +142,7 @@ def run(loaded: Loaded, role: Served, read: Callable[[], Loaded]) -> int:
     config = loaded.config
     if role == "prober":
         return _probe(config, read)
-    with prepared(config, role) as made:
+    with prepared(config, role) as (made, ports):
         assert made.registry is not None
         log = _begin(config, role, made.registry.name)
         if made.registry.client is not None:
@@ -155,7 +151,7 @@ def run(loaded: Loaded, role: Served, read: Callable[[], Loaded]) -> int:
             store = node.store_of(made)
             live = Live(log, config.log.level, made)
             again = reread(config, role, read, made)
-            _run(Daemon(live, again), lambda owner: node.serve_enrolled(made, log, owner, store))
+            _run(Daemon(live, again), lambda owner: node.serve_enrolled(made, log, owner, store, ports.release))
     return 0
 
 
@@ -168,9 +164,8 @@ def _probe(config: Config, read: Callable[[], Loaded]) -> int:
     place = folder(config, name)
     instance.prepare_node(place, [])
     with instance.lock(place, _taken):
-        ports = Ports()
-        admin = ports.tcp("serve.admin", *split_address(config.serve.admin))
-        ports.release()
+        with Ports() as ports:
+            admin = ports.tcp("serve.admin", *split_address(config.serve.admin))
         made = told(config, place, admin, config.registry.url)
         log = _begin(config, "prober", name)
         with _said():

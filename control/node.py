@@ -130,14 +130,22 @@ class Parent:
 
 
 async def serve_enrolled(
-    spec: Spec, log: structlog.typing.FilteringBoundLogger, owner: Owner, store: "Late | None" = None
+    spec: Spec,
+    log: structlog.typing.FilteringBoundLogger,
+    owner: Owner,
+    store: "Late | None" = None,
+    release: Callable[[], None] = lambda: None,
 ) -> None:
-    """Begin with what the registry says, which is waited for. Raises `SpecError`."""
+    """Begin with what the registry says, which is waited for. Raises `SpecError`.
+
+    `release` lets go of the node's ports, which somebody else would get while it waits.
+    """
     from control.enrolment import enrolled
 
     async with enrolled(spec, log, lambda what: owner.tell("waiting", error=what)) as (begun, enrolment):
         owner.tell("starting", epoch=begun.epoch)
         log = log.bind(node=begun.node)
+        release()
         await serve(begun, plane.server(begun, log), log, owner, enrolment, store)
 
 

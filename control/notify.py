@@ -1,17 +1,17 @@
 """What systemd is told of a service, and its watchdog: sd_notify(3), of which a datagram with lines of text is all.
 
-Without `NOTIFY_SOCKET` nothing is said. Nobody is waited for longer than `SEND_S`, and nothing that goes wrong here is the
-service's business.
+Without `NOTIFY_SOCKET` nothing is said. Nobody is waited for longer than `SEND_S`; what found no room by then is said again
+later, as who never hears `READY=1` ends the service. Nothing else that goes wrong here is the service's business.
 """
 
 import asyncio
-import contextlib
 import os
 import socket
 from collections.abc import Mapping
 from typing import Final
 
 SEND_S: Final = 0.2
+AGAIN_S: Final = 1.0
 STATUS_LEN_MAX: Final = 500
 
 
@@ -23,24 +23,40 @@ class Notify:
         self._address = _address(environment.get("NOTIFY_SOCKET", ""))
         self.watchdog_s = _watchdog_s(environment)
         """Killed when it did not hear for so long; 0 if it does not listen for that."""
+        self._unsaid: dict[str, str] = {}
+        """Lines that found no room, by what they say; of READY, RELOADING and STOPPING the last counts."""
 
     def __call__(self, *lines: str) -> None:
         """Say these, as `READY=1`."""
         if not self._address:
             return
-        with contextlib.suppress(OSError, ValueError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
-            sending.settimeout(SEND_S)
-            sending.sendto("\n".join(lines).encode(errors="backslashreplace"), self._address)
+        patience = 0 if self._unsaid else SEND_S  # once is enough
+        for line in lines:
+            name = line.partition("=")[0]
+            self._unsaid.pop(name, None)
+            self._unsaid[name] = line
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
+                sending.settimeout(patience)
+                sending.sendto("\n".join(self._unsaid.values()).encode(errors="backslashreplace"), self._address)
+        except (BlockingIOError, TimeoutError):
+            return
+        except (OSError, ValueError):
+            pass  # nobody is there
+        self._unsaid.clear()
 
     def status(self, text: str, *lines: str) -> None:
         """Say these and, for people, how things stand."""
         self(*lines, f"STATUS={' '.join(text.split())[:STATUS_LEN_MAX]}")
 
     async def beat(self) -> None:
-        """Say for ever that the loop turns, twice as often as is asked for."""
-        while self._address and self.watchdog_s:
-            self("WATCHDOG=1")
-            await asyncio.sleep(self.watchdog_s / 2)
+        """Say for ever that the loop turns, twice as often as is asked for, and again what found no room."""
+        while self._address:
+            if self.watchdog_s:
+                self("WATCHDOG=1")
+            elif self._unsaid:
+                self()
+            await asyncio.sleep(self.watchdog_s / 2 or AGAIN_S)
 
 
 def _address(text: str) -> str:

@@ -9,7 +9,7 @@ import errno
 import random
 import socket
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from control.config import address_text
 from control.errors import UserError
@@ -25,11 +25,17 @@ WHY: Final = {
 
 
 class Ports:
-    """Reserves addresses until `release`. What is reserved in one pass is distinct."""
+    """Reserves addresses until `release`, or the end of the context. What is reserved in one pass is distinct."""
 
     def __init__(self) -> None:
         self._held = contextlib.ExitStack()
         self._keys: dict[tuple[str, int], str] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def udp(self, key: str, host: str, port: int) -> tuple[str, int]:
         """The address, port 0 replaced. `key` names it in the `UserError` when it is taken."""

@@ -143,15 +143,12 @@ class Supervisor:
     # --- start ----------------------------------------------------------------------------------------------------
 
     def _choose(self, new: Sequence[Seat]) -> None:
-        ports = Ports()
-        try:
+        with Ports() as ports:
             # Those that were asked for go first, lest a free one that the kernel gives be one of them.
             for chosen, seat, key, host, port in sorted(self._asked(new), key=lambda asked: asked[-1] == 0):
                 chosen[seat] = ports.udp(key, host, port)
             for seat in new:
                 self._admins[seat] = ports.tcp("admin.host", self.config.admin.host)
-        finally:
-            ports.release()
         for seat in new:
             if seat in self._servers:
                 private = secret(str(self.folder.server_key(seat.name)), 32)
@@ -194,9 +191,8 @@ class Supervisor:
         return self._open.enter_context(self.folder.log(name).open("wb"))
 
     def _start_prober(self) -> None:
-        ports = Ports()
-        self._prober_admin = ports.tcp("admin.host", self.config.admin.host)
-        ports.release()
+        with Ports() as ports:
+            self._prober_admin = ports.tcp("admin.host", self.config.admin.host)
         file = self.folder.spec(PROBER)
         write_atomically(file, msgspec.json.encode(self._prober_spec()))
         command = [*PROBER_COMMAND, "--spec", str(file), "--parent", str(os.getpid())]

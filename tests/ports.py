@@ -5,8 +5,5 @@ from control.ports import Ports
 
 def free_ports(count: int) -> list[int]:
     """So many of TCP on the loopback, each another one."""
-    ports = Ports()
-    try:
+    with Ports() as ports:
         return [ports.tcp("a server of tests", "127.0.0.1")[1] for _ in range(count)]
-    finally:
-        ports.release()

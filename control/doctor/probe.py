@@ -155,11 +155,9 @@ def find(pattern: str) -> str | None:
 
 def taken(key: str, host: str, port: int) -> str:
     """Why the address cannot be bound, as `muster up` would say it; empty where it can."""
-    ports = Ports()
-    try:
-        ports.udp(key, host, port)
-    except UserError as error:
-        return str(error)
-    finally:
-        ports.release()
+    with Ports() as ports:
+        try:
+            ports.udp(key, host, port)
+        except UserError as error:
+            return str(error)
     return ""

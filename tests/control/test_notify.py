@@ -1,6 +1,7 @@
 """systemd hears what it asked for, nobody else hears anything, and nothing waits for it."""
 
 import asyncio
+import contextlib
 import os
 import socket
 import time
@@ -55,6 +56,32 @@ def test_who_does_not_listen_holds_nobody_up(systemd: socket.socket) -> None:
         pytest.fail("the queue had no bound")
 
 
+@pytest.mark.parametrize("watchdog", ["", "20000"])
+async def test_what_found_no_room_is_said_again_as_soon_as_there_is(
+    systemd: socket.socket, monkeypatch: pytest.MonkeyPatch, watchdog: str
+) -> None:
+    """Who never hears that it is ready ends a service as one that does not start."""
+    monkeypatch.setattr("control.notify.AGAIN_S", 0.02)
+    notify = Notify({"NOTIFY_SOCKET": systemd.getsockname(), "WATCHDOG_USEC": watchdog})
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as others, contextlib.suppress(BlockingIOError):
+        others.setblocking(False)
+        while True:
+            others.sendto(b"STATUS=other", systemd.getsockname())
+    notify.status("serving", "READY=1")
+    notify.status("draining")
+    assert set(heard(systemd)) == {"STATUS=other"}
+    beating = asyncio.create_task(notify.beat())
+    lines = list[str]()
+
+    def again() -> bool:
+        lines.extend(line for said in heard(systemd) for line in said.splitlines())
+        return "READY=1" in lines
+
+    await until(again)
+    assert lines[:2] == ["READY=1", "STATUS=draining"], "the last of each"
+    beating.cancel()
+
+
 @pytest.mark.parametrize(
     ("environment", "seconds"),
     [
@@ -80,7 +107,9 @@ async def test_a_loop_that_stands_still_is_not_said_to_turn(systemd: socket.sock
     beating.cancel()
 
 
-async def test_without_a_watchdog_nothing_beats(systemd: socket.socket) -> None:
-    await Notify({"NOTIFY_SOCKET": systemd.getsockname()}).beat()
+async def test_without_a_watchdog_nothing_beats(systemd: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("control.notify.AGAIN_S", 0.001)
     await Notify({"WATCHDOG_USEC": "20000"}).beat()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(Notify({"NOTIFY_SOCKET": systemd.getsockname()}).beat(), 0.05)
     assert heard(systemd) == []

@@ -1,5 +1,6 @@
 """Addresses are chosen once: named ones as they are, free ones where nobody else is given any."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,16 +16,14 @@ def kernels() -> range:
 
 
 @pytest.fixture
-def chosen() -> Ports:
-    return Ports()
+def chosen() -> Iterator[Ports]:
+    with Ports() as chosen:
+        yield chosen
 
 
 def test_a_free_port_is_none_that_the_kernel_gives_to_who_asks_for_any(chosen: Ports) -> None:
     """A client's socket could have it while the node that listens there is away, which then never comes back."""
-    try:
-        given = [chosen.udp("a", "127.0.0.1", 0) for _ in range(50)] + [chosen.tcp("b", "127.0.0.1") for _ in range(50)]
-    finally:
-        chosen.release()
+    given = [chosen.udp("a", "127.0.0.1", 0) for _ in range(50)] + [chosen.tcp("b", "127.0.0.1") for _ in range(50)]
     assert not {port for _, port in given} & set(kernels())
     assert len(set(given[:50])) == len(set(given[50:])) == 50
 
@@ -38,7 +37,6 @@ def test_where_the_kernel_gives_all_ports_one_of_them_is_taken(
         assert chosen.udp("a", "127.0.0.1", 0)[1] > 0
     monkeypatch.setattr(ports, "KERNELS", tmp_path / "absent")
     assert chosen.udp("a", "127.0.0.1", 0)[1] > 0
-    chosen.release()
 
 
 def test_an_address_of_another_machine_is_named(chosen: Ports) -> None:

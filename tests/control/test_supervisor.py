@@ -115,9 +115,8 @@ async def test_a_node_keeps_its_key_and_its_epochs_when_others_come_and_go(tmp_p
 
 
 async def test_a_port_that_is_named_is_the_first_of_several(tmp_path: Path) -> None:
-    ports = Ports()
-    first = next(port for port in range(30_000, 32_000, 4) if _free(ports, port))
-    ports.release()
+    with Ports() as ports:
+        first = next(port for port in range(30_000, 32_000, 4) if _free(ports, port))
     bind = f"127.0.0.1:{first}"
     async with made(
         settings(tmp_path, up__gateways=2, gateway__bind=bind, up__brokers="2", broker__bind=f"127.0.0.1:{first + 2}")

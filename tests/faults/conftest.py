@@ -2,9 +2,9 @@
 
 import json
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import structlog
@@ -14,6 +14,20 @@ from tests.faults.hosts import Hosts
 from tests.faults.instance import Instance, configuration
 
 Make = Callable[..., Instance]
+LOGS_MAX: Final = 20
+LINES_MAX: Final = 40
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Function) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the end of what each process of a failed test wrote."""
+    report = yield
+    path = item.funcargs.get("tmp_path")
+    if report.failed and isinstance(path, Path):
+        for log in sorted(path.rglob("*.log"))[:LOGS_MAX]:
+            lines = log.read_text(errors="replace").splitlines()[-LINES_MAX:]
+            report.sections.append((str(log.relative_to(path)), "\n".join(lines)))
+    return report
 
 
 @pytest.fixture

@@ -131,9 +131,8 @@ async def test_clients_find_the_instance_that_took_the_place_of_a_killed_one(
 ) -> None:
     sections: dict[str, dict[str, Any]] = {}
     if lost == "token":  # at the same addresses the old one is refused
-        ports = Ports()
-        sections = {role: {"bind": address_text(*ports.udp(role, "127.0.0.1", 0))} for role in ("gateway", "proxy")}
-        ports.release()
+        with Ports() as ports:
+            sections = {role: {"bind": address_text(*ports.udp(role, "127.0.0.1", 0))} for role in ("gateway", "proxy")}
     instance, ledger = make(**sections), Ledger(ROOMS, rate=RATE)
     with instance.running() as up:
         async with (

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 import muster
 from control.config import address_text
 from control.ports import Ports
+from control.registry.server import RegistryServer
 from tests.control.registry.zookeeper import ZooKeeper
 from tests.faults.hosts import Hosts, Node
 from tests.faults.ledger import Ledger
@@ -82,13 +84,13 @@ async def test_nodes_find_each_other_in_zookeeper_and_a_broker_that_ends_loses_n
 
 @pytest.mark.timeout(300)
 async def test_a_rolling_restart_of_every_role_loses_no_message(hosts: Hosts, figures: Callable[..., None]) -> None:
-    ledger, ports, nodes, restarts = Ledger(ROOMS, rate=RATE), Ports(), list[Node](), dict[str, float]()
-    fixed = {  # clients know gateways and proxies by their addresses
-        f"{role}-{letter}": {f"MUSTER_{role.upper()}__BIND": address_text(*ports.udp(role, "127.0.0.1", 0))}
-        for role in ("proxy", "gateway")
-        for letter in "ab"
-    }
-    ports.release()
+    ledger, nodes, restarts = Ledger(ROOMS, rate=RATE), list[Node](), dict[str, float]()
+    with Ports() as ports:
+        fixed = {  # clients know gateways and proxies by their addresses
+            f"{role}-{letter}": {f"MUSTER_{role.upper()}__BIND": address_text(*ports.udp(role, "127.0.0.1", 0))}
+            for role in ("proxy", "gateway")
+            for letter in "ab"
+        }
     for role in ("proxy", "broker", "gateway", "router"):
         for name in (f"{role}-a", f"{role}-b"):
             nodes.append(hosts.start(name, role, **fixed.get(name, {})))
@@ -137,10 +139,23 @@ async def test_who_waits_for_the_registry_says_so_and_ends_when_told(tmp_path: P
         assert await node.end() == 0
 
 
+async def test_who_waits_for_the_registry_keeps_its_ports(tmp_path: Path) -> None:
+    """Else another process gets one of them meanwhile, and the node ends when the registry comes."""
+    hosts = Hosts(tmp_path, "embedded")
+    with hosts.running():
+        gateway = hosts.start("gateway", "gateway")
+        await until(lambda: gateway.lines("waits for the registry embedded"), PATIENT_S)
+        address = tuple(gateway.lines("clients reach it")[0]["address"])
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other, pytest.raises(OSError, match="in use"):
+            other.bind(address)
+        async with RegistryServer(tmp_path, structlog.get_logger()):
+            await hosts.serve(gateway, hosts.start("router", "router"), hosts.start("broker", "broker"))
+
+
 ENDLESS = """
 import asyncio, sys
 from control import cli, daemon, node
-async def serve_enrolled(spec, log, owner, store):
+async def serve_enrolled(spec, log, owner, *_):
     owner.watch(asyncio.Event(), asyncio.Event())
     log.info("registered")
     await asyncio.Event().wait()
@@ -209,9 +224,8 @@ async def test_commands_find_the_nodes_by_the_registry_and_ask_each(hosts: Hosts
 
 
 async def test_a_prober_by_itself_probes_the_nodes_of_a_registry_and_links_asks_it(hosts: Hosts) -> None:
-    ports = Ports()
-    admin = address_text(*ports.tcp("admin", "127.0.0.1"))
-    ports.release()
+    with Ports() as ports:
+        admin = address_text(*ports.tcp("admin", "127.0.0.1"))
     hosts.write(probes={"every_ms": 100, "ask": admin})
     nodes = [hosts.start(role, role) for role in ("broker", "router", "gateway", "proxy")]
     prober = hosts.start("prober", "prober", MUSTER_SERVE__ADMIN=admin)

@@ -43,9 +43,8 @@ async def test_what_the_prober_is_told_anew_comes_into_force_and_nonsense_change
     settings = config.load(environment={}, flags={key: (value, "test") for key, value in values.items()}).config
     place = instance.folder(settings)
     instance.prepare(place)
-    ports = Ports()
-    told, file = spec(settings, place, ports.tcp("admin", "127.0.0.1"), "embedded"), tmp_path / "spec.json"
-    ports.release()
+    with Ports() as ports:
+        told, file = spec(settings, place, ports.tcp("admin", "127.0.0.1"), "embedded"), tmp_path / "spec.json"
     file.write_bytes(msgspec.json.encode(told))
     command = [sys.executable, "-m", "control.probes.process", "--spec", str(file), "--parent", str(os.getpid())]
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=PIPE, stdout=DEVNULL, stderr=PIPE)
