@@ -7,6 +7,7 @@ the run's own, check every delivery byte for byte, and say goodbye at the end.
 import itertools
 import secrets
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -30,6 +31,9 @@ from muster._core import LoadEngine
 PACED, LIVE = "paced", "live"
 JOIN_SECONDS: Final = 90.0
 START_SECONDS: Final = 60.0  # eighteen processes on one core
+LOOK_SECONDS: Final = 0.5
+QUIET_SHARE: Final = 0.35
+"""Of a core, by all processes of an instance together; eighteen take half of that for their links' pings."""
 PATIENCE_SECONDS: Final = 20.0
 CLIENT_BUFFER_BYTES: Final = 1 << 20
 GATEWAY: Final = "gateway"
@@ -57,9 +61,8 @@ class Instance:
 
         `settings`: keys of the configuration as `up.gateways`.
         """
-        self._options = options
+        self._options = (*options, "--ticks") if ticks else options
         self._settings = settings or {}
-        self._own = ticks or bool(options)
         self._resources = ExitStack()
         self._record: folders.Record | None = None
         self._numbers = itertools.count()
@@ -71,7 +74,7 @@ class Instance:
             return
         directory = Path(self._resources.enter_context(private_directory("bench")))
         self.folder = directory / "instance"
-        module = ["bench.up", *self._options] if self._own else ["control.cli", "up"]
+        module = ["bench.up", *self._options] if self._options else ["control.cli", "up"]
         environment = {
             **python_environment(),
             "MUSTER_INSTANCE__DIR": str(self.folder),
@@ -89,6 +92,7 @@ class Instance:
         )
         self._resources.callback(child.stop)
         child.wait_until(self._ready, seconds=START_SECONDS)
+        child.wait_until(self._quiet, seconds=START_SECONDS)
         self.token = Path(self.record.token_file).read_bytes().strip()
 
     def _ready(self) -> bool:
@@ -100,6 +104,12 @@ class Instance:
         if all_there and all(process.ready for process in record.processes):
             self._record = record
         return self._record is not None
+
+    def _quiet(self) -> bool:
+        """Who is ready reads in for a while yet what it may need: the drivers of a database, say."""
+        before, began = sum(self.cpu_ns().values()), time.monotonic_ns()
+        time.sleep(LOOK_SECONDS)
+        return sum(self.cpu_ns().values()) - before < QUIET_SHARE * (time.monotonic_ns() - began)
 
     def stop(self) -> None:
         self._record = None

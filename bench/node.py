@@ -1,4 +1,4 @@
-"""A role's process as a bench wants it: what `control.node` runs, with a clock beside it and options that only a bench has.
+"""A role's process as a bench wants it: what `control.node` runs, with options that only a bench has.
 
 Owns the lateness of a 10 ms timer in the role's own loop, and the gateway without bundles or super-packets. Started by
 `bench.up`; everything else is the real program.
@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import functools
 import sys
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -19,6 +20,8 @@ from control import node
 from muster import _core
 from plane.rooms import gateway
 from plane.spec import Spec, read
+
+Serve = Callable[..., Coroutine[Any, Any, None]]
 
 TICK_S: Final = 0.01
 TICK_BUCKET_US: Final = 100
@@ -41,11 +44,23 @@ async def tick(file: Path) -> None:
         counts[min(int(late_us / TICK_BUCKET_US), TICK_BUCKETS - 1)] += 1
 
 
+def _ticking(serve: Serve, file: Path) -> Serve:
+    async def serve_and_tick(spec: Spec, *given: Any, **more: Any) -> None:
+        ticking = asyncio.create_task(tick(file))
+        try:
+            await serve(spec, *given, **more)
+        finally:
+            ticking.cancel()
+
+    return serve_and_tick
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench.node")
     parser.add_argument("--gateway-alone", action="store_true")
     parser.add_argument("--unbundled", action="store_true")
     parser.add_argument("--single", action="store_true")
+    parser.add_argument("--ticks", action="store_true")
     own, rest = parser.parse_known_args()
     spec_file = Path(rest[rest.index("--spec") + 1])
     spec = read(spec_file)
@@ -53,16 +68,8 @@ def main() -> int:
         pin.pin(pin.SERVER_CORE if spec.role == "gateway" else pin.DRIVER_CORE)
     options: dict[str, Any] = {"bundle": not own.unbundled, "coalesce": not (own.unbundled or own.single)}
     vars(gateway)["_core"] = SimpleNamespace(GatewayEngine=functools.partial(_core.GatewayEngine, **options))
-    serve = node.serve
-
-    async def serve_and_tick(spec: Spec, *given: Any, **more: Any) -> None:
-        ticking = asyncio.create_task(tick(ticks_file(spec_file.parent, spec.role)))
-        try:
-            await serve(spec, *given, **more)
-        finally:
-            ticking.cancel()
-
-    vars(node)["serve"] = serve_and_tick
+    if own.ticks:
+        vars(node)["serve"] = _ticking(node.serve, ticks_file(spec_file.parent, spec.role))
     sys.argv[1:] = rest
     return node.main()
 

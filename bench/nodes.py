@@ -12,8 +12,8 @@ What a link without traffic costs is what a gateway takes more where it has sixt
 """
 
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -49,32 +49,40 @@ class Kind:
 
 
 def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progress = silent) -> tuple[Case, ...]:
-    """Five instances take turns."""
+    """Three instances take turns, then the two whose gateway is alone: those have idle processes on the driver core."""
     seconds = SECONDS_QUICK if quick else SECONDS
     instances = {ONE_OF_EACH: Instance(), PARTITIONS: Instance(settings=MANY), GATEWAYS: Instance(settings=TWO)}
+    kinds = _kinds(payload_bytes, seconds)
+    one, two = (_gateways_load(count, payload_bytes, seconds) for count in (1, 2))
+    entries = [_entry(instances[name], name, kind.load) for kind in kinds for name in (ONE_OF_EACH, PARTITIONS)]
+    entries += [_entry(instances[ONE_OF_EACH], ONE_OF_EACH, one), _entry(instances[GATEWAYS], GATEWAYS, two)]
+    still = STILL_SECONDS_QUICK if quick else STILL_SECONDS
+    entries += [_still(instances[name], name, still) for name in (ONE_OF_EACH, PARTITIONS)]
+    with _started(instances):
+        results = interleave(entries, rounds, progress)
     alone = {
         ONE_OF_EACH: Instance("--gateway-alone", "--unbundled"),
         PARTITIONS: Instance("--gateway-alone", "--unbundled", settings=MANY),
     }
-    kinds = _kinds(payload_bytes, seconds)
-    one, two = (_gateways_load(count, payload_bytes, seconds) for count in (1, 2))
     shape = fanout.Shape(ALONE_FANOUT, payload_bytes)
-    with ExitStack() as stack:
-        for instance in (*instances.values(), *alone.values()):
-            stack.callback(instance.stop)
-            instance.start()
-        entries = [_entry(instances[name], name, kind.load) for kind in kinds for name in (ONE_OF_EACH, PARTITIONS)]
-        entries += [_entry(instances[ONE_OF_EACH], ONE_OF_EACH, one), _entry(instances[GATEWAYS], GATEWAYS, two)]
-        entries += [fanout.entry(name, instance, shape, seconds, ALONE_WINDOW) for name, instance in alone.items()]
-        still = STILL_SECONDS_QUICK if quick else STILL_SECONDS
-        entries += [_still(instances[name], name, still) for name in (ONE_OF_EACH, PARTITIONS)]
-        results = interleave(entries, rounds, progress)
+    entries = [fanout.entry(name, instance, shape, seconds, ALONE_WINDOW) for name, instance in alone.items()]
+    with _started(alone):
+        results.samples.update(interleave(entries, rounds, progress).samples)
     return (
         *_alone_cases(results, shape, quick=quick),
         *(case for kind in kinds for case in _kind_cases(results, kind, quick=quick)),
         *_gateway_cases(results, one, two, quick=quick),
         *_link_cases(results),
     )
+
+
+@contextmanager
+def _started(instances: Mapping[str, Instance]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for instance in instances.values():
+            stack.callback(instance.stop)
+            instance.start()
+        yield
 
 
 def _kinds(payload_bytes: int, seconds: float) -> list[Kind]:

@@ -63,6 +63,8 @@ class Child:
         self.restarts = 0
         self._spoke = False
         """Since its start: before, it may not know what to do with a signal."""
+        self.begun = asyncio.Event()
+        """Its first start is over: it serves, waits for something, or is no more."""
         self._command, self._changed, self._stderr, self._backoff = command, changed, stderr, backoff
         self._log = log.bind(child=name)
         self._process: asyncio.subprocess.Process | None = None
@@ -87,6 +89,7 @@ class Child:
                 break
             healthy = 0.0 if self._ready_at is None else time.monotonic() - self._ready_at
             delay = self._backoff.delay(healthy)
+            self.begun.set()
             self._log.warning("ended by itself", code=code, error=self.error, restart_in_s=round(delay, 3))
             if self.state != "failed":
                 self._set("starting")
@@ -98,6 +101,7 @@ class Child:
     async def stop(self, deadline_s: float) -> None:
         """Ask the process to end, and kill it after `deadline_s`."""
         self._stopping.set()
+        self.begun.set()
         process = self._process
         if process is None or process.returncode is not None:
             return
@@ -148,4 +152,6 @@ class Child:
 
     def _set(self, state: State) -> None:
         self.state = state
+        if state != "starting":
+            self.begun.set()
         self._changed()

@@ -48,6 +48,8 @@ READY_S: Final = 20.0
 READY_EACH_S: Final = 1.0
 """More for each node: all start at once, on whatever cores there are."""
 STARTS_MAX: Final = 3
+TURN_S: Final = 5.0
+"""So long a node that comes later keeps the next one from starting, if it does not begin to serve before."""
 KILL_S: Final = 2.0
 LEAVE_S: Final = 10.0
 """More where there is a registry: a broker hands its rooms over first, and an end is said there."""
@@ -92,6 +94,8 @@ class Supervisor:
         self._prober_admin = ("", 0)
         self._probing: asyncio.Task[None] | None = None
         self._started = self._ending = False
+        # A start is a second of a processor: half of them stay with those who have traffic.
+        self._turns = asyncio.Semaphore(max(1, len(os.sched_getaffinity(0)) // 2))
         self._live: Live | None = None
         self._changed = asyncio.Event()
         self._write_again: asyncio.TimerHandle | None = None
@@ -107,7 +111,7 @@ class Supervisor:
                 (self.folder.path / STATE).unlink(missing_ok=True)
                 await self._registry.enter_async_context(RegistryServer(self.folder.path, self._log))
             self._choose(self._roster.seats)
-            self._start(self._roster.seats)
+            self._start(self._roster.seats, asyncio.Semaphore(len(self._roster.seats)))
             await self._until_ready()
             self._started = True
             self._live = Live(self._log, self.config.log.level, self.spec(self._representative()))
@@ -171,7 +175,7 @@ class Supervisor:
                 host, port = split_address(text)
                 yield chosen, seat, f"{seat.role}.{name}", host, port and port + seat.index
 
-    def _start(self, new: Sequence[Seat]) -> None:
+    def _start(self, new: Sequence[Seat], turns: asyncio.Semaphore) -> None:
         for seat in new:
             child = Child(
                 seat.name,
@@ -182,7 +186,7 @@ class Supervisor:
                 self._stderr(seat.name),
             )
             self._children[seat] = child
-            self._tasks[seat] = asyncio.create_task(child.run(), name=f"child {seat.name}")
+            self._tasks[seat] = asyncio.create_task(_run(child, turns), name=f"child {seat.name}")
 
     def _stderr(self, name: str) -> IO[bytes] | None:
         if not self._logs_to_files:
@@ -401,7 +405,7 @@ class Supervisor:
                 self._forget(seat)
             raise
         self._log.info("adds", nodes=[seat.name for seat in new])
-        self._start(new)
+        self._start(new, self._turns)
 
     def _retire(self, gone: Sequence[Seat]) -> None:
         async def retire(seat: Seat) -> None:
@@ -461,6 +465,15 @@ class Supervisor:
                 self._write_again.cancel()
             self.folder.record.unlink(missing_ok=True)
         await self._open.aclose()
+
+
+async def _run(child: Child, turns: asyncio.Semaphore) -> None:
+    """Have it run when it is its turn, until it is stopped."""
+    async with turns:
+        running = asyncio.create_task(child.run(), name=f"runs {child.name}")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(child.begun.wait(), TURN_S)
+    await running
 
 
 def _check(config: Config) -> None:

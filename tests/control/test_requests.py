@@ -132,6 +132,45 @@ async def test_new_partitions_get_as_many_replicas_as_those_they_split_once_howe
         await ask(supervisor, Withdraw(role="broker", partitions=2))
 
 
+async def test_new_nodes_start_in_turns_lest_they_take_the_machine_from_those_that_run(supervisor: Supervisor) -> None:
+    supervisor._turns = asyncio.Semaphore(2)
+    before, at_once = set(supervisor._roster.seats), set()
+    for add in (Add(role="gateway"), Add(role="proxy"), Add(role="broker", partition=1), Add(role="router")):
+        await ask(supervisor, add)
+    new = set(supervisor._roster.seats) - before
+
+    def all_serve() -> bool:
+        children = [supervisor._children[seat] for seat in new]
+        at_once.add(sum(bool(child.pid) and not child.begun.is_set() for child in children))
+        return all(child.state == "ready" for child in children)
+
+    await until(all_serve, PATIENT_S)
+    assert max(at_once) == 2
+
+
+@pytest.mark.parametrize(("program", "turn_s"), [("import sys; sys.stdin.read()", 0.2), ("", PATIENT_S)])
+async def test_one_that_does_not_begin_or_that_ends_does_not_keep_the_next_one_for_ever(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, program: str, turn_s: float
+) -> None:
+    supervisor._turns = asyncio.Semaphore(1)
+    monkeypatch.setattr("control.supervisor.TURN_S", turn_s)
+    supervisor._command = (sys.executable, "-c", program)
+    await ask(supervisor, Provide(role="broker", partitions=4))
+    children = [supervisor._children[seat] for seat in supervisor._roster.beyond("broker", 2)]
+    began = asyncio.get_running_loop().time()
+    await until(lambda: all(child.pid or child.restarts for child in children), PATIENT_S)
+    assert asyncio.get_running_loop().time() - began < PATIENT_S / 2
+
+
+async def test_who_waits_for_its_turn_can_be_withdrawn(supervisor: Supervisor) -> None:
+    before = set(names(supervisor))
+    supervisor._turns = asyncio.Semaphore(1)
+    supervisor._command = (sys.executable, "-c", "import sys; sys.stdin.read()")
+    await ask(supervisor, Provide(role="broker", partitions=4))
+    await ask(supervisor, Withdraw(role="broker", partitions=2))
+    await until(lambda: set(names(supervisor)) == before, PATIENT_S)
+
+
 async def test_without_a_registry_nodes_do_not_come_and_go(tmp_path: Path) -> None:
     config = load(environment={}, flags={"instance.dir": (str(tmp_path / "i"), "flag")}).config
     async with Supervisor(config, LOG, command=FAKE) as supervisor:

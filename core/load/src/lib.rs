@@ -11,7 +11,7 @@ mod swarm;
 
 use std::time::Duration;
 
-use muster_driver::{Driver, Faults};
+use muster_driver::{Budget, Driver, Faults};
 use muster_proto::client::publication::PublishError;
 use muster_proto::client::{Client, ClientConfig, Endpoint, Side};
 use muster_proto::limits::SESSION_PUBLICATIONS_MAX;
@@ -26,6 +26,9 @@ pub use swarm::{Latencies, Tally, HEAD};
 
 /// Rooms that one session may publish to, so publishers share them.
 const PUBLISHER_ROOMS: usize = SESSION_PUBLICATIONS_MAX;
+/// So long the network is looked at before it is looked again what is due: what a publisher sends late counts as the servers'
+/// latency.
+const TURN_US: Micros = 250;
 /// Copies that are late have come so long after the last answer.
 const STRAGGLERS_US: Micros = 1_000_000;
 /// How long saying goodbye may take.
@@ -160,6 +163,7 @@ impl Load {
         );
         let mut driver = Driver::new(swarm, sockets)?;
         driver.set_faults(config.faults);
+        driver.set_budget(Budget { turn_us: TURN_US, ..Budget::default() });
         Ok(Load {
             driver,
             publications: vec![0; rooms],
