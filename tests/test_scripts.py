@@ -31,9 +31,9 @@ def stands_in(file: Path, program: str) -> None:
 
 
 def run(tree: Path) -> tuple[int, str]:
-    """The exit code, and all that was said."""
+    """The exit code, and all that was said. A shell's background jobs have Ctrl-C ignored, and could not trap it."""
     suite = subprocess.run(
-        [tree / "scripts" / "test.sh", "-k", "these"],
+        ["env", "--default-signal=INT", tree / "scripts" / "test.sh", "-k", "these"],
         env={**os.environ, "PATH": f"{tree / 'bin'}:{os.environ['PATH']}"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

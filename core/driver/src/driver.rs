@@ -434,14 +434,17 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
             return (self.outbox.datagrams(), more);
         };
         let Injected { faults, intake } = &mut **injected;
-        faults.release(now, &mut self.outbox);
-        if !self.outbox.is_empty() {
+        if faults.overdue(now) {
+            faults.release(now, &mut self.outbox);
             return (self.outbox.datagrams(), true);
         }
+        // What was held back leaves in the room of what is: a slice of its own costs as much as one of many.
         let more = self.machine.transmit(now, intake);
         let given = intake.datagrams();
         faults.pass(now, intake, &mut self.outbox);
-        (given, more)
+        let passed = self.outbox.datagrams();
+        faults.release(now, &mut self.outbox);
+        (given + self.outbox.datagrams() - passed, more || faults.leaves(now))
     }
 
     /// Sends the outbox. Returns whether it is empty now; if not, it is tried again when there is reason to.

@@ -12,6 +12,8 @@ use muster_proto::machine::{Addr, Arrival, Inbox, Micros, Outbox, SocketId, OUTB
 pub const HELD_MAX: usize = 65_536;
 /// Bytes that are given to the machine at once when their time has come.
 const RELEASED_BYTES: usize = 128 << 10;
+/// So long what is due to leave waits for room in a slice of the machine's.
+const OVERDUE_US: Micros = 1_000;
 /// Peers of one rule that are in a burst at once; beyond, a datagram is lost alone.
 const BURSTS_MAX: usize = 65_536;
 
@@ -226,6 +228,16 @@ impl Faults {
         outbox.sift(intake, |socket, to, bytes| {
             self.passes(now, Direction::Out, socket, to, bytes)
         });
+    }
+
+    /// Whether something is due to leave.
+    pub(crate) fn leaves(&self, now: Micros) -> bool {
+        self.leaving.peek().is_some_and(|Reverse(held)| held.due <= now)
+    }
+
+    /// Whether something that is due to leave has found no room for too long.
+    pub(crate) fn overdue(&self, now: Micros) -> bool {
+        self.leaves(now.saturating_sub(OVERDUE_US))
     }
 
     /// Fills the room in `outbox` with what is due to leave.

@@ -116,6 +116,46 @@ fn datagrams_have_fates_of_their_own_before_they_are_joined() {
 }
 
 #[test]
+fn copies_and_late_ones_leave_in_the_room_of_those_that_are_lost_or_held_back() {
+    const SLICES: u64 = 40;
+    let (mut driver, _, _) = told_sender(loopback(20_000), 64 * SLICES as usize);
+    driver.machine_mut().cries_wolf = true;
+    let rule = Rule {
+        loss: 0.01,
+        duplicate: 0.01,
+        ..Rule::new(Direction::Out)
+    };
+    driver.set_faults(Some(Faults::new(3, vec![rule]).unwrap()));
+    while driver.turn().more {}
+    let (faults, sent) = (driver.fault_counters().unwrap().clone(), driver.udp_counters());
+    assert!(faults.duplicated > 10 && faults.lost > 10, "{faults:?}");
+    assert_eq!(sent.sent, 64 * SLICES + faults.duplicated - faults.lost);
+    assert!(sent.send_calls <= SLICES + 1, "{} for {SLICES}", sent.send_calls);
+}
+
+#[test]
+fn a_copy_of_each_leaves_though_there_is_room_for_none() {
+    const COUNT: u64 = 64 * 100;
+    let (mut driver, told, _) = told_sender(loopback(20_000), COUNT as usize);
+    told.0.borrow_mut().step_us = 100;
+    let rule = Rule {
+        duplicate: 1.0,
+        ..Rule::new(Direction::Out)
+    };
+    driver.set_faults(Some(Faults::new(3, vec![rule]).unwrap()));
+    let mut held_max = 0;
+    while driver.turn().more {
+        held_max = held_max.max(
+            driver.fault_counters().unwrap().duplicated + COUNT
+                - driver.machine().waiting() as u64
+                - driver.udp_counters().sent,
+        );
+    }
+    assert_eq!(driver.udp_counters().sent, 2 * COUNT);
+    assert!(held_max <= COUNT / 4, "{held_max}");
+}
+
+#[test]
 fn without_faults_nothing_is_counted_and_nothing_held() {
     let (mut driver, _, local) = told(Toy::default());
     driver.set_faults(Some(both(|rule| Rule { loss: 1.0, ..rule })));

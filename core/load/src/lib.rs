@@ -163,7 +163,10 @@ impl Load {
         );
         let mut driver = Driver::new(swarm, sockets)?;
         driver.set_faults(config.faults);
-        driver.set_budget(Budget { turn_us: TURN_US, ..Budget::default() });
+        driver.set_budget(Budget {
+            turn_us: TURN_US,
+            ..Budget::default()
+        });
         Ok(Load {
             driver,
             publications: vec![0; rooms],
