@@ -345,7 +345,8 @@ async def test_a_fresh_cluster_that_doubles_thrice_at_full_load_beside_three_zoo
     make: Make, tmp_path: Path, figures: Callable[..., None], fresh: int
 ) -> None:
     zookeeper, took = ZooKeeper(tmp_path / "zookeeper", 3), {}
-    instance, ledger = make(up={"gateways": 2, "proxies": 2}), Ledger(MANY_ROOMS, rate=FULL_RATE)
+    instance = make(up={"gateways": 2, "proxies": 2}, namespaces__paced={"flow": "paced"})
+    ledger = Ledger([f"paced:{room}" for room in MANY_ROOMS], rate=FULL_RATE)
     async with zookeeper.running():
         with instance.running("--registry", f"zk://{zookeeper.hosts}/{fresh}"):
             async with under_load(instance, ledger, members=2):
