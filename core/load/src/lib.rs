@@ -27,8 +27,10 @@ pub use swarm::{Latencies, Tally, HEAD};
 /// Rooms that one session may publish to, so publishers share them.
 const PUBLISHER_ROOMS: usize = SESSION_PUBLICATIONS_MAX;
 /// So long the network is looked at before it is looked again what is due: what a publisher sends late counts as the servers'
-/// latency.
+/// latency. Each turn begins with a look at every socket, so who has many of them turns more slowly.
 const TURN_US: Micros = 250;
+const TURN_MANY_US: Micros = 1_000;
+const MANY_SOCKETS: usize = 256;
 /// Copies that are late have come so long after the last answer.
 const STRAGGLERS_US: Micros = 1_000_000;
 /// How long saying goodbye may take.
@@ -161,10 +163,11 @@ impl Load {
             config.commanding,
             config.knocking_max,
         );
+        let many = sockets.len() > MANY_SOCKETS;
         let mut driver = Driver::new(swarm, sockets)?;
         driver.set_faults(config.faults);
         driver.set_budget(Budget {
-            turn_us: TURN_US,
+            turn_us: if many { TURN_MANY_US } else { TURN_US },
             ..Budget::default()
         });
         Ok(Load {
