@@ -169,6 +169,31 @@ class Enrolment:
             else:
                 self._directory.update("running")
 
+    @property
+    def connected(self) -> bool:
+        """Whether the map is fresh, and others hear what this process says."""
+        return self._directory.session == "connected"
+
+    def can_be_spared(self) -> bool:
+        """Whether at least half of all that clients may be at instead serve without this process."""
+        own = self._own
+        kind = [
+            node
+            for node in self._directory.snapshot.of(own.role)
+            if node.node != own.node and (own.role != "proxy" or node.cluster == own.cluster)
+        ]
+        serving = [node for node in kind if node.state == "running" and node.weight > 0]
+        return 2 * len(serving) >= len(kind) + 1
+
+    async def step_back(self) -> None:
+        """Say that nobody is to come to this process for now."""
+        await self._say_draining()
+
+    def step_forward(self) -> None:
+        """Say that it serves again."""
+        self._own = msgspec.structs.replace(self._own, state="running")
+        self._directory.update("running")
+
     async def hand_over(self, moved: Callable[[], object], in_flight: Callable[[], Mapping[int, int]]) -> None:
         """Say that this process drains. A broker with a successor then waits until its gateways have everything.
 
@@ -176,7 +201,7 @@ class Enrolment:
         they are sent: `in_flight` says by peer how many datagrams they have not. Without a successor it stays the owner to
         its end; without the registry nobody would hear of it.
         """
-        if self._directory.session != "connected" or (self._spec.role == "broker" and not self._has_successor()):
+        if not self.connected or (self._spec.role == "broker" and not self._has_successor()):
             return
         await self._say_draining()
         if self._spec.role == "broker":
@@ -188,12 +213,14 @@ class Enrolment:
 
     async def leave(self) -> None:
         """The engine is gone. Who has not yet said that it drains says so now, lest its end be doubted."""
-        if self._directory.session == "connected" and self._own.state == "running":
+        if self.connected and self._own.state == "running":
             await self._say_draining()
 
     async def _say_draining(self) -> None:
         self._own = msgspec.structs.replace(self._own, state="draining")
         self._directory.update("draining")
+        if not self.connected:
+            return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SAID_S):
                 await self._directory.settled()
@@ -335,7 +362,7 @@ class Enrolment:
 
     def gauges(self) -> list[tuple[str, str, float]]:
         """Name, help and value, as an engine has them."""
-        connected, snapshot = self._directory.session == "connected", self._directory.snapshot
+        connected, snapshot = self.connected, self._directory.snapshot
         at_step = max(self._steps.seconds(time.monotonic()).values(), default=0.0)
         return [
             ("registry_connected", "1 while there is a session with the registry", float(connected)),

@@ -23,6 +23,7 @@ import structlog
 import uvloop
 
 from control import admin, logs
+from control.cutoff import CutOff
 from control.live import Again, Live, Weigh
 from muster import __version__
 from plane import main as plane
@@ -165,7 +166,9 @@ async def serve(
     handing_over = None
     if enrolment is not None:
         _join(server, enrolment, owner)
-        handing_over = asyncio.create_task(_hand_over(server, enrolment, end, stop))
+        handing_over = asyncio.create_task(
+            _hand_over(server, enrolment, end, stop, _cut_off(spec, server, enrolment, log))
+        )
     about = {
         "instance": spec.instance,
         "role": spec.role,
@@ -226,14 +229,28 @@ def _join(server: Server, enrolment: "Enrolment", owner: Owner) -> None:
     enrolment.attach(server.engine.placement, server.engine.settled, server.engine.servers)
 
 
-async def _hand_over(server: Server, enrolment: "Enrolment", end: asyncio.Event, stop: asyncio.Event) -> None:
+def _cut_off(
+    spec: Spec, server: Server, enrolment: "Enrolment", log: structlog.typing.FilteringBoundLogger
+) -> CutOff | None:
+    after_ms = 0 if spec.registry is None or spec.bind is None else spec.registry.cut_off_ms
+    return CutOff(server, enrolment, log, after_s=after_ms / 1000) if after_ms else None
+
+
+async def _hand_over(
+    server: Server, enrolment: "Enrolment", end: asyncio.Event, stop: asyncio.Event, cut_off: CutOff | None
+) -> None:
     def moved() -> list[int]:
         return [value for name, _, value in server.engine.counters() if name.startswith(MOVED)]
 
     def in_flight() -> dict[int, int]:
         return {link["node"]: link["in_flight"] for link in server.engine.status()["links"]}
 
-    await end.wait()
+    watching = None if cut_off is None else asyncio.create_task(cut_off.run())
+    try:
+        await end.wait()
+    finally:
+        if watching is not None:
+            watching.cancel()
     server.draining = True
     try:
         await enrolment.hand_over(moved, in_flight)

@@ -233,6 +233,17 @@ class Registry(Section, frozen=True):
             le=60_000,
         ),
     ] = 10_000
+    cut_off_ms: Annotated[
+        int,
+        key(
+            "A gateway or a proxy that for so long, up to twice as long, reaches no broker or router of a partition that "
+            "has some sends its clients to others, where at least half of these serve; 0: it keeps them",
+            "longer than the registry and its hold-down take to drop who died, since of those nobody does better",
+            "ms",
+            ge=0,
+            le=600_000,
+        ),
+    ] = 20_000
     auth: Annotated[
         Literal["none", "digest", "sasl"],
         key(

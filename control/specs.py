@@ -114,6 +114,7 @@ def registration(
         auth=registry.auth,
         user=registry.user,
         password_file=absolute(registry.password_file),
+        cut_off_ms=registry.cut_off_ms,
     )
 
 

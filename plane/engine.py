@@ -114,5 +114,11 @@ class Engine(Protocol):
     def drained(self) -> bool:
         """Whether everything that was taken is finished."""
 
+    def stay(self) -> None:
+        """Let clients in again, after `drain`."""
+
+    def cut_off(self) -> str | None:
+        """Return what others can do for clients and this one cannot: nodes run that it does not reach. None: nothing."""
+
     def close(self) -> None:
         """Close the sockets; nothing may be called after."""

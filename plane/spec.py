@@ -43,6 +43,8 @@ class Registration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     auth: Literal["none", "digest", "sasl"]
     user: str
     password_file: str
+    cut_off_ms: int = 0
+    """A gateway or a proxy that does not reach what others reach for so long sends its clients to them; 0: it keeps them."""
     grown: bool = False
     """The layer may have another number of partitions by now than the spec says."""
     fellows: list[int] = []

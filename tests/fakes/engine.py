@@ -27,6 +27,7 @@ class FakeEngine:
         self.allow = options.get("cluster_allow")
         self.draining = False
         self.stuck = False
+        self.cut: str | None = None
         self.closed = False
 
     def fd(self) -> int:
@@ -140,6 +141,12 @@ class FakeEngine:
 
     def drained(self) -> bool:
         return self.draining and not self.stuck
+
+    def stay(self) -> None:
+        self.draining = False
+
+    def cut_off(self) -> str | None:
+        return self.cut
 
     def close(self) -> None:
         self.closed = True

@@ -3,7 +3,7 @@
 import asyncio
 import signal
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -86,7 +86,7 @@ async def test_identities_come_in_under_load_and_a_stolen_gateway_is_shut_out_al
     roles = ("router", "router", "broker", "broker", "gateway", "gateway", "proxy")
     kept = [hosts.start(f"{role}-{place}", role) for place, role in enumerate(roles)]
     held, listing = hosts.path / "held", hosts.path / "nodes.list"
-    stolen = hosts.start("stolen", "gateway", MUSTER_CLUSTER__NODES_FILE=str(held))
+    stolen = hosts.start("stolen", "gateway", MUSTER_CLUSTER__NODES_FILE=str(held), MUSTER_REGISTRY__CUT_OFF_MS="500")
     nodes = [*kept, stolen]
     await hosts.serve(*nodes)
     servers = kept[:4]
@@ -115,13 +115,23 @@ async def test_identities_come_in_under_load_and_a_stolen_gateway_is_shut_out_al
         assert len(ended) == count
         before = {node.name: len(node.lines("link_down")) for node in kept}
 
-        async with muster.connect(muster.Address(robbed, (), address.token)) as thief, thief.join(ROOMS[0]) as room:
-            await anext(aiter(room))
+        async with (
+            muster.connect(address) as friend,
+            muster.connect(gateways=robbed, proxies=(), token=address.token) as thief,
+            thief.join("theirs") as theirs,
+        ):
+            heard = aiter(theirs)
+            await friend.publish("theirs", b"here")
+            assert cast(muster.Message, await anext(heard)).data == b"here"
             began = asyncio.get_running_loop().time()
             listing.write_text("".join(lines[node.name] for node in kept))
             await take(*kept)
             await until(lambda: not links(stolen), PATIENT_S)
             out_s = asyncio.get_running_loop().time() - began
+            await until(lambda: stolen.lines("cut off, clients are sent to others"), PATIENT_S)
+            await until(lambda: stolen.get("/api/v1/status")[1]["gauges"]["sessions"] == 0, PATIENT_S)
+            await friend.publish("theirs", b"back")
+            assert cast(muster.Message, await anext(heard)).data == b"back"  # at another gateway
         gone = number(stolen)
         for node in kept:
             fresh = node.lines("link_down")[before[node.name] :]

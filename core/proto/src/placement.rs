@@ -253,6 +253,14 @@ impl Placement {
         self.node(broker).map_or(0, |node| node.cluster)
     }
 
+    /// A partition of brokers some of whom run, and none of whom is `linked`.
+    pub fn unreached(&self, linked: impl Fn(u32) -> bool) -> Option<u16> {
+        let partitions = self.clusters.iter().flat_map(|brokers| (0..).zip(brokers.partitions()));
+        let mut cut =
+            partitions.filter(|(_, brokers)| !brokers.is_empty() && !brokers.iter().any(|node| linked(*node)));
+        cut.next().map(|(partition, _)| partition)
+    }
+
     /// The brokers of the first cluster: to a broker or a proxy, its own.
     pub fn own(&self) -> &Brokers {
         &self.clusters[0]

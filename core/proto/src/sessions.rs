@@ -200,6 +200,11 @@ impl<T: Default> Sessions<T> {
         self.parting.get_or_insert_default();
     }
 
+    /// Lets clients in again.
+    pub fn stay(&mut self) {
+        self.parting = None;
+    }
+
     /// Whether everybody has been sent away, and has gone or could have heard it.
     pub fn is_drained(&self) -> bool {
         self.parting.is_some_and(|parting| parting.is_done()) && self.table.is_empty()

@@ -14,7 +14,7 @@ use muster_proto::gateway::{Gateway, ANSWER_WAIT, SESSION_ROOMS};
 use muster_proto::limits::{GATEWAY_LEASE, MESSAGE_AGE_MAX, PUBLISH_ACK_DELAY_MAX, PUBLISH_ACK_MESSAGES};
 use muster_proto::machine::{Addr, Machine, Outbox, SLICE_DATAGRAMS};
 use muster_proto::missing::{LOST_WAIT, MISSING_WAIT};
-use muster_proto::placement::{weight, Node, Placement};
+use muster_proto::placement::{weight, Node, Placement, State};
 use muster_proto::proxy::Proxy;
 use muster_proto::router::Router;
 use muster_proto::scope::Scope;
@@ -1395,6 +1395,48 @@ fn a_proxy_tells_its_pace_to_who_comes_unless_it_is_the_usual_one_and_sends_all_
     assert!(!rig.machine.sessions().is_drained(), "one may not have heard it");
     rig.pass(400_000, 10_000);
     assert!(rig.machine.sessions().is_drained());
+}
+
+/// Clients of one that no broker of a partition is linked to stayed there for ever, though others reached it.
+#[test]
+fn a_gateway_and_a_proxy_know_what_others_reach_and_they_do_not() {
+    const OTHER: u32 = 9;
+    let two_partitions = |state| {
+        let before = placement_with(OTHER, Role::Broker);
+        let roles = [Role::Gateway, Role::Proxy, Role::Broker, Role::Router];
+        let mut nodes: Vec<Node> = roles.iter().flat_map(|role| before.of(*role)).copied().collect();
+        for node in nodes.iter_mut().filter(|node| node.node == OTHER) {
+            (node.partition, node.state) = (1, state);
+        }
+        Placement::new(2, nodes, 2, 1)
+    };
+    let cut = Some("no broker of partition 1 is linked".to_owned());
+    let mut gateway = Rig::<Gateway>::new();
+    assert_eq!(gateway.machine.cut_off(), None);
+    gateway
+        .machine
+        .set_placement(gateway.now, two_partitions(State::Running));
+    assert_eq!(
+        (gateway.machine.cut_off(), gateway.machine.not_ready()),
+        (cut.clone(), None)
+    );
+    gateway.link(OTHER, Role::Broker);
+    assert_eq!(gateway.machine.cut_off(), None);
+    let mut proxy = Rig::<Proxy>::new();
+    proxy.machine.set_placement(proxy.now, two_partitions(State::Running));
+    assert_eq!(proxy.machine.cut_off(), cut);
+    let mut unserved = Rig::<Proxy>::new();
+    unserved
+        .machine
+        .set_placement(unserved.now, two_partitions(State::Init));
+    assert_eq!(unserved.machine.cut_off(), None, "no other one reaches it either");
+    // Who comes while others are sent away is not let in, and later again.
+    gateway.machine.drain();
+    gateway.pass(400_000, 10_000);
+    assert_eq!(gateway.machine.sessions().table.len(), 0);
+    gateway.machine.stay();
+    gateway.session(7);
+    assert_eq!(gateway.machine.sessions().table.len(), 1);
 }
 
 #[test]

@@ -48,6 +48,11 @@ pub trait RoleMachine: Machine {
     fn drained(&self) -> bool {
         true
     }
+    fn stay(&mut self) {}
+    /// What others can do for clients and this one cannot, if anything.
+    fn cut_off(&self) -> Option<String> {
+        None
+    }
 }
 
 impl RoleMachine for Gateway {
@@ -96,6 +101,11 @@ impl RoleMachine for Gateway {
             "Age of the oldest message held",
             self.arena().age(monotonic_now()) as f64 / 1e6,
         );
+        each(
+            "cut_off",
+            "1 while a partition has brokers or routers that serve, and none of them is linked",
+            f64::from(u8::from(self.cut_off().is_some())),
+        );
     }
 
     fn links(&self) -> &muster_proto::links::Links {
@@ -124,6 +134,14 @@ impl RoleMachine for Gateway {
 
     fn drain(&mut self) {
         Gateway::drain(self);
+    }
+
+    fn stay(&mut self) {
+        Gateway::stay(self);
+    }
+
+    fn cut_off(&self) -> Option<String> {
+        Gateway::cut_off(self)
     }
 
     fn drained(&self) -> bool {
@@ -167,6 +185,11 @@ impl RoleMachine for Proxy {
             "Brokers that are left out of the choice for commands",
             self.health.ejected_len() as f64,
         );
+        each(
+            "cut_off",
+            "1 while a partition has brokers or routers that serve, and none of them is linked",
+            f64::from(u8::from(self.cut_off().is_some())),
+        );
     }
 
     fn links(&self) -> &muster_proto::links::Links {
@@ -191,6 +214,14 @@ impl RoleMachine for Proxy {
 
     fn drain(&mut self) {
         Proxy::drain(self);
+    }
+
+    fn stay(&mut self) {
+        Proxy::stay(self);
+    }
+
+    fn cut_off(&self) -> Option<String> {
+        Proxy::cut_off(self)
     }
 
     fn drained(&self) -> bool {
@@ -553,6 +584,15 @@ macro_rules! engine {
             fn drained(&self) -> PyResult<bool> {
                 let running = self.get()?;
                 Ok(running.driver.pending() == 0 && running.driver.machine().drained())
+            }
+
+            fn stay(&mut self) -> PyResult<()> {
+                self.get_mut()?.driver.machine_mut().stay();
+                Ok(())
+            }
+
+            fn cut_off(&self) -> PyResult<Option<String>> {
+                Ok(self.get()?.driver.machine().cut_off())
             }
 
             fn close(&mut self) {

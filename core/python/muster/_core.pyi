@@ -76,6 +76,8 @@ class _Engine:
     def buffers(self) -> list[tuple[int, int]]: ...  # per socket: receive buffer asked for, effective
     def drain(self) -> None: ...  # refuse new work, finish what was taken
     def drained(self) -> bool: ...
+    def stay(self) -> None: ...  # let clients in again
+    def cut_off(self) -> str | None: ...  # what others can do for clients and this one cannot
     def close(self) -> None: ...
 
 @final

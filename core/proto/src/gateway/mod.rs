@@ -30,7 +30,7 @@ use crate::machine::{Arrival, Entropy, Inbox, Machine, Micros, Outbox, SocketId}
 use crate::name::{RoomKey, RoomName};
 use crate::node::{Identity, Node};
 use crate::owners::Owners;
-use crate::placement::Placement;
+use crate::placement::{self, Placement};
 use crate::ring::Arena;
 use crate::segments::Segments;
 use crate::sessions::{Question, Sessions};
@@ -352,6 +352,11 @@ impl Gateway {
         self.sessions.drain();
     }
 
+    /// Lets clients in again.
+    pub fn stay(&mut self) {
+        self.sessions.stay();
+    }
+
     /// Why the gateway cannot serve yet, if it cannot.
     pub fn not_ready(&self) -> Option<&'static str> {
         use crate::wire::Role;
@@ -362,6 +367,20 @@ impl Gateway {
             (_, false) => Some("no broker is linked"),
             _ => None,
         }
+    }
+
+    /// What others can do for clients and this gateway cannot, if anything: brokers or routers run that it does not reach.
+    pub fn cut_off(&self) -> Option<String> {
+        let placement = &self.placement;
+        let serving = |node: &&placement::Node| {
+            node.state == placement::State::Running && node.partition < placement.routers().used()
+        };
+        let mut routers = placement.of(crate::wire::Role::Router).filter(serving);
+        if let Some(router) = routers.find(|node| self.homes.of(node.partition).next().is_none()) {
+            return Some(format!("no router of partition {} is linked", router.partition));
+        }
+        let partition = self.placement.unreached(|node| self.links.to(node).is_some())?;
+        Some(format!("no broker of partition {partition} is linked"))
     }
 
     pub fn sessions(&self) -> &Sessions<Client> {

@@ -258,6 +258,11 @@ impl Proxy {
         self.sessions.drain();
     }
 
+    /// Lets clients in again.
+    pub fn stay(&mut self) {
+        self.sessions.stay();
+    }
+
     /// Why the proxy cannot serve yet, if it cannot.
     pub fn not_ready(&self) -> Option<&'static str> {
         let linked = self
@@ -265,6 +270,12 @@ impl Proxy {
             .of(Role::Broker)
             .any(|node| self.links.to(node.node).is_some());
         (!linked).then_some("no broker is linked")
+    }
+
+    /// What others can do for clients and this proxy cannot, if anything: brokers run that it does not reach.
+    pub fn cut_off(&self) -> Option<String> {
+        let partition = self.placement.unreached(|node| self.links.to(node).is_some())?;
+        Some(format!("no broker of partition {partition} is linked"))
     }
 
     pub fn sessions(&self) -> &Sessions<Publisher> {
