@@ -187,6 +187,8 @@ pub struct Ring {
     bytes: usize,
     /// How many of the first places were put in front of older ones.
     fronted: usize,
+    /// Places have been dropped.
+    dropped: bool,
 }
 
 impl Ring {
@@ -197,6 +199,7 @@ impl Ring {
             positions: VecDeque::new(),
             bytes: 0,
             fronted: 0,
+            dropped: false,
         }
     }
 
@@ -247,6 +250,12 @@ impl Ring {
         place
     }
 
+    /// Whether something can go in front: only while nothing is lost. Who stands at a place that was dropped would get it there, or
+    /// have it again by that place; and behind what was overwritten nobody reads on.
+    pub fn takes_history(&self, arena: &Arena) -> bool {
+        !self.dropped && self.readable(arena, self.first) == self.first
+    }
+
     /// Puts an entry in front of all others. It is appended to the arena, so it outlives its younger neighbours; reading
     /// stops at the first of them that is gone.
     pub fn push_front(&mut self, arena: &mut Arena, now: Micros, entry: &Entry<'_>) {
@@ -260,6 +269,7 @@ impl Ring {
     fn pop(&mut self, arena: &Arena) {
         if let Some(position) = self.positions.pop_front() {
             self.first += 1;
+            self.dropped = true;
             self.fronted = self.fronted.saturating_sub(1);
             // An overwritten entry's size is not known any more; the average stands for it.
             let average = self.bytes / (self.positions.len() + 1);

@@ -7,7 +7,7 @@ use muster_proto::broker::{Broker, DETOUR_IDLE, USER_PUBLICATIONS_MAX};
 use muster_proto::client::member::{Item, Policy};
 use muster_proto::client::publication::PublishError;
 use muster_proto::client::{Client, ClientEvent, Endpoint, Side, SILENCE_MAX};
-use muster_proto::codec::NUMBER_MAX;
+use muster_proto::codec::{Writer, NUMBER_MAX};
 use muster_proto::command::{CommandId, Outcome};
 use muster_proto::gateway::room::{BACKFILL_WAIT, FIRST_PLACE, HOLE_WAIT};
 use muster_proto::gateway::{Gateway, ANSWER_WAIT, SESSION_ROOMS};
@@ -18,16 +18,16 @@ use muster_proto::placement::{weight, Node, Placement, State};
 use muster_proto::proxy::Proxy;
 use muster_proto::router::Router;
 use muster_proto::scope::Scope;
-use muster_proto::wire::frame::Status;
+use muster_proto::wire::frame::{append, Status};
 use muster_proto::wire::header::{DatagramKind, Header, HEADER};
 use muster_proto::wire::publish::{Ack, Course, LinkPublish, Position, Positions, PROMPT};
 use muster_proto::wire::record::Record;
 use muster_proto::wire::room::{
     message_max, read_link_repair, write_link_repair, write_repair, GapPlace, LinkBlock, LinkHead, LinkLost, Message,
-    RoomBlock, Skip, FIRST, LAST, LINK_BLOCK, OLD, WHOLE,
+    RoomBlock, Skip, ENDED, FIRST, LAST, LINK_BLOCK, OLD, WHOLE,
 };
 use muster_proto::wire::server::Server;
-use muster_proto::wire::{Code, FrameKind, GapReason, PublisherId, Role, StreamGap};
+use muster_proto::wire::{Code, FrameKind, GapReason, PublisherId, Role, StreamGap, StreamId};
 use std::collections::BTreeSet;
 
 /// Sessions 0 and 1, a broker's link and a router's: a gateway that knows no room yet.
@@ -2453,6 +2453,71 @@ fn a_member_that_is_heard_all_along_but_has_no_window_gets_nothing_old_either() 
         rooms > 10 && rooms <= young + 3 && skips == 1,
         "{rooms} messages and {skips} skips"
     );
+}
+
+/// A stream that had ended before this gateway heard of it, and a member of before whose next places are gone.
+#[test]
+fn history_that_somebody_comes_back_for_takes_no_place_that_another_member_still_has_to_hear_of() {
+    let mut rig = gateway();
+    let nodes = NODES.into_iter().chain([(OTHER, Role::Broker)]);
+    let nodes = nodes.map(|(node, role)| Node::new(node, role, addr(9000 + node as u16)));
+    rig.machine
+        .set_placement(rig.now, Placement::new(2, nodes.collect(), 1, 1));
+    let other = rig.link(OTHER, Role::Broker);
+    let mut rig = member_of(rig, 5);
+    let window = std::mem::take(&mut rig.peers[0].conn.receive_window);
+    rig.peers[0].conn.ask_status();
+    rig.turn();
+    for offset in 6..=200 {
+        rig.say(2, &link_room(1, offset, &[&[b'x'; 900]]));
+    }
+    let ended = StreamId {
+        node: OTHER,
+        ..stream(1)
+    };
+    rig.join(1, 2, ROOM, Positions::at([(stream(1), 200), (ended, 100)]));
+    let head = LinkHead {
+        room: room_id(ROOM),
+        generation: 1,
+        base: 150,
+        next: 150,
+    };
+    let heads = |writer: &mut Writer<'_>| {
+        head.write(writer);
+        true
+    };
+    rig.say(
+        other,
+        &body(|writer| append(writer, FrameKind::LinkHeads, ENDED, heads)),
+    );
+    rig.turn();
+    for offset in 101..150 {
+        rig.say(other, &link_room(1, offset, &[b"history"]));
+    }
+    pass(&mut rig, 20_000);
+    let records = rig.peers[1].take_records();
+    let gaps = records.iter().find_map(|bytes| match Record::read(bytes) {
+        Some(Record::Joined { gaps, .. }) => Some(gaps),
+        _ => None,
+    });
+    let gap = StreamGap {
+        stream: ended,
+        first: 101,
+        last: 149,
+        reason: GapReason::Expired,
+    };
+    assert_eq!(gaps, Some(vec![gap]), "who came back is told what it does not get");
+    rig.peers[0].got.clear();
+    rig.peers[0].conn.receive_window = window;
+    rig.peers[0].conn.ask_status();
+    pass(&mut rig, 100_000);
+    let heard = rig.peers[0].got.iter().find_map(|(kind, body)| match kind {
+        FrameKind::Skip => Some(Ok(Skip::read(body).expect("a skip").resume)),
+        FrameKind::Room => Some(Err(RoomBlock::read(body).expect("a block").stream)),
+        _ => None,
+    });
+    let resume = heard.expect("it is served").expect("it is told that it was too slow");
+    assert!(resume[0].1 > 6, "{resume:?}");
 }
 
 #[test]

@@ -21,7 +21,7 @@ use crate::wire::publish::{Course, Position, Positions};
 use crate::wire::room::{LinkBlock, Message, FIRST, LAST, STREAMS_MAX};
 use crate::wire::{Code, GapReason, PublisherId, StreamGap, StreamId};
 
-/// The first place of a room; history can be put in front of it.
+/// The first place of a room; history can be put in front of it, until the room loses the first that it has.
 pub const FIRST_PLACE: u64 = 1 << 32;
 /// How long a hole is waited for before it becomes a gap: in a live room, and in one whose publishers rather wait as well.
 pub const HOLE_WAIT: Micros = 200_000;
@@ -907,29 +907,13 @@ impl Room {
         }
     }
 
-    /// Of streams whose beginning the ring has dropped: they begin with what is left. Places in front of the ring, which are to be
-    /// given again, had been theirs.
-    fn note_dropped(&mut self, arena: &Arena) {
-        let first_place = self.ring.first();
-        for at in 0..self.sources.len() {
-            if self.sources[at].first_place < first_place {
-                let low = self.first_at(arena, at, first_place);
-                let source = &mut self.sources[at];
-                source.low = low.unwrap_or(source.next);
-                source.first_place = first_place;
-            }
-        }
-    }
-
     /// Puts history that was held directly in front of what the ring has of its stream in front of the ring.
     fn prepend(&mut self, pen: &mut Pen<'_>) {
-        // History can only go before a stream whose beginning here is still in the ring.
-        for source in self.sources.iter_mut().filter(|source| source.backfill.is_some()) {
-            if source.first_place < self.ring.first() {
+        if !self.ring.takes_history(pen.arena) {
+            for source in self.sources.iter_mut().filter(|source| source.backfill.is_some()) {
                 source.end_backfill(pen.counters);
             }
         }
-        self.note_dropped(pen.arena);
         if self.fetched().nth(1).is_none() {
             self.fronts = None;
         } else if self.fronts.is_none() {
@@ -1182,11 +1166,19 @@ impl Room {
     }
 
     /// Has the owner asked for what it has of a stream from `wanted` on that the ring has not. `false`: that is not possible.
-    fn fetch_from(&mut self, at: usize, wanted: u64, now: Micros, may_fetch: &mut impl FnMut(u64) -> bool) -> bool {
+    fn fetch_from(
+        &mut self,
+        arena: &Arena,
+        now: Micros,
+        at: usize,
+        wanted: u64,
+        may_fetch: &mut impl FnMut(u64) -> bool,
+    ) -> bool {
+        let takes_history = self.ring.takes_history(arena);
         let source = &mut self.sources[at];
         let from = wanted.max(source.low.saturating_sub(BACKFILL_MAX)).max(1);
         let more = source.backfill.as_ref().map_or(source.low, |backfill| backfill.from);
-        if source.away || !may_fetch(more.saturating_sub(from)) {
+        if !takes_history || source.away || !may_fetch(more.saturating_sub(from)) {
             return false;
         }
         match &mut source.backfill {
@@ -1217,10 +1209,10 @@ impl Room {
         let mut fetches = false;
         for at in 0..self.sources.len() {
             let source = &self.sources[at];
-            let before = source.low > 1 && source.first_place >= self.ring.first() && !source.is_lost();
+            let before = source.low > 1 && !source.is_lost();
             if missing > 0 && before && !last_try {
                 let wanted = source.low.saturating_sub(missing);
-                fetches |= self.fetch_from(at, wanted, now, &mut may_fetch);
+                fetches |= self.fetch_from(arena, now, at, wanted, &mut may_fetch);
             }
         }
         match fetches {
@@ -1282,7 +1274,7 @@ impl Room {
             }
             let low = source.low;
             if source.first_place >= self.ring.first() && wanted < low {
-                if !last_try && self.fetch_from(at, wanted, now, &mut may_fetch) {
+                if !last_try && self.fetch_from(arena, now, at, wanted, &mut may_fetch) {
                     fetches = true;
                     continue;
                 }
@@ -1590,6 +1582,65 @@ mod tests {
         let len = writer.len();
         let block = LinkBlock::read(&bytes[..len]).expect("a block");
         room.ingest(pen, stream, block, 1_000);
+    }
+
+    /// Somebody comes back who names a stream that had ended before it was heard of here, in a room whose first places are gone:
+    /// when its history is asked for, or when that comes.
+    #[test]
+    fn a_place_that_was_given_once_is_never_given_again() {
+        for gone_first in [true, false] {
+            let mut arena = Arena::new(1 << 20);
+            let mut room = filled(&mut arena, 1, &[(7, FIRST | LAST); 100]);
+            let mut pen = Pen {
+                arena: &mut arena,
+                counters: &mut GatewayCounters::default(),
+                ages: &mut Ages::default(),
+                placement: &Placement::default(),
+                now: 0,
+            };
+            let (ended, first) = (StreamId { node: 6, ..STREAM }, FIRST_PLACE + 50);
+            assert!(room.ended(&mut pen, ended, 150, 150));
+            let had = Positions::at([(STREAM, 100), (ended, 100)]);
+            let start = |room: &mut Room, arena: &Arena| match room.start(arena, 0, &had, false, |_| false, |_| true) {
+                Start::At { gaps, .. } => Some(gaps),
+                Start::Fetch => None,
+            };
+            if !gone_first {
+                assert_eq!(start(&mut room, pen.arena), None);
+            }
+            room.ring.drop_below(pen.arena, first);
+            let gap = StreamGap {
+                stream: ended,
+                first: 101,
+                last: 149,
+                reason: GapReason::Expired,
+            };
+            if gone_first {
+                assert_eq!(start(&mut room, pen.arena), Some(vec![gap]));
+            }
+            for offset in (101..150).step_by(7) {
+                let said: Vec<_> = (offset..offset + 7).map(|sequence| (8, sequence)).collect();
+                block(&mut room, &mut pen, ended, offset, &said);
+            }
+            assert_eq!((room.ring.first(), room.fetching()), (first, false));
+            assert_eq!(start(&mut room, pen.arena), Some(vec![gap]), "what it lacks is told");
+        }
+    }
+
+    #[test]
+    fn history_does_not_go_before_what_other_rooms_have_overwritten() {
+        let mut arena = Arena::new(1 << 20);
+        let mut room = filled(&mut arena, 101, &[(7, FIRST | LAST); 3]);
+        let mut other = Ring::new(1);
+        while room.ring.get(&arena, FIRST_PLACE).is_some() {
+            other.push(&mut arena, 0, &Entry::default());
+        }
+        assert!(room.ring.get(&arena, FIRST_PLACE + 1).is_some());
+        let asked = |room: &mut Room, count| {
+            let start = room.start_with(&arena, 0, count, false, |_| true);
+            matches!(start, Start::Fetch)
+        };
+        assert!(!asked(&mut room, 2) && !asked(&mut room, 10));
     }
 
     proptest! {
