@@ -155,7 +155,8 @@ pub struct Sessions<T> {
     asking: usize,
     waiting_bytes: usize,
     early_bytes: usize,
-    gone: Vec<T>,
+    /// What ended sessions leave behind, each with its slot.
+    gone: Vec<(u32, T)>,
     pub buffer: u32,
 }
 
@@ -220,9 +221,11 @@ impl<T: Default> Sessions<T> {
         self.early_bytes
     }
 
-    /// What ended sessions leave behind, for the role to clean up.
-    pub fn gone(&mut self) -> Option<T> {
-        self.gone.pop()
+    /// A session that ended: its slot, and what it leaves behind for the role to clean up. Until then nobody else has that slot.
+    pub fn gone(&mut self) -> Option<(u32, T)> {
+        let gone = self.gone.pop()?;
+        self.table.release(gone.0.into());
+        Some(gone)
     }
 
     /// The next credential to be judged.
@@ -540,13 +543,13 @@ impl<T: Default> Sessions<T> {
 
     /// Ends a session.
     pub fn end(&mut self, slot: u32) {
-        if let Some(peer) = self.table.remove(slot) {
+        if let Some(peer) = self.table.take(slot) {
             if peer.data.state == State::Asking {
                 self.asking -= 1;
             }
             self.waiting_bytes -= peer.data.waiting.iter().map(Vec::len).sum::<usize>();
             self.early_bytes -= peer.conn.early_bytes();
-            self.gone.push(peer.data.data);
+            self.gone.push((slot, peer.data.data));
         }
     }
 

@@ -104,7 +104,7 @@ impl<const BLOCKS: usize, T> Table<BLOCKS, T> {
         u64::from(random) << 32 | u64::from(slot)
     }
 
-    /// Gives a reserved slot back.
+    /// Gives a slot back that was reserved, or emptied.
     pub fn release(&mut self, id: u64) {
         let slot = id as u32;
         if self.place(slot).is_some_and(Option::is_none) {
@@ -133,6 +133,13 @@ impl<const BLOCKS: usize, T> Table<BLOCKS, T> {
     }
 
     pub fn remove(&mut self, slot: u32) -> Option<Peer<BLOCKS, T>> {
+        let peer = self.take(slot)?;
+        self.free.push(slot);
+        Some(peer)
+    }
+
+    /// Empties a slot, which nobody else gets until it is released.
+    pub fn take(&mut self, slot: u32) -> Option<Peer<BLOCKS, T>> {
         let peer = self
             .pieces
             .get_mut(slot as usize / PIECE)?
@@ -142,7 +149,6 @@ impl<const BLOCKS: usize, T> Table<BLOCKS, T> {
             self.wheel.cancel(slot);
         }
         self.live -= 1;
-        self.free.push(slot);
         Some(peer)
     }
 

@@ -10,7 +10,7 @@ use muster_proto::client::{Client, ClientEvent, Endpoint, Side, SILENCE_MAX};
 use muster_proto::codec::{Writer, NUMBER_MAX};
 use muster_proto::command::{CommandId, Outcome};
 use muster_proto::gateway::room::{BACKFILL_WAIT, FIRST_PLACE, HOLE_WAIT};
-use muster_proto::gateway::{Gateway, ANSWER_WAIT, SESSION_ROOMS};
+use muster_proto::gateway::{Gateway, ANSWER_WAIT, PUBLIC_SOCKET, SESSION_ROOMS};
 use muster_proto::limits::{GATEWAY_LEASE, MESSAGE_AGE_MAX, PUBLISH_ACK_DELAY_MAX, PUBLISH_ACK_MESSAGES};
 use muster_proto::machine::{Addr, Machine, Outbox, SLICE_DATAGRAMS};
 use muster_proto::missing::{LOST_WAIT, MISSING_WAIT};
@@ -2355,6 +2355,38 @@ fn a_room_with_news_waits_for_one_slice_of_a_large_room_and_not_for_all_of_it() 
     let (second, _) = slice(&mut rig);
     assert_eq!(second.first(), Some(&rig.peers[0].addr));
     assert!(second.len() > 1, "the large room has the rest");
+}
+
+/// They fall silent one after the other, and end in one turn in which others take their places.
+#[test]
+fn members_that_end_together_leave_the_room_though_others_take_their_slots_at_once() {
+    let mut rig = member_of(gateway(), 1);
+    rig.join(1, 2, ROOM, Positions::default());
+    for silent in [1, 0] {
+        rig.now += 50_000;
+        rig.frame(silent, FrameKind::Ping as u8, &[]);
+        rig.turn();
+        rig.peers[silent].polite = false;
+    }
+    let linked = |rig: &mut Rig<Gateway>, time: u64| {
+        for _ in 0..time / 100_000 {
+            rig.pass(100_000, 20_000);
+            (2..4).for_each(|link| rig.frame(link, FrameKind::Ping as u8, &[]));
+        }
+    };
+    linked(&mut rig, 9_500_000);
+    let hellos = [11, 12].map(|number| rig.at_the_door(number));
+    rig.now += 1_000_000;
+    for (from, hello) in hellos {
+        rig.give(PUBLIC_SOCKET, from, &hello);
+    }
+    let ended = |rig: &Rig<Gateway>| counter(&rig.machine, "sessions_expired");
+    assert_eq!((ended(&rig), rig.machine.rooms().count()), (0, 1));
+    rig.turn();
+    assert_eq!((ended(&rig), rig.machine.sessions().table.len()), (2, 2));
+    assert_eq!(rig.machine.rooms().map(|room| room.members.len()).sum::<usize>(), 0);
+    linked(&mut rig, 3_000_000);
+    assert_eq!(rig.machine.rooms().count(), 0, "nobody is in it");
 }
 
 #[test]

@@ -185,7 +185,6 @@ pub struct Client {
     allowance: i32,
     allowance_at: Micros,
     repairs: VecDeque<(u32, u64, u64)>,
-    slot: u32,
 }
 
 impl Default for Client {
@@ -199,7 +198,6 @@ impl Default for Client {
             allowance: fanout::ALLOWANCE_FIRST,
             allowance_at: 0,
             repairs: VecDeque::new(),
-            slot: u32::MAX,
         }
     }
 }
@@ -460,9 +458,9 @@ impl Gateway {
 
     /// Cleans up after sessions that ended.
     fn cleanup(&mut self, now: Micros) {
-        while let Some(client) = self.sessions.gone() {
+        while let Some((slot, client)) = self.sessions.gone() {
             for joined in client.joined {
-                self.unseat(now, client.slot, &joined);
+                self.unseat(now, slot, &joined);
             }
         }
     }
@@ -515,7 +513,6 @@ impl Gateway {
             return Ok(());
         };
         let session = peer.conn.id;
-        peer.data.data.slot = slot;
         let joined = &peer.data.data.joined;
         let again = |at: &u32| joined.iter().any(|known| known.room == *at);
         let full = joined.len() + peer.data.data.waiting as usize >= SESSION_ROOMS;

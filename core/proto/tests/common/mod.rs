@@ -478,6 +478,24 @@ impl<M: Subject> Rig<M> {
         record.encode(|bytes| self.record(peer, bytes));
     }
 
+    /// A client's hello with the machine's cookie, and where it is from.
+    pub fn at_the_door(&mut self, number: u32) -> (Addr, Vec<u8>) {
+        let (from, key) = (stranger(number), server_key().public());
+        let id = u64::from(number) << 32;
+        let mut knock = Knock::new(id, InitiatorKey::Client(&key), 0, &[], &mut self.entropy);
+        let hello = |outbox: &mut Outbox, knock: &mut Knock| {
+            outbox.clear();
+            knock.hello(PUBLIC_SOCKET, addr(OWN), PAYLOAD, outbox);
+            outbox.bytes(&outbox.parcels()[0]).to_vec()
+        };
+        let first = hello(&mut self.outbox, &mut knock);
+        self.give(PUBLIC_SOCKET, from, &first);
+        self.turn();
+        let cookie = self.out.iter().rev().find(|(to, _)| *to == from);
+        assert!(knock.cookie(&cookie.expect("a cookie").1));
+        (from, hello(&mut self.outbox, &mut knock))
+    }
+
     /// Opens a session or link to the machine; `None` if it was not let in.
     pub fn connect(&mut self, socket: SocketId, from: Addr, me: Identity) -> Option<usize> {
         let id = u64::from_le_bytes({
