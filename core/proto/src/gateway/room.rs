@@ -1319,6 +1319,7 @@ mod tests {
 
     use super::*;
     use crate::codec::Writer;
+    use crate::wire::record::{Record, JOIN_GAPS};
     use crate::wire::room::LinkBlock;
 
     /// How often history is asked for before it is given up, of an owner that takes so long to answer.
@@ -1625,6 +1626,56 @@ mod tests {
             assert_eq!((room.ring.first(), room.fetching()), (first, false));
             assert_eq!(start(&mut room, pen.arena), Some(vec![gap]), "what it lacks is told");
         }
+    }
+
+    #[test]
+    fn the_answer_to_a_join_names_every_gap_that_there_can_be() {
+        let mut arena = Arena::new(1 << 20);
+        let mut pen = Pen {
+            arena: &mut arena,
+            counters: &mut GatewayCounters::default(),
+            ages: &mut Ages::default(),
+            placement: &Placement::default(),
+            now: 0,
+        };
+        let stream = |node| StreamId { node, ..STREAM };
+        let nodes = 0..STREAMS_MAX as u32;
+        let mut room = Room::new(1, 2, "sports:final", false, 0);
+        for node in nodes.clone() {
+            assert!(room.ended(&mut pen, stream(node), 150, 150));
+        }
+        let unknown = nodes.map(|node| stream(100 + node));
+        let had = Positions::at(unknown.clone().map(|stream| (stream, 7)));
+        let start = room.start(pen.arena, 0, &had, true, |_| false, |_| true);
+        let Start::At { place, gaps, history } = start else {
+            panic!("the last try waits")
+        };
+        let told = Record::Joined {
+            request: 1,
+            handle: 2,
+            index: place,
+            start: room.position_at(pen.arena, place),
+            heads: room.heads().collect(),
+            gaps,
+            history: history.messages,
+            whole: false,
+        };
+        let bytes = told.encode(<[u8]>::to_vec);
+        let Some(Record::Joined { gaps, .. }) = Record::read(&bytes) else {
+            panic!("it is not read as it was written")
+        };
+        let gap = |stream: StreamId| {
+            gaps.iter()
+                .find(|gap| gap.stream == stream)
+                .map(|gap| (gap.first, gap.last))
+        };
+        assert!(
+            unknown.clone().all(|stream| gap(stream) == Some((8, StreamGap::OPEN))),
+            "{gaps:?}"
+        );
+        let late = room.sources().iter().map(|source| source.stream);
+        assert!(late.clone().all(|stream| gap(stream) == Some((1, 149))), "{gaps:?}");
+        assert_eq!((gaps.len(), bytes.len()), (JOIN_GAPS, 712));
     }
 
     #[test]

@@ -10,8 +10,9 @@ use crate::scope::Scope;
 
 /// Bytes of the longest record.
 pub const RECORD_MAX: usize = 1024;
-/// Gaps that an answer to a join can carry.
-pub const JOIN_GAPS: usize = 8;
+/// Gaps that an answer to a join can carry: one for each stream that the member names and one for each that the room has. With
+/// all else that is 712 bytes.
+pub const JOIN_GAPS: usize = 2 * STREAMS_MAX;
 
 macro_rules! kinds {
     ($(#[$doc:meta])* $name:ident { $($(#[$item:meta])* $kind:ident = $value:literal,)* }) => {
@@ -597,7 +598,6 @@ impl<'a> Record<'a> {
                 history,
                 whole,
             } => {
-                let gaps = &gaps[..gaps.len().min(JOIN_GAPS)];
                 start.write(w.u8(Kind::Joined as u8).u32(*request).u32(*handle).u64(*index));
                 for at in 0..start.0.len().min(STREAMS_MAX) {
                     w.u64(heads.get(at).copied().unwrap_or(0));
@@ -811,8 +811,8 @@ mod tests {
                 request: 10,
                 handle: 11,
                 index: 12,
-                start: Positions::at([(stream, 4)]),
-                heads: vec![61],
+                start: Positions::at([(stream, 4); STREAMS_MAX]),
+                heads: vec![61; STREAMS_MAX],
                 gaps: vec![gap; JOIN_GAPS],
                 history: 62,
                 whole: true,
