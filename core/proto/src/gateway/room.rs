@@ -36,8 +36,8 @@ pub const PACE: Pace = Pace {
 /// Messages and bytes held ahead of a hole, per room; never more than the room's share of the arena, which would not keep them.
 pub const HELD_MAX: usize = 8_192;
 pub const HELD_BYTES_MAX: usize = 8 << 20;
-/// How long a message waits for the one before it, which another broker may have: by then its tail was probed, and a hole that is
-/// known then is waited for.
+/// How long a message waits from when it came for the one before it, which another broker may have: by then its tail was probed, and
+/// a hole that is known then is waited for.
 const TURN_WAIT: Micros = 250_000;
 const TURN_AGAIN: Micros = 10_000;
 /// How often a room looks for what became too old.
@@ -55,6 +55,7 @@ const LATE_MAX: u64 = 256;
 type Lately = BTreeMap<(usize, PublisherId), Vec<(u64, u64)>>;
 
 struct Held {
+    came_at: Micros,
     publisher: PublisherId,
     sequence: u64,
     flags: u8,
@@ -144,7 +145,7 @@ pub struct Source {
     ends_at: Option<u64>,
     /// The owner has no link.
     away: bool,
-    /// Since when its next message waits for another broker's.
+    /// Its next message waits for another broker's, and came then.
     waits: Option<Micros>,
     held: BTreeMap<u64, Held>,
     held_bytes: usize,
@@ -631,13 +632,14 @@ impl Room {
     }
 
     /// Whether the next message of stream `at` waits for the one before it, which another broker may still bring: of another cluster
-    /// only where its publisher is known to have been here, for who is new mostly keeps to its own.
-    fn is_early(&mut self, now: Micros, at: usize, publisher: PublisherId, sequence: u64) -> bool {
+    /// only where its publisher is known to have been here, for who is new mostly keeps to its own. All that came by one time wait
+    /// until one time, however many of them lack what was before.
+    fn is_early(&mut self, now: Micros, at: usize, came_at: Micros, (publisher, sequence): (PublisherId, u64)) -> bool {
         let turns = self.turns.as_ref();
         let early = turns.is_some_and(|turns| !turns.has_come(publisher, sequence));
         let known = turns.is_some_and(|turns| early && turns.knows(publisher));
         let cluster = self.sources[at].cluster;
-        let (since, hole_wait) = (self.sources[at].waits.unwrap_or(now), self.hole_wait());
+        let (since, hole_wait) = (self.sources[at].waits.unwrap_or(came_at), self.hole_wait());
         let mut others = self.sources.iter().enumerate().filter(|(number, _)| *number != at);
         let comes = |other: &Source| {
             let waits = now < since + TURN_WAIT || other.has_hole() && now < since + TURN_WAIT + hole_wait;
@@ -835,7 +837,7 @@ impl Room {
             let next = self.sources[at].next;
             if message.data.len() > data_max {
                 pen.counters.dropped_malformed += 1;
-            } else if offset == next && !self.is_early(pen.now, at, message.publisher, message.sequence)
+            } else if offset == next && !self.is_early(pen.now, at, pen.now, (message.publisher, message.sequence))
                 || offset > next && planted::is(Bug::ForwardsPastHole)
             {
                 self.append(pen, at, offset, &message, born);
@@ -873,6 +875,7 @@ impl Room {
         let source = &mut self.sources[at];
         source.held_bytes += message.data.len();
         let held = Held {
+            came_at: pen.now,
             publisher: message.publisher,
             sequence: message.sequence,
             flags: message.flags,
@@ -886,12 +889,12 @@ impl Room {
     fn release(&mut self, pen: &mut Pen<'_>, at: usize) {
         loop {
             let next = self.sources[at].next;
-            let who = |held: &Held| (held.publisher, held.sequence);
-            let Some((publisher, sequence)) = self.sources[at].held.get(&next).map(who) else {
+            let who = |held: &Held| (held.came_at, (held.publisher, held.sequence));
+            let Some((came_at, message)) = self.sources[at].held.get(&next).map(who) else {
                 self.sources[at].waits = None;
                 return;
             };
-            if self.is_early(pen.now, at, publisher, sequence) {
+            if self.is_early(pen.now, at, came_at, message) {
                 return;
             }
             let Some(held) = self.sources[at].take_held(next) else {
@@ -1437,7 +1440,7 @@ mod tests {
         let mut waits = |cluster, user, sequence| {
             room.sources[1].cluster = cluster;
             let incarnation = 0;
-            room.is_early(0, 1, PublisherId { user, incarnation }, sequence)
+            room.is_early(0, 1, 0, (PublisherId { user, incarnation }, sequence))
         };
         assert_eq!([0, 1].map(|cluster| waits(cluster, 8, 50)), [true, false]);
         assert_eq!([0, 1].map(|cluster| waits(cluster, 7, 105)), [true, true]);
@@ -1626,6 +1629,36 @@ mod tests {
             assert_eq!((room.ring.first(), room.fetching()), (first, false));
             assert_eq!(start(&mut room, pen.arena), Some(vec![gap]), "what it lacks is told");
         }
+    }
+
+    /// What a publisher left out, or says it did, is waited for once for all that came meanwhile, and not by each in its turn.
+    #[test]
+    fn a_publisher_that_jumps_again_and_again_holds_nobody_for_longer_than_one_turn() {
+        let mut arena = Arena::new(1 << 20);
+        let mut pen = Pen {
+            arena: &mut arena,
+            counters: &mut GatewayCounters::default(),
+            ages: &mut Ages::default(),
+            placement: &Placement::default(),
+            now: 0,
+        };
+        let mut room = Room::new(1, 2, "sports:final", false, 0);
+        for node in [5, 6] {
+            assert!(room.head(&mut pen, StreamId { node, ..STREAM }, 1, 1));
+        }
+        const JUMPS: u64 = 40;
+        for jump in 0..JUMPS {
+            pen.now += 1_000;
+            let (jumps, good) = ((8, 1 + 100 * jump), (7, 1 + jump));
+            block(&mut room, &mut pen, STREAM, 1 + 2 * jump, &[jumps, good]);
+        }
+        let all = FIRST_PLACE + 2 * JUMPS;
+        assert_eq!(room.ring.next(), FIRST_PLACE + 2, "the first jump is waited for");
+        while pen.now < 500_000 && room.ring.next() < all {
+            pen.now = room.deadline(pen.now).expect("it waits").max(pen.now + 1_000);
+            room.expire(&mut pen, |_| 1_000, &mut Vec::new(), 4);
+        }
+        assert_eq!((room.ring.next(), pen.now <= 300_000), (all, true), "{} us", pen.now);
     }
 
     #[test]
