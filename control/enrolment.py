@@ -296,7 +296,8 @@ class Enrolment:
     def _placement(self, snapshot: Snapshot) -> Map:
         """What the engine takes: this process is always in it, as far as the others know it to be.
 
-        The brokers are those of its own cluster; a gateway gets those of the others beside them.
+        The brokers are those of its own cluster; who serves all, a router or a gateway, gets those of the others beside
+        them, lest something be in force that these have not heard.
         """
         cluster = self._own.cluster
         own = msgspec.structs.replace(self._own, state=self._state(snapshot))
@@ -304,7 +305,7 @@ class Enrolment:
         of_brokers, of_routers = map(Count, self._spec.partitions)
         counts = {layer("broker", cluster): of_brokers, layer("router"): of_routers} | dict(snapshot.counts)
         whole = Snapshot(snapshot.epoch, tuple(sorted([*others, own], key=lambda node: node.node)), counts)
-        if self._own.role == "gateway":
+        if self._own.role not in CLUSTERED:
             known = {cluster, *self._others}
             self._others += [other for other in whole.clusters() if other not in known]
         beside = whole.beside(self._others)

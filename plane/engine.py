@@ -49,9 +49,9 @@ class Engine(Protocol):
         """Put a newer placement in force; an older epoch changes nothing. `partitions`: of brokers and of routers.
 
         `growth` says of each of them whether they double: 0 no, 1 the new ones prepare, 2 the new ones serve. To a broker or
-        a proxy the brokers are those of its own cluster; `beside` are the other clusters', for a gateway, each always at
-        the same place. Raises `ValueError` where a number of partitions is no power of two up to 256, or a growth is none
-        of these.
+        a proxy the brokers are those of its own cluster; `beside` are the other clusters', for a router or a gateway, each
+        always at the same place. Raises `ValueError` where a number of partitions is no power of two up to 256, or a
+        growth is none of these.
         """
 
     def cluster_keys(

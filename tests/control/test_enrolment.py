@@ -125,15 +125,14 @@ async def test_with_the_registry_away_or_empty_the_map_in_force_stays(begin: Beg
     assert counts["registry_sessions_lost"] == 1
 
 
-async def test_a_gateway_gets_every_cluster_at_a_place_that_it_keeps_and_brokers_and_proxies_their_own(
+async def test_who_serves_all_gets_every_cluster_at_a_place_that_it_keeps_and_brokers_and_proxies_their_own(
     begin: Begin,
 ) -> None:
-    gateway, main = await begin(1, "gateway"), await begin(2, "broker")
+    gateway, router, main = await begin(1, "gateway"), await begin(6, "router"), await begin(2, "broker")
     late = await begin(3, "broker", 1, (2, 1), cluster="late")
     await until(lambda: [entry[0] for brokers, _, _ in gateway.maps[-1][4] for entry in brokers] == [3])
     early = await begin(4, "broker", 0, (1, 1), cluster="early")  # its name would come first
     proxy = await begin(5, "proxy", 0, (1, 1), cluster="early")
-    router = await begin(6, "router")
 
     def brokers(player: Player) -> list[list[int]]:
         _, nodes, _, _, beside = player.maps[-1]
@@ -141,11 +140,27 @@ async def test_a_gateway_gets_every_cluster_at_a_place_that_it_keeps_and_brokers
             [entry[0] for entry in part if entry[1] == "broker"] for part in (nodes, *(each for each, _, _ in beside))
         ]
 
-    wanted = {main: [[2]], late: [[3]], early: [[4]], proxy: [[4]], router: [[2]], gateway: [[2], [3], [4]]}
-    await until(lambda: all(len(player.states()) >= 4 for player in wanted) and brokers(gateway) == wanted[gateway])
+    every = [[2], [3], [4]]
+    wanted = {main: [[2]], late: [[3]], early: [[4]], proxy: [[4]], router: every, gateway: every}
+    await until(lambda: all(len(player.states()) >= 4 for player in wanted) and brokers(gateway) == every)
+    await until(lambda: router.maps[-1][1:] == gateway.maps[-1][1:])
     assert [brokers(player) for player in wanted] == list(wanted.values())
     assert [(partitions, growth) for _, partitions, growth in gateway.maps[-1][4]] == [(2, 0), (1, 0)]
     assert [player.maps[-1][2] for player in (main, late, early)] == [(1, 1), (2, 1), (1, 1)]
+
+
+@pytest.mark.parametrize("role", ["router", "gateway"])
+async def test_who_serves_all_gets_the_brokers_of_the_only_cluster_whatever_that_is_called(
+    begin: Begin, role: str
+) -> None:
+    serves = await begin(1, role)
+    await begin(2, "broker", cluster="chat")
+
+    def said() -> list[tuple[int, str]]:
+        return [(entry[0], entry[5]) for brokers, _, _ in serves.maps[-1][4] for entry in brokers]
+
+    await until(lambda: said() == [(2, "running")])
+    assert not [entry for entry in serves.maps[-1][1] if entry[1] == "broker"]
 
 
 async def test_clients_are_told_of_servers_that_run_and_have_a_weight_and_by_a_proxy_of_those_of_its_cluster(

@@ -560,6 +560,21 @@ fn a_broker_that_nobody_tells_keeps_what_gateways_say_from_being_in_force_for_a_
     assert_eq!(told(&mut rig, 0), ["covered"]);
 }
 
+/// Where that one's brokers were not in the placement, a join was answered that they had not heard of.
+#[test]
+fn a_broker_of_another_cluster_that_nobody_tells_is_waited_for_too() {
+    let mut rig = Rig::<Router>::new();
+    assert_eq!(told(&mut rig, 0), ["covered"]);
+    let other = Node::new(9, Role::Broker, addr(9009));
+    rig.machine.set_placement(rig.now, placement().beside([other], 2));
+    rig.tell(0, &Record::Membership(membership(2, true)));
+    assert_eq!(told(&mut rig, 0), [""; 0]);
+    let broker = rig.link(9, Role::Broker);
+    let scope = Scope::new(2, 0).unwrap();
+    rig.tell(broker, &Record::Subscribe { scope });
+    assert_eq!(told(&mut rig, 0), ["covered"]);
+}
+
 /// It told a broker nothing of the gateways that only its peer knew, and the broker began to number messages for the others.
 #[test]
 fn no_broker_hears_that_it_knows_all_before_the_routers_peers_have_told_what_they_know() {
