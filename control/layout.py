@@ -15,6 +15,10 @@ REPLICAS_MAX: Final = 16
 NODES_MAX: Final = 512
 """In one instance: each is a process of some 60 MiB beside its rings."""
 FIRST: Final[Mapping[Role, int]] = {"router": 1, "broker": 2, "gateway": 3, "proxy": 4}
+PLACES_MAX: Final = 2_500
+"""Of a role, all that an instance ever has from its start to its end."""
+NUMBER_MAX: Final = len(FIRST) * PLACES_MAX
+"""Of a node of an instance, which must have the number of its place; a node of `muster serve` gets one above."""
 
 
 @dataclass(frozen=True, slots=True)

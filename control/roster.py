@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from control.errors import TRY_LATER, UserError
-from control.layout import REPLICAS_MAX, Seat, grid, seats
+from control.layout import PLACES_MAX, REPLICAS_MAX, Seat, grid, seats
 from control.options import Role, Up
 from control.registry.places import PARTITIONED
 
@@ -66,5 +66,8 @@ class Roster:
         return Counter(seat.partition for seat in self.staying(role))
 
     def _fresh(self, role: Role, partition: int) -> Seat:
+        if self._used[role] >= PLACES_MAX:
+            most = f"{PLACES_MAX} nodes with the role {role}, which are the most"
+            raise UserError(f"the instance has had {most}: start it again")
         self._used[role] += 1
         return Seat(role, self._used[role] - 1, partition)

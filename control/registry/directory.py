@@ -6,6 +6,7 @@ be believed is `view.py`'s business. While the registry is away the last map sta
 
 import asyncio
 import contextlib
+import itertools
 import random
 import re
 import time
@@ -17,7 +18,7 @@ import msgspec
 import structlog
 
 from control.epoch import EPOCH_MAX
-from control.layout import PARTITIONS_MAX
+from control.layout import NUMBER_MAX, PARTITIONS_MAX
 from control.registry.places import (
     CLUSTERS_MAX,
     COUNT,
@@ -187,7 +188,9 @@ class Directory:
     # --- who this is ------------------------------------------------------------------------------------------------
 
     async def identity(self, name: str, node: int | None = None, epoch: int = 0) -> Identity:
-        """Take the number of a stable name, `node` if that is given, and an epoch greater than any before and `epoch`.
+        """Take the number of a stable name, and an epoch greater than any before and `epoch`.
+
+        The number is `node` if that is given; else the one that the name has, or a free one that no instance needs.
 
         Waits for the registry. Raises `IdentityTaken`.
         """
@@ -226,9 +229,12 @@ class Directory:
         every = await self._tree.children(ids)
         taken = {self._readable(f"{ids}/{name}", entry, None).node: name for name, entry in every.items()}
         if wanted is None:
-            return next(number for number in range(1, len(taken) + 2) if number not in taken)
+            return next(number for number in itertools.count(NUMBER_MAX + 1) if number not in taken)
         if wanted in taken:
-            raise IdentityTaken(f"{ids}: node {wanted} is {taken[wanted]}")
+            name = taken[wanted]
+            raise IdentityTaken(
+                f"{ids}: node {wanted} is {name}; to have that one take another number end it and delete {ids}/{name}"
+            )
         return wanted
 
     @staticmethod

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -117,6 +118,27 @@ async def test_a_second_cluster_comes_doubles_and_dies_beside_the_first_under_lo
         publisher == PUBLISHER for keys in ledger.sent.values() for publisher, _ in keys
     )
     assert not {gap[0].node for gap in others} & mine, "nothing of the first cluster's was lost"
+
+
+async def test_nodes_beside_an_instance_take_no_number_that_it_may_need(make: Make, tmp_path: Path) -> None:
+    instance = make()
+    with instance.running("--registry", "embedded"):
+        hosts = beside(instance, "embedded", tmp_path / "chat")
+        with hosts.running():
+            nodes = [hosts.start(f"chat-{role}", role, *CHAT) for role in ("broker", "proxy")]
+            await hosts.serve(*nodes)
+            for words in (
+                ("replica", "add", "router", "0"),
+                ("replica", "add", "broker", "0"),
+                ("grow", "broker", "--to", "2", "--grace", "0.1"),
+            ):
+                process = instance.command("cluster", *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                _, why = await asyncio.to_thread(process.communicate, timeout=60)
+                assert process.returncode == 0, (words, why)
+            assert counts(instance) == {"broker/main": 2, "broker/chat": 1, "router": 1}
+            assert len(instance.names("broker")) == 4
+            assert len(instance.names("router")) == 2
+            assert all(node.serves() for node in nodes)
 
 
 async def test_a_trace_shows_the_way_through_each_cluster_or_the_one_that_is_named(make: Make, tmp_path: Path) -> None:

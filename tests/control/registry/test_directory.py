@@ -9,14 +9,17 @@ from typing import Any
 import pytest
 import structlog
 
+from control.layout import NUMBER_MAX
 from control.registry.directory import POLL_S, Directory, IdentityTaken
 from control.registry.memory import Memory, MemoryTree
-from control.registry.places import Ack, Count, Growth, Node, Snapshot, encode, read_identity
+from control.registry.places import Ack, Count, Growth, Identity, Node, Snapshot, encode, read_identity
 from control.registry.tree import Tree, Unavailable
 from tests.control.registry.services import Service, connected
 from tests.waiting import until
 
 LOG = structlog.get_logger()
+FREE = NUMBER_MAX + 1
+"""The first number of a node that belongs to no instance."""
 Make = Callable[..., Tree]
 Open = Callable[..., Any]
 
@@ -46,24 +49,32 @@ def places(directory: Directory) -> list[tuple[int, str]]:
 async def test_a_name_keeps_its_number_and_its_epochs_grow(open_directory: Open) -> None:
     one, other = await open_directory(wall=lambda: 100.0), await open_directory(wall=lambda: 50.0)
     first = await one.identity("broker-a")
-    assert (first.node, first.epoch) == (1, 100)
-    assert (await other.identity("gateway-a")).node == 2
+    assert (first.node, first.epoch) == (FREE, 100)
+    assert (await other.identity("gateway-a")).node == FREE + 1
     again = await other.identity("broker-a")
-    assert (again.node, again.epoch) == (1, 101)
+    assert (again.node, again.epoch) == (FREE, 101)
     assert (await one.identity("broker-a", epoch=500)).epoch == 501
     assert (await one.identity("third", node=7)).node == 7
-    assert (await one.identity("fourth")).node == 3
-    with pytest.raises(IdentityTaken, match="node 7 is third"):
+    assert (await one.identity("fourth")).node == FREE + 2
+    with pytest.raises(IdentityTaken, match=r"node 7 is third; .* delete /pubsub/ids/third"):
         await one.identity("fifth", node=7)
-    with pytest.raises(IdentityTaken, match="is node 1, not 2"):
+    with pytest.raises(IdentityTaken, match=f"is node {FREE}, not 2"):
         await one.identity("broker-a", node=2)
+
+
+async def test_a_number_that_was_given_where_instances_have_theirs_stays(open_directory: Open, make: Make) -> None:
+    tree, directory = make(), await open_directory(wall=lambda: 9.0)
+    await connected(tree)
+    await tree.create("/pubsub/ids/broker-a", encode(Identity(5, 8)))
+    assert await directory.identity("broker-a") == Identity(5, 9)
+    assert (await directory.identity("broker-b")).node == FREE
 
 
 async def test_many_who_start_at_once_get_numbers_of_their_own(open_directory: Open) -> None:
     several = [await open_directory() for _ in range(4)]
     names = [f"n-{index}" for index in range(16)]
     taken = await asyncio.gather(*(several[index % 4].identity(name) for index, name in enumerate(names)))
-    assert sorted(identity.node for identity in taken) == list(range(1, 17))
+    assert sorted(identity.node for identity in taken) == list(range(FREE, FREE + 16))
 
 
 async def test_two_of_one_name_never_get_one_epoch(open_directory: Open) -> None:
