@@ -14,7 +14,7 @@ from typing import IO, Any, Final, Literal
 import msgspec
 import structlog
 
-from control.errors import UserError
+from control.errors import BAD_CONFIG, UserError
 
 BACKOFF_MIN_S: Final = 0.05
 BACKOFF_MAX_S: Final = 5.0
@@ -77,7 +77,7 @@ class Child:
         return self._process.pid if self._process is not None and self._process.returncode is None else 0
 
     async def run(self) -> None:
-        """Keep the process running until `stop`."""
+        """Keep the process running until `stop`, or until it says that a new start would be wrong."""
         while not self._stopping.is_set():
             code = None
             try:
@@ -85,6 +85,10 @@ class Child:
             except (OSError, UserError) as error:  # a full disk, no process to be had: that may pass
                 self.error = str(error)
                 self._set("failed")
+            if code == BAD_CONFIG:
+                self.begun.set()
+                self._log.error("ended for good", error=self.error)
+                await self._stopping.wait()
             if self._stopping.is_set():
                 break
             healthy = 0.0 if self._ready_at is None else time.monotonic() - self._ready_at

@@ -82,6 +82,8 @@ class Enrolment:
         assert spec.registry is not None
         self.on_registered: Callable[[], None] = lambda: None
         """Called when the map says that this process serves, and when it says so of all that start with it."""
+        self.on_superseded: Callable[[], None] = lambda: None
+        """Called when a later process of the name is registered: this one is to end."""
         self._spec, self._where, self._directory, self._log = spec, spec.registry, directory, log
         self._take: Take = _nowhere
         self._name: Name = _to_nobody
@@ -107,8 +109,14 @@ class Enrolment:
         """The map has said that this process serves."""
         self.acquainted = False
         """And that all who start together with it do."""
+        self.superseded = False
         self._placed = asyncio.Event()
-        directory.on_snapshot = self._on_snapshot
+        directory.on_snapshot, directory.on_superseded = self._on_snapshot, self._on_superseded
+
+    @property
+    def name(self) -> str:
+        """The stable name that has this process's number."""
+        return self._where.name
 
     # --- its life -------------------------------------------------------------------------------------------------
 
@@ -201,7 +209,7 @@ class Enrolment:
         they are sent: `in_flight` says by peer how many datagrams they have not. Without a successor it stays the owner to
         its end; without the registry nobody would hear of it.
         """
-        if not self.connected or (self._spec.role == "broker" and not self._has_successor()):
+        if not self._can_say or (self._spec.role == "broker" and not self._has_successor()):
             return
         await self._say_draining()
         if self._spec.role == "broker":
@@ -213,8 +221,12 @@ class Enrolment:
 
     async def leave(self) -> None:
         """The engine is gone. Who has not yet said that it drains says so now, lest its end be doubted."""
-        if self.connected and self._own.state == "running":
+        if self._can_say and self._own.state == "running":
             await self._say_draining()
+
+    @property
+    def _can_say(self) -> bool:
+        return self.connected and not self.superseded
 
     async def _say_draining(self) -> None:
         self._own = msgspec.structs.replace(self._own, state="draining")
@@ -269,6 +281,10 @@ class Enrolment:
         self._placed.set()
         if not self.acquainted:
             self._look_around(snapshot)
+
+    def _on_superseded(self) -> None:
+        self.superseded = True
+        self.on_superseded()
 
     def _look_around(self, snapshot: Snapshot) -> None:
         running = {node.node for node in snapshot.nodes if node.state == "running"}

@@ -24,6 +24,7 @@ import uvloop
 
 from control import admin, logs
 from control.cutoff import CutOff
+from control.errors import FAILURE, ConfigError, UserError
 from control.live import Again, Live, Weigh
 from muster import __version__
 from plane import main as plane
@@ -38,6 +39,10 @@ if TYPE_CHECKING:  # loaded only where there is a database, or a registry
 PR_SET_PDEATHSIG: Final = 1
 M_MMAP_THRESHOLD: Final = -3
 MMAP_THRESHOLD: Final = 128 << 10
+SUPERSEDED: Final = (
+    "{name} is registered by a later process, so this one has ended; each needs a name of its own: see serve.name, "
+    "instance.name"
+)
 MOVED: Final = ("messages_", "repairs_")
 """Counters that grow while a broker is still needed begin so."""
 
@@ -139,7 +144,8 @@ async def serve_enrolled(
 ) -> None:
     """Begin with what the registry says, which is waited for. Raises `SpecError`.
 
-    `release` lets go of the node's ports, which somebody else would get while it waits.
+    `release` lets go of the node's ports, which somebody else would get while it waits. Raises `ConfigError` when it has
+    drained because another process goes by its name: a new start would drive that one out.
     """
     from control.enrolment import enrolled
 
@@ -148,6 +154,8 @@ async def serve_enrolled(
         log = log.bind(node=begun.node)
         release()
         await serve(begun, plane.server(begun, log), log, owner, enrolment, store)
+        if enrolment.superseded:
+            raise ConfigError(SUPERSEDED.format(name=enrolment.name))
 
 
 async def serve(
@@ -165,6 +173,7 @@ async def serve(
     server.on_ready = lambda ready: owner.tell("ready" if ready else "not_ready")
     handing_over = None
     if enrolment is not None:
+        enrolment.on_superseded = end.set
         _join(server, enrolment, owner)
         handing_over = asyncio.create_task(
             _hand_over(server, enrolment, end, stop, _cut_off(spec, server, enrolment, log))
@@ -268,7 +277,10 @@ def give_back_memory() -> None:
 
 
 def child(prog: str, run: Callable[[Parent], None]) -> int:
-    """Run something under a supervisor. `run` raises `SpecError` or `OSError`. Exit codes: 0 ended as told, 1 failed."""
+    """Run something under a supervisor. `run` raises `SpecError`, `OSError` or `UserError`.
+
+    Exit codes: 0 ended as told, 1 failed, 78 and is not to be started again.
+    """
     parser = argparse.ArgumentParser(prog=prog)
     parser.add_argument("--spec", type=Path, required=True)
     parser.add_argument("--parent", type=int, required=True)
@@ -278,9 +290,9 @@ def child(prog: str, run: Callable[[Parent], None]) -> int:
     give_back_memory()
     try:
         run(owner)
-    except (SpecError, OSError) as error:
+    except (SpecError, OSError, UserError) as error:
         owner.tell("failed", error=str(error))
-        return 1
+        return error.exit_code if isinstance(error, UserError) else FAILURE
     return 0
 
 

@@ -101,6 +101,8 @@ class Directory:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.on_snapshot: Callable[[Snapshot], None] = lambda snapshot: None
+        self.on_superseded: Callable[[], None] = lambda: None
+        """Called when a later process of this one's name is registered, which then is not registered any more."""
         self._tree, self._log, self._root = tree, log, root
         self._poll_s, self._spread_s = poll_s, spread_s
         self._dice, self._wall = dice or random.Random(), wall
@@ -302,7 +304,8 @@ class Directory:
 
     async def _keep(self, own: _Own, reading: Mapping[str, Entry]) -> None:
         claims = self._view.claims(own.node.node)
-        if own.tried and any(node.epoch > own.tried[-1] for node in claims.values()):
+        superseded = await self._is_superseded(own, claims.values())
+        if superseded:
             self._log.error("registry: a later process has this identity", name=own.name, node=own.node.node)
             own.leaving = True
         mine = None
@@ -310,11 +313,14 @@ class Directory:
             lost = (path for path, node in claims.items() if node.epoch == own.node.epoch)  # with the answer
             mine = own.path if own.path in reading else next(lost, None)
         for path, node in claims.items():
-            if node.epoch in own.tried and path != mine:
+            forged = mine is not None and (node.epoch > own.node.epoch or node.role != own.node.role)
+            if (forged or node.epoch in own.tried) and path != mine:
                 with contextlib.suppress(NoNode):
                     await self._tree.delete(f"{self._root}/{path}")
         if own.leaving:
             self._own = None
+            if superseded:
+                self.on_superseded()
             return
         if own.node.role in PARTITIONED:
             await self._count(own, reading)
@@ -322,6 +328,19 @@ class Directory:
             await self._register(own)
         elif reading[mine].data != encode(own.node):
             await self._tree.set(f"{self._root}/{mine}", encode(own.node), reading[mine].version)
+
+    async def _is_superseded(self, own: _Own, claims: Iterable[Node]) -> bool:
+        """Whether a later process of the name is there. What stands in the map says so only with an epoch of the name."""
+        own_epoch = own.tried[-1] if own.tried else EPOCH_MAX
+        later = [node.epoch for node in claims if node.epoch > own_epoch and node.role == own.node.role]
+        entry = await self._tree.get(f"{self._root}/ids/{own.name}") if later else None
+        if entry is None:
+            return False
+        try:
+            taken = read_identity(entry.data)
+        except Wrong:
+            return False
+        return taken.node == own.node.node and taken.epoch >= min(later)
 
     async def _register(self, own: _Own) -> None:
         if own.node.epoch in {0, *own.tried}:

@@ -62,6 +62,17 @@ async def test_a_killed_process_is_started_again() -> None:
     assert child.pid == 0
 
 
+async def test_a_process_that_another_one_took_the_place_of_is_not_started_again() -> None:
+    child = make("""print('{"state": "failed", "error": "another one"}', flush=True); raise SystemExit(78)""")
+    task = asyncio.create_task(child.run())
+    await child.begun.wait()
+    await until(lambda: child.pid == 0)
+    assert (child.state, child.error) == ("failed", "another one")
+    await child.stop(5)
+    await task
+    assert (child.state, child.restarts) == ("ended", 0)
+
+
 async def test_a_start_that_fails_for_now_is_tried_again() -> None:
     failures: list[Exception] = [OSError(errno.ENOSPC, "no space"), UserError("the last epoch cannot be read")]
 

@@ -175,6 +175,20 @@ async def test_a_drain_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: p
         assert node.lines("did not end in time")
 
 
+async def test_who_finds_a_later_process_of_its_name_says_so_and_ends(hosts: Hosts, tmp_path: Path) -> None:
+    nodes = [hosts.start(name, name) for name in ("router", "broker", "gateway")]
+    await hosts.serve(*nodes)
+    _, _, former = nodes
+    with former.log.open() as log:
+        log.read()
+        later = hosts.start("gateway", "gateway", MUSTER_SERVE__DIR=str(tmp_path / "another-host"))
+        assert await asyncio.to_thread(former.process.wait, PATIENT_S) == 78
+        await hosts.serve(later)
+        assert "muster: gateway is registered by a later process, so this one has ended" in log.read()
+    await until(lambda: states(nodes[0])[number(later)[0]] == "running", PATIENT_S)
+    assert later.process.poll() is None
+
+
 async def test_a_name_is_held_by_one_process(hosts: Hosts) -> None:
     node = hosts.start("router", "router")
     await until(lambda: node.lines("registered"), PATIENT_S)

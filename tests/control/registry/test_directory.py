@@ -256,8 +256,10 @@ async def test_a_growth_that_the_registry_forgot_is_written_again_by_who_knows_i
     assert gateway.snapshot.growth() == (0, 2)
 
 
-async def test_a_process_whose_identity_a_later_one_has_leaves(open_directory: Open) -> None:
+async def test_a_process_whose_identity_a_later_one_has_leaves_and_says_so(open_directory: Open) -> None:
     old, new = await open_directory(), await open_directory()
+    told: list[str] = []
+    old.on_superseded, new.on_superseded = lambda: told.append("old"), lambda: told.append("new")
     old.announce("proxy-a", template(4, "proxy"))
     first = await old.settled()
     identity = await new.identity("proxy-a", epoch=first.epoch)
@@ -265,6 +267,7 @@ async def test_a_process_whose_identity_a_later_one_has_leaves(open_directory: O
     assert (await new.settled()).epoch > first.epoch
     old.update("draining")
     assert await old.settled() is None
+    assert told == ["old"]
     await until(lambda: [node.epoch for node in old.snapshot.nodes] == [identity.epoch])
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 import structlog
 
+from control.epoch import EPOCH_MAX
 from control.registry.directory import Directory
 from control.registry.places import CLUSTERS_MAX, Count, Node, encode
 from control.registry.tree import Create, Tree
@@ -130,6 +131,8 @@ async def test_a_number_that_two_have_is_the_one_s_that_had_it_which_takes_the_o
         "broker/chat/partition0/twin": node(2, "broker", cluster="chat", epoch=true.epoch, version="forged"),
         "broker/main/partition0/twin": node(2, "broker", epoch=true.epoch),
         "gateway/twin": node(2, "gateway", epoch=true.epoch),
+        "gateway/later": node(2, "gateway", epoch=EPOCH_MAX),
+        "router/partition0/former": node(2, "router", epoch=1),
     }
     for path, twin in twins.items():
         await cluster.write(path, encode(twin))
@@ -140,6 +143,19 @@ async def test_a_number_that_two_have_is_the_one_s_that_had_it_which_takes_the_o
     assert cluster.watching.snapshot is good
     (mine,) = await cluster.stranger.children("/pubsub/broker/chat/partition0")
     assert mine == "r0000000000"
+    await cluster.lives()
+
+
+async def test_who_claims_to_be_a_later_process_of_a_name_is_believed_only_where_the_name_has_that_epoch(
+    cluster: Cluster,
+) -> None:
+    _, true, *_ = cluster.watching.snapshot.nodes
+    path = "broker/chat/partition0/later"
+    await cluster.write(path, encode(node(2, "broker", cluster="chat", epoch=true.epoch + 1)))
+    async with asyncio.timeout(PATIENT_S):
+        while await cluster.stranger.get(f"/pubsub/{path}") is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await until(lambda: true in cluster.watching.snapshot.nodes, PATIENT_S)
     await cluster.lives()
 
 
