@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import structlog
 
+from control.layout import NUMBER_MAX
 from control.registry.directory import Directory
 from control.registry.places import Node, Snapshot
 from control.registry.tree import Entry, NoNode, Refused, Session, Unavailable
@@ -189,7 +190,7 @@ async def test_a_restart_quicker_than_the_session_replaces_the_old_one_at_once(s
     async with Directory(tree, LOG, spread_s=0.0) as watching:
         watching.on_snapshot = maps.append
         first = await _gateway(single.hosts)
-        await until(lambda: [node.node for node in watching.snapshot.nodes] == [1])
+        await until(lambda: [node.node for node in watching.snapshot.nodes] == [NUMBER_MAX + 1])
         first.kill()
         await first.wait()
         second = await _gateway(single.hosts)
