@@ -19,7 +19,20 @@ import msgspec
 from control.errors import FAILURE, TRY_LATER, UserError
 from control.options import Role
 from control.registry import Directory, Node
-from control.registry.places import CLUSTERED, COUNT, MAIN, ROOT, Count, Growth, Step, Wrong, encode, layer, read_count
+from control.registry.places import (
+    CLUSTERED,
+    COUNT,
+    MAIN,
+    ROOT,
+    STEPS_MAX,
+    Count,
+    Growth,
+    Step,
+    Wrong,
+    encode,
+    layer,
+    read_count,
+)
 from control.registry.tree import TRANSACTION_MAX, BadVersion, NoNode, Set, Tree, Unavailable
 
 GRACE_S: Final = 5.0
@@ -222,7 +235,12 @@ class Coordinator:
     async def _write(self, before: Count, version: int, after: Count, *, checked: bool = False) -> bool:
         """Whether it was done; else somebody was quicker, or nobody knows: read again."""
         acked = [ack.serial for acks in self._directory.acks.values() for ack in acks if ack.layer == self._layer]
-        numbered = msgspec.structs.replace(after, serial=1 + max([before.serial, *acked]))
+        believed = [serial for serial in acked if serial < before.serial + STEPS_MAX]
+        numbered = msgspec.structs.replace(after, serial=1 + max([before.serial, *believed]))
+        try:
+            read_count(encode(numbered), before)
+        except Wrong as wrong:
+            raise UserError(f"{self._path}: nobody would follow the next step: {wrong}") from None
         rests_on = self._directory.checks()[: TRANSACTION_MAX - 1] if checked else []
         try:
             await self._tree.transaction([Set(self._path, encode(numbered), version), *rests_on])

@@ -29,6 +29,8 @@ CLUSTERED: Final = frozenset({"broker", "proxy"})
 CLUSTERS_MAX: Final = 64
 ACKS_MAX: Final = CLUSTERS_MAX + 1
 """Layers that may grow at once: all clusters of brokers, and the routers."""
+STEPS_MAX: Final = 1 << 16
+"""Of a layer's growths, nobody misses so many; three are a doubling."""
 
 State = Literal["init", "running", "draining"]
 Step = Literal["prepare", "switched", "final"]
@@ -96,6 +98,11 @@ class Count(msgspec.Struct, frozen=True, omit_defaults=True):
     serial: Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)] = 0
     """Grows with each step of each growth."""
     growth: Growth | None = None
+
+    @property
+    def used(self) -> int:
+        """How many partitions rooms are dealt to."""
+        return self.wide if grown(self) == GROWN["switched"] else self.partitions
 
     @property
     def wide(self) -> int:
@@ -225,9 +232,9 @@ def read_count(data: bytes, before: Count | None = None) -> Count:
 
 
 def is_behind(data: bytes, known: Count) -> bool:
-    """Whether this is an earlier step than what is known."""
+    """Whether this is an earlier step than what is known, which may have been forged if there are too many between."""
     try:
-        return _decoded(_COUNT, data).serial < known.serial
+        return 0 < known.serial - _decoded(_COUNT, data).serial <= STEPS_MAX
     except Wrong:
         return False
 
@@ -247,7 +254,8 @@ def _check_follows(count: Count, before: Count) -> None:
         raise Wrong(f"{count.partitions} partitions where there were {before.partitions}: the number never falls")
     if before.growth is not None and before.growth.step != "prepare" and count.wide < before.growth.to:
         raise Wrong(f"{count.wide} partitions after the switch to {before.growth.to}")
-    if count.serial < before.serial or (count.serial == before.serial and count.serial):
+    steps = count.serial - before.serial
+    if not (0 < steps <= STEPS_MAX or count.serial == 0 == steps):
         raise Wrong(f"serial number {count.serial} after {before.serial}")
     if grown(before) == GROWN["switched"] and grown(count) == GROWN["prepare"] and count.wide == before.wide:
         raise Wrong(f"the growth to {before.wide} partitions was switched already")

@@ -5,6 +5,7 @@ number only the highest epoch counts (I-1); where more than half of a role or a 
 said so, they are kept for a while, since a registry errs more often than half of the processes die.
 """
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -135,10 +136,33 @@ class View:
         for path, data in reading.items():
             of, _, name = path.rpartition("/")
             if name == COUNT:
+                before = self._counts.get(of)
                 try:
-                    self._counts[of] = read_count(data, self._counts.get(of))
+                    count = read_count(data, before)
+                    if before is not None:
+                        self._check_served(of, count, before, reading)
                 except Wrong as wrong:
                     refused[path] = str(wrong)
+                else:
+                    self._counts[of] = count
+
+    def _check_served(self, of: str, count: Count, before: Count, reading: Reading) -> None:
+        """Whether no rooms that have an owner are dealt to a partition that never had any. Raises `Wrong`.
+
+        A growth has replicas in all before it deals them rooms. One that had some here, the last of which died since, had
+        its rooms given.
+        """
+        if count.used <= before.used:
+            return
+        serve = {node.partition for node in self.snapshot.nodes if _serves(node, of)}
+        owned = [part for part in range(before.used, count.used) if part % before.used in serve]
+        for path, data in reading.items():
+            if path.startswith(f"{of}/partition"):
+                with contextlib.suppress(Wrong):
+                    node = read_node(path, data, {of: count})
+                    serve |= {node.partition} if _serves(node, of) else set()
+        if lacking := [part for part in owned if part not in serve]:
+            raise Wrong(f"{count.used} partitions, and none runs of {lacking[0]}, whose rooms others have")
 
     def _readable(self, reading: Reading, refused: dict[str, str]) -> dict[str, Node]:
         found: dict[str, Node] = {}
@@ -217,6 +241,11 @@ class View:
 def _bare(node: Node) -> Node:
     """As it stands in the map."""
     return msgspec.structs.replace(node, acks=()) if node.acks else node
+
+
+def _serves(node: Node, of: str) -> bool:
+    """Whether it owns rooms of a layer."""
+    return node.role in PARTITIONED and node.state == "running" and layer(node.role, node.cluster) == of
 
 
 def _rivals(node: Node, best: Node) -> bool:

@@ -14,7 +14,7 @@ from control import enrolment
 from control.enrolment import Enrolment, enrolled, tree
 from control.registry.directory import Directory
 from control.registry.memory import Memory
-from control.registry.places import Count, Growth, Step, encode, grown
+from control.registry.places import Count, Growth, Node, Step, encode, grown
 from plane.spec import SpecError
 from tests.control.players import Player, spec
 from tests.waiting import until
@@ -202,6 +202,8 @@ async def test_numbers_of_partitions_come_from_the_registry_and_must_be_those_co
         await begin(6, "broker", 3, (4, 4))
     router = await begin(1, "router", 0, (4, 4))
     assert router.begun.partitions == (2, 4)
+    owner = Node(9, "broker", "127.0.0.1", 7_009, partition=3)
+    await memory.trees[0].create("/pubsub/broker/main/partition3/r", encode(owner))
     await memory.trees[0].set("/pubsub/broker/main/partition_num", encode(Count(4)))
     await until(lambda: router.maps[-1][2] == (4, 4))
 

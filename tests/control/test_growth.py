@@ -8,9 +8,11 @@ import pytest
 from control.errors import UserError
 from control.growth import Coordinator, Report
 from control.options import Role
-from control.registry.places import Count, Node
+from control.registry.places import Ack, Count, Node, encode
 from tests.control.fleet import EVERY, PATIENT_S, RECORD, Fallible, Fleet, Make, directory, steps
 from tests.waiting import until
+
+SERIAL_MAX = (1 << 32) - 1
 
 
 @pytest.mark.parametrize("role", ["broker", "router"])
@@ -264,6 +266,28 @@ async def test_a_step_whose_answer_was_lost_is_found_done(
     monkeypatch.setattr("control.growth.AGAIN_S", 0.01)
     assert await make(lost_answers=lost).grow(2) == 2
     assert fleet.record() == Count(2, serial=4)
+
+
+async def test_a_serial_number_that_nobody_can_have_acknowledged_is_not_counted_on_from(
+    fleet: Fleet, make: Make
+) -> None:
+    tree, ack = fleet.memory.trees[0], Ack("broker/main", SERIAL_MAX, True)
+    await tree.create("/pubsub/gateway/forged", encode(Node(99, "gateway", "127.0.0.1", 7_099, acks=(ack,))))
+    coordinator = make()
+    await until(lambda: coordinator._directory.acks.get(99))
+    growing = asyncio.create_task(coordinator.grow(2))
+    await until(lambda: fleet.step() == "prepare")
+    await tree.delete("/pubsub/gateway/forged")
+    assert await asyncio.wait_for(growing, PATIENT_S) == 2
+    assert fleet.record().serial == 4
+
+
+async def test_a_step_that_nobody_would_follow_is_not_written(fleet: Fleet, make: Make) -> None:
+    last = Count(1, serial=SERIAL_MAX)
+    await fleet.memory.trees[0].set(RECORD, encode(last))
+    with pytest.raises(UserError, match=f"{RECORD}: nobody would follow the next step: .* <= {SERIAL_MAX}"):
+        await make().grow(2)
+    assert fleet.record() == last
 
 
 async def test_a_record_that_is_missing_or_nonsense_is_said_in_a_line(fleet: Fleet, make: Make) -> None:

@@ -168,6 +168,7 @@ async def test_what_is_forged_in_the_registry_is_refused_in_a_line_and_changes_n
         ),
     }
     counts = [b'{"partitions":3}', b'{"partitions":-1}', b'{"partitions":512}', b"[]", b"nonsense"]
+    counts += [b'{"partitions":256}', b'{"partitions":1,"serial":4294967295}']
     with instance.running():
         await until(lambda: everybody_runs(instance), PATIENT_S)
         before = placement(instance, "proxy")

@@ -180,15 +180,27 @@ async def test_counts_and_growths_of_any_layer_that_cannot_be_are_refused(cluste
         (GROWTH % (now, 1, 2 * now, "leap", 2 * now), "Invalid enum value"),
         (GROWTH % (now, 1, 2 * now, "prepare", 512), "<= 256"),
     ]
-    for data, cause in (*RECORDS, *((text.encode(), cause) for text, cause in growths)):
+    wide = [
+        (Count(256), "none runs of"),
+        (Count(2 * now, serial=7), "none runs of"),
+        (Count(now, serial=1 << 31), "after"),
+    ]
+    records = [
+        *RECORDS,
+        *((text.encode(), cause) for text, cause in growths),
+        *((encode(a), cause) for a, cause in wide),
+    ]
+    for data, cause in records:
         await cluster.refused(f"{of}/partition_num", data, cause)
-    await cluster.write(f"{of}/partition_num", encode(Count(2 * now, serial=7)))
-    await until(lambda: cluster.watching.snapshot.counts[of].partitions == 2 * now, PATIENT_S)
-    good = cluster.watching.snapshot
-    await cluster.write(f"{of}/partition_num", encode(Count(now, serial=9)))
-    await until(lambda: "the number never falls" in cluster.watching.refused.get(f"{of}/partition_num", ""), PATIENT_S)
-    assert cluster.watching.snapshot is good
     await cluster.lives()
+    await cluster.write(f"{of}/partition_num", encode(Count(now)))
+    await until(lambda: f"{of}/partition_num" not in cluster.watching.refused, PATIENT_S)
+    chat = {"cluster": "chat"} if of == "broker/chat" else {}
+    owner = node(9, of.partition("/")[0], partition=now, **chat)
+    await cluster.write(f"{of}/partition{now}/owner", encode(owner))
+    await cluster.write(f"{of}/partition_num", encode(Count(2 * now, serial=7)))
+    await until(lambda: owner in cluster.watching.snapshot.nodes, PATIENT_S)
+    await cluster.refused(f"{of}/partition_num", encode(Count(now, serial=9)), "the number never falls")
 
 
 async def test_thousands_of_entries_and_clusters_hold_up_nobody(make: Callable[..., Tree], service: Service) -> None:

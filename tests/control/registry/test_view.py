@@ -164,11 +164,11 @@ def growing(record: bytes, *nodes: Node) -> dict[str, bytes]:
 def test_a_growth_goes_step_by_step_or_several_at_once_and_its_nodes_are_in_the_map(view: View) -> None:
     every = (COUNTS[RECORD], PREPARED, SWITCHED, FINAL, GROWN, NEXT)
     steps = [((2, 1), (0, 0)), ((2, 1), (1, 0)), ((2, 1), (2, 0)), ((4, 1), (0, 0)), ((4, 1), (0, 0)), ((4, 1), (1, 0))]
-    nodes = broker(2), broker(3, 3)
+    nodes = broker(2), broker(3, 3), broker(4, 2)
     for record, step in zip(every, steps, strict=True):
         assert view.take(growing(record, *nodes), 0.0)
         assert (view.snapshot.partitions(), view.snapshot.growth()) == step
-        assert numbers(view) == ([2] if record == every[0] else [2, 3])
+        assert numbers(view) == ([2] if record == every[0] else [2, 3, 4])
     for first in range(len(every)):
         for second in range(first + 1, len(every)):
             late = View(structlog.get_logger())
@@ -186,6 +186,39 @@ def test_partitions_of_a_growth_that_was_given_up_go_and_come_with_the_next_one(
     assert (numbers(view), view.snapshot.growth()) == ([2], (0, 0))
     assert view.take(growing(PREPARED.replace(b'"serial":4', b'"serial":6'), *nodes), 2.0)
     assert numbers(view) == [2, 3]
+
+
+@pytest.mark.parametrize("record", [SWITCHED, FINAL, GROWN, NEXT, b'{"partitions":4}'])
+def test_no_partition_loses_its_owner_by_a_count_that_gives_its_rooms_to_nobody(view: View, record: bytes) -> None:
+    if b"serial" in record:
+        view.take(growing(PREPARED, broker(2), broker(3, 1), broker(4, 2, state="init")), 0.0)
+    else:
+        view.take(reading(broker(2), broker(3, 1)), 0.0)
+    good, owners = view.snapshot, (broker(2), broker(3, 1), broker(4, 2))
+    for nodes in (owners, (*owners, broker(5, 3, state="init"))):
+        view.take(growing(record, *nodes), 1.0)
+        assert view.snapshot.counts is good.counts or view.snapshot.counts == good.counts
+        assert view.refused[RECORD] == "4 partitions, and none runs of 3, whose rooms others have"
+    assert view.take(growing(record, *owners, broker(5, 3)), 2.0)
+    assert view.snapshot.counts["broker/main"].used == 4
+    assert view.refused == {}
+
+
+@pytest.mark.parametrize("hold_s", [HOLD_S, 0.0])
+def test_a_new_partition_whose_last_replica_dies_as_it_gets_its_rooms_has_them(hold_s: float) -> None:
+    view = View(structlog.get_logger(), hold_s=hold_s)
+    nodes = broker(2), broker(3, 1), broker(4, 2)
+    view.take(growing(PREPARED, *nodes, broker(5, 3)), 0.0)
+    assert view.take(growing(SWITCHED, *nodes), 1.0)
+    assert view.snapshot.growth() == (2, 0)
+    assert view.take(growing(GROWN, *nodes), 1.0 + 2 * HOLD_S)
+    assert view.snapshot.partitions() == (4, 1)
+
+
+def test_partitions_that_nobody_owned_may_be_more_with_nobody_in_them(view: View) -> None:
+    view.take(reading(broker(2), broker(3, 1, state="init")), 0.0)
+    assert view.take(growing(GROWN, broker(2), broker(4, 2)), 1.0)
+    assert view.snapshot.partitions() == (4, 1)
 
 
 @pytest.mark.parametrize(
@@ -210,6 +243,8 @@ def test_partitions_of_a_growth_that_was_given_up_go_and_come_with_the_next_one(
         (FINAL, PREPARED.replace(b'"serial":4', b'"serial":9'), "the number never falls"),
         (GROWN, b'{"partitions":4}', "serial number 0 after 7"),
         (GROWN, b'{"partitions":2,"serial":9}', "the number never falls"),
+        (GROWN, b'{"partitions":4,"serial":4294967295}', "serial number 4294967295 after 7"),
+        (GROWN, b'{"partitions":4,"serial":65544}', "serial number 65544 after 7"),
     ],
 )
 def test_a_growth_that_cannot_be_is_said_and_the_last_good_map_stays(
