@@ -118,6 +118,11 @@ class Enrolment:
         """The stable name that has this process's number."""
         return self._where.name
 
+    @property
+    def partitions(self) -> int:
+        """How many the layer of this process has, or had until a growth that is not final."""
+        return self._count(self._directory.snapshot).partitions
+
     # --- its life -------------------------------------------------------------------------------------------------
 
     async def begin(self) -> Spec:

@@ -188,7 +188,7 @@ async def serve(
         "addresses": server.engine.addresses(),
         "faults": spec.faults,
     }
-    keeper = None if store is None else _keep(spec, store, server, log)
+    keeper = None if store is None else _keep(spec, store, server, log, enrolment)
     http = admin.http(admin.Admin(server, about, enrolment, keeper))
     serving = asyncio.create_task(http.serve(sockets=[admin.listen(spec.admin)]))
     if spec.faults:
@@ -218,10 +218,19 @@ def store_of(spec: Spec) -> "Late | None":
     return opened(spec.database)
 
 
-def _keep(spec: Spec, store: "Late", server: Server, log: structlog.typing.FilteringBoundLogger) -> "Keeper":
+def _keep(
+    spec: Spec,
+    store: "Late",
+    server: Server,
+    log: structlog.typing.FilteringBoundLogger,
+    enrolment: "Enrolment | None",
+) -> "Keeper":
     from control.database.keeper import keeper
 
-    return keeper(spec, store, server.engine, log)
+    def partitions() -> int:
+        return spec.partitions[1] if enrolment is None else enrolment.partitions
+
+    return keeper(spec, store, server.engine, log, partitions)
 
 
 def _join(server: Server, enrolment: "Enrolment", owner: Owner) -> None:

@@ -92,15 +92,24 @@ class Keeper:
     """Keeps while the context is open."""
 
     def __init__(
-        self, engine: Engine, store: Late, partition: Partition, log: structlog.typing.FilteringBoundLogger
+        self,
+        engine: Engine,
+        store: Late,
+        partition: Callable[[], Partition],
+        log: structlog.typing.FilteringBoundLogger,
     ) -> None:
         self.warm_start = "loading"
         """How the load went, in words."""
         self.loaded, self.load_s = 0, 0.0
-        self._engine, self._store, self._partition = engine, store, partition
+        self._engine, self._store, self._partition_now = engine, store, partition
         self._log = log.bind(database=store.where)
         self._writer = Writer(store, log)
         self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def partition(self) -> Partition:
+        """The router's, as it is now."""
+        return self._partition_now()
 
     async def __aenter__(self) -> Self:
         self._engine.keep_changes(CHANGES_MAX)
@@ -162,7 +171,7 @@ class Keeper:
         try:
             await self._store.made()  # no part of what the database has to answer in
             async with asyncio.timeout(LOAD_S):
-                async for page in self._store.load(self._partition):
+                async for page in self._store.load(self.partition):
                     self._hint(page)
         except (DatabaseError, TimeoutError) as error:
             self.warm_start = "no warm start" if not self.loaded else "warm start cut short"
@@ -187,7 +196,8 @@ class Keeper:
         while True:
             while self._writer.waiting < BATCH:
                 ended, changed = self._engine.take_changes(BATCH)
-                changes: list[Change] = [Ended(*each) for each in ended]
+                # Other partitions' routers may know of that life still; if not, they say so themselves.
+                changes: list[Change] = [Ended(*each, self.partition) for each in ended]
                 changes += [Membership(*each) for each in changed]
                 for change in changes:
                     self._writer.put(change)
@@ -213,11 +223,21 @@ def opened(kept: Kept) -> Late:
     return Late(kept.url, make)
 
 
-def keeper(spec: Spec, store: Late, engine: object, log: structlog.typing.FilteringBoundLogger) -> Keeper:
-    """For the router of this spec."""
+def keeper(
+    spec: Spec,
+    store: Late,
+    engine: object,
+    log: structlog.typing.FilteringBoundLogger,
+    partitions: Callable[[], int],
+) -> Keeper:
+    """For the router of this spec; `partitions` says how many routers have now."""
     assert spec.database is not None
-    count, index = spec.partitions[1], spec.database.partition
-    partition = Partition(
-        count if index < count else 2 * count, index
-    )  # of one that is there for a growth to twice as many
+    index = spec.database.partition
+
+    def partition() -> Partition:
+        count = partitions()
+        return Partition(
+            count if index < count else 2 * count, index
+        )  # of one that is there for a growth to twice as many
+
     return Keeper(cast(Engine, engine), store, partition, log)

@@ -43,21 +43,6 @@ class Membership:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """A gateway's life is over, and with it all that it said in this life or an earlier one."""
-
-    gateway: int
-    epoch: int
-
-    def __post_init__(self) -> None:
-        _within("gateway", self.gateway, NODE_MAX)
-        _within("epoch", self.epoch, EPOCH_MAX)
-
-
-Change = Membership | Ended
-
-
-@dataclass(frozen=True, slots=True)
 class Partition:
     """The rooms whose id leaves `index` when divided by `count`, a power of two."""
 
@@ -68,6 +53,22 @@ class Partition:
         if self.count not in {1 << bit for bit in range(PARTITIONS_MAX.bit_length())}:
             raise ValueError(f"{self.count} partitions: a power of two up to {PARTITIONS_MAX} is wanted")
         _within("partition", self.index, self.count - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """For the rooms of a partition a gateway's life is over, and with it all that it said in this life or an earlier one."""
+
+    gateway: int
+    epoch: int
+    partition: Partition
+
+    def __post_init__(self) -> None:
+        _within("gateway", self.gateway, NODE_MAX)
+        _within("epoch", self.epoch, EPOCH_MAX)
+
+
+Change = Membership | Ended
 
 
 def newest(memberships: Iterable[Membership]) -> list[Membership]:

@@ -115,7 +115,9 @@ class Store:
         """
         await self.open()
         for ended in (each for each in changes if isinstance(each, Ended)):
-            await self._delete(and_(memberships.c.gateway == ended.gateway, memberships.c.epoch <= ended.epoch))
+            life = and_(memberships.c.gateway == ended.gateway, memberships.c.epoch <= ended.epoch)
+            rooms = memberships.c.room_reversed.between(*schema.places(ended.partition))
+            await self._delete(and_(life, rooms))
         said = [each for each in changes if isinstance(each, Membership)]
         rows = [schema.row(self._cluster, each, int(self._now())) for each in newest(said)]
         # Always in one order, so that two who write do not wait for each other.

@@ -289,7 +289,7 @@ class Kept(Fleet):
         player = await super().begin(number, role, partition)
         if role == "router":
             store: Any = self.database
-            keeper = Keeper(Memberships(), Late(store.where, lambda: store), Partition(1, 0), LOG)
+            keeper = Keeper(Memberships(), Late(store.where, lambda: store), Partition, LOG)
             await self._ends[number].enter_async_context(keeper)
         return player
 

@@ -56,8 +56,8 @@ async def test_what_is_put_is_loaded_by_partition_in_pages_once(database: Databa
 async def test_clusters_do_not_see_each_other(database: Database) -> None:
     async with open_store(database) as store, Store(location(database.url), "other") as other:
         await store.write([said(5)])
-        await other.write([said(6), Ended(1, 0)])
-        await other.write([Ended(1, 9)])
+        await other.write([said(6), Ended(1, 0, Partition())])
+        await other.write([Ended(1, 9, Partition())])
         assert (await loaded(store), await loaded(other)) == ([said(5)], [])
 
 
@@ -105,10 +105,20 @@ async def test_a_life_that_ended_is_forgotten_and_no_other(database: Database) -
         old = [said(room, epoch=1) for room in range(1_100)]
         new, other = said(2_000, epoch=2), said(1, gateway=2)
         await store.write([*old, new, other])
-        await store.write([Ended(1, 1), said(3_000, epoch=2)])
+        await store.write([Ended(1, 1, Partition()), said(3_000, epoch=2)])
         assert {each.key for each in await loaded(store)} == {new.key, other.key, (1, 3_000)}
-        await store.write([Ended(1, 2), said(4_000, epoch=2)])
+        await store.write([Ended(1, 2, Partition()), said(4_000, epoch=2)])
         assert {each.key for each in await loaded(store)} == {other.key, (1, 4_000)}, "ends come before words"
+
+
+async def test_what_ends_for_one_partition_stays_in_the_others(database: Database) -> None:
+    """A gateway that routers of one partition have lost lives on at those of another."""
+    async with open_store(database) as store:
+        await store.write([said(room) for room in range(8)])
+        await store.write([Ended(1, 1, Partition(4, 1))])
+        assert {each.room for each in await loaded(store)} == {0, 2, 3, 4, 6, 7}
+        await store.write([Ended(1, 1, Partition(2, 1))])
+        assert {each.room for each in await loaded(store)} == {0, 2, 4, 6}
 
 
 async def test_what_was_left_goes_after_a_while_and_till_then_no_older_word_counts(database: Database) -> None:
@@ -225,7 +235,7 @@ async def test_a_load_goes_on_while_others_write(database: Database) -> None:
         lambda: Membership(1, EPOCH_MAX + 1, 1, 1, 1, True),
         lambda: Membership(1, 1, ROOM_MAX + 1, 1, 1, True),
         lambda: Membership(1, 1, 1, 1, VERSION_MAX + 1, True),
-        lambda: Ended(NODE_MAX + 1, 1),
+        lambda: Ended(NODE_MAX + 1, 1, Partition()),
         lambda: Partition(3, 0),
         lambda: Partition(512, 0),
         lambda: Partition(2, 2),

@@ -123,12 +123,12 @@ async def test_the_end_of_a_life_takes_what_waits_of_it_and_comes_first(
     writer = make(fake)
     writer.put(said(1))
     writer.put(said(2, gateway=2))
-    writer.put(Ended(1, 1))
+    writer.put(Ended(1, 1, Partition()))
     writer.put(said(3, epoch=2))
     writer.put(said(4, epoch=1))
     fake.away = False
     await until(lambda: not writer.waiting)
-    assert fake.written == [Ended(1, 1), said(2, gateway=2), said(3, epoch=2), said(4)]
+    assert fake.written == [Ended(1, 1, Partition()), said(2, gateway=2), said(3, epoch=2), said(4)]
 
 
 async def test_what_there_is_no_place_for_is_dropped_counted_and_said(fake: Fake, make: Callable[..., Writer]) -> None:
