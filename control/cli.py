@@ -217,7 +217,10 @@ def members(
 
 @app.command(epilog="Example: muster status --json")
 def status(json: Json = False, registry: Elsewhere = None, config: ConfigFile = None) -> int:
-    """Show the nodes of the instance that runs here, or of a registry; exit code 1 if one does not serve."""
+    """Show the nodes of the instance that runs here, or of a registry.
+
+    Exit code 1 if one does not serve, or a partition of brokers or routers has nobody who does.
+    """
     from control.commands.found import Where
     from control.commands.status import show
 

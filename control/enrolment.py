@@ -17,7 +17,7 @@ import structlog
 
 from control.registry import Directory, Node, Snapshot
 from control.registry.directory import SPREAD_S, IdentityTaken
-from control.registry.places import CLUSTERED, GROWN, PARTITIONED, Ack, Count, State, grown, layer
+from control.registry.places import CLUSTERED, PARTITIONED, Ack, Count, State, layer
 from control.registry.steps import Steps
 from control.registry.tree import Tree, TreeError
 from muster import __version__
@@ -39,6 +39,7 @@ HEARD_S: Final = 1.5 * SPREAD_S
 
 REFUSED_MAX: Final = 100
 """So many of what is not believed are told to operators."""
+UNCOVERED: Final = "Partitions whose rooms nobody serves, as none of their replicas runs"
 SETTLED_S: Final = 0.1
 """While a layer grows, the engine is asked so often whether it has done its part."""
 
@@ -138,7 +139,7 @@ class Enrolment:
         if spec.role in PARTITIONED:
             of, mine = layer(spec.role, where.cluster), self._first_count
             count = snapshot.counts.get(of, Count(mine))
-            least = count.wide if grown(count) == GROWN["switched"] else count.partitions  # all of these own rooms
+            least = count.spread
             known = f"registry {where.url}: {of} has {least} partitions"
             if mine not in {least, count.wide} and not where.grown:
                 raise SpecError(f"{known}, not {mine} as up.{spec.role}s says")
@@ -359,6 +360,7 @@ class Enrolment:
             "nodes": {str(node.node): node.state for node in directory.snapshot.nodes},
             "weights": {str(node.node): node.weight for node in directory.snapshot.nodes if node.client is not None},
             "partitions": msgspec.to_builtins(dict(directory.snapshot.counts)),
+            "uncovered": directory.snapshot.uncovered(),
             "growth_step_s": self._steps.seconds(time.monotonic()),
             "refused": dict(islice(directory.refused.items(), REFUSED_MAX)),
         }
@@ -385,11 +387,13 @@ class Enrolment:
     def gauges(self) -> list[tuple[str, str, float]]:
         """Name, help and value, as an engine has them."""
         connected, snapshot = self.connected, self._directory.snapshot
+        uncovered = snapshot.uncovered()
         at_step = max(self._steps.seconds(time.monotonic()).values(), default=0.0)
         return [
             ("registry_connected", "1 while there is a session with the registry", float(connected)),
             ("registry_nodes", "Nodes in the map in force", float(len(snapshot.nodes))),
             ("registry_growth_step_seconds", "How long a growth of partitions is at its step, 0 without one", at_step),
+            *((f'registry_partitions_uncovered{{layer="{of}"}}', UNCOVERED, len(at)) for of, at in uncovered.items()),
             ("placement_epoch", "Maps that this process has taken, the present one included", float(snapshot.epoch)),
         ]
 

@@ -87,6 +87,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     faults: bool
     registry: str | UnsetType = UNSET
     """Its address, where there is one."""
+    uncovered: dict[str, list[int]] | UnsetType = UNSET
+    """By layer the partitions without a replica that runs, where the nodes were found in a registry."""
     prober: Process | UnsetType = UNSET
     """Where it probes steadily. Not among `processes`: it is no node."""
 

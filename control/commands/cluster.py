@@ -13,11 +13,11 @@ from rich.table import Table
 
 from control.commands import common, grow
 from control.commands.found import Where, found
-from control.commands.readings import CPU, Reading, Readings, follow, name_silent
+from control.commands.readings import CPU, Reading, Readings, follow, name_silent, registry, uncovered
 from control.instance import Process
 from control.layout import PARTITIONS_MAX
 from control.options import Role
-from control.registry.places import MAIN, PARTITIONED, Count, Growth, layer
+from control.registry.places import CLUSTERED, MAIN, PARTITIONED, Count, Growth, layer
 from control.registry.steps import STANDS_S
 
 MEMBERSHIPS_MAX: Final = 4 << 20
@@ -59,6 +59,8 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     layer: str
     partitions: int
     """That rooms are spread over."""
+    uncovered: list[int]
+    """Those of them that have no replica that runs."""
     nodes: list[Load]
     due: list[str]
     growth: Growth | msgspec.UnsetType = msgspec.UNSET
@@ -71,29 +73,35 @@ async def show(where: Where, as_json: bool, watch: bool) -> int:
     """Print the cluster once, or every second until a signal."""
     async with found(where) as nodes:
         async for record, before, now in follow(nodes):
-            _print(arranged(record.processes, before, now), as_json, watch)
+            missing = uncovered(record, (reading.status for reading in now.values()))
+            _print(arranged(record.processes, before, now, missing), as_json, watch)
             code = name_silent(now)
             if not watch:
                 return code
     return 0
 
 
-def arranged(processes: Sequence[Process], before: Readings, now: Readings) -> list[Layer]:
-    """The layers, each with its nodes by partition."""
+def arranged(
+    processes: Sequence[Process], before: Readings, now: Readings, missing: Mapping[str, list[int]] = {}
+) -> list[Layer]:
+    """The layers, each with its nodes by partition. `missing`: by layer the partitions without a replica that runs."""
     layers: list[Layer] = []
-    known = _registry(now)
+    known = registry(reading.status for reading in now.values())
     counts = {} if known is None else msgspec.convert(known.get("partitions", {}), dict[str, Count])
-    clusters = [MAIN, *sorted({each.cluster for each in processes} - {MAIN})]
-    for role, cluster in ((role, cluster) for role in ORDER for cluster in clusters):
+    of_brokers = (of.partition("/")[2] for of in missing if of != layer("router"))
+    clusters = [MAIN, *sorted({*(each.cluster for each in processes), *of_brokers} - {MAIN})]
+    kinds = [(role, cluster) for role in ORDER for cluster in (clusters if role in CLUSTERED else [MAIN])]
+    for role, cluster in kinds:
         mine = [each for each in processes if (each.role, each.cluster) == (role, cluster)]
-        if not mine and cluster != MAIN:
+        name = layer(role, cluster) if role in PARTITIONED else role if cluster == MAIN else f"{role}/{cluster}"
+        lacks = missing.get(name, [])
+        if not mine and not lacks and cluster != MAIN:
             continue
         mine.sort(key=lambda each: (each.partition, each.node))
         nodes = [_load(process, before.get(process.node), now[process.node], known) for process in mine]
-        name = layer(role, cluster) if role in PARTITIONED else role if cluster == MAIN else f"{role}/{cluster}"
-        count = counts.get(name) or Count(1 + max((node.partition for node in nodes), default=0))
-        lines = due(name, count.partitions, nodes)
-        made = Layer(layer=name, partitions=count.partitions, nodes=nodes, due=lines)
+        count = counts.get(name) or Count(1 + max((*(node.partition for node in nodes), *lacks), default=0))
+        lines = due(name, count.partitions, nodes, lacks)
+        made = Layer(layer=name, partitions=count.partitions, uncovered=lacks, nodes=nodes, due=lines)
         if count.growth:
             made = msgspec.structs.replace(made, growth=count.growth, step_s=_at_step(now, name))
         layers.append(made)
@@ -103,13 +111,6 @@ def arranged(processes: Sequence[Process], before: Readings, now: Readings) -> l
 def _at_step(now: Readings, name: str) -> float:
     registries = (reading.status.get("registry", {}) for reading in now.values())
     return max(float(registry.get("growth_step_s", {}).get(name, 0.0)) for registry in registries)
-
-
-def _registry(now: Readings) -> Mapping[str, Any] | None:
-    """The registry's map as one knows it who is connected, or else anybody; None without a registry."""
-    maps = [reading.status["registry"] for reading in now.values() if "registry" in reading.status]
-    maps.sort(key=lambda registry: registry["session"] != "connected")
-    return maps[0] if maps else None
 
 
 def _load(process: Process, before: Reading | None, now: Reading, known: Mapping[str, Any] | None) -> Load:
@@ -136,11 +137,11 @@ def _is_partitioned(name: str) -> bool:
     return name.partition("/")[0] in PARTITIONED
 
 
-def due(name: str, partitions: int, nodes: Sequence[Load]) -> list[str]:
+def due(name: str, partitions: int, nodes: Sequence[Load], missing: Sequence[int] = ()) -> list[str]:
     """What should grow: partitions for memberships, replicas for messages; of gateways and proxies, their number."""
+    lines = [f"{name}: partition {partition} has no replica that runs: a first one" for partition in missing]
     if not nodes:
-        return [f"{name}: there is none: the first one"]
-    lines: list[str] = []
+        return lines or [f"{name}: there is none: the first one"]
     fullest = max(nodes, key=lambda node: node.memberships or 0)
     share = (fullest.memberships or 0) / MEMBERSHIPS_MAX
     if share >= DUE:
@@ -184,6 +185,9 @@ def _print(layers: Sequence[Layer], as_json: bool, watch: bool) -> None:
             states = (node.state, str(node.registered)) if enrolled else (node.state,)
             weights = ("" if node.weight is msgspec.UNSET else str(node.weight),) if weighed else ()
             table.add_row(each.layer, partition, node.name, *states, *weights, str(node.epoch), *counts, per_s, cpu)
+        for missing in each.uncovered:
+            if all(node.partition != missing for node in each.nodes):
+                table.add_row(each.layer, f"{missing}/{each.partitions}", "none", style="red")
     console.print(table)
     for each in layers:
         if each.growth:

@@ -94,6 +94,7 @@ class Elsewhere:
             processes=[self._process(node) for node in nodes],
             faults=False,
             registry=url,
+            uncovered=self._directory.snapshot.uncovered(),
         )
 
     def _process(self, node: Registered) -> Process:

@@ -99,13 +99,14 @@ def asked(record: Record, settings: Config) -> Probed | None:
 
 
 def judged(processes: Sequence[Process], probed: Probed, settings: Config) -> list[Line]:
-    """The paths between these nodes by the limits, worst first."""
+    """The paths between these nodes by the limits, worst first; those that fail by a broker that is gone too."""
     names = {process.node: process.name for process in processes}
-    lines = [
-        _line([names[node] for node in figures.path], figures, settings)
-        for figures in probed.figures
-        if all(node in names for node in figures.path)
-    ]
+    lines: list[Line] = []
+    for figures in probed.figures:
+        gone = {figures.path.broker: f"node {figures.path.broker}"} if figures.failing else {}
+        known = gone | names
+        if all(node in known for node in figures.path):
+            lines.append(_line([known[node] for node in figures.path], figures, settings))
     return sorted(lines, key=lambda line: line.badness(), reverse=True)
 
 

@@ -7,7 +7,7 @@ import asyncio
 import re
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -95,6 +95,19 @@ def read(process: Process, timeout_s: float = common.HTTP_S) -> Reading:
     families = text_string_to_metric_families(page.decode())
     values = {sample.name: sample.value for family in families for sample in family.samples}
     return Reading(time.monotonic(), status["state"], values, status=status)
+
+
+def registry(statuses: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The registry's map as one knows it who is connected, or else anybody; None without a registry."""
+    maps = [status["registry"] for status in statuses if "registry" in status]
+    maps.sort(key=lambda known: known["session"] != "connected")
+    return maps[0] if maps else None
+
+
+def uncovered(record: Record, statuses: Iterable[Mapping[str, Any]]) -> dict[str, list[int]]:
+    """By layer the partitions without a replica that runs, where there are such."""
+    known: Mapping[str, list[int]] = record.uncovered or (registry(statuses) or {}).get("uncovered", {})
+    return {of: partitions for of, partitions in known.items() if partitions}
 
 
 def silent(process: Process) -> str:

@@ -8,13 +8,13 @@ from rich.text import Text
 
 from control.commands import common
 from control.commands.found import Where, once
-from control.commands.readings import silent
+from control.commands.readings import silent, uncovered
 from control.config import address_text
 from control.errors import UserError
 
 
 def show(where: Where, as_json: bool) -> int:
-    """Print what every node says; exit code 1 when one does not serve."""
+    """Print what every node says; exit code 1 when one does not serve, or a partition has nobody who does."""
     record = once(where)
     roles: list[dict[str, Any]] = []
     for process in [*record.processes, *([record.prober] if record.prober else [])]:
@@ -26,9 +26,10 @@ def show(where: Where, as_json: bool) -> int:
         known: dict[str, Any] = {"name": process.name, "partition": process.partition}
         known |= {"restarts": process.restarts} if record.pid else {"registered": process.registered}
         roles.append({**answer, **known, "admin": f"http://{address_text(*process.admin)}"})
-    healthy = all(role["state"] == "ready" for role in roles)
+    missing = uncovered(record, roles)
+    healthy = not missing and all(role["state"] == "ready" for role in roles)
     if as_json:
-        registry = {"registry": record.registry} if record.registry else {}
+        registry = {"registry": record.registry, "uncovered": missing} if record.registry else {}
         about = {"instance": record.name, "version": record.version, "faults": record.faults}
         common.print_json({**about, **registry, "roles": roles})
         return 0 if healthy else 1
@@ -39,6 +40,8 @@ def show(where: Where, as_json: bool) -> int:
         console.print(Text.assemble(("FAULTS ARE INJECTED ON PURPOSE", "bold red"), ", as the configuration says"))
     if record.registry:
         console.print(f"registry {record.registry}: {_connected(roles)}")
+    for of, partition in ((of, partition) for of, partitions in missing.items() for partition in partitions):
+        console.print(Text.assemble((f"partition {partition} of {of} has no replica that runs", "bold red")))
     for role in roles:
         if database := role.get("database"):
             console.print(f"database {database['url']}, {role['name']}: {_kept(database)}", soft_wrap=True)

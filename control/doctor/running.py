@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from control.commands import common
-from control.commands.readings import NO_ANSWER, Readings
+from control.commands.readings import NO_ANSWER, Readings, uncovered
 from control.doctor.finding import Finding, fail, mib, ok, warn
 from control.doctor.network import ENOUGH_BYTES, sysctl
 from control.instance import Process, Record
@@ -65,7 +65,7 @@ TROUBLE: Final[Mapping[str, Trouble]] = {
 
 def judged(record: Record, version: str, readings: Readings) -> list[Finding]:
     """All of it. `version`: of this command."""
-    found = [*nodes(record.processes, readings), *buffers(record.processes, readings)]
+    found = [*nodes(record.processes, readings), *partitions(record, readings), *buffers(record.processes, readings)]
     if record.version != version:
         mend = (
             "end the instance and start it: muster up" if record.pid else "finish the change of versions, node by node"
@@ -97,6 +97,16 @@ def nodes(processes: Sequence[Process], readings: Readings) -> list[Finding]:
             found.append(warn("nodes", text, "its log says why it ended"))
     ready = sum(readings[process.node].state == "ready" for process in processes)
     return found or [ok("nodes", f"{ready} of {len(processes)} serve")]
+
+
+def partitions(record: Record, readings: Readings) -> list[Finding]:
+    """Whose rooms nobody serves."""
+    missing = uncovered(record, (reading.status for reading in readings.values()))
+    return [
+        fail("partitions", f"partition {partition} of {of} has no replica that runs", "start one; its log says why not")
+        for of, each in missing.items()
+        for partition in each
+    ]
 
 
 def _silent(process: Process) -> Finding:

@@ -111,8 +111,12 @@ class Prober:
         gateways = [node for node in snapshot.of("gateway") if _serves(node)]
         proxies = [node for node in snapshot.of("proxy") if _serves(node)]
         rooms = self._rooms.of
-        of = {node.node: node.cluster for node in snapshot.of("broker")}
-        pairs = sorted((proxy.node, broker) for proxy in proxies for broker in rooms if of[broker] == proxy.cluster)
+        pairs = sorted(
+            (proxy.node, broker)
+            for proxy in proxies
+            for broker in rooms
+            if self._rooms.cluster(broker) == proxy.cluster
+        )
         fit = pairs[: PATHS_MAX // max(1, len(gateways))]
         self.paths = len(fit) * len(gateways)
         self.left_out = len(pairs) * len(gateways) - self.paths

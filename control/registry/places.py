@@ -109,6 +109,11 @@ class Count(msgspec.Struct, frozen=True, omit_defaults=True):
         """How many partitions may have nodes."""
         return self.partitions if self.growth is None else self.growth.to
 
+    @property
+    def spread(self) -> int:
+        """How many partitions own rooms: of a growth that is only prepared the new ones do not yet."""
+        return self.wide if grown(self) == GROWN["switched"] else self.partitions
+
 
 class Identity(msgspec.Struct, frozen=True):
     """The number of a stable name, and the last epoch that was taken for it."""
@@ -147,6 +152,21 @@ class Snapshot:
         """Every cluster that has brokers, or had them."""
         counted = {of.removeprefix("broker/") for of in self.counts if of.startswith("broker/")}
         return sorted(counted | {node.cluster for node in self.of("broker")})
+
+    def uncovered(self) -> dict[str, list[int]]:
+        """By `layer`, which partitions own rooms and have no replica that runs; nothing where there is no node at all.
+
+        Of the clusters that anybody is left of: the count of one that was taken away stays in the registry for good.
+        """
+        if not self.nodes:
+            return {}
+        clusters = {node.cluster for node in self.nodes if node.role in CLUSTERED} or {MAIN}
+        running = {folder("", node) for node in self.nodes if node.role in PARTITIONED and node.state == "running"}
+        layers = [layer("router"), *(layer("broker", cluster) for cluster in sorted(clusters))]
+        return {
+            of: [at for at in range(self.counts.get(of, ONE).spread) if f"/{of}/partition{at}" not in running]
+            for of in layers
+        }
 
     def beside(self, clusters: Sequence[str]) -> list[engine.Beside]:
         """The brokers of these clusters, as an engine takes them that has others too."""

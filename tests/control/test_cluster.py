@@ -141,6 +141,19 @@ def test_growth_is_due_before_a_bound_is_reached(
     assert due(name, partitions, nodes) == lines
 
 
+def test_a_partition_without_a_replica_is_shown_and_a_first_one_is_due() -> None:
+    nodes = processes(Up())
+    now = {each.node: Reading(1.0, "ready", {}) for each in nodes}
+    chat, *others = arranged(nodes, {}, now, {"broker/main": [1], "broker/chat": [0], "router": []})[::-1][2:]
+    found = {each.layer: (each.partitions, each.uncovered) for each in (chat, *others)}
+    assert found == {"router": (1, []), "broker/chat": (1, [0]), "broker/main": (2, [1])}
+    assert {each.layer: each.due for each in (chat, *others)} == {
+        "router": [],
+        "broker/chat": ["broker/chat: partition 0 has no replica that runs: a first one"],
+        "broker/main": ["broker/main: partition 1 has no replica that runs: a first one"],
+    }
+
+
 def test_the_bound_and_the_metrics_are_those_of_the_roles() -> None:
     limits = (ROOT / "core" / "proto" / "src" / "limits.rs").read_text()
     factor = re.search(r"const ROOMS_MAX: usize = (\d+) << (\d+);", limits)

@@ -260,6 +260,50 @@ async def test_a_prober_by_itself_probes_the_nodes_of_a_registry_and_links_asks_
     assert (code, "prober does not answer" in errors) == (75, True)
 
 
+async def test_a_partition_without_a_broker_is_named_by_all_who_are_asked_and_its_paths_go_on_to_fail(
+    hosts: Hosts,
+) -> None:
+    with Ports() as ports:
+        admin = address_text(*ports.tcp("admin", "127.0.0.1"))
+    probes = {"every_ms": 200, "failures": 3, "successes": 2, "ask": admin}
+    hosts.write(probes=probes, serve=hosts.sections["serve"] | {"broker_partitions": 2})
+    nodes = [hosts.start(role, role) for role in ("broker", "router", "gateway", "proxy")]
+    prober = hosts.start("prober", "prober", MUSTER_SERVE__ADMIN=admin)
+    await hosts.serve(*nodes)
+    gateway, uncovered = nodes[2], 'registry_partitions_uncovered{layer="broker/main"}'
+    words = "partition 1 of broker/main has no replica that runs"
+
+    async def told() -> list[object]:
+        """By `cluster show`, `status`, `doctor` and a node's metrics."""
+        _, shown, _ = await hosts.asked("cluster", "show", *NAMED)
+        code, status, _ = await hosts.asked("status", *NAMED)
+        _, doctor, _ = await hosts.asked("doctor", *NAMED)
+        due = "due: broker/main: partition 1 has no replica that runs" in shown
+        return [due, "no growth is due" in shown, code, words in status, words in doctor, gateway.metrics()[uncovered]]
+
+    def failing() -> set[int]:
+        """The nodes whose paths as brokers fail."""
+        return {each["path"][1] for each in prober.get("/api/v1/status")[1]["paths"] if each["failing"]}
+
+    assert await told() == [True, False, 1, True, True, 1.0], "it never had one"
+    other = hosts.start("other", "broker", "--partition", "1")
+    await hosts.serve(other)
+    await until(lambda: gateway.metrics()[uncovered] == 0, PATIENT_S)
+    assert await told() == [False, True, 0, False, False, 0.0]
+    await until(lambda: prober.get("/api/v1/status")[1]["probed"] == 2, PATIENT_S)
+    dead = number(other)[0]
+    other.process.kill()
+    await until(lambda: gateway.metrics()[uncovered] == 1, PATIENT_S)
+    assert dead not in states(gateway)
+    assert await told() == [True, False, 1, True, True, 1.0]
+    await until(lambda: failing() == {dead}, PATIENT_S)
+    code, said, _ = await hosts.asked("links", "--check", "--json", *NAMED)
+    down = [path["broker"] for path in json.loads(said)["paths"] if not path["up"]]
+    assert (code, down) == (1, [f"node {dead}"]), "its alarm stands while its rooms have nobody"
+    await hosts.serve(hosts.start("other", "broker", "--partition", "1"))
+    await until(lambda: prober.get("/api/v1/status")[1]["probed"] == 2 and not failing(), PATIENT_S)
+
+
 async def test_a_node_that_stands_still_and_a_role_that_is_missing_are_said(hosts: Hosts) -> None:
     nodes = [hosts.start(role, role) for role in ("broker", "router", "gateway")]
     await hosts.serve(*nodes)

@@ -93,3 +93,14 @@ def test_nodes_of_a_registry_are_not_for_muster_up_to_mend() -> None:
     assert (gone.level, gone.text, gone.mend) == ("fail", f"{here.name} does not answer", "its log on 127.0.0.1")
     assert (apart.level, apart.mend) == ("warn", "muster doctor there")
     assert "is asked on its own host alone, 192.0.2.1" in apart.text
+
+
+def test_a_partition_that_nobody_serves_fails() -> None:
+    known = {"session": "connected", "uncovered": {"router": [], "broker/main": [1, 3]}}
+    said = all_say()
+    said[1] = Reading(0.0, "ready", {}, status={"registry": known})
+    for told in (judged(record(), "1", said), judged(record(uncovered={"broker/main": [1, 3]}), "1", all_say())):
+        assert [(each.level, each.text) for each in told if each.check == "partitions"] == [
+            ("fail", "partition 1 of broker/main has no replica that runs"),
+            ("fail", "partition 3 of broker/main has no replica that runs"),
+        ]

@@ -57,6 +57,19 @@ def test_a_partition_that_is_only_prepared_has_no_room() -> None:
     assert rooms.follow(snapshot(broker(1), broker(2, 1), count=switched)) == {1, 2}
 
 
+def test_who_was_the_last_of_a_partition_keeps_its_room_until_another_one_runs() -> None:
+    rooms = Rooms(KEY)
+    rooms.follow(snapshot(broker(1), broker(2, 1), count=Count(2)))
+    before = rooms.of
+    for now in (snapshot(broker(1), broker(2, 1, "init"), count=Count(2)), snapshot(broker(1), count=Count(2))):
+        assert rooms.follow(now) == set()
+        assert (rooms.of, rooms.cluster(2)) == (before, "main")
+    assert rooms.follow(snapshot(broker(1), broker(2, 1), count=Count(2))) == set(), "it is back"
+    rooms.follow(snapshot(broker(1), count=Count(2)))
+    assert rooms.follow(snapshot(broker(1), broker(3, 1), count=Count(2))) == {3}
+    assert rooms.of.keys() == {1, 3}
+
+
 def test_owners_are_asked_for_names_and_keys_that_are_such() -> None:
     now = snapshot(broker(1))
     with pytest.raises(ValueError, match="namespace"):

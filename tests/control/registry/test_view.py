@@ -56,6 +56,18 @@ def test_a_snapshot_is_new_only_when_something_changed(view: View) -> None:
     assert [node.state for node in first.nodes] == ["running"] * 3
 
 
+def test_a_partition_without_a_replica_that_runs_is_known_where_somebody_needs_it(view: View) -> None:
+    assert view.snapshot.uncovered() == {}, "there is nobody"
+    more = {"broker/chat/partition_num": b'{"partitions": 1}', "broker/old/partition_num": b'{"partitions": 1}'}
+    view.take(reading(proxy(1), broker(2), broker(3, state="init"), proxy(4, cluster="chat"), **more), 0.0)
+    assert view.snapshot.uncovered() == {"router": [0], "broker/chat": [0], "broker/main": [1]}
+    growing = b'{"partitions": 2, "serial": 1, "growth": {"to": 4, "step": "%s", "goal": 4, "coordinator": "me"}}'
+    for step, missing in ((b"prepare", [1]), (b"switched", [1, 3])):
+        prepared = {"broker/main/partition_num": (growing % step).replace(b": 1,", b": %d," % (1 + len(missing)))}
+        view.take(reading(proxy(1), broker(2), broker(3, 2), **prepared), 20.0)
+        assert view.snapshot.uncovered()["broker/main"] == missing, "what is only prepared has no rooms"
+
+
 def test_an_engine_gets_the_brokers_of_its_cluster(view: View) -> None:
     more = {"broker/other/partition_num": b'{"partitions": 4}'}
     view.take(reading(proxy(1), broker(2, 1), broker(3, 3, cluster="other")) | more, 0.0)
