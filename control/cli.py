@@ -160,22 +160,27 @@ def sub(
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many messages.")] = None,
     history: Annotated[int, typer.Option(min=0, help="Up to so many of the last messages first.")] = 0,
     json: Json = False,
+    registry: Elsewhere = None,
     config: ConfigFile = None,
 ) -> int:
     """Print a room's messages as they come; gaps are told on stderr."""
     from control.commands import common
+    from control.commands.found import Where
     from control.commands.sub import subscribe
 
-    return common.run(subscribe(common.place(config), room, count, history, json))
+    return common.run(subscribe(Where(config, registry), room, count, history, json))
 
 
 @app.command(epilog="Example: echo hello | muster pub sports:final")
-def pub(room: Annotated[str, typer.Argument(metavar="ROOM")], config: ConfigFile = None) -> int:
+def pub(
+    room: Annotated[str, typer.Argument(metavar="ROOM")], registry: Elsewhere = None, config: ConfigFile = None
+) -> int:
     """Publish every line of stdin as a message, and wait until all are acknowledged."""
     from control.commands import common
+    from control.commands.found import Where
     from control.commands.pub import publish
 
-    return common.run(publish(common.place(config), room))
+    return common.run(publish(Where(config, registry), room))
 
 
 @app.command(epilog="Example: muster command sports:final 'half-time' --expires 5")
@@ -184,6 +189,7 @@ def command(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="At most 800 bytes.")],
     expires: Annotated[float, typer.Option(min=0.001, max=60, help="Seconds to try for.")] = 5.0,
     json: Json = False,
+    registry: Elsewhere = None,
     config: ConfigFile = None,
 ) -> int:
     """Have every member of a room told, and say what came of it.
@@ -192,8 +198,9 @@ def command(
     """
     from control.commands import common
     from control.commands.command import command as send
+    from control.commands.found import Where
 
-    return common.run(send(common.place(config), room, text, expires, json))
+    return common.run(send(Where(config, registry), room, text, expires, json))
 
 
 @app.command(epilog="Example: muster members sports:final --ids")
@@ -203,6 +210,7 @@ def members(
     start: Annotated[int, typer.Option(min=0, help="The first user to name.")] = 0,
     wait: Annotated[float, typer.Option(min=0.001, max=60, help="Seconds that gateways have to answer.")] = 1.0,
     json: Json = False,
+    registry: Elsewhere = None,
     config: ConfigFile = None,
 ) -> int:
     """Count a room's members over all gateways: memberships, so that a user with two clients counts twice.
@@ -210,9 +218,10 @@ def members(
     Exit code 0 if all gateways have answered, 75 if one has not, whose members are not counted then.
     """
     from control.commands import common
+    from control.commands.found import Where
     from control.commands.members import show
 
-    return common.run(show(common.place(config), room, ids, start, wait, json))
+    return common.run(show(Where(config, registry), room, ids, start, wait, json))
 
 
 @app.command(epilog="Example: muster status --json")

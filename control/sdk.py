@@ -4,8 +4,8 @@ The commands open everything through `connect`, so that a missing instance, a wr
 clear line with the right exit code.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Final, Protocol, TypeAlias, TypeGuard
 
 import muster
@@ -159,13 +159,20 @@ async def connect(
     if isinstance(place, Folder):
         instance.find(place)
     servers = None if at is None else [(at.host, at.port, at.public_key)]
-    try:
+    with in_one_line():
         async with muster.connect(
             place.path if isinstance(place, Folder) else place,
             gateways=servers if reads else (),
             proxies=servers if publishes else (),
         ) as client:
             yield client
+
+
+@contextmanager
+def in_one_line() -> Iterator[None]:
+    """Turn errors of the library into `UserError`, with the right exit code."""
+    try:
+        yield
     except muster.MusterError as error:
         raise _user_error(error) from None
 

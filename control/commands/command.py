@@ -3,15 +3,14 @@
 import msgspec
 
 import muster
-from control import sdk
 from control.commands.common import counted, typed
+from control.commands.found import Where, connected
 from control.errors import FAILURE, TRY_LATER
-from control.instance import Folder
 
 
-async def command(place: Folder, room: str, text: str, expires: float, as_json: bool) -> int:
+async def command(where: Where, room: str, text: str, expires: float, as_json: bool) -> int:
     """Send one and wait until it is known what came of it: 0 delivered, 1 no member, 75 expired."""
-    async with sdk.connect(place, reads=False) as client:
+    async with connected(where, reads=False) as client:
         outcome = await client.command(room, typed(text), expires=expires)
     match outcome:
         case muster.Delivered(members):

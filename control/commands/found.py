@@ -14,7 +14,8 @@ from typing import Final, Protocol
 import msgspec
 
 import muster
-from control import config, instance, specs
+from control import config, instance, sdk, specs
+from control.backends import Servers
 from control.commands import common
 from control.enrolment import tree
 from control.errors import UNAVAILABLE, ConfigError, NotRunning, UserError
@@ -74,6 +75,11 @@ class Elsewhere:
     def snapshot(self) -> Snapshot:
         """The map itself."""
         return self._directory.snapshot
+
+    def servers(self, token: bytes, *, publishes: bool, reads: bool) -> Servers:
+        """Those that a client of these nodes is to know."""
+        where, cluster = f"the registry {self._settings.registry.url}", self._settings.serve.cluster
+        return Servers(self._directory, where, cluster, token, publishes=publishes, reads=reads)
 
     async def record(self) -> Record:
         """As the map is now."""
@@ -194,6 +200,21 @@ def client_of(record: Record) -> muster.Address:
         return muster.Address((), (), read_token(record.token_file))
     except muster.MusterError as error:
         raise UserError(str(error), UNAVAILABLE) from None
+
+
+@contextlib.asynccontextmanager
+async def connected(where: Where, *, publishes: bool = True, reads: bool = True) -> AsyncIterator[sdk.Client]:
+    """Of the instance that runs here; where none does, or a registry was named, of the nodes of that. Raises `UserError`."""
+    settings = where.config()
+    async with found(where) as nodes:
+        if not isinstance(nodes, Elsewhere):
+            async with sdk.connect(instance.folder(settings), publishes=publishes, reads=reads) as opened:
+                yield opened
+            return
+        servers = nodes.servers(client_of(await nodes.record()).token, publishes=publishes, reads=reads)
+        with sdk.in_one_line():
+            async with servers.client() as opened:
+                yield opened
 
 
 @contextlib.asynccontextmanager

@@ -2,15 +2,14 @@
 
 import msgspec
 
-from control import sdk
 from control.commands.common import counted
+from control.commands.found import Where, connected
 from control.errors import TRY_LATER
-from control.instance import Folder
 
 
-async def show(place: Folder, room: str, ids: bool, start: int, wait: float, as_json: bool) -> int:
+async def show(where: Where, room: str, ids: bool, start: int, wait: float, as_json: bool) -> int:
     """Ask all gateways and print what they say: 0, or 75 where one has not answered in time."""
-    async with sdk.connect(place, reads=False) as client:
+    async with connected(where, reads=False) as client:
         members = await client.members(room, ids=ids, start=start, wait=wait)
     if as_json:
         document: dict[str, object] = {"count": members.count, "partial": members.partial}

@@ -5,17 +5,16 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 
-from control import sdk
 from control.commands import pipes
+from control.commands.found import Where, connected
 from control.errors import UserError
-from control.instance import Folder
 from control.sdk import Client
 from muster.client import MESSAGE_BYTES_MAX
 
 
-async def publish(place: Folder, room: str) -> int:
+async def publish(where: Where, room: str) -> int:
     """Publish all lines and wait until the owner has numbered every one."""
-    async with sdk.connect(place, reads=False) as client:
+    async with connected(where, reads=False) as client:
         with progress() as step:
             sent = await send(client, room, step)
     print(f"published {sent} to {room}", file=sys.stderr)

@@ -10,15 +10,15 @@ import msgspec
 
 from control import sdk
 from control.commands.common import counted
+from control.commands.found import Where, connected
 from control.commands.pipes import Writer
-from control.instance import Folder
 from control.sdk import Item
 
 
-async def subscribe(place: Folder, room: str, count: int | None, history: int, as_json: bool) -> int:
+async def subscribe(where: Where, room: str, count: int | None, history: int, as_json: bool) -> int:
     """Print messages until `count` have come, the reader has gone, or a signal cancels this."""
     left = count
-    async with sdk.connect(place, publishes=False) as client, client.join(room, history=history) as joined:
+    async with connected(where, publishes=False) as client, client.join(room, history=history) as joined:
         print(f"joined {room}" + _history(joined, history), file=sys.stderr, flush=True)
         writer = Writer(1)
         async for batch in joined.batches():

@@ -155,7 +155,7 @@ class Hosts:
         out, err = await process.communicate()
         return process.returncode or 0, out.decode(), err.decode()
 
-    async def asking(self, *words: str) -> asyncio.subprocess.Process:
+    async def asking(self, *words: str, stdin: int | None = None) -> asyncio.subprocess.Process:
         """The same while it runs."""
         return await asyncio.create_subprocess_exec(
             *MUSTER,
@@ -164,6 +164,7 @@ class Hosts:
             str(self.config),
             cwd=ROOT,
             env=self.environment,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )

@@ -53,3 +53,20 @@ async def test_a_server_that_nobody_names_is_said_to_be_unknown(address: muster.
             await client.publish("room", b"one", timeout=0.2)
         engine.servers([], [address._named("proxy")])
         await client.publish("room", b"two")
+
+
+async def test_a_program_that_learns_of_other_servers_tells_its_client_which_goes_on_there() -> None:
+    tokens = {b"secret": 1}
+    async with muster.testing.instance(tokens=tokens) as before, muster.testing.instance(tokens=tokens) as now:
+        async with muster.connect(before, gateways=()) as client, muster.connect(now) as reader:
+            await client.publish("room", b"there")
+            async with reader.join("room") as room:
+                client.redirect(now)
+                client.redirect(muster.Address((), (), b"secret"))
+                before.stop("proxy")
+                await client.publish("room", b"here")
+                item = await anext(room)
+                assert isinstance(item, muster.Message)
+                assert item.data == b"here"
+        with pytest.raises(muster.Closed):
+            client.redirect(now)

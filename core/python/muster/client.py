@@ -344,6 +344,21 @@ class Client:
         finally:
             del self._counts[number]
 
+    def redirect(self, address: Address) -> None:
+        """Go by these servers from now on, and this token: for who hears of servers elsewhere, as from a registry.
+
+        A session that is good stays where it is; one that is lost is opened again at one of these. Where `address` names
+        none of a kind, those that are known stay. Hosts are addresses.
+        """
+        self._check_open()
+        gateways, proxies = address.gateways or self._known.gateways, address.proxies or self._known.proxies
+        known = Address(gateways if 0 in self._sides else (), proxies if 1 in self._sides else (), address.token)
+        try:
+            self.engine.redirect(**self._servers(known))
+        except (ValueError, OverflowError) as error:
+            raise Invalid(str(error)) from None
+        self._known = known
+
     # --- what it counted --------------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, int]:
