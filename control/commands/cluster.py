@@ -12,7 +12,7 @@ import msgspec
 from rich.table import Table
 
 from control.commands import common, grow
-from control.commands.found import Where, found
+from control.commands.found import Where, everybody
 from control.commands.readings import CPU, Reading, Readings, follow, name_silent, registry, uncovered
 from control.instance import Process
 from control.layout import PARTITIONS_MAX
@@ -71,7 +71,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
 
 async def show(where: Where, as_json: bool, watch: bool) -> int:
     """Print the cluster once, or every second until a signal."""
-    async with found(where) as nodes:
+    async with everybody(where) as nodes:
         async for record, before, now in follow(nodes):
             missing = uncovered(record, (reading.status for reading in now.values()))
             _print(arranged(record.processes, before, now, missing), as_json, watch)

@@ -120,6 +120,29 @@ class Elsewhere:
         )
 
 
+class Beside:
+    """The instance of a folder, and who is registered beside its nodes."""
+
+    def __init__(self, here: Nodes, others: Elsewhere) -> None:
+        self._here, self._others = here, others
+
+    async def record(self) -> Record:
+        """Of both."""
+        record = await self._here.record()
+        try:
+            registered = await self._others.record()
+        except NotRunning:
+            return record
+        mine = {process.node for process in record.processes}
+        return msgspec.structs.replace(
+            record,
+            gateways=[*record.gateways, *(each for each in registered.gateways if each.node not in mine)],
+            proxies=[*record.proxies, *(each for each in registered.proxies if each.node not in mine)],
+            processes=[*record.processes, *(each for each in registered.processes if each.node not in mine)],
+            uncovered=registered.uncovered,
+        )
+
+
 def _endpoint(node: Registered) -> Endpoint:
     host, port = node.client or ("", 0)
     return Endpoint(node=node.node, host=host, port=port, public_key=node.public_key)
@@ -145,26 +168,21 @@ async def found(where: Where, wait_s: float = REGISTRY_S) -> AsyncIterator[Nodes
         yield Elsewhere(settings, directory)
 
 
-async def everybody(where: Where) -> Record:
-    """The nodes as they are now, those too that `muster serve` runs beside an instance. Raises `UserError`."""
-    async with found(where) as nodes:
+@contextlib.asynccontextmanager
+async def everybody(where: Where) -> AsyncIterator[Nodes]:
+    """As `found`, and those too that `muster serve` runs beside an instance. Raises `UserError`."""
+    async with contextlib.AsyncExitStack() as stack:
+        nodes = await stack.enter_async_context(found(where))
         record = await nodes.record()
-    if not record.pid or not record.registry:
-        return record
-    settings = where.config()
-    try:
-        async with reading(specs.reader(settings, record.registry)) as (_, directory):
-            registered = await Elsewhere(settings, directory).record()
-    except UserError as error:
-        print(f"muster: {error}; nodes beside those of the instance are left out", file=sys.stderr)
-        return record
-    mine = {process.node for process in record.processes}
-    return msgspec.structs.replace(
-        record,
-        gateways=[*record.gateways, *(each for each in registered.gateways if each.node not in mine)],
-        proxies=[*record.proxies, *(each for each in registered.proxies if each.node not in mine)],
-        processes=[*record.processes, *(each for each in registered.processes if each.node not in mine)],
-    )
+        if record.pid and record.registry:
+            settings = where.config()
+            try:
+                read = reading(specs.reader(settings, record.registry))
+                _, directory = await stack.enter_async_context(read)
+                nodes = Beside(nodes, Elsewhere(settings, directory))
+            except UserError as error:
+                print(f"muster: {error}; nodes beside those of the instance are left out", file=sys.stderr)
+        yield nodes
 
 
 @contextlib.asynccontextmanager

@@ -14,7 +14,7 @@ from rich.table import Table
 from control import options
 from control.ages import Ages, ages
 from control.commands import common, paths
-from control.commands.found import Where, found
+from control.commands.found import Where, everybody
 from control.commands.paths import AVAILABILITY, DOWN, LATENCY, LOSS
 from control.commands.readings import Readings, name_silent, read_all
 from control.errors import FAILURE
@@ -70,7 +70,7 @@ async def show(where: Where, *, as_json: bool, watch: bool, check: bool, probe_s
     limits = settings.links
     always: set[tuple[str, str]] = set()
     probed = None if probe_s is None else await paths.probed(where, probe_s)
-    async with found(where) as nodes:
+    async with everybody(where) as nodes:
         while True:
             record = await nodes.record()
             now = await asyncio.to_thread(read_all, record.processes)

@@ -79,7 +79,8 @@ async def show(where: Where, room: str, cluster: str | None, message: str | None
     data = None if message is None else common.typed(message)
     if data is not None and len(data) > MESSAGE_BYTES_MAX:
         raise UserError(f"--message: has {len(data)} bytes; a message has at most {MESSAGE_BYTES_MAX}", USAGE)
-    record = await everybody(where)
+    async with everybody(where) as nodes:
+        record = await nodes.record()
     place = client_of(record)
     clusters = _chosen(record, cluster)
     proxies = {name: _proxies(record, name) for name in clusters}

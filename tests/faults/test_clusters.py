@@ -91,7 +91,7 @@ async def test_a_second_cluster_comes_doubles_and_dies_beside_the_first_under_lo
                     nodes.append(second)
                     assert out == b"broker/chat has 2 partitions\n"
                     await heard(ledger)
-                    code, shown, why = await hosts.asked("cluster", "show", "--json", "--registry", registry.url)
+                    code, shown, why = await hosts.asked("cluster", "show", "--json")
                     assert code == 0, why
                     found = {layer["layer"]: len(layer["nodes"]) for layer in json.loads(shown)["layers"]}
                     links = [node.metrics()["links_up"] for node in nodes if node.role == "proxy"]
@@ -139,6 +139,37 @@ async def test_nodes_beside_an_instance_take_no_number_that_it_may_need(make: Ma
             assert len(instance.names("broker")) == 4
             assert len(instance.names("router")) == 2
             assert all(node.serves() for node in nodes)
+
+
+async def test_nodes_beside_an_instance_are_shown_with_it_without_being_asked_for(
+    make: Make, tmp_path: Path
+) -> None:
+    instance = make()
+    with instance.running("--registry", "embedded"):
+        hosts = beside(instance, "embedded", tmp_path / "chat")
+        with hosts.running():
+            nodes = [hosts.start(f"chat-{role}", role, *CHAT) for role in ("broker", "proxy")]
+            await hosts.serve(*nodes)
+            code, said, errors = await hosts.asked("cluster", "show", "--json")
+            assert (code, errors) == (0, "")
+            found = {each["layer"]: [node["name"] for node in each["nodes"]] for each in json.loads(said)["layers"]}
+            assert (found["broker/chat"], found["proxy/chat"]) == (["chat-broker"], ["chat-proxy"])
+            assert (found["broker/main"], found["proxy"]) == (["broker"], ["proxy"])
+            code, said, errors = await hosts.asked("links", "--json")
+            assert (code, errors) == (0, "")
+            ways = {(line["sender"], line["receiver"]) for line in json.loads(said)["links"] if line["up"]}
+            assert {("chat-proxy", "chat-broker"), ("chat-broker", "gateway"), ("proxy", "broker")} <= ways
+            nodes[0].process.kill()
+
+            async def lacks() -> list[int]:
+                _, said, _ = await hosts.asked("cluster", "show", "--json")
+                layers = {each["layer"]: each["uncovered"] for each in json.loads(said)["layers"]}
+                missing: list[int] = layers["broker/chat"]
+                return missing
+
+            async with asyncio.timeout(PATIENT_S):
+                while not await lacks():
+                    pass
 
 
 async def test_a_trace_shows_the_way_through_each_cluster_or_the_one_that_is_named(make: Make, tmp_path: Path) -> None:
