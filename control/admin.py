@@ -71,9 +71,11 @@ class Admin(App):
         self._about = dict(about)
         more: list[metrics.Counted] = [each for each in (enrolment, keeper) if each is not None]
         labels = str(about["role"]), int(about["node"])
-        self._metrics = metrics.registry(
-            server, *labels, str(about["version"]), lambda: [Links(server.engine.status()), *more]
-        )
+
+        def counted() -> list[metrics.Counted]:
+            return [Links(server.engine.status(), None if enrolment is None else enrolment.nodes()), *more]
+
+        self._metrics = metrics.registry(server, *labels, str(about["version"]), counted)
 
     def answer(self, path: str, query: str) -> Answer:
         """All that its engine and its enrolment say."""

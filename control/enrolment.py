@@ -7,7 +7,7 @@ the last map stays in force. Knows no engine, only where maps go.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Set
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -364,6 +364,10 @@ class Enrolment:
             "growth_step_s": self._steps.seconds(time.monotonic()),
             "refused": dict(islice(directory.refused.items(), REFUSED_MAX)),
         }
+
+    def nodes(self) -> Set[int]:
+        """All numbers in the map in force."""
+        return {node.node for node in self._directory.snapshot.nodes}
 
     def placement(self) -> dict[str, Any]:
         """The map in force, ready for JSON."""

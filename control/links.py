@@ -3,7 +3,7 @@
 A link is told of by both its ends, each for what it sends: the loss is that of one direction.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Any, Final
 
 import msgspec
@@ -39,7 +39,10 @@ def links(status: Mapping[str, Any]) -> Iterator[Link]:
 
 
 class Links:
-    """What a status says of the links, as metrics; there are as many as nodes that this one has to do with."""
+    """What a status says of the links, as metrics; there are as many as nodes that this one has to do with.
+
+    `known`: the nodes of the map. A lost link to another one is none any more, and nothing that an alarm should tell of.
+    """
 
     _UP: Final = "1 while there is a link to the peer"
     _AVAILABILITY: Final = "Share of the time since the first link to the peer in which there was one"
@@ -47,8 +50,8 @@ class Links:
     _LOSS: Final = "Share of the datagrams sent to the peer of late that it did not receive"
     _FAILURES: Final = "Links to the peer that were lost"
 
-    def __init__(self, status: Mapping[str, Any]) -> None:
-        self._links = list(links(status))
+    def __init__(self, status: Mapping[str, Any], known: Set[int] | None = None) -> None:
+        self._links = [each for each in links(status) if each.up or known is None or each.node in known]
         self._ages = histograms(status)
 
     def counters(self) -> list[Figure]:

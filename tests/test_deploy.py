@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from control.commands.cluster import DUE, MEMBERSHIPS_MAX
-from control.options import ROLES
+from control.options import ROLES, Links
 from control.registry.steps import STANDS_S
 from tests.documents import ROOT, cells
 from tests.promql import Names, Use, names
@@ -218,3 +218,13 @@ def test_alarms_of_growth_ring_where_the_command_says_that_it_is_due() -> None:
 
 def test_the_alarm_of_a_growth_that_stands_rings_where_the_command_says_so() -> None:
     assert dict(alarms())["MusterGrowthStands"].endswith(f" > {STANDS_S:.0f}")
+
+
+def test_what_links_are_judged_by_rings_at_the_limits_that_the_command_has_by_default() -> None:
+    expressions, limits = dict(alarms()), Links()
+    assert expressions["MusterLinkDown"] == "muster_link_up == 0"
+    assert expressions["MusterLinkUnavailable"] == f"muster_link_availability_ratio < {limits.availability}"
+    loss, latency = f"muster_link_loss_ratio > {limits.loss}", f"muster_link_rtt_seconds > {limits.latency_ms / 1000}"
+    assert expressions["MusterLinkBeyondLimits"] == f"{loss} or {latency}"
+    shown = {use.metric for _, expression in panels() for use in names(expression).uses}
+    assert shown >= {"muster_link_up", "muster_link_availability_ratio", "muster_registry_partitions_uncovered"}

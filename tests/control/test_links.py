@@ -72,6 +72,15 @@ def test_a_link_that_never_was_is_down_and_one_to_a_node_that_left_is_none() -> 
     ]
 
 
+def test_the_metrics_of_a_lost_link_go_with_the_node_that_left_the_map() -> None:
+    told = {"links": [link(BROKER), link(98)], "links_lost": [lost(GATEWAY, "gateway"), lost(99, "gateway")]}
+    for known, down in ((None, [GATEWAY, 99]), (frozenset({BROKER, GATEWAY}), [GATEWAY])):
+        gauges = {name: value for name, _, value in Links(told, known).gauges()}
+        found = [node for node in (GATEWAY, 99) if gauges.get(f'link_up{{peer="{node}",peer_role="gateway"}}') == 0]
+        assert found == down, "whoever has no map goes by what it was told at its start"
+        assert gauges['link_up{peer="98",peer_role="broker"}'] == 1, "a link that is there is told of"
+
+
 def ages(node: int, count: int, p99_us: int | None) -> dict[str, Any]:
     buckets = [(0.001, count), (0.5, count), (None, count)]
     return {"node": node, "buckets": buckets, "sum_s": 0.25, "p50_us": p99_us, "p99_us": p99_us}

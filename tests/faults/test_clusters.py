@@ -141,9 +141,7 @@ async def test_nodes_beside_an_instance_take_no_number_that_it_may_need(make: Ma
             assert all(node.serves() for node in nodes)
 
 
-async def test_nodes_beside_an_instance_are_shown_with_it_without_being_asked_for(
-    make: Make, tmp_path: Path
-) -> None:
+async def test_nodes_beside_an_instance_are_shown_with_it_without_being_asked_for(make: Make, tmp_path: Path) -> None:
     instance = make()
     with instance.running("--registry", "embedded"):
         hosts = beside(instance, "embedded", tmp_path / "chat")
