@@ -40,6 +40,17 @@ class Probed:
     """Why the prober did not say."""
 
 
+class Hop(msgspec.Struct, frozen=True, kw_only=True):
+    """A node on the way of a question, and how long until it had answered the one before, by that one's clock."""
+
+    asked_by: str
+    node: str
+    seen: int
+    last_ms: float
+    p50_ms: float
+    max_ms: float
+
+
 class Line(Measured, frozen=True, kw_only=True):
     """One path by names. `beyond` names the limits of `[links]` that it does not keep."""
 
@@ -48,6 +59,7 @@ class Line(Measured, frozen=True, kw_only=True):
     gateway: str
     up: bool
     beyond: list[str]
+    hops: list[Hop]
 
     def badness(self) -> tuple[bool, int, float, float, float]:
         """Greater is worse."""
@@ -69,7 +81,7 @@ async def probed(where: Where, seconds: float) -> Probed:
         await asyncio.wait([work])
         if not work.cancelled():
             work.result()
-    return Probed(list(prober.ledger.figures(now)), prober.paths, prober.left_out)
+    return Probed(list(prober.figures(now)), prober.paths, prober.left_out)
 
 
 def _name_key(settings: Config, *, here: bool) -> bytes:
@@ -121,7 +133,12 @@ def _line(names: Sequence[str], figures: Figures, settings: Config) -> Line:
     told: dict[str, Any] = {name: getattr(figures, name) for name in Measured.__struct_fields__}
     beyond = [what for what, is_beyond in broken.items() if is_beyond]
     proxy, broker, gateway = names
-    return Line(proxy=proxy, broker=broker, gateway=gateway, up=not figures.failing, beyond=beyond, **told)
+    hops = [
+        Hop(asked_by=asker, node=node, seen=hop.seen, last_ms=hop.last_ms, p50_ms=hop.p50_ms, max_ms=hop.max_ms)
+        for asker, node, hop in zip((proxy, broker), (broker, gateway), figures.hops, strict=False)
+    ]
+    up = not figures.failing
+    return Line(proxy=proxy, broker=broker, gateway=gateway, up=up, beyond=beyond, hops=hops, **told)
 
 
 def name_unknown(probed: Probed | None) -> int:
@@ -145,7 +162,8 @@ def table(lines: Sequence[Line]) -> Table:
     shown = Table(box=None, pad_edge=False)
     for column in ("proxy", "broker", "gateway", "state"):
         shown.add_column(column)
-    for column in ("probes", "loss", "availability", "last ms", "p50 ms", "p99 ms", "age s", "failures"):
+    hops = ("broker ms", "gateway ms")
+    for column in ("probes", "loss", "availability", "last ms", "p50 ms", "p99 ms", *hops, "age s", "failures"):
         shown.add_column(column, justify="right")
     shown.add_column("beyond")
     for line in lines:
@@ -158,6 +176,8 @@ def table(lines: Sequence[Line]) -> Table:
             f"{line.loss:.2%}",
             f"{line.availability:.2%}",
             *("" if ms is None else f"{ms:.1f}" for ms in (line.last_ms, line.p50_ms, line.p99_ms)),
+            *(f"{hop.p50_ms:.1f}" for hop in line.hops),
+            *("" for _ in hops[len(line.hops) :]),
             "" if line.age_s is None else f"{line.age_s:.1f}",
             str(line.failures),
             ", ".join(line.beyond),

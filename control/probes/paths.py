@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from control.options import Probes
+from control.probes.hops import HopTimes
 
 GRACE_S: Final = 2.0
 """A path that is new, or whose room moved, has so long until it can fail, or until its first probe is seen."""
@@ -50,6 +51,8 @@ class Figures(Measured, frozen=True, kw_only=True):
     path: Path
     failing: bool
     """The alarm: `failures` failed ones in a row, and not `successes` seen ones in a row since."""
+    hops: list[HopTimes] = []
+    """What the broker and the gateway took of a question of late, where that is known."""
 
 
 class Account:

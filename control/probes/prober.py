@@ -1,18 +1,21 @@
 """Sends probes and sees them: a member of every probe room at every gateway, a publisher at every proxy (ROOM-13).
 
 It is a client like others, by the library alone. What becomes of the probes is for `paths.py`, whose turn it is for
-`rounds.py`, and which room goes by which broker for `rooms.py`.
+`rounds.py`, and which room goes by which broker for `rooms.py`. Between the probes each publisher asks who is in a room: the
+answer says what each hop took of it (`hops.py`).
 """
 
 import asyncio
 import contextlib
+import itertools
 import secrets
 import struct
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+import msgspec
 import structlog
 
 import muster
@@ -20,6 +23,7 @@ from control import sdk
 from control.errors import UserError
 from control.instance import Endpoint
 from control.options import Probes
+from control.probes.hops import Hops
 from control.probes.paths import Figures, Ledger
 from control.probes.rooms import Rooms
 from control.probes.rounds import Rounds
@@ -34,6 +38,10 @@ UNANSWERED_MAX: Final = 8
 """Of a proxy and a broker. What is not even numbered need not be sent again and again: it fails."""
 PATHS_MAX: Final = 16_384
 """Some 0.5 KiB of memory each with a window of 100."""
+ASK_S: Final = 2.0
+"""A proxy is asked once in so long: it lets a session ask once a second."""
+ASKED_SHARE: Final = 0.1
+"""Of `per_s_max`, that many questions a second are the most: each goes to all gateways, and back."""
 PAYLOAD: Final = struct.Struct("<8sQ")
 
 
@@ -61,8 +69,10 @@ class Prober:
         self._source, self._log = source, log
         self._address = source.client
         self._rooms = Rooms(source.name_key)
-        self._rounds = Rounds(limits.every_ms / 1000 if every_s is None else every_s, limits.per_s_max)
+        self._limits, self._every_s = limits, limits.every_ms / 1000 if every_s is None else every_s
+        self._rounds = Rounds(self._every_s, limits.per_s_max)
         self.ledger = Ledger(limits, self._tell)
+        self._hops = Hops()
         self.snapshot = Snapshot()
         self.paths = 0
         """That are probed."""
@@ -124,6 +134,7 @@ class Prober:
             self._log.warning("more paths than are probed", left_out=self.left_out, probed=self.paths)
         self._gateways = [node.node for node in gateways]
         self.ledger.keep({node.node for node in proxies}, rooms.keys(), set(self._gateways))
+        self._hops.follow(fit, self._gateways)
         for broker in moved:
             self.ledger.excuse(now, broker)
         self._rounds.follow(fit)
@@ -134,7 +145,17 @@ class Prober:
             {(_apart(node), at) for node in gateways for at in range(len(parts))},
             lambda key: _Listener(self._address, key[0], self._saw),
         )
-        self._keep(self._publishers, {_apart(node) for node in proxies}, lambda node: _Publisher(self._address, node))
+        self._keep(
+            self._publishers,
+            {_apart(node) for node in proxies},
+            lambda node: _Publisher(self._address, node, self._asked, self._limits.timeout_ms / 1000),
+        )
+        by_proxy: dict[int, list[str]] = {}
+        for proxy, broker in fit:
+            by_proxy.setdefault(proxy, []).append(rooms[broker])
+        pause_s = max(ASK_S, self._every_s, len(proxies) / (ASKED_SHARE * self._limits.per_s_max))
+        for node, publisher in self._publishers.items():
+            publisher.want(by_proxy.get(node.node, []), pause_s)
         for (_, at), listener in self._listeners.items():
             listener.want(parts[at])
         self._by_proxy = {node.node: publisher for node, publisher in self._publishers.items()}
@@ -146,6 +167,11 @@ class Prober:
         for key in wanted - have.keys():
             have[key] = make(key)
             self._tasks[key] = asyncio.create_task(have[key].run())
+
+    def figures(self, now: float) -> Iterator[Figures]:
+        """Every path, with its hops."""
+        for figures in self.ledger.figures(now):
+            yield msgspec.structs.replace(figures, hops=self._hops.of(figures.path))
 
     # --- probes -----------------------------------------------------------------------------------------------------
 
@@ -164,6 +190,10 @@ class Prober:
             if run_id == self._run_id:
                 assert isinstance(message.position, muster.Position)
                 self.ledger.saw(time.monotonic(), number, gateway, message.position.stream.node)
+
+    def _asked(self, proxy: int, members: muster.Members) -> None:
+        if not members.partial:  # else the times are those of the wait
+            self._hops.take(proxy, members.hops)
 
     def _tell(self, figures: Figures) -> None:
         path = figures.path._asdict()
@@ -236,19 +266,31 @@ class _Listener:
 
 
 class _Publisher:
-    """A publisher at one proxy."""
+    """A publisher at one proxy, who asks in between."""
 
-    def __init__(self, address: muster.Address, node: Node) -> None:
-        self._address, self._node = address, node
+    def __init__(
+        self,
+        address: muster.Address,
+        node: Node,
+        asked: Callable[[int, muster.Members], None],
+        wait_s: float,
+    ) -> None:
+        self._address, self._node, self._asked, self._wait_s = address, node, asked, wait_s
+        self._rooms: Sequence[str] = ()
+        self._pause_s = ASK_S
         self._client: sdk.Client | None = None
         self._unanswered: dict[int, int] = {}
+
+    def want(self, rooms: Sequence[str], pause_s: float) -> None:
+        """Ask about these rooms in turn, and wait for so long between."""
+        self._rooms, self._pause_s = rooms, pause_s
 
     async def run(self) -> None:
         """Until cancelled: then nothing is waited for that is still to be acknowledged."""
         while True:
             with contextlib.suppress(UserError):
                 async with sdk.connect(self._address, reads=False, at=_endpoint(self._node)) as self._client:
-                    await asyncio.Event().wait()
+                    await self._ask(self._client)
             self._client = None
             await asyncio.sleep(RETRY_S)
 
@@ -258,6 +300,15 @@ class _Publisher:
             return None
         self._unanswered[broker] = self._unanswered.get(broker, 0) + 1
         return self._publish(self._client, broker, room, data)
+
+    async def _ask(self, client: sdk.Client) -> None:
+        for turn in itertools.count():
+            with contextlib.suppress(muster.MusterError):
+                if self._rooms:
+                    room = self._rooms[turn % len(self._rooms)]
+                    members = await client.members(room, ids=False, start=0, wait=self._wait_s)
+                    self._asked(self._node.node, members)
+            await asyncio.sleep(self._pause_s)
 
     async def _publish(self, client: sdk.Client, broker: int, room: str, data: bytes) -> None:
         try:

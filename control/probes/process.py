@@ -62,7 +62,7 @@ class App(admin.App):
             "state": "ready" if self.ready else "starting",
             "probed": prober.paths,
             "left_out": prober.left_out,
-            "paths": list(prober.ledger.figures(time.monotonic())),
+            "paths": list(prober.figures(time.monotonic())),
         }
 
     def _counted(self) -> metrics.Counted:

@@ -1,6 +1,7 @@
 """What a prober counts, as metrics: of all paths together, and of the worst ones each."""
 
 import time
+from itertools import zip_longest
 from typing import Final
 
 from control import logs
@@ -18,7 +19,7 @@ class Told:
 
     def __init__(self, prober: Prober, ready: bool) -> None:
         self._prober, self._ready = prober, ready
-        self._figures = sorted(prober.ledger.figures(time.monotonic()), key=_badness, reverse=True)
+        self._figures = sorted(prober.figures(time.monotonic()), key=_badness, reverse=True)
 
     def counters(self) -> list[Figure]:
         """Since the start."""
@@ -42,7 +43,8 @@ class Told:
         ]
         for figures in self._figures[:WORST]:
             path = figures.path
-            labels = f'{{proxy="{path.proxy}",broker="{path.broker}",gateway="{path.gateway}"}}'
+            way = f'proxy="{path.proxy}",broker="{path.broker}",gateway="{path.gateway}"'
+            labels = f"{{{way}}}"
             found += [
                 (
                     f"probe_path_failing{labels}",
@@ -65,6 +67,11 @@ class Told:
                     (figures.p99_ms or 0.0) / 1000,
                 ),
             ]
+            for hop, times in zip_longest(("broker", "gateway"), figures.hops):
+                text = "Until this hop answered who asked it, p50 of the last questions, 0 before the first; of the worst 20"
+                found.append(
+                    (f'probe_path_hop_seconds{{{way},hop="{hop}"}}', text, times.p50_ms / 1000 if times else 0.0)
+                )
         return found
 
 

@@ -248,13 +248,23 @@ async def test_a_prober_by_itself_probes_the_nodes_of_a_registry_and_links_asks_
     async def shown(*words: str) -> list[dict[str, Any]]:
         _, said, _ = await hosts.asked("links", "--json", *words, *NAMED)
         paths: list[dict[str, Any]] = json.loads(said).get("paths", [])
-        return [path for path in paths if path["seen"] > 0]
+        return [path for path in paths if path["seen"] > 0 and len(path["hops"]) > 1]
 
     async with asyncio.timeout(PATIENT_S):
         while not (paths := await shown()):
             pass
     assert [(path["proxy"], path["broker"], path["gateway"]) for path in paths] == [("proxy", "broker", "gateway")]
+    for path in (*paths, *await shown("--probe", "2")):
+        ways = [(hop["asked_by"], hop["node"]) for hop in path["hops"]]
+        assert ways == [("proxy", "broker"), ("broker", "gateway")]
+        broker, gateway = path["hops"]
+        assert broker["max_ms"] >= gateway["p50_ms"] > 0, "who asks waits for whom it asks"
     assert len(await shown("--probe", "2")) == 1
+    _, said, _ = await hosts.asked("links", *NAMED)
+    assert all(column in said for column in ("broker ms", "gateway ms"))
+    times = {name: value for name, value in prober.metrics().items() if name.startswith("probe_path_hop_seconds{")}
+    assert len(times) == 2
+    assert all(times.values())
     assert await prober.end() == 0
     code, _, errors = await hosts.asked("links", *NAMED)
     assert (code, "prober does not answer" in errors) == (75, True)

@@ -1,0 +1,64 @@
+"""What each hop took of the question who is in a probe's room: the broker that was asked, and its gateways (ROOM-13).
+
+A hop's time is by the clock of the node that asked it, until it had answered; so the broker's has that of its slowest
+gateway in it. Knows no clock and no network; its memory is the last `KEPT` times of each.
+"""
+
+from array import array
+from collections.abc import Collection, Sequence
+from statistics import median_low
+from typing import Final
+
+import msgspec
+
+import muster
+
+KEPT: Final = 20
+
+
+class HopTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """One hop of a path. `seen`: of so many answers the times are."""
+
+    node: int
+    seen: int
+    last_ms: float
+    p50_ms: float
+    max_ms: float
+
+
+class Hops:
+    """Those of the paths that are probed."""
+
+    def __init__(self) -> None:
+        self._pairs: frozenset[tuple[int, int]] = frozenset()
+        self._gateways: frozenset[int] = frozenset()
+        self._times: dict[tuple[int, ...], array[float]] = {}
+        """By proxy and broker, and by proxy, broker and gateway: ms."""
+
+    def follow(self, pairs: Collection[tuple[int, int]], gateways: Collection[int]) -> None:
+        """There are these pairs of a proxy and a broker now, and these gateways."""
+        self._pairs, self._gateways = frozenset(pairs), frozenset(gateways)
+        for way in [way for way in self._times if not self._is_probed(way)]:
+            del self._times[way]
+
+    def take(self, proxy: int, hops: Sequence[muster.Hop]) -> None:
+        """What an answer through a proxy says: the broker, then the gateways that it asked."""
+        for at, hop in enumerate(hops):
+            way = (proxy, hops[0].node, hop.node) if at else (proxy, hop.node)
+            if self._is_probed(way):
+                times = self._times.setdefault(way, array("f"))
+                if len(times) == KEPT:
+                    times.pop(0)
+                times.append(1000 * hop.seconds)
+
+    def of(self, path: tuple[int, int, int]) -> list[HopTimes]:
+        """The broker and the gateway of a path, as far as answers named them."""
+        return [_told(way[-1], self._times[way]) for way in (path[:2], path) if way in self._times]
+
+    def _is_probed(self, way: tuple[int, ...]) -> bool:
+        return way[:2] in self._pairs and self._gateways.issuperset(way[2:])
+
+
+def _told(node: int, times: "array[float]") -> HopTimes:
+    last, middle, most = (round(ms, 3) for ms in (times[-1], median_low(times), max(times)))
+    return HopTimes(node=node, seen=len(times), last_ms=last, p50_ms=middle, max_ms=most)
