@@ -276,7 +276,8 @@ async def test_a_partition_without_a_broker_is_named_by_all_who_are_asked_and_it
     with Ports() as ports:
         admin = address_text(*ports.tcp("admin", "127.0.0.1"))
     probes = {"every_ms": 200, "failures": 3, "successes": 2, "ask": admin}
-    hosts.write(probes=probes, serve=hosts.sections["serve"] | {"broker_partitions": 2})
+    changed = {"registry": {"session_ms": 2_000}, "serve": {"broker_partitions": 2}}
+    hosts.write(probes=probes, **{name: hosts.sections[name] | keys for name, keys in changed.items()})
     nodes = [hosts.start(role, role) for role in ("broker", "router", "gateway", "proxy")]
     prober = hosts.start("prober", "prober", MUSTER_SERVE__ADMIN=admin)
     await hosts.serve(*nodes)
