@@ -18,7 +18,8 @@ from msgspec import UNSET, UnsetType
 from control.errors import TRY_LATER, ConfigError, NotRunning, UserError
 from control.files import create_once, write_atomically
 from control.options import Config
-from muster.instance import FILE, default_folder, start_time
+from muster.errors import Unavailable
+from muster.instance import FILE, check_default, default_folder, start_time
 
 FORMAT: Final = 1
 
@@ -95,9 +96,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """Paths below `instance.dir`."""
+    """Paths below `instance.dir`. `chosen`: somebody wrote where it is; else it has to be this user's own."""
 
     path: Path
+    chosen: bool = True
 
     @property
     def record(self) -> Path:
@@ -161,7 +163,18 @@ def folder(config: Config, environment: Mapping[str, str] | None = None) -> Fold
     """Where the instance of this configuration lies; the default is the library's."""
     if config.instance.dir:
         return Folder(Path(config.instance.dir).expanduser().absolute())
-    return Folder(default_folder(os.environ if environment is None else environment))
+    return Folder(default_folder(os.environ if environment is None else environment), chosen=False)
+
+
+def check(place: Folder) -> None:
+    """Raise `ConfigError` if nobody chose this folder and somebody else made it, `NotRunning` if nobody did."""
+    try:
+        if not place.chosen:
+            check_default(place.path)
+    except FileNotFoundError:
+        raise _nothing(place) from None
+    except Unavailable as error:
+        raise ConfigError(str(error)) from None
 
 
 def prepare(place: Folder, servers: Iterable[str] = ()) -> None:
@@ -239,11 +252,12 @@ def write(place: Folder, record: Record) -> None:
 
 
 def find(place: Folder) -> Record:
-    """The running instance. Raises `NotRunning` if there is none, or only what a dead one left."""
+    """The running instance. Raises `NotRunning` if there is none, or only what a dead one left, and other `UserError`s."""
+    check(place)
     try:
         record = msgspec.json.decode(place.record.read_bytes(), type=Record)
     except FileNotFoundError:
-        raise NotRunning(f"no instance runs here ({place.record} is missing); start one: muster up") from None
+        raise _nothing(place) from None
     except OSError as error:
         raise UserError(f"{place.record}: cannot be read: {error.strerror}") from None
     except msgspec.MsgspecError as error:
@@ -251,6 +265,10 @@ def find(place: Folder) -> Record:
     if start_time(record.pid) != record.started:
         raise NotRunning(f"the instance in {place.path} died (process {record.pid} is gone); start one: muster up")
     return record
+
+
+def _nothing(place: Folder) -> NotRunning:
+    return NotRunning(f"no instance runs here ({place.record} is missing); start one: muster up")
 
 
 def _hex(length: int) -> bytes:

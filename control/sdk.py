@@ -6,6 +6,7 @@ clear line with the right exit code.
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Final, Protocol, TypeAlias, TypeGuard
 
 import muster
@@ -154,14 +155,18 @@ async def connect(
 ) -> AsyncIterator[Client]:
     """Connect to the instance in `place`, with a session for each thing that the client does. Raises `UserError`.
 
-    `at`: with this gateway, or proxy, and no other one.
+    `at`: of an address, with this gateway, or proxy, and no other one.
     """
+    known: Path | muster.Address | None
     if isinstance(place, Folder):
         instance.find(place)
+        known = place.path if place.chosen else None
+    else:
+        known = place
     servers = None if at is None else [(at.host, at.port, at.public_key)]
     with in_one_line():
         async with muster.connect(
-            place.path if isinstance(place, Folder) else place,
+            known,
             gateways=servers if reads else (),
             proxies=servers if publishes else (),
         ) as client:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from control.instance import Folder, folder
+from control.instance import Folder, check, folder
 from control.options import SQLITE, ClientOptions, Config, Gateway, Proxy, Role
 from control.registry import Snapshot
 from control.registry.places import MAIN
@@ -104,7 +104,7 @@ def registration(
     registry = config.registry
     return Registration(
         url=registry.url,
-        folder=str(place.path),
+        folder=_registry_folder(place, registry.url),
         name=name,
         partition=own.partition,
         cluster=own.cluster,
@@ -123,7 +123,7 @@ def reader(config: Config, url: str) -> Registration:
     registry = config.registry
     return Registration(
         url=url,
-        folder=str(folder(config).path),
+        folder=_registry_folder(folder(config), url),
         name="",
         partition=0,
         client=None,
@@ -133,6 +133,12 @@ def reader(config: Config, url: str) -> Registration:
         user=registry.user,
         password_file=absolute(registry.password_file),
     )
+
+
+def _registry_folder(place: Folder, url: str) -> str:
+    if url == "embedded":  # whoever serves it says who the nodes are
+        check(place)
+    return str(place.path)
 
 
 def token_file(config: Config, place: Folder) -> str:

@@ -9,15 +9,18 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import structlog
 
-from control import instance
+import muster
+import muster.testing
+from control import instance, sdk, specs
 from control.config import load
-from control.errors import NotRunning, UserError
-from control.instance import Folder, Record
+from control.errors import ConfigError, NotRunning, UserError
+from control.instance import Endpoint, Folder, Record
 from control.layout import seats
 from control.options import LINKS, ROLES, Config
 from control.ports import Ports
@@ -254,6 +257,48 @@ async def test_the_folder_of_another_user_or_a_link_is_refused(tmp_path: Path) -
     with pytest.raises(UserError, match=r"instance\.dir"):
         async with made(settings(tmp_path)):
             pass
+
+
+async def test_a_default_folder_that_somebody_else_made_is_no_instance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    default = instance.folder(Config())
+    assert default.path == tmp_path / "muster"
+    with pytest.raises(NotRunning):
+        instance.find(default)
+    async with muster.testing.instance() as address:
+        instance.prepare(default)
+        default.token.write_bytes(address.token)
+        instance.write(default, record_of(address, default))
+        async with sdk.connect(default) as client:
+            await client.publish("r", b"x")
+        monkeypatch.setattr(os, "getuid", lambda: 4_294_967_294)
+        with pytest.raises(ConfigError, match="belongs to somebody else or is a link"):
+            async with sdk.connect(default):
+                pass
+        with pytest.raises(ConfigError, match="belongs to somebody else or is a link"):
+            specs.reader(Config(), "embedded")
+        assert instance.find(Folder(default.path)), "who names it means it"
+
+
+def record_of(address: muster.Address, place: Folder) -> Record:
+    """Of an instance in this process."""
+
+    def ends(known: Sequence[tuple[str, int, str]]) -> list[Endpoint]:
+        return [Endpoint(node=3, host=host, port=port, public_key=key) for host, port, key in known]
+
+    return Record(
+        name="mine",
+        version="1",
+        pid=os.getpid(),
+        started=start_time(os.getpid()) or 0,
+        token_file=str(place.token),
+        gateways=ends(address.gateways),
+        proxies=ends(address.proxies),
+        processes=[],
+        faults=False,
+    )
 
 
 def test_every_link_of_every_node_gets_its_rule_once_and_client_links_both_directions(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ from tests.sdk.record import record
 from tests.waiting import until
 
 KEY = "11" * 32
+SOMEBODY = 12_345
+"""A user, where this one is root, whose files may be anybody's."""
 
 
 @pytest.fixture
@@ -133,6 +135,36 @@ def test_the_default_folder_is_of_this_user_alone(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(os, "getuid", lambda: 4_294_967_294)
     with pytest.raises(muster.Unavailable, match="belongs to somebody else"):
         find(environment={"XDG_RUNTIME_DIR": str(tmp_path)})
+
+
+async def test_the_default_folder_is_no_link(
+    address: muster.testing.Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "real").mkdir()
+    record(tmp_path / "real", address)
+    (tmp_path / "muster").symlink_to("real")
+    monkeypatch.delenv("MUSTER_INSTANCE__DIR", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with pytest.raises(muster.Unavailable, match="is a link"):
+        await muster.connect()
+
+
+async def test_a_record_of_somebody_else_names_no_file_but_of_theirs(
+    address: muster.testing.Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tmp_path, address)
+    said = json.loads((tmp_path / "instance.json").read_text())
+    assert find(tmp_path).token == address.token
+    for file in (tmp_path / "instance.json", tmp_path / "token"):
+        os.chown(file, os.getuid() or SOMEBODY, -1)
+    monkeypatch.setattr(os, "getuid", lambda: 4_294_967_294)
+    assert find(tmp_path).token == address.token, "their own token they may say"
+    (tmp_path / "token").unlink()
+    (tmp_path / "token").symlink_to("/proc/version")
+    for named in (tmp_path / "token", "/proc/version"):
+        (tmp_path / "instance.json").write_text(json.dumps({**said, "token_file": str(named)}))
+        with pytest.raises(muster.Unavailable, match=f"{named}: is not of whom the instance is"):
+            find(tmp_path)
 
 
 async def test_nobody_there_is_a_time_out_that_names_the_side(nobody: tuple[str, int, str]) -> None:

@@ -5,6 +5,7 @@ The rule is stated here once; the command that writes the folder follows it too.
 
 import json
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,16 +39,19 @@ def default_folder(environment: Mapping[str, str]) -> Path:
 def find(folder: str | os.PathLike[str] | None = None, environment: Mapping[str, str] | None = None) -> Address:
     """Read the running instance of `folder`, else of `$MUSTER_INSTANCE__DIR`, else of the default one.
 
-    Raises `Unavailable`: there is none, only what a dead one left, or it belongs to another user.
+    Raises `Unavailable`: there is none, only what a dead one left, or it belongs to another user. That may be so of a
+    folder that was chosen, whose token is then read only if it belongs to whom the instance belongs.
     """
     environment = os.environ if environment is None else environment
     chosen = folder or environment.get(VARIABLE)
     place = Path(chosen).expanduser() if chosen else default_folder(environment)
     record = place / FILE
     try:
-        if not chosen and place.lstat().st_uid != os.getuid():  # in /tmp anybody could have made it
-            raise Unavailable(f"{place} belongs to somebody else")
-        said: dict[str, Any] = json.loads(record.read_bytes())
+        if not chosen:
+            check_default(place)
+        with record.open("rb") as stream:
+            writer = os.fstat(stream.fileno()).st_uid
+            said: dict[str, Any] = json.loads(stream.read())
         pid, started, token_file = int(said["pid"]), int(said["started"]), str(said["token_file"])
         gateways, proxies = _endpoints(said["gateways"]), _endpoints(said["proxies"])
     except FileNotFoundError:
@@ -58,13 +62,27 @@ def find(folder: str | os.PathLike[str] | None = None, environment: Mapping[str,
         raise Unavailable(f"{record}: not written by this version of muster") from None
     if start_time(pid) != started:
         raise Unavailable(f"the instance in {place} died (process {pid} is gone); {START}")
-    return Address(gateways, proxies, read_token(token_file))
+    return Address(gateways, proxies, read_token(token_file, writer))
 
 
-def read_token(file: str | os.PathLike[str]) -> bytes:
-    """Read the credential of clients on this machine. Raises `Unavailable`."""
+def check_default(place: Path) -> None:
+    """Raise `Unavailable` unless the default folder is this user's: in /tmp anybody could have made it."""
+    info = place.lstat()
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
+        raise Unavailable(f"{place} belongs to somebody else or is a link; if it is meant: {VARIABLE}={place}")
+
+
+def read_token(file: str | os.PathLike[str], named_by: int = 0) -> bytes:
+    """Read the credential of clients on this machine. Raises `Unavailable`.
+
+    `named_by`: the user who says that it is in this file. What is said by us or by root holds; others could have what we
+    may read, and they may not, sent to a server of theirs.
+    """
     try:
-        return Path(file).read_bytes().strip()
+        with open(file, "rb") as stream:
+            if named_by not in {0, os.getuid(), os.fstat(stream.fileno()).st_uid}:
+                raise Unavailable(f"{file}: is not of whom the instance is; run this as that user, or give token")
+            return stream.read().strip()
     except OSError as error:
         raise Unavailable(f"{file}: cannot be read: {error.strerror}") from None
 
