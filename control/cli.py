@@ -128,7 +128,7 @@ def up(
         for key, value in wanted.items()
         if value is not None
     }
-    return common.run(run(config, flags, demo=demo, seconds=for_, as_json=json))
+    return common.run(run(config, flags, demo=demo, seconds=for_, as_json=json), endless=True)
 
 
 @app.command(epilog="Example: muster serve broker --partition 1 --config /etc/muster/muster.toml")
@@ -168,7 +168,7 @@ def sub(
     from control.commands.found import Where
     from control.commands.sub import subscribe
 
-    return common.run(subscribe(Where(config, registry), room, count, history, json))
+    return common.run(subscribe(Where(config, registry), room, count, history, json), endless=count is None)
 
 
 @app.command(epilog="Example: echo hello | muster pub sports:final")
@@ -267,7 +267,9 @@ def links(
 
     if watch and (check or probe is not None):
         raise UserError(f"{'--check' if check else '--probe'}: not with --watch", USAGE)
-    return common.run(show(Where(config, registry), as_json=json, watch=watch, check=check, probe_s=probe))
+    return common.run(
+        show(Where(config, registry), as_json=json, watch=watch, check=check, probe_s=probe), endless=watch
+    )
 
 
 @app.command(epilog="Example: muster trace sports:final")
@@ -353,7 +355,7 @@ def cluster_show(
     from control.commands.cluster import show
     from control.commands.found import Where
 
-    return common.run(show(Where(config, registry), json, watch))
+    return common.run(show(Where(config, registry), json, watch), endless=watch)
 
 
 @replica_app.command("add", epilog="Example: muster cluster replica add broker 1")
@@ -479,7 +481,9 @@ def top(
     from control.commands.found import Where
     from control.commands.top import show
 
-    return common.run(show(Where(config, registry), sort, once=once, seconds=for_, as_json=json))
+    single = once or (json and for_ is None)
+    work = show(Where(config, registry), sort, single=single, seconds=for_, as_json=json)
+    return common.run(work, endless=not single)
 
 
 @config_app.command("check", epilog="Example: muster config check --config muster.toml")

@@ -450,7 +450,15 @@ class Supervisor:
         return patience + (FORSAKE_S if self.config.database.url else 0.0)
 
     async def _end(self) -> None:
+        """End all, also where whoever waits for it is cancelled: a node that is not told loses what it took."""
         self._ending = True
+        ending = asyncio.create_task(self._end_all(), name="ends the instance")
+        while not ending.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([ending])
+        ending.result()
+
+    async def _end_all(self) -> None:
         if self._prober is not None and self._probing is not None:
             await self._prober.stop(KILL_S)
             await self._probing

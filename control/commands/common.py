@@ -146,9 +146,18 @@ def errors_alone() -> structlog.typing.FilteringBoundLogger:
     return logger
 
 
-def run(work: Coroutine[Any, Any, int]) -> int:
-    """Run to the end and return the exit code. SIGINT, SIGTERM and a terminal that goes away are ends like others: 0."""
-    until_signal = _until_signal(work)
+def say(text: str) -> None:
+    """To people: stderr, if anybody is there."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def run(work: Coroutine[Any, Any, int], *, endless: bool = False) -> int:
+    """Run to the end and return the exit code; SIGINT, SIGTERM and a terminal that goes away begin the end.
+
+    For what is `endless` that is an end like others, 0; who was asked something has not answered: 128 and the signal.
+    """
+    until_signal = _until_signal(work, endless)
     with contextlib.closing(work), contextlib.closing(until_signal):  # also where they never begin
         enough_files()
         import uvloop
@@ -156,13 +165,36 @@ def run(work: Coroutine[Any, Any, int]) -> int:
         return uvloop.run(until_signal)
 
 
-async def _until_signal(work: Coroutine[Any, Any, int]) -> int:
+async def _until_signal(work: Coroutine[Any, Any, int], endless: bool) -> int:
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(work)
+    end = _End(task)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
-            loop.add_signal_handler(number, task.cancel)
+            loop.add_signal_handler(number, end, number)
     try:
         return await task
     except asyncio.CancelledError:
-        return 0
+        if endless:
+            return 0
+        say("muster: interrupted")
+        return 128 + end.began_by
+
+
+class _End:
+    """What signals do. The first one begins the end; of others only Ctrl-C means more, once it was said what it costs."""
+
+    def __init__(self, task: "asyncio.Future[int]") -> None:
+        self._task = task
+        self._warned = False
+        self.began_by = 0
+
+    def __call__(self, number: int) -> None:
+        if not self.began_by:
+            self.began_by = number
+            self._task.cancel()
+        elif number == signal.SIGINT and self._warned:
+            raise KeyboardInterrupt
+        elif number == signal.SIGINT:
+            self._warned = True
+            say("muster: draining; Ctrl-C once more ends it as it stands, and what was taken may be lost")

@@ -96,9 +96,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     nodes: list[Row]
 
 
-async def show(where: Where, sort: Column, *, once: bool, seconds: float | None, as_json: bool) -> int:
-    """Show samples until `seconds` are over, a signal or `q`; with `once`, or as JSON without `seconds`, a single one."""
-    single = once or (as_json and seconds is None)
+async def show(where: Where, sort: Column, *, single: bool, seconds: float | None, as_json: bool) -> int:
+    """Show samples until `seconds` are over, a signal or `q`; or a `single` one."""
     live = not single and not as_json and sys.stdout.isatty()
     deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds
     code = 0

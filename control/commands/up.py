@@ -1,11 +1,9 @@
 """`muster up`: run everything on this machine until a signal, or for a while."""
 
 import asyncio
-import contextlib
 import functools
 import os
 import signal
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from control import config, logs
+from control.commands.common import say
 from control.layout import seats
 from control.openfiles import enough_files
 from control.options import DEMO_ROOM, UP
@@ -58,11 +57,10 @@ def reloads(reload: Callable[[], None], terminal: bool) -> None:
     """From now on SIGHUP is for reading the configuration again, but where it says that the `terminal` went away."""
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # nohup
         return
-    task = asyncio.current_task()
 
     def hung_up() -> None:
-        if terminal and not has_terminal() and task is not None:
-            task.cancel()
+        if terminal and not has_terminal():
+            signal.raise_signal(signal.SIGTERM)
         else:
             reload()
 
@@ -133,9 +131,3 @@ def greet(supervisor: Supervisor, demo: bool) -> None:
     for command in (f"muster sub {DEMO_ROOM}", f"echo hello | muster pub {DEMO_ROOM}", "muster status"):
         say(f"  {command}")
     say("Ctrl-C ends it")
-
-
-def say(text: str) -> None:
-    """To people: stderr."""
-    with contextlib.suppress(OSError):
-        print(text, file=sys.stderr, flush=True)

@@ -20,7 +20,8 @@ from typing import Any, Final
 
 import pytest
 
-from control import cli
+from control import cli, instance
+from control.instance import Folder
 from muster import _core
 from tests.control.command import COMMAND, Command
 from tests.documents import ROOT
@@ -28,6 +29,7 @@ from tests.together import together
 from tests.waiting import until_asked
 
 PATIENT_S: Final = 60.0
+ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 MISTAKES: Final = [
@@ -260,6 +262,95 @@ def test_an_instance_is_seen_from_other_terminals_and_ends_with_0(muster: Comman
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
     assert muster("status").returncode == 69
+
+
+@contextmanager
+def standing(muster: Command, name: str) -> Iterator[None]:
+    """A node that does nothing, not even end."""
+    (pid,) = (each.pid for each in instance.find(Folder(muster.folder)).processes if each.name == name)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+def said(process: subprocess.Popen[str], word: str) -> str:
+    """The line on stderr that has it."""
+    assert process.stderr is not None
+    return next(line for line in process.stderr if word in line)
+
+
+@pytest.mark.parametrize("again", ENDS)
+def test_a_drain_is_finished_whatever_signals_come_again(muster: Command, again: signal.Signals) -> None:
+    with hanging_up(signal.SIG_DFL), muster.up(stdin=subprocess.DEVNULL, start_new_session=True) as process:
+        with standing(muster, "proxy"):
+            process.send_signal(signal.SIGINT)
+            await_signal(process, signal.SIGINT)
+            process.send_signal(again)
+            if again == signal.SIGINT:
+                assert "draining" in said(process, "Ctrl-C")
+            await_signal(process, again)
+            process.send_signal(signal.SIGTERM)
+            await_signal(process, signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert process.stderr is not None
+        assert process.stderr.read().count("did not end in time") == 0
+    assert not (muster.folder / "instance.json").exists()
+    assert not (muster.folder / "requests.sock").exists()
+
+
+def test_ctrl_c_after_the_word_about_the_drain_ends_it_as_it_stands(muster: Command) -> None:
+    with muster.up() as process, standing(muster, "proxy"):
+        process.send_signal(signal.SIGINT)
+        await_signal(process, signal.SIGINT)
+        process.send_signal(signal.SIGINT)
+        said(process, "draining")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+
+
+def test_a_question_that_is_interrupted_is_not_answered_and_what_never_ends_has_ended(muster: Command) -> None:
+    endings = [(("command", "room", "text"), number, 128 + number) for number in ENDS]
+    endings += [
+        (words, signal.SIGINT, 130) for words in (("members", "room"), ("pub", "room"), ("sub", "room", "-n", "1"))
+    ]
+    endings += [(("sub", "room"), signal.SIGTERM, 0)]
+    with hanging_up(signal.SIG_DFL), muster.up():
+        for words, number, code in endings:
+            with subprocess.Popen(
+                [*COMMAND, *words],
+                cwd=ROOT,
+                env=muster.environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            ) as process:
+                await_handler(process)
+                process.send_signal(number)
+                out, errors = process.communicate(timeout=20)
+            assert (words, process.returncode, out) == (words, code, "")
+            assert ("muster: interrupted\n" in errors) == (code != 0)
+
+
+def await_handler(process: subprocess.Popen[str]) -> None:
+    """Until the process does something of its own about all of them; Python itself handles but the first."""
+    handled = 0
+    while not all(handled >> (number - 1) & 1 for number in ENDS):
+        assert process.poll() is None
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        handled = int(dict(line.split(":", 1) for line in status.splitlines())["SigCgt"], 16)
+
+
+def await_signal(process: subprocess.Popen[str], number: signal.Signals) -> None:
+    """Until the kernel has nothing of that number left to give to the process."""
+    pending = 1 << (number - 1)
+    while pending:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        fields = dict(line.split(":", 1) for line in status.splitlines())
+        pending &= int(fields["ShdPnd"], 16) | int(fields["SigPnd"], 16)
 
 
 def test_what_several_nodes_say_is_put_together(muster: Command) -> None:

@@ -195,6 +195,28 @@ async def test_an_epoch_that_cannot_be_read_is_named(tmp_path: Path) -> None:
                 pass
 
 
+async def test_who_is_cancelled_while_an_instance_ends_lets_it_end(tmp_path: Path) -> None:
+    supervisor = made(settings(tmp_path))
+    ending = asyncio.Event()
+
+    async def up() -> None:
+        async with supervisor:
+            os.kill(supervisor.record().processes[-1].pid, signal.SIGSTOP)
+            ending.set()
+
+    running = asyncio.create_task(up())
+    await ending.wait()
+    processes = supervisor.record().processes
+    for _ in range(3):
+        running.cancel()
+        await asyncio.sleep(0)
+    os.kill(processes[-1].pid, signal.SIGCONT)
+    await running
+    assert not alive([process.pid for process in processes])
+    assert not supervisor.folder.record.exists()
+    assert not (supervisor.folder.path / "requests.sock").exists()
+
+
 async def test_a_second_instance_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     config = settings(tmp_path)
     async with made(config):
