@@ -66,6 +66,49 @@ async def test_a_token_that_is_no_longer_good_ends_readers_and_publishers() -> N
             client.publish_nowait("another", b"z")
 
 
+async def test_a_refusal_of_what_was_taken_is_told_though_nobody_waits_any_more() -> None:
+    tokens = {b"mine": 5}
+    async with muster.testing.instance(tokens=tokens) as address:
+        client = await muster.connect(address)
+        assert await client.publish("r", b"x")
+        address.stop("proxy")
+        while client.publish_nowait("r", b"y"):
+            pass
+        with pytest.raises(muster.TimedOut):
+            await client.writable("r", timeout=0.05)
+        address._tokens.clear()
+        address.start("proxy")
+        await until(lambda: client._publications["default:r"].refused, 20)
+        with pytest.raises(muster.Refused, match="bad_credential"):
+            await client.flush()
+        await client.close()
+
+
+async def test_commands_and_questions_that_no_proxy_takes_end_at_once() -> None:
+    tokens = {b"mine": 5}
+    async with muster.testing.instance(tokens=tokens) as address:
+        async with asyncio.timeout(10), muster.connect(address, proxies=()) as reader:
+            for call in (reader.command("r", b"x", expires=60), reader.members("r", wait=60)):
+                with pytest.raises(muster.Unavailable, match="no proxy"):
+                    await call
+        async with muster.connect(address, gateways=()) as client:
+            address.stop("proxy")
+            pending = [
+                asyncio.ensure_future(client.command("r", b"x", expires=60)),
+                asyncio.ensure_future(client.members("r", wait=60)),
+            ]
+            await asyncio.sleep(0)
+            address._tokens.clear()
+            address.start("proxy")
+            async with asyncio.timeout(30):
+                told = await asyncio.gather(*pending, return_exceptions=True)
+            assert [getattr(error, "code", error) for error in told] == ["bad_credential"] * 2
+            for call in (client.command("r", b"x", expires=60), client.members("r", wait=60)):
+                with pytest.raises(muster.Refused, match="bad_credential"):
+                    async with asyncio.timeout(5):
+                        await call
+
+
 async def test_an_error_that_is_told_again_keeps_nothing_of_the_times_before(address: muster.testing.Instance) -> None:
     async with muster.connect(address) as client, client.join("r") as room:
         await client.publish("r", b"x")

@@ -278,6 +278,8 @@ class Client:
             await self.wait(asyncio.shield(publication.writable), seconds, f"wait for {room} to take messages", 1)
         finally:
             publication.watchers -= 1
+            if not publication.watchers:  # lest a refusal be told to nobody
+                publication.writable = None
             self._drop_unwanted(publication)
 
     async def flush(self, timeout: float | None = None) -> None:
@@ -310,6 +312,7 @@ class Client:
         _check_data(data, COMMAND_BYTES_MAX, "command")
         if not 0 < _check_seconds(expires) <= COMMAND_S_MAX:
             raise Invalid(f"a command expires after more than 0 and at most {COMMAND_S_MAX:g} s, not {expires!r}")
+        self._check_side(1)
         number = self.engine.command(room, data, int(expires * 1e6))
         if number is None:
             raise Refused(f"command to {room}", "busy")
@@ -333,6 +336,7 @@ class Client:
             raise Invalid(f"gateways have more than 0 and at most {COMMAND_S_MAX:g} s to answer, not {wait!r}")
         if not isinstance(start, int) or not 0 <= start < 1 << 64:
             raise Invalid(f"a user is a number below 2**64, not {start!r}")
+        self._check_side(1)
         what = f"members of {room}"
         number = self.engine.members(room, int(wait * 1e6), start if ids else None)
         if number is None:
@@ -381,10 +385,7 @@ class Client:
     def enter(self, room: Room, positions: bytes | None, history: int, policy: int) -> int:
         """Ask the engine for a membership; returns the room's number in the engine."""
         self._check_open()
-        if 0 not in self._sides:
-            raise Unavailable("this client has no gateway; give connect(gateways=…)")
-        if 0 in self._refused:
-            raise copy(self._refused[0])
+        self._check_side(0)
         full = _full_name(room.name)
         if full in self._names:
             raise Invalid(f"{room.name}: this client is in that room already")
@@ -422,6 +423,14 @@ class Client:
     def _seconds(self, timeout: float | None) -> float:
         return self._timeout if timeout is None else _check_seconds(timeout)
 
+    def _check_side(self, side: int) -> None:
+        """Raise where a session of this kind was not asked for, or is refused for good."""
+        if side not in self._sides:
+            argument = ("gateways", "proxies")[side]
+            raise Unavailable(f"this client has no {SESSIONS[side]}; give connect({argument}=…)")
+        if side in self._refused:
+            raise copy(self._refused[side])
+
     # --- publishing -------------------------------------------------------------------------------------------
 
     def _publication(self, room: str) -> _Publication:
@@ -430,10 +439,7 @@ class Client:
         publication = self._publications.get(full)
         if publication is None:
             check_name(room)
-            if 1 not in self._sides:
-                raise Unavailable("this client has no proxy; give connect(proxies=…)")
-            if 1 in self._refused:
-                raise copy(self._refused[1])
+            self._check_side(1)
             publication = self._publications[full] = _Publication(room)
             self._place(publication)
         if publication.refused is not None:
@@ -538,6 +544,10 @@ class Client:
         else:
             for publication in list(self._publications.values()):
                 self._refuse(publication, error)
+            for waits in (self._commands, self._counts):
+                for waiting in waits.values():
+                    if not waiting.done():
+                        _fail(waiting, error)
 
     def _on_joined(self, number: int, _gaps: list[Any]) -> None:
         self._rooms[number].on_joined()
