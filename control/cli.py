@@ -194,7 +194,8 @@ def command(
 ) -> int:
     """Have every member of a room told, and say what came of it.
 
-    Exit code 0 if all members have it, 1 if nobody is in the room, 75 if it expired before all had it.
+    Exit code 0 if all members have it, 3 if nobody is in the room, 4 if it expired before all had it. Any other one is of
+    a command of which nothing is known, or that was not sent.
     """
     from control.commands import common
     from control.commands.command import command as send

@@ -4,6 +4,9 @@ from typing import Final
 
 FAILURE: Final = 1
 USAGE: Final = 2
+NO_MEMBER: Final = 3
+EXPIRED: Final = 4
+"""What came of a command: nothing else ends with one of these two."""
 UNAVAILABLE: Final = 69
 TRY_LATER: Final = 75
 BAD_CONFIG: Final = 78

@@ -17,11 +17,11 @@ from muster.client import check_name as check_room_name
 
 EXIT_CODES: Final[Mapping[str, int]] = {
     "unavailable": UNAVAILABLE,
-    "timeout": TRY_LATER,
     "invalid": USAGE,
     "bad_room_name": USAGE,
+    "too_long": USAGE,
 }
-"""The library's error codes that are no plain failure."""
+"""The library's error codes that are no plain failure, nor for later."""
 
 
 class Message(Protocol):
@@ -183,4 +183,4 @@ def in_one_line() -> Iterator[None]:
 
 
 def _user_error(error: muster.MusterError) -> UserError:
-    return UserError(str(error), EXIT_CODES.get(error.code, FAILURE))
+    return UserError(str(error), EXIT_CODES.get(error.code, TRY_LATER if error.retry else FAILURE))

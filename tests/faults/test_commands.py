@@ -172,4 +172,4 @@ def test_the_command_says_what_came_of_it(make: Make) -> None:
         sub.communicate(timeout=10)
         command = instance.command("command", "empty", "anybody?", "--json", stdout=PIPE)
         assert json.loads(command.communicate(timeout=20)[0]) == {"outcome": "no_member", "members": 0}
-        assert command.returncode == 1
+        assert command.returncode == 3
