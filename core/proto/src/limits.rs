@@ -47,7 +47,7 @@ pub const LOG_BACKOFF_MAX: Micros = SECOND;
 /// Rooms that a role knows at once: 4 M x about 250 B at a gateway, 200 B at a broker are 1 GB, the most that one process should
 /// hold, and as many as a link's log can tell.
 pub const ROOMS_MAX: usize = 4 << 20;
-/// Nodes that a role knows, whoever has the cluster's secret: links and views of so many are some MB.
+/// Nodes that a role knows at once, whoever has the cluster's secret: links and views of so many are some MB. Who is gone makes way.
 pub const NODES_MAX: usize = 4_096;
 /// A gateway that is away for this long has no members any more.
 pub const GATEWAY_LEASE: Micros = 30 * SECOND;

@@ -3,7 +3,7 @@
 //! Owns the table of links, the door before them and the dials. Knows which node a link leads to, not what is said on it:
 //! frames that are not control come back to the role.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::allow::{Demand, PublicKey, Standing, Stranger};
 use crate::conn::{Conn, Control, Reject};
@@ -168,6 +168,13 @@ struct Dial {
     told: bool,
 }
 
+/// What a node proved last of its lives.
+struct Life {
+    epoch: u32,
+    /// It was linked, or its link was lost.
+    at: Micros,
+}
+
 /// All links of a node, over one socket.
 pub struct Links {
     pub table: Table<LINK_BLOCKS, Link>,
@@ -176,8 +183,12 @@ pub struct Links {
     socket: SocketId,
     cluster: ClusterKeys,
     by_node: BTreeMap<u32, u32>,
-    epochs: BTreeMap<u32, u32>,
+    /// Nodes that were ever linked, [`NODES_MAX`] at most: who is neither linked nor placed makes way, the longest gone first.
+    lives: BTreeMap<u32, Life>,
+    /// Of some of these.
     past: BTreeMap<u32, Past>,
+    /// Nodes that the placement names.
+    placed: BTreeSet<u32>,
     dials: BTreeMap<u32, Dial>,
     changes: VecDeque<LinkChange>,
     /// When a stranger of this kind was told of last.
@@ -201,8 +212,9 @@ impl Links {
             socket,
             cluster,
             by_node: BTreeMap::new(),
-            epochs: BTreeMap::new(),
+            lives: BTreeMap::new(),
             past: BTreeMap::new(),
+            placed: BTreeSet::new(),
             dials: BTreeMap::new(),
             changes: VecDeque::new(),
             strangers: BTreeMap::new(),
@@ -251,9 +263,14 @@ impl Links {
             .map(|(node, role)| (node, role, self.past.get(&node)))
     }
 
-    /// The highest epoch that `node` proved.
+    /// The highest epoch that `node` proved; of one that is gone and not placed it may have been forgotten.
     pub fn epoch_of(&self, node: u32) -> Option<u32> {
-        self.epochs.get(&node).copied()
+        self.lives.get(&node).map(|life| life.epoch)
+    }
+
+    /// The nodes that the placement names: none of them is forgotten.
+    pub fn place(&mut self, nodes: impl Iterator<Item = u32>) {
+        self.placed = nodes.collect();
     }
 
     /// Keeps links to exactly these nodes open from our side.
@@ -432,17 +449,18 @@ impl Links {
         let Some(link) = self.table.get_mut(slot) else { return };
         link.data.proven = true;
         let (peer, made_with) = (link.data.peer, (link.conn.key_id(), link.data.key));
-        if self.epochs.get(&peer.node).is_some_and(|known| *known > peer.epoch) {
+        if self.is_over(&peer) {
             self.counters.link_refused_epoch += 1;
             self.table.remove(slot);
             return;
         }
-        if self.epochs.len() >= NODES_MAX && !self.epochs.contains_key(&peer.node) {
+        if !self.make_place(peer.node) {
             self.counters.link_refused_full += 1;
             self.table.remove(slot);
             return;
         }
-        self.epochs.insert(peer.node, peer.epoch);
+        let epoch = peer.epoch;
+        self.lives.insert(peer.node, Life { epoch, at: now });
         let past = self.past.entry(peer.node).or_insert(Past::new(now, peer.role));
         let mut renewed = false;
         if let Some(replaced) = self.by_node.insert(peer.node, slot) {
@@ -478,6 +496,26 @@ impl Links {
         self.table.mark(slot);
         self.reschedule(now, slot);
         self.changes.push_back(LinkChange::Up { slot, peer });
+    }
+
+    /// Whether a later life of the node was here.
+    fn is_over(&self, peer: &Identity) -> bool {
+        self.epoch_of(peer.node).is_some_and(|known| known > peer.epoch)
+    }
+
+    /// Whether there is place to remember a node: somebody else may be forgotten for it.
+    fn make_place(&mut self, node: u32) -> bool {
+        if self.lives.len() < NODES_MAX || self.lives.contains_key(&node) {
+            return true;
+        }
+        let gone = self.lives.iter();
+        let gone = gone.filter(|(node, _)| !self.by_node.contains_key(node) && !self.placed.contains(node));
+        let Some((&longest, _)) = gone.min_by_key(|(_, life)| life.at) else {
+            return false;
+        };
+        self.lives.remove(&longest);
+        self.past.remove(&longest);
+        true
     }
 
     fn opened(&mut self, now: Micros, arrival: Arrival, header: &Header, datagram: &[u8]) {
@@ -623,6 +661,9 @@ impl Links {
         let peer = link.data.peer;
         if self.by_node.get(&peer.node) == Some(&slot) {
             self.by_node.remove(&peer.node);
+            if let Some(life) = self.lives.get_mut(&peer.node) {
+                life.at = now;
+            }
             if let Some(past) = self.past.get_mut(&peer.node) {
                 past.fall(link.conn.heard_at);
             }
@@ -643,7 +684,7 @@ impl Links {
                 return None;
             }
         }
-        if peer.node == node.me.node || self.epochs.get(&peer.node).is_some_and(|known| *known > peer.epoch) {
+        if peer.node == node.me.node || self.is_over(&peer) {
             self.counters.link_refused_epoch += 1;
             return None;
         }
@@ -924,8 +965,12 @@ mod tests {
 
     /// A link to node 9, proven.
     fn linked(links: &mut Links, id: u32, epoch: u32) -> (u32, Identity) {
+        linked_to(links, 0, id, 9, epoch)
+    }
+
+    fn linked_to(links: &mut Links, now: Micros, id: u32, node: u32, epoch: u32) -> (u32, Identity) {
         let peer = Identity {
-            node: 9,
+            node,
             role: Role::Router,
             epoch,
         };
@@ -935,14 +980,14 @@ mod tests {
             probe: false,
             loss: Loss::default(),
             token: None,
-            made_at: 0,
+            made_at: now,
             key: None,
             ends: None,
         };
         let secret = Secret::new([1; 16]);
-        let conn = |id| Conn::new(id, 1, 0, Addr::default(), secret, false, 1, 1_000, 0);
+        let conn = |id| Conn::new(id, 1, 0, Addr::default(), secret, false, 1, 1_000, now);
         let slot = links.table.insert(id, |id| (conn(id), link));
-        links.prove(0, slot);
+        links.prove(now, slot);
         (slot, peer)
     }
 
@@ -1503,15 +1548,41 @@ mod tests {
         );
     }
 
+    /// As many nodes as are remembered come and go, a second each; what they were is told by what comes of them again.
+    fn after_as_many_as_are_remembered(links: &mut Links) -> Micros {
+        for node in 100..100 + NODES_MAX as u32 {
+            let now = Micros::from(node) * 1_000_000;
+            let (slot, _) = linked_to(links, now, node, node, 5);
+            assert_eq!(links.to(node), Some(slot));
+            links.lose(now, slot, "closed");
+        }
+        (100 + NODES_MAX as Micros) * 1_000_000
+    }
+
     #[test]
-    fn nodes_without_end_are_not_remembered() {
+    fn a_new_node_takes_the_place_of_the_one_that_is_gone_for_longest() {
         let mut links = links();
-        links.epochs = (100..100 + NODES_MAX as u32).map(|node| (node, 1)).collect();
-        linked(&mut links, 5, 1);
-        assert_eq!((links.change(), links.counters.link_refused_full), (None, 1));
-        links.epochs.insert(9, 1);
-        linked(&mut links, 5, 2);
-        assert!(links.change().is_some(), "who was here before may come back");
+        let now = after_as_many_as_are_remembered(&mut links);
+        let (slot, _) = linked_to(&mut links, now, 1, 9, 1);
+        assert_eq!((links.to(9), links.counters.link_refused_full), (Some(slot), 0));
+        assert_eq!((links.lives.len(), links.past.len()), (NODES_MAX, NODES_MAX));
+        assert_eq!((links.epoch_of(100), links.epoch_of(101)), (None, Some(5)));
+        linked_to(&mut links, now, 2, 101, 4);
+        assert_eq!((links.to(101), links.counters.link_refused_epoch), (None, 1));
+    }
+
+    #[test]
+    fn nobody_who_is_linked_or_placed_makes_way() {
+        let mut links = links();
+        let now = after_as_many_as_are_remembered(&mut links);
+        links.place([100, 102].into_iter());
+        linked_to(&mut links, now, 1, 101, 6);
+        linked_to(&mut links, now, 2, 9, 1);
+        let known = [100, 101, 102, 103].map(|node| links.epoch_of(node));
+        assert_eq!(known, [Some(5), Some(6), Some(5), None]);
+        links.place(100..100 + NODES_MAX as u32);
+        linked_to(&mut links, now, 3, 8, 1);
+        assert_eq!((links.to(8), links.counters.link_refused_full), (None, 1));
     }
 
     #[test]

@@ -238,6 +238,11 @@ impl Placement {
         self.nodes.iter().filter(move |node| node.role == role)
     }
 
+    /// The numbers of all nodes.
+    pub fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
+        self.nodes.iter().map(|node| node.node)
+    }
+
     /// A node by its number.
     pub fn node(&self, node: u32) -> Option<&Node> {
         self.nodes.iter().find(|known| known.node == node)

@@ -156,6 +156,7 @@ impl Router {
             return;
         }
         self.node.stamp.placement = placement.epoch();
+        self.links.place(placement.numbers());
         self.started.get_or_insert(now);
         let me = self.node.me.node;
         let scope = placement.scope(me);

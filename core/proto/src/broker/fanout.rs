@@ -39,10 +39,9 @@ impl Broker {
             let Some(gateway) = gateways.get_mut(&cursor.gateway) else {
                 continue;
             };
-            let Some(slot) = gateway.link else { continue };
             cursor.queued = true;
             enqueue(&mut gateway.pending, at, count);
-            links.table.mark(slot);
+            links.table.mark(gateway.link);
         }
     }
 
@@ -75,8 +74,7 @@ impl Broker {
     pub(super) fn probe_tails(&mut self) {
         let mut due = Vec::new();
         for (node, gateway) in &self.gateways {
-            let Some(slot) = gateway.link else { continue };
-            if self.links.table.get(slot).is_some_and(|link| link.data.probe) {
+            if self.links.table.get(gateway.link).is_some_and(|link| link.data.probe) {
                 let mut rooms: Vec<u32> = gateway.recent.iter().map(|(_, at)| *at).collect();
                 rooms.sort_unstable();
                 rooms.dedup();

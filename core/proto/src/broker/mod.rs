@@ -150,7 +150,7 @@ enum Doubt {
 
 /// One gateway, across its links.
 struct GatewayPeer {
-    link: Option<u32>,
+    link: u32,
     epoch: u32,
     /// Rooms with something to send, and what recent datagrams carried.
     pending: VecDeque<u32>,
@@ -283,6 +283,7 @@ impl Broker {
             return;
         }
         self.node.stamp.placement = placement.epoch();
+        self.links.place(placement.numbers());
         let me = self.node.me.node;
         let scope = placement.scope(me);
         let needed = placement.of(Role::Router);
@@ -463,8 +464,8 @@ impl Broker {
 
     /// The newest life of a gateway that anything is known of.
     fn life_of(&self, gateway: u32) -> u32 {
-        let linked = self.gateways.get(&gateway).map_or(0, |gateway| gateway.epoch);
-        self.interest.epoch_of(gateway).unwrap_or(0).max(linked)
+        let linked = self.links.epoch_of(gateway);
+        self.interest.epoch_of(gateway).max(linked).unwrap_or(0)
     }
 
     /// The room's slot; made if it is new. Where it is, or goes on after it had ended here, the gateways that want it hear of its
@@ -802,15 +803,7 @@ impl Broker {
                     self.review_homes(now);
                 }
                 LinkChange::Down { peer, .. } if peer.role == Role::Proxy => self.forget_acks(peer.node),
-                LinkChange::Down { slot, peer, .. } => {
-                    if let Some(gateway) = self
-                        .gateways
-                        .get_mut(&peer.node)
-                        .filter(|gateway| gateway.link == Some(slot))
-                    {
-                        gateway.link = None;
-                    }
-                }
+                LinkChange::Down { peer, .. } => drop(self.gateways.remove(&peer.node)),
                 LinkChange::Up { .. }
                 | LinkChange::Refused { .. }
                 | LinkChange::Unlisted { .. }
@@ -826,8 +819,8 @@ impl Broker {
     }
 
     fn gateway_up(&mut self, now: Micros, slot: u32, peer: Identity) {
-        let fresh = GatewayPeer {
-            link: None,
+        let mut gateway = GatewayPeer {
+            link: slot,
             epoch: peer.epoch,
             pending: VecDeque::new(),
             heads: VecDeque::new(),
@@ -837,15 +830,6 @@ impl Broker {
             history: Resends::new(),
             turn: 0,
         };
-        let gateway = self.gateways.entry(peer.node).or_insert(fresh);
-        gateway.link = Some(slot);
-        gateway.epoch = peer.epoch;
-        gateway.recent.clear();
-        gateway.holes.forget();
-        gateway.history.forget();
-        gateway.pending.clear();
-        gateway.heads.clear();
-        gateway.nothing.clear();
         // What was in flight on the link before is lost as far as anyone knows: all heads are told again.
         for (at, room) in self.rooms.iter_mut().enumerate() {
             let Some(cursor) = room
@@ -859,6 +843,7 @@ impl Broker {
             gateway.heads.push_back(at as u32);
             gateway.pending.push_back(at as u32);
         }
+        self.gateways.insert(peer.node, gateway);
         self.links.table.mark(slot);
         // What it could not be told then, or may have now.
         let lacks = |(room, _): &(u64, u64)| {
@@ -884,7 +869,7 @@ impl Broker {
         let Some(gateway) = self.gateways.get_mut(&node) else {
             return;
         };
-        let Some(slot) = gateway.link else { return };
+        let slot = gateway.link;
         let Some(cursor) = self.rooms[at as usize]
             .as_deref_mut()
             .and_then(|room| room.cursor(node))
@@ -913,7 +898,7 @@ impl Broker {
         };
         let lives = |node, epoch| {
             let peer = self.gateways.get(&node);
-            peer.is_some_and(|peer| peer.link.is_some() && peer.epoch == epoch)
+            peer.is_some_and(|peer| peer.epoch == epoch)
         };
         let mut away = BTreeMap::new();
         for (node, epoch) in self.interest.gateways() {

@@ -528,6 +528,6 @@ impl Broker {
 
 /// The round trip to a gateway, if it has a link.
 fn gateway_rtt(links: &Links, gateways: &BTreeMap<u32, GatewayPeer>, node: u32) -> Option<Micros> {
-    let slot = gateways.get(&node)?.link?;
+    let slot = gateways.get(&node)?.link;
     Some(links.table.get(slot)?.conn.flow.rtt())
 }

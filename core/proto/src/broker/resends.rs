@@ -105,12 +105,6 @@ impl Resends {
         parts
     }
 
-    /// Nothing that was asked for is wanted any more.
-    pub fn forget(&mut self) {
-        self.ranges.clear();
-        self.asked.clear();
-    }
-
     /// Whether something may be resent now.
     pub fn is_due(&self) -> bool {
         !self.ranges.is_empty() && self.allowance > 0

@@ -296,6 +296,7 @@ impl Gateway {
         }
         self.now = now;
         self.node.stamp.placement = placement.epoch();
+        self.links.place(placement.numbers());
         let nodes = placement.of(Role::Broker).chain(placement.of(Role::Router));
         self.links
             .dial(now, nodes.map(|node| (node.node, node.role, node.addr)));

@@ -207,6 +207,7 @@ impl Proxy {
             return;
         }
         self.node.stamp.placement = placement.epoch();
+        self.links.place(placement.numbers());
         self.links.dial(
             now,
             placement.of(Role::Broker).map(|node| (node.node, node.role, node.addr)),
