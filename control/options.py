@@ -345,6 +345,17 @@ class Gateway(ClientOptions, frozen=True):
             "Messages that a join may ask to come first", "fetched from a broker at a time", "messages", ge=0, le=65_536
         ),
     ] = 1_024
+    membership_again_ms: Annotated[
+        int,
+        key(
+            "A room that got its first member, or lost its last, is told the router once more after this, where no"
+            " acknowledgement came; 0: only once it may be lost",
+            "sooner than a loss can be found; where many change at once nothing is told twice",
+            "ms",
+            ge=0,
+            le=1_000,
+        ),
+    ] = 10
 
 
 class Proxy(ClientOptions, frozen=True):

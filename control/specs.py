@@ -69,6 +69,7 @@ def spec(
         payload_bytes=section.payload_bytes,
         keepalive_ms=section.keepalive_ms if isinstance(section, ClientOptions) else None,
         idle_timeout_ms=section.idle_timeout_ms if isinstance(section, ClientOptions) else None,
+        membership_again_ms=section.membership_again_ms if isinstance(section, Gateway) else None,
         age_every=section.age_every if isinstance(section, Proxy) else None,
         paced_namespaces=[name for name, space in config.namespaces.items() if space.flow == "paced"],
         faults=faults,

@@ -104,7 +104,8 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     keepalive_ms: int | None
     idle_timeout_ms: int | None
     history_max: int | None = None
-    """Of a gateway."""
+    """Of a gateway, as is the next."""
+    membership_again_ms: int | None = None
     backoff_ms: int | None = None
     """Of a gateway or proxy, as is the next: how clients come back from a loss."""
     backoff_max_ms: int | None = None

@@ -6,7 +6,7 @@ A thin shell: everything that touches a packet is in `muster._core.GatewayEngine
 from muster import _core
 from plane.auth import answering, embedded
 from plane.role import Role
-from plane.rooms.options import arena_bytes, client_options, history_max, link_options
+from plane.rooms.options import arena_bytes, client_options, history_max, link_options, membership_again_ms
 from plane.spec import Spec
 
 
@@ -18,5 +18,6 @@ def build(spec: Spec) -> Role:
         paced_namespaces=spec.paced_namespaces,
         arena_bytes=arena_bytes(spec),
         history_max=history_max(spec),
+        membership_again_ms=membership_again_ms(spec),
     )
     return answering(engine, embedded(spec))

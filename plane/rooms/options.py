@@ -55,6 +55,13 @@ def age_every(spec: Spec) -> int:
     return spec.age_every
 
 
+def membership_again_ms(spec: Spec) -> int:
+    """After which a router is told once more what it has not acknowledged; 0: it is not. Raises `SpecError`."""
+    if spec.membership_again_ms is None:
+        raise SpecError(f"a {spec.role} needs membership_again_ms")
+    return spec.membership_again_ms
+
+
 def history_max(spec: Spec) -> int:
     """Messages that a join may ask to come first. Raises `SpecError`."""
     if spec.history_max is None:

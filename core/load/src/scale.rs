@@ -13,6 +13,7 @@ use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent, LINK_SOCKET, P
 use muster_proto::handshake::{ClusterKeys, ServerKey};
 use muster_proto::hash::KeyedState;
 use muster_proto::interest::Interest;
+use muster_proto::limits::MEMBERSHIP_AGAIN_MS;
 use muster_proto::machine::{Addr, Arrival, Inbox, Machine, Micros, SocketId};
 use muster_proto::node::Identity;
 use muster_proto::placement::{Growth, Layer, Node, Placement, State};
@@ -151,6 +152,7 @@ impl Plane {
                     name_key,
                     paced: Vec::new(),
                     history_max: 0,
+                    membership_again_ms: MEMBERSHIP_AGAIN_MS,
                     bundle: true,
                     server_key: ServerKey::from_private([2; 32]),
                     cluster,

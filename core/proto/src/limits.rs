@@ -39,6 +39,9 @@ pub const LOG_RECORD_BYTES_MAX: usize = 1_100;
 pub const LOG_FLIGHT_BYTES_MAX: usize = 32 * KIB;
 /// The same in records; each look for what is due goes over them (24 B each, 24 KiB).
 pub const LOG_FLIGHT_RECORDS_MAX: usize = 1_024;
+/// Records are sent again before it is known that they are lost only while no more than so many are unacknowledged: a few joins
+/// cost a datagram more, a storm of them nothing.
+pub const LOG_AGAIN_RECORDS_MAX: usize = 16;
 /// Repeats of a record are never further apart, so a healed path is found within a second.
 pub const LOG_BACKOFF_MAX: Micros = SECOND;
 
@@ -51,6 +54,8 @@ pub const ROOMS_MAX: usize = 4 << 20;
 pub const NODES_MAX: usize = 4_096;
 /// A gateway that is away for this long has no members any more.
 pub const GATEWAY_LEASE: Micros = 30 * SECOND;
+/// A gateway tells a router anew what it has not acknowledged after this, unless the configuration says otherwise (ROOM-11).
+pub const MEMBERSHIP_AGAIN_MS: u32 = 10;
 /// A room's name with its namespace, in bytes of UTF-8.
 pub const NAME_BYTES_MAX: usize = 200;
 /// A namespace, in bytes of `a-z`, `0-9`, `_`, `-`.

@@ -7,7 +7,9 @@
 //! then for each record length (2) and bytes. The receiver acknowledges cumulatively. Both sides are 24 bytes while
 //! nothing is under way: most sessions never have a control record in flight.
 
-use crate::limits::{LOG_BACKOFF_MAX, LOG_FLIGHT_BYTES_MAX, LOG_FLIGHT_RECORDS_MAX, LOG_RECORD_BYTES_MAX};
+use crate::limits::{
+    LOG_AGAIN_RECORDS_MAX, LOG_BACKOFF_MAX, LOG_FLIGHT_BYTES_MAX, LOG_FLIGHT_RECORDS_MAX, LOG_RECORD_BYTES_MAX,
+};
 use crate::machine::Micros;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -41,6 +43,8 @@ pub struct LogSender {
     /// The offset that the next pushed record gets.
     next: u64,
     bytes_max: u32,
+    /// Few records that are not acknowledged after this are sent once more, in µs; 0: none are.
+    again: u32,
 }
 
 struct Queue {
@@ -56,6 +60,7 @@ struct Queue {
     /// Position (counted from the first byte ever pushed into this queue) of `bytes[0]`.
     base: u64,
     cost: usize,
+    again: u32,
 }
 
 struct Record {
@@ -63,6 +68,8 @@ struct Record {
     sent: Micros,
     len: u16,
     repeats: u8,
+    /// It was sent once, while there were few.
+    again: bool,
     /// Low half of the sequence of the datagram that it left with last.
     carrier: u32,
 }
@@ -74,6 +81,16 @@ impl LogSender {
             queue: None,
             next: 1,
             bytes_max: u32::try_from(bytes_max).unwrap_or(u32::MAX),
+            again: 0,
+        }
+    }
+
+    /// From now on a record that is not acknowledged after `wait` is sent once more before its time, where no more than
+    /// [`LOG_AGAIN_RECORDS_MAX`] are; 0: none is.
+    pub fn send_again_after(&mut self, wait: Micros) {
+        self.again = u32::try_from(wait).unwrap_or(u32::MAX);
+        if let Some(queue) = self.queue.as_deref_mut() {
+            queue.again = self.again;
         }
     }
 
@@ -86,7 +103,7 @@ impl LogSender {
         if self.pending_bytes() + cost > self.bytes_max as usize {
             return Err(PushError::Full);
         }
-        let queue = self.queue.get_or_insert_with(|| Box::new(Queue::new()));
+        let queue = self.queue.get_or_insert_with(|| Box::new(Queue::new(self.again)));
         let at = queue.base + queue.bytes.len() as u64;
         queue.bytes.extend_from_slice(record);
         queue.records.push_back(Record {
@@ -94,6 +111,7 @@ impl LogSender {
             sent: 0,
             len: record.len() as u16,
             repeats: 0,
+            again: false,
             carrier: 0,
         });
         queue.cost += cost;
@@ -121,7 +139,7 @@ impl LogSender {
             buf[used..used + RECORD_HEADER].copy_from_slice(&(bytes.len() as u16).to_le_bytes());
             buf[used + RECORD_HEADER..end].copy_from_slice(bytes);
             used = end;
-            queue.mark_sent(index, now, carrier);
+            queue.mark_sent(index, now, rto, carrier);
             index += 1;
         }
         if index == first {
@@ -206,7 +224,7 @@ impl LogSender {
             .records
             .iter()
             .take(queue.sent)
-            .map(|record| record.due(rto))
+            .map(|record| queue.due(record, rto))
             .min()
     }
 
@@ -221,7 +239,7 @@ impl LogSender {
 }
 
 impl Queue {
-    fn new() -> Self {
+    fn new(again: u32) -> Self {
         Queue {
             records: VecDeque::new(),
             sent: 0,
@@ -231,6 +249,7 @@ impl Queue {
             front: 0,
             base: 0,
             cost: 0,
+            again,
         }
     }
 
@@ -251,9 +270,18 @@ impl Queue {
 
     fn is_due(&self, index: usize, now: Micros, rto: Micros) -> bool {
         if index < self.sent {
-            self.records[index].due(rto) <= now || self.is_lost(index)
+            self.due(&self.records[index], rto) <= now || self.is_lost(index)
         } else {
             index == self.sent && self.may_send_new()
+        }
+    }
+
+    fn due(&self, record: &Record, rto: Micros) -> Micros {
+        let due = record.due(rto);
+        if record.again {
+            due.min(record.sent + Micros::from(self.again))
+        } else {
+            due
         }
     }
 
@@ -265,12 +293,19 @@ impl Queue {
         self.sent > 0 && heard && record.carrier == first.carrier && record.repeats < PROMPT_REPEATS
     }
 
-    fn mark_sent(&mut self, index: usize, now: Micros, carrier: u64) {
+    fn mark_sent(&mut self, index: usize, now: Micros, rto: Micros, carrier: u64) {
+        let few = self.again > 0 && self.records.len() <= LOG_AGAIN_RECORDS_MAX;
+        let lost = index < self.sent && self.is_lost(index);
         let record = &mut self.records[index];
-        (record.sent, record.carrier) = (now, carrier as u32);
+        record.carrier = carrier as u32;
         if index < self.sent {
-            record.repeats = record.repeats.saturating_add(1);
+            // What is sent again before its time is no repeat: that comes when it would have come.
+            if !std::mem::take(&mut record.again) || lost || record.due(rto) <= now {
+                record.sent = now;
+                record.repeats = record.repeats.saturating_add(1);
+            }
         } else {
+            (record.sent, record.again) = (now, few);
             self.sent += 1;
             self.flight_bytes += usize::from(record.len) + RECORD_HEADER;
         }
@@ -442,8 +477,10 @@ mod tests {
             // Per frame: whether it is lost, copied, and how many turns it is late; the same for acknowledgements.
             fates in proptest::collection::vec((0..3u8, 0..3u8, 0..6usize), 1..300),
             sizes in proptest::collection::vec(FRAME_BYTES_ENOUGH..1_500, 1..5),
+            again in prop_oneof![Just(0), 1..2 * RTO],
         ) {
             let mut sender = LogSender::new(1 << 20);
+            sender.send_again_after(again);
             let mut receiver = LogReceiver::new(held_max);
             let (mut delivered, mut pushed) = (Vec::new(), Vec::new());
             let mut late: Vec<(usize, Option<Vec<u8>>, u64)> = Vec::new();
@@ -548,6 +585,45 @@ mod tests {
         }
         // A peer that answers without end and never acknowledges gets no more than that; then the clock counts.
         assert_eq!(times, [0, 3, 6, 9, 12, 15, 18, 21, 24, 1_024, 2_024]);
+    }
+
+    #[test]
+    fn what_is_not_acknowledged_soon_is_sent_once_more_and_repeated_as_if_it_had_not_been() {
+        let mut sender = LogSender::new(1_000);
+        sender.send_again_after(10_000);
+        sender.push(b"x").unwrap();
+        let sent = |sender: &mut LogSender, until: u64| {
+            let times = (0..until).filter(|now| !frames(sender, now * 1_000, 1_200).is_empty());
+            times.collect::<Vec<_>>()
+        };
+        assert_eq!(sent(&mut sender, 400), [0, 10, 20, 60, 140, 300]);
+        sender.acknowledge(1);
+        sender.push(b"y").unwrap();
+        assert_eq!(sent(&mut sender, 5), [0]);
+        sender.acknowledge(2);
+        assert_eq!((sent(&mut sender, 100), sender.deadline(RTO)), (vec![], None));
+    }
+
+    #[test]
+    fn nothing_is_sent_once_more_where_much_is_under_way_or_it_is_known_to_be_lost() {
+        let mut sender = LogSender::new(1 << 20);
+        sender.send_again_after(10_000);
+        for number in 0..=LOG_AGAIN_RECORDS_MAX as u64 {
+            sender.push(&record(number, 40)).unwrap();
+        }
+        frames(&mut sender, 0, 1_200);
+        sender.acknowledge(10);
+        assert_eq!(sender.deadline(RTO), Some(RTO));
+        sender.acknowledge(u64::MAX);
+        sender.push(b"x").unwrap();
+        frames(&mut sender, 1_000, 1_200);
+        sender.heard(101);
+        assert_eq!(frames(&mut sender, 2_000, 1_200).len(), 1);
+        assert_eq!(
+            sender.deadline(RTO),
+            Some(2_000 + 2 * RTO),
+            "a repeat, and the only one"
+        );
     }
 
     #[test]

@@ -674,6 +674,68 @@ fn a_gateway_tells_another_router_all_when_its_home_is_lost() {
     assert_eq!(answers(&mut rig, 0), [(7, Ok(()))]);
 }
 
+/// The next membership that leaves to the router, lost or not: whether of one that is wanted, after how many milliseconds the
+/// router has it, and how often it was sent within 100 more.
+fn tells_its_router(rig: &mut Rig<Gateway>, lost: bool) -> (bool, u64, usize) {
+    let sent = |rig: &Rig<Gateway>| {
+        let links = rig.machine.links_of();
+        let link = links.to(ROUTER).and_then(|slot| links.table.get(slot));
+        link.expect("a link").conn.log.last_sent()
+    };
+    let (before, frames) = (sent(rig), rig.peers[3].frames(FrameKind::Log));
+    rig.peers[3].deaf = lost;
+    for _ in 0..3_000 {
+        if sent(rig) > before {
+            break;
+        }
+        pass(rig, 1_000);
+    }
+    rig.peers[3].deaf = false;
+    for waited in 0..100 {
+        let records = rig.peers[3].take_records();
+        let mut told = records.iter().filter_map(|bytes| match Record::read(bytes)? {
+            Record::Membership(membership) => Some(membership.present),
+            _ => None,
+        });
+        if let Some(present) = told.next() {
+            rig.pass(100_000, 1_000);
+            return (present, waited, rig.peers[3].frames(FrameKind::Log) - frames);
+        }
+        rig.pass(1_000, 1_000);
+    }
+    panic!("it does not come")
+}
+
+#[test]
+fn who_is_the_first_in_a_room_or_leaves_it_as_the_last_is_told_again_after_ten_milliseconds_where_that_was_lost() {
+    let mut rig = Rig::<Gateway>::new();
+    pass(&mut rig, 1_000_000);
+    for (request, lost, after) in [(1, true, 10), (2, false, 0)] {
+        rig.peers[3].take_records();
+        let name = format!("other{request}");
+        rig.tell(
+            1,
+            &Record::Join {
+                request,
+                name: name.as_bytes(),
+                positions: Positions::default(),
+                history: 0,
+            },
+        );
+        assert_eq!(tells_its_router(&mut rig, lost), (true, after, 1), "a join");
+        rig.tell(3, &Record::Covered { offset: 1 << 20 });
+        head_of(&mut rig, &name, 1, 1);
+        let records = rig.peers[1].take_records();
+        let handle = records.iter().find_map(|bytes| match Record::read(bytes) {
+            Some(Record::Joined { handle, .. }) => Some(handle),
+            _ => None,
+        });
+        let handle = handle.expect("joined");
+        rig.tell(1, &Record::Leave { handle });
+        assert_eq!(tells_its_router(&mut rig, lost), (false, after, 1), "a leave");
+    }
+}
+
 #[test]
 fn a_member_that_asks_for_repairs_notices_that_its_gateway_is_gone() {
     let mut rig = Rig::<Client>::new();

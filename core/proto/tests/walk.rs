@@ -130,6 +130,7 @@ fn a_message_walks_through_all_five_machines() {
             idle_ms: 10_000,
             name_key: [9; 16],
             history_max: 0,
+            membership_again_ms: 0,
             paced: vec![],
             bundle: true,
             server_key: gateway_key,

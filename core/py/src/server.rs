@@ -7,7 +7,7 @@ use muster_proto::age::Ages;
 use muster_proto::broker::{Broker, BrokerConfig};
 use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent};
 use muster_proto::handshake::{ClusterKeys, ResetSecret, ServerKey};
-use muster_proto::limits::HISTORY_DEFAULT;
+use muster_proto::limits::{HISTORY_DEFAULT, MEMBERSHIP_AGAIN_MS};
 use muster_proto::links::LinkChange;
 use muster_proto::machine::{Machine, Micros};
 use muster_proto::name::RoomName;
@@ -662,7 +662,7 @@ fn sockets(addresses: &[&HostPort], recv_buffer: usize, send_buffer: usize) -> P
 impl GatewayEngine {
     #[new]
     #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, keepalive_ms,
-        idle_timeout_ms, faults, name_key, bind, server_key, reset_secret, arena_bytes, paced_namespaces, history_max = HISTORY_DEFAULT, cluster_other = None, cluster_allow = None, bundle = true, coalesce = true))]
+        idle_timeout_ms, faults, name_key, bind, server_key, reset_secret, arena_bytes, paced_namespaces, history_max = HISTORY_DEFAULT, membership_again_ms = MEMBERSHIP_AGAIN_MS, cluster_other = None, cluster_allow = None, bundle = true, coalesce = true))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         node: u32,
@@ -683,6 +683,7 @@ impl GatewayEngine {
         arena_bytes: usize,
         paced_namespaces: Vec<String>,
         history_max: u32,
+        membership_again_ms: u32,
         cluster_other: Option<ClusterKey>,
         cluster_allow: Option<Allow>,
         bundle: bool,
@@ -701,6 +702,7 @@ impl GatewayEngine {
             idle_ms: idle_timeout_ms,
             name_key: array(name_key, "a name key")?,
             history_max,
+            membership_again_ms,
             paced: paced_namespaces,
             bundle,
             server_key: ServerKey::from_private(array(server_key, "a server key")?),

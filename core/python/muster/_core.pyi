@@ -103,6 +103,7 @@ class GatewayEngine(_Engine):
         arena_bytes: int,
         paced_namespaces: list[str],
         history_max: int = ...,  # messages that a join may ask to come first
+        membership_again_ms: int = ...,  # what a router has not acknowledged after this is sent once more; 0: it is not
         cluster_other: tuple[int, bytes] | None = ...,
         cluster_allow: _Allow | None = ...,
         bundle: bool = True,

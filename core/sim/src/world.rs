@@ -12,7 +12,7 @@ use muster_proto::command::COPIES;
 use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent};
 use muster_proto::handshake::{ClusterKeys, ServerKey};
 use muster_proto::health::{HealthCounters, Reason};
-use muster_proto::limits::HISTORY_DEFAULT;
+use muster_proto::limits::{HISTORY_DEFAULT, MEMBERSHIP_AGAIN_MS};
 use muster_proto::links::Links;
 use muster_proto::machine::{Addr, Entropy, Machine, Micros, Outbox};
 use muster_proto::name::RoomName;
@@ -833,6 +833,7 @@ impl World {
                     payload,
                     arena_bytes: self.plan.arena_bytes,
                     history_max: HISTORY_DEFAULT,
+                    membership_again_ms: MEMBERSHIP_AGAIN_MS,
                     keepalive_ms,
                     idle_ms,
                     name_key: NAME_KEY,

@@ -95,6 +95,14 @@ impl Gateway {
         }
     }
 
+    /// A router is linked, and may be a home. It is told little else than which rooms have members.
+    pub(super) fn router_up(&mut self, now: Micros, slot: u32) {
+        if let Some(link) = self.links.table.get_mut(slot) {
+            link.conn.log.send_again_after(self.membership_again);
+        }
+        self.review_homes(now);
+    }
+
     /// The link to a router is lost.
     pub(super) fn home_lost(&mut self, now: Micros, node: u32) {
         self.feeds.remove(&node);

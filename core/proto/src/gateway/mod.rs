@@ -79,6 +79,8 @@ pub struct GatewayConfig {
     pub name_key: [u8; 16],
     /// Messages that a join may ask to come first.
     pub history_max: u32,
+    /// What is told a router and not acknowledged after this is sent once more; 0: not before it may be lost (ROOM-11).
+    pub membership_again_ms: u32,
     /// Namespaces whose owner waits for the slowest member.
     pub paced: Vec<String>,
     /// Whether several messages may share a datagram (off only to measure).
@@ -229,6 +231,7 @@ pub struct Gateway {
     trim_next: usize,
     config_paced: Vec<String>,
     history_max: u32,
+    membership_again: Micros,
     /// There has been more than one broker to number a room's messages.
     several_brokers: bool,
     name_key: [u8; 16],
@@ -276,6 +279,7 @@ impl Gateway {
             trim_next: 0,
             config_paced: config.paced,
             history_max: config.history_max,
+            membership_again: Micros::from(config.membership_again_ms) * 1_000,
             several_brokers: false,
             name_key: config.name_key,
             bundle: config.bundle,

@@ -265,8 +265,8 @@ impl Gateway {
     pub(super) fn link_changes(&mut self, now: Micros) {
         while let Some(change) = self.links.change() {
             match change {
-                LinkChange::Up { peer, .. } => match peer.role {
-                    Role::Router => self.review_homes(now),
+                LinkChange::Up { slot, peer } => match peer.role {
+                    Role::Router => self.router_up(now, slot),
                     Role::Broker => self.owner_up(now, peer.node, peer.epoch),
                     _ => {}
                 },

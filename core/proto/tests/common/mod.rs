@@ -16,7 +16,7 @@ use muster_proto::conn::{Conn, Stamp, Wants};
 use muster_proto::door::{Door, DoorKey, Knock};
 use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent, LINK_SOCKET, PUBLIC_SOCKET};
 use muster_proto::handshake::{prologue, respond, ClusterKeys, InitiatorKey, ResetSecret, ResponderKey, ServerKey};
-use muster_proto::limits::HISTORY_DEFAULT;
+use muster_proto::limits::{HISTORY_DEFAULT, MEMBERSHIP_AGAIN_MS};
 use muster_proto::links::Links;
 use muster_proto::machine::{Addr, Arrival, Entropy, Inbox, Machine, Micros, Outbox, SocketId};
 use muster_proto::name::{RoomKey, RoomName};
@@ -220,6 +220,8 @@ pub struct Peer {
     records: Vec<Vec<u8>>,
     /// Whether it acknowledges what it gets.
     pub polite: bool,
+    /// Whether what is sent to it is lost.
+    pub deaf: bool,
     pub last: Vec<u8>,
     pub received: u64,
     counts: [usize; 32],
@@ -405,6 +407,9 @@ impl<M: Subject> Rig<M> {
             }
             return;
         };
+        if peer.deaf {
+            return;
+        }
         let Ok(len) = peer.conn.open(self.now, &mut peer.keys, &header, &mut bytes) else {
             return;
         };
@@ -569,6 +574,7 @@ impl<M: Subject> Rig<M> {
             got: VecDeque::new(),
             records: Vec::new(),
             polite: true,
+            deaf: false,
             last: Vec::new(),
             received: 0,
             counts: [0; 32],
@@ -1058,6 +1064,7 @@ impl Subject for Gateway {
             idle_ms: 10_000,
             name_key: NAME_KEY,
             history_max: HISTORY_DEFAULT,
+            membership_again_ms: MEMBERSHIP_AGAIN_MS,
             paced: vec!["paced".into()],
             bundle: true,
             server_key: server_key(),
