@@ -17,16 +17,21 @@ pub const COMMAND_BYTES_MAX: usize = 800;
 pub const LIFETIME_MAX: Micros = 60_000_000;
 /// A hop nearer to the sender waits so much longer than the one behind it, to hear what that one says at the end.
 pub const GRACE: Micros = 250_000;
-/// How often what is not done is looked at: a gateway that came back, a member that went, a broker that does not answer.
+/// How often a proxy looks at what is not done, for a broker that does not answer; and how long a broker waits for a gateway that
+/// begins anew, or for knowing who wants what.
 pub const LOOK_EVERY: Micros = 50_000;
 /// What became of a command is remembered so long after its end, for who asks again and for copies that come late.
 pub const REMEMBER: Micros = 10_000_000;
-/// Commands at once of which a server keeps the bytes: 64 MiB with them, and a minute of 1,000 a second.
+/// Commands at once of which a server keeps the bytes: 64 MiB with them, and a minute of 1,000 a second. Users and rooms share
+/// them, see [`crate::shares`].
 pub const COMMANDS_MAX: usize = 1 << 16;
 /// The same with those that it only remembers, some 250 B each, so 64 MiB more: 15 s of 17,000 a second that are done at once.
 pub const KNOWN_MAX: usize = 1 << 18;
-/// How often what is remembered is looked at, which goes over all of it.
-pub const FORGET_EVERY: Micros = 1_000_000;
+/// Answers of members that a gateway waits for, shared in the same way: of each session that there may be for one command, or of
+/// 4,096 for 256. Some 100 B each, so 100 MiB.
+pub const AWAITED_MAX: usize = 1 << 20;
+/// Of these so many are given up in one turn, some 30 ms of work: the rest has the next one.
+pub const ENDED_A_TURN: usize = 1 << 16;
 /// Commands, and questions for members, of one session: one a second, and so many at once after a pause.
 pub const COMMAND_RATE: u32 = 1;
 pub const COMMAND_BURST: u32 = 5;
@@ -44,6 +49,14 @@ pub const HOPS_MAX: usize = 16;
 pub struct CommandId {
     pub user: u64,
     pub number: u64,
+}
+
+impl CommandId {
+    pub const FIRST: CommandId = CommandId { user: 0, number: 0 };
+    pub const LAST: CommandId = CommandId {
+        user: u64::MAX,
+        number: u64::MAX,
+    };
 }
 
 /// What is asked of all gateways that have members of a room.

@@ -786,12 +786,33 @@ fn refuse_rate(conn: &mut Conn<SESSION_BLOCKS>, record: &Record<'_>) {
 }
 
 #[cfg(test)]
+impl<T: Default> Sessions<T> {
+    /// A session that is open, by no way in.
+    pub fn admit(&mut self, random: u32, user: u64) -> u32 {
+        self.table.insert(random, |id| {
+            let secret = crate::seal::Secret::new([3; 16]);
+            let conn = Conn::new(id, 2, 0, Addr::default(), secret, false, 0, SESSION_LOG_BYTES, 0);
+            let session = Session {
+                user,
+                data: T::default(),
+                probe: false,
+                state: State::Open,
+                control: Bucket::new(1, 1),
+                since: 0,
+                waiting: Vec::new(),
+                path: None,
+            };
+            (conn, session)
+        })
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::door::DoorKey;
     use crate::fixtures::{cluster, me, Zeros};
     use crate::handshake::ResetSecret;
-    use crate::seal::Secret;
     use crate::wire::Role;
 
     const SECOND: Micros = 1_000_000;
@@ -803,30 +824,7 @@ mod tests {
         let key = DoorKey::Cluster(Box::new(cluster()));
         let door = Door::new(key, ResetSecret::new([1; 32]), &mut Zeros);
         let mut sessions = Sessions::<()>::new(door, 15_000, 45_000, 100);
-        let slot = sessions.table.insert(1, |id| {
-            let conn = Conn::new(
-                id,
-                2,
-                0,
-                Addr::default(),
-                Secret::new([3; 16]),
-                false,
-                0,
-                SESSION_LOG_BYTES,
-                0,
-            );
-            let session = Session {
-                user: 1,
-                data: (),
-                probe: false,
-                state: State::Open,
-                control: Bucket::new(1, 1),
-                since: 0,
-                waiting: Vec::new(),
-                path: None,
-            };
-            (conn, session)
-        });
+        let slot = sessions.admit(1, 1);
         let mut buffer = [0; 100];
         let conn = &mut sessions.table.get_mut(slot).expect("it is there").conn;
         conn.seal(0, &mut node.keys, node.stamp, &mut buffer, 8, Wants::Probes, 0);

@@ -11,11 +11,13 @@ use muster_proto::command::{
 };
 use muster_proto::gateway::Gateway;
 use muster_proto::machine::{Machine, Micros};
+use muster_proto::name::RoomKey;
 use muster_proto::placement::{Node, Placement};
 use muster_proto::proxy::Proxy;
 use muster_proto::wire::publish::Positions;
-use muster_proto::wire::record::Record;
-use muster_proto::wire::{Code, FrameKind, Role};
+use muster_proto::wire::record::{Membership, Record};
+use muster_proto::wire::room::LinkHead;
+use muster_proto::wire::{Code, FrameKind, Role, StreamId};
 
 const LIFETIME: Micros = 5_000_000;
 /// Longer than spares are kept.
@@ -598,25 +600,51 @@ const MORE: u64 = 20;
 
 #[test]
 fn past_its_bound_a_gateway_says_of_each_command_at_once_that_it_is_busy() {
-    let (mut rig, [one, _]) = gateway();
+    let (mut rig, [one, other]) = gateway();
+    // A room has no more than its share.
+    let command = |number| Record::LinkCommand {
+        command: CommandId { user: number, number },
+        session: 7,
+        room: number,
+        check: 0,
+        left_ms: 5_000,
+        ask: Ask::tell(b"go"),
+    };
     for number in 0..COMMANDS_MAX as u64 {
-        rig.tell(one, &link_command(number, Ask::tell(b"go")));
+        rig.tell(one, &command(number));
     }
     assert_eq!(counter(&rig.machine, "commands_received"), COMMANDS_MAX as u64);
     for number in 0..MORE {
-        rig.tell(one, &link_command(COMMANDS_MAX as u64 + number, Ask::tell(b"go")));
+        rig.tell(other, &command(COMMANDS_MAX as u64 + number));
     }
     rig.turn();
-    assert_eq!(answered_with_busy(&mut rig, one), MORE as usize);
+    assert_eq!(answered_with_busy(&mut rig, other), MORE as usize);
     assert_eq!(counter(&rig.machine, "dropped_commands_full"), MORE);
     assert_eq!(counter(&rig.machine, "commands_received"), COMMANDS_MAX as u64);
 }
 
 #[test]
-fn past_its_bound_a_broker_says_of_each_command_at_once_that_it_is_busy() {
+fn past_a_rooms_share_a_broker_says_of_each_command_at_once_that_it_is_busy_and_takes_other_rooms() {
     let (mut rig, _) = broker(1);
-    for number in 0..COMMANDS_MAX as u64 + MORE {
-        rig.tell(0, &link_command(number, Ask::tell(b"go")));
+    let other = room_key("sports:other");
+    let membership = Membership {
+        room: other.id,
+        check: other.check,
+        ..membership(1, true)
+    };
+    names_gateway(&mut rig, 2, GATEWAY, membership);
+    rig.turn();
+    let command = |number, room: RoomKey| Record::LinkCommand {
+        command: CommandId { user: number, number },
+        session: 7,
+        room: room.id,
+        check: room.check,
+        left_ms: 5_000,
+        ask: Ask::tell(b"go"),
+    };
+    let share = COMMANDS_MAX as u64 / 2;
+    for number in 0..share + MORE {
+        rig.tell(0, &command(number, room_key(ROOM)));
         if number % 1_000 == 0 {
             rig.turn();
             rig.peers[1].take_records();
@@ -624,7 +652,59 @@ fn past_its_bound_a_broker_says_of_each_command_at_once_that_it_is_busy() {
     }
     rig.turn();
     assert_eq!(answered_with_busy(&mut rig, 0), MORE as usize);
-    assert_eq!(counter(&rig.machine, "commands_received"), COMMANDS_MAX as u64);
+    assert_eq!(counter(&rig.machine, "commands_received"), share);
+    rig.tell(0, &command(1 << 40, other));
+    assert_eq!(counter(&rig.machine, "commands_received"), share + 1);
+}
+
+#[test]
+fn who_joins_again_while_a_command_lives_is_told_it_once_and_counts_once() {
+    for leaves in [false, true] {
+        let (mut rig, [one, other]) = gateway();
+        rig.tell(one, &link_command(1, Ask::tell(b"go")));
+        rig.turn();
+        assert_eq!(of_commands(&mut rig, 0), [(1, None)]);
+        rig.session(7);
+        let second = rig.peers.len() - 1;
+        taken(&mut rig, 0, 1);
+        if leaves {
+            rig.tell(0, &Record::Leave { handle: 0 });
+            rig.turn();
+        }
+        let stream = StreamId {
+            node: BROKER,
+            epoch: EPOCH,
+            generation: 1,
+        };
+        let head = LinkHead {
+            room: room_id(ROOM),
+            generation: 1,
+            base: 1,
+            next: 3,
+        };
+        let head = body(|writer| {
+            head.write(writer);
+            true
+        });
+        rig.frame(one, FrameKind::LinkHeads as u8, &head);
+        rig.join(0, 2, ROOM, Positions::at([(stream, 2)]));
+        rig.pass(100_000, 10_000);
+        let records = rig.peers[0].take_records();
+        let joined = |record: &Vec<u8>| matches!(Record::read(record), Some(Record::Joined { request: 2, .. }));
+        let told = |record: &Vec<u8>| matches!(Record::read(record), Some(Record::CommandTold { .. }));
+        assert!(records.iter().any(joined));
+        assert!(!records.iter().any(told), "left before: {leaves}");
+        rig.join(second, 3, ROOM, Positions::at([(stream, 2)]));
+        rig.pass(100_000, 10_000);
+        assert_eq!(
+            of_commands(&mut rig, second),
+            [(1, None)],
+            "who comes back by a new session is told"
+        );
+        rig.tell(other, &link_command(1, Ask::tell(b"go")));
+        rig.turn();
+        assert_eq!(of_commands(&mut rig, other), [(1, Some(Outcome::of(1)))]);
+    }
 }
 
 /// Nobody sends more than one a second, so there are many, and no broker is there that would take any.

@@ -2,16 +2,17 @@
 //!
 //! A command is known by who sent it, so another copy only asks again, and is answered as well. Every gateway that wants the room
 //! is told, in each of its lives, until all have answered or time is over. A broker knows gateways and no members: these are
-//! counted by them.
+//! counted by them. What happens to one gateway, or to its interest in one room, has that one looked at and no other.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::Broker;
 use crate::command::{left_ms, until, Ask, CommandId, Hop, Outcome, Page, Verdict, HOPS_MAX};
-use crate::command::{COMMANDS_MAX, COPIES, FORGET_EVERY, GRACE, KNOWN_MAX, LOOK_EVERY, REMEMBER, RETRY};
+use crate::command::{AWAITED_MAX, COMMANDS_MAX, COPIES, GRACE, KNOWN_MAX, LOOK_EVERY, REMEMBER, RETRY};
 use crate::hash::KeyedState;
 use crate::machine::{soonest, Micros};
 use crate::planted::{self, Bug};
+use crate::shares::{Holder, Shares};
 use crate::wire::record::Record;
 use crate::wire::Code;
 
@@ -45,6 +46,10 @@ struct Command {
     /// Who asks, the latest last: sessions of proxies, each of another one. At most [`COPIES`].
     askers: Vec<(u32, u64)>,
     gateways: BTreeMap<u32, Told>,
+    /// Those that want the room and have not answered in their present life.
+    awaited: BTreeSet<u32>,
+    /// So many wanted it when it came.
+    wanted_by: usize,
     /// Members that gateways have reached whose life is over.
     before: u32,
     /// Some gateway's members may have it, though that life of it, or its link, ended before it said so.
@@ -53,6 +58,18 @@ struct Command {
 }
 
 impl Command {
+    fn holders(&self, id: CommandId) -> [Holder; 2] {
+        [Holder::User(id.user), Holder::Room(self.room)]
+    }
+
+    /// When it ends at the latest or, where it has, is forgotten.
+    fn ends_at(&self) -> Micros {
+        match self.outcome {
+            None => self.until + 2 * GRACE,
+            Some(_) => self.until + REMEMBER,
+        }
+    }
+
     fn asked_by(&mut self, proxy: u32, session: u64) {
         self.askers
             .retain(|(known, _)| *known != proxy && !planted::is(Bug::LastAskerAnswered));
@@ -62,10 +79,14 @@ impl Command {
         self.askers.push((proxy, session));
     }
 
-    /// Whether every gateway that was told was too busy to tell anybody.
+    /// Whether every gateway that was told, and each that is waited for was, was too busy to tell anybody.
     fn is_nobodys(&self) -> bool {
-        let mut told = self.gateways.values();
-        !self.doubtful && self.before == 0 && told.all(|told| told.busy.is_some())
+        let busy = |told: &Told| told.busy.is_some();
+        let mut awaited = self.awaited.iter().map(|gateway| self.gateways.get(gateway));
+        !self.doubtful
+            && self.before == 0
+            && awaited.all(|told| told.is_some_and(busy))
+            && self.gateways.values().all(busy)
     }
 
     fn said(&self) -> impl Iterator<Item = &Said> + Clone {
@@ -107,10 +128,18 @@ pub(super) struct Asked<'a> {
 /// All commands that are not done, or have been done lately.
 pub(super) struct Commands {
     known: HashMap<CommandId, Command, KeyedState>,
-    /// Those that are not done, in an order of their own, not that of a table.
-    open: BTreeSet<CommandId>,
-    look_at: Option<Micros>,
-    forget_at: Micros,
+    /// Those that are not done, by room.
+    open: BTreeSet<(u64, CommandId)>,
+    /// When each ends at the latest, or is forgotten.
+    ends: BTreeSet<(Micros, CommandId)>,
+    /// When what a gateway has to do with one is looked at again: it was too busy, or wants the room no more.
+    again: BTreeSet<(Micros, CommandId, u32)>,
+    /// When all that are not done are looked at: it was not known who wants what, or that is another part now.
+    all_at: Option<Micros>,
+    /// What there may be of those that are not done, of those that are known, and of gateways' answers to them.
+    undone: Shares,
+    remembered: Shares,
+    answers: Shares,
 }
 
 impl Commands {
@@ -118,17 +147,45 @@ impl Commands {
         Commands {
             known: HashMap::with_hasher(hash),
             open: BTreeSet::new(),
-            look_at: None,
-            forget_at: 0,
+            ends: BTreeSet::new(),
+            again: BTreeSet::new(),
+            all_at: None,
+            undone: Shares::new(COMMANDS_MAX, hash),
+            remembered: Shares::new(KNOWN_MAX, hash),
+            answers: Shares::new(AWAITED_MAX, hash),
         }
     }
 
     pub(super) fn deadline(&self) -> Option<Micros> {
-        self.look_at
+        let ends = self.ends.first().map(|(at, _)| *at);
+        let again = self.again.first().map(|(at, ..)| *at);
+        [ends, again, self.all_at].into_iter().flatten().min()
     }
 
-    fn are_full(&self) -> bool {
-        self.open.len() >= COMMANDS_MAX || self.known.len() >= KNOWN_MAX
+    /// Whether there is place for a command that so many gateways are told.
+    fn have_place(&self, who: [Holder; 2], gateways: usize) -> bool {
+        self.undone.allow(who, 1) && self.remembered.allow(who, 1) && self.answers.allow(who, gateways)
+    }
+
+    fn add(&mut self, id: CommandId, command: Command) {
+        let who = command.holders(id);
+        self.undone.take(who, 1);
+        self.remembered.take(who, 1);
+        self.answers.take(who, command.wanted_by);
+        self.open.insert((command.room, id));
+        self.ends.insert((command.ends_at(), id));
+        self.known.insert(id, command);
+    }
+
+    /// Those to a room that are not done.
+    fn open_in(&self, room: u64) -> Vec<CommandId> {
+        let open = self.open.range((room, CommandId::FIRST)..=(room, CommandId::LAST));
+        open.map(|(_, id)| *id).collect()
+    }
+
+    /// Those to any room.
+    fn all_open(&self) -> Vec<CommandId> {
+        self.open.iter().map(|(_, id)| *id).collect()
     }
 }
 
@@ -142,16 +199,7 @@ impl Broker {
                 None => known.asked_by(proxy, asked.session),
             };
         }
-        let refused = match self.knows() && self.may_own(asked.room) {
-            false => Some(Code::NotReady),
-            true if self.commands.are_full() => Some(Code::Busy),
-            true => None,
-        };
-        if let Some(code) = refused {
-            let outcome = Outcome::refused(code);
-            return self.tell_outcome(now, (proxy, asked.session), id, outcome, None);
-        }
-        self.counters.commands_received += 1;
+        let gateways: Vec<u32> = self.interest.who_wants(asked.room, asked.check).collect();
         let command = Command {
             room: asked.room,
             check: asked.check,
@@ -159,14 +207,27 @@ impl Broker {
             ask: asked.ask.keep(),
             askers: vec![(proxy, asked.session)],
             gateways: BTreeMap::new(),
+            awaited: BTreeSet::new(),
+            wanted_by: gateways.len(),
             before: 0,
             doubtful: false,
             outcome: None,
         };
-        self.commands.known.insert(id, command);
-        self.commands.open.insert(id);
-        self.look_after_command(now, id);
-        soonest(&mut self.commands.look_at, Some(now + LOOK_EVERY));
+        let refused = match self.knows() && self.may_own(asked.room) {
+            false => Some(Code::NotReady),
+            true if !self.commands.have_place(command.holders(id), gateways.len()) => Some(Code::Busy),
+            true => None,
+        };
+        if let Some(code) = refused {
+            let outcome = Outcome::refused(code);
+            return self.tell_outcome(now, (proxy, asked.session), id, outcome, None);
+        }
+        self.counters.commands_received += 1;
+        self.commands.add(id, command);
+        for gateway in gateways {
+            self.review_command(now, id, gateway);
+        }
+        self.settle_command(now, id);
     }
 
     /// A gateway says how many of its members it has reached: all, or those that said so in time; or that it is too busy.
@@ -178,17 +239,16 @@ impl Broker {
         outcome: Outcome,
         page: Option<Page>,
     ) {
-        let Some(told) = self
-            .commands
-            .known
-            .get_mut(&id)
-            .and_then(|command| command.gateways.get_mut(&gateway))
-            .filter(|told| told.epoch == epoch && told.said.is_none())
-        else {
+        let Some(command) = self.commands.known.get_mut(&id) else {
+            return;
+        };
+        let told = command.gateways.get_mut(&gateway);
+        let Some(told) = told.filter(|told| told.epoch == epoch && told.said.is_none()) else {
             return;
         };
         if matches!(outcome.verdict, Verdict::Refused(_)) {
             told.busy = Some(now);
+            self.commands.again.insert((now + RETRY, id, gateway));
         } else {
             told.said = Some(Said {
                 members: outcome.members,
@@ -197,77 +257,55 @@ impl Broker {
                 at: now,
             });
         }
-        self.look_after_command(now, id);
+        self.review_command(now, id, gateway);
+        self.settle_command(now, id);
     }
 
-    /// Tells whoever has not been told yet; ends the command where all have answered, or time is over.
-    fn look_after_command(&mut self, now: Micros, id: CommandId) {
-        let knows = self.knows();
-        let (mut waits, mut busy) = (!knows, knows);
+    /// What a gateway has to do with a command: it is told where it wants the room and was not told on this link and in this life,
+    /// or is asked again after it was busy.
+    fn review_command(&mut self, now: Micros, id: CommandId, gateway: u32) {
         let Some(command) = self.commands.known.get_mut(&id).filter(|known| known.outcome.is_none()) else {
             return;
         };
-        let mut tell = Vec::new();
+        let wants = self.interest.wants(gateway, command.room) == Some(command.check);
+        let life = self.interest.epoch_of(gateway).filter(|_| wants);
+        let told = command.gateways.get(&gateway).filter(|told| life == Some(told.epoch));
+        let Some(epoch) = life.filter(|_| told.is_none_or(|told| told.said.is_none())) else {
+            command.awaited.remove(&gateway);
+            return;
+        };
+        command.awaited.insert(gateway);
+        let Some((slot, since)) = self.links.to(gateway).zip(self.links.since(gateway)) else {
+            return;
+        };
+        let linked = self.links.table.get(slot).map(|link| link.data.peer.epoch);
+        // On a new link again: what the one before had not delivered ended with it.
+        let again = |told: &Told| told.since != since || told.busy.is_some_and(|at| now >= at + RETRY);
+        if linked != Some(epoch) || !told.is_none_or(again) {
+            return;
+        }
         let tells = matches!(command.ask, Ask::Tell(_));
-        for gateway in self.interest.who_wants(command.room, command.check) {
-            let life = self.interest.epoch_of(gateway);
-            let link = self
-                .links
-                .to(gateway)
-                .and_then(|slot| Some((slot, self.links.table.get(slot)?.data.peer.epoch)));
-            let (Some(epoch), since) = (life, self.links.since(gateway)) else {
-                continue;
-            };
-            let told = command.gateways.get(&gateway).filter(|told| told.epoch == epoch);
-            if told.is_some_and(|told| told.said.is_some()) {
-                continue;
-            }
-            waits = true;
-            busy &= told.is_some_and(|told| told.busy.is_some());
-            // On a new link again: what the one before had not delivered ended with it.
-            let Some(((slot, linked), since)) = link.zip(since) else {
-                continue;
-            };
-            let again = |told: &Told| told.since != since || told.busy.is_some_and(|at| now >= at + RETRY);
-            if linked == epoch && told.is_none_or(again) {
-                tell.push((
-                    gateway,
-                    slot,
-                    Told {
-                        epoch,
-                        since,
-                        at: now,
-                        said: (tells && planted::is(Bug::ToldIsDelivered)).then(|| Said {
-                            members: 1,
-                            over: false,
-                            page: Page::default(),
-                            at: now,
-                        }),
-                        busy: None,
-                    },
-                ));
-            }
+        let said = (tells && planted::is(Bug::ToldIsDelivered)).then(|| Said {
+            members: 1,
+            over: false,
+            page: Page::default(),
+            at: now,
+        });
+        if said.is_some() {
+            command.awaited.remove(&gateway);
         }
-        if waits && busy && command.is_nobodys() {
-            return self.end_command(now, id, Outcome::refused(Code::Busy));
-        }
-        let mut slots = Vec::new();
-        for (gateway, slot, told) in tell {
-            // Who was told was told; who was counted is gone with that life.
-            if let (Some(earlier), Ask::Tell(_)) = (command.gateways.insert(gateway, told), &command.ask) {
-                let said = earlier.said.map_or(0, |said| said.members);
-                command.before = command.before.saturating_add(said);
-                command.doubtful |= earlier.busy.is_none();
-            }
-            slots.push(slot);
-        }
-        let members = command.members();
-        let over = command.said().any(|said| said.over);
-        if !waits && !over {
-            return self.end_command(now, id, Outcome::of(members));
-        }
-        if !waits || now >= command.until + 2 * GRACE {
-            return self.end_command(now, id, Outcome::expired(members));
+        let told = Told {
+            epoch,
+            since,
+            at: now,
+            said,
+            busy: None,
+        };
+        // Who was told was told; who was counted is gone with that life.
+        if let (Some(earlier), true) = (command.gateways.insert(gateway, told), tells) {
+            let said = earlier.said.map_or(0, |said| said.members);
+            command.before = command.before.saturating_add(said);
+            command.doubtful |= earlier.busy.is_none();
         }
         let record = Record::LinkCommand {
             command: id,
@@ -278,25 +316,85 @@ impl Broker {
             ask: command.ask.by_ref(),
         };
         let bytes = record.encode(<[u8]>::to_vec);
-        self.counters.commands_sent += slots.len() as u64;
-        slots.into_iter().for_each(|slot| {
-            self.links.log(now, slot, &bytes);
-        });
+        self.counters.commands_sent += 1;
+        self.links.log(now, slot, &bytes);
+    }
+
+    /// Ends a command that all who want its room have answered, or that all of them are too busy for.
+    fn settle_command(&mut self, now: Micros, id: CommandId) {
+        let knows = self.knows();
+        let Some(command) = self.commands.known.get(&id).filter(|known| known.outcome.is_none()) else {
+            return;
+        };
+        if !knows {
+            return soonest(&mut self.commands.all_at, Some(now + LOOK_EVERY));
+        }
+        let members = command.members();
+        if !command.awaited.is_empty() {
+            if command.is_nobodys() {
+                self.end_command(now, id, Outcome::refused(Code::Busy));
+            }
+        } else if command.said().any(|said| said.over) {
+            self.end_command(now, id, Outcome::expired(members));
+        } else {
+            self.end_command(now, id, Outcome::of(members));
+        }
+    }
+
+    /// A gateway began or ceased to want a room. One that ceased may say in a moment that it does again, in its next life.
+    pub(super) fn command_wanted(&mut self, now: Micros, gateway: u32, room: u64, wants: bool) {
+        for id in self.commands.open_in(room) {
+            match wants {
+                true => self.review_command(now, id, gateway),
+                false => drop(self.commands.again.insert((now + LOOK_EVERY, id, gateway))),
+            }
+        }
+    }
+
+    /// A gateway has another link.
+    pub(super) fn commands_linked(&mut self, now: Micros, gateway: u32) {
+        for id in self.commands.all_open() {
+            let known = self.commands.known.get(&id);
+            if known.is_some_and(|command| command.awaited.contains(&gateway)) {
+                self.review_command(now, id, gateway);
+            }
+        }
+    }
+
+    /// Who wants what is known of another part of all rooms.
+    pub(super) fn commands_placed(&mut self, now: Micros) {
+        soonest(&mut self.commands.all_at, Some(now));
     }
 
     /// Says what became of a command to all who ask, and remembers it.
     fn end_command(&mut self, now: Micros, id: CommandId, outcome: Outcome) {
-        self.commands.open.remove(&id);
-        let Some(command) = self.commands.known.get_mut(&id) else {
+        let Commands {
+            known,
+            open,
+            ends,
+            undone,
+            remembered,
+            answers,
+            ..
+        } = &mut self.commands;
+        let Some(command) = known.get_mut(&id) else {
             return;
         };
-        let page = command.merged();
+        let (page, who) = (command.merged(), command.holders(id));
+        ends.remove(&(command.ends_at(), id));
+        open.remove(&(command.room, id));
+        undone.give_back(who, 1);
+        answers.give_back(who, command.wanted_by);
         command.outcome = Some(outcome);
         command.ask = Ask::default();
         command.gateways = BTreeMap::new();
+        command.awaited = BTreeSet::new();
         let askers = std::mem::take(&mut command.askers);
         if page.is_some() || outcome.is_put_off() {
-            self.commands.known.remove(&id); // who asks again wants to know how it is then
+            known.remove(&id); // who asks again wants to know how it is then
+            remembered.give_back(who, 1);
+        } else {
+            ends.insert((command.ends_at(), id));
         }
         for asker in askers {
             self.tell_outcome(now, asker, id, outcome, page.clone());
@@ -323,19 +421,48 @@ impl Broker {
         self.links.record(now, slot, &done);
     }
 
-    /// Looks after what is not done, and forgets what is done for long.
-    pub(super) fn look_after_commands(&mut self, now: Micros) {
-        if self.commands.look_at.is_none_or(|at| now < at) {
+    /// Ends what is over, looks again at what is due, and forgets what ended long ago.
+    pub(super) fn expire_commands(&mut self, now: Micros) {
+        while let Some((at, id, gateway)) = self.commands.again.first().copied().filter(|(at, ..)| *at <= now) {
+            self.commands.again.remove(&(at, id, gateway));
+            self.review_command(now, id, gateway);
+            self.settle_command(now, id);
+        }
+        if self.commands.all_at.is_some_and(|at| at <= now) {
+            self.commands.all_at = None;
+            self.review_all(now);
+        }
+        while let Some((at, id)) = self.commands.ends.first().copied().filter(|(at, _)| *at <= now) {
+            self.commands.ends.remove(&(at, id));
+            let Some(command) = self.commands.known.get(&id) else {
+                continue;
+            };
+            let (members, who) = (command.members(), command.holders(id));
+            if command.outcome.is_none() {
+                self.end_command(now, id, Outcome::expired(members));
+            } else {
+                self.commands.known.remove(&id);
+                self.commands.remembered.give_back(who, 1);
+            }
+        }
+    }
+
+    /// Looks at all gateways for all that is not done; where it is not known who wants what, that waits.
+    fn review_all(&mut self, now: Micros) {
+        if !self.knows() {
+            self.commands.all_at = (!self.commands.open.is_empty()).then_some(now + LOOK_EVERY);
             return;
         }
-        if now >= self.commands.forget_at {
-            let remembered = |command: &Command| command.outcome.is_none() || now < command.until + REMEMBER;
-            self.commands.known.retain(|_, command| remembered(command));
-            self.commands.forget_at = now + FORGET_EVERY;
+        for id in self.commands.all_open() {
+            let Some(command) = self.commands.known.get(&id) else {
+                continue;
+            };
+            let want = self.interest.who_wants(command.room, command.check);
+            let gateways: BTreeSet<u32> = want.chain(command.awaited.iter().copied()).collect();
+            for gateway in gateways {
+                self.review_command(now, id, gateway);
+            }
+            self.settle_command(now, id);
         }
-        let open: Vec<CommandId> = self.commands.open.iter().copied().collect();
-        let again = if open.is_empty() { FORGET_EVERY } else { LOOK_EVERY };
-        open.into_iter().for_each(|id| self.look_after_command(now, id));
-        self.commands.look_at = (!self.commands.known.is_empty()).then_some(now + again);
     }
 }

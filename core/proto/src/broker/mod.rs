@@ -295,6 +295,7 @@ impl Broker {
         if narrowed {
             // Rooms that are others' now have ended here: who had them is served on until they are forgotten.
             self.interest.keep(scope);
+            self.commands_placed(now);
             if planted::is(Bug::NarrowingForgets) {
                 let others = self.rooms.iter_mut().flatten().filter(|room| !scope.has(room.id));
                 others.for_each(|room| room.gateways.clear());
@@ -745,6 +746,7 @@ impl Broker {
     }
 
     fn interest_changed(&mut self, now: Micros, change: Change) {
+        self.command_wanted(now, change.gateway, change.room, change.present);
         if !change.present {
             if let Some(room) = self
                 .by_id
@@ -819,6 +821,7 @@ impl Broker {
     }
 
     fn gateway_up(&mut self, now: Micros, slot: u32, peer: Identity) {
+        self.commands_linked(now, peer.node);
         let mut gateway = GatewayPeer {
             link: slot,
             epoch: peer.epoch,
@@ -969,7 +972,7 @@ impl Machine for Broker {
         self.probe_tails();
         self.acknowledge_late(now);
         self.release_withheld(now);
-        self.look_after_commands(now);
+        self.expire_commands(now);
         self.gain(now);
         self.sweep(now);
         self.node.sweep(now);
@@ -1186,7 +1189,7 @@ mod tests {
         broker.running = true;
         for number in 0..100_000 {
             let now = number * 200;
-            broker.look_after_commands(now);
+            broker.expire_commands(now);
             let asked = commands::Asked {
                 id: CommandId { user: 1, number },
                 session: 1,

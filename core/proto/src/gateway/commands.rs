@@ -2,15 +2,18 @@
 //! are, and who, where that is asked.
 //!
 //! A copy by another broker only asks again. Who comes back with positions while a command lives is told it too: its former
-//! session may have ended before it was.
+//! session may have ended before it was. Nothing is gone through in search of what is to be done: an answer, the end of a session,
+//! place in a log and the end of a command's time each concern what they name.
 
 use std::collections::{BTreeSet, HashMap};
 
+use super::awaited::Awaited;
 use super::Gateway;
 use crate::address::Bucket;
-use crate::command::{until, CommandId, Outcome, Page, COMMANDS_MAX, FORGET_EVERY, KNOWN_MAX, LOOK_EVERY, REMEMBER};
+use crate::command::{until, CommandId, Outcome, Page, AWAITED_MAX, COMMANDS_MAX, ENDED_A_TURN, KNOWN_MAX, REMEMBER};
 use crate::hash::KeyedState;
-use crate::machine::{soonest, Micros};
+use crate::machine::Micros;
+use crate::shares::{Holder, Shares};
 use crate::wire::record::Record;
 use crate::wire::Code;
 
@@ -20,86 +23,81 @@ const LOOKS_FIRST: u32 = 1_000_000;
 
 struct Command {
     room: u64,
+    /// How many had come before it.
+    number: u64,
     until: Micros,
     data: Box<[u8]>,
     /// Brokers that asked and were not answered.
     brokers: Vec<u32>,
-    /// Sessions that have not answered, and whether they were told: a log that is nearly full is left to answers.
-    waiting: HashMap<u64, bool, KeyedState>,
     members: u32,
+    /// Somebody was not told, as too many answers were waited for.
+    missed: bool,
     outcome: Option<Outcome>,
     /// Its time is over: it is told to nobody any more, and only remembered.
     over: bool,
 }
 
 impl Command {
-    /// Its time is over. `live`: how many are not.
-    fn end(&mut self, live: &mut usize) {
-        if !self.over {
-            self.over = true;
-            *live -= 1;
-            self.waiting.clear();
-            self.data = Box::default();
-        }
+    fn holders(&self, id: CommandId) -> [Holder; 2] {
+        [Holder::User(id.user), Holder::Room(self.room)]
     }
 }
 
-/// All commands that live, or are done.
+/// All commands that live, or are remembered.
 pub(super) struct Commands {
     known: HashMap<CommandId, Command, KeyedState>,
-    by_room: HashMap<u64, Vec<CommandId>, KeyedState>,
-    /// Those that wait for members, in an order of their own, not that of a table.
-    open: BTreeSet<CommandId>,
-    /// How many are not over.
-    live: usize,
-    hash: KeyedState,
+    /// Those whose time is not over, by room in the order in which they came.
+    by_room: BTreeSet<(u64, u64, CommandId)>,
+    awaited: Awaited,
+    /// When each is over, or forgotten.
+    ends: BTreeSet<(Micros, CommandId)>,
+    /// What there may be of those that live, of those that are known, and of answers that are waited for.
+    live: Shares,
+    remembered: Shares,
+    answers: Shares,
     looks: Bucket,
-    look_at: Option<Micros>,
-    forget_at: Micros,
 }
 
 impl Commands {
     pub(super) fn new(hash: KeyedState) -> Self {
         Commands {
             known: HashMap::with_hasher(hash),
-            by_room: HashMap::with_hasher(hash),
-            open: BTreeSet::new(),
-            live: 0,
-            hash,
+            by_room: BTreeSet::new(),
+            awaited: Awaited::default(),
+            ends: BTreeSet::new(),
+            live: Shares::new(COMMANDS_MAX, hash),
+            remembered: Shares::new(KNOWN_MAX, hash),
+            answers: Shares::new(AWAITED_MAX, hash),
             looks: Bucket::new(LOOKS_A_SECOND, LOOKS_FIRST),
-            look_at: None,
-            forget_at: 0,
         }
     }
 
     pub(super) fn deadline(&self) -> Option<Micros> {
-        self.look_at
+        self.ends.first().map(|(at, _)| *at)
     }
 
-    fn are_full(&self) -> bool {
-        self.live >= COMMANDS_MAX || self.known.len() >= KNOWN_MAX
+    /// Whether there is place for a command that so many members are told.
+    fn have_place(&self, who: [Holder; 2], members: usize) -> bool {
+        self.live.allow(who, 1) && self.remembered.allow(who, 1) && self.answers.allow(who, members)
     }
 
-    /// Ends what is over and waits for nobody; forgets what ended long ago.
-    fn forget(&mut self, now: Micros) {
-        let Commands {
-            known, by_room, live, ..
-        } = self;
-        known.retain(|id, command| {
-            if now >= command.until && command.waiting.is_empty() {
-                command.end(live);
-            }
-            let kept = !command.over || now < command.until + REMEMBER;
-            if !kept {
-                if let Some(room) = by_room.get_mut(&command.room) {
-                    room.retain(|other| other != id);
-                    if room.is_empty() {
-                        by_room.remove(&command.room);
-                    }
-                }
-            }
-            kept
-        });
+    fn add(&mut self, id: CommandId, command: Command) {
+        let who = command.holders(id);
+        self.live.take(who, 1);
+        self.remembered.take(who, 1);
+        self.ends.insert((command.until, id));
+        self.by_room.insert((command.room, command.number, id));
+        self.known.insert(id, command);
+    }
+
+    /// A session's answer is waited for no more. `None`: it was not.
+    fn answered(&mut self, id: CommandId, session: u64) -> Option<&mut Command> {
+        let command = self.known.get_mut(&id)?;
+        if !self.awaited.remove(id, command.room, session) {
+            return None;
+        }
+        self.answers.give_back(command.holders(id), 1);
+        Some(command)
     }
 }
 
@@ -122,32 +120,29 @@ impl Gateway {
                 None => {}
             };
         }
-        if self.commands.are_full() {
+        let command = Command {
+            room: room.0,
+            number: self.counters.commands_received,
+            until: until(now, left_ms),
+            data: data.into(),
+            brokers: vec![broker],
+            members: 0,
+            missed: false,
+            outcome: None,
+            over: false,
+        };
+        if !self
+            .commands
+            .have_place(command.holders(id), self.members_of(room).len())
+        {
             self.counters.dropped_commands_full += 1;
             return self.tell_outcome(now, broker, id, Outcome::refused(Code::Busy), None);
         }
         self.counters.commands_received += 1;
-        let sessions = self
-            .members_of(room)
-            .iter()
-            .filter_map(|slot| Some((self.sessions.table.get(*slot)?.conn.id, false)));
-        let mut waiting = HashMap::with_hasher(self.commands.hash);
-        waiting.extend(sessions);
-        let command = Command {
-            room: room.0,
-            until: until(now, left_ms),
-            data: data.into(),
-            brokers: vec![broker],
-            waiting,
-            members: 0,
-            outcome: None,
-            over: false,
-        };
-        self.commands.known.insert(id, command);
-        self.commands.live += 1;
-        self.commands.by_room.entry(room.0).or_default().push(id);
-        soonest(&mut self.commands.look_at, Some(now + LOOK_EVERY));
-        self.look_after_command(now, id);
+        let members = self.members_of(room).to_vec();
+        self.commands.add(id, command);
+        self.tell_command(id, &members);
+        self.settle_command(now, id);
     }
 
     fn members_of(&self, (id, check): (u64, u64)) -> &[u32] {
@@ -180,90 +175,126 @@ impl Gateway {
         self.tell_outcome(now, broker, id, Outcome::of(count), Some(page));
     }
 
-    /// A member has a command, or says that it has not.
-    pub(super) fn command_taken(&mut self, now: Micros, slot: u32, id: CommandId, taken: bool) {
-        let session = self.sessions.table.get(slot).map(|peer| peer.conn.id);
-        let Some((command, session)) = self.commands.known.get_mut(&id).zip(session) else {
+    /// Tells a command to members, and notes who is to answer. Where a log is nearly full that is left to answers.
+    fn tell_command(&mut self, id: CommandId, members: &[u32]) {
+        let Commands {
+            known,
+            awaited,
+            answers,
+            ..
+        } = &mut self.commands;
+        let Some(command) = known.get_mut(&id) else { return };
+        let Some(handle) = self.by_id.get(&command.room).copied() else {
             return;
         };
-        if command.waiting.remove(&session).is_none() {
+        let who = command.holders(id);
+        if !answers.allow(who, members.len()) {
+            command.missed = true;
             return;
         }
-        command.members += u32::from(taken);
-        self.counters.commands_delivered += u64::from(taken);
-        if command.waiting.is_empty() {
-            self.look_after_command(now, id);
-        }
-    }
-
-    /// A session came back to a room: it is told what lives.
-    pub(super) fn tell_commands(&mut self, now: Micros, slot: u32, room: u64) {
-        let session = self.sessions.table.get(slot).map(|peer| peer.conn.id);
-        let (Some(ids), Some(session)) = (self.commands.by_room.get(&room), session) else {
-            return;
-        };
-        for id in ids.clone() {
-            let Some(command) = self.commands.known.get_mut(&id).filter(|command| now < command.until) else {
+        let before = awaited.len();
+        for slot in members {
+            let Some(peer) = self.sessions.table.get_mut(*slot) else {
                 continue;
             };
-            command.waiting.entry(session).or_insert(false);
-            self.look_after_command(now, id);
+            let record = Record::CommandTold {
+                handle,
+                command: id,
+                data: &command.data,
+            };
+            let told = !peer.conn.log.is_crowded() && peer.conn.record(&record).is_some();
+            awaited.add(id, command.room, peer.conn.id, told);
+            if told {
+                self.counters.commands_sent += 1;
+                self.sessions.table.mark(*slot);
+            }
+        }
+        answers.take(who, awaited.len() - before);
+    }
+
+    /// There may be place in a session's log: it is told what it was not.
+    pub(super) fn tell_untold(&mut self, slot: u32) {
+        let Commands { known, awaited, .. } = &mut self.commands;
+        if awaited.all_told() {
+            return;
+        }
+        let Some(peer) = self.sessions.table.get_mut(slot) else {
+            return;
+        };
+        let session = peer.conn.id;
+        while let Some((room, id)) = awaited.untold(session, 0..=u64::MAX) {
+            let Some((command, handle)) = known.get(&id).zip(self.by_id.get(&room).copied()) else {
+                return;
+            };
+            let record = Record::CommandTold {
+                handle,
+                command: id,
+                data: &command.data,
+            };
+            if peer.conn.log.is_crowded() || peer.conn.record(&record).is_none() {
+                break;
+            }
+            self.counters.commands_sent += 1;
+            awaited.told(id, room, session);
+        }
+        self.sessions.table.mark(slot);
+    }
+
+    /// A member has a command, or says that it has not.
+    pub(super) fn command_taken(&mut self, now: Micros, slot: u32, id: CommandId, taken: bool) {
+        let Some(session) = self.sessions.table.get(slot).map(|peer| peer.conn.id) else {
+            return;
+        };
+        if let Some(command) = self.commands.answered(id, session) {
+            command.members += u32::from(taken);
+            self.counters.commands_delivered += u64::from(taken);
+            self.settle_command(now, id);
         }
     }
 
-    /// Tells whoever has not been told yet; answers where all have answered, or time is over.
-    fn look_after_command(&mut self, now: Micros, id: CommandId) {
-        let Some(command) = self.commands.known.get_mut(&id) else {
+    /// A session came back to a room: it is told what lives, of what has come since so many commands had.
+    pub(super) fn tell_commands(&mut self, now: Micros, slot: u32, room: u64, since: u64) {
+        let (first, last) = (CommandId::FIRST, CommandId::LAST);
+        let live = self
+            .commands
+            .by_room
+            .range((room, since, first)..=(room, u64::MAX, last));
+        let live: Vec<CommandId> = live.map(|(_, _, id)| *id).collect();
+        for id in live {
+            let over = |command: &Command| now >= command.until;
+            if !self.commands.known.get(&id).is_none_or(over) {
+                self.tell_command(id, &[slot]);
+            }
+        }
+    }
+
+    /// A session left a room: what it was not told there it will not be.
+    pub(super) fn commands_left(&mut self, now: Micros, session: u64, room: u64) {
+        while let Some((_, id)) = self.commands.awaited.untold(session, room..=room) {
+            self.commands.answered(id, session);
+            self.settle_command(now, id);
+        }
+    }
+
+    /// A session is over: it answers nothing more.
+    pub(super) fn commands_lost(&mut self, now: Micros, session: u64) {
+        while let Some(id) = self.commands.awaited.command_of(session) {
+            self.commands.answered(id, session);
+            self.settle_command(now, id);
+        }
+    }
+
+    /// Answers where all have answered.
+    fn settle_command(&mut self, now: Micros, id: CommandId) {
+        let Commands { known, awaited, .. } = &mut self.commands;
+        let open = |command: &&mut Command| command.outcome.is_none() && !command.missed;
+        let Some(command) = known.get_mut(&id).filter(open) else {
             return;
         };
-        let table = &mut self.sessions.table;
-        let at = self.by_id.get(&command.room).copied();
-        let mut told = Vec::new();
-        command.waiting.retain(|session, was_told| {
-            // Who is gone answers nothing more.
-            let Some((slot, peer)) = table.find(*session).and_then(|slot| Some((slot, table.get_mut(slot)?))) else {
-                return false;
-            };
-            if *was_told {
-                return true;
-            }
-            let Some(handle) = at.filter(|at| peer.data.data.joined.iter().any(|joined| joined.room == *at)) else {
-                return false;
-            };
-            if !peer.conn.log.is_crowded() {
-                let record = Record::CommandTold {
-                    handle,
-                    command: id,
-                    data: &command.data,
-                };
-                *was_told = peer.conn.record(&record).is_some();
-                told.push(slot);
-            }
-            true
-        });
-        // The order in which they leave is that of the table of sessions, whatever the map's.
-        told.sort_unstable();
-        self.counters.commands_sent += told.len() as u64;
-        told.into_iter().for_each(|slot| table.mark(slot));
-        let over = now >= command.until;
-        if command.outcome.is_none() && (command.waiting.is_empty() || over) {
-            command.outcome = Some(match command.waiting.is_empty() {
-                true => Outcome::of(command.members),
-                false => Outcome::expired(command.members),
-            });
+        if awaited.session_of(id).is_none() {
+            command.outcome = Some(Outcome::of(command.members));
             self.answer_command(now, id);
         }
-        let Commands { known, open, live, .. } = &mut self.commands;
-        let Some(command) = known.get_mut(&id) else {
-            return;
-        };
-        if over {
-            command.end(live);
-        }
-        match command.waiting.is_empty() {
-            true => open.remove(&id),
-            false => open.insert(id),
-        };
     }
 
     /// Says to the brokers that asked what became of a command, if that is known.
@@ -289,19 +320,35 @@ impl Gateway {
         }
     }
 
-    /// Looks after what lives, and forgets what ended long ago.
-    pub(super) fn look_after_commands(&mut self, now: Micros) {
-        if self.commands.look_at.is_none_or(|at| now < at) {
-            return;
+    /// Ends what is over, and forgets what ended long ago; as much as a turn has time for.
+    pub(super) fn expire_commands(&mut self, now: Micros) {
+        let mut left = ENDED_A_TURN;
+        while let Some((at, id)) = self.commands.ends.first().copied().filter(|(at, _)| *at <= now) {
+            while let Some(session) = self.commands.awaited.session_of(id) {
+                if left == 0 {
+                    return;
+                }
+                left -= 1;
+                self.commands.answered(id, session);
+            }
+            left = left.saturating_sub(1);
+            self.commands.ends.remove(&(at, id));
+            let Some(command) = self.commands.known.get_mut(&id) else {
+                continue;
+            };
+            let who = command.holders(id);
+            if command.over {
+                self.commands.known.remove(&id);
+                self.commands.remembered.give_back(who, 1);
+                continue;
+            }
+            (command.over, command.data) = (true, Box::default());
+            command.outcome.get_or_insert(Outcome::expired(command.members));
+            self.commands.by_room.remove(&(command.room, command.number, id));
+            self.commands.live.give_back(who, 1);
+            self.commands.ends.insert((at + REMEMBER, id));
+            self.answer_command(now, id);
         }
-        if now >= self.commands.forget_at {
-            self.commands.forget(now);
-            self.commands.forget_at = now + FORGET_EVERY;
-        }
-        let open: Vec<CommandId> = self.commands.open.iter().copied().collect();
-        let again = if open.is_empty() { FORGET_EVERY } else { LOOK_EVERY };
-        open.into_iter().for_each(|id| self.look_after_command(now, id));
-        self.commands.look_at = (!self.commands.known.is_empty()).then_some(now + again);
     }
 }
 
@@ -309,8 +356,9 @@ impl Gateway {
 mod tests {
     use super::*;
     use crate::fixtures::{cluster, me, Zeros};
-    use crate::gateway::GatewayConfig;
+    use crate::gateway::{GatewayConfig, Joined};
     use crate::handshake::ServerKey;
+    use crate::name::{RoomKey, RoomName};
     use crate::wire::Role;
 
     fn gateway() -> Gateway {
@@ -333,15 +381,10 @@ mod tests {
     }
 
     fn take(gateway: &mut Gateway, now: Micros, number: u64, left_ms: u32) {
-        gateway.look_after_commands(now);
-        gateway.command(
-            now,
-            2,
-            CommandId { user: 1, number },
-            (number % 1_000, 0),
-            left_ms,
-            &[1; 200],
-        );
+        gateway.expire_commands(now);
+        let user = number % 5_000;
+        let id = CommandId { user, number };
+        gateway.command(now, 2, id, (number % 1_000, 0), left_ms, &[1; 200]);
     }
 
     /// The members' logs are others' matter: nobody is here, so each is answered at once.
@@ -375,6 +418,114 @@ mod tests {
         for number in 0..COMMANDS_MAX as u64 + 5 {
             take(&mut gateway, number, number, 60_000);
         }
-        assert_eq!(gateway.counters.dropped_commands_full, 5);
+        let received = gateway.counters.commands_received as usize;
+        assert!((COMMANDS_MAX - 100..=COMMANDS_MAX).contains(&received), "{received}");
+    }
+
+    #[test]
+    fn who_has_many_sessions_leaves_place_for_the_commands_of_others() {
+        let mut gateway = gateway();
+        let command = |gateway: &mut Gateway, user, room, number| {
+            let before = gateway.counters.commands_received;
+            gateway.command(0, 2, CommandId { user, number }, (room, 0), 60_000, b"go");
+            gateway.counters.commands_received > before
+        };
+        let theirs = |number| command(&mut gateway, 1, number, number);
+        let taken = (0..2 * COMMANDS_MAX as u64).map(theirs).filter(|taken| *taken).count();
+        assert_eq!(taken, COMMANDS_MAX / 2);
+        assert!(command(&mut gateway, 2, 1, 1));
+        let to_one_room = (0..COMMANDS_MAX as u64).filter(|user| command(&mut gateway, 100 + user, 500_000, 1));
+        assert_eq!(to_one_room.count(), COMMANDS_MAX / 4);
+        assert!(command(&mut gateway, 3, 2, 1));
+    }
+
+    #[test]
+    fn so_many_answers_are_waited_for_in_all_and_beyond_a_command_is_refused() {
+        let mut gateway = gateway();
+        let members = with_members(&mut gateway, 2_000).len();
+        for number in 0..1_000 {
+            let id = CommandId { user: number, number };
+            gateway.command(0, 2, id, (7, 0), 60_000, b"go");
+        }
+        let awaited = gateway.commands.awaited.len();
+        assert!(
+            awaited <= AWAITED_MAX / 2 + members,
+            "of one room no more than its share: {awaited}"
+        );
+        assert_eq!(gateway.counters.commands_received as usize, awaited / members);
+        assert_eq!(
+            gateway.counters.dropped_commands_full as usize,
+            1_000 - awaited / members
+        );
+        while gateway.commands.deadline().is_some_and(|at| at <= 60_000_000) {
+            gateway.expire_commands(60_000_000);
+        }
+        assert_eq!(gateway.commands.awaited.len(), 0);
+        let id = CommandId { user: 1, number: 5_000 };
+        gateway.command(60_000_000, 2, id, (7, 0), 60_000, b"go");
+        assert_eq!(gateway.commands.awaited.len(), members);
+    }
+
+    #[test]
+    fn a_session_that_is_over_is_waited_for_no_more_and_others_are_not_looked_at() {
+        let mut gateway = gateway();
+        with_members(&mut gateway, 100);
+        for number in 0..10 {
+            let id = CommandId { user: number, number };
+            gateway.command(0, 2, id, (7, 0), 60_000, b"go");
+        }
+        let told = gateway.commands.awaited.visits;
+        let slot = 5;
+        let session = gateway.sessions.table.get(slot).expect("it is there").conn.id;
+        gateway.commands_lost(1, session);
+        assert_eq!(gateway.commands.awaited.visits - told, 10);
+        assert_eq!(gateway.commands.awaited.len(), 990);
+        for slot in 0..100 {
+            let id = CommandId { user: 0, number: 0 };
+            gateway.command_taken(2, slot, id, true);
+        }
+        let known = &gateway.commands.known[&CommandId { user: 0, number: 0 }];
+        assert_eq!(known.outcome, Some(Outcome::of(99)));
+    }
+
+    /// A room with so many members, by their slots.
+    fn with_members(gateway: &mut Gateway, members: u32) -> Vec<u32> {
+        let name = RoomName::parse("sports:final").expect("a name");
+        let key = RoomKey { id: 7, check: 0 };
+        let at = gateway.open_room(0, key, &name).expect("place");
+        (0..members)
+            .map(|seat| {
+                let slot = gateway.sessions.admit(seat, u64::from(seat));
+                let peer = gateway.sessions.table.get_mut(slot).expect("it is there");
+                let head = gateway.rooms[at as usize].as_ref().map_or(0, |room| room.ring.next());
+                peer.data.data.joined.push(Joined {
+                    room: at,
+                    carrier: 0,
+                    cursor: head,
+                    seat,
+                    joined_at: head,
+                    head_due: false,
+                });
+                let room = gateway.rooms[at as usize].as_deref_mut().expect("the room");
+                room.members.push(slot);
+                slot
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_command_that_nobody_answers_costs_nothing_until_its_time_is_over() {
+        let mut gateway = gateway();
+        with_members(&mut gateway, 500);
+        for number in 0..500 {
+            let id = CommandId { user: number, number };
+            gateway.command(0, 2, id, (7, 0), 60_000, b"go");
+        }
+        let told = gateway.commands.awaited.visits;
+        for turn in 0..50 {
+            gateway.expire_commands(turn * 20_000);
+        }
+        assert_eq!(gateway.commands.awaited.visits, told);
+        assert_eq!(gateway.commands.deadline(), Some(60_000_000));
     }
 }

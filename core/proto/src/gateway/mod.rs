@@ -4,6 +4,7 @@
 //! `room`, what leaves to members in `fanout`, whether that is behind in `backlog`, what is said with brokers and routers in
 //! `upstream`, what routers are told of rooms in `membership`, commands in `commands`.
 
+mod awaited;
 mod backlog;
 mod commands;
 mod fanout;
@@ -187,6 +188,10 @@ pub struct Client {
     allowance: i32,
     allowance_at: Micros,
     repairs: VecDeque<(u32, u64, u64)>,
+    /// Rooms that it left, and how many commands had come by then.
+    left: Vec<(u64, u64)>,
+    /// By which it is known, once it has asked for a room.
+    session: u64,
 }
 
 impl Default for Client {
@@ -200,6 +205,8 @@ impl Default for Client {
             allowance: fanout::ALLOWANCE_FIRST,
             allowance_at: 0,
             repairs: VecDeque::new(),
+            left: Vec::new(),
+            session: u64::MAX,
         }
     }
 }
@@ -454,6 +461,7 @@ impl Gateway {
             }
         }
         self.records = records;
+        self.tell_untold(slot);
         self.sessions.after(now, slot, elicits, control);
         self.cleanup(now);
         while let Some(question) = self.sessions.question() {
@@ -467,6 +475,7 @@ impl Gateway {
             for joined in client.joined {
                 self.unseat(now, slot, &joined);
             }
+            self.commands_lost(now, client.session);
         }
     }
 
@@ -518,6 +527,7 @@ impl Gateway {
             return Ok(());
         };
         let session = peer.conn.id;
+        peer.data.data.session = session;
         let joined = &peer.data.data.joined;
         let again = |at: &u32| joined.iter().any(|known| known.room == *at);
         let full = joined.len() + peer.data.data.waiting as usize >= SESSION_ROOMS;
@@ -645,9 +655,14 @@ impl Gateway {
             };
             client.waiting -= 1;
             let (carrier, head) = (peer.conn.flow.next() as u32, room.ring.next());
+            let before = client.left.iter().find(|(id, _)| *id == room.id);
+            let mut since = before.map_or(0, |(_, commands)| *commands);
             match client.joined.iter_mut().find(|joined| joined.room == at) {
                 // A member already: it left and came back before it was told that it was one.
-                Some(joined) => (joined.cursor, joined.carrier, joined.joined_at) = (place, carrier, head),
+                Some(joined) => {
+                    (joined.cursor, joined.carrier, joined.joined_at) = (place, carrier, head);
+                    since = self.counters.commands_received;
+                }
                 None => {
                     // Most sessions are members of one room: no spare places.
                     client.joined.reserve_exact(1);
@@ -683,7 +698,7 @@ impl Gateway {
             self.sessions.tell(slot, &joined);
             if !waiting.positions.0.is_empty() {
                 room.returned = true;
-                back.push(slot);
+                back.push((slot, since));
             }
         }
         room.waiting = still;
@@ -697,7 +712,8 @@ impl Gateway {
         if due {
             self.ask_around(at, &unheard);
         }
-        back.into_iter().for_each(|slot| self.tell_commands(now, slot, id));
+        back.into_iter()
+            .for_each(|(slot, since)| self.tell_commands(now, slot, id, since));
         self.schedule_room(now, at);
     }
 
@@ -758,6 +774,15 @@ impl Gateway {
         };
         let joined = client.joined.swap_remove(at);
         client.repairs.retain(|(room, _, _)| *room != handle);
+        if let Some(room) = self.rooms[handle as usize].as_deref().map(|room| room.id) {
+            client.left.retain(|(known, _)| *known != room);
+            if client.left.len() >= SESSION_ROOMS {
+                client.left.remove(0);
+            }
+            client.left.push((room, self.counters.commands_received));
+            let session = client.session;
+            self.commands_left(now, session, room);
+        }
         self.unseat(now, slot, &joined);
     }
 
@@ -923,7 +948,7 @@ impl Machine for Gateway {
         self.bury(now);
         self.expire_rooms(now);
         self.flush_consumed(now);
-        self.look_after_commands(now);
+        self.expire_commands(now);
         self.node.sweep(now);
         self.trim(now);
     }
