@@ -563,6 +563,36 @@ fn gap_requests_in_a_loop_are_cheap() {
 }
 
 #[test]
+fn what_is_resent_to_a_session_stays_within_what_it_may_have_resent_however_many_ranges_it_asks_for_at_once() {
+    let mut rig = Rig::<Gateway>::new();
+    for offset in 3..700 {
+        rig.say(2, &link_room(1, offset, &[&[b'x'; 1_000]]));
+        rig.pass(2_000, 2_000);
+    }
+    let first = muster_proto::gateway::room::FIRST_PLACE;
+    for part in 0..4 {
+        let ranges: Vec<_> = (0..16).map(|at| (first + 600 + 16 * part + at, first + 690)).collect();
+        let request = body(|writer| write_repair(writer, 0, first, &ranges));
+        rig.say(0, &request);
+    }
+    rig.pass(3_000_000, 5_000);
+    let repaired = 1_000 * counter(&rig.machine, "messages_repaired");
+    let sent = rig.accounts[&rig.peers[0].addr].sent;
+    let allowed = sent / 4 + (256 << 10) + (64 << 10) * rig.now / 1_000_000;
+    assert!(repaired > 100_000, "some of it is: {repaired} B");
+    assert!(repaired <= allowed + 2_000, "{repaired} B of {allowed}");
+    // What it still lacks it may ask for when it has had less for a while.
+    rig.pass(5_000_000, 20_000);
+    let before = counter(&rig.machine, "messages_repaired");
+    rig.say(
+        0,
+        &body(|writer| write_repair(writer, 0, first, &[(first + 690, first + 694)])),
+    );
+    rig.pass(100_000, 5_000);
+    assert_eq!(counter(&rig.machine, "messages_repaired"), before + 5);
+}
+
+#[test]
 fn a_greedy_session_does_not_keep_the_slices_from_the_rooms() {
     let mut rig = Rig::<Gateway>::new();
     rig.join(1, 2, ROOM, Positions::default());

@@ -332,6 +332,9 @@ fn repairs(
         return;
     }
     while let Some((at, first, last)) = queue.front_mut() {
+        if client.allowance <= 0 {
+            break;
+        }
         let (at, last) = (*at, *last);
         let Some(room) = rooms[at as usize].as_deref() else {
             queue.pop_front();
@@ -369,6 +372,8 @@ fn repairs(
             None => return,
         }
     }
+    // What is beyond the allowance is asked for again, by who still lacks it then.
+    counters.dropped_repair_limit += queue.len() as u64;
     *queue = VecDeque::new();
 }
 

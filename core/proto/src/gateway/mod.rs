@@ -527,7 +527,9 @@ impl Gateway {
             return Ok(());
         };
         let session = peer.conn.id;
-        peer.data.data.session = session;
+        if std::mem::replace(&mut peer.data.data.session, session) != session {
+            peer.data.data.allowance_at = now;
+        }
         let joined = &peer.data.data.joined;
         let again = |at: &u32| joined.iter().any(|known| known.room == *at);
         let full = joined.len() + peer.data.data.waiting as usize >= SESSION_ROOMS;
