@@ -23,8 +23,8 @@ use muster_proto::wire::header::{DatagramKind, Header, HEADER};
 use muster_proto::wire::publish::{Ack, Course, LinkPublish, Position, Positions, PROMPT};
 use muster_proto::wire::record::Record;
 use muster_proto::wire::room::{
-    message_max, read_link_repair, write_link_repair, write_repair, GapPlace, LinkBlock, LinkHead, LinkLost, Message,
-    RoomBlock, Skip, ENDED, FIRST, LAST, LINK_BLOCK, OLD, WHOLE,
+    message_max, read_link_repair, write_link_repair, write_repair, Consumed, GapPlace, LinkBlock, LinkHead, LinkLost,
+    Message, RoomBlock, Skip, ENDED, FIRST, LAST, LINK_BLOCK, OLD, WHOLE,
 };
 use muster_proto::wire::server::Server;
 use muster_proto::wire::{Code, FrameKind, GapReason, PublisherId, Role, StreamGap, StreamId};
@@ -2480,6 +2480,78 @@ fn what_a_member_asked_for_again_is_not_sent_once_it_has_left() {
     rig.tell(0, &Record::Leave { handle: 0 });
     pass(&mut rig, 20_000);
     assert_eq!(sent(&rig), before);
+}
+
+const PACED: &str = "paced:final";
+
+/// A gateway with two members of a paced room, 0 and 1, who have its first three messages.
+fn paced_room() -> Rig<Gateway> {
+    let mut rig = gateway();
+    rig.join(0, 1, PACED, Positions::default());
+    rig.join(1, 1, PACED, Positions::default());
+    rig.tell(3, &Record::Covered { offset: 1 << 20 });
+    head_of(&mut rig, PACED, 1, 1);
+    rig.say(2, &link_room_of(PACED, 1, 1, &[b"one", b"two", b"three"]));
+    pass(&mut rig, 200_000);
+    rig.peers[2].got.clear();
+    rig
+}
+
+/// What the broker was told last of the paced room, since it was looked at last: how far its members are, and what they lack.
+fn progress(rig: &mut Rig<Gateway>) -> Option<(u64, u64)> {
+    let got = std::mem::take(&mut rig.peers[2].got);
+    let told = got.iter().filter(|(kind, _)| *kind == FrameKind::Consumed);
+    let told = told.flat_map(|(_, body)| Consumed::read_all(body).collect::<Vec<_>>());
+    let told = told.filter(|consumed| consumed.room == room_id(PACED)).last();
+    told.map(|consumed| (consumed.next, consumed.kept))
+}
+
+#[test]
+fn a_member_of_a_paced_room_that_lacks_what_it_lacked_has_the_owner_told_nothing() {
+    let mut rig = paced_room();
+    let nothing = body(|writer| write_repair(writer, 0, FIRST_PLACE + 3, &[]));
+    for _ in 0..50 {
+        rig.say(0, &nothing);
+        rig.pass(20_000, 10_000);
+    }
+    assert_eq!(progress(&mut rig), None);
+    let lacks = body(|writer| write_repair(writer, 0, FIRST_PLACE + 1, &[(FIRST_PLACE + 1, FIRST_PLACE + 1)]));
+    for told in [Some((4, 2)), None, None] {
+        rig.say(0, &lacks);
+        rig.pass(50_000, 10_000);
+        assert_eq!(progress(&mut rig), told);
+    }
+    rig.say(0, &nothing);
+    rig.pass(50_000, 10_000);
+    assert_eq!(progress(&mut rig), Some((4, 4)));
+}
+
+#[test]
+fn who_publishes_in_a_paced_room_waits_for_its_slowest_member_until_that_has_gone_on_or_left() {
+    for leaves in [false, true] {
+        let mut rig = paced_room();
+        rig.peers[1].polite = false;
+        let mut offset = 4;
+        for _ in 0..60 {
+            rig.say(2, &link_room_of(PACED, 1, offset, &[&[b'x'; 1_000]]));
+            offset += 1;
+            rig.pass(10_000, 5_000);
+        }
+        let (slowest, _) = progress(&mut rig).expect("it is told");
+        assert!(slowest < offset, "{slowest} of {offset}");
+        if leaves {
+            rig.tell(1, &Record::Leave { handle: 0 });
+        } else {
+            rig.peers[1].polite = true;
+            rig.peers[1].conn.ask_status();
+        }
+        for peer in 0..rig.peers.len() {
+            rig.frame(peer, FrameKind::Ping as u8, &[]);
+        }
+        pass(&mut rig, 2_000_000);
+        let told = progress(&mut rig);
+        assert_eq!(told.map(|(next, _)| next), Some(offset), "left: {leaves}");
+    }
 }
 
 #[test]

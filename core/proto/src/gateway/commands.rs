@@ -505,6 +505,7 @@ mod tests {
                     seat,
                     joined_at: head,
                     head_due: false,
+                    counted: None,
                 });
                 let room = gateway.rooms[at as usize].as_deref_mut().expect("the room");
                 room.members.push(slot);

@@ -142,6 +142,7 @@ impl Gateway {
                     let head = room.ring.next();
                     while joined.cursor < head {
                         let oldest = room.oldest_for(joined.cursor, joined.joined_at);
+                        moved |= room.paced;
                         if joined.cursor < oldest && !skip(room, arena, joined, oldest, &mut writer, counters) {
                             more = true;
                             break;
@@ -169,7 +170,6 @@ impl Gateway {
                         counters.messages_sent += after - place;
                         joined.cursor = after;
                         joined.carrier = next as u32;
-                        moved |= room.paced;
                         if !self.bundle {
                             more |= after < head;
                             break;
@@ -209,15 +209,33 @@ impl Gateway {
             self.sessions.table.mark(slot);
         }
         if moved {
-            let joined = self.sessions.table.get(slot).map(|peer| &peer.data.data.joined);
-            let rooms: Vec<u32> = joined.into_iter().flatten().map(|joined| joined.room).collect();
-            rooms.into_iter().for_each(|at| self.note_paced(at));
+            self.note_cursors(slot);
         }
         self.sessions.reschedule(now, slot);
     }
 
+    /// A session stands elsewhere in some of its rooms.
+    pub(super) fn note_cursors(&mut self, slot: u32) {
+        let Some(peer) = self.sessions.table.get_mut(slot) else {
+            return;
+        };
+        let mut moved = Vec::new();
+        for joined in &mut peer.data.data.joined {
+            let room = self.rooms[joined.room as usize].as_deref_mut();
+            let Some(room) = room.filter(|room| room.paced && joined.counted != Some(joined.cursor)) else {
+                continue;
+            };
+            if let Some(before) = joined.counted.replace(joined.cursor) {
+                room.cursors.remove(before);
+            }
+            room.cursors.add(joined.cursor);
+            moved.push(joined.room);
+        }
+        moved.into_iter().for_each(|at| self.note_paced(at));
+    }
+
     /// The slowest member of a room may have moved, or lacks something else: who publishes there waits for that if it is paced.
-    fn note_paced(&mut self, at: u32) {
+    pub(super) fn note_paced(&mut self, at: u32) {
         if let Some(room) = self.rooms[at as usize].as_deref_mut().filter(|room| room.paced) {
             room.tell_owners(None);
             self.note_consumed(at);
@@ -290,8 +308,9 @@ impl Gateway {
             }
         }
         if let Some(room) = self.rooms[handle as usize].as_deref_mut().filter(|room| room.paced) {
-            room.holes.note(now, slot, (lacks && next < cursor).then_some(next));
-            self.note_paced(handle);
+            if room.holes.note(now, slot, (lacks && next < cursor).then_some(next)) {
+                self.note_paced(handle);
+            }
         }
         self.sessions.table.mark(slot);
         true

@@ -2,16 +2,19 @@
 //!
 //! Owns the first place that each of them lacks, as it said itself, and when. Knows no cursor and no frame.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::machine::Micros;
 
 /// Who lacks something asks for it again within that time, or is not there.
 const STALE: Micros = 1_500_000;
 
-/// First places lacking, by the member's session slot.
+/// First places lacking, by the member's session slot and in their order.
 #[derive(Default)]
-pub struct Holes(BTreeMap<u32, Hole>);
+pub struct Holes {
+    of: BTreeMap<u32, Hole>,
+    places: BTreeSet<(u64, u32)>,
+}
 
 #[derive(Clone, Copy)]
 struct Hole {
@@ -20,29 +23,38 @@ struct Hole {
 }
 
 impl Holes {
-    /// A member says what it lacks first, or that it lacks nothing.
-    pub fn note(&mut self, now: Micros, slot: u32, place: Option<u64>) {
-        match place {
-            Some(place) => {
-                let hole = Hole { place, said_at: now };
-                self.0.insert(slot, hole);
-            }
-            None => self.forget(slot),
+    /// A member says what it lacks first, or that it lacks nothing. Tells whether it had not said so before.
+    pub fn note(&mut self, now: Micros, slot: u32, place: Option<u64>) -> bool {
+        let Some(place) = place else {
+            return self.forget(slot);
+        };
+        let before = self.of.insert(slot, Hole { place, said_at: now });
+        if before.is_some_and(|before| before.place == place) {
+            return false;
         }
+        if let Some(before) = before {
+            self.places.remove(&(before.place, slot));
+        }
+        self.places.insert((place, slot));
+        true
     }
 
-    /// A member lacks nothing, or is gone.
-    pub fn forget(&mut self, slot: u32) {
-        self.0.remove(&slot);
+    /// A member lacks nothing, or is gone. Tells whether it lacked something.
+    pub fn forget(&mut self, slot: u32) -> bool {
+        let hole = self.of.remove(&slot);
+        hole.is_some_and(|hole| self.places.remove(&(hole.place, slot)))
     }
 
-    /// The first place from `from` on that a member lacks which said so lately.
-    pub fn first(&self, now: Micros, from: u64) -> Option<u64> {
-        let holes = self
-            .0
-            .values()
-            .filter(|hole| hole.place >= from && now < hole.said_at + STALE);
-        holes.map(|hole| hole.place).min()
+    /// The first place from `from` on that a member lacks which said so lately; forgets what was before, and who fell silent.
+    pub fn first(&mut self, now: Micros, from: u64) -> Option<u64> {
+        while let Some((place, slot)) = self.places.first().copied() {
+            let lately = self.of.get(&slot).is_some_and(|hole| now < hole.said_at + STALE);
+            if place >= from && lately {
+                return Some(place);
+            }
+            self.forget(slot);
+        }
+        None
     }
 }
 
@@ -58,12 +70,15 @@ mod tests {
         holes.note(0, 2, Some(10));
         assert_eq!(holes.first(0, 0), Some(10));
         assert_eq!(holes.first(0, 11), Some(20), "what the ring has lost is lost");
-        holes.note(5, 2, None);
+        assert!(holes.note(4, 2, Some(12)));
+        assert!(!holes.note(4, 2, Some(12)), "it said so before");
+        assert!(holes.note(5, 2, None));
+        assert!(!holes.note(5, 2, None));
         assert_eq!(holes.first(5, 0), Some(20));
         holes.note(STALE - 1, 1, Some(25));
         assert_eq!(holes.first(STALE, 0), Some(25), "it has the first one now");
         assert_eq!(holes.first(2 * STALE, 0), None, "it does not ask any more");
         holes.forget(1);
-        assert!(holes.0.is_empty());
+        assert!(holes.of.is_empty() && holes.places.is_empty());
     }
 }

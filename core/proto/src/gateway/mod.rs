@@ -7,6 +7,7 @@
 mod awaited;
 mod backlog;
 mod commands;
+mod cursors;
 mod fanout;
 mod holes;
 mod membership;
@@ -172,6 +173,8 @@ pub struct Joined {
     pub joined_at: u64,
     /// The room's head is to be told again.
     pub head_due: bool,
+    /// The cursor by which a paced room counts it.
+    pub counted: Option<u64>,
 }
 
 /// What a gateway keeps per session.
@@ -622,7 +625,7 @@ impl Gateway {
             let younger = links.epoch_of(stream.node).is_some_and(|epoch| epoch > stream.epoch);
             placement.node(stream.node).is_some() && !younger
         };
-        let (mut still, mut back) = (Vec::new(), Vec::new());
+        let (mut still, mut came, mut back) = (Vec::new(), Vec::new(), Vec::new());
         for mut waiting in std::mem::take(&mut room.waiting) {
             let Some(slot) = self.sessions.table.find(waiting.session) else {
                 continue;
@@ -675,6 +678,7 @@ impl Gateway {
                         seat: room.members.len() as u32,
                         joined_at: head,
                         head_due: false,
+                        counted: None,
                     });
                     room.members.push(slot);
                 }
@@ -698,6 +702,7 @@ impl Gateway {
             };
             self.counters.joins += 1;
             self.sessions.tell(slot, &joined);
+            came.push(slot);
             if !waiting.positions.0.is_empty() {
                 room.returned = true;
                 back.push((slot, since));
@@ -714,6 +719,7 @@ impl Gateway {
         if due {
             self.ask_around(at, &unheard);
         }
+        came.into_iter().for_each(|slot| self.note_cursors(slot));
         back.into_iter()
             .for_each(|(slot, since)| self.tell_commands(now, slot, id, since));
         self.schedule_room(now, at);
@@ -793,6 +799,9 @@ impl Gateway {
         let Some(room) = self.rooms[joined.room as usize].as_deref_mut() else {
             return;
         };
+        if let Some(place) = joined.counted {
+            room.cursors.remove(place);
+        }
         let seat = joined.seat as usize;
         if room.members.get(seat) != Some(&slot) {
             return; // taken out with another one, below
@@ -815,6 +824,8 @@ impl Gateway {
         if room.members.is_empty() {
             room.empty_since = Some(now);
             self.schedule_room(now, joined.room);
+        } else {
+            self.note_paced(joined.room);
         }
     }
 

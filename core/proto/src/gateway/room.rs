@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use super::cursors::Cursors;
 use super::holes::Holes;
 use super::turns::{Fronts, Turns};
 use super::GatewayCounters;
@@ -316,8 +317,9 @@ pub struct Room {
     turns: Option<Box<Turns>>,
     fronts: Option<Box<Fronts>>,
     pub members: Vec<u32>,
-    /// What they lack, in a paced room.
+    /// What they lack, in a paced room, and where they stand.
     pub holes: Holes,
+    pub cursors: Cursors,
     pub waiting: Vec<Waiting>,
     /// Version of the last membership change told to routers.
     pub version: u64,
@@ -358,6 +360,7 @@ impl Room {
             fronts: None,
             members: Vec::new(),
             holes: Holes::default(),
+            cursors: Cursors::default(),
             waiting: Vec::new(),
             version: 0,
             owed: [None; 2],

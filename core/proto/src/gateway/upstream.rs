@@ -466,18 +466,19 @@ impl Gateway {
     /// How far this gateway has passed on a stream of a room: what it has in order; in a paced room what its slowest member was
     /// sent, and in a live one, while the gateway is behind with most of its members, what the middle one was sent.
     fn progress(&mut self, now: Micros, at: u32, number: usize) -> Option<(u32, Consumed)> {
-        let room = self.rooms[at as usize].as_deref()?;
+        let room = self.rooms[at as usize].as_deref_mut()?;
+        // Members lack what they were sent, and ask for it.
+        let lacked = room.holes.first(now, room.ring.first());
         let source = room.sources().get(number).filter(|source| !source.over)?;
         let (stream, next) = (source.stream, source.next_offset());
-        let sessions = &self.sessions.table;
-        let joined = |slot: &u32| {
-            let joined = &sessions.get(*slot)?.data.data.joined;
-            joined.iter().find(|joined| joined.room == at)
-        };
         let place = if room.paced {
-            let cursors = room.members.iter().filter_map(joined).map(|joined| joined.cursor);
-            cursors.min()
+            room.cursors.slowest()
         } else {
+            let sessions = &self.sessions.table;
+            let joined = |slot: &u32| {
+                let joined = &sessions.get(*slot)?.data.data.joined;
+                joined.iter().find(|joined| joined.room == at)
+            };
             let live = self.backlog.sample(&room.members).filter_map(joined);
             let live = live.filter(|joined| joined.cursor >= joined.joined_at);
             let mut cursors: Vec<u64> = live.map(|joined| joined.cursor).collect();
@@ -485,13 +486,12 @@ impl Gateway {
         };
         let offset_at = |place| room.offset_at(&self.arena, number, place).min(next);
         let passed = place.map_or(next, offset_at);
-        // Members lack what they were sent, and ask for it.
-        let lacked = || room.holes.first(now, room.ring.first()).map_or(passed, offset_at);
+        let lacked = lacked.map_or(passed, offset_at);
         let consumed = Consumed {
             room: room.id,
             generation: stream.generation,
             next: passed,
-            kept: if room.paced { passed.min(lacked()) } else { 0 },
+            kept: if room.paced { passed.min(lacked) } else { 0 },
         };
         Some((stream.node, consumed))
     }
