@@ -357,9 +357,10 @@ impl Ring {
         Some(Micros::from(((now / 1_000) as u32).wrapping_sub(at_ms)) * 1_000)
     }
 
-    /// The first place that was appended at most `age` ago.
+    /// The first place that was appended at most `age` ago; history in front was not, however lately it came.
     pub fn find_age(&self, arena: &Arena, now: Micros, age: Micros) -> u64 {
-        let (mut low, mut high) = (self.first, self.next());
+        let front = self.fronted.min(self.positions.len()) as u64;
+        let (mut low, mut high) = (self.first + front, self.next());
         while low < high {
             let middle = low + (high - low) / 2;
             if self.age(arena, now, middle).is_some_and(|of| of <= age) {
