@@ -234,11 +234,17 @@ class ZooKeeperTree(Tree):
                 return None
 
     async def _make_above(self, path: str) -> None:
-        place = self._place(parent(path))
-        for end in (*(match.start() for match in re.finditer("/", place)), len(place)):
-            if end > 0:
-                with contextlib.suppress(NodeExists):
-                    await self._ask(path, functools.partial(self._make, place[:end]))
+        """From what is there on: who asks to make what is there is refused where it may not make anything beside that."""
+        place, missing = self._place(parent(path)), list[str]()
+        while place != "/" and await self._ask(path, functools.partial(self._find, place)) is None:
+            missing.append(place)
+            place = parent(place)
+        for each in reversed(missing):
+            with contextlib.suppress(NodeExists):
+                await self._ask(path, functools.partial(self._make, each))
+
+    def _find(self, place: str, client: KazooClient) -> Any:
+        return client.exists_async(place)
 
     def _make(self, place: str, client: KazooClient) -> Any:
         return client.create_async(place, b"", self._acl)

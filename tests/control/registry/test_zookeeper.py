@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 import structlog
+from kazoo.client import KazooClient
+from kazoo.security import make_acl
 
 from control.layout import NUMBER_MAX
 from control.registry.directory import Directory
 from control.registry.places import Node, Snapshot
-from control.registry.tree import Entry, NoNode, Refused, Session, Unavailable
+from control.registry.tree import Create, Entry, NoNode, Refused, Session, Unavailable
 from control.registry.zookeeper import Servers, ZooKeeperTree, servers
 from tests.control.registry.services import PATIENT_S, connected, until_session
 from tests.control.registry.zookeeper import ZooKeeper
@@ -254,6 +256,36 @@ async def test_what_is_below_a_path_of_its_own_is_made_and_seen_there(single: Zo
         await below.set("/deep/down/a/b", b"3")
     for tree in (below, whole):
         await tree.close()
+
+
+async def test_what_is_above_its_own_path_may_be_locked(single: ZooKeeper) -> None:
+    mine = ZooKeeperTree(Servers(single.hosts, "/mine", digest="muster:canary-secret"))
+    outside = ZooKeeperTree(Servers(single.hosts, digest="muster:canary-secret"))
+    await connected(mine, outside)
+    await outside.create("/mine")
+    await _locked(single.hosts)
+    with pytest.raises(Refused):
+        await outside.create("/other")
+    assert await mine.create("/pubsub/ids") == "/pubsub/ids"
+    await mine.transaction([Create("/first", b""), Create("/deep/down/there", b"")])
+    assert set(await mine.children("/")) == {"pubsub", "first", "deep"}
+    for tree in (mine, outside):
+        await tree.close()
+
+
+async def _locked(hosts: str) -> None:
+    """From now on nobody makes anything at the root."""
+
+    def lock() -> None:
+        client = KazooClient(hosts)
+        client.start()
+        try:
+            client.set_acls("/", [make_acl("world", "anyone", read=True)])
+        finally:
+            client.stop()
+            client.close()
+
+    await asyncio.to_thread(lock)
 
 
 async def test_with_a_digest_nobody_else_reads_or_writes(single: ZooKeeper) -> None:
