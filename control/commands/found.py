@@ -24,7 +24,7 @@ from control.options import Config
 from control.probes.maps import Fixed
 from control.registry import Directory, Snapshot, reach
 from control.registry import Node as Registered
-from control.registry.tree import Tree
+from control.registry.tree import Refused, Tree
 from control.specs import absolute
 from muster.instance import read_token
 from plane.spec import Registration, SpecError
@@ -249,6 +249,8 @@ async def reading(where: Registration, wait_s: float = REGISTRY_S) -> AsyncItera
             async with asyncio.timeout_at(until):
                 await directory.known()
         except TimeoutError:
+            if isinstance(directory.trouble, Refused):
+                raise ConfigError(_refused(where, directory.trouble)) from None
             raise UserError(_away(where, tried, wait_s), UNAVAILABLE) from None
         yield opened, directory
 
@@ -266,9 +268,17 @@ async def _answering(where: Registration) -> tuple[Registration, Mapping[str, st
     return chosen, tried
 
 
+def _refused(where: Registration, cause: Refused) -> str:
+    keys = "registry.auth, registry.user, registry.password_file say who asks"
+    return f"the registry {where.url} refuses to be read: {cause}; {keys}"
+
+
 def _away(where: Registration, tried: Mapping[str, str], wait_s: float) -> str:
     late = f"the registry {where.url} does not answer within {wait_s:g} s"
     if not tried:
         return f"{late}; the muster up in {where.folder} serves it, whose log says more"
     causes = (f"{server}: {cause or 'takes connections, gives no session'}" for server, cause in tried.items())
-    return f"{late} ({', '.join(causes)}); look at ZooKeeper, and the way there"
+    way = "look at ZooKeeper, and the way there"
+    if where.auth == "sasl" and "" in tried.values():  # to whom it does not know by it, it says nothing more
+        way += ", and at registry.user, registry.password_file"
+    return f"{late} ({', '.join(causes)}); {way}"

@@ -111,7 +111,9 @@ class Directory:
         self._stirred, self._read, self._settled = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._hurried, self._asked = asyncio.Event(), 0
         self._connected = asyncio.Event()
-        self._trouble, self._begins = "", True
+        self.trouble: Exception | None = None
+        """Why the map could not be read last, or not all of it be done that follows from it."""
+        self._begins = True
         self._versions: Mapping[str, int] = {}
         self.sessions_lost = 0
         """So often what was registered was gone with its session."""
@@ -389,7 +391,7 @@ class Directory:
             try:
                 if self._tree.session == "connected":
                     await self._reconcile()
-                    self._trouble = ""
+                    self.trouble = None
             except Exception as error:
                 self._complain(error)
                 asyncio.get_running_loop().call_later(self._jittered(RETRY_S), self._stirred.set)
@@ -459,10 +461,9 @@ class Directory:
             self._log.exception("the new map was not taken", epoch=self.snapshot.epoch)
 
     def _complain(self, error: Exception) -> None:
-        trouble = f"{type(error).__name__}: {error}"
-        if trouble != self._trouble:
-            self._log.warning("registry: the last map stays in force", trouble=trouble)
-        self._trouble = trouble
+        if repr(error) != repr(self.trouble):
+            self._log.warning("registry: the last map stays in force", trouble=f"{type(error).__name__}: {error}")
+        self.trouble = error
 
     def _jittered(self, seconds: float) -> float:
         return self._dice.uniform(0.5, 1.5) * seconds

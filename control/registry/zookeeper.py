@@ -88,12 +88,20 @@ def servers(url: str, **more: Any) -> Servers:
         raise ValueError(f"{url!r} is not zk://HOST:PORT,HOST:PORT/PATH")
     for each in match["hosts"].split(","):
         host, _, port = each.rpartition(":")
-        if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+        if not (_is_host(host) and port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
             raise ValueError(f"{each!r} in {url!r} is not HOST:PORT")
     chroot = (match["chroot"] or "").rstrip("/")
     if chroot:
         tree.check_path(chroot)
     return Servers(match["hosts"], chroot, **more)
+
+
+def _is_host(host: str) -> bool:
+    """Whether a resolver can be asked for it at all; one that cannot raises what is no `OSError`."""
+    try:
+        return bool(host.encode("idna"))
+    except UnicodeError:
+        return False
 
 
 class ZooKeeperTree(Tree):

@@ -3,11 +3,13 @@
 And a registry that is away: whoever asks waits no longer than a person does.
 """
 
+import asyncio
 import functools
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -16,8 +18,12 @@ from control.commands import common
 from control.errors import UserError
 from control.options import Up
 from control.registry import reach
+from control.registry.places import Count, encode
+from control.registry.zookeeper import Servers, ZooKeeperTree
 from tests.control.command import Command
 from tests.control.nodes import processes
+from tests.control.registry.services import connected
+from tests.control.registry.zookeeper import ZooKeeper
 from tests.ports import free_ports
 from tests.together import together
 
@@ -82,6 +88,36 @@ def test_a_registry_that_is_away_is_one_line_that_says_what_each_server_did(away
         f"({away.closed}: Connection refused, {away.silent}: takes connections, gives no session); "
         "look at ZooKeeper, and the way there\n"
     )
+
+
+async def test_a_password_that_the_registry_does_not_take_is_no_registry_that_is_away(
+    tmp_path: Path, muster: Command
+) -> None:
+    service, password = ZooKeeper(tmp_path / "zookeeper"), tmp_path / "password"
+    await service.start()
+    tree = ZooKeeperTree(Servers(service.hosts, digest="muster:right"))
+    try:
+        await connected(tree)
+        await tree.create("/pubsub/broker/main/partition_num", encode(Count(1)))
+        where = {
+            "MUSTER_REGISTRY__URL": f"zk://{service.hosts}",
+            "MUSTER_REGISTRY__AUTH": "digest",
+            "MUSTER_REGISTRY__USER": "muster",
+            "MUSTER_REGISTRY__PASSWORD_FILE": str(password),
+        }
+        password.write_text("wrong")
+        done = await asyncio.to_thread(functools.partial(muster, "status", **where))
+        assert (done.returncode, done.stdout) == (78, "")
+        assert done.stderr == (
+            f"muster: the registry zk://{service.hosts} refuses to be read: /pubsub/broker: NoAuthError; "
+            "registry.auth, registry.user, registry.password_file say who asks\n"
+        )
+        password.write_text("right")
+        done = await asyncio.to_thread(functools.partial(muster, "status", **where))
+        assert (done.returncode, done.stderr.count("has no node")) == (69, 1), done.stderr
+    finally:
+        await tree.close()
+        await service.stop()
 
 
 def test_an_embedded_registry_that_does_not_answer_names_its_instance(muster: Command) -> None:

@@ -336,7 +336,18 @@ async def test_with_sasl_nobody_else_reads_and_a_wrong_password_gets_no_session(
 
 
 @pytest.mark.parametrize(
-    "url", ["zk://", "zk://host", "zk://host:0", "zk://host:65536", "zk://a:1,/x", "zk://a:1/../x", "host:1"]
+    "url",
+    [
+        "zk://",
+        "zk://host",
+        "zk://host:0",
+        "zk://host:65536",
+        "zk://a:1,/x",
+        "zk://a:1/../x",
+        "host:1",
+        "zk://a..b:1",
+        f"zk://{'a' * 64}.b:1",
+    ],
 )
 def test_what_names_no_servers_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="no"):
