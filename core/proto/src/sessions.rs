@@ -33,8 +33,10 @@ pub const QUESTIONS_MAX: usize = 256;
 pub const CONTROL_BURST: u32 = 300;
 /// Records that wait for the answer about the credential.
 const WAITING_MAX: usize = 300;
-/// Their bytes, over all sessions: 256 credentials under way with 16 KiB of joins each.
-pub const WAITING_BYTES_MAX: usize = 4 << 20;
+/// Their bytes, over all sessions: 256 credentials under way with 32 KiB of joins each.
+pub const WAITING_BYTES_MAX: usize = 8 << 20;
+/// Of these, what each that is under way may have whatever others have: together half. Who has more shares the other half.
+const WAITING_SHARE: usize = WAITING_BYTES_MAX / 2 / QUESTIONS_MAX;
 /// Bytes of records that came before their predecessors, over all sessions: 256 that use all of theirs.
 pub const EARLY_BYTES_MAX: usize = 256 * SESSION_LOG_BYTES;
 /// Of these, a session's that has shown no credential: as many as there may be take half.
@@ -438,9 +440,12 @@ impl<T: Default> Sessions<T> {
                     });
                 }
             }
-            (State::Proven | State::Asking, Record::Join { .. } | Record::Leave { .. } | Record::Open { .. }) => {
+            // The credential comes first: who has shown none asks for nothing.
+            (State::Asking, Record::Join { .. } | Record::Leave { .. } | Record::Open { .. }) => {
                 let waiting = &mut peer.data.waiting;
-                if waiting.len() < WAITING_MAX && self.waiting_bytes + bytes.len() <= WAITING_BYTES_MAX {
+                let shared = self.waiting_bytes + bytes.len() <= WAITING_BYTES_MAX / 2;
+                let fits = || bytes.len() + waiting.iter().map(Vec::len).sum::<usize>() <= WAITING_SHARE;
+                if waiting.len() < WAITING_MAX && (shared || fits()) {
                     self.waiting_bytes += bytes.len();
                     waiting.push(bytes.to_vec());
                 } else {

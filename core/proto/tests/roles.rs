@@ -737,6 +737,38 @@ fn who_is_the_first_in_a_room_or_leaves_it_as_the_last_is_told_again_after_ten_m
 }
 
 #[test]
+fn strangers_who_ask_for_much_keep_nobody_from_joining() {
+    let mut rig = gateway();
+    let join = |name| Record::Join {
+        request: 1,
+        name,
+        positions: Positions::default(),
+        history: 0,
+    };
+    for number in 10..30 {
+        let stranger = rig.unknown(number);
+        for at in 0..300 {
+            rig.tell(stranger, &join(&[b'a'; 1_000][..if at < 290 { 1_000 } else { 1 }]));
+        }
+    }
+    let shown = rig.unknown(30);
+    rig.tell(shown, &Record::Authenticate { credential: b"token" });
+    for _ in 0..300 {
+        rig.tell(shown, &join(&[b'a'; 1_000])); // as one who knows a credential may
+    }
+    let honest = rig.unknown(31);
+    rig.tell(honest, &Record::Authenticate { credential: b"token" });
+    rig.tell(honest, &join(ROOM.as_bytes()));
+    rig.turn();
+    rig.turn();
+    rig.tell(3, &Record::Covered { offset: 1 << 20 });
+    head(&mut rig, 1, 1);
+    rig.pass(60_000, 5_000);
+    assert_eq!(answers(&mut rig, honest), [(1, Ok(()))]);
+    assert_eq!(rig.machine.sessions().waiting_bytes(), 0);
+}
+
+#[test]
 fn a_member_that_asks_for_repairs_notices_that_its_gateway_is_gone() {
     let mut rig = Rig::<Client>::new();
     let behind_a_hole = body(|writer| {
