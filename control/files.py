@@ -4,6 +4,8 @@ import os
 import tempfile
 from pathlib import Path
 
+from control.errors import ConfigError
+
 
 def write_atomically(file: Path, content: bytes, mode: int = 0o600) -> None:
     """Replace `file` as a whole: a reader sees the old content or the new, also after a crash."""
@@ -24,3 +26,11 @@ def create_once(file: Path, content: bytes, mode: int = 0o600) -> None:
     """Write `file` unless it is there already."""
     if not file.exists():
         write_atomically(file, content, mode)
+
+
+def absolute(file: str) -> Path:
+    """As it was written, `~` being somebody's home. Raises `ConfigError`."""
+    try:
+        return Path(file).expanduser().absolute()
+    except RuntimeError:
+        raise ConfigError(f"{file!r}: nobody has this home; write the whole path") from None

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from control.errors import TRY_LATER, ConfigError, NotRunning, UserError
-from control.files import create_once, write_atomically
+from control.files import absolute, create_once, write_atomically
 from control.options import Config
 from muster.errors import Unavailable
 from muster.instance import FILE, check_default, default_folder, start_time
@@ -160,9 +160,9 @@ class Folder:
 
 
 def folder(config: Config, environment: Mapping[str, str] | None = None) -> Folder:
-    """Where the instance of this configuration lies; the default is the library's."""
+    """Where the instance of this configuration lies; the default is the library's. Raises `ConfigError`."""
     if config.instance.dir:
-        return Folder(Path(config.instance.dir).expanduser().absolute())
+        return Folder(absolute(config.instance.dir))
     return Folder(default_folder(os.environ if environment is None else environment), chosen=False)
 
 

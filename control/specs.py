@@ -6,9 +6,9 @@ Owns which key becomes which word of a spec. Who chooses addresses and numbers, 
 
 import secrets
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
+from control import files
 from control.instance import Folder, check, folder
 from control.options import SQLITE, ClientOptions, Config, Gateway, Proxy, Role
 from control.registry import Snapshot
@@ -148,8 +148,8 @@ def token_file(config: Config, place: Folder) -> str:
 
 
 def absolute(file: str) -> str:
-    """Empty stays empty."""
-    return file and str(Path(file).expanduser().absolute())
+    """Empty stays empty. Raises `ConfigError`."""
+    return file and str(files.absolute(file))
 
 
 def _kept(config: Config, place: Folder, own: Own) -> Kept | None:

@@ -46,7 +46,11 @@ def counted(count: int, what: str) -> str:
 def get(process: Process, path: str, timeout_s: float = HTTP_S) -> tuple[int, Any]:
     """Ask one node's admin port for JSON. Raises `UserError` when it does not answer."""
     status, body = fetch(process, path, timeout_s)
-    return status, json.loads(body)
+    try:
+        return status, json.loads(body)
+    except ValueError:
+        where = config.address_text(*process.admin)
+        raise UserError(f"{process.name}: who answers on {where} is no node of muster", TRY_LATER) from None
 
 
 def fetch(process: Process, path: str, timeout_s: float = HTTP_S) -> tuple[int, bytes]:

@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -14,12 +13,13 @@ from rich.table import Table
 from control import instance
 from control.commands import common
 from control.commands.found import Where, client_of, mapped
-from control.config import split_address
+from control.config import address_text, split_address
 from control.errors import TRY_LATER, ConfigError, UserError
 from control.instance import Process, Record, prober_process
 from control.options import Config
 from control.probes.paths import Figures, Measured
 from control.probes.prober import Prober, Source
+from control.specs import absolute
 from plane.spec import SpecError, secret
 
 EVERY_S: Final = 0.2
@@ -88,7 +88,7 @@ def _name_key(settings: Config, *, here: bool) -> bytes:
     named = settings.cluster.names_file
     if not named and not here:
         raise ConfigError("cluster.names_file: probes need it, to know which broker has which room")
-    file = str(Path(named).expanduser()) if named else str(instance.folder(settings).name_key)
+    file = absolute(named) if named else str(instance.folder(settings).name_key)
     try:
         return secret(file, 16)
     except SpecError as error:
@@ -108,6 +108,9 @@ def asked(record: Record, settings: Config) -> Probed | None:
         return Probed(msgspec.convert(said["paths"], list[Figures]), said["probed"], said["left_out"])
     except UserError as error:
         return Probed((), 0, 0, str(error))
+    except (LookupError, TypeError, msgspec.ValidationError):
+        where = address_text(*process.admin)
+        return Probed((), 0, 0, f"who answers on {where} is no prober of this version; see probes.ask")
 
 
 def judged(processes: Sequence[Process], probed: Probed, settings: Config) -> list[Line]:

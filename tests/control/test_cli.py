@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import http.server
 import json
 import os
 import pty
@@ -10,6 +11,7 @@ import stat
 import subprocess
 import sys
 import termios
+import threading
 import tomllib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +23,8 @@ from typing import Any, Final
 import pytest
 
 from control import cli, instance
+from control.commands import paths
+from control.config import load
 from control.instance import Folder
 from muster import _core
 from tests.control.command import COMMAND, Command
@@ -52,6 +56,8 @@ MISTAKES: Final = [
     (("top", "--sort", "size"), 2, "--sort"),
     (("sub", "demo"), 69, "start one: muster up"),
     (("pub", "demo"), 69, "start one: muster up"),
+    (("up", "--for", "nan"), 2, "--for"),
+    (("cluster", "grow", "broker", "--to", "2", "--wait", "nan"), 2, "--wait"),
     (("config", "check", "--config", "absent.toml"), 78, "absent.toml: cannot be read"),
     (("up", "--config", "absent.toml"), 78, "absent.toml: cannot be read"),
 ]
@@ -95,6 +101,34 @@ def test_nodes_of_one_folder_prove_no_identities(muster: Command) -> None:
     done = muster("up", MUSTER_CLUSTER__IDENTITY="required")
     assert (done.returncode, len(done.stderr.splitlines())) == (78, 1)
     assert done.stderr.startswith("muster: cluster.identity: is for muster serve")
+
+
+@pytest.mark.parametrize("words", [["status"], ["up"], ["doctor"]])
+def test_the_home_of_nobody_is_one_line(muster: Command, words: list[str]) -> None:
+    done = muster(*words, MUSTER_INSTANCE__DIR="~nosuch/x")
+    assert (done.returncode, done.stderr) == (78, "muster: '~nosuch/x': nobody has this home; write the whole path\n")
+
+
+@pytest.mark.parametrize("body", [b"hello", b"{}", b"[]", b'{"paths": 1, "probed": 1, "left_out": 0}'])
+def test_who_is_asked_as_a_prober_and_is_none_is_one_line(body: bytes) -> None:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        where = f"127.0.0.1:{server.server_port}"
+        record: Any = SimpleNamespace(prober=None)
+        probed = paths.asked(record, load(environment={}, flags={"probes.ask": (where, "flag")}).config)
+        thread.join()
+    assert probed is not None
+    assert f"who answers on {where} is no " in probed.error
 
 
 def test_an_unknown_variable_stops_every_command_that_reads_the_configuration(muster: Command) -> None:
@@ -312,6 +346,7 @@ def test_ctrl_c_after_the_word_about_the_drain_ends_it_as_it_stands(muster: Comm
 
 
 def test_a_question_that_is_interrupted_is_not_answered_and_what_never_ends_has_ended(muster: Command) -> None:
+    endings: list[tuple[tuple[str, ...], int, int]]
     endings = [(("command", "room", "text"), number, 128 + number) for number in ENDS]
     endings += [
         (words, signal.SIGINT, 130) for words in (("members", "room"), ("pub", "room"), ("sub", "room", "-n", "1"))

@@ -210,6 +210,28 @@ async def test_a_record_of_somebody_else_names_no_file_but_of_theirs(
             find(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"instance": "~nosuch/x"},
+        {"instance": 5},
+        {"gateways": [("127.0.0.1", "7400", KEY)], "token": "x"},
+        {"gateways": [(b"127.0.0.1", 7400, KEY)], "token": "x"},
+        {"proxies": [("127.0.0.1", 7400, 5)], "token": "x"},
+        {"gateways": [("127.0.0.1", 7400, KEY)], "token": 5},
+        {"instance": muster.Address((("127.0.0.1", 7400, KEY),), (), None)},  # type: ignore[arg-type]
+    ],
+)
+async def test_what_is_no_instance_no_server_and_no_token_is_told(wrong: dict[str, Any]) -> None:
+    with pytest.raises(muster.Invalid):
+        await muster.connect(**wrong)
+
+
+def test_a_folder_in_the_home_of_nobody_is_told() -> None:
+    with pytest.raises(muster.Invalid, match="is no folder"):
+        find(environment={"MUSTER_INSTANCE__DIR": "~nosuch/x"})
+
+
 async def test_nobody_there_is_a_time_out_that_names_the_side(nobody: tuple[str, int, str]) -> None:
     with pytest.raises(muster.TimedOut, match=r"connect: no answer in 0\.3 s; the gateway does not answer") as told:
         await muster.connect(gateways=[nobody], token="x", timeout=0.3)

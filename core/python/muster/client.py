@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from pathlib import Path
 from socket import SOCK_DGRAM
 from threading import get_ident
 from types import TracebackType
@@ -17,7 +16,7 @@ from typing import Any, Final, TypeAlias, TypedDict, TypeVar, final
 
 from ._core import ClientEngine, room_name_error
 from .errors import SESSIONS, BadRoomName, Closed, Invalid, MusterError, Refused, TimedOut, TooLong, Unavailable
-from .instance import Address, Endpoint, find
+from .instance import Address, Endpoint, find, folder_of
 from .items import Delivered, Expired, Hop, Members, NoMember, Outcome, Position
 from .room import COUNTS, POLICIES, Policy, Room
 from .turns import Event, Turns
@@ -93,8 +92,7 @@ class Client:
         self._learns = [bool(explicit) and (each is None or len(each) > 0) for each in (gateways, proxies)]
         self._by_folder = not (isinstance(instance, Address) or explicit or None not in [gateways, proxies, token])
         self._instance = instance if isinstance(instance, Address) else Address((), (), b"")
-        # Absolute, as it may be read again after a change of directory.
-        self._folder = None if isinstance(instance, Address) or not instance else Path(instance).expanduser().absolute()
+        self._folder = None if isinstance(instance, Address) or not instance else folder_of(instance)
         self._gateways, self._proxies, self._token = gateways, proxies, token
         self._timeout, self._buffer_bytes, self._faults = _check_seconds(timeout), buffer_bytes, faults
         self._receive_buffer_bytes = receive_buffer_bytes
@@ -690,6 +688,8 @@ class Client:
         if not gateways and not proxies:
             raise Invalid("no address: give at least one of gateways and proxies")
         token = known.token if self._token is None else self._token
+        if not isinstance(token, bytes | str):
+            raise Invalid(f"a token is bytes or text, not {type(token).__name__}")
         return Address(gateways, proxies, token.encode() if isinstance(token, str) else token)
 
     async def _look_up(self, address: Address) -> None:
@@ -714,7 +714,7 @@ class Client:
         host, port, key = _whole(known)
         try:
             return self._hosts.get(host, host), port, bytes.fromhex(key)
-        except (ValueError, TypeError):
+        except ValueError:
             raise Invalid(f"{host}:{port}: the public key is no hex") from None
 
 
@@ -746,6 +746,8 @@ def connect(
 def _whole(known: Endpoint) -> Endpoint:
     try:
         host, port, key = known
+        if not all(map(isinstance, known, (str, int, str))):
+            raise TypeError
     except (ValueError, TypeError):
         raise Invalid(f"a server is (host, port, public key in hex), not {known!r:.80}") from None
     return host, port, key

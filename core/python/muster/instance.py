@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from .errors import Unavailable
+from .errors import Invalid, Unavailable
 
 FILE: Final = "instance.json"
 VARIABLE: Final = "MUSTER_INSTANCE__DIR"
@@ -44,7 +44,7 @@ def find(folder: str | os.PathLike[str] | None = None, environment: Mapping[str,
     """
     environment = os.environ if environment is None else environment
     chosen = folder or environment.get(VARIABLE)
-    place = Path(chosen).expanduser() if chosen else default_folder(environment)
+    place = folder_of(chosen) if chosen else default_folder(environment)
     record = place / FILE
     try:
         if not chosen:
@@ -63,6 +63,14 @@ def find(folder: str | os.PathLike[str] | None = None, environment: Mapping[str,
     if start_time(pid) != started:
         raise Unavailable(f"the instance in {place} died (process {pid} is gone); {START}")
     return Address(gateways, proxies, read_token(token_file, writer))
+
+
+def folder_of(chosen: str | os.PathLike[str]) -> Path:
+    """The folder that is named so, as it is whatever the current one becomes. Raises `Invalid`."""
+    try:
+        return Path(chosen).expanduser().absolute()
+    except (RuntimeError, TypeError) as error:
+        raise Invalid(f"{chosen!r:.80} is no folder: {error}") from None
 
 
 def check_default(place: Path) -> None:
