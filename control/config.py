@@ -93,7 +93,15 @@ def find_file(file: Path | None, environment: Mapping[str, str]) -> Path | None:
     if named := environment.get(FILE_VARIABLE):
         return Path(named)
     home = Path(environment.get("XDG_CONFIG_HOME") or Path(environment.get("HOME", "/")) / ".config")
-    return next((each for each in (Path("muster.toml"), home / "muster" / "muster.toml") if each.is_file()), None)
+    return next((each for each in (Path("muster.toml"), home / "muster" / "muster.toml") if _is_file(each)), None)
+
+
+def _is_file(path: Path) -> bool:
+    """Whose folder may not be entered is not there for us, as where another user's command was begun."""
+    try:
+        return path.is_file()
+    except PermissionError:
+        return False
 
 
 def values(config: Config) -> Iterator[tuple[str, Any]]:

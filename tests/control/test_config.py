@@ -1,5 +1,6 @@
 """Configuration: precedence, unknown names, origins, and messages that say what, where and how to mend."""
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -197,6 +198,23 @@ def test_the_file_is_searched_in_the_documented_order(tmp_path: Path, monkeypatc
     assert find_file(None, environment) == Path("muster.toml")
     assert find_file(None, environment | {"MUSTER_CONFIG": "named.toml"}) == Path("named.toml")
     assert find_file(Path("flag.toml"), environment | {"MUSTER_CONFIG": "named.toml"}) == Path("flag.toml")
+
+
+def test_a_folder_that_may_not_be_entered_has_no_file_for_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    home = tmp_path / "home"
+    home.mkdir(mode=0)
+    tmp_path.chmod(0)
+    root = os.geteuid() == 0
+    try:
+        if root:
+            os.seteuid(65_534)
+        assert find_file(None, {"HOME": str(home)}) is None
+    finally:
+        if root:
+            os.seteuid(0)
+        tmp_path.chmod(0o700)
+        home.chmod(0o700)
 
 
 def test_the_nodes_of_a_layout_are_the_same_ones_when_there_are_more() -> None:
