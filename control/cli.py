@@ -7,6 +7,7 @@ import io
 import os
 import re
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -107,6 +108,8 @@ def up(
     from control.commands import common
     from control.commands.up import up as run
 
+    if not demo:
+        unused({"--members": members is not None, "--rate": rate is not None, "--json": json}, "--demo")
     wanted: dict[str, Any] = {
         "demo.members": members,
         "demo.rate": rate,
@@ -222,6 +225,8 @@ def members(
     from control.commands.found import Where
     from control.commands.members import show
 
+    if not ids:
+        unused({"--start": start != 0}, "--ids")
     return common.run(show(Where(config, registry), room, ids, start, wait, json))
 
 
@@ -413,8 +418,9 @@ def cluster_grow(
     abort: Annotated[bool, typer.Option("--abort", help="Undo what is not switched yet.")] = False,
     cluster: Cluster = "main",
     grace: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="Between all having switched and the end of the old ways.")
-    ] = 5.0,
+        float | None,
+        typer.Option(min=0, metavar="SECONDS", help="Between all having switched and the end of the old ways, 5."),
+    ] = None,
     wait: Annotated[
         float, typer.Option(min=0.1, metavar="SECONDS", help="For a step, before it is left as it is.")
     ] = 300.0,
@@ -430,6 +436,8 @@ def cluster_grow(
 
     if abort and (resume or to is not None):
         raise UserError("--abort: not with --resume or --to", USAGE)
+    if abort and grace is not None:
+        raise UserError("--grace: not with --abort, which switches nothing", USAGE)
     if not (abort or resume) and to is None:
         raise UserError("one of --to, --resume and --abort is wanted; see muster cluster grow --help", USAGE)
     if to is not None and to.bit_count() != 1:
@@ -437,7 +445,9 @@ def cluster_grow(
     of = layer_of(role, cluster)
     if abort:
         return common.run(growing.abort(config, of, wait, json))
-    return common.run(growing.grow(config, of, to, resume=resume, grace_s=grace, wait_s=wait, as_json=json))
+    return common.run(
+        growing.grow(config, of, to, resume=resume, grace_s=5.0 if grace is None else grace, wait_s=wait, as_json=json)
+    )
 
 
 @cluster_app.command("add", epilog="Example: muster cluster add gateway")
@@ -534,6 +544,12 @@ def bench(context: typer.Context) -> int:
     module: Any = import_module("bench.cli")
     code = module.app(context.args, prog_name="muster bench", standalone_mode=False)
     return code or 0
+
+
+def unused(given: Mapping[str, bool], without: str) -> None:
+    """Raise `UserError` for a flag that is given and means nothing without another one."""
+    if flag := next((flag for flag, is_given in given.items() if is_given), None):
+        raise UserError(f"{flag}: means nothing without {without}", USAGE)
 
 
 def layer_of(role: Layer, cluster: str) -> "Of":
