@@ -178,7 +178,9 @@ def _probe(config: Config, read: Callable[[], Loaded]) -> int:
 def _begin(config: Config, role: Served, name: str) -> structlog.typing.FilteringBoundLogger:
     node.give_back_memory()
     faulthandler.enable()  # systemd's watchdog sends SIGABRT: where did it stand?
-    return logs.configure(config.log.level, config.log.format, role=role, name=name, instance=config.instance.name)
+    log = logs.configure(config.log.level, config.log.format, role=role, name=name, instance=config.instance.name)
+    specs.warn_of_secrets(config, log)
+    return log
 
 
 def _run(daemon: "Daemon", work: Work) -> None:

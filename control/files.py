@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from control.errors import ConfigError
@@ -34,3 +35,15 @@ def absolute(file: str) -> Path:
         return Path(file).expanduser().absolute()
     except RuntimeError:
         raise ConfigError(f"{file!r}: nobody has this home; write the whole path") from None
+
+
+def open_to_all(files: Iterable[str]) -> list[str]:
+    """Those that everybody on this machine may read or write."""
+
+    def is_open(file: str) -> bool:
+        try:
+            return bool(Path(file).stat().st_mode & 0o006)
+        except OSError:  # whoever needs it says what is wrong
+            return False
+
+    return [file for file in files if is_open(file)]

@@ -8,6 +8,8 @@ import secrets
 from dataclasses import dataclass
 from typing import Any, Final
 
+import structlog
+
 from control import files
 from control.instance import Folder, check, folder
 from control.options import SQLITE, ClientOptions, Config, Gateway, Proxy, Role
@@ -140,6 +142,27 @@ def _registry_folder(place: Folder, url: str) -> str:
     if url == "embedded":  # whoever serves it says who the nodes are
         check(place)
     return str(place.path)
+
+
+def secret_files(config: Config) -> list[str]:
+    """The files with secrets that the configuration names. Raises `ConfigError`."""
+    cluster = config.cluster
+    named = (
+        cluster.secret_file,
+        cluster.other_secret_file,
+        cluster.names_file,
+        cluster.token_file,
+        cluster.node_key_file,
+        config.registry.password_file,
+        config.database.password_file,
+    )
+    return [absolute(file) for file in named if file]
+
+
+def warn_of_secrets(config: Config, log: structlog.typing.FilteringBoundLogger) -> None:
+    """Say in the log of which files more may know than should."""
+    for file in files.open_to_all(secret_files(config)):
+        log.warning("everybody on this machine may read or change a secret", file=file, mend=f"chmod o= {file}")
 
 
 def token_file(config: Config, place: Folder) -> str:

@@ -22,12 +22,13 @@ from control.config import Loaded, split_address
 from control.doctor import identity, machine, network, probe, programs, running
 from control.doctor.finding import Finding, fail, ok, warn
 from control.errors import FAILURE, ConfigError, NotRunning, UserError
+from control.files import open_to_all
 from control.instance import Record
 from control.layout import seats
 from control.openfiles import files_wanted
 from control.options import ROLES, UP, Broker, ClientOptions, Config, Gateway
 from control.registry import reach
-from control.specs import absolute
+from control.specs import absolute, secret_files
 from muster import __version__
 from plane.keys import public_key
 from plane.spec import SpecError
@@ -102,6 +103,7 @@ class Examination:
         return {
             "instance": self._instance,
             "instance folder": lambda: machine.folder(probe.place(self._place.path)),
+            "secrets": self._secrets,
             "registry": self._registry,
             "identity": self._identity,
             "ports": self._ports,
@@ -157,6 +159,10 @@ class Examination:
                 if not self._config.registry.url.startswith("zk://"):
                     raise
         return once(self._where, REGISTRY_S)
+
+    def _secrets(self) -> list[Finding]:
+        named = secret_files(self._config)
+        return machine.secrets(named, open_to_all(named))
 
     def _registry(self) -> list[Finding]:
         url = self._config.registry.url

@@ -15,6 +15,7 @@ from control.commands.common import say
 from control.layout import seats
 from control.openfiles import enough_files
 from control.options import DEMO_ROOM, UP
+from control.specs import warn_of_secrets
 from control.supervisor import Supervisor
 
 if TYPE_CHECKING:  # loaded only with a demo: NumPy is a third of a start
@@ -32,6 +33,7 @@ async def up(
     settings = read().config
     enough_files(len(seats(settings.up)))
     log = logs.configure(settings.log.level, settings.log.format, role="supervisor", instance=settings.instance.name)
+    warn_of_secrets(settings, log)
     if settings.faults.active():
         say("FAULTS ARE INJECTED ON PURPOSE: see muster config show --origin")
     terminal = has_terminal()

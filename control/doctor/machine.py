@@ -72,6 +72,14 @@ def folder(place: Place) -> list[Finding]:
     return found
 
 
+def secrets(named: Sequence[str], open_to_all: Sequence[str]) -> list[Finding]:
+    """Whether only those read the files with secrets who are to; none where the configuration names none."""
+    if open_to_all:
+        text = f"everybody on this machine may read or change {', '.join(open_to_all)}"
+        return [warn("secrets", text, f"chmod o= {' '.join(open_to_all)}")]
+    return [ok("secrets", "nobody but owner and group may read them")] if named else []
+
+
 def clock(current: str | None, available: str) -> Finding:
     """Of the kernel: every turn of a node looks at it."""
     if current is None:

@@ -4,10 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
+from structlog.testing import capture_logs
 
+from control.config import load
 from control.doctor import machine
 from control.doctor.finding import Level
 from control.doctor.machine import Group, Place, read_group
+from control.files import open_to_all
+from control.specs import secret_files, warn_of_secrets
 
 
 def place(**other: Any) -> Place:
@@ -37,6 +42,25 @@ def test_the_folder_must_be_ours_and_have_room(found: Place, levels: list[Level]
 
 def test_the_line_that_mends_a_folder_can_be_typed() -> None:
     assert machine.folder(place(mode=0o750))[0].mend == "chmod 700 /run/muster"
+
+
+def test_secrets_that_everybody_may_read_or_change_are_named_with_the_line_that_mends_them(tmp_path: Path) -> None:
+    keys = {"cluster.secret_file": 0o644, "cluster.names_file": 0o640, "cluster.token_file": 0o602}
+    for key, mode in keys.items():
+        (tmp_path / key).touch()
+        (tmp_path / key).chmod(mode)
+    flags = {key: (str(tmp_path / key), "flag") for key in (*keys, "database.password_file")}
+    config = load(environment={}, flags=flags).config
+    named = secret_files(config)
+    assert len(named) == 4, "also the one that is not there"
+    wide = [str(tmp_path / "cluster.secret_file"), str(tmp_path / "cluster.token_file")]
+    (finding,) = machine.secrets(named, open_to_all(named))
+    assert (finding.level, finding.mend) == ("warn", f"chmod o= {wide[0]} {wide[1]}")
+    assert [each.level for each in machine.secrets(named, [])] == ["ok"]
+    assert machine.secrets([], []) == []
+    with capture_logs() as told:
+        warn_of_secrets(config, structlog.get_logger())
+    assert [(line["log_level"], line["file"]) for line in told] == [("warning", file) for file in wide]
 
 
 def test_only_a_hard_limit_of_files_stops_a_start() -> None:
