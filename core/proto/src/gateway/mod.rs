@@ -563,12 +563,14 @@ impl Gateway {
             history,
             since: now,
             tried: None,
+            lacks: None,
         };
         let asked_around = waiting.wants_past() && room.ask_around_at.is_some_and(|at| now < at);
+        let first = room.waiting.len();
         room.waiting.push(waiting);
-        // While brokers are asked what they have, nobody who waits for that is looked at for each one more that comes.
+        // Nobody who waits is looked at for each one more that comes, nor that one while brokers are asked what they have.
         if !asked_around {
-            self.admit_waiting(now, at, false);
+            self.admit(now, at, first, false);
         }
         self.schedule_room(now, at);
         Ok(())
@@ -605,15 +607,32 @@ impl Gateway {
 
     /// Admits whoever waits for this room and can start now. `last_try`: history that has not come will not.
     fn admit_waiting(&mut self, now: Micros, at: u32, last_try: bool) {
+        if let Some(room) = self.rooms[at as usize].as_deref_mut() {
+            room.note_said();
+        }
+        self.admit(now, at, 0, last_try);
+    }
+
+    /// The same where nothing but messages may have come.
+    fn admit_fetched(&mut self, now: Micros, at: u32) {
+        let room = self.rooms[at as usize].as_deref();
+        if room.is_some_and(|room| !room.waiting.is_empty() && room.has_what_is_lacked()) {
+            self.admit(now, at, 0, false);
+        }
+    }
+
+    /// The same of those from `first` on in the order in which they came.
+    fn admit(&mut self, now: Micros, at: u32, first: usize, last_try: bool) {
         let Some(room) = self.rooms[at as usize].as_deref() else {
             return;
         };
-        if room.waiting.is_empty() || !self.is_ready(now, room) {
+        if room.waiting.len() <= first || !self.is_ready(now, room) {
             return;
         }
         // Who comes back, or wants history, is owed what was numbered before, also by brokers that have not said yet that they did.
-        let (unheard, hears) = if room.has_past_wanted() {
-            (self.unheard(now, room), self.hears_owners(now, room))
+        let looked_at = &room.waiting[first..];
+        let (unheard, hears) = if looked_at.iter().any(Waiting::wants_past) {
+            (self.unheard(now, room, looked_at), self.hears_owners(now, room))
         } else {
             (Vec::new(), false)
         };
@@ -626,7 +645,7 @@ impl Gateway {
             placement.node(stream.node).is_some() && !younger
         };
         let (mut still, mut came, mut back) = (Vec::new(), Vec::new(), Vec::new());
-        for mut waiting in std::mem::take(&mut room.waiting) {
+        for mut waiting in room.waiting.split_off(first) {
             let Some(slot) = self.sessions.table.find(waiting.session) else {
                 continue;
             };
@@ -637,6 +656,11 @@ impl Gateway {
             // Whoever names what does not come is not waited for without end.
             let last_try = last_try || now >= *waiting.tried.get_or_insert(now) + JOIN_WAIT;
             if waiting.wants_past() && !unheard.is_empty() && !last_try {
+                waiting.lacks = None;
+                still.push(waiting);
+                continue;
+            }
+            if waiting.lacks.is_some_and(|lack| !room.has_come(lack)) && !last_try {
                 still.push(waiting);
                 continue;
             }
@@ -653,7 +677,8 @@ impl Gateway {
             };
             let (place, gaps, history) = match start {
                 Start::At { place, gaps, history } => (place, gaps, history),
-                Start::Fetch => {
+                Start::Fetch(lack) => {
+                    waiting.lacks = Some(lack);
                     still.push(waiting);
                     continue;
                 }
@@ -708,12 +733,12 @@ impl Gateway {
                 back.push((slot, since));
             }
         }
-        room.waiting = still;
+        room.keep_waiting(still, first == 0);
         room.note_empty(now);
         let id = room.id;
         let asks = room.has_past_wanted() && !unheard.is_empty();
         let due = asks && room.ask_around_at.is_none_or(|at| now >= at);
-        if due || !asks {
+        if due || !asks && first == 0 {
             room.ask_around_at = due.then_some(now + HEAD_FIRST);
         }
         if due {
@@ -904,7 +929,13 @@ impl Gateway {
             if !room.waiting.is_empty() {
                 if self.is_ready(now, room) {
                     let given_up = fetching && !room.fetching();
-                    self.admit_waiting(now, at, given_up);
+                    let overdue = |waiting: &Waiting| waiting.tried.is_none_or(|since| now >= since + JOIN_WAIT);
+                    let asks = room.ask_around_at.is_some_and(|at| now >= at);
+                    if given_up || asks || room.waiting.first().is_some_and(overdue) {
+                        self.admit_waiting(now, at, given_up);
+                    } else {
+                        self.admit_fetched(now, at);
+                    }
                 } else {
                     let in_force = room.is_in_force();
                     self.refuse_overdue(now, at);

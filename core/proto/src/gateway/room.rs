@@ -88,6 +88,17 @@ pub struct Waiting {
     pub since: Micros,
     /// Since when the room was ready and the join still waited.
     pub tried: Option<Micros>,
+    /// What it lacked when it was looked at last.
+    pub lacks: Option<Lack>,
+}
+
+/// What a join waits for when its room is ready.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lack {
+    /// History of a stream, by number, from this offset on; or as much of it as comes.
+    History(usize, u64),
+    /// Something said of another stream than those known when so much had been said.
+    Said(u32),
 }
 
 impl Waiting {
@@ -113,7 +124,7 @@ pub enum Start {
         gaps: Vec<StreamGap>,
         history: History,
     },
-    Fetch,
+    Fetch(Lack),
 }
 
 /// How many messages come first to who asked for the last ones, and whether these are as many as it asked for, or all.
@@ -321,6 +332,13 @@ pub struct Room {
     pub holes: Holes,
     pub cursors: Cursors,
     pub waiting: Vec<Waiting>,
+    /// Of what they lack the first that comes of each stream, how much had been said of streams when all were looked at, and how
+    /// much has been.
+    lacking: Vec<(usize, u64)>,
+    looked: u32,
+    said: u32,
+    #[cfg(test)]
+    pub starts: usize,
     /// Version of the last membership change told to routers.
     pub version: u64,
     /// Router partitions that have not said yet that every broker that asks them knows of this room.
@@ -362,6 +380,11 @@ impl Room {
             holes: Holes::default(),
             cursors: Cursors::default(),
             waiting: Vec::new(),
+            lacking: Vec::new(),
+            looked: 0,
+            said: 0,
+            #[cfg(test)]
+            starts: 0,
             version: 0,
             owed: [None; 2],
             in_force: false,
@@ -420,6 +443,46 @@ impl Room {
     /// Whether somebody waits who wants what was before.
     pub fn has_past_wanted(&self) -> bool {
         self.waiting.iter().any(Waiting::wants_past)
+    }
+
+    /// Something was said of streams: whoever waits for that is to be looked at.
+    pub fn note_said(&mut self) {
+        self.said = self.said.wrapping_add(1);
+    }
+
+    /// Whether what a join lacked has come, or is not awaited any more.
+    pub fn has_come(&self, lack: Lack) -> bool {
+        match lack {
+            Lack::Said(said) => said != self.said,
+            Lack::History(at, wanted) => {
+                let source = self.sources.get(at);
+                source.is_none_or(|source| source.backfill.is_none() || source.away || source.low <= wanted)
+            }
+        }
+    }
+
+    /// Whether something has come that somebody waits for, since all were looked at.
+    pub fn has_what_is_lacked(&self) -> bool {
+        let come = |(at, wanted): &(usize, u64)| self.has_come(Lack::History(*at, *wanted));
+        self.looked != self.said || self.lacking.iter().any(come)
+    }
+
+    /// These wait on: all who do, or some more.
+    pub fn keep_waiting(&mut self, mut still: Vec<Waiting>, all: bool) {
+        if all {
+            self.lacking.clear();
+            self.looked = self.said;
+        }
+        for waiting in &still {
+            let Some(Lack::History(at, wanted)) = waiting.lacks else {
+                continue;
+            };
+            match self.lacking.iter_mut().find(|(known, _)| *known == at) {
+                Some((_, first)) => *first = wanted.max(*first),
+                None => self.lacking.push((at, wanted)),
+            }
+        }
+        self.waiting.append(&mut still);
     }
 
     /// Whether a router partition is waited for.
@@ -620,6 +683,7 @@ impl Room {
             return;
         }
         self.append_gap(pen, at, StreamGap::OPEN, reason);
+        self.note_said();
         let source = &mut self.sources[at];
         source.over = true;
         source.waits = None;
@@ -710,6 +774,7 @@ impl Room {
         let at = self.number_for_one_more(pen)?;
         let cluster = pen.placement.cluster_of(stream.node);
         let source = Source::new(stream, cluster, first, self.ring.next());
+        self.note_said();
         match self.sources.get_mut(at) {
             Some(before) => *before = source,
             None => self.sources.push(source),
@@ -1198,6 +1263,13 @@ impl Room {
         true
     }
 
+    fn note_start(&mut self) {
+        #[cfg(test)]
+        {
+            self.starts += 1;
+        }
+    }
+
     /// Where a member starts that joins with the last `count` messages. `last_try`, `may_fetch`: as of [`Room::start`].
     pub fn start_with(
         &mut self,
@@ -1207,23 +1279,26 @@ impl Room {
         last_try: bool,
         mut may_fetch: impl FnMut(u64) -> bool,
     ) -> Start {
-        if self.fetching() && count > 0 && !last_try {
-            return Start::Fetch;
+        self.note_start();
+        if let Some((at, _)) = self.fetched().next().filter(|_| count > 0 && !last_try) {
+            return Start::Fetch(Lack::History(at, 0));
         }
         let (place, history) = self.last(arena, count);
         let missing = u64::from(count - history.messages);
-        let mut fetches = false;
+        let mut lack = None;
         for at in 0..self.sources.len() {
             let source = &self.sources[at];
             let before = source.low > 1 && !source.is_lost();
             if missing > 0 && before && !last_try {
                 let wanted = source.low.saturating_sub(missing);
-                fetches |= self.fetch_from(arena, now, at, wanted, &mut may_fetch);
+                if self.fetch_from(arena, now, at, wanted, &mut may_fetch) {
+                    lack = Some(Lack::History(at, 0));
+                }
             }
         }
-        match fetches {
-            true => Start::Fetch,
-            false => Start::At {
+        match lack {
+            Some(lack) => Start::Fetch(lack),
+            None => Start::At {
                 place,
                 gaps: Vec::new(),
                 history,
@@ -1243,10 +1318,11 @@ impl Room {
         alive: impl Fn(StreamId) -> bool,
         mut may_fetch: impl FnMut(u64) -> bool,
     ) -> Start {
+        self.note_start();
         let mut place = self.ring.next();
         let mut gaps = Vec::new();
         if self.sources.is_empty() {
-            return Start::Fetch;
+            return Start::Fetch(Lack::Said(self.said));
         }
         for position in &positions.0 {
             if position.course != Course::GoesOn || self.find(position.stream).is_some() {
@@ -1256,7 +1332,7 @@ impl Room {
             let known = self.youngest(had.node).map(|at| self.sources[at].stream);
             // Where the member saw a younger stream than the room knows, or another owner's that lives, that will come here too.
             if known.map_or(alive(had), |known| age(known) < age(had)) && !last_try {
-                return Start::Fetch;
+                return Start::Fetch(Lack::Said(self.said));
             }
             gaps.push(StreamGap {
                 stream: had,
@@ -1265,7 +1341,7 @@ impl Room {
                 reason: why_over(had, known),
             });
         }
-        let mut fetches = false;
+        let mut lack = None;
         for at in 0..self.sources.len() {
             let source = &self.sources[at];
             // A stream that the member has not heard of is wanted from its beginning.
@@ -1281,7 +1357,7 @@ impl Room {
             let low = source.low;
             if source.first_place >= self.ring.first() && wanted < low {
                 if !last_try && self.fetch_from(arena, now, at, wanted, &mut may_fetch) {
-                    fetches = true;
+                    lack = Some(Lack::History(at, wanted));
                     continue;
                 }
                 let source = &self.sources[at];
@@ -1308,8 +1384,8 @@ impl Room {
             }
             place = place.min(found);
         }
-        if fetches {
-            return Start::Fetch;
+        if let Some(lack) = lack {
+            return Start::Fetch(lack);
         }
         Start::At {
             place,
@@ -1347,7 +1423,7 @@ mod tests {
         assert!(room.head(&mut pen, stream, 101, 101));
         let had = Positions::at([(stream, 40)]);
         let start = room.start(pen.arena, 0, &had, false, |_| false, |_| true);
-        assert!(matches!(start, Start::Fetch));
+        assert!(matches!(start, Start::Fetch(_)));
         let mut times = 0;
         for now in (0..=BACKFILL_WAIT).step_by(1_000) {
             pen.now = now;
@@ -1498,7 +1574,7 @@ mod tests {
             asked.push(count);
             true
         });
-        assert!(matches!(start, Start::Fetch));
+        assert!(matches!(start, Start::Fetch(_)));
         assert_eq!(asked, [7]);
         let mut wanted = Vec::new();
         let mut counters = GatewayCounters::default();
@@ -1759,7 +1835,7 @@ mod tests {
                 room.head(&mut pen, *stream, next, next);
             }
             let start = room.start(pen.arena, 0, &Positions::at(streams.map(|stream| (stream, 0))), false, |_| false, |_| true);
-            prop_assert!(matches!(start, Start::Fetch));
+            prop_assert!(matches!(start, Start::Fetch(_)));
             let mut parts: Vec<_> = (0..3)
                 .flat_map(|at| numbered[at].chunks(cut).enumerate().map(move |(part, messages)| (at, part * cut + 1, messages)))
                 .collect();

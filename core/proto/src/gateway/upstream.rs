@@ -180,16 +180,13 @@ impl Gateway {
                     return true;
                 };
                 let unfinished = room.has_hole() || room.fetching() || room.waits();
-                let waiting = !room.waiting.is_empty();
                 if grew {
                     self.activate(at);
                 }
                 if unfinished {
                     self.schedule_room(now, at);
                 }
-                if waiting {
-                    self.admit_waiting(now, at, false);
-                }
+                self.admit_fetched(now, at);
                 true
             }
             FrameKind::LinkHeads => {
@@ -386,11 +383,11 @@ impl Gateway {
     }
 
     /// The brokers that may have something of a room and have not said what, each in its present life: those of its partition in
-    /// each cluster, and those whose streams who comes back has been in. Of those without a link only whose is still awaited.
-    pub(super) fn unheard(&self, now: Micros, room: &Room) -> Vec<u32> {
+    /// each cluster, and those whose streams have been seen by who waits. Of those without a link only whose is still awaited.
+    pub(super) fn unheard(&self, now: Micros, room: &Room, waiting: &[Waiting]) -> Vec<u32> {
         let clusters = self.placement.clusters();
         let parts: Vec<_> = clusters.map(|(_, brokers)| brokers.layer().hearing(room.id)).collect();
-        let streams = room.waiting.iter().flat_map(|waiting| &waiting.positions.0);
+        let streams = waiting.iter().flat_map(|waiting| &waiting.positions.0);
         let had: BTreeSet<u32> = streams.map(|position| position.stream.node).collect();
         let brokers = self.placement.of(Role::Broker);
         let hears = |broker: &Node| parts[usize::from(broker.cluster)].contains(&Some(broker.partition));
@@ -599,5 +596,118 @@ impl Gateway {
         if again {
             self.links.table.mark(slot);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::Writer;
+    use crate::fixtures::{cluster, me, Zeros};
+    use crate::gateway::GatewayConfig;
+    use crate::handshake::ServerKey;
+    use crate::name::RoomName;
+    use crate::wire::publish::Positions;
+    use crate::wire::room::{Message, FIRST, LAST};
+    use crate::wire::PublisherId;
+
+    const NAME: &str = "sports:final";
+    const STREAM: StreamId = StreamId {
+        node: 5,
+        epoch: 1,
+        generation: 1,
+    };
+
+    fn gateway() -> Gateway {
+        let config = GatewayConfig {
+            me: me(Role::Gateway),
+            payload: 1_200,
+            arena_bytes: 16 << 20,
+            keepalive_ms: 1_000,
+            idle_ms: 4_000,
+            name_key: [1; 16],
+            history_max: 0,
+            paced: Vec::new(),
+            bundle: true,
+            server_key: ServerKey::from_private([2; 32]),
+            cluster: cluster(),
+            reset_secret: [1; 32],
+        };
+        Gateway::new(config, 1, Box::new(Zeros))
+    }
+
+    /// Opens the room, whose owner is at `next`.
+    fn open(gateway: &mut Gateway, next: u64) -> (u32, u64) {
+        let name = RoomName::parse(NAME).expect("a name");
+        let key = name.key(&[1; 16]);
+        let at = gateway.open_room(0, key, &name).expect("place");
+        let mut pen = Pen {
+            arena: &mut gateway.arena,
+            counters: &mut gateway.counters,
+            ages: &mut gateway.ages,
+            placement: &gateway.placement,
+            now: 0,
+        };
+        let room = gateway.rooms[at as usize].as_deref_mut().expect("the room");
+        room.note_in_force();
+        assert!(room.head(&mut pen, STREAM, next, next));
+        (at, key.id)
+    }
+
+    /// The owner sends ten messages from `offset` on.
+    fn ten(gateway: &mut Gateway, room: u64, offset: u64) {
+        let mut bytes = [0; 1_024];
+        let mut writer = Writer::new(&mut bytes);
+        let mut block = LinkBlock::begin(&mut writer, room, STREAM.generation, 1, offset, None);
+        for sequence in offset..offset + 10 {
+            let message = Message {
+                publisher: PublisherId {
+                    user: 7,
+                    incarnation: 0,
+                },
+                sequence,
+                flags: FIRST | LAST,
+                data: b"x",
+            };
+            assert!(block.push(&mut writer, &message));
+        }
+        block.finish(&mut writer);
+        let len = writer.len();
+        let frame = Frame {
+            kind: FrameKind::LinkRoom,
+            flags: 0,
+            body: &bytes[..len],
+        };
+        assert!(gateway.take_broker(1, STREAM.node, STREAM.epoch, &frame));
+    }
+
+    #[test]
+    fn who_waits_for_history_is_looked_at_when_it_has_come_and_not_for_each_part_of_it() {
+        let (joins, frames) = (2_000, 200);
+        let mut gateway = gateway();
+        let (at, id) = open(&mut gateway, 5_001);
+        for number in 0..joins {
+            let slot = gateway.sessions.admit(number, u64::from(number));
+            let had = if number % 2 == 0 { 3_000 } else { 4_000 };
+            let positions = Positions::at([(STREAM, had)]);
+            gateway
+                .join(0, slot, 1, NAME.as_bytes(), (positions, 0))
+                .expect("it waits");
+        }
+        for frame in 1..=frames {
+            let room = gateway.rooms[at as usize].as_deref().expect("the room");
+            let half = if frame > frames / 2 { joins as usize / 2 } else { 0 };
+            assert_eq!(room.members.len(), half, "{frame}");
+            ten(&mut gateway, id, 5_001 - 10 * frame);
+            gateway.now += 1_000;
+            gateway.expire_rooms(gateway.now);
+        }
+        let room = gateway.rooms[at as usize].as_deref().expect("the room");
+        assert_eq!((room.members.len(), room.waiting.len()), (joins as usize, 0));
+        assert!(
+            room.starts <= 3 * joins as usize + frames as usize,
+            "{} looks",
+            room.starts
+        );
     }
 }
