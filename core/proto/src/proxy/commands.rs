@@ -10,6 +10,7 @@ use crate::command::{
 use crate::hash::KeyedState;
 use crate::machine::Micros;
 use crate::name::{RoomKey, RoomName};
+use crate::shares::{Holder, Shares};
 use crate::wire::record::Record;
 use crate::wire::Code;
 
@@ -33,6 +34,8 @@ struct Pending {
 /// All of them.
 pub(super) struct Commands {
     pending: HashMap<CommandId, Pending, KeyedState>,
+    /// What there may be of them.
+    places: Shares,
     look_at: Option<Micros>,
 }
 
@@ -40,6 +43,7 @@ impl Commands {
     pub(super) fn new(hash: KeyedState) -> Self {
         Commands {
             pending: HashMap::with_hasher(hash),
+            places: Shares::new(COMMANDS_MAX, hash),
             look_at: None,
         }
     }
@@ -51,6 +55,11 @@ impl Commands {
     pub(super) fn is_idle(&self) -> bool {
         self.pending.is_empty()
     }
+}
+
+/// Whose a command is.
+fn holders(id: CommandId, room: &RoomKey) -> [Holder; 2] {
+    [Holder::User(id.user), Holder::Room(room.id)]
 }
 
 impl Proxy {
@@ -69,7 +78,7 @@ impl Proxy {
         let refused = match &room {
             Err(_) => Some(Code::BadRoomName),
             Ok(_) if !peer.data.data.commands.take(now, 1) => Some(Code::RateLimited),
-            Ok(_) if self.commands.pending.len() >= COMMANDS_MAX => Some(Code::Busy),
+            Ok(room) if !self.commands.places.allow(holders(id, room), 1) => Some(Code::Busy),
             Ok(_) => None,
         };
         let (Ok(room), None) = (room, refused) else {
@@ -87,6 +96,7 @@ impl Proxy {
             others: false,
             unready: None,
         };
+        self.commands.places.take(holders(id, &room), 1);
         self.commands.pending.insert(id, pending);
         self.commands.look_at.get_or_insert(now + LOOK_EVERY);
         self.pass_on(now, id);
@@ -153,6 +163,7 @@ impl Proxy {
             self.health.asked(node, true);
         }
         if let Some(pending) = self.commands.pending.remove(&id) {
+            self.commands.places.give_back(holders(id, &pending.room), 1);
             let told = pending.told.filter(|(node, ..)| broker == Some(*node));
             if let Some(page) = &mut page {
                 match told {
