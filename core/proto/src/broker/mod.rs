@@ -486,7 +486,9 @@ impl Broker {
         if self.by_id.len() >= self.rooms_max {
             return Err(Code::Busy);
         }
-        self.generation += u32::from(self.generation == 0 || !planted::is(Bug::GenerationKept));
+        if self.generation == 0 || !planted::is(Bug::GenerationKept) {
+            self.generation = self.generation.wrapping_add(1).max(1); // 0 says that nothing is here
+        }
         let mut room = Box::new(Room::new(id, check, self.generation, self.segments.name(), now));
         for gateway in self.interest.who_wants(id, check) {
             room.add_gateway(now, gateway, self.life_of(gateway));
@@ -1161,6 +1163,17 @@ mod tests {
         let waiting = gateway.heads.len() + gateway.pending.len();
         assert!(waiting <= 2 * (QUEUE_SPARE + 2 * broker.rooms.len()), "{waiting} wait");
         assert!(gateway.heads.contains(&0));
+    }
+
+    #[test]
+    fn no_room_gets_the_generation_that_says_that_nothing_is_here() {
+        let mut broker = broker();
+        broker.generation = u32::MAX - 1;
+        for room in [10, 11, 12] {
+            assert!(broker.open_room(0, room, room).is_ok());
+        }
+        let generations = broker.rooms().map(|room| room.generation);
+        assert_eq!(generations.collect::<Vec<_>>(), [u32::MAX, 1, 2]);
     }
 
     #[test]
