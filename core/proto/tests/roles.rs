@@ -1850,6 +1850,21 @@ fn an_acknowledgement_waits_for_company_unless_somebody_waits_for_it() {
     assert_eq!(acks(&rig), before + 1, "once is enough");
 }
 
+#[test]
+fn a_publisher_that_comes_by_another_proxy_is_acknowledged_there() {
+    let mut rig = broker();
+    let proxies = [PROXY, PROXY + 50].map(|node| rig.link(node, Role::Proxy));
+    let told = |rig: &Rig<Broker>| proxies.map(|proxy| rig.peers[proxy].frames(FrameKind::LinkAck));
+    let publish = link_publish(77, 1, 1, &[b"one"]);
+    rig.say(proxies[0], &publish);
+    rig.say(proxies[1], &publish); // before anything left to the first
+    rig.pass(100_000, 5_000);
+    assert_eq!(told(&rig), [0, 1]);
+    rig.say(proxies[0], &link_publish(77, 2, 2, &[b"two"]));
+    rig.pass(100_000, 5_000);
+    assert_eq!(told(&rig), [1, 1]);
+}
+
 /// What a gateway asks a broker for: room, whether as history, and ranges.
 type Asked = (u64, bool, Vec<(u64, u64)>);
 

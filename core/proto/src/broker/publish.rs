@@ -115,7 +115,15 @@ impl Broker {
             return true;
         };
         let room = self.admit(now, &frame);
+        let mut owed = false;
         if let Some(publication) = self.publications[at as usize].as_deref_mut() {
+            // What has not left for it leaves to where it is now.
+            if publication.proxy != proxy && std::mem::take(&mut publication.ack_due) {
+                owed = true;
+                if let Some(acks) = self.acks.get_mut(&publication.proxy) {
+                    acks.due.retain(|due| *due != at);
+                }
+            }
             (publication.proxy, publication.session, publication.handle) = (proxy, frame.session, frame.handle);
             publication.low = publication.low.max(frame.low);
             publication.echo = frame.sent_at;
@@ -126,7 +134,8 @@ impl Broker {
             return true;
         };
         let applied = self.apply(now, at, room_at, &frame);
-        let waits = applied.smooth
+        let waits = !owed
+            && applied.smooth
             && self.publications[at as usize]
                 .as_deref_mut()
                 .is_some_and(|publication| publication.can_wait());
