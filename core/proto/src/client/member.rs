@@ -26,7 +26,8 @@ pub const PACE: Pace = Pace {
 /// What an unread item counts beside its bytes, and how many of them are always kept.
 const ITEM: usize = 64;
 const GAPS_MIN: usize = 1_024;
-/// Publishers of a room of whom is remembered what came.
+/// Publishers of a room of whom is remembered what came; of so many the quarter that is unheard for longest is forgotten at once,
+/// so that it is looked for once in 1,024 new ones.
 const PUBLISHERS_MAX: usize = 4_096;
 /// Commands that are kept unread, and those that are remembered to have come.
 const COMMANDS_UNREAD_MAX: usize = 1_024;
@@ -160,7 +161,10 @@ pub struct Member {
     asking: Asking,
     /// The gateway was told that something is missing, and not yet that nothing is.
     lacks_told: bool,
-    seen: HashMap<PublisherId, Seen, KeyedState>,
+    /// What came of each publisher, and when it was heard of last.
+    seen: HashMap<PublisherId, (Seen, u64), KeyedState>,
+    /// Messages that came.
+    heard: u64,
     assembler: Assembler<PublisherId>,
     /// Publishers in the middle of whose message this membership began.
     middle: BTreeSet<PublisherId>,
@@ -205,6 +209,7 @@ impl Member {
             asking: Asking::new(PACE),
             lacks_told: false,
             seen: HashMap::with_hasher(hash),
+            heard: 0,
             assembler: Assembler::new(),
             middle: BTreeSet::new(),
             partial: BTreeMap::new(),
@@ -484,22 +489,32 @@ impl Member {
         self.held.bytes() > HELD_BYTES_MAX / 4 || self.held.places() > HELD_MAX / 4
     }
 
+    /// Forgets the publishers of whom nothing came for longest.
+    fn forget_unheard(&mut self) {
+        let mut heard: Vec<u64> = self.seen.values().map(|(_, heard)| *heard).collect();
+        let (_, &mut oldest, _) = heard.select_nth_unstable(PUBLISHERS_MAX / 4);
+        self.seen.retain(|_, (_, heard)| *heard >= oldest);
+        self.middle.retain(|publisher| self.seen.contains_key(publisher));
+    }
+
     fn message(&mut self, shared: &mut Shared<'_>, stream: StreamId, offset: u64, message: &Message<'_>) {
         if !self.positions.advance(stream, offset) {
             self.counters.repeats += 1; // a gateway that was behind the one before
             return;
         }
         if self.seen.len() >= PUBLISHERS_MAX && !self.seen.contains_key(&message.publisher) {
-            self.seen.clear();
-            self.middle.clear();
+            self.forget_unheard();
         }
+        self.heard += 1;
         let seen = match self.seen.entry(message.publisher) {
             Entry::Vacant(place) => {
-                place.insert(Seen::new(message.sequence));
+                place.insert((Seen::new(message.sequence), self.heard));
                 false
             }
-            Entry::Occupied(mut seen) => {
-                if !seen.get_mut().take(message.sequence) {
+            Entry::Occupied(mut known) => {
+                let (seen, heard) = known.get_mut();
+                *heard = self.heard;
+                if !seen.take(message.sequence) {
                     self.counters.repeats += 1; // numbered again by another owner
                     return;
                 }
@@ -564,7 +579,7 @@ impl Member {
 
     /// What came of no use may come again.
     fn forget(&mut self, publisher: PublisherId, first: u64, count: u64) {
-        if let Some(seen) = self.seen.get_mut(&publisher) {
+        if let Some((seen, _)) = self.seen.get_mut(&publisher) {
             (first..first.saturating_add(count)).for_each(|sequence| seen.forget(sequence));
         }
     }
@@ -815,5 +830,53 @@ fn advance_past(positions: &mut Positions, gap: &StreamGap) {
         positions.end(gap.stream, gap.first, if ended { Course::Ended } else { Course::Lost });
     } else {
         positions.advance(gap.stream, gap.last);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_publishers_those_who_are_heard_of_are_remembered() {
+        let mut budget = Budget::new(1 << 20);
+        let mut shared = Shared {
+            budget: &mut budget,
+            now: 0,
+        };
+        let hash = KeyedState::new(1, 2);
+        let mut member = Member::new("room", 1, Positions::default(), Policy::DropOldest, 1 << 10, hash);
+        let mut say = |node: u32, offset: u64, user: u64, sequence: u64| {
+            let publisher = PublisherId { user, incarnation: 1 };
+            let (stream, flags) = (
+                StreamId {
+                    node,
+                    epoch: 1,
+                    generation: 1,
+                },
+                WHOLE,
+            );
+            let message = Message {
+                publisher,
+                sequence,
+                flags,
+                data: b"x",
+            };
+            member.message(&mut shared, stream, offset, &message);
+            (member.counters.delivered, member.counters.repeats, member.seen.len())
+        };
+        say(1, 1, 1, 1);
+        let others = 3 * PUBLISHERS_MAX as u64;
+        for other in 0..others {
+            say(1, 2 + 2 * other, 2 + other, 1);
+            say(1, 3 + 2 * other, 1, 2 + other);
+        }
+        let (delivered, repeats, seen) = say(2, 1, 1, 1);
+        assert_eq!(
+            (delivered, repeats),
+            (1 + 2 * others, 1),
+            "another owner numbered it again"
+        );
+        assert!(seen <= PUBLISHERS_MAX);
     }
 }
