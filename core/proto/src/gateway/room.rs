@@ -1686,7 +1686,7 @@ mod tests {
             let had = Positions::at([(STREAM, 100), (ended, 100)]);
             let start = |room: &mut Room, arena: &Arena| match room.start(arena, 0, &had, false, |_| false, |_| true) {
                 Start::At { gaps, .. } => Some(gaps),
-                Start::Fetch => None,
+                Start::Fetch(_) => None,
             };
             if !gone_first {
                 assert_eq!(start(&mut room, pen.arena), None);
@@ -1801,7 +1801,7 @@ mod tests {
         assert!(room.ring.get(&arena, FIRST_PLACE + 1).is_some());
         let asked = |room: &mut Room, count| {
             let start = room.start_with(&arena, 0, count, false, |_| true);
-            matches!(start, Start::Fetch)
+            matches!(start, Start::Fetch(_))
         };
         assert!(!asked(&mut room, 2) && !asked(&mut room, 10));
     }

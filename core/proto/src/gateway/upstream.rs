@@ -627,6 +627,7 @@ mod tests {
             idle_ms: 4_000,
             name_key: [1; 16],
             history_max: 0,
+            membership_again_ms: 0,
             paced: Vec::new(),
             bundle: true,
             server_key: ServerKey::from_private([2; 32]),
