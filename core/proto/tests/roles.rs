@@ -2548,8 +2548,8 @@ fn paced_room() -> Rig<Gateway> {
 fn progress(rig: &mut Rig<Gateway>) -> Option<(u64, u64)> {
     let got = std::mem::take(&mut rig.peers[2].got);
     let told = got.iter().filter(|(kind, _)| *kind == FrameKind::Consumed);
-    let told = told.flat_map(|(_, body)| Consumed::read_all(body).collect::<Vec<_>>());
-    let told = told.filter(|consumed| consumed.room == room_id(PACED)).next_back();
+    let mut told = told.flat_map(|(_, body)| Consumed::read_all(body).collect::<Vec<_>>());
+    let told = told.rfind(|consumed| consumed.room == room_id(PACED));
     told.map(|consumed| (consumed.next, consumed.kept))
 }
 
