@@ -1,6 +1,7 @@
 //! What unit tests of roles build them with.
 
-use crate::handshake::ClusterKeys;
+use crate::gateway::{Gateway, GatewayConfig};
+use crate::handshake::{ClusterKeys, ServerKey};
 use crate::machine::Entropy;
 use crate::node::Identity;
 use crate::wire::Role;
@@ -30,4 +31,24 @@ pub fn cluster() -> ClusterKeys {
         other: None,
         allow: None,
     }
+}
+
+/// A gateway whose recent messages have so many bytes.
+pub fn gateway(arena_bytes: usize) -> Gateway {
+    let config = GatewayConfig {
+        me: me(Role::Gateway),
+        payload: 1_200,
+        arena_bytes,
+        keepalive_ms: 1_000,
+        idle_ms: 4_000,
+        name_key: [1; 16],
+        history_max: 0,
+        membership_again_ms: 0,
+        paced: Vec::new(),
+        bundle: true,
+        server_key: ServerKey::from_private([2; 32]),
+        cluster: cluster(),
+        reset_secret: [1; 32],
+    };
+    Gateway::new(config, 1, Box::new(Zeros))
 }

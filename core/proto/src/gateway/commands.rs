@@ -355,30 +355,9 @@ impl Gateway {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{cluster, me, Zeros};
-    use crate::gateway::{GatewayConfig, Joined};
-    use crate::handshake::ServerKey;
+    use crate::fixtures::gateway;
+    use crate::gateway::Joined;
     use crate::name::{RoomKey, RoomName};
-    use crate::wire::Role;
-
-    fn gateway() -> Gateway {
-        let config = GatewayConfig {
-            me: me(Role::Gateway),
-            payload: 1_200,
-            arena_bytes: 0,
-            keepalive_ms: 1_000,
-            idle_ms: 4_000,
-            name_key: [1; 16],
-            history_max: 0,
-            membership_again_ms: 0,
-            paced: Vec::new(),
-            bundle: true,
-            server_key: ServerKey::from_private([2; 32]),
-            cluster: cluster(),
-            reset_secret: [1; 32],
-        };
-        Gateway::new(config, 1, Box::new(Zeros))
-    }
 
     fn take(gateway: &mut Gateway, now: Micros, number: u64, left_ms: u32) {
         gateway.expire_commands(now);
@@ -390,7 +369,7 @@ mod tests {
     /// The members' logs are others' matter: nobody is here, so each is answered at once.
     #[test]
     fn a_hundred_thousand_commands_of_five_thousand_users_at_one_a_second_are_all_taken() {
-        let mut gateway = gateway();
+        let mut gateway = gateway(0);
         for number in 0..100_000 {
             take(&mut gateway, number * 200, number, 5_000);
             assert_eq!(gateway.counters.commands_received, number + 1);
@@ -400,7 +379,7 @@ mod tests {
 
     #[test]
     fn what_is_remembered_is_known_when_it_comes_again_and_forgotten_in_the_end() {
-        let mut gateway = gateway();
+        let mut gateway = gateway(0);
         let end = 1_000_000 + REMEMBER;
         for (now, received, duplicates) in [(0, 1, 0), (900_000, 1, 1), (end - 1, 1, 2), (end + REMEMBER, 2, 2)] {
             take(&mut gateway, now, 7, 1_000);
@@ -414,7 +393,7 @@ mod tests {
 
     #[test]
     fn what_a_gateway_may_have_to_tell_again_is_bounded_and_what_it_remembers_too() {
-        let mut gateway = gateway();
+        let mut gateway = gateway(0);
         for number in 0..COMMANDS_MAX as u64 + 5 {
             take(&mut gateway, number, number, 60_000);
         }
@@ -424,7 +403,7 @@ mod tests {
 
     #[test]
     fn who_has_many_sessions_leaves_place_for_the_commands_of_others() {
-        let mut gateway = gateway();
+        let mut gateway = gateway(0);
         let command = |gateway: &mut Gateway, user, room, number| {
             let before = gateway.counters.commands_received;
             gateway.command(0, 2, CommandId { user, number }, (room, 0), 60_000, b"go");
@@ -441,7 +420,7 @@ mod tests {
 
     #[test]
     fn so_many_answers_are_waited_for_in_all_and_beyond_a_command_is_refused() {
-        let mut gateway = gateway();
+        let mut gateway = gateway(0);
         let members = with_members(&mut gateway, 2_000).len();
         for number in 0..1_000 {
             let id = CommandId { user: number, number };
@@ -468,7 +447,7 @@ mod tests {
 
     #[test]
     fn a_session_that_is_over_is_waited_for_no_more_and_others_are_not_looked_at() {
-        let mut gateway = gateway();
+        let mut gateway = gateway(0);
         with_members(&mut gateway, 100);
         for number in 0..10 {
             let id = CommandId { user: number, number };
@@ -516,7 +495,7 @@ mod tests {
 
     #[test]
     fn a_command_that_nobody_answers_costs_nothing_until_its_time_is_over() {
-        let mut gateway = gateway();
+        let mut gateway = gateway(0);
         with_members(&mut gateway, 500);
         for number in 0..500 {
             let id = CommandId { user: number, number };

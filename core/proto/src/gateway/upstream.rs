@@ -603,9 +603,7 @@ impl Gateway {
 mod tests {
     use super::*;
     use crate::codec::Writer;
-    use crate::fixtures::{cluster, me, Zeros};
-    use crate::gateway::GatewayConfig;
-    use crate::handshake::ServerKey;
+    use crate::fixtures::gateway;
     use crate::name::RoomName;
     use crate::wire::publish::Positions;
     use crate::wire::room::{Message, FIRST, LAST};
@@ -617,25 +615,6 @@ mod tests {
         epoch: 1,
         generation: 1,
     };
-
-    fn gateway() -> Gateway {
-        let config = GatewayConfig {
-            me: me(Role::Gateway),
-            payload: 1_200,
-            arena_bytes: 16 << 20,
-            keepalive_ms: 1_000,
-            idle_ms: 4_000,
-            name_key: [1; 16],
-            history_max: 0,
-            membership_again_ms: 0,
-            paced: Vec::new(),
-            bundle: true,
-            server_key: ServerKey::from_private([2; 32]),
-            cluster: cluster(),
-            reset_secret: [1; 32],
-        };
-        Gateway::new(config, 1, Box::new(Zeros))
-    }
 
     /// Opens the room, whose owner is at `next`.
     fn open(gateway: &mut Gateway, next: u64) -> (u32, u64) {
@@ -685,7 +664,7 @@ mod tests {
     #[test]
     fn who_waits_for_history_is_looked_at_when_it_has_come_and_not_for_each_part_of_it() {
         let (joins, frames) = (2_000, 200);
-        let mut gateway = gateway();
+        let mut gateway = gateway(16 << 20);
         let (at, id) = open(&mut gateway, 5_001);
         for number in 0..joins {
             let slot = gateway.sessions.admit(number, u64::from(number));
