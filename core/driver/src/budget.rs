@@ -19,9 +19,16 @@ pub const RETRY_US: Micros = 2_000;
 /// 10,000 small ones; this is 26 such sockets, or 0.2 s of work.
 pub const DISCARDED_MAX: usize = 262_144;
 
-/// Datagrams of one socket that are heard before the next slice leaves: twice as many as that holds. Each member answers what
-/// it is sent, and who sends four times what he hears has the answers wait, and what is due to others behind them.
-pub const HEARD_MAX: usize = 2 * SLICE_DATAGRAMS;
+/// Datagrams of one socket that are heard before the next slice leaves, for each that it holds. Each member answers what it is
+/// sent, and who sends four times what he hears has the answers wait, and what is due to others behind them.
+pub const HEARD_EACH: usize = 2;
+
+/// How long what is due to others waits at most behind one slice and what is heard before it.
+pub const ROUND_US: Micros = 200;
+/// No slice is cut shorter than this: to look at the sockets costs as much as one datagram or two.
+pub const SLICE_MIN: usize = 16;
+/// Datagrams that the next slice may grow by.
+const SLICE_STEP: usize = 8;
 
 /// A turn that begins so soon after the last one may linger: at 2,000 datagrams a second and more.
 pub const BRISK_US: Micros = 500;
@@ -59,6 +66,8 @@ pub(crate) struct Spent {
     pub stuck: bool,
     budget: Budget,
     until: Micros,
+    /// When the clock was last read.
+    read: Micros,
 }
 
 impl Spent {
@@ -69,6 +78,7 @@ impl Spent {
             stuck: false,
             budget,
             until: now + budget.turn_us,
+            read: now,
         }
     }
 
@@ -77,7 +87,34 @@ impl Spent {
         self.budget.received_max.saturating_sub(self.received)
     }
 
-    pub fn is_over(&self, clock: Micros) -> bool {
+    /// The time since the clock was last read.
+    pub fn lap(&mut self, clock: Micros) -> Micros {
+        clock.saturating_sub(std::mem::replace(&mut self.read, clock))
+    }
+
+    pub fn is_over(&mut self, clock: Micros) -> bool {
+        self.read = clock;
         self.received >= self.budget.received_max || self.sent >= self.budget.sent_max || clock >= self.until
+    }
+}
+
+/// How many datagrams a slice holds: fewer where each takes long, as it does while a hundred thousand sessions have their turn
+/// and none of them is in a cache.
+pub(crate) struct Slice {
+    pub datagrams: usize,
+}
+
+impl Slice {
+    pub fn new() -> Self {
+        Slice {
+            datagrams: SLICE_DATAGRAMS,
+        }
+    }
+
+    /// A slice that was full took so long, with what was heard before it.
+    pub fn took(&mut self, time: Micros) {
+        let fits = self.datagrams as u64 * ROUND_US / time.max(1);
+        let (least, most) = (self.datagrams / 2, self.datagrams + SLICE_STEP);
+        self.datagrams = (fits as usize).clamp(least, most).clamp(SLICE_MIN, SLICE_DATAGRAMS);
     }
 }

@@ -10,7 +10,7 @@ use muster_proto::machine::{Machine, Micros, Outbox, SocketId};
 use muster_udp::{Counters, Cursor, Kernel, Poll, Receiver, Sender, Sent, Socket, Syscalls, Timer, EVENTS_MAX};
 
 use crate::budget::{
-    Budget, Spent, AGE_MAX_US, BEAT_US, BRISK_US, DISCARDED_MAX, HEARD_MAX, LINGER_STEP, RETRY_US, STALL_US,
+    Budget, Slice, Spent, AGE_MAX_US, BEAT_US, BRISK_US, DISCARDED_MAX, HEARD_EACH, LINGER_STEP, RETRY_US, STALL_US,
 };
 use crate::faults::{FaultCounters, Faults};
 
@@ -87,6 +87,7 @@ pub struct Driver<M: Machine, S: Syscalls = Kernel> {
     /// Sockets that are to be looked at before time passes, where that is due and what has come is to be heard first.
     unheard: Option<usize>,
     budget: Budget,
+    slice: Slice,
     injected: Option<Box<Injected>>,
     counters: DriverCounters,
     udp_counters: Counters,
@@ -120,6 +121,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
             more: false,
             unheard: None,
             budget: Budget::default(),
+            slice: Slice::new(),
             injected: None,
             counters: DriverCounters::default(),
             udp_counters: Counters::default(),
@@ -357,7 +359,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
     /// Receives from one socket as much as may be answered by what leaves next, and more, and lets the machine see it, but for
     /// the last batch, which is in the slab. Returns whether nothing is left there.
     fn hear_most(&mut self, now: Micros, spent: &mut Spent, index: usize) -> bool {
-        let mut left = HEARD_MAX;
+        let mut left = HEARD_EACH * self.slice.datagrams;
         if spent.receivable() > self.receiver.datagrams() {
             self.unheard = self.unheard.map(|left| left.saturating_sub(1));
         }
@@ -366,7 +368,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
                 self.hear(now, spent);
             }
             let before = self.receiver.datagrams();
-            if self.receive(index, usize::MAX) {
+            if self.receive(index, left) {
                 return true;
             }
             left = left.saturating_sub(self.receiver.datagrams() - before);
@@ -419,7 +421,11 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
                 return false;
             }
             slices += 1;
-            if slices == slices_max || spent.is_over(self.syscalls.now()) {
+            let clock = self.syscalls.now();
+            if given == self.slice.datagrams {
+                self.slice.took(spent.lap(clock));
+            }
+            if slices == slices_max || spent.is_over(clock) {
                 return true;
             }
         }
@@ -430,6 +436,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
     fn fill(&mut self, now: Micros) -> (usize, bool) {
         self.filled_at = now;
         let Some(injected) = &mut self.injected else {
+            self.outbox.set_limit(self.slice.datagrams);
             let more = self.machine.transmit(now, &mut self.outbox);
             return (self.outbox.datagrams(), more);
         };

@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{friend, heard, loopback, socket, told, Told, Toy};
-use muster_driver::{Budget, Driver, Turn, AGE_MAX_US, BEAT_US, RETRY_US, STALL_US};
+use muster_driver::{Budget, Driver, Turn, AGE_MAX_US, BEAT_US, RETRY_US, ROUND_US, SLICE_MIN, STALL_US};
 use muster_proto::machine::{Inbox, Machine, Micros, Outbox, SLICE_DATAGRAMS};
 use muster_udp::{monotonic_now, Poll};
 
@@ -299,6 +299,58 @@ fn all_sockets_are_looked_at_again_after_each_slice() {
     assert!(driver.turn().more);
     let done = driver.udp_counters();
     assert_eq!(done.receive_calls, 2 * done.sent / SLICE_DATAGRAMS as u64);
+}
+
+#[test]
+fn slices_are_shorter_while_each_datagram_takes_long() {
+    let told = Told::new();
+    told.0.borrow_mut().sends = false;
+    let mut driver = Driver::with_syscalls(Toy::default(), vec![socket(), socket()], told.clone()).unwrap();
+    driver.set_coalesce(false);
+    for _ in 0..100_000 {
+        driver.machine_mut().say(0, loopback(20_000), b"backlog");
+    }
+    let mut slice = |datagram_us: Micros| {
+        told.0.borrow_mut().datagram_us = datagram_us;
+        for _ in 0..20 {
+            driver.turn(); // until it has found its length
+        }
+        let before = driver.udp_counters().clone();
+        driver.turn();
+        let done = driver.udp_counters();
+        (done.sent - before.sent) * 2 / (done.receive_calls - before.receive_calls)
+    };
+    assert_eq!(slice(1), SLICE_DATAGRAMS as u64);
+    assert_eq!(slice(10), ROUND_US / 10);
+    assert_eq!(
+        slice(100),
+        SLICE_MIN as u64,
+        "to look at the sockets costs something, too"
+    );
+    assert_eq!(slice(1), SLICE_DATAGRAMS as u64);
+}
+
+#[test]
+fn one_slow_slice_halves_the_next_at_most() {
+    let told = Told::new();
+    told.0.borrow_mut().sends = false;
+    let mut driver = Driver::with_syscalls(Toy::default(), vec![socket()], told.clone()).unwrap();
+    driver.set_coalesce(false);
+    for _ in 0..1_000 {
+        driver.machine_mut().say(0, loopback(20_000), b"backlog");
+    }
+    let sent = |driver: &mut Driver<Toy, Told>, datagram_us: Micros| {
+        told.0.borrow_mut().datagram_us = datagram_us;
+        let before = driver.udp_counters().sent;
+        driver.turn();
+        (driver.udp_counters().sent - before) as usize
+    };
+    assert_eq!(
+        sent(&mut driver, 1_000),
+        SLICE_DATAGRAMS,
+        "somebody else had the processor"
+    );
+    assert_eq!(sent(&mut driver, 1_000), SLICE_DATAGRAMS / 2);
 }
 
 #[test]

@@ -110,6 +110,8 @@ pub struct Outbox {
     used: usize,
     parcels: Vec<Parcel>,
     datagrams: usize,
+    /// Datagrams that this slice may hold.
+    limit: usize,
     coalesce: bool,
 }
 
@@ -121,13 +123,25 @@ impl Outbox {
             used: 0,
             parcels: Vec::with_capacity(SLICE_DATAGRAMS),
             datagrams: 0,
+            limit: SLICE_DATAGRAMS,
             coalesce,
         }
     }
 
     /// Datagrams that still fit into this slice.
     pub fn room(&self) -> usize {
-        SLICE_DATAGRAMS - self.datagrams
+        self.limit.saturating_sub(self.datagrams)
+    }
+
+    /// Datagrams that a slice may hold.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Has the next slices hold fewer, where [`SLICE_DATAGRAMS`] would hold up others for long. Only while it is empty.
+    pub fn set_limit(&mut self, limit: usize) {
+        debug_assert!(self.is_empty());
+        self.limit = limit.clamp(1, SLICE_DATAGRAMS);
     }
 
     pub fn is_empty(&self) -> bool {
@@ -159,7 +173,7 @@ impl Outbox {
 
     /// Space for one datagram of at most `len_max` bytes; finish it with [`Outbox::commit`]. Only call with [`Outbox::room`] left.
     pub fn reserve(&mut self, len_max: usize) -> &mut [u8] {
-        assert!(self.datagrams < SLICE_DATAGRAMS, "slice is full");
+        assert!(self.datagrams < self.limit, "slice is full");
         &mut self.slab[self.used..self.used + len_max]
     }
 

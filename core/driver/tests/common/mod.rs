@@ -109,6 +109,8 @@ pub struct Desk {
     pub clock: Micros,
     /// How far the clock moves whenever it is read.
     pub step_us: Micros,
+    /// How far it moves for each datagram that is taken.
+    pub datagram_us: Micros,
     /// Answers to the next sends; then everything is taken.
     pub answers: VecDeque<Result<usize, Errno>>,
     /// Whether what is taken really leaves.
@@ -126,6 +128,7 @@ impl Told {
         let desk = Desk {
             clock,
             step_us: 0,
+            datagram_us: 0,
             answers: VecDeque::new(),
             sends: true,
             taken: 0,
@@ -165,6 +168,7 @@ impl Syscalls for Told {
             .unwrap_or(Ok(outgoing.len()))?
             .min(outgoing.len());
         desk.taken += count as u64;
+        desk.clock += count as u64 * desk.datagram_us;
         if desk.sends {
             return Kernel.send(socket, &mut outgoing.first(count));
         }

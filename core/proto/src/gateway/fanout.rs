@@ -10,7 +10,7 @@ use super::{Gateway, Joined};
 use crate::codec::Writer;
 use crate::conn::{Heard, Wants};
 use crate::links::frames_max;
-use crate::machine::{Micros, Outbox, SLICE_DATAGRAMS};
+use crate::machine::{Micros, Outbox};
 use crate::planted::{self, Bug};
 use crate::ring::Arena;
 use crate::segments::Built;
@@ -47,7 +47,7 @@ impl Gateway {
     pub(super) fn fan_out(&mut self, now: Micros, outbox: &mut Outbox) -> bool {
         let mut turns = self.sessions.table.ready_len();
         // Sessions that want much (history, repairs) leave rooms with news half of the slice.
-        let left = if self.active.is_empty() { 0 } else { SLICE_DATAGRAMS / 2 };
+        let left = if self.active.is_empty() { 0 } else { outbox.limit() / 2 };
         while turns > 0 && outbox.room() > left {
             turns -= 1;
             let Some(slot) = self.sessions.table.next_ready() else {
