@@ -1,52 +1,98 @@
 //! Changes of membership that a database is to learn: which (gateway, room) changed since it was asked last, and whose life ended.
 //!
-//! Keys only: what is true of one is looked up when it is taken, so a room that comes and goes is written once. Bounded; what
-//! there is no place for is counted, and the database lacks it. Empty and idle unless somebody asked for it.
+//! Keys only: what is true of one is looked up when it is taken, so a room that comes and goes is written once. A change is of a
+//! life and goes with it, for the versions of the next one begin anew. Bounded; what there is no place for is counted, and the
+//! database lacks it. Empty and idle unless somebody asked for it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Bound;
 
 use crate::hash::KeyedState;
 use crate::interest::Change;
 use crate::limits::NODES_MAX;
+use crate::scope::Scope;
 
 /// What changed and was not taken yet.
 pub struct Kept {
-    /// The version that the last change of a room came with.
-    changed: HashMap<(u32, u64), u64, KeyedState>,
-    order: VecDeque<(u32, u64)>,
+    lives: BTreeMap<u32, Life>,
+    /// Changes of all of them.
+    len: usize,
+    /// The gateway of which one was taken last.
+    taken: u32,
     /// Up to which epoch a gateway's lives are over.
     ended: BTreeMap<u32, u32>,
     max: usize,
+    hash: KeyedState,
     pub dropped: u64,
+}
+
+/// What changed of a gateway in one life.
+struct Life {
+    epoch: u32,
+    /// The version that the last change of a room came with.
+    changed: HashMap<u64, u64, KeyedState>,
+    order: VecDeque<u64>,
+}
+
+/// A room of a gateway that changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// The gateway and its epoch.
+    pub life: (u32, u32),
+    pub room: u64,
+    pub version: u64,
 }
 
 impl Kept {
     pub fn new(max: usize, hash: KeyedState) -> Self {
         Kept {
-            changed: HashMap::with_hasher(hash),
-            order: VecDeque::new(),
+            lives: BTreeMap::new(),
+            len: 0,
+            taken: 0,
             ended: BTreeMap::new(),
             max,
+            hash,
             dropped: 0,
         }
     }
 
-    pub fn note(&mut self, changes: &[Change], version: u64) {
+    /// Rooms changed in a gateway's life of this epoch.
+    pub fn note(&mut self, epoch: u32, changes: &[Change], version: u64) {
+        let hash = self.hash;
         for change in changes {
-            let key = (change.gateway, change.room);
-            if let Some(known) = self.changed.get_mut(&key) {
+            let life = self.lives.entry(change.gateway).or_insert_with(|| Life {
+                epoch,
+                changed: HashMap::with_hasher(hash),
+                order: VecDeque::new(),
+            });
+            if life.epoch != epoch {
+                continue; // of a life that is over; `end` takes away that before this one
+            }
+            if let Some(known) = life.changed.get_mut(&change.room) {
                 *known = version.max(*known);
-            } else if self.changed.len() >= self.max {
+            } else if self.len >= self.max {
                 self.dropped += 1;
             } else {
-                self.changed.insert(key, version);
-                self.order.push_back(key);
+                life.changed.insert(change.room, version);
+                life.order.push_back(change.room);
+                self.len += 1;
             }
+        }
+    }
+
+    /// Only a part of all rooms is known from now on; of others nothing true can be told.
+    pub fn keep(&mut self, part: Scope) {
+        for life in self.lives.values_mut() {
+            let before = life.order.len();
+            life.changed.retain(|room, _| part.has(*room));
+            life.order.retain(|room| part.has(*room));
+            self.len -= before - life.order.len();
         }
     }
 
     /// A gateway's lives up to this one are over.
     pub fn end(&mut self, gateway: u32, epoch: u32) {
+        self.forget(gateway, epoch);
         if self.ended.len() < NODES_MAX || self.ended.contains_key(&gateway) {
             let known = self.ended.entry(gateway).or_insert(epoch);
             *known = epoch.max(*known);
@@ -55,18 +101,39 @@ impl Kept {
         }
     }
 
+    fn forget(&mut self, gateway: u32, epoch: u32) {
+        if self.lives.get(&gateway).is_some_and(|life| life.epoch <= epoch) {
+            self.len -= self.lives.remove(&gateway).map_or(0, |life| life.order.len());
+        }
+    }
+
     pub fn take_ended(&mut self) -> Vec<(u32, u32)> {
         std::mem::take(&mut self.ended).into_iter().collect()
     }
 
-    /// The (gateway, room) that waits longest, with its version.
-    pub fn take(&mut self) -> Option<((u32, u64), u64)> {
-        let key = self.order.pop_front()?;
-        self.changed.remove(&key).map(|version| (key, version))
+    /// The room that waits longest of a gateway, one gateway after the other.
+    pub fn take(&mut self) -> Option<Changed> {
+        loop {
+            let after = (Bound::Excluded(self.taken), Bound::Unbounded);
+            let next = self.lives.range(after).next().or(self.lives.iter().next());
+            let gateway = *next?.0;
+            let life = self.lives.get_mut(&gateway)?;
+            let Some(room) = life.order.pop_front() else {
+                self.lives.remove(&gateway);
+                continue;
+            };
+            self.taken = gateway;
+            self.len -= 1;
+            return Some(Changed {
+                life: (gateway, life.epoch),
+                room,
+                version: life.changed.remove(&room)?,
+            });
+        }
     }
 
     pub fn len(&self) -> usize {
-        self.changed.len() + self.ended.len()
+        self.len + self.ended.len()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -78,35 +145,67 @@ impl Kept {
 mod tests {
     use super::*;
 
-    fn change(room: u64) -> Change {
+    fn change(gateway: u32, room: u64) -> Change {
         Change {
-            gateway: 1,
+            gateway,
             room,
             check: 0,
             present: true,
         }
     }
 
-    #[test]
-    fn a_room_waits_once_with_its_newest_version_and_what_has_no_place_is_counted() {
-        let mut kept = Kept::new(2, KeyedState::new(1, 2));
-        kept.note(&[change(5), change(6)], 3);
-        kept.note(&[change(5)], 4);
-        kept.note(&[change(7)], 5);
-        assert_eq!((kept.len(), kept.dropped), (2, 1));
-        assert_eq!((kept.take(), kept.take()), (Some(((1, 5), 4)), Some(((1, 6), 3))));
-        assert!(kept.take().is_none() && kept.is_empty());
-        kept.note(&[change(7)], 6);
-        assert_eq!(kept.take(), Some(((1, 7), 6)));
+    fn kept() -> Kept {
+        Kept::new(2, KeyedState::new(1, 2))
+    }
+
+    fn changed(life: (u32, u32), room: u64, version: u64) -> Option<Changed> {
+        Some(Changed { life, room, version })
     }
 
     #[test]
-    fn of_lives_that_ended_the_last_is_told() {
-        let mut kept = Kept::new(2, KeyedState::new(1, 2));
+    fn a_room_waits_once_with_its_newest_version_and_what_has_no_place_is_counted() {
+        let mut kept = kept();
+        kept.note(1, &[change(1, 5), change(1, 6)], 3);
+        kept.note(1, &[change(1, 5)], 4);
+        kept.note(1, &[change(1, 7), change(2, 7)], 5);
+        assert_eq!((kept.len(), kept.dropped), (2, 2));
+        assert_eq!(kept.take(), changed((1, 1), 5, 4));
+        assert_eq!(kept.take(), changed((1, 1), 6, 3));
+        assert!(kept.take().is_none() && kept.is_empty());
+        kept.note(1, &[change(1, 7)], 6);
+        assert_eq!(kept.take(), changed((1, 1), 7, 6));
+    }
+
+    #[test]
+    fn gateways_take_turns() {
+        let mut kept = Kept::new(9, KeyedState::new(1, 2));
+        kept.note(1, &[change(1, 5), change(1, 6)], 3);
+        kept.note(1, &[change(2, 5), change(2, 6)], 3);
+        let taken = std::iter::from_fn(|| kept.take()).map(|changed| (changed.life.0, changed.room));
+        assert_eq!(taken.collect::<Vec<_>>(), [(1, 5), (2, 5), (1, 6), (2, 6)]);
+    }
+
+    #[test]
+    fn of_lives_that_ended_the_last_is_told_and_what_changed_in_them_is_not() {
+        let mut kept = kept();
+        kept.note(4, &[change(1, 5)], 9);
+        kept.note(2, &[change(2, 5)], 9);
         kept.end(1, 4);
         kept.end(2, 1);
         kept.end(1, 3);
         assert_eq!(kept.take_ended(), [(1, 4), (2, 1)]);
-        assert!(kept.is_empty());
+        kept.note(5, &[change(1, 5)], 1);
+        assert_eq!(kept.take(), changed((1, 5), 5, 1));
+        assert_eq!(kept.take(), changed((2, 2), 5, 9));
+        assert!(kept.take().is_none() && kept.is_empty());
+    }
+
+    #[test]
+    fn of_rooms_that_are_known_no_more_nothing_is_told() {
+        let mut kept = kept();
+        kept.note(1, &[change(1, 4), change(1, 5)], 9);
+        kept.keep(Scope::new(2, 1).unwrap());
+        assert_eq!((kept.len(), kept.take()), (1, changed((1, 1), 5, 9)));
+        assert!(kept.take().is_none() && kept.is_empty());
     }
 }

@@ -12,7 +12,7 @@ use crate::door::{Door, DoorKey};
 use crate::handshake::{ClusterKeys, ResetSecret};
 use crate::hash::KeyedState;
 use crate::interest::{Change, Interest, Taken};
-use crate::kept::Kept;
+use crate::kept::{Changed, Kept};
 use crate::limits::{GATEWAY_LEASE, NODES_MAX, ROOMS_MAX};
 use crate::links::{LinkChange, Links};
 use crate::machine::{Arrival, Entropy, Inbox, Machine, Micros, Outbox};
@@ -163,6 +163,9 @@ impl Router {
         let mut misled = Vec::new();
         if scope != self.scope() {
             self.interest.keep(scope);
+            if let Some(kept) = &mut self.kept {
+                kept.keep(scope);
+            }
             // They take what is told from now on for all of what they had asked for, until they hear that it is a part.
             let wider = self
                 .listeners
@@ -247,19 +250,19 @@ impl Router {
         };
         let mut taken = Vec::new();
         for _ in 0..limit {
-            let Some(((gateway, room), version)) = kept.take() else {
+            let Some(Changed { life, room, version }) = kept.take() else {
                 break;
             };
             // Of a life that is over and that no other followed, its end tells.
-            if let Some(epoch) = interest.epoch_of(gateway) {
-                let known = interest.known(gateway, room);
+            if interest.epoch_of(life.0) == Some(life.1) {
+                let known = interest.known(life.0, room);
                 let left = Membership {
                     room,
                     check: 0,
                     version,
                     present: false,
                 };
-                taken.push(((gateway, epoch), known.unwrap_or(left)));
+                taken.push((life, known.unwrap_or(left)));
             }
         }
         (kept.take_ended(), taken)
@@ -470,7 +473,7 @@ impl Router {
         }
         self.changes.clear();
         let taken = self.interest.apply(source, life, membership, &mut self.changes);
-        self.note(membership.version);
+        self.note(epoch, membership.version);
         let (brokers, peers) = match taken {
             Taken::Stale => {
                 self.counters.dropped_stale_epoch += 1;
@@ -519,7 +522,7 @@ impl Router {
             self.counters.dropped_stale_epoch += 1;
             return true;
         }
-        self.note(snapshot.1);
+        self.note(life.1, snapshot.1);
         self.hinted.remove(&life.0);
         self.counters.snapshots_received += 1;
         let (node, _) = life;
@@ -538,10 +541,10 @@ impl Router {
         true
     }
 
-    /// What changed just now is for the database to learn.
-    fn note(&mut self, version: u64) {
+    /// What changed just now in a life of this epoch is for the database to learn.
+    fn note(&mut self, epoch: u32, version: u64) {
         if let Some(kept) = &mut self.kept {
-            kept.note(&self.changes, version);
+            kept.note(epoch, &self.changes, version);
         }
     }
 
@@ -1013,6 +1016,12 @@ mod tests {
         assert!(router.end(0, life.0, life, (Scope::ALL, version), true));
     }
 
+    /// A map of this router, the first of so many.
+    fn routers(epoch: u32, partitions: u16) -> Placement {
+        let me = crate::placement::Node::new(me(Role::Router).node, Role::Router, crate::machine::Addr::default());
+        Placement::new(epoch, vec![me], 1, partitions)
+    }
+
     #[test]
     fn a_database_learns_what_changed_once_and_what_it_told_is_no_change() {
         let mut router = router();
@@ -1032,6 +1041,30 @@ mod tests {
         assert_eq!(router.take_kept(9), (vec![], vec![((3, 5), said(12, 8, true))]));
         snapshot(&mut router, (3, 6), 1, &[(13, 1)]);
         assert_eq!(router.take_kept(9).0, [(3, 5)], "a new life ends those before it");
+    }
+
+    #[test]
+    fn what_a_gateway_that_began_anew_has_not_said_is_left_of_no_life() {
+        let mut router = router();
+        router.keep(100);
+        snapshot(&mut router, (3, 5), 1_000, &[(10, 1_000)]);
+        snapshot(&mut router, (3, 6), 1, &[]);
+        assert_eq!(router.take_kept(9), (vec![(3, 5)], vec![]));
+        router.membership(0, 3, (3, 6), &said(10, 3, true));
+        assert_eq!(router.take_kept(9), (vec![], vec![((3, 6), said(10, 3, true))]));
+    }
+
+    #[test]
+    fn of_rooms_that_it_gives_away_a_router_tells_a_database_nothing_more() {
+        let mut router = router();
+        router.set_placement(0, routers(1, 1));
+        router.keep(100);
+        snapshot(&mut router, (3, 5), 1, &[]);
+        router.membership(0, 3, (3, 5), &said(10, 6, true));
+        router.membership(0, 3, (3, 5), &said(11, 7, true));
+        router.set_placement(0, routers(2, 2));
+        assert_eq!(router.take_kept(9).1, [((3, 5), said(10, 6, true))]);
+        assert_eq!(router.kept(), (0, 0));
     }
 
     #[test]
