@@ -21,6 +21,8 @@ pub struct Kept {
     taken: u32,
     /// Up to which epoch a gateway's lives are over.
     ended: BTreeMap<u32, u32>,
+    /// Lives of which nothing is known any more, though nobody said that they are over.
+    lost: BTreeMap<u32, u32>,
     max: usize,
     hash: KeyedState,
     pub dropped: u64,
@@ -50,6 +52,7 @@ impl Kept {
             len: 0,
             taken: 0,
             ended: BTreeMap::new(),
+            lost: BTreeMap::new(),
             max,
             hash,
             dropped: 0,
@@ -93,12 +96,36 @@ impl Kept {
     /// A gateway's lives up to this one are over.
     pub fn end(&mut self, gateway: u32, epoch: u32) {
         self.forget(gateway, epoch);
-        if self.ended.len() < NODES_MAX || self.ended.contains_key(&gateway) {
+        if bounded(&self.ended, gateway) {
             let known = self.ended.entry(gateway).or_insert(epoch);
             *known = epoch.max(*known);
         } else {
             self.dropped += 1;
         }
+    }
+
+    /// Nothing is known any more of a life that may go on elsewhere: it ends once the gateway is `removed`.
+    pub fn lose(&mut self, gateway: u32, epoch: u32) {
+        self.forget(gateway, epoch);
+        if bounded(&self.lost, gateway) {
+            self.lost.insert(gateway, epoch);
+        } else {
+            self.dropped += 1;
+        }
+    }
+
+    /// Somebody tells of the gateway again.
+    pub fn find(&mut self, gateway: u32) {
+        self.lost.remove(&gateway);
+    }
+
+    /// Lives that were lost are over where nobody counts on the gateway any more.
+    pub fn removed(&mut self, is_gone: impl Fn(u32) -> bool) {
+        let (gone, lost) = std::mem::take(&mut self.lost)
+            .into_iter()
+            .partition::<BTreeMap<_, _>, _>(|(gateway, _)| is_gone(*gateway));
+        self.lost = lost;
+        gone.into_iter().for_each(|(gateway, epoch)| self.end(gateway, epoch));
     }
 
     fn forget(&mut self, gateway: u32, epoch: u32) {
@@ -139,6 +166,11 @@ impl Kept {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+}
+
+/// Whether there is a place for a gateway.
+fn bounded(of: &BTreeMap<u32, u32>, gateway: u32) -> bool {
+    of.len() < NODES_MAX || of.contains_key(&gateway)
 }
 
 #[cfg(test)]
@@ -207,5 +239,21 @@ mod tests {
         kept.keep(Scope::new(2, 1).unwrap());
         assert_eq!((kept.len(), kept.take()), (1, changed((1, 1), 5, 9)));
         assert!(kept.take().is_none() && kept.is_empty());
+    }
+
+    #[test]
+    fn a_life_that_was_lost_ends_once_its_gateway_is_removed() {
+        let mut kept = kept();
+        kept.note(4, &[change(1, 5)], 9);
+        kept.lose(1, 4);
+        kept.lose(2, 7);
+        kept.find(2);
+        assert!(kept.is_empty());
+        kept.removed(|gateway| gateway == 2);
+        assert_eq!(kept.take_ended(), []);
+        kept.removed(|gateway| gateway == 1);
+        assert_eq!(kept.take_ended(), [(1, 4)]);
+        kept.removed(|_| true);
+        assert_eq!(kept.take_ended(), []);
     }
 }

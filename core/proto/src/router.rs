@@ -181,6 +181,9 @@ impl Router {
         self.links
             .dial(now, peers.map(|node| (node.node, node.role, node.addr)));
         self.placement = placement;
+        if let Some(kept) = &mut self.kept {
+            kept.removed(|node| self.placement.node(node).is_none());
+        }
         if !planted::is(Bug::FormerScopeGrows) {
             misled.into_iter().for_each(|listener| self.tell_all(now, listener));
         }
@@ -455,8 +458,12 @@ impl Router {
         }
         if before != Some(life.1) {
             self.hinted.remove(&life.0);
-            if let (Some(kept), Some(over)) = (&mut self.kept, life.1.checked_sub(1)) {
-                kept.end(life.0, over);
+            if let Some(kept) = &mut self.kept {
+                kept.find(life.0);
+                life.1
+                    .checked_sub(1)
+                    .into_iter()
+                    .for_each(|over| kept.end(life.0, over));
             }
         }
         // Whose link nobody has ends like one whose link was lost.
@@ -863,8 +870,12 @@ impl Router {
             self.changes.clear();
             self.interest.gone(node, epoch, Scope::ALL, &mut self.changes);
             self.hinted.remove(&node);
-            if let Some(kept) = &mut self.kept {
-                kept.end(node, epoch);
+            let named = self.started.is_none() || self.placement.node(node).is_some();
+            match &mut self.kept {
+                // It may live and be linked to others: that we do not hear of it says nothing of its rooms.
+                Some(kept) if named => kept.lose(node, epoch),
+                Some(kept) => kept.end(node, epoch),
+                None => {}
             }
             let own = self.scope();
             for listener in self.listeners.values().filter(|listener| !listener.peer) {
@@ -1071,6 +1082,7 @@ mod tests {
     fn a_hint_of_a_gateway_that_never_comes_ends_like_one_that_was_lost() {
         let mut router = router();
         router.keep(100);
+        router.set_placement(0, routers(1, 1));
         router.hint(7, (3, 5), &[said(10, 1, true)]);
         assert_eq!(router.interest.wanted(), [(3, 10)]);
         assert_eq!(router.deadline(), Some(7 + GATEWAY_LEASE));
@@ -1081,6 +1093,39 @@ mod tests {
             (router.interest.wanted(), router.take_kept(9)),
             (vec![], (vec![(3, 5)], vec![]))
         );
+    }
+
+    /// A router that is cut off from gateways, and not from the database, deleted there what others kept.
+    #[test]
+    fn of_gateways_that_the_map_names_no_life_ends_because_a_router_does_not_hear_of_it() {
+        let mut router = router();
+        router.keep(100);
+        router.hint(0, (3, 5), &[said(10, 1, true)]);
+        snapshot(&mut router, (4, 5), 1, &[(11, 1)]);
+        assert_eq!(router.take_kept(9).0, [(4, 4)], "the life before");
+        router.expire_gateways(GATEWAY_LEASE);
+        assert_eq!(
+            (router.interest.wanted(), router.counters.gateways_expired),
+            (vec![], 2)
+        );
+        assert_eq!(router.take_kept(9), (vec![], vec![]), "there was no map yet");
+        let map = |epoch, gateways: &[u32]| {
+            let addr = crate::machine::Addr::default();
+            let gateways = gateways
+                .iter()
+                .map(|node| crate::placement::Node::new(*node, Role::Gateway, addr));
+            Placement::new(epoch, gateways.collect(), 1, 1)
+        };
+        router.set_placement(GATEWAY_LEASE, map(1, &[3, 4, 5]));
+        snapshot(&mut router, (5, 5), 1, &[]);
+        snapshot(&mut router, (4, 5), 3, &[(11, 1)]);
+        assert_eq!(router.take_kept(9).0, [(4, 4), (5, 4)]);
+        router.expire_gateways(2 * GATEWAY_LEASE);
+        assert_eq!(router.take_kept(9).0, []);
+        snapshot(&mut router, (5, 6), 1, &[]);
+        assert_eq!(router.take_kept(9).0, [(5, 5)]);
+        router.set_placement(2 * GATEWAY_LEASE, map(2, &[4]));
+        assert_eq!(router.take_kept(9).0, [(3, 5)], "it is removed, and so are its rooms");
     }
 
     #[test]
