@@ -7,6 +7,8 @@ Both are tried again, since either can be mended while the program runs.
 from collections.abc import Iterator
 from typing import Any, Final
 
+_LINE_MAX: Final = 300
+
 
 class DatabaseError(Exception):
     """The database did not do it. One line."""
@@ -24,12 +26,17 @@ class Busy(Unavailable):
     """Another transaction was in the way: the same again, at once, is right."""
 
 
+def told(error: BaseException) -> str:
+    """In one line: what is not ours with its kind in front."""
+    text = " ".join(str(error).split())[:_LINE_MAX]
+    return text if isinstance(error, DatabaseError) else f"{type(error).__name__}: {text}"
+
+
 # MySQL's numbers, PostgreSQL's states, SQLite's words.
 _BUSY: Final = frozenset({1205, 1213, "40001", "40P01", "55P03", "database is locked"})
 _REFUSED: Final = frozenset(
     {1044, 1045, 1049, 1142, 1698, "28000", "28P01", "3D000", "42501", "file is not a database"}
 )
-_LINE_MAX: Final = 300
 
 
 def translated(error: BaseException, where: str, password: str | None) -> DatabaseError:

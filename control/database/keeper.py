@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, cast
 
 import structlog
 
-from control.database.errors import DatabaseError, Refused
+from control.database.errors import Refused, told
 from control.database.records import Change, Ended, Membership, Partition
 from control.database.writer import BATCH, Writer
 from plane.spec import Kept, Spec, SpecError
@@ -82,6 +82,11 @@ class Late:
         async for page in (await self.made()).load(partition):
             yield page
 
+    @property
+    def malformed(self) -> int:
+        """As `Store.malformed`."""
+        return 0 if self._made is None else self._made.malformed
+
     async def close(self) -> None:
         """As `Store.close`."""
         if self._made is not None:
@@ -101,6 +106,9 @@ class Keeper:
         self.warm_start = "loading"
         """How the load went, in words."""
         self.loaded, self.load_s = 0, 0.0
+        self._malformed = 0
+        self._failed = ""
+        """Why nothing is asked of the engine now, if that is so."""
         self._engine, self._store, self._partition_now = engine, store, partition
         self._log = log.bind(database=store.where)
         self._writer = Writer(store, log)
@@ -133,13 +141,14 @@ class Keeper:
         writer = self._writer
         return {
             "url": self._store.where,
-            "connected": writer.connected,
-            "error": writer.error,
+            "connected": self._connected(),
+            "error": self._failed or writer.error,
             "warm_start": self.warm_start,
             "loaded": self.loaded,
             "written": writer.written,
             "waiting": self._waiting(),
             "dropped": self._dropped(),
+            "malformed": self._skipped(),
         }
 
     def counters(self) -> list[tuple[str, str, float]]:
@@ -149,12 +158,13 @@ class Keeper:
             ("database_written", "Changes written to the database", writer.written),
             ("database_failed", "Attempts to write to the database that failed", writer.failed),
             ("database_dropped", "Changes that the database lacks: too many waited", self._dropped()),
+            ("database_malformed", "Changes and rows that were skipped: they are no memberships", self._skipped()),
         ]
 
     def gauges(self) -> list[tuple[str, str, float]]:
         """Name, help and value, as an engine has them."""
         return [
-            ("database_connected", "1 while what changes is written to the database", float(self._writer.connected)),
+            ("database_connected", "1 while what changes is written to the database", float(self._connected())),
             ("database_waiting", "Changes that are not in the database yet", float(self._waiting())),
             ("database_loaded", "Memberships that the warm start began with", float(self.loaded)),
             ("database_load_seconds", "How long the warm start took, or tried", self.load_s),
@@ -162,6 +172,12 @@ class Keeper:
 
     def _waiting(self) -> int:
         return self._writer.waiting + self._engine.changes_kept()[0]
+
+    def _connected(self) -> bool:
+        return self._writer.connected and not self._failed
+
+    def _skipped(self) -> int:
+        return self._malformed + self._store.malformed
 
     def _dropped(self) -> int:
         return self._writer.dropped + self._engine.changes_kept()[1]
@@ -173,9 +189,9 @@ class Keeper:
             async with asyncio.timeout(LOAD_S):
                 async for page in self._store.load(self.partition):
                     self._hint(page)
-        except (DatabaseError, TimeoutError) as error:
+        except Exception as error:
             self.warm_start = "no warm start" if not self.loaded else "warm start cut short"
-            reason = str(error) or f"not loaded within {LOAD_S:.0f} s"
+            reason = f"not loaded within {LOAD_S:.0f} s" if isinstance(error, TimeoutError) else told(error)
             self._log.warning(f"{self.warm_start}: gateways tell their rooms", reason=reason, loaded=self.loaded)
         else:
             self.warm_start = f"warm start with {self.loaded} memberships"
@@ -194,16 +210,35 @@ class Keeper:
         """Ask the engine now and then, and no more than the writer takes: what waits, waits there as keys."""
         self._writer.start()
         while True:
-            while self._writer.waiting < BATCH:
-                ended, changed = self._engine.take_changes(BATCH)
-                # Other partitions' routers may know of that life still; if not, they say so themselves.
-                changes: list[Change] = [Ended(*each, self.partition) for each in ended]
-                changes += [Membership(*each) for each in changed]
-                for change in changes:
-                    self._writer.put(change)
-                if len(changed) < BATCH:
-                    break
+            try:
+                self._ask()
+            except Exception as error:  # a defect is said and seen, and costs no more than what was asked for now
+                if not self._failed:
+                    self._log.exception("the engine's changes are not taken")
+                self._failed = told(error)
+            else:
+                self._failed = ""
             await asyncio.sleep(ASK_S)
+
+    def _ask(self) -> None:
+        while self._writer.waiting < BATCH:
+            ended, changed = self._engine.take_changes(BATCH)
+            # Other partitions' routers may know of that life still; if not, they say so themselves.
+            partition = self.partition
+            for each in ended:
+                self._put(Ended, *each, partition)
+            for said in changed:
+                self._put(Membership, *said)
+            if len(changed) < BATCH:
+                break
+
+    def _put(self, make: Callable[..., Change], *fields: Any) -> None:
+        try:
+            self._writer.put(make(*fields))
+        except ValueError as error:
+            if not self._malformed:
+                self._log.warning("a change that is none is not written, nor are others like it", reason=str(error))
+            self._malformed += 1
 
 
 def opened(kept: Kept) -> Late:

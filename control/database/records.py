@@ -6,8 +6,8 @@ from typing import Final
 
 NODE_MAX: Final = (1 << 32) - 1
 EPOCH_MAX: Final = (1 << 32) - 1
-VERSION_MAX: Final = (1 << 63) - 1
-"""What a signed column orders. A gateway's version grows by one with each of its changes and never gets there."""
+VERSION_MAX: Final = 1 << 62
+"""The largest that a frame may carry, and what a signed column orders. It grows by one with each change of a gateway."""
 ROOM_MAX: Final = (1 << 64) - 1
 PARTITIONS_MAX: Final = 256
 

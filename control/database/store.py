@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -55,6 +55,8 @@ class Store:
         self._upsert = self._dialect.upsert()
         self._opening = asyncio.Lock()
         self._open = False
+        self.malformed = 0
+        """Rows that were passed over: they are no memberships."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -87,7 +89,10 @@ class Store:
         await connection.run_sync(migrate.upgrade, self._dialect, self.where, self._steps)
 
     async def load(self, partition: Partition, page: int = PAGE) -> AsyncIterator[list[Membership]]:
-        """Who wants the rooms of a partition, in pages. What changes meanwhile may or may not be in them."""
+        """Who wants the rooms of a partition, in pages. What changes meanwhile may or may not be in them.
+
+        Rows that are no memberships, whoever wrote them, are passed over and counted.
+        """
         await self.open()
         place, last = schema.places(partition)
         gateway = -1
@@ -102,11 +107,18 @@ class Store:
             )
             async with self._connection() as connection:
                 rows = (await connection.execute(wanted)).all()
-            if rows:
-                yield [schema.membership(*each) for each in rows]
+            if found := list(self._memberships(rows)):
+                yield found
             if len(rows) < page:
                 return
             place, gateway = rows[-1].room_reversed, rows[-1].gateway
+
+    def _memberships(self, rows: Sequence[Any]) -> Iterator[Membership]:
+        for each in rows:
+            try:
+                yield schema.membership(*each)
+            except ValueError:
+                self.malformed += 1
 
     async def write(self, changes: Sequence[Change]) -> None:
         """Forget the lives that ended, then put what is newer than what is there.

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import structlog
 
 from control.child import Backoff
-from control.database.errors import DatabaseError
+from control.database.errors import told
 from control.database.records import Change, Ended, Membership
 
 WAITING_MAX: Final = 1 << 17
@@ -154,8 +154,8 @@ class Writer:
                 await self._store.write(changes)
             else:
                 await self._store.open()
-        except DatabaseError as error:
-            await self._did_fail(error)
+        except Exception as error:  # also one that is no database's: what waits is to be written all the same
+            await self._did_fail(told(error))
         else:
             self._did_go(changes or ())
 
@@ -174,14 +174,14 @@ class Writer:
             self._log.warning("changes were dropped: the next warm start lacks them", dropped=self.dropped)
             self._dropped_said = 0
 
-    async def _did_fail(self, error: DatabaseError) -> None:
+    async def _did_fail(self, error: str) -> None:
         self.failed += 1
         healthy_s = self._for_s() if self.connected else 0.0
         if self.connected:
             self._since = time.monotonic()
         if self.connected or not self.error:
-            self._log.warning("the database is not written, changes wait", reason=str(error), waiting=self.waiting)
-        self.connected, self.error = False, str(error)
+            self._log.warning("the database is not written, changes wait", reason=error, waiting=self.waiting)
+        self.connected, self.error = False, error
         delay_s = self._backoff.delay(healthy_s)
         await (asyncio.sleep(delay_s) if self._closing.is_set() else _within(self._closing, delay_s))
 

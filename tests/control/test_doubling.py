@@ -218,6 +218,7 @@ class Database:
     """Where routers keep memberships, and what it was asked for."""
 
     where = "a database"
+    malformed = 0
 
     def __init__(self) -> None:
         self.fault = ""

@@ -29,6 +29,7 @@ class Fake:
     def __init__(self) -> None:
         self.batches: list[Sequence[Change]] = []
         self.away = self.stuck = False
+        self.defect: Exception | None = None
         self.tried = self.pruned = 0
         self.go = asyncio.Event()
 
@@ -48,6 +49,8 @@ class Fake:
             await self.go.wait()
         if self.away:
             raise Unavailable("fake://db: away")
+        if self.defect is not None:
+            raise self.defect
         if changes:
             self.batches.append(list(changes))
 
@@ -146,6 +149,17 @@ async def test_what_there_is_no_place_for_is_dropped_counted_and_said(fake: Fake
     warnings = [line["event"] for line in lines if line["log_level"] == "warning"]
     assert warnings.count("too many changes wait for the database, more are dropped") == 1
     assert next(line for line in lines if "warm start lacks" in line["event"])["dropped"] == 5
+
+
+async def test_a_store_that_fails_otherwise_is_said_and_tried_again(fake: Fake, make: Callable[..., Writer]) -> None:
+    fake.defect = ValueError("a defect")
+    writer = make(fake)
+    writer.put(said(1))
+    await until(lambda: writer.error == "ValueError: a defect")
+    assert (writer.connected, writer.waiting) == (False, 1)
+    fake.defect = None
+    await until(lambda: writer.written == 1)
+    assert (writer.connected, writer.error) == (True, "")
 
 
 async def test_a_database_that_is_away_is_said_once_and_tried_less_and_less(
