@@ -15,8 +15,10 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from control.kept import Kept
 from control.registry import Directory, Node, Snapshot
-from control.registry.directory import SPREAD_S, IdentityTaken
+from control.registry.directory import SPREAD_S
+from control.registry.identities import IdentityTaken
 from control.registry.places import CLUSTERED, PARTITIONED, Ack, Count, State, layer
 from control.registry.steps import Steps
 from control.registry.tree import Tree, TreeError
@@ -85,6 +87,8 @@ class Enrolment:
         """Called when the map says that this process serves, and when it says so of all that start with it."""
         self.on_superseded: Callable[[], None] = lambda: None
         """Called when a later process of the name is registered: this one is to end."""
+        self.on_displaced: Callable[[], None] = lambda: None
+        """Called when the registry gave this process's number to another one: this one is to end, too."""
         self._spec, self._where, self._directory, self._log = spec, spec.registry, directory, log
         self._take: Take = _nowhere
         self._name: Name = _to_nobody
@@ -111,8 +115,11 @@ class Enrolment:
         self.acquainted = False
         """And that all who start together with it do."""
         self.superseded = False
+        self.displaced = ""
+        """Whose number this process's is now, if the registry came to say so."""
         self._placed = asyncio.Event()
         directory.on_snapshot, directory.on_superseded = self._on_snapshot, self._on_superseded
+        directory.on_displaced = self._on_displaced
 
     @property
     def name(self) -> str:
@@ -129,8 +136,13 @@ class Enrolment:
     async def begin(self) -> Spec:
         """Wait for the registry, take an epoch and the first map, and give the spec with both. Raises `SpecError`."""
         spec, where = self._spec, self._where
+        kept = Kept(Path(where.kept_file), self._log) if where.kept_file else None
+        before = None if kept is None else kept.read()
+        if kept is not None:
+            self._directory.on_identity(kept.write)
+        epoch, had = (spec.epoch - 1, None) if before is None else (max(spec.epoch - 1, before.epoch), before.node)
         try:
-            identity = await self._directory.identity(where.name, spec.node or None, spec.epoch - 1)
+            identity = await self._directory.identity(where.name, spec.node or None, epoch, had)
             snapshot = await self._directory.known()
         except (IdentityTaken, TreeError) as error:
             raise SpecError(f"registry {where.url}: {error}") from None
@@ -232,7 +244,7 @@ class Enrolment:
 
     @property
     def _can_say(self) -> bool:
-        return self.connected and not self.superseded
+        return self.connected and not self.superseded and not self.displaced
 
     async def _say_draining(self) -> None:
         self._own = msgspec.structs.replace(self._own, state="draining")
@@ -291,6 +303,10 @@ class Enrolment:
     def _on_superseded(self) -> None:
         self.superseded = True
         self.on_superseded()
+
+    def _on_displaced(self, why: str) -> None:
+        self.displaced = why
+        self.on_displaced()
 
     def _look_around(self, snapshot: Snapshot) -> None:
         running = {node.node for node in snapshot.nodes if node.state == "running"}

@@ -146,6 +146,11 @@ class Folder:
         """32 private bytes in hex, by which a node of `muster serve` proves on links which one it is."""
         return self.path / "node.key"
 
+    @property
+    def number(self) -> Path:
+        """The number and the last epoch of a node of `muster serve`, in JSON."""
+        return self.path / "number.json"
+
     def server_key(self, name: str) -> Path:
         """32 private bytes in hex, of a node that clients speak to."""
         return self.path / f"{name}.key"

@@ -43,6 +43,7 @@ SUPERSEDED: Final = (
     "{name} is registered by a later process, so this one has ended; each needs a name of its own: see serve.name, "
     "instance.name"
 )
+DISPLACED: Final = "{name} has lost its number while it ran, so it has ended; start it again: {why}"
 MOVED: Final = ("messages_", "repairs_")
 """Counters that grow while a broker is still needed begin so."""
 
@@ -145,7 +146,8 @@ async def serve_enrolled(
     """Begin with what the registry says, which is waited for. Raises `SpecError`.
 
     `release` lets go of the node's ports, which somebody else would get while it waits. Raises `ConfigError` when it has
-    drained because another process goes by its name: a new start would drive that one out.
+    drained because another process goes by its name: a new start would drive that one out. Raises `UserError` when the
+    registry came to say that its number is another node's: a new start takes another number, if none is asked for.
     """
     from control.enrolment import enrolled
 
@@ -156,6 +158,8 @@ async def serve_enrolled(
         await serve(begun, plane.server(begun, log), log, owner, enrolment, store)
         if enrolment.superseded:
             raise ConfigError(SUPERSEDED.format(name=enrolment.name))
+        if enrolment.displaced:
+            raise UserError(DISPLACED.format(name=enrolment.name, why=enrolment.displaced), FAILURE)
 
 
 async def serve(
@@ -173,7 +177,7 @@ async def serve(
     server.on_ready = lambda ready: owner.tell("ready" if ready else "not_ready")
     handing_over = None
     if enrolment is not None:
-        enrolment.on_superseded = end.set
+        enrolment.on_superseded = enrolment.on_displaced = end.set
         _join(server, enrolment, owner)
         handing_over = asyncio.create_task(
             _hand_over(server, enrolment, end, stop, _cut_off(spec, server, enrolment, log))

@@ -6,11 +6,10 @@ be believed is `view.py`'s business. While the registry is away the last map sta
 
 import asyncio
 import contextlib
-import itertools
 import random
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self
 
@@ -18,7 +17,8 @@ import msgspec
 import structlog
 
 from control.epoch import EPOCH_MAX
-from control.layout import NUMBER_MAX, PARTITIONS_MAX
+from control.layout import PARTITIONS_MAX
+from control.registry.identities import Identities, IdentityTaken
 from control.registry.places import (
     CLUSTERS_MAX,
     COUNT,
@@ -41,12 +41,10 @@ from control.registry.places import (
 from control.registry.tree import (
     BadVersion,
     Check,
-    Create,
     Entry,
     NodeExists,
     NoNode,
     Session,
-    Set,
     Tree,
     Unavailable,
 )
@@ -58,15 +56,11 @@ SPREAD_S: Final = 0.2
 FEW: Final = 64
 """Who begins among fewer nodes waits for less, in proportion: a start takes three readings, and so many are no burden."""
 RETRY_S: Final = 1.0
-CONTESTS_MAX: Final = 64
-"""So often somebody else may be quicker to take an identity."""
+BACK_S: Final = 5.0
+"""So long, about, whoever runs has to come back to a registry that forgot everything, before others start there."""
 TRIED_MAX: Final = 64
 """Epochs that this process registered with and remembers; each may have left a node that ends with an old session."""
 PARTITION: Final = re.compile(r"partition(0|[1-9][0-9]{0,2})")
-
-
-class IdentityTaken(Exception):
-    """The name or the number is somebody else's, or what stands there cannot be read: one line."""
 
 
 @dataclass(slots=True)
@@ -96,6 +90,7 @@ class Directory:
         poll_s: float = POLL_S,
         spread_s: float = SPREAD_S,
         hold_s: float = HOLD_S,
+        back_s: float = BACK_S,
         epoch: int = 0,
         dice: random.Random | None = None,
         wall: Callable[[], float] = time.time,
@@ -103,9 +98,12 @@ class Directory:
         self.on_snapshot: Callable[[Snapshot], None] = lambda snapshot: None
         self.on_superseded: Callable[[], None] = lambda: None
         """Called when a later process of this one's name is registered, which then is not registered any more."""
+        self.on_displaced: Callable[[str], None] = lambda why: None
+        """Called when the registry came to say that this one's number is another's: this one is not registered any more."""
         self._tree, self._log, self._root = tree, log, root
-        self._poll_s, self._spread_s = poll_s, spread_s
-        self._dice, self._wall = dice or random.Random(), wall
+        self._poll_s, self._spread_s, self._back_s = poll_s, spread_s, back_s
+        self._dice = dice or random.Random()
+        self._identities = Identities(tree, root=root, wall=wall)
         self._view = View(log, hold_s=hold_s, epoch=epoch)
         self._own: _Own | None = None
         self._stirred, self._read, self._settled = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -134,6 +132,10 @@ class Directory:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
         await self._tree.close()
+
+    def on_identity(self, keep: Callable[[Identity], Awaitable[None]]) -> None:
+        """Wait for this with each number and epoch that the process takes, before others hear of it."""
+        self._identities.keep = keep
 
     @property
     def snapshot(self) -> Snapshot:
@@ -172,11 +174,7 @@ class Directory:
 
     async def names(self) -> dict[int, str]:
         """The stable names of all that ever took a number, by it. Raises `TreeError`."""
-        found: dict[int, str] = {}
-        for name, entry in (await self._tree.children(f"{self._root}/ids")).items():
-            with contextlib.suppress(Wrong):
-                found[read_identity(entry.data).node] = name
-        return found
+        return await self._identities.names()
 
     async def again(self) -> Snapshot:
         """Wait for a map that was read after this."""
@@ -191,72 +189,29 @@ class Directory:
 
     # --- who this is ------------------------------------------------------------------------------------------------
 
-    async def identity(self, name: str, node: int | None = None, epoch: int = 0) -> Identity:
+    async def identity(self, name: str, node: int | None = None, epoch: int = 0, had: int | None = None) -> Identity:
         """Take the number of a stable name, and an epoch greater than any before and `epoch`.
 
-        The number is `node` if that is given; else the one that the name has, or a free one that no instance needs.
+        The number is `node` if that is given; else the one that the name has in the registry, or `had` before. A
+        registry that does not know the name of who had a number lost more: others get a while to come back to it.
 
         Waits for the registry. Raises `IdentityTaken`.
         """
+        waited = had is None
         while True:
             try:
-                return await self._claim(name, node, epoch)
+                if not waited and not await self._identities.has(name):
+                    self._log.warning(
+                        "registry: it has forgotten this node, others come back first", name=name, node=had
+                    )
+                    await asyncio.sleep(self._jittered(self._back_s))
+                waited = True
+                return await self._identities.claim(name, node, epoch, had)
             except Unavailable:
-                if self._tree.session == "connected":
+                if self._connected.is_set():  # what the session's end is told by may still be on its way
                     await asyncio.sleep(self._jittered(RETRY_S))
                 else:
                     await _within(self._jittered(RETRY_S), self._connected)
-
-    async def _claim(self, name: str, node: int | None, epoch: int) -> Identity:
-        ids = f"{self._root}/ids"
-        for _ in range(CONTESTS_MAX):
-            entry, every = await self._tree.get(f"{ids}/{name}"), await self._tree.get(ids)
-            try:
-                if every is None:
-                    await self._tree.create(ids)
-                elif entry is None:
-                    number = await self._free(ids, node)
-                    taken = Identity(number, self._next(name, epoch, 0))
-                    made = Create(f"{ids}/{name}", encode(taken))
-                    await self._tree.transaction([Set(ids, b"", every.version), made])
-                    return taken
-                else:
-                    before = self._readable(f"{ids}/{name}", entry, node)
-                    taken = Identity(before.node, self._next(name, epoch, before.epoch))
-                    await self._tree.set(f"{ids}/{name}", encode(taken), entry.version)
-                    return taken
-            except (BadVersion, NodeExists, NoNode):
-                continue
-        raise Unavailable(f"{ids}: others were quicker {CONTESTS_MAX} times")
-
-    async def _free(self, ids: str, wanted: int | None) -> int:
-        every = await self._tree.children(ids)
-        taken = {self._readable(f"{ids}/{name}", entry, None).node: name for name, entry in every.items()}
-        if wanted is None:
-            return next(number for number in itertools.count(NUMBER_MAX + 1) if number not in taken)
-        if wanted in taken:
-            name = taken[wanted]
-            raise IdentityTaken(
-                f"{ids}: node {wanted} is {name}; to have that one take another number end it and delete {ids}/{name}"
-            )
-        return wanted
-
-    @staticmethod
-    def _readable(path: str, entry: Entry, wanted: int | None) -> Identity:
-        try:
-            found = read_identity(entry.data)
-        except Wrong as wrong:
-            raise IdentityTaken(f"{path}: {wrong}; delete it if no process has this name") from None
-        if wanted not in {None, found.node}:
-            raise IdentityTaken(f"{path}: is node {found.node}, not {wanted}")
-        return found
-
-    def _next(self, name: str, *before: int) -> int:
-        """With a lost registry the clock carries on; with a clock set back, the registry and the process."""
-        epoch = max(*(each + 1 for each in before), int(self._wall()))
-        if epoch > EPOCH_MAX:
-            raise IdentityTaken(f"the epochs of {name} are used up")
-        return epoch
 
     # --- that it is there ---------------------------------------------------------------------------------------------
 
@@ -327,7 +282,12 @@ class Directory:
         if own.node.role in PARTITIONED:
             await self._count(own, reading)
         if mine is None:
-            await self._register(own)
+            try:
+                await self._register(own)
+            except IdentityTaken as taken:
+                self._log.error("registry: this process has no number any more", name=own.name, cause=str(taken))
+                self._own = None
+                self.on_displaced(str(taken))
         elif reading[mine].data != encode(own.node):
             await self._tree.set(f"{self._root}/{mine}", encode(own.node), reading[mine].version)
 
@@ -346,7 +306,7 @@ class Directory:
 
     async def _register(self, own: _Own) -> None:
         if own.node.epoch in {0, *own.tried}:
-            taken = await self._claim(own.name, own.node.node, own.node.epoch)
+            taken = await self._identities.claim(own.name, own.node.node, own.node.epoch)
             own.node = msgspec.structs.replace(own.node, epoch=taken.epoch)
         own.tried = [*own.tried[-TRIED_MAX:], own.node.epoch]
         own.live, own.path = True, ""  # from here on it may be there, whatever the call says

@@ -15,6 +15,7 @@ from control.enrolment import Enrolment, enrolled, tree
 from control.registry.directory import Directory
 from control.registry.memory import Memory
 from control.registry.places import Count, Growth, Node, Step, encode, grown
+from control.registry.tree import Create, Delete
 from plane.spec import SpecError
 from tests.control.players import Player, spec
 from tests.waiting import until
@@ -105,6 +106,40 @@ async def test_each_life_has_a_higher_epoch_and_none_below_that_of_the_process(b
     lives = [(await begin(2, "broker")).begun.epoch for _ in range(3)]
     assert lives == sorted(set(lives))
     assert min(lives) >= 7
+
+
+async def test_a_node_brings_number_and_epoch_to_a_registry_that_forgot_it_whatever_its_clock_says(
+    memory: Memory, tmp_path: Path
+) -> None:
+    file = tmp_path / "number.json"
+
+    async def life(name: str, wall: float) -> tuple[int, int]:
+        async with Directory(memory.tree(), LOG, spread_s=0.01, back_s=0.01, wall=lambda: wall) as directory:
+            told = msgspec.structs.replace(spec(0, "gateway", name=name, kept_file=str(file)), epoch=1)
+            begun = await Enrolment(told, directory, LOG).begin()
+        return begun.node, begun.epoch
+
+    taken = await life("gateway-a", 2_000.0)
+    memory.wipe()
+    assert await life("gateway-a", 50.0) == (taken[0], 2_001)
+    file.unlink()
+    memory.wipe()
+    assert (await life("gateway-a", 50.0))[0] == taken[0], "the number follows from the name"
+    file.write_bytes(b"junk")
+    with pytest.raises(SpecError, match=r"number.json: no number and epoch: .*; delete it"):
+        await life("gateway-a", 50.0)
+
+
+async def test_whose_number_is_another_s_meanwhile_is_told_to_end(begin: Begin, memory: Memory) -> None:
+    broker = await begin(2, "broker")
+    await until(lambda: broker.enrolment.registered)
+    ended: list[str] = []
+    broker.enrolment.on_displaced = lambda: ended.append(broker.enrolment.displaced)
+    memory.store.apply(0, [Delete("/pubsub/ids/muster-broker-2"), Create("/pubsub/ids/thief", b'{"node":2,"epoch":9}')])
+    memory.trees[0].expire()
+    await until(lambda: ended)
+    assert "node 2 is thief" in ended[0]
+    assert not broker.enrolment.superseded
 
 
 async def test_with_the_registry_away_or_empty_the_map_in_force_stays(begin: Begin, memory: Memory) -> None:

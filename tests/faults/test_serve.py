@@ -83,6 +83,35 @@ async def test_nodes_find_each_other_in_zookeeper_and_a_broker_that_ends_loses_n
 
 
 @pytest.mark.timeout(300)
+async def test_a_zookeeper_that_is_wiped_while_a_node_waits_for_it_gives_all_their_numbers_back(
+    tmp_path: Path, zookeeper: ZooKeeper, figures: Callable[..., None]
+) -> None:
+    hosts, ledger = Hosts(tmp_path, f"zk://{zookeeper.hosts}/production"), Ledger(ROOMS, rate=RATE)
+    names = ("broker-a", "broker-b", "router", "gateway", "proxy")
+    with hosts.running():
+        nodes = {name: hosts.start(name, name.partition("-")[0]) for name in names}
+        await hosts.serve(*nodes.values())
+        before = {name: number(node) for name, node in nodes.items()}
+        late = max((name for name in names if name.startswith("broker")), key=lambda name: before[name])
+        async with loaded(hosts.address(), ledger):
+            await came(ledger)
+            await zookeeper.stop()
+            nodes[late].process.kill()
+            nodes[late].process.wait()
+            nodes[late] = hosts.start(late, "broker")
+            await until(lambda: "waits for the registry" in nodes[late].said(), PATIENT_S)
+            await zookeeper.wipe()
+            await hosts.serve(*nodes.values())
+            wanted = dict.fromkeys((node for node, _ in before.values()), "running")
+            await until(lambda: all(states(node) == wanted for node in nodes.values()), PATIENT_S)
+            after = {name: number(node) for name, node in nodes.items()}
+            await came(ledger)
+    assert {name: node for name, (node, _) in after.items()} == {name: node for name, (node, _) in before.items()}
+    figures(late=late, gaps=dict(ledger.gaps()))
+    nothing_lost(ledger)
+
+
+@pytest.mark.timeout(300)
 async def test_a_rolling_restart_of_every_role_loses_no_message(hosts: Hosts, figures: Callable[..., None]) -> None:
     ledger, nodes, restarts = Ledger(ROOMS, rate=RATE), list[Node](), dict[str, float]()
     with Ports() as ports:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import structlog
 
-from control.layout import NUMBER_MAX
-from control.registry.directory import POLL_S, Directory, IdentityTaken
+from control.registry.directory import POLL_S, Directory
+from control.registry.identities import IdentityTaken, numbers
 from control.registry.memory import Memory, MemoryTree
 from control.registry.places import Ack, Count, Growth, Identity, Node, Snapshot, encode, read_identity
 from control.registry.tree import Tree, Unavailable
@@ -18,14 +18,12 @@ from tests.control.registry.services import Service, connected
 from tests.waiting import until
 
 LOG = structlog.get_logger()
-FREE = NUMBER_MAX + 1
-"""The first number of a node that belongs to no instance."""
 Make = Callable[..., Tree]
 Open = Callable[..., Any]
 
 
 def template(number: int = 1, role: str = "broker", **more: Any) -> Node:
-    return Node(number, role, "127.0.0.1", 7_000 + number, **more)  # type: ignore[arg-type]
+    return Node(number, role, "127.0.0.1", 7_000 + number % 1_000, **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -49,16 +47,15 @@ def places(directory: Directory) -> list[tuple[int, str]]:
 async def test_a_name_keeps_its_number_and_its_epochs_grow(open_directory: Open) -> None:
     one, other = await open_directory(wall=lambda: 100.0), await open_directory(wall=lambda: 50.0)
     first = await one.identity("broker-a")
-    assert (first.node, first.epoch) == (FREE, 100)
-    assert (await other.identity("gateway-a")).node == FREE + 1
+    assert (first.node, first.epoch) == (next(numbers("broker-a")), 100)
+    assert (await other.identity("gateway-a")).node == next(numbers("gateway-a"))
     again = await other.identity("broker-a")
-    assert (again.node, again.epoch) == (FREE, 101)
+    assert (again.node, again.epoch) == (first.node, 101)
     assert (await one.identity("broker-a", epoch=500)).epoch == 501
     assert (await one.identity("third", node=7)).node == 7
-    assert (await one.identity("fourth")).node == FREE + 2
     with pytest.raises(IdentityTaken, match=r"node 7 is third; .* delete /pubsub/ids/third"):
         await one.identity("fifth", node=7)
-    with pytest.raises(IdentityTaken, match=f"is node {FREE}, not 2"):
+    with pytest.raises(IdentityTaken, match=f"is node {first.node}, not 2"):
         await one.identity("broker-a", node=2)
 
 
@@ -67,14 +64,89 @@ async def test_a_number_that_was_given_where_instances_have_theirs_stays(open_di
     await connected(tree)
     await tree.create("/pubsub/ids/broker-a", encode(Identity(5, 8)))
     assert await directory.identity("broker-a") == Identity(5, 9)
-    assert (await directory.identity("broker-b")).node == FREE
+    assert (await directory.identity("broker-a", had=6)).node == 5
 
 
 async def test_many_who_start_at_once_get_numbers_of_their_own(open_directory: Open) -> None:
     several = [await open_directory() for _ in range(4)]
     names = [f"n-{index}" for index in range(16)]
     taken = await asyncio.gather(*(several[index % 4].identity(name) for index, name in enumerate(names)))
-    assert sorted(identity.node for identity in taken) == list(range(FREE, FREE + 16))
+    assert len({identity.node for identity in taken}) == 16
+
+
+async def test_two_names_of_one_number_get_one_each(open_directory: Open) -> None:
+    directory = await open_directory()
+    wanted = numbers("broker-a")
+    first, second = next(wanted), next(wanted)
+    await directory.identity("somebody", node=first)
+    assert (await directory.identity("broker-a")).node == second
+    assert (await directory.identity("broker-b", had=first)).node == next(numbers("broker-b"))
+
+
+async def test_in_a_registry_that_forgot_everything_nobody_gets_the_number_of_a_node_that_still_runs(
+    open_directory: Open, service: Service
+) -> None:
+    running, late = await open_directory(), await open_directory()
+    others = {(await late.identity(f"n-{index}")).node for index in range(16)}
+    taken = await running.identity("broker-a")
+    await service.wipe()
+    for index in reversed(range(16)):
+        assert (await late.identity(f"n-{index}")).node in others
+    assert (await late.identity("never-seen")).node not in {*others, taken.node}
+    assert (await running.identity("broker-a")).node == taken.node
+
+
+async def test_who_had_a_number_lets_others_come_back_first_to_a_registry_that_forgot_it(
+    open_directory: Open, service: Service
+) -> None:
+    running, late = await open_directory(), await open_directory(back_s=2.0)
+    taken = await running.identity("broker-a")
+    running.announce("broker-a", template(taken.node, epoch=taken.epoch))
+    await running.settled()
+    await service.wipe()
+    # Without the pause it would be there first: its number is what that one's was when both were new.
+    waits = asyncio.create_task(late.identity("broker-b", had=taken.node))
+    await until(lambda: running.sessions_lost > 0)
+    assert (await running.settled()).node == taken.node
+    assert (await waits).node == next(numbers("broker-b"))
+
+
+async def test_whose_number_the_registry_gave_away_is_told_to_end_and_takes_another_one_when_it_begins_again(
+    open_directory: Open, service: Service
+) -> None:
+    running, other = await open_directory(), await open_directory()
+    taken = await running.identity("broker-a")
+    running.announce("broker-a", template(taken.node, epoch=taken.epoch))
+    await running.settled()
+    told: list[str] = []
+    running.on_displaced = told.append
+    await other.known()
+    await other._tree.delete("/pubsub/ids/broker-a")
+    await other._tree.create("/pubsub/ids/broker-b", encode(Identity(taken.node, taken.epoch + 9)))
+    await service.expire(running._tree)
+    await until(lambda: told)
+    assert f"node {taken.node} is broker-b" in told[0]
+    assert await running.settled() is None
+    again = await other.identity("broker-a", had=taken.node)
+    assert again.node not in {taken.node, next(numbers("broker-b"))}
+
+
+async def test_what_a_process_takes_is_kept_before_it_goes_by_it(open_directory: Open, service: Service) -> None:
+    directory = await open_directory()
+    kept: list[Identity] = []
+
+    async def keep(identity: Identity) -> None:
+        kept.append(identity)
+
+    directory.on_identity(keep)
+    taken = await directory.identity("broker-a")
+    assert kept == [taken]
+    directory.announce("broker-a", template(taken.node, epoch=taken.epoch))
+    await directory.settled()
+    await service.expire(directory._tree)
+    await until(lambda: directory.sessions_lost == 1)
+    again = await directory.settled()
+    assert kept[1:] == [Identity(taken.node, again.epoch)]
 
 
 async def test_two_of_one_name_never_get_one_epoch(open_directory: Open) -> None:
@@ -90,8 +162,9 @@ async def test_a_spoilt_identity_is_named_and_not_taken_for_nothing(open_directo
     directory = await open_directory()
     with pytest.raises(IdentityTaken, match="/pubsub/ids/broken"):
         await directory.identity("broken")
-    with pytest.raises(IdentityTaken, match="/pubsub/ids/broken"):
-        await directory.identity("new")
+    assert (await directory.identity("new")).node == next(numbers("new"))
+    assert await directory.identity("broken", had=7, epoch=1 << 31) == Identity(7, (1 << 31) + 1)
+    assert await directory.names() == {7: "broken", next(numbers("new")): "new"}
 
 
 # --- registration ---------------------------------------------------------------------------------------------------

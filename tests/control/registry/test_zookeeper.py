@@ -13,8 +13,8 @@ import structlog
 from kazoo.client import KazooClient
 from kazoo.security import make_acl
 
-from control.layout import NUMBER_MAX
 from control.registry.directory import Directory
+from control.registry.identities import numbers
 from control.registry.places import Node, Snapshot
 from control.registry.tree import Create, Entry, NoNode, Refused, Session, Unavailable
 from control.registry.zookeeper import Servers, ZooKeeperTree, servers
@@ -192,7 +192,7 @@ async def test_a_restart_quicker_than_the_session_replaces_the_old_one_at_once(s
     async with Directory(tree, LOG, spread_s=0.0) as watching:
         watching.on_snapshot = maps.append
         first = await _gateway(single.hosts)
-        await until(lambda: [node.node for node in watching.snapshot.nodes] == [NUMBER_MAX + 1])
+        await until(lambda: [node.node for node in watching.snapshot.nodes] == [next(numbers("gateway"))])
         first.kill()
         await first.wait()
         second = await _gateway(single.hosts)
