@@ -110,6 +110,8 @@ class Enrolment:
             admin=spec.admin,
             version=__version__,
         )
+        self._apart = False
+        """It has stepped back."""
         self.registered = False
         """The map has said that this process serves."""
         self.acquainted = False
@@ -187,13 +189,14 @@ class Enrolment:
             self._directory.weigh(weight)
 
     def serve(self) -> None:
-        """The engine knows what it must know: others may turn to this process."""
+        """The engine knows what it must know: others may turn to this process, unless it has stepped back."""
         if self._own.state == "init":
-            self._own = msgspec.structs.replace(self._own, state="running")
+            state: State = "draining" if self._apart else "running"
+            self._own = msgspec.structs.replace(self._own, state=state)
             if self._spec.role == "proxy":
                 self._announce()
             else:
-                self._directory.update("running")
+                self._directory.update(state)
 
     @property
     def connected(self) -> bool:
@@ -212,13 +215,17 @@ class Enrolment:
         return 2 * len(serving) >= len(kind) + 1
 
     async def step_back(self) -> None:
-        """Say that nobody is to come to this process for now."""
-        await self._say_draining()
+        """Say that nobody is to come to this process for now. To who does not serve yet nobody comes."""
+        self._apart = True
+        if self._own.state != "init":
+            await self._say_draining()
 
     def step_forward(self) -> None:
-        """Say that it serves again."""
-        self._own = msgspec.structs.replace(self._own, state="running")
-        self._directory.update("running")
+        """Say that it serves again, if it ever did."""
+        self._apart = False
+        if self._own.state != "init":
+            self._own = msgspec.structs.replace(self._own, state="running")
+            self._directory.update("running")
 
     async def hand_over(self, moved: Callable[[], object], in_flight: Callable[[], Mapping[int, int]]) -> None:
         """Say that this process drains. A broker with a successor then waits until its gateways have everything.

@@ -64,14 +64,15 @@ async def begin(memory: Memory) -> AsyncIterator[Begin]:
     async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as group:
         tasks = []
 
-        async def begun(number: int, dice: float = 0.0) -> Gateway:
+        async def begun(number: int, dice: float = 0.0, role: str = "gateway", *, serves: bool = True) -> Gateway:
             directory = Directory(memory.tree(), LOG, spread_s=0.01, poll_s=60.0, hold_s=0.5)
             await stack.enter_async_context(directory)
-            made = Enrolment(spec(number, "gateway"), directory, LOG)
+            made = Enrolment(spec(number, role), directory, LOG)
             await made.begin()
             made.attach(lambda *placement: None, lambda: True)
-            made.serve()
-            gateway = Gateway(made)
+            if serves:
+                made.serve()
+            gateway = Gateway(made, ready=serves)
             watch = CutOff(gateway, made, LOG, after_s=0.2, look_s=0.01, back_s=0.1, dice=lambda: dice)  # type: ignore[arg-type]
             tasks.append(group.create_task(watch.run()))
             return gateway
@@ -144,3 +145,31 @@ async def test_without_the_registry_only_who_reaches_nobody_sends_its_clients_aw
     await until(lambda: not cut.engine.lets_in)
     memory.start()
     await all_know(gateways, "draining", "running")
+
+
+@pytest.mark.parametrize("role", ["gateway", "proxy"])
+async def test_who_is_cut_off_while_it_starts_is_announced_once_it_serves_and_not_before(begin: Begin, role: str) -> None:
+    other = await begin(1, role=role)
+    await until(lambda: other.state == "running")
+    late = await begin(2, role=role, serves=False)
+    late.engine.cut = "no broker of partition 0 is linked"
+    await until(lambda: not late.engine.lets_in)
+    late.engine.cut = None
+    await until(lambda: late.engine.lets_in)
+    before = {"gateway": {"1": "running", "2": "init"}, "proxy": {"1": "running"}}[role]
+    for gateway in (other, late):
+        await gateway.enrolment._directory.again()
+    assert other.enrolment.status()["nodes"] == before
+    late.ready = True
+    late.enrolment.serve()
+    await all_know([other, late], "running", "running")
+
+
+async def test_who_begins_to_serve_while_it_is_cut_off_is_announced_as_draining(begin: Begin) -> None:
+    other, late = await begin(1, role="proxy"), await begin(2, role="proxy", serves=False)
+    late.engine.cut = "no broker of partition 0 is linked"
+    await until(lambda: not late.engine.lets_in)
+    late.enrolment.serve()
+    await all_know([other, late], "running", "draining")
+    late.engine.cut = None
+    await all_know([other, late], "running", "running")
