@@ -47,9 +47,10 @@ from control.registry.tree import (
 
 SESSION_S: Final = 10.0
 CLOSE_S: Final = 2.0
-PENDING_MAX: Final = 4_096
-READS_MAX: Final = 1_024
-"""So many nodes are read at the same time; somebody may have put more there than are ever asked for together."""
+REQUESTS_MAX: Final = 128
+"""So many requests are under way, others wait their turn. Each wakes kazoo's thread by a byte on a socket pair that
+takes 278 of them (208 KiB, 768 B for one). While that thread looks for a server nobody reads them, and one more would
+keep the loop until it has found one."""
 MOVING_MAX: Final = 8
 """So often a node may come or go between two looks at it."""
 URL: Final = re.compile(r"zk://(?P<hosts>[A-Za-z0-9_.:\[\],-]+)(?P<chroot>/.*)?")
@@ -115,8 +116,7 @@ class ZooKeeperTree(Tree):
         self._client: KazooClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._expiry: asyncio.TimerHandle | None = None
-        self._pending = 0
-        self._reads = asyncio.Semaphore(READS_MAX)
+        self._under_way = asyncio.Semaphore(REQUESTS_MAX)
 
     @property
     def session(self) -> Session:
@@ -176,15 +176,13 @@ class ZooKeeperTree(Tree):
     async def _read(self, path: str) -> Entry | None:
         place, watcher = self._place(path), self._watcher(path)
         with contextlib.suppress(NoNode):
-            async with self._reads:
-                data, stat = await self._ask(path, lambda client: client.get_async(place, watcher))
+            data, stat = await self._ask(path, lambda client: client.get_async(place, watcher))
             return Entry(data, stat.version)
         return None
 
     async def _names(self, path: str) -> list[str]:
         place, watcher = self._place(path), self._watcher(path)
-        async with self._reads:
-            names: list[str] = await self._ask(path, lambda client: client.get_children_async(place, watcher))
+        names: list[str] = await self._ask(path, lambda client: client.get_children_async(place, watcher))
         return names
 
     async def _absent(self, path: str) -> bool:
@@ -260,11 +258,14 @@ class ZooKeeperTree(Tree):
     # --- across the threads -------------------------------------------------------------------------------------------
 
     async def _ask(self, path: str, request: Callable[[KazooClient], Any]) -> Any:
+        async with self._under_way:
+            return await self._send(path, request)
+
+    async def _send(self, path: str, request: Callable[[KazooClient], Any]) -> Any:
         client = self._client
-        if client is None or self.session != "connected" or self._pending >= PENDING_MAX:
+        if client is None or self.session != "connected":
             raise Unavailable("no session with ZooKeeper")
         future = asyncio.get_running_loop().create_future()
-        self._pending += 1
         try:
             request(client).rawlink(lambda result: self._hand_over(_settle, future, result))
             async with asyncio.timeout(CALL_S):
@@ -273,8 +274,6 @@ class ZooKeeperTree(Tree):
             raise Unavailable(f"no answer within {CALL_S:.0f} s") from None
         except kazoo_errors.KazooException as error:
             raise _translated(error, path) from error
-        finally:
-            self._pending -= 1
 
     def _hand_over(self, callback: Callable[..., None], *arguments: Any) -> None:
         """From one of kazoo's threads into the loop, if that is still there."""

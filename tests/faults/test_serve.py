@@ -108,7 +108,8 @@ async def test_a_zookeeper_that_is_wiped_while_a_node_waits_for_it_gives_all_the
             await came(ledger)
     assert {name: node for name, (node, _) in after.items()} == {name: node for name, (node, _) in before.items()}
     figures(late=late, gaps=dict(ledger.gaps()))
-    nothing_lost(ledger)
+    ledger.check()
+    assert set(ledger.gaps()) <= {"ended", "slow", "owner_lost"}, "one was killed"
 
 
 @pytest.mark.timeout(300)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import structlog
 from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionDropped
 from kazoo.security import make_acl
 
 from control.registry.directory import Directory
@@ -103,7 +104,7 @@ class Cluster:
 
 
 def _node(role: Any, number: int, epoch: int = 0) -> Node:
-    return Node(number, role, "127.0.0.1", 7_000 + number, epoch=epoch)
+    return Node(number, role, "127.0.0.1", 7_000 + number % 1_000, epoch=epoch)
 
 
 def _whole(snapshot: Snapshot, above: int = 0) -> bool:
@@ -357,3 +358,49 @@ def test_what_names_no_servers_is_refused(url: str) -> None:
 def test_servers_are_read_from_one_line() -> None:
     assert servers("zk://a:2181,[::1]:2182/team/x/") == Servers("a:2181,[::1]:2182", "/team/x")
     assert servers("zk://a:2181", session_s=3.0) == Servers("a:2181", session_s=3.0)
+
+
+async def test_a_connection_that_is_lost_in_the_midst_of_many_requests_does_not_stand_in_the_loop_s_way(
+    single: ZooKeeper,
+) -> None:
+    tree = ZooKeeperTree(Servers(single.hosts, session_s=4.0))
+    await connected(tree)
+    for at in range(900):
+        await tree.create(f"/many/n-{at}", b"x")
+    longest, ends = 0.0, asyncio.Event()
+
+    async def beat() -> None:
+        nonlocal longest
+        loop = asyncio.get_running_loop()
+        while not ends.is_set():
+            before = loop.time()
+            await asyncio.sleep(0.05)
+            longest = max(longest, loop.time() - before)
+
+    beating = asyncio.create_task(beat())
+    client = tree._client
+    assert client is not None
+    sent, send = 0, client._connection._submit
+
+    def submit(*arguments: Any) -> None:
+        nonlocal sent
+        sent += 1
+        if sent == 100:
+            for server in single.servers:
+                server.kill()
+            raise ConnectionDropped("by the test")
+        send(*arguments)
+
+    client._connection._submit = submit
+    with pytest.raises(Unavailable):
+        await tree.children("/many")
+    with pytest.raises(Unavailable):
+        await asyncio.gather(*(tree.get(f"/many/n-{at}") for at in range(900)))
+    await asyncio.sleep(2.0)
+    ends.set()
+    await beating
+    await single.start()
+    await until_session(tree, "connected")
+    assert len(await tree.children("/many")) == 900
+    await tree.close()
+    assert longest < 1.0
