@@ -19,7 +19,7 @@ from control.kept import Kept
 from control.registry import Directory, Node, Snapshot
 from control.registry.directory import SPREAD_S
 from control.registry.identities import IdentityTaken
-from control.registry.places import CLUSTERED, PARTITIONED, Ack, Count, State, layer
+from control.registry.places import CLUSTERED, COUNT, PARTITIONED, Ack, Count, State, layer
 from control.registry.steps import Steps
 from control.registry.tree import Tree, TreeError
 from muster import __version__
@@ -30,6 +30,8 @@ PATIENCE_S: Final = 1.0
 """After this somebody is told that the registry is waited for."""
 HAND_OVER_S: Final = 6.0
 """A broker that is to end serves on for so long at most, for what its gateways still ask."""
+AGAIN_S: Final = 0.5
+"""The registry is read again so often, while it says what cannot be believed of this process's layer."""
 QUIET_S: Final = 1.0
 LOOK_S: Final = 0.05
 FRESH_S: Final = 0.5
@@ -145,7 +147,7 @@ class Enrolment:
         epoch, had = (spec.epoch - 1, None) if before is None else (max(spec.epoch - 1, before.epoch), before.node)
         try:
             identity = await self._directory.identity(where.name, spec.node or None, epoch, had)
-            snapshot = await self._directory.known()
+            snapshot = await self._known()
         except (IdentityTaken, TreeError) as error:
             raise SpecError(f"registry {where.url}: {error}") from None
         taken = {"node": identity.node, "epoch": identity.epoch}
@@ -164,6 +166,21 @@ class Enrolment:
         return msgspec.structs.replace(
             spec, **taken, placement_epoch=epoch, nodes=nodes, partitions=partitions, growth=growth
         )
+
+    async def _known(self) -> Snapshot:
+        """The first map in which what the registry says of this process's layer is believed."""
+        snapshot = await self._directory.known()
+        if self._own.role not in PARTITIONED:
+            return snapshot
+        of = layer(self._own.role, self._own.cluster)
+        path, said = f"{of}/{COUNT}", ""
+        while of not in snapshot.counts and path in self._directory.refused:
+            if (cause := self._directory.refused[path]) != said:
+                self._log.warning("waits for a number of partitions that can be believed", path=path, cause=cause)
+                said = cause
+            await asyncio.sleep(AGAIN_S)
+            snapshot = await self._directory.again()
+        return snapshot
 
     def attach(self, take: Take, settled: Callable[[], bool], name: Name | None = None) -> None:
         """Give every map to this engine from now on, and register. A proxy does so once it serves: only then is it found.

@@ -36,6 +36,8 @@ from control.registry.places import (
     folder,
     is_behind,
     layer,
+    may_follow,
+    read_count,
     read_identity,
 )
 from control.registry.tree import (
@@ -58,6 +60,10 @@ FEW: Final = 64
 RETRY_S: Final = 1.0
 BACK_S: Final = 5.0
 """So long, about, whoever runs has to come back to a registry that forgot everything, before others start there."""
+MEND_S: Final = 1.0
+"""What is no count is replaced about so long after it was read, and so often at most by one process."""
+SAID_MAX: Final = 100
+"""Bytes of what was replaced that the log says."""
 TRIED_MAX: Final = 64
 """Epochs that this process registered with and remembers; each may have left a node that ends with an old session."""
 PARTITION: Final = re.compile(r"partition(0|[1-9][0-9]{0,2})")
@@ -112,6 +118,8 @@ class Directory:
         self.trouble: Exception | None = None
         """Why the map could not be read last, or not all of it be done that follows from it."""
         self._begins = True
+        self._mends: dict[str, tuple[int, float]] = {}
+        """Counts that are not believed: the version that was read, and when it is replaced."""
         self._versions: Mapping[str, int] = {}
         self.sessions_lost = 0
         """So often what was registered was gone with its session."""
@@ -281,6 +289,8 @@ class Directory:
             return
         if own.node.role in PARTITIONED:
             await self._count(own, reading)
+            known = self.snapshot.counts.get(layer(own.node.role, own.node.cluster))
+            own.node = msgspec.structs.replace(own.node, among=0 if known is None else known.partitions)
         if mine is None:
             try:
                 await self._register(own)
@@ -317,12 +327,41 @@ class Directory:
         self._log.info("registered", path=path, epoch=own.node.epoch)
 
     async def _mend(self, reading: Mapping[str, Entry]) -> None:
-        """A registry that forgot how far a growth was is told by whoever knows it best."""
+        """A registry that forgot how far a growth was, or holds what is no step after that, is told by who knows.
+
+        A step that a coordinator may have taken is left alone, whatever it says. On the same number nobody insists
+        where others go by it. Of many who know, one writes: each waits for a while of its own.
+        """
+        now, loop = time.monotonic(), asyncio.get_running_loop()
         for of, count in self.snapshot.counts.items():
             path = f"{of}/{COUNT}"
-            if path in reading and path in self._view.refused and is_behind(reading[path].data, count):
-                with contextlib.suppress(BadVersion, NoNode):
-                    await self._tree.set(f"{self._root}/{path}", encode(count), reading[path].version)
+            if path not in reading or path not in self._view.refused:
+                self._mends.pop(path, None)
+                continue
+            data, version = reading[path]
+            if not is_behind(data, count):
+                if not self._insists(of, count, data):
+                    continue
+                if self._mends.get(path, (None, 0.0))[0] != version:
+                    pause = self._jittered(MEND_S)
+                    self._mends[path] = version, now + pause
+                    loop.call_later(pause, self._stirred.set)
+                if now < self._mends[path][1]:
+                    continue
+            with contextlib.suppress(BadVersion, NoNode):
+                await self._tree.set(f"{self._root}/{path}", encode(count), version)
+                self._log.warning(
+                    "registry: mended", path=path, partitions=count.partitions, was=ascii(data[:SAID_MAX])
+                )
+
+    def _insists(self, of: str, count: Count, data: bytes) -> bool:
+        """Whether this process, which is registered, knows better than a count that it refuses."""
+        if self._own is None or not self._own.live or may_follow(data, count):
+            return False
+        try:
+            return read_count(data).partitions not in self._view.said(of, self._own.node.node)
+        except Wrong:
+            return True
 
     async def _count(self, own: _Own, reading: Mapping[str, Entry]) -> None:
         of = layer(own.node.role, own.node.cluster)

@@ -76,6 +76,8 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     version: Annotated[str, msgspec.Meta(max_length=64)] = ""
     acks: Annotated[tuple[Ack, ...], msgspec.Meta(max_length=ACKS_MAX)] = ()
     """While layers grow. No part of the map: nobody's messages go another way by them."""
+    among: Annotated[int, msgspec.Meta(ge=0, le=PARTITIONS_MAX)] = 0
+    """How many partitions its layer has, as this process goes by; 0: it does not say. No part of the map either."""
 
 
 class Growth(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -255,6 +257,14 @@ def is_behind(data: bytes, known: Count) -> bool:
     """Whether this is an earlier step than what is known, which may have been forged if there are too many between."""
     try:
         return 0 < known.serial - _decoded(_COUNT, data).serial <= STEPS_MAX
+    except Wrong:
+        return False
+
+
+def may_follow(data: bytes, known: Count) -> bool:
+    """Whether this may be a step that a coordinator took after what is known: the serial number alone decides."""
+    try:
+        return read_count(data).serial > known.serial
     except Wrong:
         return False
 

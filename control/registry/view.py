@@ -6,7 +6,7 @@ said so, they are kept for a while, since a registry errs more often than half o
 """
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 import structlog
 
+from control.layout import PARTITIONS_MAX
 from control.registry.places import (
     COUNT,
     PARTITIONED,
@@ -126,6 +127,11 @@ class View:
         """The nodes of the map that the registry had when it was read last, each with its path."""
         return [(path, node) for path, (_, node) in self._good.items() if self._present.get(node.node) == node]
 
+    def said(self, of: str, but: int) -> set[int]:
+        """Numbers of partitions of a layer that its nodes, `but` this one, go by."""
+        nodes = (node for node in self._present.values() if node.role in PARTITIONED and node.node != but)
+        return {node.among for node in nodes if layer(node.role, node.cluster) == of}
+
     def claims(self, number: int) -> dict[str, Node]:
         """Who says that this is its number, by path."""
         return {path: node for path, (_, node) in self._good.items() if node.node == number}
@@ -139,7 +145,9 @@ class View:
                 before = self._counts.get(of)
                 try:
                     count = read_count(data, before)
-                    if before is not None:
+                    if before is None:
+                        _check_known(of, count, reading)
+                    else:
                         self._check_served(of, count, before, reading)
                 except Wrong as wrong:
                     refused[path] = str(wrong)
@@ -156,11 +164,7 @@ class View:
             return
         serve = {node.partition for node in self.snapshot.nodes if _serves(node, of)}
         owned = [part for part in range(before.used, count.used) if part % before.used in serve]
-        for path, data in reading.items():
-            if path.startswith(f"{of}/partition"):
-                with contextlib.suppress(Wrong):
-                    node = read_node(path, data, {of: count})
-                    serve |= {node.partition} if _serves(node, of) else set()
+        serve |= {node.partition for node in _registered(of, count, reading) if _serves(node, of)}
         if lacking := [part for part in owned if part not in serve]:
             raise Wrong(f"{count.used} partitions, and none runs of {lacking[0]}, whose rooms others have")
 
@@ -240,7 +244,22 @@ class View:
 
 def _bare(node: Node) -> Node:
     """As it stands in the map."""
-    return msgspec.structs.replace(node, acks=()) if node.acks else node
+    return msgspec.structs.replace(node, acks=(), among=0) if node.acks or node.among else node
+
+
+def _registered(of: str, count: Count, reading: Reading) -> Iterator[Node]:
+    """The nodes of a layer that has so many partitions."""
+    for path, data in reading.items():
+        if path.startswith(f"{of}/partition") and path != f"{of}/{COUNT}":
+            with contextlib.suppress(Wrong):
+                yield read_node(path, data, {of: count})
+
+
+def _check_known(of: str, count: Count, reading: Reading) -> None:
+    """Whether the first count that is read is what anybody goes by who says that; who runs knows better. Raises `Wrong`."""
+    said = {node.among for node in _registered(of, Count(PARTITIONS_MAX), reading)} - {0}
+    if said and count.partitions not in said:
+        raise Wrong(f"{count.partitions} partitions, and all who are registered go by {max(said)}")
 
 
 def _serves(node: Node, of: str) -> bool:

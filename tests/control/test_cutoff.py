@@ -148,7 +148,9 @@ async def test_without_the_registry_only_who_reaches_nobody_sends_its_clients_aw
 
 
 @pytest.mark.parametrize("role", ["gateway", "proxy"])
-async def test_who_is_cut_off_while_it_starts_is_announced_once_it_serves_and_not_before(begin: Begin, role: str) -> None:
+async def test_who_is_cut_off_while_it_starts_is_announced_once_it_serves_and_not_before(
+    begin: Begin, role: str
+) -> None:
     other = await begin(1, role=role)
     await until(lambda: other.state == "running")
     late = await begin(2, role=role, serves=False)

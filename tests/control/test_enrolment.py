@@ -130,6 +130,17 @@ async def test_a_node_brings_number_and_epoch_to_a_registry_that_forgot_it_whate
         await life("gateway-a", 50.0)
 
 
+async def test_who_begins_waits_until_the_number_of_its_partitions_can_be_believed(begin: Begin, memory: Memory) -> None:
+    first = await begin(2, "broker")
+    await until(lambda: first.enrolment.registered)
+    path = "/pubsub/broker/main/partition_num"
+    await memory.trees[0].set(path, b"nonsense")
+    second = await asyncio.wait_for(begin(6, "broker"), 10)
+    assert second.begun.partitions == (1, 1)
+    assert memory.store.get(path).data == b'{"partitions":1}'  # type: ignore[union-attr]
+    assert {entry[0] for entry in second.begun.nodes} == {2, 6}
+
+
 async def test_whose_number_is_another_s_meanwhile_is_told_to_end(begin: Begin, memory: Memory) -> None:
     broker = await begin(2, "broker")
     await until(lambda: broker.enrolment.registered)

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
-from control.registry.directory import POLL_S, Directory
+from control.registry.directory import MEND_S, POLL_S, Directory
 from control.registry.identities import IdentityTaken, numbers
 from control.registry.memory import Memory, MemoryTree
 from control.registry.places import Ack, Count, Growth, Identity, Node, Snapshot, encode, read_identity
@@ -464,3 +465,73 @@ async def test_polls_are_spread() -> None:
     assert min(pauses) >= POLL_S / 2
     assert max(pauses) <= POLL_S * 3 / 2
     assert len(set(pauses)) == 200
+
+
+# --- counts that cannot be ------------------------------------------------------------------------------------------
+
+COUNT_OF_BROKERS = "/pubsub/broker/main/partition_num"
+
+
+@pytest.mark.parametrize("spoilt", [b"nonsense", b'{"partitions":256}', b'{"partitions":3,"serial":9}'])
+async def test_a_count_that_cannot_be_is_mended_by_who_goes_by_the_good_one_and_not_believed_by_who_begins(
+    open_directory: Open, make: Make, spoilt: bytes
+) -> None:
+    brokers, vandal = [await open_directory() for _ in range(2)], make()
+    await connected(vandal)
+    for number, each in enumerate(brokers, 1):
+        each.announce(f"broker-{number}", template(number))
+        await each.settled()
+    for each in brokers:
+        await until(lambda each=each: len(places(each)) == 2)  # type: ignore[misc]
+        await until(lambda each=each: each._view.said("broker/main", 0) == {1})  # type: ignore[misc]
+    good = await vandal.get(COUNT_OF_BROKERS)
+    assert good is not None
+    with capture_logs() as lines:
+        await vandal.set(COUNT_OF_BROKERS, spoilt)
+        late = await open_directory()
+        await late.known()
+        assert late.snapshot.counts == {} or late.snapshot.counts["broker/main"] == Count(1)
+        await _until_data(vandal, COUNT_OF_BROKERS, good.data)
+        await until(lambda: not any(each.refused for each in (*brokers, late)))
+        assert places(late) == [(1, "running"), (2, "running")]
+    mended = [line for line in lines if line["event"] == "registry: mended"]
+    assert len(mended) == 1, "of all who know one writes"
+    assert (mended[0]["path"], mended[0]["partitions"]) == ("broker/main/partition_num", 1)
+
+
+async def test_a_step_of_a_growth_that_somebody_refuses_for_now_is_never_undone(
+    open_directory: Open, make: Make
+) -> None:
+    mine, coordinator = await open_directory(), make()
+    await connected(coordinator)
+    mine.announce("broker-1", template(1))
+    await until(lambda: places(mine) == [(1, "running")])
+    # Nobody is seen to run there yet: it is refused, and may be a step all the same.
+    grown = encode(Count(2, serial=4))
+    await coordinator.set(COUNT_OF_BROKERS, grown)
+    await until(lambda: mine.refused)
+    await asyncio.sleep(2 * MEND_S)
+    await mine.again()
+    entry = await coordinator.get(COUNT_OF_BROKERS)
+    assert entry is not None
+    assert entry.data == grown
+    await coordinator.create("/pubsub/broker/main/partition1/new", encode(template(2, partition=1, among=2)))
+    await until(lambda: not mine.refused and mine.snapshot.partitions() == (2, 1))
+
+
+async def test_two_who_go_by_different_counts_of_one_serial_number_do_not_write_against_each_other(
+    open_directory: Open, make: Make
+) -> None:
+    mine, other = await open_directory(), make()
+    await connected(other)
+    mine.announce("broker-1", template(1))
+    await until(lambda: places(mine) == [(1, "running")])
+    await other.create("/pubsub/broker/main/partition0/other", encode(template(2, among=256)))
+    await until(lambda: len(places(mine)) == 2)
+    await other.set(COUNT_OF_BROKERS, b'{"partitions":256}')
+    await until(lambda: mine.refused)
+    await asyncio.sleep(2 * MEND_S)
+    await mine.again()
+    entry = await other.get(COUNT_OF_BROKERS)
+    assert entry is not None
+    assert entry.data == b'{"partitions":256}'

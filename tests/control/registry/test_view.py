@@ -368,3 +368,25 @@ def test_a_role_that_is_gone_for_good_is_let_go_in_the_end(view: View) -> None:
     assert view.pass_time(5.0 + HOLD_S)
     assert numbers(view) == [2]
     assert not view.take(reading(broker(2)), 20.0)
+
+
+def test_the_first_count_that_is_read_is_not_believed_against_all_who_go_by_another_one(
+    view: View, lines: list[Any]
+) -> None:
+    path = "broker/main/partition_num"
+    forged = reading(broker(1, among=1), broker(2, among=1), proxy(3)) | {path: b'{"partitions":256}'}
+    view.take(forged, 0.0)
+    assert path in view.refused
+    assert numbers(view) == [3], "of whose layer nothing is known yet"
+    assert "all who are registered go by 1" in lines[0]["cause"]
+    view.take(forged | {path: b'{"partitions":1}'}, 1.0)
+    assert (view.refused, numbers(view)) == ({}, [1, 2, 3])
+    assert all(node.among == 0 for node in view.snapshot.nodes), "it is no part of the map"
+
+
+@pytest.mark.parametrize("among", [(0, 0), (0, 2), (1, 2)])
+def test_a_first_count_that_somebody_goes_by_or_of_which_nobody_says_anything_is_believed(
+    view: View, among: tuple[int, int]
+) -> None:
+    view.take(reading(broker(1, among=among[0]), broker(2, 1, among=among[1])), 0.0)
+    assert (view.refused, numbers(view), view.snapshot.partitions()) == ({}, [1, 2], (2, 1))
