@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from control import instance, logs, node, specs
+from control import hangup, instance, logs, node, specs
 from control.config import Loaded, split_address
 from control.errors import FAILURE, ConfigError, UserError
 from control.instance import Folder
@@ -217,6 +217,8 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
+        if hangup.came():
+            self._reload()
         self._notify.status("starting")
         beating = asyncio.create_task(self._notify.beat())
         self._work = asyncio.create_task(work(self))
@@ -258,6 +260,10 @@ class Daemon:
         if self._ending:
             end.set()
 
+    def current(self, spec: Spec) -> Spec:
+        """What a signal brought since is in it."""
+        return self._live.current(spec)
+
     def _stop(self) -> None:
         if self._ending:
             return
@@ -274,8 +280,9 @@ class Daemon:
         os._exit(FAILURE)
 
     def _reload(self) -> None:
-        """Read the configuration again."""
-        self._notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        """Read the configuration again; who is not ready yet says that later."""
+        if self._ready:
+            self._notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
         self._live.reload(self._again)
         if self._ready:
             self._notify("READY=1")

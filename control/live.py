@@ -38,7 +38,7 @@ RELOADED: Final = frozenset({LEVEL, *FIELDS})
 Again = Callable[[], tuple[str, Spec | None, Sequence[str]]]
 """Reads what is to be in force now: the level, what an engine is told, and which other keys have changed.
 
-Raises `UserError` or `SpecError`.
+Raises whatever keeps it from that.
 """
 
 Weigh = Callable[[int], None]
@@ -84,13 +84,19 @@ class Live:
             check_number(self._spec, self._keys.allow)
         self._tell()
 
+    def current(self, spec: Spec) -> Spec:
+        """The spec with what came into force since it was made."""
+        if self._spec is None:
+            return spec
+        return msgspec.structs.replace(spec, **{name: getattr(self._spec, name) for name in FIELDS.values()})
+
     def reload(self, again: Again) -> bool:
         """Put in force what can be, name what cannot; what is wrong changes nothing. Whether all was well."""
         try:
             level, spec, needs_restart = again()
             in_force = self._take(spec)
-        except (UserError, SpecError) as error:
-            self.log.error("not reloaded, the old configuration stays", error=str(error))
+        except Exception as error:  # whatever it is, who runs goes on
+            self.log.error("not reloaded, the old configuration stays", error=_said(error))
             return False
         before, self._level = self._level, level
         if before != level:
@@ -105,14 +111,20 @@ class Live:
             return {}
         spec = msgspec.structs.replace(spec, node=self._spec.node)
         keys = cluster_keys(spec)
-        succeed(self._keys, keys)
+        if self._engine is not None:  # else there are no links that it has to follow
+            succeed(self._keys, keys)
         changed = {key: getattr(spec, name) for key, name in FIELDS.items() if self._differs(spec, name)}
         if keys.other != self._keys.other and spec.other_secret_file:
             changed["cluster.other_secret_file"] = spec.other_secret_file  # another content of the same file, too
         if keys.allow != self._keys.allow and spec.nodes_file:
             changed["cluster.nodes_file"] = spec.nodes_file
-        self._spec, self._keys = spec, keys
-        self._tell()
+        before, self._spec, self._keys = (self._spec, self._keys), spec, keys
+        try:
+            self._tell()
+        except Exception:
+            self._spec, self._keys = before
+            self._tell()
+            raise
         return changed
 
     def _differs(self, spec: Spec, name: str) -> bool:
@@ -128,6 +140,15 @@ class Live:
             self._engine.backoff(self._spec.backoff_ms, self._spec.backoff_max_ms)
         if self._weigh is not None and self._spec.weight is not None:
             self._weigh(self._spec.weight)
+
+
+def _said(error: Exception) -> str:
+    """In one line."""
+    if isinstance(error, UserError | SpecError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
+    return f"{type(error).__name__}: {error}"
 
 
 def succeed(before: ClusterKeys, now: ClusterKeys) -> None:

@@ -74,6 +74,9 @@ class Owner(Protocol):
         The engine, if there is one, is told what else is to be in force from now on; `weigh` its weight, for others.
         """
 
+    def current(self, spec: Spec) -> Spec:
+        """The spec with what came into force since it was read."""
+
 
 class Parent:
     """The supervisor, at the other ends of stdin and stdout. By SIGHUP it says that it has written the spec anew."""
@@ -115,10 +118,15 @@ class Parent:
         loop.add_signal_handler(signal.SIGTERM, end.set)
         loop.add_signal_handler(signal.SIGINT, lambda: None)  # the terminal's Ctrl-C is the supervisor's business
         loop.add_signal_handler(signal.SIGHUP, self._reload)
+        self._reload()
         if self._live is not None and engine is not None:
             self._live.attach(engine, node, weigh)
-        self._reload()
         loop.add_reader(0, self._read, stop)
+
+    def current(self, spec: Spec) -> Spec:
+        """As the file is by now."""
+        self._reload()
+        return spec if self._live is None else self._live.current(spec)
 
     def _reload(self) -> None:
         """If there is something new: whoever signals may not have written."""
@@ -155,7 +163,8 @@ async def serve_enrolled(
         owner.tell("starting", epoch=begun.epoch)
         log = log.bind(node=begun.node)
         release()
-        await serve(begun, plane.server(begun, log), log, owner, enrolment, store)
+        now = owner.current(begun)
+        await serve(now, plane.server(now, log), log, owner, enrolment, store)
         if enrolment.superseded:
             raise ConfigError(SUPERSEDED.format(name=enrolment.name))
         if enrolment.displaced:

@@ -86,5 +86,6 @@ def test_a_unit_has_time_to_drain_and_is_not_started_again_for_a_mistake() -> No
     assert int(settings["TimeoutStopSec"]) > daemon.END_S
     assert settings["TimeoutStartSec"] == "infinity", "it may wait for the registry"
     assert settings["RestartPreventExitStatus"].split() == [str(USAGE), str(BAD_CONFIG)]
+    assert settings["RestartForceExitStatus"] == "SIGHUP", "which systemd takes for an end like others"
     assert settings["ExecReload"].startswith("/bin/kill -HUP ")
     assert f"/var/lib/{settings['StateDirectory']}" == "/var/lib/muster"

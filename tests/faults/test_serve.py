@@ -424,6 +424,54 @@ async def test_a_replica_of_another_cluster_comes_and_goes_and_the_command_says_
 # --- SIGHUP ----------------------------------------------------------------------------------------------------------
 
 
+def catches(node: Node, number: signal.Signals) -> bool:
+    """Whether the process does something of its own with a signal."""
+    lines = Path(f"/proc/{node.process.pid}/status").read_text().splitlines()
+    caught = next(line for line in lines if line.startswith("SigCgt"))
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.1, 0.3])
+async def test_sighup_while_a_node_starts_does_not_end_it_and_is_a_reload_later(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, after_s: float
+) -> None:
+    monkeypatch.setattr("tests.faults.hosts.MUSTER", (str(Path(sys.executable).with_name("muster")),))
+    node = hosts.start("router", "router")
+    await until(lambda: catches(node, signal.SIGHUP), PATIENT_S)
+    loaded = Path(f"/proc/{node.process.pid}/maps").read_text()
+    assert "msgspec" not in loaded, "before what takes time to load"
+    await asyncio.sleep(after_s)
+    node.process.send_signal(signal.SIGHUP)
+    await until(lambda: node.lines("registered") or node.process.poll() is not None, PATIENT_S)
+    assert node.process.poll() is None
+    await until(lambda: node.lines("reloaded"), PATIENT_S)
+    assert await node.end() == 0
+
+
+async def test_a_node_that_waits_for_the_registry_takes_another_secret_and_begins_with_it(tmp_path: Path) -> None:
+    """It has no links yet, so nothing has to follow what was in force."""
+    hosts = Hosts(tmp_path, "embedded")
+    with hosts.running():
+        early = hosts.start("router", "router")
+        await until(lambda: early.lines("waits for the registry embedded"), PATIENT_S)
+        former, cluster = hosts.path / "cluster.secret", hosts.sections["cluster"]
+        (hosts.path / "next.secret").write_text("5e" * 32)
+        hosts.write(cluster=cluster | {"secret_file": str(hosts.path / "next.secret"), "key_id": 2})
+        line = await reloaded(early)
+        assert line["in_force"] == {"cluster.secret_file": str(hosts.path / "next.secret"), "cluster.key_id": 2}
+        former.unlink()
+        late = hosts.start("gateway", "gateway")
+        async with RegistryServer(tmp_path, structlog.get_logger()):
+            await until(lambda: linked(early) and linked(late), PATIENT_S)
+        assert linked(early) == linked(late) == [2]
+
+
+def linked(node: Node) -> list[int]:
+    """The secrets of the links that it has."""
+    status, told = node.get("/api/v1/status")
+    return [link["key_id"] for link in told["links"]] if status == 200 else []
+
+
 async def reloaded(node: Node, event: str = "reloaded") -> dict[str, Any]:
     """Its log's line of this, after a SIGHUP."""
     before = len(node.lines(event))
