@@ -79,6 +79,7 @@ class Instance:
             **python_environment(),
             "MUSTER_INSTANCE__DIR": str(self.folder),
             "MUSTER_LOG__LEVEL": "error",
+            "MUSTER_PROBES__EVERY_MS": "0",  # what is measured is the load's alone
             f"MUSTER_NAMESPACES__{PACED.upper()}__FLOW": "paced",
             f"MUSTER_NAMESPACES__{LIVE.upper()}__FLOW": "live",
             **{f"MUSTER_{key.replace('.', '__').upper()}": str(value) for key, value in self._settings.items()},

@@ -427,12 +427,12 @@ class Probes(Section, frozen=True):
         int,
         key(
             "Each proxy sends one to each broker in so long; all gateways have members that should see it",
-            "0: none, but by `muster links --probe`; else `muster up` runs a prober beside the nodes",
+            "who stands still is told of within seconds; 0: none, but by `muster links --probe`",
             "ms",
             ge=0,
             le=3_600_000,
         ),
-    ] = 0
+    ] = 1_000
     ask: Annotated[
         str,
         key("Where `muster links` asks a `muster serve prober`, `host:port`", "empty: it asks that of `muster up`"),
@@ -455,12 +455,12 @@ class Probes(Section, frozen=True):
         int,
         key(
             "Most that are sent; with more proxies times brokers it takes longer than `every_ms` to go round",
-            "each is delivered at every gateway",
+            "bounds what probes cost however many paths there are: each is delivered at every gateway",
             "1/s",
             ge=1,
             le=10_000,
         ),
-    ] = 100
+    ] = 20
 
 
 class LinkFaults(Section, frozen=True):

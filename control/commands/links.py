@@ -66,7 +66,7 @@ async def show(where: Where, *, as_json: bool, watch: bool, check: bool, probe_s
 
     The hash paths too, where a prober runs; with `probe_s` they are probed for so long before.
     """
-    settings, readings = where.config(), 0
+    settings, readings, hinted = where.config(), 0, False
     limits = settings.links
     always: set[tuple[str, str]] = set()
     probed = None if probe_s is None else await paths.probed(where, probe_s)
@@ -79,6 +79,9 @@ async def show(where: Where, *, as_json: bool, watch: bool, check: bool, probe_s
             always = beyond if readings == 1 else always & beyond
             if watch or not (check and always and readings < limits.failures):
                 probes = probed or await asyncio.to_thread(paths.asked, record, settings)
+                if probes is None and not hinted:
+                    hinted = True
+                    common.say(f"muster: {paths.hint(record)}")
                 ways = None if probes is None else paths.judged(record.processes, probes, settings)
                 _print(lines, ways, aged(record.processes, now), as_json, watch)
                 code = name_silent(now) or paths.name_unknown(probes)

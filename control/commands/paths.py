@@ -113,6 +113,16 @@ def asked(record: Record, settings: Config) -> Probed | None:
         return Probed((), 0, 0, f"who answers on {where} is no prober of this version; see probes.ask")
 
 
+def hint(record: Record) -> str:
+    """How hash paths get to be probed, where nobody does."""
+    here = (
+        "set probes.every_ms and start muster up again"
+        if record.pid
+        else "run muster serve prober, name it in probes.ask"
+    )
+    return f"hash paths are not probed: {here}, or add --probe SECONDS"
+
+
 def judged(processes: Sequence[Process], probed: Probed, settings: Config) -> list[Line]:
     """The paths between these nodes by the limits, worst first; those that fail by a broker that is gone too."""
     names = {process.node: process.name for process in processes}

@@ -20,7 +20,8 @@ class Command:
         self.folder = folder
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
         self.environment |= {"MUSTER_INSTANCE__DIR": str(folder), "NO_COLOR": "1", "COLUMNS": "200"}
-        self.environment["MUSTER_DATABASE__URL"] = "none"  # its library is a second of each start
+        # The library of a database, and a prober, are a second of each start.
+        self.environment |= {"MUSTER_DATABASE__URL": "none", "MUSTER_PROBES__EVERY_MS": "0"}
 
     def __call__(self, *words: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

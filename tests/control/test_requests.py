@@ -29,6 +29,7 @@ async def supervisor(tmp_path: Path) -> AsyncIterator[Supervisor]:
     """Two partitions of brokers, in the embedded registry."""
     flags: dict[str, tuple[object, str]] = {
         "instance.dir": (str(tmp_path / "i"), "flag"),
+        "probes.every_ms": (0, "flag"),
         "registry.url": ("embedded", "flag"),
         "up.brokers": ("2x1", "flag"),
     }
@@ -172,7 +173,8 @@ async def test_who_waits_for_its_turn_can_be_withdrawn(supervisor: Supervisor) -
 
 
 async def test_without_a_registry_nodes_do_not_come_and_go(tmp_path: Path) -> None:
-    config = load(environment={}, flags={"instance.dir": (str(tmp_path / "i"), "flag")}).config
+    flags = {"instance.dir": (str(tmp_path / "i"), "flag"), "probes.every_ms": (0, "flag")}
+    config = load(environment={}, flags=flags).config
     async with Supervisor(config, LOG, command=FAKE) as supervisor:
         assert len(await ask(supervisor, Look())) == 4
         with pytest.raises(UserError, match="muster up --registry embedded"):

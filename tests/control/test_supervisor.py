@@ -37,7 +37,7 @@ import asyncio, structlog, sys
 from control.config import load
 from control.supervisor import Supervisor
 async def main():
-    config = load(flags={"instance.dir": (sys.argv[1], "--dir")}).config
+    config = load(flags={"instance.dir": (sys.argv[1], "--dir"), "probes.every_ms": (0, "flag")}).config
     async with Supervisor(config, structlog.get_logger(), command=(sys.executable, "-m", "tests.fakes.node")):
         print("up", flush=True)
         await asyncio.Event().wait()
@@ -46,8 +46,10 @@ asyncio.run(main())
 
 
 def settings(tmp_path: Path, **flags: object) -> Config:
-    values = {name.replace("__", "."): (value, "flag") for name, value in flags.items()}
-    return load(environment={}, flags={"instance.dir": (str(tmp_path / "i"), "flag"), **values}).config
+    """Without a prober, which is no fake."""
+    wanted = {"instance.dir": str(tmp_path / "i"), "probes.every_ms": 0, **flags}
+    values = {name.replace("__", "."): (value, "flag") for name, value in wanted.items()}
+    return load(environment={}, flags=values).config
 
 
 def made(config: Config) -> Supervisor:

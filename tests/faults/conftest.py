@@ -34,11 +34,13 @@ def pytest_runtest_makereport(item: pytest.Function) -> Generator[None, pytest.T
 def make(tmp_path: Path) -> Make:
     """Make an instance with this configuration, by section; it is started by `running()`.
 
-    Without a database where none is named: its library is a second of each start.
+    Without a database where none is named: its library is a second of each start. And without probes, whose rooms, members
+    and messages would be counted too.
     """
 
     def made(**sections: dict[str, Any]) -> Instance:
-        return Instance(tmp_path, configuration(**{"database": {"url": "none"}} | sections))
+        without: dict[str, dict[str, Any]] = {"database": {"url": "none"}, "probes": {"every_ms": 0}}
+        return Instance(tmp_path, configuration(**without | sections))
 
     return made
 

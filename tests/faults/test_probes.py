@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Callable
@@ -21,10 +22,14 @@ from control.instance import Process
 from control.layout import Seat
 from control.supervisor import Supervisor
 from plane.spec import Spec
+from tests.faults.conftest import Make
+from tests.faults.instance import samples
 
 MUSTER = (sys.executable, "-m", "control.cli")
 ROOT = Path(__file__).parents[2]
 PATIENT_S = 60.0
+SOON_S = 30.0
+"""From the start, or from what happens, to the sight of it."""
 LOSES = ("proxy-1", "broker")
 """The one link, in this direction."""
 LOSS = 0.3
@@ -130,3 +135,41 @@ async def test_every_path_is_seen_what_loses_or_stands_still_is_found_and_the_pr
     dead = supervisor.prober().pid
     os.kill(dead, signal.SIGKILL)
     await eventually(lambda: supervisor.prober().pid not in {0, dead} and supervisor.paths())
+
+
+async def test_by_default_all_paths_are_probed_and_who_stands_still_is_an_alarm_wherever_one_looks(make: Make) -> None:
+    instance = make(probes={}, registry={"session_ms": 60_000})  # who stands still stays on the map
+
+    async def shown() -> list[dict[str, Any]]:
+        command = instance.command("links", "--json", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        said, _ = await asyncio.to_thread(command.communicate, timeout=PATIENT_S)
+        paths: list[dict[str, Any]] = json.loads(said).get("paths", [])
+        return paths
+
+    def counted(name: str) -> float:
+        prober = instance.record().prober
+        assert prober
+        return samples(common.fetch(prober, "/metrics")[1].decode())[name]
+
+    with instance.running("--gateways", "2", "--brokers", "2x2", "--routers", "1x2", "--proxies", "2"):
+        async with asyncio.timeout(SOON_S):
+            while len(ways(await shown())) < 2 * 4 * 2:
+                pass
+        assert counted("probe_paths_failing") == 0
+        async with instance.stopped("broker-3"), asyncio.timeout(SOON_S):
+            while {path["broker"] for path in await shown() if "down" in path["beyond"]} != {"broker-3"}:
+                pass
+            await eventually(lambda: counted("probe_paths_failing") == 4)
+        assert instance.log.read_text().count('"path fails"') == counted("probe_alarms") == 4
+
+
+async def test_links_say_how_paths_get_probed_where_none_is(make: Make) -> None:
+    instance = make()
+    with instance.running():
+        command = instance.command("links", "--json", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        said, errors = await asyncio.to_thread(command.communicate, timeout=PATIENT_S)
+        assert "paths" not in json.loads(said)
+        assert errors.decode() == (
+            "muster: hash paths are not probed: set probes.every_ms and start muster up again, or add --probe SECONDS\n"
+        )
+        assert command.returncode == 0

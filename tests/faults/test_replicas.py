@@ -10,7 +10,7 @@ import pytest
 
 from tests.control.registry.zookeeper import ZooKeeper
 from tests.faults.conftest import Make
-from tests.faults.instance import Instance
+from tests.faults.instance import Instance, configuration
 from tests.faults.ledger import Ledger
 from tests.faults.load import PATIENT_S, came, nothing_lost, under_load
 from tests.faults.test_registry import RATE, everybody_runs, told
@@ -105,6 +105,6 @@ async def test_who_asks_for_what_cannot_be_is_told_in_a_line(
 @pytest.fixture(scope="module")
 def standing(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """An instance without a registry."""
-    instance = Instance(tmp_path_factory.mktemp("standing"), "")
+    instance = Instance(tmp_path_factory.mktemp("standing"), configuration(probes={"every_ms": 0}))
     with instance.running("--registry", "none"):
         yield instance

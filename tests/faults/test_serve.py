@@ -424,10 +424,14 @@ async def test_a_replica_of_another_cluster_comes_and_goes_and_the_command_says_
 # --- SIGHUP ----------------------------------------------------------------------------------------------------------
 
 
+def proc(node: Node, name: str) -> str:
+    """What the kernel tells of the process."""
+    return Path(f"/proc/{node.process.pid}/{name}").read_text()
+
+
 def catches(node: Node, number: signal.Signals) -> bool:
     """Whether the process does something of its own with a signal."""
-    lines = Path(f"/proc/{node.process.pid}/status").read_text().splitlines()
-    caught = next(line for line in lines if line.startswith("SigCgt"))
+    caught = next(line for line in proc(node, "status").splitlines() if line.startswith("SigCgt"))
     return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
 
 
@@ -438,8 +442,7 @@ async def test_sighup_while_a_node_starts_does_not_end_it_and_is_a_reload_later(
     monkeypatch.setattr("tests.faults.hosts.MUSTER", (str(Path(sys.executable).with_name("muster")),))
     node = hosts.start("router", "router")
     await until(lambda: catches(node, signal.SIGHUP), PATIENT_S)
-    loaded = Path(f"/proc/{node.process.pid}/maps").read_text()
-    assert "msgspec" not in loaded, "before what takes time to load"
+    assert "msgspec" not in proc(node, "maps"), "before what takes time to load"
     await asyncio.sleep(after_s)
     node.process.send_signal(signal.SIGHUP)
     await until(lambda: node.lines("registered") or node.process.poll() is not None, PATIENT_S)
@@ -651,7 +654,7 @@ async def test_who_is_killed_by_the_watchdog_writes_where_it_stood(hosts: Hosts)
     ("role", "words", "environment", "code", "said"),
     [
         ("broker", [], {"MUSTER_REGISTRY__URL": ""}, 78, "registry.url: muster serve needs one"),
-        ("prober", [], {}, 78, "probes.every_ms: muster serve prober needs it"),
+        ("prober", [], {"MUSTER_PROBES__EVERY_MS": "0"}, 78, "probes.every_ms: muster serve prober needs it"),
         ("prober", [], {"MUSTER_PROBES__ASK": "here"}, 78, "probes.ask: 'here' is no IP address"),
         ("broker", [], {"MUSTER_CLUSTER__SECRET_FILE": ""}, 78, "cluster.secret_file: muster serve needs it"),
         ("gateway", [], {"MUSTER_CLUSTER__TOKEN_FILE": "/nowhere/token"}, 78, "/nowhere/token: cannot be read"),

@@ -26,7 +26,7 @@ def make(tmp_path: Path) -> Callable[..., Instance]:
         password.write_text(PASSWORD + "\n")
         url = database.url.replace(f":{QUOTED}@", "@")
         keys = {"url": url, "password_file": "" if url == database.url else str(password)}
-        return Instance(tmp_path / "up", configuration(up=up, database=keys))
+        return Instance(tmp_path / "up", configuration(up=up, database=keys, probes={"every_ms": 0}))
 
     return made
 
