@@ -71,6 +71,21 @@ Node = Annotated[str, typer.Argument(metavar="ID", help="The node's number, or i
 Grid = Annotated[str | None, typer.Option(metavar="PARTITIONSxREPLICAS", help="How many to run: 2x2, or 2 for 2x1.")]
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    wanted: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version, as `muster version` does.")
+    ] = False,
+) -> None:
+    """What the command takes without a word."""
+
+
 @app.command(epilog="Example: muster up --demo --gateways 2 --brokers 2x2")
 def up(
     config: ConfigFile = None,

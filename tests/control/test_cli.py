@@ -171,6 +171,8 @@ def test_the_version_is_that_of_the_library(muster: Command) -> None:
 
     assert muster("version").stdout == f"{__version__}\n"
     assert json.loads(muster("version", "--json").stdout) == {"muster": __version__}
+    asked = muster("--version")
+    assert (asked.returncode, asked.stdout, asked.stderr) == (0, f"{__version__}\n", "")
 
 
 def test_the_configuration_shows_where_values_come_from(muster: Command) -> None:
