@@ -92,7 +92,11 @@ class Examination:
         self._config, self._where = config, where
         self._looking = threading.Lock()
         self._looked: Record | UserError | None = None
-        self._place = instance.folder(config)
+        self._homeless: ConfigError | None = None
+        try:
+            self._place = instance.folder(config)
+        except ConfigError as error:
+            self._homeless = error
         self._nodes = seats(config.up)
         sections = (config.role(seat.role) for seat in self._nodes)
         self._rings_mib = sum(each.arena_mib for each in sections if isinstance(each, Gateway | Broker))
@@ -102,7 +106,7 @@ class Examination:
         """All of them, in the order in which they are told."""
         return {
             "instance": self._instance,
-            "instance folder": lambda: machine.folder(probe.place(self._place.path)),
+            "instance folder": self._folder,
             "secrets": self._secrets,
             "registry": self._registry,
             "identity": self._identity,
@@ -139,6 +143,11 @@ class Examination:
         readings = read_all(record.processes, ANSWER_S, at_once=len(record.processes))
         return [runs, *running.judged(record, __version__, readings)]
 
+    def _folder(self) -> list[Finding]:
+        if self._homeless is not None:
+            return [fail("instance folder", str(self._homeless), "set instance.dir")]
+        return machine.folder(probe.place(self._place.path))
+
     def _record(self) -> Record:
         """Whom to ask. Raises `UserError`."""
         with self._looking:
@@ -152,6 +161,8 @@ class Examination:
         return self._looked
 
     def _look(self) -> Record:
+        if self._homeless is not None:
+            raise self._homeless
         if self._where.registry is None:
             try:
                 return instance.find(self._place)

@@ -252,6 +252,8 @@ async def reading(where: Registration, wait_s: float = REGISTRY_S) -> AsyncItera
             if isinstance(directory.trouble, Refused):
                 raise ConfigError(_refused(where, directory.trouble)) from None
             raise UserError(_away(where, tried, wait_s), UNAVAILABLE) from None
+        if tried:
+            _know_all(opened, where)
         yield opened, directory
 
 
@@ -266,6 +268,14 @@ async def _answering(where: Registration) -> tuple[Registration, Mapping[str, st
     answering = ",".join(server for server, cause in tried.items() if not cause)
     chosen = msgspec.structs.replace(where, url=where.url.replace(hosts, answering or hosts, 1))
     return chosen, tried
+
+
+def _know_all(opened: Tree, where: Registration) -> None:
+    """Have it ask those too that took no connection at first, once those that did have gone."""
+    from control.registry.zookeeper import ZooKeeperTree, servers
+
+    assert isinstance(opened, ZooKeeperTree)
+    opened.know(servers(where.url).hosts)
 
 
 def _refused(where: Registration, cause: Refused) -> str:

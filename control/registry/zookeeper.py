@@ -12,7 +12,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from kazoo import exceptions as kazoo_errors
@@ -134,6 +134,12 @@ class ZooKeeperTree(Tree):
             end()
 
         return ended
+
+    def know(self, hosts: str) -> None:
+        """From the next connection on try these servers."""
+        self._where = replace(self._where, hosts=hosts)
+        if self._client is not None:
+            self._client.set_hosts(hosts)
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()

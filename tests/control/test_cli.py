@@ -107,7 +107,7 @@ def test_nodes_of_one_folder_prove_no_identities(muster: Command) -> None:
     assert done.stderr.startswith("muster: cluster.identity: is for muster serve")
 
 
-@pytest.mark.parametrize("words", [["status"], ["up"], ["doctor"]])
+@pytest.mark.parametrize("words", [["status"], ["up"]])
 def test_the_home_of_nobody_is_one_line(muster: Command, words: list[str]) -> None:
     done = muster(*words, MUSTER_INSTANCE__DIR="~nosuch/x")
     assert (done.returncode, done.stderr) == (78, "muster: '~nosuch/x': nobody has this home; write the whole path\n")

@@ -59,6 +59,14 @@ def test_a_mistake_in_the_configuration_fails_and_the_rest_is_checked(muster: Co
     assert len(found) > 20
 
 
+def test_a_folder_in_nobodys_home_fails_and_the_rest_is_checked(muster: Command) -> None:
+    found = findings(muster, code=1, MUSTER_INSTANCE__DIR="~nosuch/x")
+    (about,) = [finding for finding in found if finding["check"] == "instance folder"]
+    assert (about["level"], about["mend"]) == ("fail", "set instance.dir")
+    assert "nobody has this home" in about["text"]
+    assert len(found) > 20
+
+
 def test_a_port_that_somebody_else_has_fails(muster: Command) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
         other.bind(("127.0.0.1", 0))

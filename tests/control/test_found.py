@@ -14,11 +14,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from control import specs
 from control.commands import common
+from control.commands.found import reading
+from control.config import load
 from control.errors import UserError
 from control.options import Up
 from control.registry import reach
 from control.registry.places import Count, encode
+from control.registry.tree import Tree, TreeError
 from control.registry.zookeeper import Servers, ZooKeeperTree
 from tests.control.command import Command
 from tests.control.nodes import processes
@@ -27,6 +31,7 @@ from tests.control.registry.zookeeper import ZooKeeper
 from tests.ports import free_ports
 from tests.together import together
 
+PATIENT_S = 60.0
 ELSEWHERE = ("192.0.2.1", 7_410)
 """No address of this machine, by RFC 5737."""
 
@@ -136,3 +141,28 @@ def test_a_server_that_takes_no_connection_holds_up_nobody_who_has_another_one(s
         "[::1]:2181": ("::1", 2181),
         "zoo.example:2182": ("zoo.example", 2182),
     }
+
+
+async def test_a_server_of_the_registry_that_was_away_at_first_is_asked_once_another_has_gone(tmp_path: Path) -> None:
+    first, later = ZooKeeper(tmp_path / "first"), ZooKeeper(tmp_path / "later")
+    settings = load(environment={}, flags={"registry.url": (f"zk://{later.hosts},{first.hosts}", "test")}).config
+    await first.start()
+    try:
+        async with reading(specs.reader(settings, settings.registry.url)) as (tree, _):
+            await later.start()
+            await first.stop()
+            async with asyncio.timeout(PATIENT_S):
+                while tree.session != "connected" or not await is_answered(tree):  # noqa: ASYNC110 - of another process
+                    await asyncio.sleep(0.05)
+    finally:
+        await first.stop()
+        await later.stop()
+
+
+async def is_answered(tree: Tree) -> bool:
+    """Whether some server says what is there."""
+    try:
+        await tree.children("/")
+    except TreeError:
+        return False
+    return True
