@@ -9,9 +9,10 @@ import ipaddress
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
@@ -323,12 +324,25 @@ def _check(config: Config, layers: Mapping[KeyPath, Value], roles: Iterable[Role
         if (":" in links[path]) != (":" in links[first]):
             text = f"{links[first]} does not reach {dotted(path)}, {links[path]}: links are all IPv4 or all IPv6"
             raise fail(first, text)
+    _check_payloads(config, layers, tuple(roles), fail)
     for name in config.namespaces:
         if not NAMESPACE.fullmatch(name):
             raise fail(("namespaces", name), "a namespace has 1 to 32 of a-z, 0-9, _ and -")
     for link in config.faults.links:
         if link not in LINKS:
             raise fail(("faults", "links", link), f"no such link{_close(link, LINKS) or f': one of {sorted(LINKS)}'}")
+
+
+def _check_payloads(
+    config: Config, layers: Mapping[KeyPath, Value], roles: Sequence[Role], fail: Callable[[KeyPath, str], ConfigError]
+) -> None:
+    """A message goes from proxy to broker to gateway: what one takes the next is to be able to pass on."""
+    way = [role for role in ("proxy", "broker", "gateway") if role in roles]
+    for sender, receiver in pairwise(way):
+        longest, taken = config.role(sender).payload_bytes, config.role(receiver).payload_bytes
+        if longest > taken:
+            path = (receiver if (receiver, "payload_bytes") in layers else sender, "payload_bytes")
+            raise fail(path, f"a {sender} takes messages for {longest} bytes, a {receiver} passes on those for {taken}")
 
 
 def _wrong_admin(address: str) -> str | None:

@@ -12,7 +12,7 @@ from control.config import address_text, find_file, load, split_address, values
 from control.config_docs import markdown
 from control.errors import BAD_CONFIG, ConfigError
 from control.layout import seats
-from control.options import UP, Up
+from control.options import ROLES, UP, Up
 
 ROOT = Path(__file__).parents[2]
 
@@ -249,6 +249,33 @@ def test_who_runs_one_role_is_not_asked_for_the_addresses_of_the_others() -> Non
     with pytest.raises(ConfigError, match=r"does not reach router\.bind"):
         load(environment=environment)
     assert load(environment=environment, roles=("broker",)).config.broker.bind == "[::1]:7410"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "wrong"),
+    [
+        (
+            {"proxy": 1472},
+            "proxy.payload_bytes: a proxy takes messages for 1472 bytes, a broker passes on those for 1200",
+        ),
+        ({"broker": 1472}, "broker.payload_bytes: a broker takes"),
+        ({"proxy": 1472, "broker": 1300, "gateway": 1472}, "broker.payload_bytes: "),
+        ({"gateway": 1472}, ""),
+        ({"broker": 1400, "gateway": 1472}, ""),
+        ({"proxy": 1472, "broker": 1472, "gateway": 1472}, ""),
+        ({"router": 1472}, ""),
+    ],
+)
+def test_a_message_that_one_role_takes_the_next_one_can_pass_on(
+    tmp_path: Path, sizes: dict[str, int], wrong: str
+) -> None:
+    text = "".join(f"[{role}]\npayload_bytes = {size}\n" for role, size in sizes.items())
+    if wrong:
+        assert wrong in refusal(tmp_path, text)
+    else:
+        load(write(tmp_path, text), {})
+    for role in ROLES:
+        load(write(tmp_path, text), {}, roles=(role,))
 
 
 def test_the_documentation_is_what_the_code_says() -> None:
