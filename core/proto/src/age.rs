@@ -76,6 +76,8 @@ pub struct Histogram {
     pub sum_us: u64,
     pub least_us: u32,
     pub most_us: u32,
+    /// When the last one was counted.
+    noted_at: Micros,
     recent: [f32; BOUNDS.len() + 1],
 }
 
@@ -113,16 +115,21 @@ impl Histogram {
     }
 }
 
-/// Ages by the node that the messages came from; bounded by how many nodes there may be.
+/// Ages by the node that the messages came from, of as many as there may be at once: beyond, who was silent longest makes way.
 #[derive(Default)]
 pub struct Ages(BTreeMap<u32, Histogram>);
 
 impl Ages {
     /// Takes a message that came from `node` and was born then.
     pub fn note(&mut self, now: Micros, node: u32, born: u32) {
-        if self.0.len() < NODES_MAX || self.0.contains_key(&node) {
-            self.0.entry(node).or_default().add(age(now, born));
+        if self.0.len() >= NODES_MAX && !self.0.contains_key(&node) {
+            let silent = self.0.iter().min_by_key(|(_, histogram)| histogram.noted_at);
+            let silent = silent.map(|(node, _)| *node);
+            silent.and_then(|node| self.0.remove(&node));
         }
+        let histogram = self.0.entry(node).or_default();
+        histogram.noted_at = now;
+        histogram.add(age(now, born));
     }
 
     /// Those that came from `node`; none is as good as nothing.
@@ -187,6 +194,17 @@ mod tests {
     fn nodes_without_end_are_not_counted() {
         let mut ages = Ages::default();
         (0..NODES_MAX as u32 + 10).for_each(|node| ages.note(5, node, 3));
+        assert_eq!(ages.iter().count(), NODES_MAX);
+    }
+
+    #[test]
+    fn who_was_silent_longest_makes_way_for_a_node_that_is_new() {
+        let mut ages = Ages::default();
+        let all = NODES_MAX as u32;
+        (0..all).for_each(|node| ages.note(1_000 + u64::from(node), node, 3));
+        ages.note(1_000_000, 0, 3);
+        ages.note(1_000_000, all, 3);
+        assert_eq!([0, 1, all].map(|node| ages.of(node).count()), [2, 0, 1]);
         assert_eq!(ages.iter().count(), NODES_MAX);
     }
 }
