@@ -13,6 +13,10 @@ use crate::wire::{GapReason, PublisherId, StreamGap};
 const ENTRY: usize = 48;
 /// A room may hold this share of the arena.
 pub const ROOM_SHARE: usize = 8;
+/// A ring that is longer notes which streams its places are of: what is shorter is looked through as fast.
+const NOTED_FROM: usize = 1_024;
+/// Of how many places it is noted together, and of how many again.
+const GROUPS: [u64; 2] = [64, 4_096];
 /// Arena pieces whose age is remembered.
 const AGE_PIECES: usize = 64;
 
@@ -60,6 +64,9 @@ pub struct Arena {
     tail: u64,
     /// (position, time) of the first entry in each piece of the arena.
     ages: VecDeque<(u64, Micros)>,
+    /// Entries that were looked at.
+    #[cfg(test)]
+    pub looks: std::cell::Cell<usize>,
 }
 
 impl Arena {
@@ -71,6 +78,8 @@ impl Arena {
             head: 0,
             tail: 0,
             ages: VecDeque::new(),
+            #[cfg(test)]
+            looks: std::cell::Cell::new(0),
         }
     }
 
@@ -143,6 +152,8 @@ impl Arena {
     /// The entry at `position`, if it has not been overwritten.
     #[inline]
     pub fn get(&self, position: u64) -> Option<Entry<'_>> {
+        #[cfg(test)]
+        self.looks.set(self.looks.get() + 1);
         if !self.holds(position) {
             return None;
         }
@@ -179,11 +190,79 @@ impl Arena {
     }
 }
 
-/// One room's places `first..next`, dense. 64 bytes and nothing on the heap while the room is idle.
+/// Which streams there are among the places, by groups of places: a bit for each stream, and for those whose numbers are 32 apart.
+#[derive(Default)]
+struct Streams([Groups; 2]);
+
+#[derive(Default)]
+struct Groups {
+    first: u64,
+    masks: VecDeque<u32>,
+}
+
+impl Groups {
+    fn note(&mut self, group: u64, bit: u32) {
+        if self.masks.is_empty() {
+            self.first = group;
+        }
+        while group < self.first {
+            self.masks.push_front(0);
+            self.first -= 1;
+        }
+        let at = (group - self.first) as usize;
+        if at >= self.masks.len() {
+            self.masks.resize(at + 1, 0);
+        }
+        self.masks[at] |= bit;
+    }
+
+    fn has(&self, group: u64, bit: u32) -> bool {
+        let at = group.checked_sub(self.first);
+        at.and_then(|at| self.masks.get(at as usize))
+            .is_some_and(|mask| mask & bit != 0)
+    }
+
+    fn drop_below(&mut self, group: u64) {
+        while self.first < group && self.masks.pop_front().is_some() {
+            self.first += 1;
+        }
+    }
+}
+
+impl Streams {
+    fn note(&mut self, place: u64, stream: u8) {
+        for (groups, size) in self.0.iter_mut().zip(GROUPS) {
+            groups.note(place / size, 1 << (stream % 32));
+        }
+    }
+
+    fn drop_below(&mut self, place: u64) {
+        for (groups, size) in self.0.iter_mut().zip(GROUPS) {
+            groups.drop_below(place / size);
+        }
+    }
+
+    /// The first place within `places` that may be of a stream: all before it are not.
+    fn next(&self, places: Range<u64>, stream: u8) -> Option<u64> {
+        let (mut place, bit) = (places.start, 1 << (stream % 32));
+        while place < places.end {
+            let mut levels = self.0.iter().zip(GROUPS).rev();
+            match levels.find(|(groups, size)| !groups.has(place / size, bit)) {
+                Some((_, size)) => place = (place / size + 1) * size,
+                None => return Some(place),
+            }
+        }
+        None
+    }
+}
+
+/// One room's places `first..next`, dense. 72 bytes and nothing on the heap while the room is idle.
 #[derive(Default)]
 pub struct Ring {
     first: u64,
     positions: VecDeque<u64>,
+    /// Kept of a long ring only.
+    streams: Option<Box<Streams>>,
     bytes: usize,
     /// How many of the first places were put in front of older ones.
     fronted: usize,
@@ -197,9 +276,25 @@ impl Ring {
         Ring {
             first,
             positions: VecDeque::new(),
+            streams: None,
             bytes: 0,
             fronted: 0,
             dropped: false,
+        }
+    }
+
+    /// An entry of this stream has got this place.
+    fn note_stream(&mut self, arena: &Arena, place: u64, stream: u8) {
+        if let Some(streams) = &mut self.streams {
+            streams.note(place, stream);
+        } else if self.positions.len() >= NOTED_FROM {
+            let mut streams = Box::<Streams>::default();
+            for place in self.first..self.next() {
+                if let Some(entry) = self.get(arena, place) {
+                    streams.note(place, entry.stream);
+                }
+            }
+            self.streams = Some(streams);
         }
     }
 
@@ -240,6 +335,7 @@ impl Ring {
         let place = self.next();
         let position = arena.push(now, entry);
         self.positions.push_back(position);
+        self.note_stream(arena, place, entry.stream);
         self.bytes += Arena::cost(entry.data.len());
         while self.bytes > arena.room_bytes_max() && self.positions.len() > 1 {
             self.pop(arena);
@@ -263,12 +359,16 @@ impl Ring {
         self.first -= 1;
         self.positions.push_front(position);
         self.fronted += 1;
+        self.note_stream(arena, self.first, entry.stream);
         self.bytes += Arena::cost(entry.data.len());
     }
 
     fn pop(&mut self, arena: &Arena) {
         if let Some(position) = self.positions.pop_front() {
             self.first += 1;
+            if let Some(streams) = self.streams.as_deref_mut().filter(|_| self.first % GROUPS[0] == 0) {
+                streams.drop_below(self.first);
+            }
             self.dropped = true;
             self.fronted = self.fronted.saturating_sub(1);
             // An overwritten entry's size is not known any more; the average stands for it.
@@ -294,6 +394,7 @@ impl Ring {
         }
         if self.positions.is_empty() {
             self.positions = VecDeque::new();
+            self.streams = None;
         }
     }
 
@@ -334,8 +435,16 @@ impl Ring {
 
     /// The first place within `places` that has an entry of a stream, and that entry.
     pub fn find_stream<'a>(&self, arena: &'a Arena, places: Range<u64>, stream: u8) -> Option<(u64, Entry<'a>)> {
-        let mut entries = places.map(|place| (place, self.get(arena, place)));
-        entries.find_map(|(place, entry)| Some((place, entry.filter(|entry| entry.stream == stream)?)))
+        let mut places = places.start.max(self.first)..places.end.min(self.next());
+        loop {
+            if let Some(streams) = &self.streams {
+                places.start = streams.next(places.clone(), stream)?;
+            }
+            let place = places.next()?;
+            if let Some(entry) = self.get(arena, place).filter(|entry| entry.stream == stream) {
+                return Some((place, entry));
+            }
+        }
     }
 
     /// The first place within `places` whose entry of a stream ends at `offset` or later (a stream's offsets grow there).
@@ -420,6 +529,56 @@ mod tests {
     #[test]
     fn an_idle_room_costs_at_most_96_bytes() {
         assert!(std::mem::size_of::<Ring>() <= 96);
+    }
+
+    proptest! {
+        #[test]
+        fn a_stream_is_found_as_by_looking_at_all(
+            steps in prop::collection::vec((0u8..6, 0u8..9, 1usize..400), 1..60),
+            from in 0u64..40_000,
+            stream in 0u8..9,
+        ) {
+            let mut arena = Arena::new(1 << 20);
+            let mut ring = Ring::new(20_000);
+            for (what, stream, times) in steps {
+                for _ in 0..times {
+                    let entry = Entry { stream, ..entry(1, &[0; 8]) };
+                    match what {
+                        0 => ring.push_front(&mut arena, 0, &entry),
+                        1 => ring.drop_below(&arena, ring.first() + 1),
+                        2 => ring.trim(&arena),
+                        _ => drop(ring.push(&mut arena, 0, &entry)),
+                    }
+                }
+            }
+            let places = from.max(ring.first())..ring.next();
+            let has = |place: &u64| ring.get(&arena, *place).is_some_and(|entry| entry.stream == stream);
+            let expected = places.clone().find(has);
+            prop_assert_eq!(ring.find_stream(&arena, places, stream).map(|(place, _)| place), expected);
+        }
+    }
+
+    /// A stream that is seldom spoken of made each join and each skip look at all that the room had.
+    #[test]
+    fn a_sparse_stream_is_found_without_looking_at_all() {
+        let mut arena = Arena::new(256 << 20);
+        let mut ring = Ring::new(1);
+        for place in 1..=400_000 {
+            let entry = Entry {
+                stream: u8::from(place == 1 || place == 399_999),
+                ..entry(place, b"text")
+            };
+            ring.push(&mut arena, 0, &entry);
+        }
+        assert_eq!(ring.len(), 400_000);
+        arena.looks.set(0);
+        let found = ring.find_stream(&arena, 2..ring.next(), 1).map(|(place, _)| place);
+        assert_eq!(found, Some(399_999));
+        assert!(ring.find_stream(&arena, 2..399_999, 1).is_none());
+        assert_eq!(ring.find_offset(&arena, 2..ring.next(), 1, 300_000), 2);
+        assert_eq!(ring.find_offset(&arena, 1..ring.next(), 1, 300_000), 2);
+        let looks = arena.looks.get();
+        assert!(looks < 5_000, "{looks} entries");
     }
 
     #[test]
