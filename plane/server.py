@@ -100,6 +100,14 @@ class Server:
                 peer=node,
                 peer_role=role,
             )
+        elif name == "link_mistaken":
+            node, role, found = fields
+            self._log.warning(
+                "another node answers at a node's address: two that are registered have the same",
+                peer=node,
+                peer_role=role,
+                found=found,
+            )
         elif name == "link_unlisted":
             node, role, _ = fields
             self._log.warning(

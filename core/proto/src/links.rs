@@ -39,6 +39,8 @@ pub const LINK_LOG_BYTES: usize = 288 << 20;
 const LOST_TOLD: Micros = 3_600_000_000;
 /// Unproven links at once.
 const UNPROVEN_MAX: usize = 256;
+/// Where another node answers a dial, it is tried again after twice as long each time, up to this.
+const MISTAKEN_MAX: Micros = 5_000_000;
 /// Links whose key is not that of new links any more are made anew within so long, not all at once: who has 2,000 of them answers
 /// two handshakes a millisecond then.
 const RENEW_SPREAD: Micros = 1_000_000;
@@ -89,6 +91,8 @@ crate::counters! {
         links_unlisted,
         /// Nodes that answered and took no handshake of ours, again and again: they know another secret or list, or not this one.
         links_refused,
+        /// Nodes at whose address another one answers, which is dialled itself or has a link already.
+        links_mistaken,
     }
 }
 
@@ -144,6 +148,12 @@ pub enum LinkChange {
         node: u32,
         role: Role,
     },
+    /// At a node's address another one answers, which is dialled itself or has a link already.
+    Mistaken {
+        node: u32,
+        role: Role,
+        found: u32,
+    },
     /// A node is to be linked, and the list of nodes does not have it, or not with this role.
     Unlisted {
         node: u32,
@@ -165,6 +175,8 @@ struct Dial {
     due: bool,
     /// Since when it is answered, and no more than that.
     answered_at: Option<Micros>,
+    /// How long it waits since another node answered; 0: none has.
+    mistaken: Micros,
     told: bool,
 }
 
@@ -296,6 +308,7 @@ impl Links {
                 wait: DIAL_FIRST,
                 due: false,
                 answered_at: None,
+                mistaken: 0,
                 told: false,
             });
         }
@@ -538,7 +551,14 @@ impl Links {
         let key_id = knock.key_id;
         dial.knock = None;
         dial.wait = DIAL_FIRST;
-        (dial.answered_at, dial.told) = (None, false);
+        dial.answered_at = None;
+        if peer.node == target {
+            (dial.mistaken, dial.told) = (0, false);
+        } else if self.dials.contains_key(&peer.node) || self.is_linked(&peer) {
+            self.table.release(header.connection);
+            self.mistaken(now, target, peer.node);
+            return;
+        }
         let conn = Conn::new(
             header.connection,
             opened.peer,
@@ -565,6 +585,27 @@ impl Links {
             },
         );
         self.prove(now, slot);
+    }
+
+    /// Whether there is a link to a node in this life, or in a later one.
+    fn is_linked(&self, peer: &Identity) -> bool {
+        let link = self.to(peer.node).and_then(|slot| self.table.get(slot));
+        link.is_some_and(|link| link.data.peer.epoch >= peer.epoch)
+    }
+
+    /// At the address of a node that we dial another one has answered: its link stands, and the dial waits longer and longer.
+    fn mistaken(&mut self, now: Micros, target: u32, found: u32) {
+        let Some(dial) = self.dials.get_mut(&target) else {
+            return;
+        };
+        dial.mistaken = (2 * dial.mistaken).clamp(DIAL_MAX, MISTAKEN_MAX);
+        (dial.due, dial.at) = (false, now + dial.mistaken);
+        if !dial.told {
+            dial.told = true;
+            self.counters.links_mistaken += 1;
+            let (node, role) = (target, dial.role);
+            self.changes.push_back(LinkChange::Mistaken { node, role, found });
+        }
     }
 
     fn reset(&mut self, now: Micros, header: &Header, arrival: Arrival, datagram: &[u8]) {
@@ -1080,6 +1121,28 @@ mod tests {
         ends
     }
 
+    /// A broker is gone and another one has its address: each dial of the one replaced the other's link, twenty times a second.
+    #[test]
+    fn who_answers_at_anothers_address_keeps_its_link_and_is_told_of_once() {
+        let mut ends = [End::new(1, Role::Broker), End::new(6, Role::Router)];
+        let addr = ends[1].addr;
+        let dials = [5, 6].map(|node| (node, Role::Router, addr));
+        ends[0].links.dial(0, dials.into_iter());
+        let mut now = live(0, 1_000, &mut ends);
+        assert_eq!(ends.each_ref().map(|end| end.links.counters.links_up), [1, 1]);
+        now = live(now, 20_000, &mut ends);
+        assert_eq!(ends[0].told(), ["mistaken", "up"], "once");
+        assert_eq!(ends.each_ref().map(|end| end.links.counters.links_up), [1, 1]);
+        let asked = ends[1].links.door.counters.handshakes_accepted;
+        assert!((4..=12).contains(&asked), "{asked} handshakes");
+        assert!(ends[0].links.to(5).is_none());
+        // The one that is dialled there comes back.
+        ends[1] = End::new(5, Role::Router);
+        ends[1].addr = addr;
+        live(now, 10_000, &mut ends);
+        assert!(ends[0].links.to(5).is_some() && ends[0].links.to(6).is_none());
+    }
+
     const A: (u8, [u8; 32]) = (1, [7; 32]);
     const B: (u8, [u8; 32]) = (2, [8; 32]);
 
@@ -1105,6 +1168,7 @@ mod tests {
                 LinkChange::Down { reason, .. } => reason,
                 LinkChange::Refused { .. } => "refused",
                 LinkChange::Unlisted { .. } => "unlisted",
+                LinkChange::Mistaken { .. } => "mistaken",
                 LinkChange::Stranger { why, .. } => why.name(),
             });
             seen.collect()

@@ -703,7 +703,10 @@ impl Router {
             match change {
                 LinkChange::Up { slot, peer } => self.link_up(now, slot, peer),
                 LinkChange::Down { slot, peer, .. } => self.link_down(now, slot, peer),
-                LinkChange::Refused { .. } | LinkChange::Unlisted { .. } | LinkChange::Stranger { .. } => {}
+                LinkChange::Refused { .. }
+                | LinkChange::Mistaken { .. }
+                | LinkChange::Unlisted { .. }
+                | LinkChange::Stranger { .. } => {}
             }
             self.events.push_back(change);
         }

@@ -207,6 +207,7 @@ pub fn link_event<'py>(py: Python<'py>, change: &LinkChange) -> PyResult<Bound<'
         LinkChange::Up { peer, .. } => ("link_up", peer.node, peer.role.name(), peer.epoch).into_pyobject(py),
         LinkChange::Down { peer, reason, .. } => ("link_down", peer.node, peer.role.name(), *reason).into_pyobject(py),
         LinkChange::Refused { node, role } => ("link_refused", *node, role.name(), "").into_pyobject(py),
+        LinkChange::Mistaken { node, role, found } => ("link_mistaken", *node, role.name(), *found).into_pyobject(py),
         LinkChange::Unlisted { node, role } => ("link_unlisted", *node, role.name(), "").into_pyobject(py),
         LinkChange::Stranger { node, why } => ("link_stranger", *node, "", why.name()).into_pyobject(py),
     }

@@ -810,6 +810,7 @@ impl Broker {
                 LinkChange::Down { peer, .. } => drop(self.gateways.remove(&peer.node)),
                 LinkChange::Up { .. }
                 | LinkChange::Refused { .. }
+                | LinkChange::Mistaken { .. }
                 | LinkChange::Unlisted { .. }
                 | LinkChange::Stranger { .. } => {}
             }

@@ -281,7 +281,10 @@ impl Gateway {
                         self.bury(now);
                     }
                 }
-                LinkChange::Refused { .. } | LinkChange::Unlisted { .. } | LinkChange::Stranger { .. } => {}
+                LinkChange::Refused { .. }
+                | LinkChange::Mistaken { .. }
+                | LinkChange::Unlisted { .. }
+                | LinkChange::Stranger { .. } => {}
             }
             self.events.push_back(GatewayEvent::Link(change));
         }

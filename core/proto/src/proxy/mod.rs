@@ -558,6 +558,7 @@ impl Proxy {
                 }
                 LinkChange::Down { .. }
                 | LinkChange::Refused { .. }
+                | LinkChange::Mistaken { .. }
                 | LinkChange::Unlisted { .. }
                 | LinkChange::Stranger { .. } => {}
             }
