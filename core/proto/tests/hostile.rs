@@ -19,11 +19,11 @@ use muster_proto::proxy::Proxy;
 use muster_proto::router::Router;
 use muster_proto::sessions::{EARLY_BYTES_MAX, EARLY_UNKNOWN_MAX};
 use muster_proto::wire::header::{DatagramKind, Header, HEADER};
-use muster_proto::wire::publish::Positions;
+use muster_proto::wire::publish::{Ack, Positions};
 use muster_proto::wire::record::Record;
 use muster_proto::wire::room::{write_repair, GapPlace};
 use muster_proto::wire::server::{Server, SERVERS_MAX};
-use muster_proto::wire::{FrameKind, Frames, GapReason, Role, StreamGap, StreamId};
+use muster_proto::wire::{Code, FrameKind, Frames, GapReason, Role, StreamGap, StreamId};
 
 fn dice() -> Dice {
     let seed = std::env::var("HOSTILE_SEED").ok().and_then(|seed| seed.parse().ok());
@@ -474,6 +474,14 @@ fn a_message_that_no_member_can_be_sent_stops_nobody() {
         "a broker does not number what it cannot send"
     );
     assert_eq!(counter(&rig.machine, "dropped_malformed"), 1);
+    rig.turn();
+    let last = rig.peers[0].got.iter().rfind(|(kind, _)| *kind == FrameKind::LinkAck);
+    let (_, ack) = last.and_then(|(_, body)| Ack::read_link(body)).expect("an answer");
+    assert_eq!(
+        Ack::read(ack).map(|ack| ack.code),
+        Some(Code::Malformed),
+        "whose proxy lets longer ones pass"
+    );
 
     let mut rig = Rig::<Proxy>::new();
     let forwarded = counter(&rig.machine, "messages_forwarded");

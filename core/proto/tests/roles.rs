@@ -1061,12 +1061,38 @@ fn a_proxy_says_that_an_owner_is_not_there() {
 #[test]
 fn a_proxy_refuses_a_publish_frame_that_would_not_fit_into_a_link() {
     let longest = PAYLOAD - 113;
-    for (len, code, dropped) in [(longest, Code::NotReady, 0), (longest + 1, Code::Malformed, 1)] {
+    let alone = message_max(PAYLOAD) + 1; // of which members could be sent none
+    let largest = PAYLOAD - HEADER - 16 - 29; // what a client's own datagram has room for
+    let refused = |len| (len, Code::Malformed, 1);
+    for (len, code, dropped) in [
+        (longest, Code::NotReady, 0),
+        refused(longest + 1),
+        refused(3 + alone),
+        refused(largest),
+    ] {
         let mut rig = publishing();
         rig.say(0, &publish(0, 3, 4, &[&vec![0; len - 3]]));
         rig.turn();
         assert_eq!(acknowledgements(&rig), [(0, code, 2)]);
         assert_eq!(counter(&rig.machine, "dropped_frame"), dropped);
+    }
+}
+
+/// The owner dropped them in silence, so the publisher repeated them for ever.
+#[test]
+fn a_proxy_refuses_sequences_that_no_publisher_may_use() {
+    for (low, first, code) in [
+        (1, 1 << 61, Code::NotReady),
+        (0, 1, Code::Malformed),
+        (1, 0, Code::Malformed),
+        (1, (1 << 61) + 1, Code::Malformed),
+        ((1 << 61) + 1, 1, Code::Malformed),
+    ] {
+        let mut rig = publishing();
+        rig.say(0, &publish(0, low, first, &[b"one"]));
+        rig.turn();
+        let answers = acknowledgements(&rig);
+        assert_eq!(answers.iter().map(|(_, code, _)| *code).collect::<Vec<_>>(), [code]);
     }
 }
 

@@ -10,12 +10,9 @@ use crate::machine::Micros;
 use crate::order::{held_cost, Decision, Publisher, Run};
 use crate::planted::{self, Bug};
 use crate::ring::Entry;
-use crate::wire::publish::{published, well_formed, Ack, LinkPublish, ACK_RANGES, ACK_RUNS, PROMPT};
+use crate::wire::publish::{numbered, published, well_formed, Ack, LinkPublish, ACK_RANGES, ACK_RUNS, PROMPT};
 use crate::wire::room::WHOLE;
 use crate::wire::{Code, Frame, FrameKind, PublisherId, StreamId};
-
-/// Sequences from here on are nobody's: they leave room for arithmetic, here and at who reads them.
-const SEQUENCE_MAX: u64 = 1 << 61;
 
 /// One publisher in one room.
 pub struct Publication {
@@ -51,7 +48,7 @@ const REFUSALS_MAX: usize = 256;
 #[derive(Default)]
 pub(super) struct Acks {
     due: VecDeque<u32>,
-    /// To publishers that found no place, by their session.
+    /// To publishers that are refused, by their session.
     refusals: VecDeque<(u64, Ack)>,
     /// Those that wait for company, since when, and when an acknowledgement left last.
     late: Vec<u32>,
@@ -99,19 +96,15 @@ impl Broker {
             return false;
         };
         self.counters.messages_received += u64::from(frame.count);
-        let numbered = frame.first.max(frame.low) <= SEQUENCE_MAX && frame.first != 0 && frame.low != 0;
         // What no gateway could send on would be a hole that nothing closes.
-        if !numbered || !well_formed(frame.messages, frame.count, self.node.payload) {
+        if !numbered(frame.low, frame.first) || !well_formed(frame.messages, frame.count, self.node.payload) {
             self.counters.dropped_malformed += u64::from(frame.count);
+            self.refuse(slot, proxy, &frame, Code::Malformed);
             return false;
         }
         let Some(at) = self.publication(now, &frame) else {
             self.counters.dropped_full += u64::from(frame.count);
-            let refusals = &mut self.acks.entry(proxy).or_default().refusals;
-            if refusals.len() < REFUSALS_MAX {
-                refusals.push_back((frame.session, Ack::refusing(frame.handle, frame.low, Code::Busy)));
-            }
-            self.links.table.mark(slot);
+            self.refuse(slot, proxy, &frame, Code::Busy);
             return true;
         };
         let room = self.admit(now, &frame);
@@ -145,6 +138,15 @@ impl Broker {
             self.acknowledge(at, Some(slot));
         }
         applied.good
+    }
+
+    /// Says to a publisher that has no place here why not.
+    fn refuse(&mut self, slot: u32, proxy: u32, frame: &LinkPublish<'_>, code: Code) {
+        let refusals = &mut self.acks.entry(proxy).or_default().refusals;
+        if refusals.len() < REFUSALS_MAX {
+            refusals.push_back((frame.session, Ack::refusing(frame.handle, frame.low, code)));
+        }
+        self.links.table.mark(slot);
     }
 
     /// The room that a frame's messages may be numbered in, or why not.

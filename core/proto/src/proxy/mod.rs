@@ -29,7 +29,7 @@ use crate::queue::Queue;
 use crate::sessions::{Question, Sessions};
 use crate::wire::frame::append;
 use crate::wire::header::HEADER;
-use crate::wire::publish::{well_formed, Ack, LinkPublish, Publish, LINK_PUBLISH, PUBLISH_AGE_AT};
+use crate::wire::publish::{numbered, well_formed, Ack, LinkPublish, Publish, LINK_PUBLISH, PUBLISH_AGE_AT};
 use crate::wire::record::Record;
 use crate::wire::server::Server;
 use crate::wire::{Code, FrameKind, Frames, PublisherId, Role};
@@ -404,13 +404,14 @@ impl Proxy {
     }
 
     fn publish(&mut self, now: Micros, slot: u32, body: &[u8]) {
-        let frame = Publish::read(body).filter(|frame| well_formed(frame.messages, frame.count, self.node.payload));
-        let Some(frame) = frame else {
+        let Some(frame) = Publish::read(body) else {
             self.sessions.counters.dropped_frame += 1;
             return;
         };
         let len = LINK_PUBLISH + frame.messages.len();
-        if len > crate::links::frames_max(self.node.payload) {
+        let payload = self.node.payload;
+        let fits = len <= crate::links::frames_max(payload) && well_formed(frame.messages, frame.count, payload);
+        if !fits || !numbered(frame.low, frame.first) {
             self.sessions.counters.dropped_frame += 1;
             self.refuse(slot, &frame, Code::Malformed);
             return;

@@ -177,6 +177,15 @@ pub fn published(messages: &[u8], count: u8) -> impl Iterator<Item = (u8, &[u8])
     })
 }
 
+/// Sequences above are nobody's: they leave room for arithmetic.
+pub const SEQUENCE_MAX: u64 = 1 << 61;
+
+/// Whether a publisher may use these sequences, the lowest without an acknowledgement and the first of a frame. They begin at 1.
+pub fn numbered(low: u64, first: u64) -> bool {
+    let valid = 1..=SEQUENCE_MAX;
+    valid.contains(&low) && valid.contains(&first)
+}
+
 /// Whether `messages` are `count` messages that members can be sent in datagrams of `payload` bytes, and nothing else.
 pub fn well_formed(messages: &[u8], count: u8, payload: usize) -> bool {
     let (mut len, mut seen) = (0, 0);
