@@ -125,6 +125,8 @@ crate::counters! {
         dropped_hello_short,
         /// Datagrams dropped: a handshake message that is none of ours.
         dropped_hello_malformed,
+        /// Datagrams dropped: a hello that waits already, once more.
+        dropped_hello_repeated,
         /// Datagrams dropped: too many hellos from one address prefix.
         dropped_hello_rate,
         /// Datagrams dropped: too many hellos waiting.
@@ -247,6 +249,8 @@ impl Door {
         let (node, proof) = (reader.u32().unwrap_or(0), reader.array().unwrap_or_default());
         if noise.is_empty() || noise.len() > NOISE_MAX {
             self.counters.dropped_hello_malformed += 1;
+        } else if self.waits_already(arrival.from, header.connection) {
+            self.counters.dropped_hello_repeated += 1;
         } else if !self.prefixes.take(now, arrival.from) {
             self.counters.dropped_hello_rate += 1;
         } else if self.waiting.len() >= WAITING_MAX {
@@ -263,6 +267,12 @@ impl Door {
                 noise: noise.to_vec(),
             });
         }
+    }
+
+    /// Whether a hello of this initiator waits: another one says the same.
+    fn waits_already(&self, from: Addr, initiator: u64) -> bool {
+        let mut waiting = self.waiting.iter();
+        waiting.any(|hello| (hello.from, hello.initiator) == (from, initiator))
     }
 
     /// Whether a handshake could be answered now.

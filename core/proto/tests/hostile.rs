@@ -412,6 +412,30 @@ fn records_that_came_too_early_hold_little() {
     assert_eq!(rig.machine.sessions().early_bytes(), 0, "and it is given back");
 }
 
+/// A client far off repeats its hello before the answer can be there; each one was a handshake, and one of those that its network may have.
+#[test]
+fn a_hello_that_is_repeated_while_it_waits_is_one_hello() {
+    let mut rig = Rig::<Gateway>::new();
+    let (from, hello) = rig.at_the_door(7);
+    let door = &rig.machine.sessions().door.counters;
+    let before = [
+        door.handshakes_accepted,
+        door.dropped_hello_rate,
+        door.dropped_hello_busy,
+    ];
+    for _ in 0..3_000 {
+        rig.give(PUBLIC_SOCKET, from, &hello);
+    }
+    rig.turn();
+    let door = &rig.machine.sessions().door.counters;
+    let after = [
+        door.handshakes_accepted,
+        door.dropped_hello_rate,
+        door.dropped_hello_busy,
+    ];
+    assert_eq!(after, [before[0] + 1, before[1], before[2]]);
+}
+
 #[test]
 fn the_link_door_does_not_tell_the_token_of_a_session() {
     let mut rig = Rig::<Gateway>::new();
