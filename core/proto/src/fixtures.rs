@@ -4,6 +4,7 @@ use crate::gateway::{Gateway, GatewayConfig};
 use crate::handshake::{ClusterKeys, ServerKey};
 use crate::machine::Entropy;
 use crate::node::Identity;
+use crate::proxy::{Proxy, ProxyConfig};
 use crate::wire::Role;
 
 /// Randomness that is none.
@@ -51,4 +52,20 @@ pub fn gateway(arena_bytes: usize) -> Gateway {
         reset_secret: [1; 32],
     };
     Gateway::new(config, 1, Box::new(Zeros))
+}
+
+/// A proxy that knows nobody yet.
+pub fn proxy() -> Proxy {
+    let config = ProxyConfig {
+        me: me(Role::Proxy),
+        payload: 1_200,
+        keepalive_ms: 1_000,
+        idle_ms: 4_000,
+        name_key: [1; 16],
+        server_key: ServerKey::from_private([2; 32]),
+        cluster: cluster(),
+        reset_secret: [1; 32],
+        age_every: 0,
+    };
+    Proxy::new(config, 1, Box::new(Zeros))
 }

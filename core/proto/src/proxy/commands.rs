@@ -1,7 +1,7 @@
 //! Commands, and questions for a room's members, at the proxy: who sent them, which broker has them, and who is to hear what became
 //! of them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::Proxy;
 use crate::command::{
@@ -27,6 +27,8 @@ struct Pending {
     told: Option<(u32, Micros, Micros)>,
     /// Another broker had it before, which may still say what became of it.
     others: bool,
+    /// When it is looked at next.
+    due: Micros,
     /// The broker that was not ready last: it is asked again where there is no other.
     unready: Option<u32>,
 }
@@ -36,7 +38,10 @@ pub(super) struct Commands {
     pending: HashMap<CommandId, Pending, KeyedState>,
     /// What there may be of them.
     places: Shares,
-    look_at: Option<Micros>,
+    /// When each is looked at next.
+    due: BTreeSet<(Micros, CommandId)>,
+    #[cfg(test)]
+    visits: usize,
 }
 
 impl Commands {
@@ -44,12 +49,31 @@ impl Commands {
         Commands {
             pending: HashMap::with_hasher(hash),
             places: Shares::new(COMMANDS_MAX, hash),
-            look_at: None,
+            due: BTreeSet::new(),
+            #[cfg(test)]
+            visits: 0,
         }
     }
 
     pub(super) fn deadline(&self) -> Option<Micros> {
-        self.look_at
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    /// One is looked at next then, at the latest when its time is over.
+    fn plan(&mut self, id: CommandId, at: Micros) {
+        let Some(pending) = self.pending.get_mut(&id) else {
+            return;
+        };
+        self.due.remove(&(pending.due, id));
+        pending.due = at.min(pending.until + 3 * GRACE);
+        self.due.insert((pending.due, id));
+    }
+
+    fn remove(&mut self, id: CommandId) -> Option<Pending> {
+        let pending = self.pending.remove(&id)?;
+        self.due.remove(&(pending.due, id));
+        self.places.give_back(holders(id, &pending.room), 1);
+        Some(pending)
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -94,11 +118,11 @@ impl Proxy {
             ask: ask.keep(),
             told: None,
             others: false,
+            due: now,
             unready: None,
         };
         self.commands.places.take(holders(id, &room), 1);
         self.commands.pending.insert(id, pending);
-        self.commands.look_at.get_or_insert(now + LOOK_EVERY);
         self.pass_on(now, id);
     }
 
@@ -120,6 +144,7 @@ impl Proxy {
         let chosen = self.health.choose(&mut self.node.dice, &fresh);
         let Some((node, slot, since)) = chosen.and_then(|node| Some((node, links.to(node)?, links.since(node)?)))
         else {
+            self.commands.plan(id, now + LOOK_EVERY);
             return;
         };
         if let Some((silent, ..)) = pending.told.filter(|(.., at)| now >= *at + NEXT_AFTER) {
@@ -138,6 +163,7 @@ impl Proxy {
         };
         let bytes = record.encode(<[u8]>::to_vec);
         self.links.log(now, slot, &bytes);
+        self.commands.plan(id, now + NEXT_AFTER);
     }
 
     /// A broker says what became of a command, or its time is over.
@@ -151,7 +177,8 @@ impl Proxy {
     ) {
         if outcome.verdict == Verdict::Refused(Code::NotReady) {
             if let Some(pending) = self.commands.pending.get_mut(&id) {
-                (pending.told, pending.unready) = (None, broker); // tried again soon
+                (pending.told, pending.unready) = (None, broker);
+                self.commands.plan(id, now + LOOK_EVERY);
             }
             return;
         }
@@ -162,8 +189,7 @@ impl Proxy {
         if let Some(node) = broker.filter(|_| outcome.verdict != Verdict::Expired) {
             self.health.asked(node, true);
         }
-        if let Some(pending) = self.commands.pending.remove(&id) {
-            self.commands.places.give_back(holders(id, &pending.room), 1);
+        if let Some(pending) = self.commands.remove(id) {
             let told = pending.told.filter(|(node, ..)| broker == Some(*node));
             if let Some(page) = &mut page {
                 match told {
@@ -193,28 +219,62 @@ impl Proxy {
         self.sessions.tell(slot, &done);
     }
 
-    /// Looks after what is not done: another broker, or the end.
-    pub(super) fn look_after_commands(&mut self, now: Micros) {
-        if self.commands.look_at.is_none_or(|at| now < at) {
-            return;
-        }
-        let (mut late, mut over) = (Vec::new(), Vec::new());
-        for (id, pending) in &self.commands.pending {
+    /// The link to a broker came or went: who was told on one that is no more is told by another soon.
+    pub(super) fn command_links_changed(&mut self, now: Micros) {
+        let waits = |pending: &Pending| {
             let on = |(node, since, _)| self.links.since(node) == Some(since);
-            let waits = pending.told.is_some_and(|told| on(told) && now < told.2 + NEXT_AFTER);
-            match now >= pending.until + 3 * GRACE {
-                true => over.push(*id),
-                false if !waits => late.push(*id),
-                false => {}
+            pending.told.is_some_and(|told| on(told) && now < told.2 + NEXT_AFTER)
+        };
+        let pending = self.commands.pending.iter();
+        let late: Vec<CommandId> = pending.filter(|(_, one)| !waits(one)).map(|(id, _)| *id).collect();
+        for id in late {
+            self.commands.plan(id, now);
+        }
+    }
+
+    /// Looks after what is due: another broker, or the end.
+    pub(super) fn look_after_commands(&mut self, now: Micros) {
+        while let Some((_, id)) = self.commands.due.first().copied().filter(|(at, _)| *at <= now) {
+            #[cfg(test)]
+            {
+                self.commands.visits += 1;
+            }
+            let until = self.commands.pending.get(&id).map_or(0, |pending| pending.until);
+            match now >= until + 3 * GRACE {
+                true => self.command_answered(now, None, id, Outcome::expired(0), None),
+                false => self.pass_on(now, id),
             }
         }
-        // In an order of their own, not that of a table.
-        late.sort_unstable();
-        late.into_iter().for_each(|id| self.pass_on(now, id));
-        over.sort_unstable();
-        for id in over {
-            self.command_answered(now, None, id, Outcome::expired(0), None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::proxy;
+
+    /// Ten thousand that wait for members, of users who each have one.
+    #[test]
+    fn a_command_that_waits_costs_nothing_before_its_time() {
+        let mut proxy = proxy();
+        for user in 0..10_000 {
+            let slot = proxy.sessions.admit(user, u64::from(user));
+            let name = format!("sports:{user}");
+            proxy.command(0, slot, 1, name.as_bytes(), 60_000, Ask::tell(b"go"));
         }
-        self.commands.look_at = (!self.commands.is_idle()).then_some(now + LOOK_EVERY);
+        assert_eq!(proxy.counters.commands_received, 10_000);
+        let ids: Vec<CommandId> = proxy.commands.pending.keys().copied().collect();
+        for id in ids {
+            proxy.commands.plan(id, 10_000_000);
+        }
+        let mut now = 0;
+        while now < 1_000_000 {
+            now += 1_000;
+            proxy.look_after_commands(now);
+        }
+        assert_eq!(
+            (proxy.commands.visits, proxy.commands.deadline()),
+            (0, Some(10_000_000))
+        );
     }
 }

@@ -546,7 +546,9 @@ impl Proxy {
     }
 
     fn link_changes(&mut self, now: Micros) {
+        let mut changed = false;
         while let Some(change) = self.links.change() {
+            changed |= matches!(change, LinkChange::Up { .. } | LinkChange::Down { .. });
             match change {
                 LinkChange::Up { peer, .. } => self.owners.up(peer.node),
                 LinkChange::Down { peer, .. } if self.links.to(peer.node).is_none() => {
@@ -564,6 +566,9 @@ impl Proxy {
                 | LinkChange::Stranger { .. } => {}
             }
             self.events.push_back(ProxyEvent::Link(change));
+        }
+        if changed {
+            self.command_links_changed(now);
         }
     }
 
