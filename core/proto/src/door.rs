@@ -114,6 +114,23 @@ pub struct Accepted {
     message: Vec<u8>,
 }
 
+#[cfg(test)]
+impl Accepted {
+    /// One that nobody asked for.
+    pub fn of(initiator: u64) -> Self {
+        Accepted {
+            socket: 0,
+            from: Addr::default(),
+            initiator,
+            key_id: 0,
+            secret: Secret::new([3; 16]),
+            proved: None,
+            payload: Vec::new(),
+            message: Vec::new(),
+        }
+    }
+}
+
 crate::counters! {
     /// What happened before a connection existed.
     pub struct DoorCounters {

@@ -51,5 +51,6 @@ pub mod sessions;
 pub mod shares;
 pub mod table;
 pub mod timer;
+pub mod unread;
 pub mod window;
 pub mod wire;

@@ -9,12 +9,14 @@ use crate::client::{BACKOFF_FIRST, BACKOFF_MAX};
 use crate::command::Outcome;
 use crate::conn::{Conn, Control, Reject, Wants, SESSION_LOG_BYTES};
 use crate::door::{Accepted, Door};
+use crate::limits::LOG_RECORD_BYTES_MAX;
 use crate::machine::{Addr, Arrival, Micros, Outbox};
 use crate::naming::Naming;
 use crate::node::{Dice, Node};
 use crate::parting::Parting;
 use crate::seal::KeyCache;
-use crate::table::Table;
+use crate::table::{Peer, Table};
+use crate::unread::{Seat, Unread};
 use crate::wire::frame::append;
 use crate::wire::header::{DatagramKind, Header};
 use crate::wire::record::Record;
@@ -41,11 +43,14 @@ const WAITING_SHARE: usize = WAITING_BYTES_MAX / 2 / QUESTIONS_MAX;
 pub const EARLY_BYTES_MAX: usize = 256 * SESSION_LOG_BYTES;
 /// Of these, a session's that has shown no credential: as many as there may be take half.
 pub const EARLY_UNKNOWN_MAX: usize = EARLY_BYTES_MAX / 2 / HALF_OPEN_MAX;
+/// Answers of one session that wait for place in its log: all its rooms, and what it asks meanwhile. Each is a record, so 300 KiB.
+const LATE_MAX: usize = CONTROL_BURST as usize;
 /// Sessions at once: 1 M x about 1 KB is 1 GB, the most that one process should hold.
 pub const SESSIONS_MAX: usize = 1 << 20;
-/// How long a refused session stays to tell why; less where this server ends.
+/// Bytes that sessions were told and have not acknowledged, over all of them: a quarter of what so many take themselves.
+pub const UNREAD_BYTES_MAX: usize = SESSIONS_MAX * 256;
+/// How long a refused session stays to tell why: twice as long as a far client's log waits before it repeats.
 const LINGER: Micros = 1_000_000;
-const PARTING_LINGER: Micros = 300_000;
 /// How clients come back from a loss where they are told nothing, in ms: what [`crate::client`] begins with.
 pub const BACKOFF_DEFAULT: (u32, u32) = ((BACKOFF_FIRST / 1_000) as u32, (BACKOFF_MAX / 1_000) as u32);
 /// Path checks of one session follow each other after this.
@@ -86,6 +91,8 @@ crate::counters! {
         sessions_closed,
         /// Sessions ended: more was to be told than their logs hold.
         sessions_log_full,
+        /// Sessions ended: all of them had too much unacknowledged, and these had acknowledged nothing for longest.
+        sessions_unread,
         /// Address changes that were checked and believed.
         addresses_changed,
     }
@@ -98,6 +105,13 @@ enum State {
     Asking,
     Open,
     Refused,
+}
+
+impl State {
+    /// It has shown no credential.
+    fn is_half_open(self) -> bool {
+        matches!(self, State::HalfOpen | State::Proven)
+    }
 }
 
 struct PathCheck {
@@ -120,12 +134,55 @@ pub struct Session<T> {
     control: Bucket,
     waiting: Vec<Vec<u8>>,
     path: Option<Box<PathCheck>>,
+    /// Answers that found no place in the log; none comes before them.
+    late: Option<Box<Late>>,
+    /// Among those that have something to acknowledge.
+    seat: Seat,
+}
+
+/// Answers that wait for place in a log.
+#[derive(Default)]
+struct Late {
+    records: VecDeque<Box<[u8]>>,
+    bytes: usize,
+}
+
+impl Late {
+    /// `false`: there are too many.
+    fn push(&mut self, record: &[u8]) -> bool {
+        let fits = self.records.len() < LATE_MAX && record.len() <= LOG_RECORD_BYTES_MAX;
+        if fits {
+            self.bytes += record.len();
+            self.records.push_back(record.into());
+        }
+        fits
+    }
 }
 
 impl<T> Session<T> {
     pub fn is_open(&self) -> bool {
         self.state == State::Open
     }
+}
+
+/// What a session was told and has not acknowledged.
+fn unread<T>(peer: &Peer<SESSION_BLOCKS, Session<T>>) -> usize {
+    peer.conn.log.pending_bytes() + peer.data.late.as_ref().map_or(0, |late| late.bytes)
+}
+
+/// Puts into a log what has waited for place in it, as far as there is.
+fn tell_late<T>(peer: &mut Peer<SESSION_BLOCKS, Session<T>>) {
+    let Some(late) = peer.data.late.as_deref_mut() else {
+        return;
+    };
+    while let Some(record) = late.records.front() {
+        if peer.conn.log.push(record).is_err() {
+            return;
+        }
+        late.bytes -= record.len();
+        late.records.pop_front();
+    }
+    peer.data.late = None;
 }
 
 /// A credential that waits for an answer.
@@ -152,11 +209,15 @@ pub struct Sessions<T> {
     dice: Dice,
     idle: Micros,
     control_rate: u32,
+    /// Those that had shown no credential when they came, in that order; some have since, or have gone.
     half_open: VecDeque<(u64, Micros)>,
+    half_open_len: usize,
     questions: VecDeque<Question>,
     asking: usize,
     waiting_bytes: usize,
     early_bytes: usize,
+    unread: Unread,
+    unread_max: usize,
     /// What ended sessions leave behind, each with its slot.
     gone: Vec<(u32, T)>,
     pub buffer: u32,
@@ -177,10 +238,13 @@ impl<T: Default> Sessions<T> {
             idle: Micros::from(idle_ms) * 1000,
             control_rate,
             half_open: VecDeque::new(),
+            half_open_len: 0,
             questions: VecDeque::new(),
             asking: 0,
             waiting_bytes: 0,
             early_bytes: 0,
+            unread: Unread::default(),
+            unread_max: UNREAD_BYTES_MAX,
             gone: Vec::new(),
             buffer: 212_992,
         }
@@ -221,6 +285,11 @@ impl<T: Default> Sessions<T> {
     /// Bytes of records that came before their predecessors.
     pub fn early_bytes(&self) -> usize {
         self.early_bytes
+    }
+
+    /// Bytes that sessions were told and have not acknowledged.
+    pub fn unread_bytes(&self) -> usize {
+        self.unread.bytes()
     }
 
     /// A session that ended: its slot, and what it leaves behind for the role to clean up. Until then nobody else has that slot.
@@ -372,7 +441,7 @@ impl<T: Default> Sessions<T> {
             }
             return Control::Done;
         }
-        let early = peer.conn.early_bytes();
+        let (early, told) = (peer.conn.early_bytes(), unread(peer));
         if frame.kind == FrameKind::Log {
             let own = if peer.data.is_open() {
                 SESSION_LOG_BYTES
@@ -384,6 +453,11 @@ impl<T: Default> Sessions<T> {
         }
         let control = peer.conn.control_frame(now, frame, records);
         self.early_bytes = self.early_bytes + peer.conn.early_bytes() - early;
+        if matches!(control, Control::Acknowledged(_)) {
+            tell_late(peer);
+            let left = unread(peer);
+            self.unread.note(slot, &mut peer.data.seat, told, left);
+        }
         match control {
             Control::Closed(_) => {
                 self.counters.sessions_closed += 1;
@@ -406,9 +480,8 @@ impl<T: Default> Sessions<T> {
         );
         if !free && !peer.data.control.take(now, 1) {
             self.counters.dropped_control_rate += 1;
-            // A record is acknowledged as soon as it is delivered, so what is dropped here must be answered.
             if let Some(record) = Record::read(bytes) {
-                refuse_rate(&mut peer.conn, &record);
+                self.refuse_rate(slot, &record);
             }
             return None;
         }
@@ -432,6 +505,7 @@ impl<T: Default> Sessions<T> {
                 } else {
                     peer.data.state = State::Asking;
                     peer.data.since = now;
+                    self.half_open_len -= 1;
                     self.asking += 1;
                     let id = peer.conn.id;
                     self.questions.push_back(Question {
@@ -450,7 +524,7 @@ impl<T: Default> Sessions<T> {
                     waiting.push(bytes.to_vec());
                 } else {
                     self.counters.dropped_control_rate += 1;
-                    refuse_rate(&mut peer.conn, &record);
+                    self.refuse_rate(slot, &record);
                 }
             }
             (State::Refused, _) => {}
@@ -459,16 +533,68 @@ impl<T: Default> Sessions<T> {
         None
     }
 
-    /// Appends a record to a session's log. One that is full, as nothing in it is ever acknowledged, ends the session: an answer
-    /// that is left out would be waited for without end.
+    /// Answers a record that is dropped because there are too many: it has been acknowledged, so nobody would repeat it.
+    fn refuse_rate(&mut self, slot: u32, record: &Record<'_>) {
+        if let Record::Join { request, .. } | Record::Open { request, .. } = record {
+            let refused = Record::Refused {
+                request: *request,
+                code: Code::RateLimited,
+                retry_ms: 1_000,
+            };
+            self.tell(slot, &refused);
+        }
+        if let Record::Command { number, .. } = record {
+            let done = Record::CommandDone {
+                number: *number,
+                outcome: Outcome::refused(Code::RateLimited),
+                retry_ms: 1_000,
+                page: None,
+            };
+            self.tell(slot, &done);
+        }
+    }
+
+    /// Tells a session an answer. One that finds no place in its log waits there behind others, for a burst of joins may be answered
+    /// in one turn. Where too many wait, as nothing is ever acknowledged, the session ends: an answer that is left out would be
+    /// waited for without end.
     pub fn tell(&mut self, slot: u32, record: &Record<'_>) {
-        let Some(peer) = self.table.get_mut(slot) else { return };
-        if peer.conn.record(record).is_some() {
-            self.table.mark(slot);
-        } else {
+        let told = self.write(slot, |peer| {
+            if peer.data.late.is_none() && peer.conn.record(record).is_some() {
+                return true;
+            }
+            let late = peer.data.late.get_or_insert_default();
+            record.encode(|bytes| late.push(bytes))
+        });
+        if told == Some(false) {
             self.counters.sessions_log_full += 1;
             self.end(slot);
         }
+    }
+
+    /// Tells a session what can wait, if there is place for it and for the next answer. Says whether it did.
+    pub fn offer(&mut self, slot: u32, record: &Record<'_>) -> bool {
+        let told = self.write(slot, |peer| {
+            !peer.conn.log.is_crowded() && peer.conn.record(record).is_some()
+        });
+        told.unwrap_or(false)
+    }
+
+    /// Writes into a session's log, and keeps within bounds what all of them hold.
+    fn write<R>(&mut self, slot: u32, write: impl FnOnce(&mut Peer<SESSION_BLOCKS, Session<T>>) -> R) -> Option<R> {
+        let peer = self.table.get_mut(slot)?;
+        let before = unread(peer);
+        let wrote = write(peer);
+        let after = unread(peer);
+        self.unread.note(slot, &mut peer.data.seat, before, after);
+        if after > before {
+            self.table.mark(slot);
+        }
+        while self.unread.bytes() > self.unread_max {
+            let Some(longest) = self.unread.longest() else { break };
+            self.counters.sessions_unread += 1;
+            self.end(longest);
+        }
+        Some(wrote)
     }
 
     /// Answers a question. Gives the session's slot and what it asked for meanwhile, if it is still there and welcome.
@@ -487,21 +613,22 @@ impl<T: Default> Sessions<T> {
         };
         peer.data.user = user;
         peer.data.state = State::Open;
-        peer.conn.record(&Record::Ready {
+        let waiting = std::mem::take(&mut peer.data.waiting);
+        self.waiting_bytes -= waiting.iter().map(Vec::len).sum::<usize>();
+        let ready = Record::Ready {
             user,
             token,
             keepalive_ms,
-        });
+        };
+        self.tell(slot, &ready);
         if let Some((backoff_ms, backoff_max_ms)) = self.pace {
-            peer.conn.record(&Record::Pace {
+            let pace = Record::Pace {
                 backoff_ms,
                 backoff_max_ms,
-            });
+            };
+            self.tell(slot, &pace);
         }
-        name_servers(&self.naming, &mut self.dice, &mut peer.conn);
-        let waiting = std::mem::take(&mut peer.data.waiting);
-        self.waiting_bytes -= waiting.iter().map(Vec::len).sum::<usize>();
-        self.table.mark(slot);
+        self.name_servers(slot);
         Some((slot, waiting))
     }
 
@@ -513,18 +640,18 @@ impl<T: Default> Sessions<T> {
             Code::Draining => self.counters.sessions_parted += 1,
             _ => self.counters.refused_busy += 1,
         }
+        self.half_open_len -= usize::from(peer.data.state.is_half_open());
         peer.data.state = State::Refused;
         peer.data.since = now;
         let waiting = std::mem::take(&mut peer.data.waiting);
         self.waiting_bytes -= waiting.iter().map(Vec::len).sum::<usize>();
-        let retry_ms = if code.retry() { 1_000 } else { 0 };
-        peer.conn.record(&Record::Refused {
+        let refused = Record::Refused {
             request: 0,
             code,
-            retry_ms,
-        });
-        self.table.mark(slot);
-        self.table.schedule(slot, Some(now + self.linger()));
+            retry_ms: if code.retry() { 1_000 } else { 0 },
+        };
+        self.tell(slot, &refused);
+        self.table.schedule(slot, Some(now + LINGER));
     }
 
     /// After the frames of one datagram: notes that they want a status, and when the session next needs time. Without control
@@ -553,22 +680,18 @@ impl<T: Default> Sessions<T> {
                 self.asking -= 1;
             }
             self.waiting_bytes -= peer.data.waiting.iter().map(Vec::len).sum::<usize>();
+            self.half_open_len -= usize::from(peer.data.state.is_half_open());
             self.early_bytes -= peer.conn.early_bytes();
+            let mut seat = peer.data.seat;
+            self.unread.note(slot, &mut seat, unread(&peer), 0);
             self.gone.push((slot, peer.data.data));
-        }
-    }
-
-    fn linger(&self) -> Micros {
-        match self.parting {
-            Some(_) => PARTING_LINGER,
-            None => LINGER,
         }
     }
 
     fn dies_at(&self, session: &Session<T>, heard_at: Micros) -> Micros {
         match session.state {
             State::HalfOpen | State::Proven | State::Asking => session.since + HALF_OPEN_LIFE,
-            State::Refused => session.since + self.linger(),
+            State::Refused => session.since + LINGER,
             State::Open => heard_at + self.idle,
         }
     }
@@ -609,12 +732,17 @@ impl<T: Default> Sessions<T> {
     /// Tells those whose turn it is which servers there are now.
     fn name(&mut self, now: Micros) {
         for slot in self.naming.due(now, self.table.capacity()) {
-            let Some(peer) = self.table.get_mut(slot).filter(|peer| peer.data.is_open()) else {
-                continue;
-            };
-            if name_servers(&self.naming, &mut self.dice, &mut peer.conn) {
-                self.table.mark(slot);
+            if self.table.get(slot).is_some_and(|peer| peer.data.is_open()) {
+                self.name_servers(slot);
             }
+        }
+    }
+
+    /// Tells a client which servers there are. A log that is nearly full is left to what somebody waits for: the next change, or the
+    /// next session, tells it as well.
+    fn name_servers(&mut self, slot: u32) {
+        for (role, servers) in self.naming.draw(&mut self.dice) {
+            self.offer(slot, &Record::Servers { role, servers });
         }
     }
 
@@ -664,22 +792,29 @@ impl<T: Default> Sessions<T> {
             if self.parting.is_some() {
                 continue; // it came just before
             }
-            if self.half_open.len() >= HALF_OPEN_MAX {
-                if let Some((oldest, _)) = self.half_open.pop_front() {
-                    let slot = self.table.find(oldest);
-                    if let Some(slot) = slot.filter(|slot| {
-                        self.table
-                            .get(*slot)
-                            .is_some_and(|peer| matches!(peer.data.state, State::HalfOpen | State::Proven))
-                    }) {
-                        self.end(slot);
-                    }
-                }
-            }
-            let id = self.make(now, node, &accepted);
-            self.half_open.push_back((id, now));
+            let id = self.let_in(now, node, &accepted);
             self.door.answer(now, &accepted, id);
         }
+    }
+
+    /// Makes a session; of those that have shown nothing the oldest one makes way.
+    fn let_in(&mut self, now: Micros, node: &mut Node, accepted: &Accepted) -> u64 {
+        let table = &self.table;
+        let shows_nothing = |id: u64| {
+            let slot = table.find(id)?;
+            table.get(slot)?.data.state.is_half_open().then_some(slot)
+        };
+        if self.half_open.len() >= 2 * HALF_OPEN_MAX {
+            self.half_open.retain(|(id, _)| shows_nothing(*id).is_some());
+        }
+        if self.half_open_len >= HALF_OPEN_MAX {
+            let oldest = std::iter::from_fn(|| self.half_open.pop_front()).find_map(|(id, _)| shows_nothing(id));
+            oldest.into_iter().for_each(|slot| self.end(slot));
+        }
+        let id = self.make(now, node, accepted);
+        self.half_open.push_back((id, now));
+        self.half_open_len += 1;
+        id
     }
 
     fn make(&mut self, now: Micros, node: &mut Node, accepted: &Accepted) -> u64 {
@@ -706,6 +841,8 @@ impl<T: Default> Sessions<T> {
                 since: now,
                 waiting: Vec::new(),
                 path: None,
+                late: None,
+                seat: 0,
             };
             (conn, session)
         });
@@ -761,35 +898,6 @@ impl<T: Default> Sessions<T> {
     }
 }
 
-/// Tells a client which servers there are. A log that is nearly full is left to what somebody waits for: the next change, or the
-/// next session, tells it as well. Says whether anything was told.
-fn name_servers(naming: &Naming, dice: &mut Dice, conn: &mut Conn<SESSION_BLOCKS>) -> bool {
-    let mut told = false;
-    for (role, servers) in naming.draw(dice) {
-        told |= !conn.log.is_crowded() && conn.record(&Record::Servers { role, servers }).is_some();
-    }
-    told
-}
-
-/// Answers a record that is dropped because there are too many: it has been acknowledged, so nobody would repeat it.
-fn refuse_rate(conn: &mut Conn<SESSION_BLOCKS>, record: &Record<'_>) {
-    if let Record::Join { request, .. } | Record::Open { request, .. } = record {
-        conn.record(&Record::Refused {
-            request: *request,
-            code: Code::RateLimited,
-            retry_ms: 1_000,
-        });
-    }
-    if let Record::Command { number, .. } = record {
-        conn.record(&Record::CommandDone {
-            number: *number,
-            outcome: Outcome::refused(Code::RateLimited),
-            retry_ms: 1_000,
-            page: None,
-        });
-    }
-}
-
 #[cfg(test)]
 impl<T: Default> Sessions<T> {
     /// A session that is open, by no way in.
@@ -806,6 +914,8 @@ impl<T: Default> Sessions<T> {
                 since: 0,
                 waiting: Vec::new(),
                 path: None,
+                late: None,
+                seat: 0,
             };
             (conn, session)
         })
@@ -822,13 +932,88 @@ mod tests {
 
     const SECOND: Micros = 1_000_000;
 
+    fn sessions() -> (Node, Sessions<()>) {
+        let node = Node::new(me(Role::Gateway), 1_200, 1, Box::new(Zeros));
+        let key = DoorKey::Cluster(Box::new(cluster()));
+        let door = Door::new(key, ResetSecret::new([1; 32]), &mut Zeros);
+        (node, Sessions::new(door, 15_000, 45_000, 100))
+    }
+
+    #[test]
+    fn what_all_sessions_have_not_acknowledged_is_bounded_and_who_is_silent_longest_goes() {
+        let (_, mut sessions) = sessions();
+        sessions.unread_max = 4 * SESSION_LOG_BYTES;
+        let slots: Vec<u32> = (0..5).map(|random| sessions.admit(random, 1)).collect();
+        let refused = Record::Refused {
+            request: 1,
+            code: Code::Busy,
+            retry_ms: 0,
+        };
+        let fill = |sessions: &mut Sessions<()>, slot| {
+            while sessions.offer(slot, &refused) {}
+        };
+        slots[..4].iter().for_each(|slot| fill(&mut sessions, *slot));
+        assert_eq!(sessions.counters.sessions_unread, 0);
+        // The first one has acknowledged something since.
+        let mut body = [0; 2_000];
+        let first = &mut sessions.table.get_mut(slots[0]).expect("it is there").conn;
+        assert!(first.log.next_frame(0, 1, 1, &mut body).is_some());
+        let next = 2u64.to_le_bytes();
+        let ack = Frame {
+            kind: FrameKind::LogAck,
+            flags: 0,
+            body: &next,
+        };
+        sessions.control(0, slots[0], Addr::default(), &ack, &mut Vec::new());
+        fill(&mut sessions, slots[4]);
+        assert_eq!(sessions.counters.sessions_unread, 1);
+        assert!(sessions.table.get(slots[1]).is_none());
+        assert!(sessions.unread_bytes() <= sessions.unread_max);
+        assert_eq!(sessions.gone().map(|(slot, ())| slot), Some(slots[1]));
+        for slot in &slots {
+            sessions.end(*slot);
+        }
+        assert_eq!(sessions.unread_bytes(), 0);
+    }
+
+    /// Those that were open already counted as if they had shown nothing, so a slow one was sent away after a burst of others.
+    #[test]
+    fn a_session_that_is_open_takes_no_place_of_those_that_are_not() {
+        let (mut node, mut sessions) = sessions();
+        let mut come = |sessions: &mut Sessions<()>, now| {
+            let id = sessions.let_in(now, &mut node, &Accepted::of(7));
+            sessions.table.find(id).expect("it is there")
+        };
+        let silent = come(&mut sessions, 0);
+        let mut now = 100_000;
+        let credential = Record::Authenticate { credential: b"token" }.encode(<[u8]>::to_vec);
+        for _ in 0..HALF_OPEN_MAX {
+            now += 200;
+            let slot = come(&mut sessions, now);
+            sessions.table.get_mut(slot).expect("it is there").data.state = State::Proven;
+            assert!(sessions.record(now, slot, &credential).is_none());
+            let question = sessions.question().expect("it asks");
+            assert!(sessions.answer(now, question.id, Some(1)).is_some());
+        }
+        for _ in 0..200 {
+            come(&mut sessions, now);
+        }
+        assert!(sessions.table.get(silent).is_some());
+        for _ in 200..HALF_OPEN_MAX {
+            come(&mut sessions, now);
+        }
+        assert!(sessions.table.get(silent).is_none(), "one of so many that show nothing");
+        let open = sessions
+            .table
+            .slots()
+            .filter(|slot| sessions.table.get(*slot).is_some_and(|peer| peer.data.is_open()));
+        assert_eq!(open.count(), HALF_OPEN_MAX);
+    }
+
     /// With a hundred thousand of them who was due was looked at in every turn before it was served.
     #[test]
     fn who_is_due_is_looked_at_again_when_it_was_served() {
-        let mut node = Node::new(me(Role::Gateway), 1_200, 1, Box::new(Zeros));
-        let key = DoorKey::Cluster(Box::new(cluster()));
-        let door = Door::new(key, ResetSecret::new([1; 32]), &mut Zeros);
-        let mut sessions = Sessions::<()>::new(door, 15_000, 45_000, 100);
+        let (mut node, mut sessions) = sessions();
         let slot = sessions.admit(1, 1);
         let mut buffer = [0; 100];
         let conn = &mut sessions.table.get_mut(slot).expect("it is there").conn;

@@ -1528,8 +1528,20 @@ fn a_proxy_tells_its_pace_to_who_comes_unless_it_is_the_usual_one_and_sends_all_
     rig.frame(0, FrameKind::Close as u8, &[0]);
     rig.turn();
     assert!(!rig.machine.sessions().is_drained(), "one may not have heard it");
-    rig.pass(400_000, 10_000);
+    rig.pass(1_100_000, 10_000);
     assert!(rig.machine.sessions().is_drained());
+}
+
+/// The session ended before its log repeated the refusal: the client met with silence, and waited for the end of that.
+#[test]
+fn who_is_sent_away_hears_of_it_though_nothing_reached_it_at_first() {
+    let mut rig = gateway();
+    rig.machine.drain();
+    rig.peers[0].deaf = true;
+    rig.pass(300_000, 10_000);
+    rig.peers[0].deaf = false;
+    rig.pass(600_000, 10_000);
+    assert_eq!(answers(&mut rig, 0), [(0, Err(Code::Draining))]);
 }
 
 /// Clients of one that no broker of a partition is linked to stayed there for ever, though others reached it.
@@ -1567,7 +1579,7 @@ fn a_gateway_and_a_proxy_know_what_others_reach_and_they_do_not() {
     assert_eq!(unserved.machine.cut_off(), None, "no other one reaches it either");
     // Who comes while others are sent away is not let in, and later again.
     gateway.machine.drain();
-    gateway.pass(400_000, 10_000);
+    gateway.pass(1_100_000, 10_000);
     assert_eq!(gateway.machine.sessions().table.len(), 0);
     gateway.machine.stay();
     gateway.session(7);
@@ -2119,6 +2131,43 @@ fn a_publisher_of_a_refused_room_is_told_once_and_stops() {
     let sent = rig.peers[1].frames(FrameKind::Publish);
     rig.pass(3_000_000, 10_000);
     assert_eq!(rig.peers[1].frames(FrameKind::Publish), sent);
+}
+
+/// Its joins were answered in one turn, and that was more than its log holds: it was thrown out, came back, and so on.
+#[test]
+fn a_member_of_many_rooms_with_many_streams_is_answered_for_all_of_them_at_once() {
+    let mut rig = gateway();
+    let brokers = (0..8).map(|more| BROKER + 50 * more);
+    let node = |node: u32| Node::new(node, Role::Broker, addr(9000 + node as u16));
+    let router = Node::new(ROUTER, Role::Router, addr(9000 + ROUTER as u16));
+    let nodes = brokers.clone().map(node).chain([router]).collect();
+    rig.machine.set_placement(rig.now, Placement::new(2, nodes, 1, 1));
+    let links: Vec<usize> = brokers
+        .map(|broker| {
+            if broker == BROKER {
+                2
+            } else {
+                rig.link(broker, Role::Broker)
+            }
+        })
+        .collect();
+    let rooms = SESSION_ROOMS as u32;
+    let name = |at: u32| format!("sports:{at}");
+    let had = Positions::at([(stream(1), 0)]);
+    for at in 0..rooms {
+        rig.join(0, at, &name(at), had.clone());
+        for link in &links {
+            head_from(&mut rig, *link, &name(at), 1, 1);
+        }
+    }
+    assert_eq!(answers(&mut rig, 0), []);
+    rig.tell(3, &Record::Covered { offset: 1 << 20 });
+    pass(&mut rig, 3_000_000);
+    let answers = answers(&mut rig, 0);
+    assert!(answers.iter().all(|(_, answer)| answer.is_ok()), "{answers:?}");
+    assert_eq!(answers.len(), rooms as usize);
+    assert_eq!(counter(&rig.machine, "sessions_log_full"), 0);
+    assert_eq!(rig.machine.sessions().table.len(), 2);
 }
 
 #[test]

@@ -194,7 +194,7 @@ impl Gateway {
         }
         let before = awaited.len();
         for slot in members {
-            let Some(peer) = self.sessions.table.get_mut(*slot) else {
+            let Some(session) = self.sessions.table.get(*slot).map(|peer| peer.conn.id) else {
                 continue;
             };
             let record = Record::CommandTold {
@@ -202,12 +202,9 @@ impl Gateway {
                 command: id,
                 data: &command.data,
             };
-            let told = !peer.conn.log.is_crowded() && peer.conn.record(&record).is_some();
-            awaited.add(id, command.room, peer.conn.id, told);
-            if told {
-                self.counters.commands_sent += 1;
-                self.sessions.table.mark(*slot);
-            }
+            let told = self.sessions.offer(*slot, &record);
+            awaited.add(id, command.room, session, told);
+            self.counters.commands_sent += u64::from(told);
         }
         answers.take(who, awaited.len() - before);
     }
@@ -218,10 +215,9 @@ impl Gateway {
         if awaited.all_told() {
             return;
         }
-        let Some(peer) = self.sessions.table.get_mut(slot) else {
+        let Some(session) = self.sessions.table.get(slot).map(|peer| peer.conn.id) else {
             return;
         };
-        let session = peer.conn.id;
         while let Some((room, id)) = awaited.untold(session, 0..=u64::MAX) {
             let Some((command, handle)) = known.get(&id).zip(self.by_id.get(&room).copied()) else {
                 return;
@@ -231,13 +227,12 @@ impl Gateway {
                 command: id,
                 data: &command.data,
             };
-            if peer.conn.log.is_crowded() || peer.conn.record(&record).is_none() {
+            if !self.sessions.offer(slot, &record) {
                 break;
             }
             self.counters.commands_sent += 1;
             awaited.told(id, room, session);
         }
-        self.sessions.table.mark(slot);
     }
 
     /// A member has a command, or says that it has not.
