@@ -51,6 +51,40 @@ def test_a_datagram_reads_as_the_page_says(case: Case) -> None:
     assert (named(layout), text(header), text(fields)) == wanted
 
 
+def most(what: str, name: str) -> int:
+    """The longest list of this name in the vectors."""
+    return max(len(case["fields"].get(name, ())) for case in VECTORS[what])
+
+
+@pytest.mark.parametrize(
+    ("what", "name"),
+    [
+        ("records", "positions"),
+        ("records", "start"),
+        ("records", "gaps"),
+        ("frames", "resume"),
+        ("frames", "ranges"),
+        ("frames", "missing"),
+        ("frames", "runs"),
+    ],
+)
+def test_the_vectors_have_as_many_of_each_as_may_be(what: str, name: str) -> None:
+    assert most(what, name) == wire.BOUNDS[name]
+
+
+@cases("records")
+def test_a_record_with_more_than_may_be_is_refused(case: Case) -> None:
+    if case["name"] not in {"join", "joined"}:
+        return
+    fields = case["fields"]
+    before = 6 + 1 + len(fields["name"]) // 2 if case["name"] == "join" else 17
+    data = bytearray.fromhex(case["bytes"])
+    assert data[before] == len(fields.get("positions", fields.get("start")))
+    data[before] = 9
+    with pytest.raises(AssertionError, match=r"more (positions|start) than may be"):
+        wire.record(bytes(data) + bytes(1_000))
+
+
 def test_frames_follow_each_other_until_padding() -> None:
     frames = VECTORS["frames"]
     together = b"".join(bytes.fromhex(case["bytes"]) for case in frames) + bytes(9)

@@ -15,6 +15,8 @@ TOKEN: Final = re.compile(
 )
 GROUPS: Final = {row[0]: row[1].strip("`") for row in cells(PAGE, "group", "fields")}
 
+BOUNDS: Final = {name.strip("` "): int(row[1]) for row in cells(PAGE, "items", "at most") for name in row[0].split(",")}
+
 Fields = dict[str, Any]
 
 
@@ -141,6 +143,8 @@ def _decode(parts: tuple[Part, ...], data: bytes, named: int = 0) -> tuple[Field
 def _items(part: Repeated, fields: Fields, data: bytes) -> tuple[list[Fields], bytes]:
     items: list[Fields] = []
     named = 0
+    if part.name in BOUNDS and part.count != "*":
+        assert fields[part.count] <= BOUNDS[part.name], f"more {part.name} than may be"
     while len(items) < fields[part.count] if part.count != "*" else data:
         item, data = _decode(part.items, data, named)
         named += "sequence" in item
