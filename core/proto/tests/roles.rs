@@ -12,8 +12,9 @@ use muster_proto::command::{CommandId, Outcome};
 use muster_proto::gateway::room::{BACKFILL_WAIT, FIRST_PLACE, HOLE_WAIT};
 use muster_proto::gateway::{Gateway, ANSWER_WAIT, PUBLIC_SOCKET, SESSION_ROOMS};
 use muster_proto::limits::{GATEWAY_LEASE, MESSAGE_AGE_MAX, PUBLISH_ACK_DELAY_MAX, PUBLISH_ACK_MESSAGES};
-use muster_proto::machine::{Addr, Machine, Outbox, SLICE_DATAGRAMS};
+use muster_proto::machine::{Addr, Machine, Micros, Outbox, SLICE_DATAGRAMS};
 use muster_proto::missing::{LOST_WAIT, MISSING_WAIT};
+use muster_proto::node::Dice;
 use muster_proto::placement::{weight, Node, Placement, State};
 use muster_proto::proxy::Proxy;
 use muster_proto::router::Router;
@@ -3011,6 +3012,119 @@ fn a_busy_session_whose_server_falls_silent_goes_to_another_one_soon_and_an_idle
     }
     let asked = ask_all(&mut rig) - before;
     assert!(asked <= 2, "{asked}");
+}
+
+/// A client of two gateways and two proxies, with these keepalives, and what it does to come to know how often it hears of them:
+/// in what time, from the last word of a server on, it gives that one up.
+fn found_silent(side: Side, keepalive_ms: u32, hears: impl Fn(&mut Rig<Client>, usize)) -> Micros {
+    let mut rig = Rig::<Client>::new();
+    let (gateways, proxies) = (servers(&[9001, 9005]), servers(&[9002, 9006]));
+    rig.machine.redirect(rig.now, gateways, proxies, b"token".to_vec());
+    let ready = Record::Ready {
+        user: 42,
+        token: [2; 16],
+        keepalive_ms,
+    };
+    (0..2).for_each(|peer| rig.tell(peer, &ready));
+    rig.pass(10_000, 10_000);
+    hears(&mut rig, side as usize);
+    rig.peers[side as usize].polite = false;
+    let start = rig.now;
+    while rig.machine.is_ready(side) {
+        rig.pass(10_000, 10_000);
+    }
+    rig.now - start
+}
+
+/// Hears of a server this often, so many times.
+fn beats(every: Micros, count: u32) -> impl Fn(&mut Rig<Client>, usize) {
+    move |rig, peer| {
+        for _ in 0..count {
+            rig.pass(every, 10_000);
+            rig.frame(peer, FrameKind::Ping as u8, &[]);
+        }
+    }
+}
+
+/// What it waits at most, with a bit for the steps of the clock: until it asks, then for an answer.
+fn found_within(asks_after: Micros) -> Micros {
+    asks_after + 750_000 + 30_000
+}
+
+#[test]
+fn a_silent_server_is_found_within_a_keepalive_and_what_an_answer_may_take() {
+    for side in [Side::Gateway, Side::Proxy] {
+        for (every, count) in [(1_000_000, 2), (1_000_000, 20), (5_000_000, 1), (10_000, 0)] {
+            let took = found_silent(side, 400, beats(every, count));
+            assert!(
+                took < found_within(400_000),
+                "{side:?}, {count} each {every} us: {took}"
+            );
+        }
+    }
+}
+
+/// It took minutes to come down from a keepalive of 15 s, a 32nd of what was too much with each message.
+#[test]
+fn who_hears_often_knows_so_after_a_few_messages_and_asks_soon() {
+    for (every, count, asks_after) in [
+        (100_000, 10, 250_000),
+        (20_000, 30, 250_000),
+        (333_000, 5, 666_000),
+        (1_000_000, 5, 2_000_000),
+    ] {
+        let took = found_silent(Side::Gateway, 15_000, beats(every, count));
+        assert!(took < found_within(asks_after), "{count} each {every} us: {took}");
+    }
+    let seldom = |rig: &mut Rig<Client>, peer: usize| {
+        beats(50_000, 40)(rig, peer);
+        beats(2_000_000, 2)(rig, peer);
+    };
+    let took = found_silent(Side::Gateway, 15_000, seldom);
+    assert!(
+        (2_000_000..found_within(4_000_000)).contains(&took),
+        "a longer lull counts at once: {took}"
+    );
+}
+
+/// However it comes, it costs no more than four questions in three seconds, and one for four datagrams that were heard.
+#[test]
+fn nobody_is_asked_all_the_time_whatever_the_traffic_looks_like() {
+    let mut dice = Dice::new(5);
+    let mut bursts = vec![
+        (1, 0, 300_000),
+        (5, 0, 800_000),
+        (20, 0, 600_000),
+        (12, 50_000, 400_000),
+        (60, 10_000, 300_000),
+    ];
+    bursts.extend((0..20).map(|_| {
+        let count = 1 + dice.below(30) as u32;
+        (count, 10_000 * dice.below(20), 10_000 * dice.below(200))
+    }));
+    for (count, every, pause) in bursts {
+        let mut rig = Rig::<Client>::new();
+        let ready = Record::Ready {
+            user: 42,
+            token: [2; 16],
+            keepalive_ms: 15_000,
+        };
+        rig.tell(0, &ready);
+        rig.pass(1_000_000, 10_000);
+        let (start, before, mut heard) = (rig.now, rig.peers[0].frames(FrameKind::Ping), 0);
+        while rig.now < start + 60_000_000 {
+            beats(every, count)(&mut rig, 0);
+            rig.pass(pause, 10_000);
+            heard += count as usize;
+        }
+        let asked = rig.peers[0].frames(FrameKind::Ping) - before;
+        let seconds = ((rig.now - start) / 1_000_000) as usize;
+        let most = (4 * seconds / 3).min(heard / 4) + 8;
+        assert!(
+            asked <= most,
+            "{count} each {every} us and {pause} us of rest: {asked} questions in {seconds} s"
+        );
+    }
 }
 
 /// The window that a peer was told last.

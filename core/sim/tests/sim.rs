@@ -273,6 +273,35 @@ fn quiet() -> Plan {
     }
 }
 
+/// A client asks some fifteen times before it gives a server up: bursts of six datagrams, of which half are lost, one of twenty in
+/// all, are shorter than that.
+#[test]
+fn no_session_is_given_up_for_a_burst_of_losses() {
+    for seed in 0..5 {
+        let plan = Plan::lossy(seed);
+        let sessions = Weather {
+            loss: 0,
+            burst_in: 18_500,
+            burst_out: 166_667,
+            ..plan.sessions
+        };
+        let links = Weather { loss: 0, ..plan.links };
+        let (summary, result) = World::new(
+            seed,
+            Plan {
+                links,
+                sessions,
+                ..plan
+            },
+            false,
+        )
+        .run();
+        assert_eq!(result, Ok(()), "seed {seed}");
+        let lost = summary.accounts[&(Kind::Client, "sessions_lost")];
+        assert_eq!(lost, 0, "seed {seed}");
+    }
+}
+
 /// Where each role stands in a quiet plan.
 const GATEWAY: usize = 0;
 const PROXY: usize = 1;

@@ -7,6 +7,7 @@
 mod choice;
 mod commands;
 pub mod held;
+mod lulls;
 pub mod member;
 pub mod publication;
 mod seen;
@@ -37,6 +38,7 @@ use crate::wire::{Code, Frame, FrameKind, Frames, Role, StreamGap};
 use choice::Choice;
 pub use commands::CommandError;
 use commands::Commands;
+use lulls::Lulls;
 use member::{Answer, Item, Member, Policy, Shared};
 use publication::{Publication, PublishError, Published};
 
@@ -55,15 +57,13 @@ pub const HELLO_FIRST: Micros = 50_000;
 pub const HELLO_MAX: Micros = 200_000;
 /// An attempt ends after this, and the next address is tried.
 pub const ATTEMPT_MAX: Micros = 2_000_000;
-/// A session that owes us an answer for this long is lost; sooner where another server can be tried, but not before it was
-/// asked a few times.
+/// A session that owes us an answer for this long is lost. Where another server can be tried, after so many round trips and the
+/// second figure at least: it was asked some fifteen times then, and who was given up for nothing costs one session more.
 pub const SILENCE_MAX: Micros = 2_000_000;
-pub const SILENCE_MIN: Micros = 1_000_000;
-const SILENCE_RTTS: u64 = 8;
-/// Who has been heard of often is asked after twice its usual longest lull and this at least, and not only after a keepalive.
+const SILENCE_MIN: Micros = 750_000;
+const SILENCE_RTTS: u64 = 5;
+/// Who has been heard of often is asked after twice its longest lull of late and this at least, and not only after a keepalive.
 const LULL_MIN: Micros = 250_000;
-/// Of a lull that is shorter than the usual one that one takes over so much.
-const LULL_SHARE: u64 = 32;
 /// Why a session was lost, where the server said that it knows none such.
 const RESET: &str = "reset";
 /// Why it was lost where nothing was heard any more. Its server may well be there, and wait for us.
@@ -238,8 +238,7 @@ struct Session {
     /// The round trip of the session before, or as the cookie has it; 0 where nothing is known.
     rtt: Micros,
     keepalive: Micros,
-    /// How long nothing is heard when all is well.
-    lull: Micros,
+    lulls: Lulls,
     asked_at: Option<Micros>,
     ready: bool,
     probe: bool,
@@ -274,7 +273,7 @@ impl Session {
             wait: 0,
             rtt: 0,
             keepalive: 1_000_000,
-            lull: 0,
+            lulls: Lulls::default(),
             asked_at: None,
             ready: false,
             probe: false,
@@ -301,17 +300,9 @@ impl Session {
         self.hello_due = true;
     }
 
-    /// Something was heard, so long after what came before it.
-    fn heard(&mut self, lull: Micros) {
-        self.lull = match lull < self.lull {
-            true => self.lull - (self.lull - lull) / LULL_SHARE,
-            false => lull,
-        };
-    }
-
     /// After what silence to ask whether anybody is there.
     fn patience(&self) -> Micros {
-        (2 * self.lull).max(LULL_MIN).min(self.keepalive)
+        (2 * self.lulls.longest()).max(LULL_MIN).min(self.keepalive)
     }
 
     /// For how long an answer may be owed.
@@ -751,7 +742,7 @@ impl Client {
                     let conn = session.conn.as_mut()?;
                     let before = conn.heard_at;
                     let len = conn.open(now, &mut self.node.keys, &header, datagram).ok()?;
-                    session.heard(now.saturating_sub(before));
+                    session.lulls.hear(now.saturating_sub(before));
                     Some((seat, len))
                 });
                 match opened {
@@ -1070,7 +1061,7 @@ impl Client {
                 let session = &mut self.sessions[seat.at()];
                 session.token = Some(token);
                 session.keepalive = Micros::from(keepalive_ms.clamp(50, 600_000)) * 1_000;
-                session.lull = session.keepalive;
+                session.lulls = Lulls::new(session.keepalive);
                 session.state = State::Ready;
                 session.attempts = 0;
                 if session.unheard.is_some() {
