@@ -572,6 +572,6 @@ UP: Final[Mapping[str, int | str]] = {
     "database.url": "sqlite",
     "gateway.arena_mib": 64,
     "broker.arena_mib": 64,
-    **{f"{role}.keepalive_ms": 1_000 for role in ("gateway", "proxy")},
+    **{f"{role}.keepalive_ms": 400 for role in ("gateway", "proxy")},
     **{f"{role}.idle_timeout_ms": 10_000 for role in ("gateway", "proxy")},
 }

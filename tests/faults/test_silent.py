@@ -1,0 +1,65 @@
+"""A gateway that stands still: its members are elsewhere in time, however little is said."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+import muster
+from tests.faults.conftest import Make
+from tests.faults.instance import Instance
+from tests.waiting import until
+
+ROOM = "live:silent"
+GATEWAYS = {"gateways": 2}
+ELSEWHERE_S_MAX = 1.5
+EVERY_S = 0.05
+"""How soon after each other messages are published to see when the first one comes."""
+
+
+def gateway_of_members(instance: Instance) -> str:
+    """The one that has any."""
+    return next(name for name in instance.names("gateway") if instance.metrics(name)["members"])
+
+
+@contextlib.asynccontextmanager
+async def member(instance: Instance, items: list[tuple[float, muster.Item]]) -> AsyncIterator[None]:
+    """Be in the room while the block lasts, and note what comes and when."""
+    async with muster.connect(instance.folder.path, proxies=[]) as client, client.join(ROOM) as room:
+
+        async def read() -> None:
+            async for item in room:
+                came = time.monotonic()
+                items.append((came, item))
+
+        async with asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(read())
+            yield
+            reading.cancel()
+
+
+@pytest.mark.parametrize("said", [2, 0], ids=["one a second", "quiet"])
+async def test_a_member_that_hears_little_is_at_another_gateway_within_one_and_a_half_seconds(
+    make: Make, figures: Callable[..., None], said: int
+) -> None:
+    instance, items = make(up=GATEWAYS), list[tuple[float, muster.Item]]()
+    with instance.running():
+        async with member(instance, items), muster.connect(instance.folder.path, gateways=[]) as client:
+            for number in range(2):
+                if number < said:
+                    await client.publish(ROOM, b"%d" % number)
+                await asyncio.sleep(1.0)
+            async with instance.stopped(gateway_of_members(instance)):
+                stopped, number = time.monotonic(), said
+                while len(items) == said:
+                    assert time.monotonic() < stopped + 30.0
+                    await client.publish(ROOM, b"%d" % number)
+                    number += 1
+                    await asyncio.sleep(EVERY_S)
+                took = items[said][0] - stopped
+                await until(lambda: len(items) == number)
+    figures(said=said, elsewhere_s=round(took, 3))
+    assert [item.data for _, item in items if isinstance(item, muster.Message)] == [b"%d" % at for at in range(number)]
+    assert took < ELSEWHERE_S_MAX
