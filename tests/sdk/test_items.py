@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from muster import Gap, Message, Position, Stream
+from muster import Delivered, Expired, Gap, Message, NoMember, Position, Stream
 
 ONE, TWO = Position((1, 2, 3), 4), Position((1, 2, 3), 5)
 
@@ -36,3 +36,9 @@ def test_items_can_be_told_apart_by_matching() -> None:
                 assert (room, position, sender, data) == ("r", ONE, 7, b"data")
             case Gap(stream, first, last, reason):
                 assert (str(stream), first, last, reason) == ("1.2.3", 5, None, "slow")
+
+
+def test_what_became_of_a_command_is_never_equal_to_something_else() -> None:
+    said = [Delivered(1), Expired(1), Delivered(2), NoMember()]
+    assert len(set(said)) == 4
+    assert Delivered(1) == pickle.loads(pickle.dumps(Delivered(1)))

@@ -142,17 +142,23 @@ class Command(NamedTuple):
 Item: TypeAlias = Message | Gap | Command
 
 
-class Delivered(NamedTuple):
+@final
+@dataclass(frozen=True, slots=True)
+class Delivered:
     """So many members have the command: all who were in the room."""
 
     members: int
 
 
-class NoMember(NamedTuple):
+@final
+@dataclass(frozen=True, slots=True)
+class NoMember:
     """Nobody is in the room."""
 
 
-class Expired(NamedTuple):
+@final
+@dataclass(frozen=True, slots=True)
+class Expired:
     """Time was over before every member had said that it has the command; so many had."""
 
     members: int
