@@ -20,6 +20,7 @@ from control.registry import Directory, Node, Snapshot
 from control.registry.directory import SPREAD_S
 from control.registry.identities import IdentityTaken
 from control.registry.places import CLUSTERED, COUNT, PARTITIONED, Ack, Count, State, layer
+from control.registry.server import STATE
 from control.registry.steps import Steps
 from control.registry.tree import Tree, TreeError
 from muster import __version__
@@ -158,14 +159,26 @@ class Enrolment:
             least = count.spread
             known = f"registry {where.url}: {of} has {least} partitions"
             if mine not in {least, count.wide} and not where.grown:
-                raise SpecError(f"{known}, not {mine} as up.{spec.role}s says")
+                raise SpecError(f"{known}, not {mine} as up.{spec.role}s says; {self._way(least, mine)}")
             if where.partition >= count.wide:
-                raise SpecError(f"{known}, there is no partition {where.partition}")
+                key = f"serve.{spec.role}_partitions"
+                first = (
+                    "" if of in snapshot.counts else f", as {key} says, which the first one of them has to have right"
+                )
+                raise SpecError(f"{known}{first}: there is no partition {where.partition}")
         # Of other clusters it hears once it is attached.
         epoch, nodes, partitions, growth, _ = self._placement(snapshot)
         return msgspec.structs.replace(
             spec, **taken, placement_epoch=epoch, nodes=nodes, partitions=partitions, growth=growth
         )
+
+    def _way(self, partitions: int, wanted: int) -> str:
+        """For whom there are other partitions than it wants."""
+        role = self._spec.role
+        grow = f"start it with {partitions}, and muster cluster grow {role} --to {wanted} while it runs"
+        if self._where.url != "embedded" or wanted < partitions:
+            return grow
+        return f"{grow}, or delete {Path(self._where.folder) / STATE} to begin anew"
 
     async def _known(self) -> Snapshot:
         """The first map in which what the registry says of this process's layer is believed."""

@@ -10,7 +10,7 @@ import functools
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import IO, Any, Final, Self
 
@@ -21,11 +21,12 @@ from msgspec import UNSET
 from control import instance, requests, specs
 from control.child import Backoff, Child
 from control.config import Loaded, split_address
+from control.enrolment import tree
 from control.epoch import next_epoch
 from control.errors import TRY_LATER, ConfigError, UserError
 from control.files import write_atomically
 from control.instance import Endpoint, Process, Record
-from control.layout import NODES_MAX, Seat
+from control.layout import NODES_MAX, NUMBER_MAX, Seat, grid
 from control.live import Live, merged, needing_restart
 from control.openfiles import enough_files
 from control.options import LINKS, ClientOptions, Config, Faults, Role
@@ -33,20 +34,23 @@ from control.ports import Ports
 from control.probes.spec import NAME as PROBER
 from control.probes.spec import Spec as ProberSpec
 from control.probes.spec import spec as prober_spec
-from control.registry import Node, Snapshot
-from control.registry.places import Count, layer
-from control.registry.server import STATE, RegistryServer
+from control.registry import Directory, Node, Snapshot
+from control.registry.places import ROOT, Count, layer
+from control.registry.server import RegistryServer
+from control.registry.tree import Tree, TreeError
 from control.requests import Add, Counted, Look, Provide, Remove, Request, Seated, Withdraw
 from control.roster import Roster
 from muster import __version__, _core
 from muster.instance import start_time
-from plane.spec import Fault, Registration, Spec, secret
+from plane.spec import Fault, Registration, Spec, SpecError, secret
 
 NODE_COMMAND: Final = (sys.executable, "-m", "control.node")
 PROBER_COMMAND: Final = (sys.executable, "-m", "control.probes.process")
 READY_S: Final = 20.0
 READY_EACH_S: Final = 1.0
 """More for each node: all start at once, on whatever cores there are."""
+REGISTRY_S: Final = 2.0
+"""A start asks the registry for so long what has grown there; else the nodes find out when it answers."""
 STARTS_MAX: Final = 3
 TURN_S: Final = 5.0
 """So long a node that comes later keeps the next one from starting, if it does not begin to serve before."""
@@ -107,9 +111,11 @@ class Supervisor:
             instance.prepare(self.folder, [seat.name for seat in self._servers])
             self._open.enter_context(instance.lock(self.folder))
             if self.config.registry.url == "embedded":
-                # All who ever registered there have ended with the instance before.
-                (self.folder.path / STATE).unlink(missing_ok=True)
-                await self._registry.enter_async_context(RegistryServer(self.folder.path, self._log))
+                # All who registered there have ended with the instance before.
+                server = RegistryServer(self.folder.path, self._log, sessions=False)
+                await self._registry.enter_async_context(server)
+            if self.config.registry.url:
+                self._take_up(await self._counted())
             self._choose(self._roster.seats)
             self._start(self._roster.seats, asyncio.Semaphore(len(self._roster.seats)))
             await self._until_ready()
@@ -145,6 +151,50 @@ class Supervisor:
         )
 
     # --- start ----------------------------------------------------------------------------------------------------
+
+    async def _counted(self) -> Mapping[str, Count]:
+        """How many partitions each layer has by now; nothing where the registry does not answer soon. Raises `UserError`."""
+        try:
+            opened = tree(specs.reader(self.config, self.config.registry.url))
+        except SpecError as error:
+            raise UserError(str(error)) from None
+        async with Directory(opened, self._log) as directory:
+            with contextlib.suppress(TimeoutError, TreeError):
+                async with asyncio.timeout(REGISTRY_S):
+                    counts = (await directory.known()).counts
+                    if self.config.registry.url == "embedded":
+                        await self._free_numbers(directory, opened)
+                    return counts
+        return {}
+
+    async def _free_numbers(self, directory: Directory, opened: Tree) -> None:
+        """Those that an instance of another name had in this folder. Raises `TreeError`."""
+        for number, name in (await directory.names()).items():
+            if number <= NUMBER_MAX and not name.startswith(f"{self.config.instance.name}-"):
+                await opened.delete(f"{ROOT}/ids/{name}")
+
+    def _take_up(self, counts: Mapping[str, Count]) -> None:
+        """Start as many partitions as there are by now: what grew stays, whatever it began with. Raises `UserError`."""
+        up = self.config.up
+        for role, asked in (("broker", up.brokers), ("router", up.routers)):
+            known, (partitions, replicas) = counts.get(layer(role), Count(1)), grid(asked)
+            if partitions < known.spread:
+                up = msgspec.structs.replace(up, **{f"{role}s": f"{known.spread}x{replicas}"})
+                self._log.warning(
+                    "starts as many partitions as there are by now",
+                    layer=role,
+                    partitions=known.spread,
+                    asked=partitions,
+                )
+        self._roster = Roster(up)
+        for role, partitions in self._roster.partitions.items():
+            if (known := counts.get(layer(role))) is not None and partitions == known.wide:
+                self._roster.partitions[role] = known.spread  # what is only prepared may be undone
+        count = len(self._roster.seats)
+        if count > NODES_MAX:
+            raise UserError(f"{count} nodes by now, and {NODES_MAX} are the most in one instance; fewer replicas fit")
+        enough_files(count)
+        self._servers = [seat for seat in self._roster.seats if isinstance(self.config.role(seat.role), ClientOptions)]
 
     def _choose(self, new: Sequence[Seat]) -> None:
         with Ports() as ports:

@@ -72,8 +72,9 @@ class _Connection:
 class RegistryServer:
     """Serves while the context is open. One per folder: the instance's lock sees to that."""
 
-    def __init__(self, folder: Path, log: structlog.typing.FilteringBoundLogger) -> None:
-        self._folder, self._log = folder, log
+    def __init__(self, folder: Path, log: structlog.typing.FilteringBoundLogger, *, sessions: bool = True) -> None:
+        """Without `sessions` those that the file has end at once: whoever had them is gone."""
+        self._folder, self._log, self._keeps_sessions = folder, log, sessions
         self._store = Store()
         self._sessions: dict[int, _Session] = {}
         self._connections: set[_Connection] = set()
@@ -244,6 +245,9 @@ class RegistryServer:
             ) from None
         now = time.monotonic()
         for each in saved.sessions:
+            if not self._keeps_sessions:
+                self._store.end(each.id)
+                continue
             session = _Session(each.id, each.secret, each.timeout_ms, now + each.timeout_ms / 1000)
             self._sessions[each.id] = session
 

@@ -130,7 +130,9 @@ async def test_a_node_brings_number_and_epoch_to_a_registry_that_forgot_it_whate
         await life("gateway-a", 50.0)
 
 
-async def test_who_begins_waits_until_the_number_of_its_partitions_can_be_believed(begin: Begin, memory: Memory) -> None:
+async def test_who_begins_waits_until_the_number_of_its_partitions_can_be_believed(
+    begin: Begin, memory: Memory
+) -> None:
     first = await begin(2, "broker")
     await until(lambda: first.enrolment.registered)
     path = "/pubsub/broker/main/partition_num"

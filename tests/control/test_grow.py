@@ -169,3 +169,49 @@ def test_ctrl_c_while_no_registry_answers_ends_it_with_one_line(tmp_path: Path, 
             _, said = growing.communicate(timeout=PATIENT_S)
     assert (growing.returncode, said.count("\n")) == (75, 1), said
     assert said.startswith("muster: left as it is")
+
+
+def test_what_grew_is_there_when_the_instance_starts_again_as_it_did_before(tmp_path: Path) -> None:
+    muster = Command(tmp_path / "i")
+    with muster.up("--brokers", "1x2"):
+        assert muster("cluster", "grow", "broker", "--to", "2", "--grace", "0").returncode == 0
+    with muster.up("--brokers", "1x2") as again:
+        assert names(muster) == {"proxy", "gateway", "router", "broker", "broker-1", "broker-2", "broker-3"}
+        found = layer(muster)
+        assert (found["partitions"], [node["partition"] for node in found["nodes"]]) == (2, [0, 0, 1, 1])
+        assert muster("cluster", "grow", "broker", "--to", "4", "--grace", "0").returncode == 0
+        again.kill()
+    with muster.up("--brokers", "1x2"):
+        assert len(layer(muster)["nodes"]) == 8
+    refused = muster("up", "--brokers", "8x2")
+    assert refused.returncode == 1
+    assert refused.stderr.splitlines()[-1].endswith(
+        "cannot start: registry embedded: broker/main has 4 partitions, not 8 as up.brokers says; start it with 4, and "
+        f"muster cluster grow broker --to 8 while it runs, or delete {muster.folder}/registry.state to begin anew"
+    )
+
+
+@pytest.mark.parametrize("brokers", ["1x2", "2x2"])
+def test_a_growth_that_was_prepared_is_gone_on_with_or_undone_after_the_instance_started_again(
+    tmp_path: Path, brokers: str
+) -> None:
+    muster = Command(tmp_path / "i")
+    muster.environment["MUSTER_REGISTRY__SESSION_MS"] = "60000"
+    with muster.up("--brokers", "1x2") as first:
+        stop(muster, "proxy", signal.SIGSTOP)
+        assert ended(muster, signal.SIGKILL, "to 2 partitions: prepare, waits for", "broker", "--to", "2") == -9
+        first.kill()
+    with muster.up("--brokers", brokers):
+        assert layer(muster)["growth"]["step"] == "prepare"
+        undone = muster("cluster", "grow", "broker", "--abort")
+        assert (undone.returncode, undone.stdout) == (0, "broker/main has 1 partition\n"), undone.stderr
+        assert names(muster) == {"proxy", "gateway", "router", "broker", "broker-1"}
+        assert muster("cluster", "grow", "broker", "--to", "2", "--grace", "0").returncode == 0
+
+
+def test_a_folder_that_another_instance_had_gives_its_numbers_to_the_new_one(tmp_path: Path) -> None:
+    muster = Command(tmp_path / "i")
+    for name in ("one", "other"):
+        muster.environment["MUSTER_INSTANCE__NAME"] = name
+        with muster.up():
+            assert names(muster) == {"proxy", "gateway", "router", "broker"}
