@@ -191,7 +191,8 @@ class Coordinator:
         if directory.session != "connected" or not believed:
             return ["the registry"]
         lacking: list[str] = []
-        running = {node.node: node.partition for node in directory.snapshot.of(self._role) if self._runs(node)}
+        # Not those that are only kept for a while: a step gives rooms to who is there.
+        running = {node.node: node.partition for node in directory.present() if self._runs(node)}
         empty = set(range(growth.to // 2, growth.to)) - set(running.values())
         lacking += [f"a replica of partition {partition}" for partition in sorted(empty)]
         lacking += [f"{name} to run" for number, name in self._new.items() if number not in running]
@@ -241,7 +242,8 @@ class Coordinator:
             read_count(encode(numbered), before)
         except Wrong as wrong:
             raise UserError(f"{self._path}: nobody would follow the next step: {wrong}") from None
-        rests_on = self._directory.checks()[: TRANSACTION_MAX - 1] if checked else []
+        first = before.partitions if before.growth is None else before.growth.to // 2
+        rests_on = self._directory.checks(self._layer, first)[: TRANSACTION_MAX - 1] if checked else []
         try:
             await self._tree.transaction([Set(self._path, encode(numbered), version), *rests_on])
         except (BadVersion, NoNode):

@@ -190,9 +190,29 @@ class Directory:
         await self._settled.wait()
         return self.snapshot
 
-    def checks(self) -> list[Check]:
-        """That the nodes of the map are as they were when it was read; those of the highest partitions come first."""
-        nodes = sorted(self._view.present(), key=lambda found: (found[1].role not in PARTITIONED, -found[1].partition))
+    def present(self) -> list[Node]:
+        """The nodes of the map that the registry had when it was read last: none that is only kept for a while."""
+        return [node for _, node in self._view.present()]
+
+    def checks(self, of: str, first: int) -> list[Check]:
+        """That the nodes of the map are as they were when it was read.
+
+        At the head is a node that runs for each partition of the layer `of` from `first` on, then others of these.
+        """
+        led: set[int] = set()
+
+        def rank(found: tuple[str, Node]) -> int:
+            node = found[1]
+            if node.role not in PARTITIONED or layer(node.role, node.cluster) != of:
+                return 3
+            if node.partition < first:
+                return 2
+            if node.state != "running" or node.partition in led:
+                return 1
+            led.add(node.partition)
+            return 0
+
+        nodes = sorted(self._view.present(), key=rank)
         return [Check(f"{self._root}/{path}", self._versions[path]) for path, _ in nodes]
 
     # --- who this is ------------------------------------------------------------------------------------------------

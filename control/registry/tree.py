@@ -16,7 +16,8 @@ CALL_S: Final = 5.0
 """Within this a call has its answer, or raises `Unavailable`."""
 DATA_MAX: Final = 64 << 10
 PATH_MAX: Final = 255
-TRANSACTION_MAX: Final = 64
+TRANSACTION_MAX: Final = 192
+"""Operations: a step of the widest growth rests on its record and a replica of each of 128 new partitions, at least."""
 NODES_MAX: Final = 1 << 16
 TREE_BYTES_MAX: Final = 16 << 20
 """Paths and data together: 4,096 nodes of 4 KiB. A role's entry has some 400 B."""

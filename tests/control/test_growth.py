@@ -300,3 +300,49 @@ async def test_a_record_that_is_missing_or_nonsense_is_said_in_a_line(fleet: Fle
     nobody._path = "/pubsub/broker/other/partition_num"
     with pytest.raises(UserError, match="no router has ever registered there"):
         await nobody.grow(2)
+
+
+async def test_no_step_is_taken_while_a_new_partition_s_only_replica_is_merely_kept_in_the_map(
+    fleet: Fleet, make: Make
+) -> None:
+    fleet.hold(3, "prepare")
+    reports: list[Report] = []
+    coordinator = make(tell=reports.append)
+    growing = asyncio.create_task(coordinator.grow(2))
+    await until(lambda: any(report.waits == ("gateway 3 to settle",) for report in reports))
+    fleet.starts = False
+    coordinator._directory._view._hold_s = 60.0
+    fleet.players.pop(101).enrolment.detach()
+    await fleet._ends.pop(101).aclose()  # as if it was killed: it did not say that it drains
+    await until(lambda: coordinator._directory.doubts)
+    fleet.hold(3)
+    reports.clear()
+    await until(lambda: len(reports) > 20 or fleet.step() != "prepare")
+    assert fleet.step() == "prepare"
+    assert "a replica of partition 1" in reports[-1].waits
+    await fleet.begin(102, "broker", 1)
+    fleet.players[101] = fleet.players.pop(102)
+    fleet._ends[101] = fleet._ends.pop(102)
+    coordinator._new = {}
+    assert await asyncio.wait_for(growing, PATIENT_S) == 2
+
+
+async def test_a_step_rests_on_a_replica_of_each_new_partition_before_all_others(fleet: Fleet) -> None:
+    tree = fleet.memory.trees[0]
+    for number in range(1_000, 1_128):
+        where = f"/pubsub/router/partition{number - 1_000}/r{number}"
+        await tree.create(where, encode(Node(number, "router", "127.0.0.1", number, partition=number - 1_000)))
+    of = "/pubsub/broker/main/partition"
+    for number, partition in ((201, 2), (202, 2), (203, 3), (204, 3), (205, 1)):
+        state: Any = "draining" if number == 203 else "running"
+        node = Node(number, "broker", "127.0.0.1", number, partition, state)
+        await tree.create(f"{of}{partition}/r{number}", encode(node))
+    await tree.set("/pubsub/router/partition_num", encode(Count(128, serial=21)))
+    await tree.set(RECORD, encode(Count(4, serial=6)))
+    reader = fleet.players[3].enrolment._directory
+    await until(lambda: len(reader.snapshot.nodes) == 4 + 128 + 5, PATIENT_S)
+    paths = [check.path for check in reader.checks("broker/main", 2)]
+    assert {path[: len(of) + 1] for path in paths[:2]} == {f"{of}2", f"{of}3"}
+    assert f"{of}3/r203" not in paths[:2], "it drains"
+    assert all(path.startswith(of) for path in paths[:6])
+    assert len(paths) == 4 + 128 + 5
