@@ -80,7 +80,10 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(
     wanted: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version, as `muster version` does.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version, as `muster version` does."
+        ),
     ] = False,
 ) -> None:
     """What the command takes without a word."""

@@ -5,6 +5,7 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from control.live import RELOADED
 from control.options import UP, Config
 
 HEAD: Final = """\
@@ -16,8 +17,12 @@ One TOML file: `--config FILE`, else `$MUSTER_CONFIG`, else `./muster.toml`, els
 A value comes from the last of these that names it: the default, what `muster up` presets, the file, the environment
 (`MUSTER_SECTION__KEY`, as `MUSTER_GATEWAY__ARENA_MIB=64`), a flag. An unknown key is an error, in the file and in the
 environment. `muster config check` reads everything and says what is wrong; `muster config show --origin` says where
-each value came from.
+each value came from. The last column says what SIGHUP, which has all of it read again, makes of another value: **reloaded**
+comes into force at once, and of what needs a restart the log says so (`needs_restart`), by the key.
 """
+
+COMMANDS: Final = ("links.", "probes.ask")
+"""Keys that nothing that runs has, but commands, each time, begin so."""
 
 EXAMPLE: Final = """\
 ## Example
@@ -58,7 +63,7 @@ def _sections(kind: type[msgspec.Struct], prefix: str) -> Iterator[str]:
             rows.append(_row(field, hint, name))
     if rows:
         yield f"## [{prefix.rstrip('.')}]\n\n{(kind.__doc__ or '').strip()}\n"
-        yield "| key | sets | type | default | in `muster up` | unit | why |\n|---|---|---|---|---|---|---|"
+        yield "| key | sets | type | default | in `muster up` | unit | why | SIGHUP |\n|---|---|---|---|---|---|---|---|"
         yield "\n".join(rows) + "\n"
     for table, name in tables:
         yield from _sections(table, f"{name}.")
@@ -83,6 +88,7 @@ def _row(field: msgspec.structs.FieldInfo, hint: Any, name: str) -> str:
         "" if preset is None else _literal(preset),
         unit,
         why,
+        "reloaded" if name in RELOADED else "read by each command" if name.startswith(COMMANDS) else "needs a restart",
     ]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 

@@ -24,9 +24,9 @@ from control import hangup, instance, logs, node, specs
 from control.config import Loaded, split_address
 from control.errors import FAILURE, ConfigError, UserError
 from control.instance import Folder
-from control.live import Again, Live, Weigh, needing_restart
+from control.live import Again, Limit, Live, Now, Weigh, needing_restart
 from control.notify import Notify
-from control.options import ROLES, ClientOptions, Config, Role, Served
+from control.options import ROLES, ClientOptions, Config, Probes, Role, Served
 from control.ports import Ports
 from control.registry import Snapshot
 from control.registry.places import CLUSTERED, MAIN, NAME, PARTITIONED, Count, layer
@@ -39,7 +39,7 @@ END_S: Final = 15.0
 """A node that was told to end has ended by then, or is ended as it stands; longer than all that a drain waits for."""
 Work = Callable[[node.Owner], Coroutine[Any, Any, None]]
 """What runs, and tells its owner how it goes."""
-OTHERS: Final = ("up.", "demo.", "admin.")
+OTHERS: Final = ("up.", "demo.", "admin.", "links.")
 """Keys that mean nothing to a single node begin so."""
 
 
@@ -169,7 +169,7 @@ def _probe(config: Config, read: Callable[[], Loaded]) -> int:
         made = told(config, place, admin, config.registry.url)
         log = _begin(config, "prober", name)
         with _said():
-            live = Live(log, config.log.level)
+            live = Live(log, config.log.level, config.probes)
             again = reread(config, "prober", read)
             _run(Daemon(live, again), lambda owner: process.serve(made, log, owner))
     return 0
@@ -252,9 +252,12 @@ class Daemon:
         engine: Engine | None = None,
         node: int = 0,
         weigh: Weigh | None = None,
+        limit: Limit | None = None,
     ) -> None:
         """A signal that came before counts too."""
         self._end = end
+        if limit is not None:
+            self._live.attach_prober(limit)
         if engine is not None:
             self._live.attach(engine, node, weigh)
         if self._ending:
@@ -291,14 +294,14 @@ class Daemon:
 def reread(began: Config, role: Served, read: Callable[[], Loaded], made: Spec | None = None) -> Again:
     """How a node that began so reads what is to be in force."""
 
-    def again() -> tuple[str, Spec | None, list[str]]:
+    def again() -> Now:
         config = read().config
         _check(config, role)
-        spec = None
+        told: Spec | Probes = config.probes
         if made is not None:
             place = folder(config, node_name(config, role))
-            spec = msgspec.structs.replace(made, **specs.live(config, place, made.role))
-        return config.log.level, spec, needing_restart(began, config, _others(role))
+            told = msgspec.structs.replace(made, **specs.live(config, place, made.role))
+        return Now(config.log.level, told, needing_restart(began, config, _others(role)))
 
     return again
 

@@ -1,10 +1,11 @@
-"""What comes into force while a process runs: the level of its logs, the cluster's secrets, what else an engine can take.
+"""What comes into force while a process runs: the level of its logs, the cluster's secrets, what engine or prober take.
 
 Owns what is in force. Who reads the configuration again, and when, is elsewhere (`control/daemon.py`, `control/node.py`,
 `control/supervisor.py`). How a secret is replaced: docs/operations.md.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -13,7 +14,7 @@ import structlog
 from control import logs
 from control.config import values
 from control.errors import UserError
-from control.options import Config
+from control.options import Config, Probes
 from plane.engine import Engine
 from plane.keys import ClusterKeys, check_number, cluster_keys
 from plane.spec import Spec, SpecError
@@ -29,19 +30,37 @@ FIELDS: Final[Mapping[str, str]] = {
     "gateway.history_max": "history_max",
     "clients.backoff_ms": "backoff_ms",
     "clients.backoff_max_ms": "backoff_max_ms",
+    **{f"{role}.{name}": name for role in ("gateway", "proxy") for name in ("sessions_max", "accept_rate")},
     "serve.weight": "weight",
 }
 """Keys of the configuration that a running engine takes, and what they are called in a spec."""
-RELOADED: Final = frozenset({LEVEL, *FIELDS})
+PROBES: Final = tuple(f"probes.{name}" for name in Probes.__struct_fields__ if name != "ask")
+"""Those that a running prober takes; who asks it reads where it is each time."""
+OF_ALL: Final = frozenset({"cluster", "clients", "serve"})
+"""Sections of an engine's keys that are of no role."""
+RELOADED: Final = frozenset({LEVEL, *FIELDS, *PROBES})
 """Keys that come into force by SIGHUP; all others need a restart."""
 
-Again = Callable[[], tuple[str, Spec | None, Sequence[str]]]
-"""Reads what is to be in force now: the level, what an engine is told, and which other keys have changed.
 
-Raises whatever keeps it from that.
-"""
+@dataclass(frozen=True, slots=True)
+class Now:
+    """What is to be in force now."""
+
+    level: str
+    told: Spec | Probes | None = None
+    """What the engine, or the prober, of this process is told."""
+    needs_restart: Sequence[str] = ()
+    """Other keys that have changed."""
+    in_force: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Keys that other processes take by this one."""
+
+
+Again = Callable[[], Now]
+"""Reads it. Raises whatever keeps it from that."""
 
 Weigh = Callable[[int], None]
+Limit = Callable[[Probes], None]
+"""A prober's `limit`."""
 
 
 def merged(began: Config, now: Config) -> Config:
@@ -56,6 +75,12 @@ def merged(began: Config, now: Config) -> Config:
     return msgspec.structs.replace(began, **changed)
 
 
+def reloading(before: Config, now: Config) -> dict[str, Any]:
+    """Keys whose values differ and come into force, with the new ones."""
+    was = dict(values(before))
+    return {key: value for key, value in values(now) if key in RELOADED and was.get(key) != value}
+
+
 def needing_restart(before: Config, now: Config, others: tuple[str, ...]) -> list[str]:
     """Keys whose values differ and do not come into force, but for those that begin as `others` do."""
     was, is_now = dict(values(before)), dict(values(now))
@@ -64,14 +89,19 @@ def needing_restart(before: Config, now: Config, others: tuple[str, ...]) -> lis
 
 
 class Live:
-    """What is in force in this process. `spec`: of the engine that it has, or will have."""
+    """What is in force in this process. `told`: what its engine, or its prober, was told."""
 
-    def __init__(self, log: structlog.typing.FilteringBoundLogger, level: str, spec: Spec | None = None) -> None:
+    def __init__(
+        self, log: structlog.typing.FilteringBoundLogger, level: str, told: Spec | Probes | None = None
+    ) -> None:
         """Raises `SpecError`."""
-        self.log, self._level, self._spec = log, level, spec
-        self._keys = None if spec is None else cluster_keys(spec)
+        self.log, self._level = log, level
+        self._spec = told if isinstance(told, Spec) else None
+        self._keys = None if self._spec is None else cluster_keys(self._spec)
         self._engine: Engine | None = None
         self._weigh: Weigh | None = None
+        self._probes = told if isinstance(told, Probes) else None
+        self._limit: Limit | None = None
 
     def attach(self, engine: Engine, node: int, weigh: Weigh | None = None) -> None:
         """From now on this engine takes what comes, and what came since it was made. Raises `SpecError`.
@@ -84,6 +114,12 @@ class Live:
             check_number(self._spec, self._keys.allow)
         self._tell()
 
+    def attach_prober(self, limit: Limit) -> None:
+        """From now on this prober takes what comes, and what came since it was made."""
+        self._limit = limit
+        if self._probes is not None:
+            limit(self._probes)
+
     def current(self, spec: Spec) -> Spec:
         """The spec with what came into force since it was made."""
         if self._spec is None:
@@ -93,27 +129,44 @@ class Live:
     def reload(self, again: Again) -> bool:
         """Put in force what can be, name what cannot; what is wrong changes nothing. Whether all was well."""
         try:
-            level, spec, needs_restart = again()
-            in_force = self._take(spec)
+            now = again()
+            in_force = {**now.in_force, **self._take(now.told)}
         except Exception as error:  # whatever it is, who runs goes on
             self.log.error("not reloaded, the old configuration stays", error=_said(error))
             return False
+        level = now.level
         before, self._level = self._level, level
         if before != level:
             in_force[LEVEL] = level
         logs.set_level(min(before, level, key=logs.level_of))  # else this would not be written
-        self.log.info("reloaded", in_force=in_force, needs_restart=list(needs_restart))
+        self.log.info("reloaded", in_force=in_force, needs_restart=list(now.needs_restart))
         logs.set_level(level)
         return True
 
-    def _take(self, spec: Spec | None) -> dict[str, Any]:
-        if spec is None or self._spec is None or self._keys is None:
+    def _take(self, told: Spec | Probes | None) -> dict[str, Any]:
+        if isinstance(told, Probes):
+            return self._take_probes(told)
+        return {} if told is None else self._take_spec(told)
+
+    def _take_probes(self, now: Probes) -> dict[str, Any]:
+        before, self._probes = self._probes, now
+        if self._limit is not None:
+            self._limit(now)
+        names = (key.partition(".")[2] for key in PROBES)
+        return {f"probes.{name}": getattr(now, name) for name in names if getattr(before, name) != getattr(now, name)}
+
+    def _take_spec(self, spec: Spec) -> dict[str, Any]:
+        if self._spec is None or self._keys is None:
             return {}
         spec = msgspec.structs.replace(spec, node=self._spec.node)
         keys = cluster_keys(spec)
         if self._engine is not None:  # else there are no links that it has to follow
             succeed(self._keys, keys)
-        changed = {key: getattr(spec, name) for key, name in FIELDS.items() if self._differs(spec, name)}
+        changed = {
+            key: getattr(spec, name)
+            for key, name in FIELDS.items()
+            if self._differs(spec, name) and key.partition(".")[0] in {spec.role, *OF_ALL}
+        }
         if keys.other != self._keys.other and spec.other_secret_file:
             changed["cluster.other_secret_file"] = spec.other_secret_file  # another content of the same file, too
         if keys.allow != self._keys.allow and spec.nodes_file:
@@ -138,6 +191,8 @@ class Live:
             self._engine.history_max(self._spec.history_max)
         if self._spec.backoff_ms is not None and self._spec.backoff_max_ms is not None:
             self._engine.backoff(self._spec.backoff_ms, self._spec.backoff_max_ms)
+        if self._spec.sessions_max is not None and self._spec.accept_rate is not None:
+            self._engine.session_limits(self._spec.sessions_max, self._spec.accept_rate)
         if self._weigh is not None and self._spec.weight is not None:
             self._weigh(self._spec.weight)
 

@@ -14,7 +14,7 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -25,7 +25,7 @@ import uvloop
 from control import admin, logs
 from control.cutoff import CutOff
 from control.errors import FAILURE, ConfigError, UserError
-from control.live import Again, Live, Weigh
+from control.live import Again, Limit, Live, Now, Weigh
 from muster import __version__
 from plane import main as plane
 from plane.engine import Engine
@@ -68,10 +68,12 @@ class Owner(Protocol):
         engine: Engine | None = None,
         node: int = 0,
         weigh: Weigh | None = None,
+        limit: Limit | None = None,
     ) -> None:
         """From now on set `end` when the process is to end in order, `stop` when it is to end at once.
 
-        The engine, if there is one, is told what else is to be in force from now on; `weigh` its weight, for others.
+        The engine, if there is one, is told what else is to be in force from now on; `weigh` its weight, for others; `limit`
+        is told a prober's limits.
         """
 
     def current(self, spec: Spec) -> Spec:
@@ -112,6 +114,7 @@ class Parent:
         engine: Engine | None = None,
         node: int = 0,
         weigh: Weigh | None = None,
+        limit: Limit | None = None,
     ) -> None:
         """SIGTERM, SIGHUP, and the end of stdin."""
         loop = asyncio.get_running_loop()
@@ -121,6 +124,8 @@ class Parent:
         self._reload()
         if self._live is not None and engine is not None:
             self._live.attach(engine, node, weigh)
+        if self._live is not None and limit is not None:
+            self._live.attach_prober(limit)
         loop.add_reader(0, self._read, stop)
 
     def current(self, spec: Spec) -> Spec:
@@ -321,11 +326,11 @@ def child(prog: str, run: Callable[[Parent], None]) -> int:
 def run(owner: Parent) -> None:
     """Run one role until it has drained. Raises `SpecError`, and `OSError` when an address is taken."""
 
-    def again() -> tuple[str, Spec, Sequence[str]]:
+    def again() -> Now:
         now = owner.spec(Spec)
-        return now.log_level, now, ()
+        return Now(now.log_level, now)
 
-    spec = again()[1]
+    spec = owner.spec(Spec)
     log = logs.configure(spec.log_level, spec.log_format, role=spec.role, node=spec.node, instance=spec.instance)
     owner.reloads(Live(log, spec.log_level, spec), again)
     store = store_of(spec)

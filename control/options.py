@@ -314,6 +314,26 @@ class ClientOptions(RoleOptions, frozen=True):
     idle_timeout_ms: Annotated[
         int, key("Silence after which a peer counts as gone", "three lost keepalives", "ms", ge=300, le=3_600_000)
     ] = 45_000
+    sessions_max: Annotated[
+        int,
+        key(
+            "Sessions at once; beyond, who comes is not answered and looks for another server, who is there stays",
+            "some 1 KB each: 1 GB, the most that a process should hold",
+            "sessions",
+            ge=1,
+            le=1 << 20,
+        ),
+    ] = 1 << 20
+    accept_rate: Annotated[
+        int,
+        key(
+            "Handshakes taken from one network, an IPv4 /24 or an IPv6 /56; twice as many at once",
+            "one network alone keeps nobody out; more where many clients come by one translated address",
+            "1/s",
+            ge=1,
+            le=1_000_000,
+        ),
+    ] = 1_000
 
 
 class Clients(Section, frozen=True):

@@ -95,6 +95,8 @@ def live(config: Config, place: Folder, role: Role) -> dict[str, Any]:
         "history_max": section.history_max if isinstance(section, Gateway) else None,
         "backoff_ms": config.clients.backoff_ms if isinstance(section, ClientOptions) else None,
         "backoff_max_ms": config.clients.backoff_max_ms if isinstance(section, ClientOptions) else None,
+        "sessions_max": section.sessions_max if isinstance(section, ClientOptions) else None,
+        "accept_rate": section.accept_rate if isinstance(section, ClientOptions) else None,
         "weight": config.serve.weight if isinstance(section, ClientOptions) else None,
         "log_level": config.log.level,
     }

@@ -27,7 +27,7 @@ from control.errors import TRY_LATER, ConfigError, UserError
 from control.files import write_atomically
 from control.instance import Endpoint, Process, Record
 from control.layout import NODES_MAX, NUMBER_MAX, Seat, grid
-from control.live import Live, merged, needing_restart
+from control.live import Live, Now, merged, needing_restart, reloading
 from control.openfiles import enough_files
 from control.options import LINKS, ClientOptions, Config, Faults, Role
 from control.ports import Ports
@@ -96,7 +96,7 @@ class Supervisor:
         self._leaving: dict[Seat, asyncio.Task[None]] = {}
         self._prober: Child | None = None
         self._prober_admin = ("", 0)
-        self._probing: asyncio.Task[None] | None = None
+        self._probing = set[asyncio.Task[None]]()
         self._started = self._ending = False
         # A start is a second of a processor: half of them stay with those who have traffic.
         self._turns = asyncio.Semaphore(max(1, len(os.sched_getaffinity(0)) // 2))
@@ -121,8 +121,7 @@ class Supervisor:
             await self._until_ready()
             self._started = True
             self._live = Live(self._log, self.config.log.level, self.spec(self._representative()))
-            if self.config.probes.every_ms:
-                self._start_prober()
+            self._begin_or_end_probes()
             await self._open.enter_async_context(requests.answered(self.folder.path, self.take, self._log))
         except BaseException:
             await self._end()
@@ -244,6 +243,16 @@ class Supervisor:
         self.folder.logs.mkdir(mode=0o700, exist_ok=True)
         return self._open.enter_context(self.folder.log(name).open("wb"))
 
+    def _begin_or_end_probes(self) -> None:
+        """Have a prober where one is wanted, and none where not."""
+        if self.config.probes.every_ms and self._prober is None:
+            self._start_prober()
+        elif not self.config.probes.every_ms and self._prober is not None:
+            running = {task for task in self._probing if not task.done()}
+            self._probing = running | {asyncio.create_task(self._prober.stop(KILL_S), name=f"removes {PROBER}")}
+            self._prober = None
+            self._on_change()
+
     def _start_prober(self) -> None:
         with Ports() as ports:
             self._prober_admin = ports.tcp("admin.host", self.config.admin.host)
@@ -252,7 +261,7 @@ class Supervisor:
         command = [*PROBER_COMMAND, "--spec", str(file), "--parent", str(os.getpid())]
         back_off, stderr = Backoff(random.Random()), self._stderr(PROBER)
         self._prober = Child(PROBER, lambda: command, self._on_change, self._log, back_off, stderr)
-        self._probing = asyncio.create_task(self._prober.run(), name=f"child {PROBER}")
+        self._probing.add(asyncio.create_task(self._prober.run(), name=f"child {PROBER}"))
 
     def _prober_spec(self) -> ProberSpec:
         return prober_spec(self.config, self.folder, self._prober_admin, self.config.registry.url)
@@ -375,12 +384,12 @@ class Supervisor:
             return
         before = self.config
 
-        def again() -> tuple[str, Spec, list[str]]:
+        def again() -> Now:
             now = read().config
             _check(now)
             self.config = merged(before, now)
-            changed = needing_restart(before, now, OTHERS)
-            return now.log.level, self.spec(self._representative()), changed
+            needs_restart, in_force = needing_restart(before, now, OTHERS), reloading(before, now)
+            return Now(now.log.level, self.spec(self._representative()), needs_restart, in_force)
 
         if not self._live.reload(again):
             self.config = before
@@ -388,8 +397,10 @@ class Supervisor:
         for seat in self._roster.seats:
             if seat in self._epochs:
                 self._pass_on(self._children[seat], seat.name, self.spec(seat))
-        if self._prober is not None:
+        if self._prober is not None and self.config.probes.every_ms:
             self._pass_on(self._prober, PROBER, self._prober_spec())
+        else:
+            self._begin_or_end_probes()
 
     def _pass_on(self, child: Child, name: str, told: msgspec.Struct) -> None:
         try:
@@ -509,9 +520,9 @@ class Supervisor:
         ending.result()
 
     async def _end_all(self) -> None:
-        if self._prober is not None and self._probing is not None:
+        if self._prober is not None:
             await self._prober.stop(KILL_S)
-            await self._probing
+        await asyncio.gather(*self._probing)
         # All end: nobody is left to read there who does, and without a session a node does not wait until it was read.
         await self._registry.aclose()
         for role in STOP_ORDER:

@@ -75,6 +75,12 @@ class Engine(Protocol):
     def backoff(self, first_ms: int, max_ms: int) -> None:
         """From now on clients are told how to come back from a loss; nothing to roles that have none."""
 
+    def session_limits(self, sessions: int, accept_rate: int) -> None:
+        """From now on so many sessions are let in, and so many handshakes a second from one network.
+
+        Nothing to roles that have none.
+        """
+
     def servers(self, gateways: list[Server], proxies: list[Server]) -> None:
         """From now on clients are told of these, but for those of weight 0; nothing to roles that have none.
 

@@ -111,6 +111,9 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     backoff_ms: int | None = None
     """Of a gateway or proxy, as is the next: how clients come back from a loss."""
     backoff_max_ms: int | None = None
+    sessions_max: int | None = None
+    """Of a gateway or proxy, as is the next: how many sessions it lets in, and how fast from one network."""
+    accept_rate: int | None = None
     weight: int | None = None
     """Of a gateway or proxy: its share of the clients that learn of it."""
     gateways: list[Server] = []

@@ -23,7 +23,7 @@ from control.specs import absolute
 from plane.spec import SpecError, secret
 
 EVERY_S: Final = 0.2
-"""Where the configuration has no interval."""
+"""Or sooner, if the configuration says so: somebody waits for it."""
 LATENCY, LOSS, AVAILABILITY, DOWN = "latency", "loss", "availability", "down"
 
 
@@ -72,7 +72,7 @@ async def probed(where: Where, seconds: float) -> Probed:
     async with mapped(where) as (nodes, snapshot):
         record = await nodes.record()
         source = Source(snapshot, client_of(record), _name_key(settings, here=record.pid != 0))
-        every_s = settings.probes.every_ms / 1000 or EVERY_S
+        every_s = min(settings.probes.every_ms / 1000 or EVERY_S, EVERY_S)
         prober = Prober(settings.probes, source, common.errors_alone(), every_s=every_s)
         work = asyncio.create_task(prober.run())
         await asyncio.wait([work], timeout=seconds)

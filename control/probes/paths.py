@@ -80,6 +80,13 @@ class Account:
         self._window = array("f", [0.0]) * window  # ms, negative: failed
         self._at = self._failed_row = self._seen_row = 0
 
+    def keep(self, window: int) -> None:
+        """From now on of so many samples, of which it has the last."""
+        had = min(self._at, len(self._window))
+        last = [self._window[at % len(self._window)] for at in range(self._at - had, self._at)][-window:]
+        self._window = array("f", [*last, *[0.0] * (window - len(last))])
+        self._at = len(last)
+
     def take(self, now: float, ms: float | None, limits: Probes) -> bool:
         """One sample, without `ms` a failed one. Says whether the alarm was raised or cleared by it."""
         self._window[self._at % len(self._window)] = -1.0 if ms is None else ms
@@ -142,6 +149,12 @@ class Ledger:
         self.probes = 0
         """Sent so far."""
         self.samples_seen = self.samples_failed = self.alarms = 0
+
+    def limit(self, limits: Probes) -> None:
+        """From now on these hold; a path that fails does so until it holds by them."""
+        self._limits = limits
+        for account in self._accounts.values():
+            account.keep(limits.window)
 
     def send(self, now: float, proxy: int, broker: int, gateways: Collection[int]) -> int:
         """A probe sets out, which a member at each of these gateways should see. Gives its number."""

@@ -86,6 +86,14 @@ class Prober:
         self._by_proxy: dict[int, _Publisher] = {}
         self._gateways: list[int] = []
 
+    def limit(self, limits: Probes) -> None:
+        """From now on these hold."""
+        if limits != self._limits:
+            self._limits, self._every_s = limits, limits.every_ms / 1000
+            self._rounds.limit(self._every_s, limits.per_s_max)
+            self.ledger.limit(limits)
+            self._pace()
+
     async def run(self) -> None:
         """Probe until cancelled."""
         try:
@@ -148,17 +156,23 @@ class Prober:
         self._keep(
             self._publishers,
             {_apart(node) for node in proxies},
-            lambda node: _Publisher(self._address, node, self._asked, self._limits.timeout_ms / 1000),
+            lambda node: _Publisher(self._address, node, self._asked),
         )
         by_proxy: dict[int, list[str]] = {}
         for proxy, broker in fit:
             by_proxy.setdefault(proxy, []).append(rooms[broker])
-        pause_s = max(ASK_S, self._every_s, len(proxies) / (ASKED_SHARE * self._limits.per_s_max))
         for node, publisher in self._publishers.items():
-            publisher.want(by_proxy.get(node.node, []), pause_s)
+            publisher.want(by_proxy.get(node.node, []))
+        self._pace()
         for (_, at), listener in self._listeners.items():
             listener.want(parts[at])
         self._by_proxy = {node.node: publisher for node, publisher in self._publishers.items()}
+
+    def _pace(self) -> None:
+        """Have those who ask do it by the limits."""
+        pause_s = max(ASK_S, self._every_s, len(self._publishers) / (ASKED_SHARE * self._limits.per_s_max))
+        for publisher in self._publishers.values():
+            publisher.pace(pause_s, self._limits.timeout_ms / 1000)
 
     def _keep(self, have: "dict[_Key, _Each]", wanted: "set[_Key]", make: "Callable[[_Key], _Each]") -> None:
         for key in have.keys() - wanted:
@@ -273,17 +287,20 @@ class _Publisher:
         address: muster.Address,
         node: Node,
         asked: Callable[[int, muster.Members], None],
-        wait_s: float,
     ) -> None:
-        self._address, self._node, self._asked, self._wait_s = address, node, asked, wait_s
+        self._address, self._node, self._asked = address, node, asked
         self._rooms: Sequence[str] = ()
-        self._pause_s = ASK_S
+        self._pause_s, self._wait_s = ASK_S, 1.0
         self._client: sdk.Client | None = None
         self._unanswered: dict[int, int] = {}
 
-    def want(self, rooms: Sequence[str], pause_s: float) -> None:
-        """Ask about these rooms in turn, and wait for so long between."""
-        self._rooms, self._pause_s = rooms, pause_s
+    def want(self, rooms: Sequence[str]) -> None:
+        """Ask about these rooms in turn."""
+        self._rooms = rooms
+
+    def pace(self, pause_s: float, wait_s: float) -> None:
+        """Ask once in so long, and wait for so long for an answer."""
+        self._pause_s, self._wait_s = pause_s, wait_s
 
     async def run(self) -> None:
         """Until cancelled: then nothing is waited for that is still to be acknowledged."""

@@ -20,7 +20,7 @@ from control import admin, instance, logs, metrics
 from control.enrolment import tree
 from control.errors import UserError
 from control.instance import Folder
-from control.live import Live
+from control.live import Live, Now
 from control.node import Owner, Parent, child
 from control.probes.maps import Fixed
 from control.probes.prober import Prober, Source
@@ -72,18 +72,13 @@ class App(admin.App):
 async def serve(spec: Spec, log: structlog.typing.FilteringBoundLogger, owner: Owner) -> None:
     """Probe until the owner says that it ends. Raises `SpecError`."""
     end = asyncio.Event()
-    owner.watch(end, end)
-    try:
-        client = muster.Address((), (), read_token(spec.token_file))
-    except muster.MusterError as error:
-        raise SpecError(str(error)) from None
-    key = secret(spec.name_key_file, 16)
+    directory = None if spec.registry is None else Directory(tree(spec.registry), log)
+    snapshot = _fixed(spec) if directory is None else lambda: directory.snapshot
+    prober = Prober(spec.probes, Source(snapshot, _client(spec), secret(spec.name_key_file, 16)), log)
+    owner.watch(end, end, limit=prober.limit)
     async with contextlib.AsyncExitStack() as stack:
-        directory = None
-        if spec.registry is not None:
-            directory = await stack.enter_async_context(Directory(tree(spec.registry), log))
-        snapshot = _fixed(spec) if directory is None else lambda: directory.snapshot
-        prober = Prober(spec.probes, Source(snapshot, client, key), log)
+        if directory is not None:
+            await stack.enter_async_context(directory)
         about = {"instance": spec.instance, "role": NAME, "node": 0, "pid": os.getpid(), "version": muster.__version__}
         app = App(prober, about, lambda: None if directory is None else directory.session)
         http = admin.http(app)
@@ -112,6 +107,14 @@ async def _say(spec: Spec, directory: Directory | None, owner: Owner) -> None:
     owner.tell("ready")
 
 
+def _client(spec: Spec) -> muster.Address:
+    """The credential of a client."""
+    try:
+        return muster.Address((), (), read_token(spec.token_file))
+    except muster.MusterError as error:
+        raise SpecError(str(error)) from None
+
+
 def _fixed(spec: Spec) -> Callable[[], Snapshot]:
     try:
         return Fixed(instance.find(Folder(Path(spec.folder)))).snapshot
@@ -121,9 +124,14 @@ def _fixed(spec: Spec) -> Callable[[], Snapshot]:
 
 def run(owner: Parent) -> None:
     """Probe until told to end. Raises `SpecError`, and `OSError` when the address is taken."""
+
+    def again() -> Now:
+        now = owner.spec(Spec)
+        return Now(now.log_level, now.probes)
+
     spec = owner.spec(Spec)
     log = logs.configure(spec.log_level, spec.log_format, role=NAME, instance=spec.instance)
-    owner.reloads(Live(log, spec.log_level), lambda: (owner.spec(Spec).log_level, None, ()))
+    owner.reloads(Live(log, spec.log_level, spec.probes), again)
     uvloop.run(serve(spec, log, owner))
 
 

@@ -22,6 +22,10 @@ class Rounds:
         self._at = 0
         self._next: float | None = None
 
+    def limit(self, every_s: float, per_s_max: float) -> None:
+        """From now on these hold."""
+        self._every_s, self._step_min_s, self._next = every_s, 1 / per_s_max, None
+
     def follow(self, pairs: Sequence[Pair]) -> None:
         """There are these pairs now; goes on behind the pair that had its turn last."""
         if pairs != self._pairs:

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from control import hangup
 from control.daemon import Daemon
 from control.errors import ConfigError
-from control.live import Live
+from control.live import Live, Now
 from control.notify import Notify
 from tests.waiting import until
 
@@ -41,7 +41,7 @@ class Said(Notify):
     ],
 )
 async def test_a_reload_that_fails_however_is_one_line_and_systemd_hears_its_end(error: Exception, line: str) -> None:
-    def again() -> tuple[str, None, list[str]]:
+    def again() -> Now:
         raise error
 
     systemd, end = Said(), asyncio.Event()
@@ -65,9 +65,9 @@ async def test_a_reload_that_fails_however_is_one_line_and_systemd_hears_its_end
 def test_a_sighup_that_came_before_the_loop_is_a_reload_once_that_turns() -> None:
     reloads: list[str] = []
 
-    def again() -> tuple[str, None, list[str]]:
+    def again() -> Now:
         reloads.append("one")
-        return "info", None, []
+        return Now("info")
 
     async def work(owner: object) -> None:
         """Ends at once."""

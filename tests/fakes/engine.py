@@ -77,6 +77,9 @@ class FakeEngine:
     def backoff(self, first_ms: int, max_ms: int) -> None:
         self.options["backoff"] = (first_ms, max_ms)
 
+    def session_limits(self, sessions: int, accept_rate: int) -> None:
+        self.options["session_limits"] = (sessions, accept_rate)
+
     def servers(self, gateways: list[Any], proxies: list[Any]) -> None:
         self.options["servers"] = (gateways, proxies)
 

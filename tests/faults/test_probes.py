@@ -140,8 +140,8 @@ async def test_every_path_is_seen_what_loses_or_stands_still_is_found_and_the_pr
 async def test_by_default_all_paths_are_probed_and_who_stands_still_is_an_alarm_wherever_one_looks(make: Make) -> None:
     instance = make(probes={}, registry={"session_ms": 60_000})  # who stands still stays on the map
 
-    async def shown() -> list[dict[str, Any]]:
-        command = instance.command("links", "--json", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    async def shown(*words: str) -> list[dict[str, Any]]:
+        command = instance.command("links", "--json", *words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         said, _ = await asyncio.to_thread(command.communicate, timeout=PATIENT_S)
         paths: list[dict[str, Any]] = json.loads(said).get("paths", [])
         return paths
@@ -156,11 +156,32 @@ async def test_by_default_all_paths_are_probed_and_who_stands_still_is_an_alarm_
             while len(ways(await shown())) < 2 * 4 * 2:
                 pass
         assert counted("probe_paths_failing") == 0
+        assert max(path["sent"] for path in await shown("--probe", "4")) > 5, "oftener, as somebody waits for it"
         async with instance.stopped("broker-3"), asyncio.timeout(SOON_S):
             while {path["broker"] for path in await shown() if "down" in path["beyond"]} != {"broker-3"}:
                 pass
             await eventually(lambda: counted("probe_paths_failing") == 4)
         assert instance.log.read_text().count('"path fails"') == counted("probe_alarms") == 4
+
+
+async def test_an_instance_begins_and_ends_to_probe_by_sighup(make: Make) -> None:
+    instance = make()
+
+    def prober() -> Process | None:
+        return instance.record().prober or None
+
+    def is_there() -> bool:
+        return prober() is not None
+
+    with instance.running() as up:
+        assert prober() is None
+        settings = instance.config.read_text()
+        for every_ms, wanted in ((100, True), (0, False), (200, True)):
+            instance.config.write_text(settings.replace("every_ms = 0", f"every_ms = {every_ms}"))
+            up.send_signal(signal.SIGHUP)
+            await eventually(is_there if wanted else lambda: not is_there())
+            assert f'"in_force": {{"probes.every_ms": {every_ms}}}' in instance.log.read_text()
+        await eventually(lambda: (known := prober()) and known.ready)
 
 
 async def test_links_say_how_paths_get_probed_where_none_is(make: Make) -> None:

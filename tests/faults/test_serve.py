@@ -504,6 +504,43 @@ async def test_sighup_takes_the_level_and_names_what_needs_a_restart_and_a_bad_f
     assert await node.end() == 0
 
 
+async def test_sighup_takes_limits_and_engine_and_prober_go_by_them(hosts: Hosts) -> None:
+    probes = {"every_ms": 100, "timeout_ms": 200, "failures": 3_000}
+    hosts.write(probes=probes)
+    broker, *others = [hosts.start(role, role) for role in ("broker", "router", "gateway", "proxy")]
+    prober, gateway = hosts.start("prober", "prober"), others[1]
+    await hosts.serve(broker, *others)
+
+    async with muster.connect(hosts.address()) as client, client.join("room"):
+        hosts.write(gateway={"sessions_max": 1}, proxy={"accept_rate": 7}, links={"latency_ms": 5})
+        line = await reloaded(gateway)
+        assert (line["in_force"], line["needs_restart"]) == ({"gateway.sessions_max": 1}, [])
+        assert (await reloaded(others[2]))["in_force"] == {"proxy.accept_rate": 7}
+        with pytest.raises((muster.MusterError, TimeoutError)):
+            async with asyncio.timeout(2), muster.connect(hosts.address(), proxies=[]):
+                pass
+        assert gateway.metrics()["dropped_hello_busy"] > 0
+        await client.publish("room", b"who is there stays")
+        hosts.write(gateway={"sessions_max": 10})
+        await reloaded(gateway)
+        async with asyncio.timeout(PATIENT_S), muster.connect(hosts.address(), proxies=[]):
+            pass
+
+    def probed(name: str) -> float:
+        return prober.metrics()[name]
+
+    await until(lambda: probed("probe_samples_seen") > 0, PATIENT_S)
+    broker.process.send_signal(signal.SIGSTOP)
+    await until(lambda: probed("probe_samples_failed") > 10, PATIENT_S)
+    assert probed("probe_paths_failing") == 0
+    hosts.write(probes=probes | {"failures": 2})
+    assert (await reloaded(prober))["in_force"] == {"probes.failures": 2}
+    await until(lambda: probed("probe_paths_failing") == 1, PATIENT_S)
+    hosts.write(probes=probes | {"every_ms": 0})
+    line = await reloaded(prober, "not reloaded, the old configuration stays")
+    assert "probes.every_ms: muster serve prober needs it" in line["error"]
+
+
 def weights(node: Node) -> list[int]:
     """Of the servers in the map that a node has."""
     return list(node.get("/api/v1/status")[1]["registry"]["weights"].values())

@@ -98,13 +98,21 @@ impl PrefixBuckets {
         }
     }
 
+    /// From now on each network has so many a second; what it owes stays.
+    pub fn set_rate(&mut self, rate: u32, burst: u32) {
+        self.full = Bucket::new(rate, burst);
+    }
+
     /// Takes one token of the address's network. `false` too when the table is full of networks that are still
     /// paying off; a bucket that is full again says no more than none at all and gives its place away.
     pub fn take(&mut self, now: Micros, addr: Addr) -> bool {
         let bucket = self
             .buckets
             .entry(prefix(addr), |bucket| bucket.is_full(now), self.full);
-        bucket.is_some_and(|bucket| bucket.take(now, 1))
+        bucket.is_some_and(|bucket| {
+            (bucket.rate, bucket.burst) = (self.full.rate, self.full.burst);
+            bucket.take(now, 1)
+        })
     }
 }
 
@@ -276,6 +284,18 @@ mod tests {
         );
         assert!(unproven.received(1, v4(1), 1));
         assert!(unproven.may_send(1, v4(1), 3));
+    }
+
+    #[test]
+    fn another_rate_is_in_force_for_a_network_that_is_known_too() {
+        let mut prefixes = PrefixBuckets::new(PREFIXES_MAX, 1, 2, hash());
+        let taken = |prefixes: &mut PrefixBuckets, now| (0..10).filter(|_| prefixes.take(now, v4(1))).count();
+        assert_eq!(taken(&mut prefixes, 0), 2);
+        prefixes.set_rate(1_000, 5);
+        assert_eq!(taken(&mut prefixes, 0), 0, "what it owes stays");
+        assert_eq!(taken(&mut prefixes, 2 * SECOND), 5);
+        prefixes.set_rate(1, 1);
+        assert_eq!(taken(&mut prefixes, 4 * SECOND), 1);
     }
 
     #[test]

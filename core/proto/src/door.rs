@@ -24,9 +24,8 @@ pub const HANDSHAKES_A_TURN: usize = 4;
 const NODE_HANDSHAKE: usize = 2;
 /// Hellos with a valid cookie that wait for their turn.
 pub const WAITING_MAX: usize = 256;
-/// Handshakes a second from one /24 or /56, and at once.
+/// Handshakes a second from one /24 or /56 unless the configuration says otherwise; twice as many at once.
 pub const PREFIX_RATE: u32 = 1_000;
-pub const PREFIX_BURST: u32 = 2_000;
 /// Resets a second from this process.
 pub const RESETS_A_SECOND: u32 = 1_000;
 /// A hello is at least this long: it proves the path and bounds amplification.
@@ -189,7 +188,7 @@ impl Door {
             cookies: CookieJar::new(entropy),
             reset,
             unproven: Unproven::new(UNPROVEN_MAX, KeyedState::new(k0, k1)),
-            prefixes: PrefixBuckets::new(PREFIXES_MAX, PREFIX_RATE, PREFIX_BURST, KeyedState::new(k1, k0)),
+            prefixes: PrefixBuckets::new(PREFIXES_MAX, PREFIX_RATE, 2 * PREFIX_RATE, KeyedState::new(k1, k0)),
             resets: Bucket::new(RESETS_A_SECOND, RESETS_A_SECOND / 10),
             waiting: VecDeque::new(),
             replies: VecDeque::new(),
@@ -215,6 +214,11 @@ impl Door {
     /// From now on tokens are made of another secret; those given before are not believed any more.
     pub fn set_reset(&mut self, reset: ResetSecret) {
         self.reset = reset;
+    }
+
+    /// From now on so many handshakes a second are taken from one network, and twice as many at once.
+    pub fn set_prefix_rate(&mut self, rate: u32) {
+        self.prefixes.set_rate(rate, rate.saturating_mul(2));
     }
 
     /// The token that proves a reset of connection `id`.

@@ -45,7 +45,7 @@ pub const EARLY_BYTES_MAX: usize = 256 * SESSION_LOG_BYTES;
 pub const EARLY_UNKNOWN_MAX: usize = EARLY_BYTES_MAX / 2 / HALF_OPEN_MAX;
 /// Answers of one session that wait for place in its log: all its rooms, and what it asks meanwhile. Each is a record, so 300 KiB.
 const LATE_MAX: usize = CONTROL_BURST as usize;
-/// Sessions at once: 1 M x about 1 KB is 1 GB, the most that one process should hold.
+/// Sessions at once, unless the configuration says less: 1 M x about 1 KB is 1 GB, the most that one process should hold.
 pub const SESSIONS_MAX: usize = 1 << 20;
 /// Bytes that sessions were told and have not acknowledged, over all of them: a quarter of what so many take themselves.
 pub const UNREAD_BYTES_MAX: usize = SESSIONS_MAX * 256;
@@ -202,6 +202,7 @@ pub struct Sessions<T> {
     parting: Option<Parting>,
     parts_at: Micros,
     keepalive_ms: u32,
+    sessions_max: usize,
     /// What clients are told of it; none: they know the usual one.
     pace: Option<(u32, u32)>,
     /// Which servers they are told of.
@@ -232,6 +233,7 @@ impl<T: Default> Sessions<T> {
             parting: None,
             parts_at: 0,
             keepalive_ms,
+            sessions_max: SESSIONS_MAX,
             pace: None,
             naming: Naming::default(),
             dice: Dice::new(0),
@@ -253,6 +255,13 @@ impl<T: Default> Sessions<T> {
     /// From now on sessions begin with this: how soon clients come back from a loss, in ms, and how late at the latest.
     pub fn set_backoff(&mut self, first: u32, longest: u32) {
         self.pace = ((first, longest) != BACKOFF_DEFAULT).then_some((first, longest));
+    }
+
+    /// From now on so many sessions may be here at once, where who is here stays, and so many handshakes a second come from one
+    /// network.
+    pub fn set_limits(&mut self, sessions: usize, prefix_rate: u32) {
+        self.sessions_max = sessions.min(SESSIONS_MAX);
+        self.door.set_prefix_rate(prefix_rate);
     }
 
     /// From now on clients are told of these servers, those who are here too.
@@ -337,7 +346,7 @@ impl<T: Default> Sessions<T> {
         };
         match header.kind {
             DatagramKind::Data => self.data(now, node, arrival, &header, datagram),
-            DatagramKind::Hello if self.table.len() >= SESSIONS_MAX => {
+            DatagramKind::Hello if self.table.len() >= self.sessions_max => {
                 self.door.counters.dropped_hello_busy += 1;
                 None
             }
@@ -925,7 +934,7 @@ impl<T: Default> Sessions<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::door::DoorKey;
+    use crate::door::{DoorKey, HELLO_MIN};
     use crate::fixtures::{cluster, me, Zeros};
     use crate::handshake::ResetSecret;
     use crate::wire::Role;
@@ -1008,6 +1017,33 @@ mod tests {
             .slots()
             .filter(|slot| sessions.table.get(*slot).is_some_and(|peer| peer.data.is_open()));
         assert_eq!(open.count(), HALF_OPEN_MAX);
+    }
+
+    #[test]
+    fn a_hello_beyond_the_sessions_that_may_be_here_is_dropped_and_who_is_here_stays() {
+        let (mut node, mut sessions) = sessions();
+        (sessions.admit(1, 1), sessions.admit(2, 2));
+        let mut hello = |sessions: &mut Sessions<()>| {
+            let mut bytes = vec![0; HELLO_MIN];
+            Header::clear(DatagramKind::Hello, 7).write(&mut bytes);
+            let arrival = Arrival {
+                socket: 1,
+                from: Addr { ip: [1; 16], port: 7 },
+                start: 0,
+                len: bytes.len() as u32,
+            };
+            sessions.receive(0, &mut node, arrival, &mut bytes);
+            (
+                sessions.door.counters.cookies_sent,
+                sessions.door.counters.dropped_hello_busy,
+            )
+        };
+        assert_eq!(hello(&mut sessions), (1, 0));
+        sessions.set_limits(2, 1_000);
+        assert_eq!(hello(&mut sessions), (1, 1));
+        assert_eq!(sessions.table.len(), 2);
+        sessions.set_limits(usize::MAX, 1_000);
+        assert_eq!(hello(&mut sessions), (2, 1));
     }
 
     /// With a hundred thousand of them who was due was looked at in every turn before it was served.

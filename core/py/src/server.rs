@@ -43,6 +43,7 @@ pub trait RoleMachine: Machine {
         None
     }
     fn set_backoff(&mut self, _first_ms: u32, _max_ms: u32) {}
+    fn set_session_limits(&mut self, _sessions: usize, _prefix_rate: u32) {}
     fn set_servers(&mut self, _now: Micros, _gateways: Vec<Server>, _proxies: Vec<Server>) {}
     fn drain(&mut self) {}
     fn drained(&self) -> bool {
@@ -128,6 +129,10 @@ impl RoleMachine for Gateway {
         Gateway::set_backoff(self, first_ms, max_ms);
     }
 
+    fn set_session_limits(&mut self, sessions: usize, prefix_rate: u32) {
+        Gateway::set_session_limits(self, sessions, prefix_rate);
+    }
+
     fn set_servers(&mut self, now: Micros, gateways: Vec<Server>, proxies: Vec<Server>) {
         Gateway::set_servers(self, now, gateways, proxies);
     }
@@ -206,6 +211,10 @@ impl RoleMachine for Proxy {
 
     fn set_backoff(&mut self, first_ms: u32, max_ms: u32) {
         Proxy::set_backoff(self, first_ms, max_ms);
+    }
+
+    fn set_session_limits(&mut self, sessions: usize, prefix_rate: u32) {
+        Proxy::set_session_limits(self, sessions, prefix_rate);
     }
 
     fn set_servers(&mut self, now: Micros, gateways: Vec<Server>, proxies: Vec<Server>) {
@@ -534,6 +543,11 @@ macro_rules! engine {
 
             fn backoff(&mut self, first_ms: u32, max_ms: u32) -> PyResult<()> {
                 self.get_mut()?.driver.machine_mut().set_backoff(first_ms, max_ms);
+                Ok(())
+            }
+
+            fn session_limits(&mut self, sessions: usize, prefix_rate: u32) -> PyResult<()> {
+                self.get_mut()?.driver.machine_mut().set_session_limits(sessions, prefix_rate);
                 Ok(())
             }
 

@@ -64,6 +64,7 @@ class _Engine:
     ) -> None: ...
     def history_max(self, messages: int) -> None: ...  # a gateway's
     def backoff(self, first_ms: int, max_ms: int) -> None: ...  # of clients; a gateway's or a proxy's
+    def session_limits(self, sessions: int, prefix_rate: int) -> None: ...  # a gateway's or a proxy's
     # Host, port, public key and weight of those that clients are told of; a gateway's or a proxy's.
     def servers(
         self, gateways: list[tuple[str, int, bytes, int]], proxies: list[tuple[str, int, bytes, int]]

@@ -74,6 +74,23 @@ def test_failures_in_a_row_raise_the_alarm_and_seen_ones_in_a_row_clear_it() -> 
     assert (probed.figures().failing, probed.figures().failures) == (False, 1)
 
 
+def test_other_limits_are_in_force_from_the_next_sample_on_and_the_last_ones_stay() -> None:
+    probed = Probed()
+    for ms in (None, None, *range(1, 13), None):
+        probed.probe(ms)
+    assert probed.told == []
+    probed.ledger.limit(Probes(timeout_ms=1_000, failures=2, successes=1, window=12))
+    assert round(probed.figures().loss, 6) == 0.1, "of the ten that it had"
+    probed.probe(None)
+    assert probed.told == [(PATH, True)]
+    assert round(probed.figures().loss, 6) == round(2 / 11, 6)
+    probed.probe(7.0)
+    assert probed.told == [(PATH, True), (PATH, False)]
+    probed.ledger.limit(Probes(timeout_ms=1_000, failures=2, successes=1, window=3))
+    figures = probed.figures()
+    assert (round(figures.loss, 6), figures.last_ms, figures.sent) == (round(2 / 3, 6), 7.0, 15)
+
+
 def test_a_probe_that_another_broker_numbered_is_a_failure_of_the_path() -> None:
     probed = Probed()
     probed.probe()

@@ -36,6 +36,16 @@ def test_more_pairs_than_the_most_a_second_are_gone_round() -> None:
     assert len(sent) >= 998
 
 
+def test_other_limits_are_in_force_at_once() -> None:
+    rounds = Rounds(every_s=100.0, per_s_max=100)
+    rounds.follow(pairs(20))
+    assert sum(run(rounds, 0.0, 1.0).values()) == 1
+    rounds.limit(1.0, 100)
+    assert set(run(rounds, 1.0, 2.0).values()) == {2}
+    rounds.limit(1.0, 10)
+    assert sum(run(rounds, 3.0, 2.0).values()) == pytest.approx(20, abs=1)
+
+
 def test_who_stood_still_does_not_make_up_for_it() -> None:
     rounds = Rounds(every_s=1.0, per_s_max=100)
     rounds.follow(pairs(100))

@@ -355,6 +355,11 @@ impl Gateway {
         self.sessions.set_backoff(first_ms, max_ms);
     }
 
+    /// How many sessions may be here, and how many handshakes a second come from one network, from now on.
+    pub fn set_session_limits(&mut self, sessions: usize, prefix_rate: u32) {
+        self.sessions.set_limits(sessions, prefix_rate);
+    }
+
     /// From now on clients are told of these servers.
     pub fn set_servers(&mut self, now: Micros, gateways: Vec<Server>, proxies: Vec<Server>) {
         self.sessions.set_servers(now, &mut self.node, gateways, proxies);
