@@ -32,6 +32,8 @@ FIELDS: Final[Mapping[str, str]] = {
     "clients.backoff_max_ms": "backoff_max_ms",
     **{f"{role}.{name}": name for role in ("gateway", "proxy") for name in ("sessions_max", "accept_rate")},
     "serve.weight": "weight",
+    "proxy.command_rate": "command_rate",
+    "proxy.command_burst": "command_burst",
 }
 """Keys of the configuration that a running engine takes, and what they are called in a spec."""
 PROBES: Final = tuple(f"probes.{name}" for name in Probes.__struct_fields__ if name != "ask")
@@ -212,6 +214,8 @@ def succeed(before: ClusterKeys, now: ClusterKeys) -> None:
     known = dict(key for key in (now.current, now.other) if key is not None)
     if number not in known:
         raise SpecError(
+        if self._spec.command_rate is not None and self._spec.command_burst is not None:
+            self._engine.command_limit(self._spec.command_rate, self._spec.command_burst)
             f"cluster.key_id: links are made with key {number} now: keep it, as cluster.other_secret_file and "
             "cluster.other_key_id, until all nodes make theirs with the next one"
         )

@@ -399,6 +399,19 @@ class Broker(RoleOptions, frozen=True):
     arena_mib: ArenaMib = 256
 
 
+    command_rate: Annotated[
+        int,
+        key(
+            "Commands of one user, whatever sessions it has here; with the shared token of one session",
+            "they are for what is seldom, and cost each member and each hop an answer",
+            "1/s",
+            ge=1,
+            le=10_000,
+        ),
+    ] = 1
+    command_burst: Annotated[
+        int, key("The same at once, after a pause", "one after the other", "commands", ge=1, le=10_000)
+    ] = 1
 class Router(RoleOptions, frozen=True):
     """Tells brokers which gateway wants which room. `bind` is for links: no client speaks to it."""
 

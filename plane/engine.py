@@ -81,6 +81,9 @@ class Engine(Protocol):
         Nothing to roles that have none.
         """
 
+    def command_limit(self, rate: int, burst: int) -> None:
+        """From now on a proxy takes so many commands a second of a user, and so many at once; nothing to other roles."""
+
     def servers(self, gateways: list[Server], proxies: list[Server]) -> None:
         """From now on clients are told of these, but for those of weight 0; nothing to roles that have none.
 

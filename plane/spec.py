@@ -120,7 +120,11 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """Those that clients are told of, as are `proxies`, where no registry knows them: host, port and public key in hex."""
     proxies: list[Server] = []
     age_every: int | None = None
-    """Of a proxy."""
+    """Of a proxy, as are the next two: how many commands it takes of a user, a second and at once."""
+    command_rate: int | None = None
+    command_burst: int | None = None
+    reloads: int = 0
+    """How often the configuration was read again: files that the spec names may be others though it is the same."""
     paced_namespaces: list[str]
     faults: list[Fault] | None
     seed: int

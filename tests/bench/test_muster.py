@@ -54,7 +54,7 @@ def without_database() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def instance() -> Iterator[Instance]:
-    one = Instance(ticks=True)
+    one = Instance(ticks=True, settings={"proxy.command_burst": 5})
     try:
         one.start()
         yield one

@@ -80,6 +80,9 @@ class FakeEngine:
     def session_limits(self, sessions: int, accept_rate: int) -> None:
         self.options["session_limits"] = (sessions, accept_rate)
 
+    def command_limit(self, rate: int, burst: int) -> None:
+        self.options["command_limit"] = (rate, burst)
+
     def servers(self, gateways: list[Any], proxies: list[Any]) -> None:
         self.options["servers"] = (gateways, proxies)
 
@@ -106,6 +109,7 @@ class FakeEngine:
             "key_ids": [key[0] for key in self.keys if key],
             "history_max": self.options.get("history_max"),
             "backoff": self.options.get("backoff"),
+            "command_limit": self.options.get("command_limit"),
             "servers": self.options.get("servers"),
         }
 

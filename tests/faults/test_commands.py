@@ -16,6 +16,8 @@ from tests.waiting import until_asked
 
 NODES = {"gateways": 2, "brokers": "1x2", "routers": "1x2", "proxies": 2}
 SENDERS = 20
+AT_ONCE = {"command_burst": 5}
+"""So that senders have several under way."""
 ROOMS = [f"live:{number}" for number in range(4)]
 ROOM = ROOMS[0]
 EXPIRES_S = 10.0
@@ -60,7 +62,7 @@ async def command(client: muster.Client, room: str, data: bytes, outcomes: Outco
         except muster.Refused as error:
             if error.code != "rate_limited":
                 raise
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(error.retry_after or 0)
 
 
 async def run(instance: Instance, count: int, kills: tuple[str, ...]) -> tuple[Told, Outcomes]:
@@ -85,7 +87,7 @@ async def run(instance: Instance, count: int, kills: tuple[str, ...]) -> tuple[T
 async def test_on_lossy_links_every_member_is_told_once_and_every_sender_hears_so(
     make: Make, figures: Callable[..., None]
 ) -> None:
-    instance = make(up=NODES, faults={"loss": 0.05, "burst": 3, "duplicate": 0.01})
+    instance = make(up=NODES, proxy=AT_ONCE, faults={"loss": 0.05, "burst": 3, "duplicate": 0.01})
     with instance.running():
         told, outcomes = await run(instance, 6, ())
     figures(outcomes=Counter(type(outcome).__name__ for outcome in outcomes.values()))
@@ -95,7 +97,7 @@ async def test_on_lossy_links_every_member_is_told_once_and_every_sender_hears_s
 
 
 async def test_with_every_role_killed_each_is_told_once_or_reported(make: Make, figures: Callable[..., None]) -> None:
-    instance = make(up=NODES, faults={"loss": 0.02})
+    instance = make(up=NODES, proxy=AT_ONCE, faults={"loss": 0.02})
     with instance.running():
         told, outcomes = await run(instance, 8, ("broker", "proxy", "router", "gateway", "broker-1"))
     figures(outcomes=Counter(str(outcome) for outcome in outcomes.values()))
@@ -123,7 +125,7 @@ async def killed(instance: Instance, name: str) -> AsyncIterator[None]:
 async def test_with_one_of_three_proxies_gone_no_command_waits_until_that_is_found(
     make: Make, figures: Callable[..., None], strike: Callable[..., contextlib.AbstractAsyncContextManager[None]]
 ) -> None:
-    instance, proxies = make(up=NODES | {"proxies": 3}), ("proxy", "proxy-1", "proxy-2")
+    instance, proxies = make(up=NODES | {"proxies": 3}, proxy=AT_ONCE), ("proxy", "proxy-1", "proxy-2")
     told, joined, expired = Told(), asyncio.Barrier(2), list[int]()
     with instance.running():
         async with asyncio.TaskGroup() as tasks, contextlib.AsyncExitStack() as stack:

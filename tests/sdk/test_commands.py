@@ -46,13 +46,24 @@ async def test_the_sender_may_be_a_member_and_is_told_as_well(address: muster.te
         assert (await next_command(room)).data == b"me too"
 
 
-async def test_more_than_a_few_at_once_are_refused_with_the_time_to_wait(address: muster.testing.Instance) -> None:
+async def test_more_than_one_at_once_is_refused_with_the_time_to_wait(address: muster.testing.Instance) -> None:
     async with muster.connect(address) as client:
         said = await asyncio.gather(*(client.command("r", b"x") for _ in range(20)), return_exceptions=True)
-    refused = [error for error in said if isinstance(error, muster.Refused)]
-    assert 10 <= len(refused) <= 15
-    assert {(error.code, error.retry, error.retry_after) for error in refused} == {("rate_limited", True, 1.0)}
-    assert said.count(muster.NoMember()) == 20 - len(refused)
+        refused = [error for error in said if isinstance(error, muster.Refused)]
+        assert len(refused) == 19
+        assert said.count(muster.NoMember()) == 1
+        assert {(error.code, error.retry) for error in refused} == {("rate_limited", True)}
+        waits = [error.retry_after for error in refused if error.retry_after is not None]
+        assert len(waits) == 19
+        assert 0 < min(waits) <= max(waits) < 1.1
+        await asyncio.sleep(max(waits))
+        assert await client.command("r", b"x") == muster.NoMember()
+
+
+async def test_an_instance_can_be_told_to_take_more_at_once() -> None:
+    async with muster.testing.instance(command_burst=5) as address, muster.connect(address) as client:
+        said = await asyncio.gather(*(client.command("r", b"x") for _ in range(6)), return_exceptions=True)
+    assert said.count(muster.NoMember()) == 5
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
-//! Bounded accounts of strangers: what may be sent to an address that proved nothing, and how often its network may
-//! knock.
+//! Bounded accounts: what may be sent to an address that proved nothing, how often its network may knock, and how often
+//! whoever has a key may do something.
 //!
-//! Owns: [`Unproven`], [`PrefixBuckets`], [`Bucket`]. Must not know: what the bytes are, sessions, keys, sockets.
+//! Owns: [`Unproven`], [`PrefixBuckets`], [`Buckets`], [`Bucket`]. Must not know: what the bytes are, sessions, keys of
+//! ciphers, sockets.
 
 use std::hash::{BuildHasher, Hash};
 
@@ -85,34 +86,70 @@ impl Unproven {
 
 /// A token bucket for each network, /24 of IPv4 and /56 of IPv6, which is what one customer usually gets.
 pub struct PrefixBuckets {
-    buckets: Ways<u64, Bucket>,
-    full: Bucket,
+    buckets: Buckets<u64>,
 }
 
 impl PrefixBuckets {
     /// A table of at most `max` prefixes, [`PREFIXES_MAX`] by default, each with `rate` tokens a second up to `burst`.
     pub fn new(max: usize, rate: u32, burst: u32, hash: KeyedState) -> Self {
         PrefixBuckets {
-            buckets: Ways::new(max, hash),
-            full: Bucket::new(rate, burst),
+            buckets: Buckets::new(max, rate, burst, hash),
         }
     }
 
     /// From now on each network has so many a second; what it owes stays.
     pub fn set_rate(&mut self, rate: u32, burst: u32) {
-        self.full = Bucket::new(rate, burst);
+        self.buckets.set_rate(rate, burst);
     }
 
     /// Takes one token of the address's network. `false` too when the table is full of networks that are still
-    /// paying off; a bucket that is full again says no more than none at all and gives its place away.
+    /// paying off.
     pub fn take(&mut self, now: Micros, addr: Addr) -> bool {
-        let bucket = self
-            .buckets
-            .entry(prefix(addr), |bucket| bucket.is_full(now), self.full);
-        bucket.is_some_and(|bucket| {
-            (bucket.rate, bucket.burst) = (self.full.rate, self.full.burst);
-            bucket.take(now, 1)
-        })
+        self.buckets.take(now, prefix(addr)) == Taken::Yes
+    }
+}
+
+/// What came of taking a token.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Taken {
+    Yes,
+    /// There is one after so long.
+    Wait(Micros),
+    /// The table is full of others that are still paying off.
+    Full,
+}
+
+/// A token bucket for each key, in a table of fixed size: a bucket that is full again says no more than none at all and
+/// gives its place away.
+pub struct Buckets<K> {
+    buckets: Ways<K, Bucket>,
+    full: Bucket,
+}
+
+impl<K: Copy + Eq + Hash> Buckets<K> {
+    /// A table of at most `max` keys, each with `rate` tokens a second up to `burst`.
+    pub fn new(max: usize, rate: u32, burst: u32, hash: KeyedState) -> Self {
+        Buckets {
+            buckets: Ways::new(max, hash),
+            full: Bucket::new(rate, burst),
+        }
+    }
+
+    /// From now on each key has so many a second; what it owes stays.
+    pub fn set_rate(&mut self, rate: u32, burst: u32) {
+        self.full = Bucket::new(rate, burst);
+    }
+
+    /// Takes one token of the key.
+    pub fn take(&mut self, now: Micros, key: K) -> Taken {
+        let Some(bucket) = self.buckets.entry(key, |bucket| bucket.is_full(now), self.full) else {
+            return Taken::Full;
+        };
+        (bucket.rate, bucket.burst) = (self.full.rate, self.full.burst);
+        match bucket.take(now, 1) {
+            true => Taken::Yes,
+            false => Taken::Wait(bucket.wait(now)),
+        }
     }
 }
 
@@ -153,6 +190,15 @@ impl Bucket {
             self.full_at_ns = full_at_ns;
         }
         granted
+    }
+
+    /// After how long one token can be taken, if nobody takes any meanwhile; never where it gives nothing.
+    pub fn wait(&self, now: Micros) -> Micros {
+        let (Some(cost), Some(burst)) = (self.nanos(1), self.nanos(self.burst)) else {
+            return Micros::MAX;
+        };
+        let from_ns = self.full_at_ns.saturating_add(cost.max(1)).saturating_sub(burst);
+        from_ns.div_ceil(1_000).saturating_sub(now)
     }
 
     /// Whether nothing is owed, so that a new bucket would serve as well.
@@ -398,6 +444,20 @@ mod tests {
         }
 
         #[test]
+        fn after_the_wait_that_a_bucket_tells_there_is_a_token_and_not_sooner(
+            rate in 1u32..100_000,
+            burst in 1u32..1_000,
+            taken in 1u32..2_000,
+        ) {
+            let mut bucket = Bucket::new(rate, burst);
+            (0..taken).for_each(|_| { bucket.take(SECOND, 1); });
+            let wait = bucket.wait(SECOND);
+            prop_assert_eq!(wait == 0, bucket.clone().take(SECOND, 1));
+            prop_assert!(wait == 0 || !bucket.clone().take(SECOND + wait - 1, 1));
+            prop_assert!(bucket.take(SECOND + wait, 1));
+        }
+
+        #[test]
         fn a_bucket_takes_any_numbers_without_overflow(
             rate: u32,
             burst: u32,
@@ -473,7 +533,7 @@ mod tests {
         let mut buckets = PrefixBuckets::new(64, 1, 1, hash());
         let admitted = (0..10_000u32).filter(|&net| buckets.take(0, v4(net << 8))).count();
         assert!((32..=64).contains(&admitted), "{admitted} networks");
-        assert_eq!(buckets.buckets.entries.len(), 64);
+        assert_eq!(buckets.buckets.buckets.entries.len(), 64);
         assert!(buckets.take(SECOND, v4(20_000 << 8)));
     }
 }

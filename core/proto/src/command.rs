@@ -32,9 +32,17 @@ pub const KNOWN_MAX: usize = 1 << 18;
 pub const AWAITED_MAX: usize = 1 << 20;
 /// Of these so many are given up in one turn, some 30 ms of work: the rest has the next one.
 pub const ENDED_A_TURN: usize = 1 << 16;
-/// Commands, and questions for members, of one session: one a second, and so many at once after a pause.
+/// Who shows the token that all programs share is this user; no other credential stands for it. It is limited session by session.
+pub const SHARED_USER: u64 = 1;
+/// Commands of one user at one proxy, unless that is told otherwise: so many a second, and so many at once after a pause.
 pub const COMMAND_RATE: u32 = 1;
-pub const COMMAND_BURST: u32 = 5;
+pub const COMMAND_BURST: u32 = 1;
+/// The same of questions for members.
+pub const COUNT_RATE: u32 = 1;
+pub const COUNT_BURST: u32 = 5;
+/// Commands of which a client sends copies by spare sessions. More go by the main one alone: they should be seldom.
+pub const SPREAD_RATE: u32 = 1;
+pub const SPREAD_BURST: u32 = 5;
 /// A client sends so many copies of a command at once, each by another proxy.
 pub const COPIES: usize = 3;
 /// Who is refused a command for now is told to wait for so long.

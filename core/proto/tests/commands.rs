@@ -7,7 +7,7 @@ use common::*;
 use muster_proto::broker::Broker;
 use muster_proto::client::{Client, ClientEvent, Endpoint, Side, SILENCE_MAX};
 use muster_proto::command::{
-    Ask, CommandId, Hop, Outcome, Page, Verdict, COMMANDS_MAX, COMMAND_BURST, COPIES, GRACE, RETRY,
+    Ask, CommandId, Hop, Outcome, Page, Verdict, COMMANDS_MAX, COPIES, GRACE, RETRY, SPREAD_BURST,
 };
 use muster_proto::gateway::Gateway;
 use muster_proto::machine::{Machine, Micros};
@@ -199,11 +199,37 @@ fn what_may_have_been_tried_is_not_said_to_be_refused() {
     assert_eq!(pass(&mut rig, LIFETIME), [Outcome::expired(0)]);
 }
 
+/// The program may send it again when the last of them takes it: before, it might be told the same once more.
 #[test]
-fn what_proxies_would_refuse_goes_to_one_of_them_alone() {
+fn of_several_that_refuse_a_command_for_now_the_longest_wait_is_told() {
+    let (mut rig, number) = at_three_proxies();
+    let outcome = Outcome::refused(Code::RateLimited);
+    for (peer, retry_ms) in [(2, 700), (1, 900), (3, 800)] {
+        let page = None;
+        rig.tell(
+            peer,
+            &Record::CommandDone {
+                number,
+                outcome,
+                retry_ms,
+                page,
+            },
+        );
+    }
+    let mut events = Vec::new();
+    rig.machine.drain_events(&mut events);
+    let told = events.iter().find_map(|event| match event {
+        ClientEvent::Commanded { retry_ms, .. } => Some(*retry_ms),
+        _ => None,
+    });
+    assert_eq!(told, Some(900));
+}
+
+#[test]
+fn copies_are_sent_of_few_commands_and_the_others_go_to_one_proxy_alone() {
     let (mut rig, _) = at_three_proxies();
-    let more: Vec<u64> = (0..=COMMAND_BURST).map(|_| command(&mut rig)).collect();
-    let within = COMMAND_BURST as usize - 1;
+    let more: Vec<u64> = (0..=SPREAD_BURST).map(|_| command(&mut rig)).collect();
+    let within = SPREAD_BURST as usize - 1;
     let counts = [1, 2, 3].map(|peer| told(&mut rig, peer).len());
     assert_eq!(counts, [more.len(), within, within]);
 }
@@ -326,6 +352,7 @@ fn proxy() -> (Rig<Proxy>, [usize; 2]) {
     let nodes = [BROKER, BROKER + 50].map(|node| Node::new(node, Role::Broker, addr(9000 + node as u16)));
     let placement = Placement::new(2, nodes.to_vec(), 1, 1);
     rig.machine.set_placement(rig.now, placement);
+    rig.machine.set_command_limit(1, 5);
     rig.session(1);
     let brokers = nodes.map(|node| rig.link(node.node, Role::Broker));
     (rig, brokers)
@@ -707,11 +734,53 @@ fn who_joins_again_while_a_command_lives_is_told_it_once_and_counts_once() {
     }
 }
 
-/// No session sends more than one a second, so there are many, and no broker is there that would take any.
+/// Two sessions of a user at a proxy that lets it have one a second, and what they hear of the commands that they send.
+#[test]
+fn a_user_has_one_command_a_second_by_whatever_session_and_a_copy_takes_nothing() {
+    let (mut rig, brokers) = proxy();
+    rig.machine.set_command_limit(1, 1);
+    let second = rig.session(2);
+    let send = |rig: &mut Rig<Proxy>, peer: usize, number: u64| {
+        let name = ROOM.as_bytes();
+        rig.tell(
+            peer,
+            &Record::Command {
+                number,
+                name,
+                left_ms: 5_000,
+                ask: Ask::tell(b"go"),
+            },
+        );
+        rig.turn();
+    };
+    let retry_ms = |rig: &mut Rig<Proxy>, peer: usize| {
+        let records = rig.peers[peer].take_records();
+        let limited = Outcome::refused(Code::RateLimited);
+        records.iter().find_map(|record| match Record::read(record) {
+            Some(Record::CommandDone { outcome, retry_ms, .. }) if outcome == limited => Some(retry_ms),
+            _ => None,
+        })
+    };
+    send(&mut rig, 0, 1);
+    let broker = who_was_told(&mut rig, brokers);
+    rig.tell(broker, &done(1, Outcome::of(1)));
+    rig.turn();
+    send(&mut rig, second, 1);
+    assert_eq!(retry_ms(&mut rig, second), None, "the same command by another session");
+    send(&mut rig, second, 2);
+    let wait = retry_ms(&mut rig, second).expect("the second of a user");
+    assert!((1..=1_001).contains(&wait), "{wait}");
+    rig.pass(u64::from(wait) * 1_000, u64::from(wait) * 1_000);
+    send(&mut rig, second, 2);
+    assert_eq!(retry_ms(&mut rig, second), None, "what was told is true");
+}
+
+/// A session sends so many records a second, so there are many, and no broker is there that would take any.
 #[test]
 fn past_a_users_share_a_proxy_says_of_each_command_at_once_that_it_is_busy() {
     let (users, share) = (600, COMMANDS_MAX / 2);
     let mut rig = Rig::<Proxy>::bare();
+    rig.machine.set_command_limit(u32::MAX, u32::MAX);
     for user in 0..users {
         rig.session(user);
     }

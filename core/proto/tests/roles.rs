@@ -1113,6 +1113,7 @@ fn a_command_goes_to_the_other_broker_where_one_is_not_ready() {
     let nodes = [BROKER, BROKER + 50].map(|node| Node::new(node, Role::Broker, addr(9000 + node as u16)));
     rig.machine
         .set_placement(rig.now, Placement::new(2, nodes.to_vec(), 1, 1));
+    rig.machine.set_command_limit(1, 5);
     rig.session(1);
     let brokers = nodes.map(|node| rig.link(node.node, Role::Broker));
     for number in 0..5 {

@@ -45,6 +45,7 @@ pub trait RoleMachine: Machine {
     fn set_backoff(&mut self, _first_ms: u32, _max_ms: u32) {}
     fn set_session_limits(&mut self, _sessions: usize, _prefix_rate: u32) {}
     fn set_servers(&mut self, _now: Micros, _gateways: Vec<Server>, _proxies: Vec<Server>) {}
+    fn set_command_limit(&mut self, _rate: u32, _burst: u32) {}
     fn drain(&mut self) {}
     fn drained(&self) -> bool {
         true
@@ -218,6 +219,10 @@ impl RoleMachine for Proxy {
     }
 
     fn set_servers(&mut self, now: Micros, gateways: Vec<Server>, proxies: Vec<Server>) {
+    fn set_command_limit(&mut self, rate: u32, burst: u32) {
+        Proxy::set_command_limit(self, rate, burst);
+    }
+
         Proxy::set_servers(self, now, gateways, proxies);
     }
 
@@ -552,6 +557,11 @@ macro_rules! engine {
             }
 
             fn servers(
+            fn command_limit(&mut self, rate: u32, burst: u32) -> PyResult<()> {
+                self.get_mut()?.driver.machine_mut().set_command_limit(rate, burst);
+                Ok(())
+            }
+
                 &mut self,
                 gateways: Vec<convert::ServerEntry>,
                 proxies: Vec<convert::ServerEntry>,

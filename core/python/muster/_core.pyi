@@ -2,6 +2,7 @@ from collections.abc import Sequence
 from typing import Any, final, type_check_only
 
 __all__ = [
+    "SHARED_USER",
     "BrokerEngine",
     "ClientEngine",
     "FeedEngine",
@@ -17,6 +18,8 @@ __all__ = [
     "room_owners",
     "version",
 ]
+
+SHARED_USER: int  # that the token stands for which programs share
 
 def version() -> str: ...
 def public_key(private: bytes) -> bytes: ...
@@ -65,6 +68,7 @@ class _Engine:
     def history_max(self, messages: int) -> None: ...  # a gateway's
     def backoff(self, first_ms: int, max_ms: int) -> None: ...  # of clients; a gateway's or a proxy's
     def session_limits(self, sessions: int, prefix_rate: int) -> None: ...  # a gateway's or a proxy's
+    def command_limit(self, rate: int, burst: int) -> None: ...  # of a user: a second, and at once; a proxy's
     # Host, port, public key and weight of those that clients are told of; a gateway's or a proxy's.
     def servers(
         self, gateways: list[tuple[str, int, bytes, int]], proxies: list[tuple[str, int, bytes, int]]

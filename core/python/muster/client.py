@@ -301,9 +301,9 @@ class Client:
     async def command(self, room: str, data: bytes, *, expires: float = 5.0) -> Outcome:
         """Have every member of a room told, each once, within `expires` seconds (60 at most), and learn what came of it.
 
-        For what is seldom and must not be lost without a word: one a second, five at once after a pause; else `Refused` with
-        the code `rate_limited` and `retry_after`. `data` has at most 800 bytes (`TooLong`). Needs no membership.
-        Cancelled, it may be delivered all the same.
+        For what is seldom and must not be lost without a word: one a second of a user, unless the proxies take more; else
+        `Refused` with the code `rate_limited` and `retry_after`. `data` has at most 800 bytes (`TooLong`). Needs no
+        membership. Cancelled, it may be delivered all the same.
         """
         self._check_open()
         check_name(room)
@@ -325,8 +325,7 @@ class Client:
         """Ask all gateways how many members a room has and, with `ids`, who they are: at most 100 users from `start` on.
 
         A gateway that has not answered after `wait` seconds (60 at most) makes the answer `partial`. Needs no membership.
-        One a second, five at once after a pause, commands counted in; else `Refused` with the code `rate_limited` and
-        `retry_after`.
+        One a second of a user, five at once after a pause; else `Refused` with the code `rate_limited` and `retry_after`.
         """
         self._check_open()
         check_name(room)

@@ -40,7 +40,7 @@ class Refused(MusterError):
         "not_allowed": "that is not allowed to this client",
         "busy": "the room's owner has no place for another publisher or room",
         "too_much_history": "more messages of history than the server gives; see history_max of its gateways",
-        "rate_limited": "too many commands or questions for members; one a second is taken",
+        "rate_limited": "too many commands, or questions for members, of this user",
     }
 
     def __init__(self, what: str, code: str, retry_after: float | None = None) -> None:

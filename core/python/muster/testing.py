@@ -9,7 +9,7 @@ import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol
 
-from ._core import BrokerEngine, GatewayEngine, ProxyEngine, RouterEngine, public_key
+from ._core import SHARED_USER, BrokerEngine, GatewayEngine, ProxyEngine, RouterEngine, public_key
 from .client import Fault
 from .errors import Invalid
 from .instance import Address, Endpoint
@@ -23,7 +23,9 @@ Node = tuple[int, str, str, int, int, str]
 ROLES: Final[tuple[Role, ...]] = ("router", "broker", "gateway", "proxy")
 NODES: Final[Mapping[Role, int]] = {role: node for node, role in enumerate(ROLES, 1)}
 HOST: Final = "127.0.0.1"
-USER: Final = 1
+USER: Final = SHARED_USER
+COMMAND_RATE: Final = 1
+COMMAND_BURST: Final = 1
 BUFFER_BYTES: Final = 1 << 20
 ARENA_BYTES: Final = 64 << 20
 PAYLOAD_BYTES: Final = 1_200
@@ -46,9 +48,14 @@ class Instance(Address):
     """The address of an instance in this process, and the roles behind it."""
 
     def __init__(
-        self, tokens: Mapping[bytes, int], paced_namespaces: Sequence[str], faults: Sequence[Fault] | None
+        self,
+        tokens: Mapping[bytes, int],
+        paced_namespaces: Sequence[str],
+        faults: Sequence[Fault] | None,
+        command_limit: tuple[int, int],
     ) -> None:
         self._tokens, self._paced, self._faults = dict(tokens), list(paced_namespaces), faults
+        self._command_limit = command_limit
         self._secrets = {name: secrets.token_bytes(32) for name in ("cluster", "reset", "gateway", "proxy")}
         self._name_key = secrets.token_bytes(16)
         self._epochs: dict[Role, int] = {}
@@ -137,6 +144,7 @@ class Instance(Address):
             }
             if role == "proxy":
                 engine = ProxyEngine(**link, **public)
+                engine.command_limit(*self._command_limit)
             else:
                 engine = GatewayEngine(**link, **public, arena_bytes=ARENA_BYTES, paced_namespaces=self._paced)
         self._engines[role] = engine
@@ -162,13 +170,17 @@ async def instance(
     tokens: Mapping[bytes, int] | None = None,
     paced_namespaces: Sequence[str] = (),
     faults: Sequence[Fault] | None = None,
+    command_rate: int = COMMAND_RATE,
+    command_burst: int = COMMAND_BURST,
 ) -> AsyncIterator[Instance]:
     """Run an instance while the block lasts; what it gives is what `muster.connect` takes.
 
     `tokens`: credentials and the users they stand for; the first one is the address's own. Without them there is one
-    random token for the user 1. `faults`: injected into everything that every role sends or receives.
+    random token for the user 1, whose sessions are limited one by one. `faults`: injected into everything that every role
+    sends or receives. `command_rate`, `command_burst`: commands of a user a second, and at once.
     """
-    running = Instance(tokens or {secrets.token_urlsafe(16).encode(): USER}, paced_namespaces, faults)
+    tokens = tokens or {secrets.token_urlsafe(16).encode(): USER}
+    running = Instance(tokens, paced_namespaces, faults, (command_rate, command_burst))
     try:
         yield running
     finally:

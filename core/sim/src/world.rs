@@ -8,7 +8,7 @@ use muster_proto::age::Ages;
 use muster_proto::broker::{Broker, BrokerConfig};
 use muster_proto::client::member::{Item, Policy};
 use muster_proto::client::{Client, ClientConfig, ClientEvent, Endpoint, Side, SPREAD};
-use muster_proto::command::COPIES;
+use muster_proto::command::{COMMAND_RATE, COPIES};
 use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent};
 use muster_proto::handshake::{ClusterKeys, ServerKey};
 use muster_proto::health::{HealthCounters, Reason};
@@ -45,6 +45,8 @@ const LOOKS_EVERY: Micros = 20 * MS;
 const ENDS_WITHIN: Micros = SECOND;
 const NAME_KEY: [u8; 16] = [9; 16];
 /// A process that stands still is told of the placement again so long after; when all is to heal, everyone within it.
+/// Commands of a client at once, so that some are under way together.
+const COMMAND_BURST: u32 = 5;
 const PLACED_AGAIN: Micros = 300 * MS;
 /// The registry takes who stands still for so long for dead.
 const SESSION: Micros = 3 * SECOND;
@@ -865,6 +867,7 @@ impl World {
                 };
                 let mut machine = Proxy::new(config, seed, entropy);
                 machine.set_placement(now, placement);
+                machine.set_command_limit(COMMAND_RATE, COMMAND_BURST);
                 machine.set_servers(now, self.named(Kind::Gateway), self.named(Kind::Proxy));
                 Role::Proxy(Box::new(machine))
             }

@@ -10,7 +10,7 @@ use super::spares::SPARE_IDLE;
 use super::{Client, ClientEvent, Seat, Side, State};
 use crate::address::Bucket;
 use crate::command::{left_ms, Ask, CommandId, Outcome, Page, Verdict};
-use crate::command::{COMMAND_BURST, COMMAND_BYTES_MAX, COMMAND_RATE, COPIES, GRACE, LIFETIME_MAX};
+use crate::command::{COMMAND_BYTES_MAX, COPIES, GRACE, LIFETIME_MAX, SPREAD_BURST, SPREAD_RATE};
 use crate::limits::NAME_BYTES_MAX;
 use crate::machine::Micros;
 use crate::wire::record::Record;
@@ -113,7 +113,7 @@ impl Command {
 /// What the program sent, by number.
 pub(super) struct Commands {
     sent: BTreeMap<u64, Command>,
-    /// As proxies count: what they will refuse goes to one of them alone, so that several sessions are no way to send more.
+    /// Which go by the spares as well. The others go to one proxy alone, so that several sessions are no way to send more.
     rate: Bucket,
     /// When the last one ended that went by spares.
     ended_at: Option<Micros>,
@@ -125,7 +125,7 @@ impl Default for Commands {
     fn default() -> Self {
         Commands {
             sent: BTreeMap::new(),
-            rate: Bucket::new(COMMAND_RATE, COMMAND_BURST),
+            rate: Bucket::new(SPREAD_RATE, SPREAD_BURST),
             ended_at: None,
             taken: VecDeque::new(),
         }
@@ -292,7 +292,12 @@ impl Client {
             command.settles_at.get_or_insert(now + GRACE);
         }
         let known = command.answer.as_ref();
-        if known.is_none_or(|known| answer.weight() > known.weight() || !outcome.is_put_off() && known.weight() == 0) {
+        // Of several that refuse it for now the last to take it counts, as it is tried by all of them again.
+        let better = |known: &Answer| match (known.weight(), answer.weight()) {
+            (0, 0) => !outcome.is_put_off() || known.outcome.is_put_off() && answer.retry_ms > known.retry_ms,
+            (known, answer) => answer > known,
+        };
+        if known.is_none_or(better) {
             command.answer = Some(answer);
         }
         if command.is_done(now) {

@@ -89,7 +89,7 @@ fn holders(id: CommandId, room: &RoomKey) -> [Holder; 2] {
 impl Proxy {
     /// Takes a session's command, or says at once why not.
     pub(super) fn command(&mut self, now: Micros, slot: u32, number: u64, name: &[u8], time_ms: u32, ask: Ask<'_>) {
-        let Some(peer) = self.sessions.table.get_mut(slot) else {
+        let Some(peer) = self.sessions.table.get(slot) else {
             return;
         };
         let (session, user) = (peer.conn.id, peer.data.user);
@@ -99,22 +99,26 @@ impl Proxy {
             return;
         }
         let room = RoomName::from_bytes(name).map(|name| name.key(&self.name_key));
-        let refused = match &room {
-            Err(_) => Some(Code::BadRoomName),
-            Ok(_) if !peer.data.data.commands.take(now, 1) => Some(Code::RateLimited),
-            Ok(room) if !self.commands.places.allow(holders(id, room), 1) => Some(Code::Busy),
-            Ok(_) => None,
+        let until = until(now, time_ms);
+        let taken = match room {
+            Err(_) => Err((Code::BadRoomName, 0)),
+            Ok(room) => match self.limits.take(now, id, room.id, session, until, &ask) {
+                Ok(()) if !self.commands.places.allow(holders(id, &room), 1) => Err((Code::Busy, RETRY)),
+                taken => taken.map(|()| room),
+            },
         };
-        let (Ok(room), None) = (room, refused) else {
-            self.counters.commands_refused += 1;
-            let outcome = Outcome::refused(refused.unwrap_or(Code::Unknown));
-            return self.command_done(session, number, outcome, None);
+        let room = match taken {
+            Ok(room) => room,
+            Err((code, retry)) => {
+                self.counters.commands_refused += 1;
+                return self.command_done(session, number, Outcome::refused(code), retry, None);
+            }
         };
         self.counters.commands_received += 1;
         let pending = Pending {
             session,
             room,
-            until: until(now, time_ms),
+            until,
             ask: ask.keep(),
             told: None,
             others: false,
@@ -197,17 +201,17 @@ impl Proxy {
                     None => page.hops.clear(), // it was asked before the last one, who knows when
                 }
             }
-            self.command_done(pending.session, id.number, outcome, page);
+            self.command_done(pending.session, id.number, outcome, RETRY, page);
         }
     }
 
-    /// Tells a session what became of its command.
-    fn command_done(&mut self, session: u64, number: u64, outcome: Outcome, page: Option<Page>) {
+    /// Tells a session what became of its command and, where that was refused for now, after how long it may be tried again.
+    fn command_done(&mut self, session: u64, number: u64, outcome: Outcome, retry: Micros, page: Option<Page>) {
         let Some(slot) = self.sessions.table.find(session) else {
             return; // who comes back asks again
         };
         let retry_ms = match outcome.is_put_off() {
-            true => (RETRY / 1_000) as u32,
+            true => u32::try_from(retry / 1_000 + 1).unwrap_or(u32::MAX), // no clock is exact
             false => 0,
         };
         let done = Record::CommandDone {

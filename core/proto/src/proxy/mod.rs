@@ -4,14 +4,13 @@
 //! nobody can speak for another user. Knows no member. Commands stand in `commands`.
 
 mod commands;
+mod limits;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use muster_ahead::fetch;
 
-use crate::address::Bucket;
 use crate::age::{self, Sampler};
-use crate::command::{COMMAND_BURST, COMMAND_RATE};
 use crate::conn::Control;
 use crate::door::{Door, DoorKey};
 use crate::gateway::{LINK_SOCKET, PUBLIC_SOCKET};
@@ -34,6 +33,7 @@ use crate::wire::record::Record;
 use crate::wire::server::Server;
 use crate::wire::{Code, FrameKind, Frames, PublisherId, Role};
 use commands::Commands;
+use limits::Limits;
 
 /// Control records a second from one session, each of which opens a room: what brokers keep of so many for as long as they
 /// remember a room that nobody uses (60 s) is about 10 MB. One user's part of a broker is bounded there.
@@ -115,6 +115,7 @@ struct Place {
 }
 
 /// What a proxy keeps per session.
+#[derive(Default)]
 #[repr(C)] // what every datagram needs stands in front
 pub struct Publisher {
     places: Vec<Place>,
@@ -123,19 +124,6 @@ pub struct Publisher {
     /// The window that it has while nothing waits.
     share: u32,
     acks: VecDeque<Vec<u8>>,
-    commands: Bucket,
-}
-
-impl Default for Publisher {
-    fn default() -> Self {
-        Publisher {
-            places: Vec::new(),
-            queued: 0,
-            share: 0,
-            acks: VecDeque::new(),
-            commands: Bucket::new(COMMAND_RATE, COMMAND_BURST),
-        }
-    }
 }
 
 impl Publisher {
@@ -167,6 +155,7 @@ pub struct Proxy {
     placement: Placement,
     name_key: [u8; 16],
     commands: Commands,
+    limits: Limits,
     ages: Sampler,
     /// Of brokers, for commands alone.
     pub health: Health,
@@ -193,6 +182,7 @@ impl Proxy {
             placement: Placement::default(),
             name_key: config.name_key,
             commands: Commands::new(hash),
+            limits: Limits::new(hash),
             ages: Sampler::new(config.age_every),
             health: Health::default(),
             counters: ProxyCounters::default(),
@@ -242,6 +232,12 @@ impl Proxy {
             }
             self.sessions.reschedule(now, slot);
         }
+    }
+
+    /// From now on a user may send so many commands a second, and so many at once after a pause, and each session of
+    /// [`SHARED_USER`](crate::command::SHARED_USER).
+    pub fn set_command_limit(&mut self, rate: u32, burst: u32) {
+        self.limits.set(rate, burst);
     }
 
     /// How clients come back from a loss, told to those who come from now on.
