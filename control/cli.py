@@ -248,6 +248,21 @@ def members(
     return common.run(show(Where(config, registry), room, ids, start, wait, json))
 
 
+@app.command(epilog="Example: muster token 7 --rights read,publish --expires 15m")
+def token(
+    user: Annotated[str, typer.Argument(metavar="USER", help="A number from 2 to 2^64-1.")],
+    rights: Annotated[
+        str, typer.Option(metavar="WORDS", help="What it allows: read, publish, or both with a comma between.")
+    ] = "read",
+    expires: Annotated[str, typer.Option(metavar="TIME", help="How long it opens sessions: 90s, 15m, 1h, 7d.")] = "1h",
+    config: ConfigFile = None,
+) -> int:
+    """Print a token that a client shows as this user, signed with `cluster.jwt_secret_file` or that of the instance here."""
+    from control.commands.token import token as run
+
+    return run(config, user, rights, expires)
+
+
 @app.command(epilog="Example: muster status --json")
 def status(json: Json = False, registry: Elsewhere = None, config: ConfigFile = None) -> int:
     """Show the nodes of the instance that runs here, or of a registry.

@@ -31,8 +31,10 @@ from control.ports import Ports
 from control.registry import Snapshot
 from control.registry.places import CLUSTERED, MAIN, NAME, PARTITIONED, Count, layer
 from muster import _core
+from plane.auth import signing_secrets
 from plane.engine import Engine
 from plane.keys import ClusterKeys, cluster_keys
+from plane.role import TakeSecrets
 from plane.spec import Registration, Spec, SpecError, secret
 
 END_S: Final = 15.0
@@ -115,6 +117,7 @@ def _check_secrets(made: Spec) -> ClusterKeys:
             secret(made.name_key_file, 16)
         if made.token_file is not None and not Path(made.token_file).read_bytes().strip():
             raise ConfigError(f"{made.token_file}: is empty, which would let everybody in")
+        signing_secrets(made.jwt_secret_file)
         return keys
     except SpecError as error:
         raise ConfigError(str(error)) from None
@@ -252,6 +255,7 @@ class Daemon:
         engine: Engine | None = None,
         node: int = 0,
         weigh: Weigh | None = None,
+        take_secrets: TakeSecrets | None = None,
         limit: Limit | None = None,
     ) -> None:
         """A signal that came before counts too."""
@@ -259,7 +263,7 @@ class Daemon:
         if limit is not None:
             self._live.attach_prober(limit)
         if engine is not None:
-            self._live.attach(engine, node, weigh)
+            self._live.attach(engine, node, weigh, take_secrets)
         if self._ending:
             end.set()
 

@@ -112,6 +112,11 @@ class Folder:
         return self.path / "token"
 
     @property
+    def jwt_secret(self) -> Path:
+        """What users' tokens are signed with: one or two lines of text."""
+        return self.path / "jwt.secret"
+
+    @property
     def cluster_secret(self) -> Path:
         """32 bytes in hex."""
         return self.path / "cluster.secret"
@@ -189,6 +194,7 @@ def prepare(place: Folder, servers: Iterable[str] = ()) -> None:
         create_once(place.cluster_secret, _hex(32))
         create_once(place.name_key, _hex(16))
         create_once(place.token, secrets.token_urlsafe(32).encode() + b"\n")
+        create_once(place.jwt_secret, _hex(32))
         _make_own(place, servers)
 
 

@@ -15,8 +15,10 @@ from control import logs
 from control.config import values
 from control.errors import UserError
 from control.options import Config, Probes
+from plane.auth import signing_secrets
 from plane.engine import Engine
 from plane.keys import ClusterKeys, check_number, cluster_keys
+from plane.role import TakeSecrets
 from plane.spec import Spec, SpecError
 
 LEVEL: Final = "log.level"
@@ -27,13 +29,14 @@ FIELDS: Final[Mapping[str, str]] = {
     "cluster.other_key_id": "other_key_id",
     "cluster.identity": "identity",
     "cluster.nodes_file": "nodes_file",
+    "cluster.jwt_secret_file": "jwt_secret_file",
     "gateway.history_max": "history_max",
+    "proxy.command_rate": "command_rate",
+    "proxy.command_burst": "command_burst",
     "clients.backoff_ms": "backoff_ms",
     "clients.backoff_max_ms": "backoff_max_ms",
     **{f"{role}.{name}": name for role in ("gateway", "proxy") for name in ("sessions_max", "accept_rate")},
     "serve.weight": "weight",
-    "proxy.command_rate": "command_rate",
-    "proxy.command_burst": "command_burst",
 }
 """Keys of the configuration that a running engine takes, and what they are called in a spec."""
 PROBES: Final = tuple(f"probes.{name}" for name in Probes.__struct_fields__ if name != "ask")
@@ -100,17 +103,21 @@ class Live:
         self.log, self._level = log, level
         self._spec = told if isinstance(told, Spec) else None
         self._keys = None if self._spec is None else cluster_keys(self._spec)
+        self._secrets = () if self._spec is None else signing_secrets(self._spec.jwt_secret_file)
         self._engine: Engine | None = None
         self._weigh: Weigh | None = None
+        self._take_secrets: TakeSecrets | None = None
         self._probes = told if isinstance(told, Probes) else None
         self._limit: Limit | None = None
 
-    def attach(self, engine: Engine, node: int, weigh: Weigh | None = None) -> None:
+    def attach(
+        self, engine: Engine, node: int, weigh: Weigh | None = None, take_secrets: TakeSecrets | None = None
+    ) -> None:
         """From now on this engine takes what comes, and what came since it was made. Raises `SpecError`.
 
-        `weigh` tells others the node's weight.
+        `weigh` tells others the node's weight, `take_secrets` the role by what users' tokens are signed.
         """
-        self._engine, self._weigh = engine, weigh
+        self._engine, self._weigh, self._take_secrets = engine, weigh, take_secrets
         if self._spec is not None and self._keys is not None:
             self._spec = msgspec.structs.replace(self._spec, node=node)
             check_number(self._spec, self._keys.allow)
@@ -164,6 +171,7 @@ class Live:
         keys = cluster_keys(spec)
         if self._engine is not None:  # else there are no links that it has to follow
             succeed(self._keys, keys)
+        secrets = signing_secrets(spec.jwt_secret_file)
         changed = {
             key: getattr(spec, name)
             for key, name in FIELDS.items()
@@ -173,11 +181,14 @@ class Live:
             changed["cluster.other_secret_file"] = spec.other_secret_file  # another content of the same file, too
         if keys.allow != self._keys.allow and spec.nodes_file:
             changed["cluster.nodes_file"] = spec.nodes_file
-        before, self._spec, self._keys = (self._spec, self._keys), spec, keys
+        if secrets != self._secrets and spec.jwt_secret_file:
+            changed["cluster.jwt_secret_file"] = spec.jwt_secret_file
+        before = self._spec, self._keys, self._secrets
+        self._spec, self._keys, self._secrets = spec, keys, secrets
         try:
             self._tell()
         except Exception:
-            self._spec, self._keys = before
+            self._spec, self._keys, self._secrets = before
             self._tell()
             raise
         return changed
@@ -195,6 +206,10 @@ class Live:
             self._engine.backoff(self._spec.backoff_ms, self._spec.backoff_max_ms)
         if self._spec.sessions_max is not None and self._spec.accept_rate is not None:
             self._engine.session_limits(self._spec.sessions_max, self._spec.accept_rate)
+        if self._spec.command_rate is not None and self._spec.command_burst is not None:
+            self._engine.command_limit(self._spec.command_rate, self._spec.command_burst)
+        if self._take_secrets is not None:
+            self._take_secrets(self._secrets)
         if self._weigh is not None and self._spec.weight is not None:
             self._weigh(self._spec.weight)
 
@@ -214,8 +229,6 @@ def succeed(before: ClusterKeys, now: ClusterKeys) -> None:
     known = dict(key for key in (now.current, now.other) if key is not None)
     if number not in known:
         raise SpecError(
-        if self._spec.command_rate is not None and self._spec.command_burst is not None:
-            self._engine.command_limit(self._spec.command_rate, self._spec.command_burst)
             f"cluster.key_id: links are made with key {number} now: keep it, as cluster.other_secret_file and "
             "cluster.other_key_id, until all nodes make theirs with the next one"
         )

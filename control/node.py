@@ -29,6 +29,7 @@ from control.live import Again, Limit, Live, Now, Weigh
 from muster import __version__
 from plane import main as plane
 from plane.engine import Engine
+from plane.role import TakeSecrets
 from plane.server import Server
 from plane.spec import Spec, SpecError, T, content, decoded
 
@@ -68,12 +69,13 @@ class Owner(Protocol):
         engine: Engine | None = None,
         node: int = 0,
         weigh: Weigh | None = None,
+        take_secrets: TakeSecrets | None = None,
         limit: Limit | None = None,
     ) -> None:
         """From now on set `end` when the process is to end in order, `stop` when it is to end at once.
 
-        The engine, if there is one, is told what else is to be in force from now on; `weigh` its weight, for others; `limit`
-        is told a prober's limits.
+        The engine, if there is one, is told what else is to be in force from now on; `weigh` its weight, for others;
+        `take_secrets` what users' tokens are signed with; `limit` is told a prober's limits.
         """
 
     def current(self, spec: Spec) -> Spec:
@@ -114,6 +116,7 @@ class Parent:
         engine: Engine | None = None,
         node: int = 0,
         weigh: Weigh | None = None,
+        take_secrets: TakeSecrets | None = None,
         limit: Limit | None = None,
     ) -> None:
         """SIGTERM, SIGHUP, and the end of stdin."""
@@ -123,7 +126,7 @@ class Parent:
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         self._reload()
         if self._live is not None and engine is not None:
-            self._live.attach(engine, node, weigh)
+            self._live.attach(engine, node, weigh, take_secrets)
         if self._live is not None and limit is not None:
             self._live.attach_prober(limit)
         loop.add_reader(0, self._read, stop)
@@ -187,7 +190,8 @@ async def serve(
     """Run until the owner says that it ends, then drain."""
     stop = asyncio.Event()
     end = stop if enrolment is None else asyncio.Event()
-    owner.watch(end, stop, server.engine, spec.node, None if enrolment is None else enrolment.weigh)
+    weigh = None if enrolment is None else enrolment.weigh
+    owner.watch(end, stop, server.engine, spec.node, weigh, server.take_secrets)
     server.on_ready = lambda ready: owner.tell("ready" if ready else "not_ready")
     handing_over = None
     if enrolment is not None:

@@ -100,6 +100,14 @@ class Cluster(Section, frozen=True):
             "empty: `token` in `instance.dir`, made once",
         ),
     ] = ""
+    jwt_secret_file: Annotated[
+        str,
+        key(
+            "File with one or two secrets, a line of at least 32 bytes each, that users' tokens are signed with: gateways"
+            " and proxies accept both, `muster token` signs with the first",
+            "empty: `jwt.secret` in `instance.dir`, made once by `muster up`; `muster serve` takes no user's token then",
+        ),
+    ] = ""
     key_id: Annotated[
         int,
         key("Which secret `secret_file` is: new links are made with it", "another secret has another id", ge=0, le=255),
@@ -391,14 +399,6 @@ class Proxy(ClientOptions, frozen=True):
             le=1 << 30,
         ),
     ] = 1_024
-
-
-class Broker(RoleOptions, frozen=True):
-    """Numbers a room's messages and keeps the recent ones. `bind` is for links: no client speaks to it."""
-
-    arena_mib: ArenaMib = 256
-
-
     command_rate: Annotated[
         int,
         key(
@@ -412,6 +412,14 @@ class Broker(RoleOptions, frozen=True):
     command_burst: Annotated[
         int, key("The same at once, after a pause", "one after the other", "commands", ge=1, le=10_000)
     ] = 1
+
+
+class Broker(RoleOptions, frozen=True):
+    """Numbers a room's messages and keeps the recent ones. `bind` is for links: no client speaks to it."""
+
+    arena_mib: ArenaMib = 256
+
+
 class Router(RoleOptions, frozen=True):
     """Tells brokers which gateway wants which room. `bind` is for links: no client speaks to it."""
 

@@ -157,6 +157,7 @@ def secret_files(config: Config) -> list[str]:
         cluster.other_secret_file,
         cluster.names_file,
         cluster.token_file,
+        cluster.jwt_secret_file,
         cluster.node_key_file,
         config.registry.password_file,
         config.database.password_file,
@@ -173,6 +174,12 @@ def warn_of_secrets(config: Config, log: structlog.typing.FilteringBoundLogger) 
 def token_file(config: Config, place: Folder) -> str:
     """Where the credential of clients is."""
     return absolute(config.cluster.token_file) or str(place.token)
+
+
+def jwt_secret_file(config: Config, place: Folder) -> str:
+    """Where the secrets of users' tokens are; empty where there are none."""
+    made = str(place.jwt_secret) if place.jwt_secret.exists() else ""
+    return absolute(config.cluster.jwt_secret_file) or made
 
 
 def absolute(file: str) -> str:

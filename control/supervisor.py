@@ -98,6 +98,7 @@ class Supervisor:
         self._prober_admin = ("", 0)
         self._probing = set[asyncio.Task[None]]()
         self._started = self._ending = False
+        self._reloads = 0
         # A start is a second of a processor: half of them stay with those who have traffic.
         self._turns = asyncio.Semaphore(max(1, len(os.sched_getaffinity(0)) // 2))
         self._live: Live | None = None
@@ -298,6 +299,7 @@ class Supervisor:
             self._registration(seat, own) if config.registry.url else None,
             fault_rules(seat.role, config.faults, placement) if config.faults.active() else None,
         )
+        made = msgspec.structs.replace(made, reloads=self._reloads)
         if config.registry.url or seat not in self._servers:
             return made
         gateways, proxies = self._told("gateway"), self._told("proxy")
@@ -394,6 +396,7 @@ class Supervisor:
         if not self._live.reload(again):
             self.config = before
             return
+        self._reloads += 1
         for seat in self._roster.seats:
             if seat in self._epochs:
                 self._pass_on(self._children[seat], seat.name, self.spec(seat))

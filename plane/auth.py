@@ -1,51 +1,157 @@
-"""Who may open a session: the question that gateway and proxy ask once per session."""
+"""Who may open a session, and to do what: the question that gateway and proxy ask once per session.
+
+Two credentials are known: the token that programs share, as `muster up` writes it to a file, and tokens that somebody who
+has a secret of the cluster signed for a user. How long a session lasts is not decided here.
+"""
 
 import hmac
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
+import jwt
+
+from muster import _core
 from plane.engine import Engine
 from plane.role import Role
+from plane.spec import Role as Name
 from plane.spec import Spec, SpecError
 
-EMBEDDED_USER: Final = 1
-"""The one user that the embedded token stands for."""
+EMBEDDED_USER: Final = _core.SHARED_USER
+"""The one user that the shared token stands for. No signed token does."""
+USER_MAX: Final = 2**64 - 1
+ALGORITHM: Final = "HS256"
+SECRET_BYTES_MIN: Final = 32
+SECRETS_MAX: Final = 2
+LEEWAY_S: Final = 5.0
+"""By so much the clocks of who signs and who checks may differ."""
+
+Right = Literal["read", "publish"]
+RIGHTS: Final[Mapping[Name, Right]] = {"gateway": "read", "proxy": "publish"}
+"""What each role is there for."""
+Denied = Literal["bad_credential", "not_allowed"]
+"""What a client hears: it stands for nobody (any more), or for somebody who may not do this."""
 
 
 class Authenticator(Protocol):
     """Decides on credentials. Asked on the control path, at most 256 questions wait; must not block."""
 
-    def authenticate(self, credential: bytes) -> int | None:
-        """Return the user of a credential, or None to refuse."""
+    def authenticate(self, credential: bytes) -> int | Denied:
+        """Return the user of a credential, or why it is refused."""
+
+    def take_secrets(self, secrets: Sequence[bytes]) -> None:
+        """Check what is signed by these from now on. Who is in stays."""
 
 
 class TokenAuthenticator:
-    """One token for everybody, as `muster up` writes it to a file."""
+    """The token that all share, and those of users, signed with one of the secrets: without any, none is taken."""
 
-    def __init__(self, token: bytes) -> None:
+    def __init__(self, token: bytes, right: Right, secrets: Sequence[bytes] = ()) -> None:
         if not token:
             raise ValueError("an empty token would let everybody in")
-        self._token = token
+        self._token, self._right, self._secrets = token, right, secrets
 
-    def authenticate(self, credential: bytes) -> int | None:
-        """Compare in constant time."""
-        return EMBEDDED_USER if hmac.compare_digest(credential, self._token) else None
+    def take_secrets(self, secrets: Sequence[bytes]) -> None:
+        """As it says."""
+        self._secrets = secrets
+
+    def authenticate(self, credential: bytes) -> int | Denied:
+        """Compare with the shared token in constant time, else check the signature, the times, the user and the rights."""
+        if hmac.compare_digest(credential, self._token):
+            return EMBEDDED_USER
+        try:
+            claims = _claims(credential, self._secrets)
+            user, rights = _user(claims), _rights(claims)
+        except Exception:  # whatever a stranger's bytes do to the library, they open nothing
+            return "bad_credential"
+        return user if self._right in rights else "not_allowed"
 
 
-def embedded(spec: Spec) -> Authenticator:
-    """The token that `muster up` wrote."""
+def _claims(credential: bytes, secrets: Sequence[bytes]) -> Mapping[str, Any]:
+    error: Exception = jwt.InvalidTokenError("no secret is known")
+    for secret in secrets:
+        try:
+            claims: Mapping[str, Any] = jwt.decode(
+                credential,
+                secret,
+                algorithms=[ALGORITHM],
+                leeway=LEEWAY_S,
+                options={"require": ["sub", "exp"]},
+            )
+        except jwt.InvalidSignatureError as wrong:
+            error = wrong
+        else:
+            return claims
+    raise error
+
+
+def _user(claims: Mapping[str, Any]) -> int:
+    return user_of(str(claims["sub"]))
+
+
+def user_of(text: str) -> int:
+    """The user that a token may be for, a decimal number. Raises `ValueError`."""
+    if not re.fullmatch(r"[1-9][0-9]{0,19}", text) or int(text) > USER_MAX:
+        raise ValueError(f"a user is a decimal number from 2 to {USER_MAX}, not {text!r:.40}")
+    if int(text) == EMBEDDED_USER:
+        raise ValueError(f"user {EMBEDDED_USER} is whoever has the shared token: no other token can be for it")
+    return int(text)
+
+
+def _rights(claims: Mapping[str, Any]) -> Sequence[str]:
+    rights = claims.get("rights", ["read"])
+    if not isinstance(rights, list) or not all(isinstance(right, str) for right in rights):
+        raise ValueError("rights is a list of words")
+    return rights
+
+
+def mint(secret: bytes, user: int, rights: Sequence[Right], now: float, seconds: float) -> str:
+    """A token for a user that ends so many seconds after `now`, a time since 1970."""
+    claims = {"sub": str(user), "exp": int(now + seconds), "rights": list(rights)}
+    return jwt.encode(claims, secret, algorithm=ALGORITHM)
+
+
+def signing_secrets(file: str) -> tuple[bytes, ...]:
+    """The secrets that users' tokens are signed with, a line each: the first signs, both are good. Raises `SpecError`.
+
+    Without a file there is none.
+    """
+    if not file:
+        return ()
+    try:
+        lines = [line.strip() for line in Path(file).read_bytes().splitlines()]
+    except OSError as error:
+        raise SpecError(f"{file}: cannot be read: {error.strerror}") from None
+    secrets = tuple(line for line in lines if line)
+    if not 1 <= len(secrets) <= SECRETS_MAX:
+        raise SpecError(f"{file}: has {len(secrets)} secrets, not one or two, a line each")
+    if short := [at for at, secret in enumerate(secrets, 1) if len(secret) < SECRET_BYTES_MIN]:
+        raise SpecError(
+            f"{file}: secret {short[0]} has fewer than {SECRET_BYTES_MIN} bytes; openssl rand -hex 32 makes one"
+        )
+    return secrets
+
+
+def embedded(spec: Spec) -> TokenAuthenticator:
+    """What opens sessions with a gateway or a proxy. Raises `SpecError`."""
     if spec.token_file is None:
         raise SpecError(f"a {spec.role} needs token_file")
     try:
-        return TokenAuthenticator(Path(spec.token_file).read_bytes().strip())
+        token = Path(spec.token_file).read_bytes().strip()
     except OSError as error:
         raise SpecError(f"{spec.token_file}: cannot be read: {error.strerror}") from None
+    return TokenAuthenticator(token, RIGHTS[spec.role], signing_secrets(spec.jwt_secret_file))
 
 
 def answering(engine: Engine, authenticator: Authenticator) -> Role:
     """A role whose engine asks who a client is."""
 
     def authenticate(question: int, credential: bytes) -> None:
-        engine.answer(question, authenticator.authenticate(credential))
+        said = authenticator.authenticate(credential)
+        if isinstance(said, int):
+            engine.answer(question, said)
+        else:
+            engine.answer(question, None, said)
 
-    return Role(engine, {"authenticate": authenticate})
+    return Role(engine, {"authenticate": authenticate}, authenticator.take_secrets)

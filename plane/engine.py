@@ -35,8 +35,8 @@ class Engine(Protocol):
     def take_late(self) -> float:
         """Return by how many seconds a turn was late, the longest since the last call."""
 
-    def answer(self, question_id: int, user: int | None) -> None:
-        """Answer an `authenticate` question; None refuses."""
+    def answer(self, question_id: int, user: int | None, denied: str = ...) -> None:
+        """Answer an `authenticate` question; None refuses, with the code `bad_credential` or `not_allowed`."""
 
     def placement(
         self,

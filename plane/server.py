@@ -22,6 +22,7 @@ class Server:
 
     def __init__(self, role: Role, log: structlog.typing.FilteringBoundLogger) -> None:
         self.engine = role.engine
+        self.take_secrets = role.take_secrets
         self.ready = False
         self.draining = False
         self.turns = 0

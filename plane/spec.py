@@ -99,6 +99,8 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     server_key_file: str | None
     reset_secret_file: str | None
     token_file: str | None
+    jwt_secret_file: str = ""
+    """Of a gateway or proxy: with what users' tokens are signed; empty: there are none."""
     recv_buffer: int
     send_buffer: int
     arena_bytes: int | None

@@ -153,7 +153,8 @@ def test_a_pod_s_configuration_is_taken_and_names_its_ports_and_its_volumes(role
     assert set(mounts.values()) == volumes
     assert mounts[settings.serve.dir] == "state"
     (secret,) = CUSTOMIZED["secretGenerator"]
-    for file in (settings.cluster.secret_file, settings.cluster.names_file, settings.cluster.token_file):
+    cluster = settings.cluster
+    for file in (cluster.secret_file, cluster.names_file, cluster.token_file, cluster.jwt_secret_file):
         folder, _, name = file.rpartition("/")
         assert mounts[folder] == "secrets"
         assert name in secret["files"]

@@ -73,6 +73,7 @@ async def test_an_instance_is_found_by_its_file_and_leaves_nothing_behind(tmp_pa
         assert stat.S_IMODE(place.path.stat().st_mode) == 0o700
         secret_files = [
             place.token,
+            place.jwt_secret,
             place.cluster_secret,
             place.name_key,
             place.reset_secret,

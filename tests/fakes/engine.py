@@ -50,7 +50,7 @@ class FakeEngine:
     def take_late(self) -> float:
         return 0.25
 
-    def answer(self, question_id: int, user: int | None) -> None:
+    def answer(self, question_id: int, user: int | None, denied: str = "bad_credential") -> None:
         self.answers.append((question_id, user))
 
     def placement(

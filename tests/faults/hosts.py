@@ -86,6 +86,7 @@ class Hosts:
         (path / "cluster.secret").write_text(secrets.token_hex(32))
         (path / "names.key").write_text(secrets.token_hex(16))
         (path / "token").write_text(secrets.token_hex(16))
+        (path / "jwt.secret").write_text(secrets.token_hex(32))
         cluster = {
             "secret_file": str(path / "cluster.secret"),
             "names_file": str(path / "names.key"),

@@ -64,7 +64,7 @@ async def test_while_work_waits_turns_follow_and_others_get_their_time() -> None
 
 async def test_a_question_is_answered_by_the_authenticator() -> None:
     engine = fake()
-    server = Server(answering(engine, TokenAuthenticator(b"token")), LOG)
+    server = Server(answering(engine, TokenAuthenticator(b"token", "read")), LOG)
     async with running(server):
         order(engine, "authenticate token")
         await until(lambda: len(engine.answers) == 1)
@@ -106,4 +106,4 @@ async def test_an_engine_that_never_drains_is_closed_at_the_deadline() -> None:
 
 def test_an_empty_token_is_refused() -> None:
     with pytest.raises(ValueError, match="everybody"):
-        TokenAuthenticator(b"")
+        TokenAuthenticator(b"", "read")

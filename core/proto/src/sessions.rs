@@ -79,8 +79,10 @@ crate::counters! {
         dropped_control_rate,
         /// Sessions that were accepted and proved themselves.
         sessions_opened,
-        /// Sessions refused: the credential is wrong.
+        /// Sessions refused: the credential is wrong, or its time is over.
         refused_credential,
+        /// Sessions refused: the credential does not allow what is done here.
+        refused_right,
         /// Sessions refused: too many credentials wait, or a room was taken from a member.
         refused_busy,
         /// Sessions sent to another server, as this one drains.
@@ -191,6 +193,27 @@ pub struct Question {
     /// The session's id; answer with it.
     pub id: u64,
     pub credential: Vec<u8>,
+}
+
+/// Why a credential opens no session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Denied {
+    /// It stands for nobody, or not any more.
+    Credential,
+    /// It is somebody's who may not do here what is done here.
+    Right,
+}
+
+impl Denied {
+    pub const ALL: [Denied; 2] = [Denied::Credential, Denied::Right];
+
+    /// What the client is told.
+    pub fn code(self) -> Code {
+        match self {
+            Denied::Credential => Code::BadCredential,
+            Denied::Right => Code::NotAllowed,
+        }
+    }
 }
 
 /// All sessions of a role, over one socket.
@@ -607,7 +630,7 @@ impl<T: Default> Sessions<T> {
     }
 
     /// Answers a question. Gives the session's slot and what it asked for meanwhile, if it is still there and welcome.
-    pub fn answer(&mut self, now: Micros, id: u64, user: Option<u64>) -> Option<(u32, Vec<Vec<u8>>)> {
+    pub fn answer(&mut self, now: Micros, id: u64, user: Result<u64, Denied>) -> Option<(u32, Vec<Vec<u8>>)> {
         let slot = self.table.find(id)?;
         let token = self.door.token(id);
         let keepalive_ms = self.keepalive_ms;
@@ -616,9 +639,12 @@ impl<T: Default> Sessions<T> {
             return None;
         }
         self.asking -= 1;
-        let Some(user) = user else {
-            self.refuse(now, slot, Code::BadCredential);
-            return None;
+        let user = match user {
+            Ok(user) => user,
+            Err(denied) => {
+                self.refuse(now, slot, denied.code());
+                return None;
+            }
         };
         peer.data.user = user;
         peer.data.state = State::Open;
@@ -646,6 +672,7 @@ impl<T: Default> Sessions<T> {
         let Some(peer) = self.table.get_mut(slot) else { return };
         match code {
             Code::BadCredential => self.counters.refused_credential += 1,
+            Code::NotAllowed => self.counters.refused_right += 1,
             Code::Draining => self.counters.sessions_parted += 1,
             _ => self.counters.refused_busy += 1,
         }

@@ -14,6 +14,7 @@ use muster_proto::name::RoomName;
 use muster_proto::node::Identity;
 use muster_proto::proxy::{Proxy, ProxyConfig, ProxyEvent};
 use muster_proto::router::{Router, RouterConfig};
+use muster_proto::sessions::Denied;
 use muster_proto::wire::record::Membership;
 use muster_proto::wire::server::Server;
 use muster_proto::wire::Role;
@@ -44,8 +45,8 @@ pub trait RoleMachine: Machine {
     }
     fn set_backoff(&mut self, _first_ms: u32, _max_ms: u32) {}
     fn set_session_limits(&mut self, _sessions: usize, _prefix_rate: u32) {}
-    fn set_servers(&mut self, _now: Micros, _gateways: Vec<Server>, _proxies: Vec<Server>) {}
     fn set_command_limit(&mut self, _rate: u32, _burst: u32) {}
+    fn set_servers(&mut self, _now: Micros, _gateways: Vec<Server>, _proxies: Vec<Server>) {}
     fn drain(&mut self) {}
     fn drained(&self) -> bool {
         true
@@ -218,11 +219,11 @@ impl RoleMachine for Proxy {
         Proxy::set_session_limits(self, sessions, prefix_rate);
     }
 
-    fn set_servers(&mut self, now: Micros, gateways: Vec<Server>, proxies: Vec<Server>) {
     fn set_command_limit(&mut self, rate: u32, burst: u32) {
         Proxy::set_command_limit(self, rate, burst);
     }
 
+    fn set_servers(&mut self, now: Micros, gateways: Vec<Server>, proxies: Vec<Server>) {
         Proxy::set_servers(self, now, gateways, proxies);
     }
 
@@ -556,12 +557,12 @@ macro_rules! engine {
                 Ok(())
             }
 
-            fn servers(
             fn command_limit(&mut self, rate: u32, burst: u32) -> PyResult<()> {
                 self.get_mut()?.driver.machine_mut().set_command_limit(rate, burst);
                 Ok(())
             }
 
+            fn servers(
                 &mut self,
                 gateways: Vec<convert::ServerEntry>,
                 proxies: Vec<convert::ServerEntry>,
@@ -629,9 +630,12 @@ macro_rules! engine {
     (@ $name:ident, $machine:ident, answers) => {
         #[pymethods]
         impl $name {
-            fn answer(&mut self, question_id: u64, user: Option<u64>) -> PyResult<()> {
+            #[pyo3(signature = (question_id, user, denied = "bad_credential"))]
+            fn answer(&mut self, question_id: u64, user: Option<u64>, denied: &str) -> PyResult<()> {
+                let why = Denied::ALL.into_iter().find(|known| known.code().name() == denied);
+                let why = why.ok_or_else(|| PyValueError::new_err(format!("{denied}: no reason to refuse a credential")))?;
                 let running = self.get_mut()?;
-                running.driver.machine_mut().answer(monotonic_now(), question_id, user);
+                running.driver.machine_mut().answer(monotonic_now(), question_id, user.ok_or(why));
                 running.driver.kick();
                 Ok(())
             }
@@ -641,7 +645,8 @@ macro_rules! engine {
         #[pymethods]
         impl $name {
             /// This role asks nothing.
-            fn answer(&mut self, _question_id: u64, _user: Option<u64>) {}
+            #[pyo3(signature = (_question_id, _user, _denied = ""))]
+            fn answer(&mut self, _question_id: u64, _user: Option<u64>, _denied: &str) {}
         }
     };
 }

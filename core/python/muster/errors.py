@@ -33,11 +33,11 @@ class Refused(MusterError):
     """A server answered no. `code` is its reason."""
 
     WORDS: ClassVar[Mapping[str, str]] = {
-        "bad_credential": "the token is wrong",
+        "bad_credential": "the token is wrong, or its time is over",
         "too_many_rooms": "one client is in at most 256 rooms at a time",
         "bad_room_name": "that is no room name",
         "name_collision": "another room has this name's number; choose another name",
-        "not_allowed": "that is not allowed to this client",
+        "not_allowed": "that is not allowed to this client, or not by its token",
         "busy": "the room's owner has no place for another publisher or room",
         "too_much_history": "more messages of history than the server gives; see history_max of its gateways",
         "rate_limited": "too many commands, or questions for members, of this user",

@@ -20,6 +20,7 @@ use muster_proto::node::{Dice, Identity};
 use muster_proto::placement::{Growth, Layer, Node, Placement, State as NodeState};
 use muster_proto::proxy::{Proxy, ProxyConfig, ProxyEvent};
 use muster_proto::router::{Router, RouterConfig};
+use muster_proto::sessions::Denied;
 use muster_proto::wire::publish::{Course, Positions};
 use muster_proto::wire::server::Server;
 use muster_proto::wire::{Code, Role as NodeRole, StreamId};
@@ -44,9 +45,9 @@ const HISTORY: u32 = 20;
 const LOOKS_EVERY: Micros = 20 * MS;
 const ENDS_WITHIN: Micros = SECOND;
 const NAME_KEY: [u8; 16] = [9; 16];
-/// A process that stands still is told of the placement again so long after; when all is to heal, everyone within it.
 /// Commands of a client at once, so that some are under way together.
 const COMMAND_BURST: u32 = 5;
+/// A process that stands still is told of the placement again so long after; when all is to heal, everyone within it.
 const PLACED_AGAIN: Micros = 300 * MS;
 /// The registry takes who stands still for so long for dead.
 const SESSION: Micros = 3 * SECOND;
@@ -202,7 +203,7 @@ struct Answer {
     process: usize,
     epoch: u32,
     id: u64,
-    user: Option<u64>,
+    user: Result<u64, Denied>,
 }
 
 /// A datagram on its way.
@@ -866,8 +867,8 @@ impl World {
                     age_every: [1_024, 1, 1_024, 3][(self.seed % 4) as usize],
                 };
                 let mut machine = Proxy::new(config, seed, entropy);
-                machine.set_placement(now, placement);
                 machine.set_command_limit(COMMAND_RATE, COMMAND_BURST);
+                machine.set_placement(now, placement);
                 machine.set_servers(now, self.named(Kind::Gateway), self.named(Kind::Proxy));
                 Role::Proxy(Box::new(machine))
             }
@@ -1311,7 +1312,8 @@ impl World {
             let user = question
                 .credential
                 .first_chunk::<8>()
-                .map(|bytes| u64::from_le_bytes(*bytes) + 1);
+                .map(|bytes| u64::from_le_bytes(*bytes) + 1)
+                .ok_or(Denied::Credential);
             let answer = Answer {
                 process,
                 epoch,

@@ -45,17 +45,22 @@ def test_the_line_that_mends_a_folder_can_be_typed() -> None:
 
 
 def test_secrets_that_everybody_may_read_or_change_are_named_with_the_line_that_mends_them(tmp_path: Path) -> None:
-    keys = {"cluster.secret_file": 0o644, "cluster.names_file": 0o640, "cluster.token_file": 0o602}
+    keys = {
+        "cluster.secret_file": 0o644,
+        "cluster.names_file": 0o640,
+        "cluster.token_file": 0o602,
+        "cluster.jwt_secret_file": 0o604,
+    }
     for key, mode in keys.items():
         (tmp_path / key).touch()
         (tmp_path / key).chmod(mode)
     flags = {key: (str(tmp_path / key), "flag") for key in (*keys, "database.password_file")}
     config = load(environment={}, flags=flags).config
     named = secret_files(config)
-    assert len(named) == 4, "also the one that is not there"
-    wide = [str(tmp_path / "cluster.secret_file"), str(tmp_path / "cluster.token_file")]
+    assert len(named) == 5, "also the one that is not there"
+    wide = [str(tmp_path / f"cluster.{key}") for key in ("secret_file", "token_file", "jwt_secret_file")]
     (finding,) = machine.secrets(named, open_to_all(named))
-    assert (finding.level, finding.mend) == ("warn", f"chmod o= {wide[0]} {wide[1]}")
+    assert (finding.level, finding.mend) == ("warn", f"chmod o= {' '.join(wide)}")
     assert [each.level for each in machine.secrets(named, [])] == ["ok"]
     assert machine.secrets([], []) == []
     with capture_logs() as told:

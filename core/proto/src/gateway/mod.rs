@@ -35,7 +35,7 @@ use crate::owners::Owners;
 use crate::placement::{self, Placement};
 use crate::ring::Arena;
 use crate::segments::Segments;
-use crate::sessions::{Question, Sessions};
+use crate::sessions::{Denied, Question, Sessions};
 use crate::timer::Wheel;
 use crate::wire::header::HEADER;
 use crate::wire::publish::Positions;
@@ -337,8 +337,8 @@ impl Gateway {
         self.sessions.buffer = public;
     }
 
-    /// Answers a [`GatewayEvent::Authenticate`]: the user's id, or `None` to refuse.
-    pub fn answer(&mut self, now: Micros, id: u64, user: Option<u64>) {
+    /// Answers a [`GatewayEvent::Authenticate`]: the user's id, or why it is refused.
+    pub fn answer(&mut self, now: Micros, id: u64, user: Result<u64, Denied>) {
         self.now = now;
         if let Some((slot, waiting)) = self.sessions.answer(now, id, user) {
             for bytes in waiting {

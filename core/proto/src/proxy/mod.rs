@@ -25,7 +25,7 @@ use crate::node::{Identity, Node};
 use crate::owners::Owners;
 use crate::placement::Placement;
 use crate::queue::Queue;
-use crate::sessions::{Question, Sessions};
+use crate::sessions::{Denied, Question, Sessions};
 use crate::wire::frame::append;
 use crate::wire::header::HEADER;
 use crate::wire::publish::{numbered, well_formed, Ack, LinkPublish, Publish, LINK_PUBLISH, PUBLISH_AGE_AT};
@@ -222,8 +222,8 @@ impl Proxy {
         self.sessions.buffer = public;
     }
 
-    /// Answers a [`ProxyEvent::Authenticate`]: the user's id, or `None` to refuse.
-    pub fn answer(&mut self, now: Micros, id: u64, user: Option<u64>) {
+    /// Answers a [`ProxyEvent::Authenticate`]: the user's id, or why it is refused.
+    pub fn answer(&mut self, now: Micros, id: u64, user: Result<u64, Denied>) {
         if let Some((slot, waiting)) = self.sessions.answer(now, id, user) {
             for bytes in waiting {
                 if let Some(record) = Record::read(&bytes) {

@@ -26,6 +26,7 @@ use muster_proto::proxy::{Proxy, ProxyConfig, ProxyEvent};
 use muster_proto::router::{Router, RouterConfig};
 use muster_proto::scope::Scope;
 use muster_proto::seal::KeyCache;
+use muster_proto::sessions::Denied;
 use muster_proto::wire::frame::{append, Frames, Status};
 use muster_proto::wire::header::{DatagramKind, Header, HEADER, VERSION};
 use muster_proto::wire::publish::{Ack, LinkPublish, Positions, Publish};
@@ -151,6 +152,15 @@ fn identity(node: u32, role: Role) -> Identity {
         node,
         role,
         epoch: EPOCH,
+    }
+}
+
+/// Whom the tests' authenticator takes somebody for.
+pub fn user_of(credential: &[u8]) -> Result<u64, Denied> {
+    match credential {
+        b"token" => Ok(42),
+        b"no right" => Err(Denied::Right),
+        _ => Err(Denied::Credential),
     }
 }
 
@@ -1081,7 +1091,7 @@ impl Subject for Gateway {
         self.drain_events(&mut events);
         for event in events {
             if let GatewayEvent::Authenticate(question) = event {
-                self.answer(now, question.id, (question.credential == b"token").then_some(42));
+                self.answer(now, question.id, user_of(&question.credential));
             }
         }
     }
@@ -1162,7 +1172,7 @@ impl Subject for Proxy {
         self.drain_events(&mut events);
         for event in events {
             if let ProxyEvent::Authenticate(question) = event {
-                self.answer(now, question.id, (question.credential == b"token").then_some(42));
+                self.answer(now, question.id, user_of(&question.credential));
             }
         }
     }

@@ -1,0 +1,147 @@
+"""Users at real processes: who may do what by a token that a backend signed, how often, and while its secret is replaced."""
+
+import asyncio
+import contextlib
+import json
+import signal
+from collections.abc import Iterator
+from subprocess import PIPE
+from typing import Any
+
+import pytest
+
+import muster
+from tests.faults.conftest import Make
+from tests.faults.hosts import Hosts
+from tests.faults.instance import Instance
+from tests.faults.load import PATIENT_S
+from tests.faults.test_serve import reloaded
+from tests.waiting import until, until_asked
+
+ROOM = "live:final"
+OTHER = "o" * 32
+
+
+@contextlib.contextmanager
+def hung_up() -> Iterator[None]:
+    """A child is not to ignore SIGHUP, though this process may."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+async def token(instance: Instance, *words: str) -> str:
+    """What `muster token` prints."""
+    command = instance.command("token", *words, stdout=PIPE, stderr=PIPE)
+    said, errors = await asyncio.to_thread(command.communicate, timeout=30)
+    assert command.returncode == 0, errors
+    return said.decode().strip()
+
+
+async def refused(instance: Instance, token: str, **sides: Any) -> str:
+    """With which code a token opens no session."""
+    with pytest.raises(muster.Refused) as told:
+        await muster.connect(instance.folder.path, token=token, **sides)
+    return told.value.code
+
+
+def lines(instance: Instance, event: str, *roles: str) -> list[dict[str, Any]]:
+    """The instance's log's lines of an event, of nodes of these roles."""
+    every = [json.loads(line) for line in instance.log.read_text().splitlines() if line.startswith("{")]
+    return [line for line in every if line["event"] == event and line.get("role") in roles]
+
+
+async def test_a_user_may_do_what_the_token_says_and_who_is_there_is_listed(make: Make) -> None:
+    instance = make()
+    with instance.running():
+        reads, both = await token(instance, "7"), await token(instance, "8", "--rights", "read,publish")
+        publishes = await token(instance, "9", "--rights", "publish")
+        assert await refused(instance, reads) == await refused(instance, reads, gateways=[]) == "not_allowed"
+        assert await refused(instance, publishes, proxies=[]) == "not_allowed"
+        assert await refused(instance, reads[:-2], proxies=[]) == "bad_credential"
+        async with contextlib.AsyncExitStack() as stack:
+            members = []
+            for shown, proxies in ((reads, []), (reads, []), (both, None), (None, None)):
+                opened = muster.connect(instance.folder.path, token=shown, proxies=proxies)
+                client = await stack.enter_async_context(opened)
+                members.append(await stack.enter_async_context(client.join(ROOM)))
+            assert await client.members(ROOM, ids=True) == muster.Members(4, (1, 7, 8), False, False)
+            backend = await stack.enter_async_context(
+                muster.connect(instance.folder.path, token=publishes, gateways=[])
+            )
+            assert await backend.command(ROOM, b"now") == muster.Delivered(4)
+            await backend.publish(ROOM, b"go")
+            for member in members:
+                for item, data in ((await anext(member), b"now"), (await anext(member), b"go")):
+                    assert not isinstance(item, muster.Gap)
+                    assert (item.data, item.sender) == (data, 9)
+            with pytest.raises(muster.Refused) as told:
+                await backend.command(ROOM, b"again")
+            assert told.value.retry_after is not None
+            await asyncio.sleep(told.value.retry_after)
+            assert await backend.command(ROOM, b"again") == muster.Delivered(4)
+        counted = instance.metrics("gateway")
+        assert (counted["refused_right"], counted["refused_credential"]) == (1, 1)
+    log = instance.log.read_text()
+    assert not any(part in log for shown in (reads, both, publishes) for part in shown.split(".")[1:])
+
+
+async def test_sighup_puts_other_secrets_and_limits_in_force_while_clients_stay(make: Make) -> None:
+    instance = make()
+    with hung_up(), instance.running() as up:
+        former = await token(instance, "7", "--rights", "read,publish")
+        first = instance.folder.jwt_secret.read_text().strip()
+        done = 0
+
+        async def reload(event: str = "reloaded", *roles: str) -> None:
+            before = len(lines(instance, event, *roles))
+            up.send_signal(signal.SIGHUP)
+            await until_asked(lambda: len(lines(instance, event, *roles)) >= before + len(roles), 30)
+
+        async with muster.connect(instance.folder.path, token=former) as client, client.join(ROOM) as room:
+            instance.folder.jwt_secret.write_text(f"{OTHER}\n{first}\n")
+            with instance.config.open("a") as config:
+                config.write("[proxy]\ncommand_burst = 3\n")
+            await reload("reloaded", "gateway", "proxy", "supervisor")
+            (line,) = lines(instance, "reloaded", "supervisor")
+            assert line["in_force"] == {
+                "cluster.jwt_secret_file": str(instance.folder.jwt_secret),
+                "proxy.command_burst": 3,
+            }
+            done = sum([await client.command(ROOM, b"x") == muster.Delivered(1) for _ in range(3)])
+            assert done == 3
+            later = await token(instance, "7", "--rights", "read,publish")
+            for good in (former, later):
+                async with muster.connect(instance.folder.path, token=good):
+                    pass
+            instance.folder.jwt_secret.write_text(f"{OTHER}\nshort\n")
+            await reload("not reloaded, the old configuration stays", "supervisor")
+            instance.folder.jwt_secret.write_text(f"{OTHER}\n")
+            await reload("reloaded", "gateway", "proxy", "supervisor")
+            assert await refused(instance, former) == "bad_credential"
+            async with muster.connect(instance.folder.path, token=later):
+                pass
+            await client.publish(ROOM, b"still here")
+            commands = [await anext(room) for _ in range(done)]
+            assert all(isinstance(item, muster.Command) for item in commands)
+            message = await anext(room)
+            assert isinstance(message, muster.Message)
+            assert message.data == b"still here"
+    assert OTHER not in instance.log.read_text()
+    assert first not in instance.log.read_text()
+
+
+async def test_a_node_by_itself_reloads_the_secrets_of_users_and_needs_none(hosts: Hosts) -> None:
+    file = hosts.path / "users.secret"
+    node = hosts.start("gateway", "gateway")
+    await until(lambda: node.lines("registered"), PATIENT_S)
+    hosts.write(cluster=hosts.sections["cluster"] | {"jwt_secret_file": str(file)})
+    line = await reloaded(node, "not reloaded, the old configuration stays")
+    assert f"{file}: cannot be read" in line["error"]
+    for content in (OTHER, f"{OTHER}\n{'n' * 40}"):
+        file.write_text(content)
+        assert (await reloaded(node))["in_force"] == {"cluster.jwt_secret_file": str(file)}
+    assert (await reloaded(node))["in_force"] == {}
+    assert await node.end() == 0

@@ -1,0 +1,191 @@
+"""A credential opens a session as one user or not at all, whatever is wrong with it."""
+
+import base64
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+
+from plane.auth import EMBEDDED_USER, LEEWAY_S, TokenAuthenticator, mint, signing_secrets
+from plane.spec import SpecError
+
+SECRET, OTHER = b"s" * 64, b"o" * 32
+TOKEN = b"the shared one"
+HOUR = 3_600
+LONGEST = 2**64 - 1
+
+
+def signed(secret: bytes = SECRET, algorithm: str = "HS256", **claims: Any) -> bytes:
+    """A token with these claims, else those of user 7 for an hour; a claim of None is left out."""
+    every = {"sub": "7", "exp": int(time.time()) + HOUR, "rights": ["read", "publish"]} | claims
+    kept = {name: value for name, value in every.items() if value is not None}
+    return jwt.encode(kept, secret, algorithm=algorithm).encode()
+
+
+def unsigned(header: object, claims: object) -> bytes:
+    parts = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=") for part in (header, claims)]
+    return b".".join([*parts, b""])
+
+
+def gateway(*secrets: bytes) -> TokenAuthenticator:
+    return TokenAuthenticator(TOKEN, "read", secrets or (SECRET,))
+
+
+def proxy(*secrets: bytes) -> TokenAuthenticator:
+    return TokenAuthenticator(TOKEN, "publish", secrets or (SECRET,))
+
+
+def test_the_shared_token_is_one_user_who_may_do_all() -> None:
+    assert gateway().authenticate(TOKEN) == proxy().authenticate(TOKEN) == EMBEDDED_USER
+    assert gateway().authenticate(TOKEN + b"x") == "bad_credential"
+
+
+@pytest.mark.parametrize("user", [2, 7, LONGEST])
+def test_a_token_opens_as_the_user_that_it_names(user: int) -> None:
+    assert gateway().authenticate(signed(sub=str(user))) == user
+
+
+@pytest.mark.parametrize(
+    ("rights", "reads", "publishes"),
+    [
+        (None, True, False),
+        (["read"], True, False),
+        (["publish"], False, True),
+        (["read", "publish", "fly"], True, True),
+        ([], False, False),
+    ],
+)
+def test_a_gateway_lets_in_who_may_read_and_a_proxy_who_may_publish(
+    rights: list[str] | None, reads: bool, publishes: bool
+) -> None:
+    token = signed(rights=rights)
+    assert gateway().authenticate(token) == (7 if reads else "not_allowed")
+    assert proxy().authenticate(token) == (7 if publishes else "not_allowed")
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"sub": None},
+        {"sub": str(EMBEDDED_USER)},
+        {"sub": "0"},
+        {"sub": "-7"},
+        {"sub": "+7"},
+        {"sub": "07"},
+        {"sub": " 7"},
+        {"sub": "7\n"},
+        {"sub": "7.0"},
+        {"sub": "0x7"},
+        {"sub": "\u0667"},  # a digit, elsewhere
+        {"sub": ""},
+        {"sub": "ann"},
+        {"sub": str(LONGEST + 1)},
+        {"sub": "9" * 400},
+        {"sub": 7},
+        {"sub": ["7"]},
+        {"exp": None},
+        {"exp": "never"},
+        {"exp": float("inf")},
+        {"exp": int(time.time()) - 60},
+        {"nbf": int(time.time()) + HOUR},
+        {"iat": int(time.time()) + HOUR},
+        {"aud": "another service"},
+        {"rights": "read"},
+        {"rights": {"read": True}},
+        {"rights": [1]},
+    ],
+    ids=str,
+)
+def test_a_token_with_a_wrong_claim_opens_nothing(claims: dict[str, Any]) -> None:
+    made = {name: value for name, value in claims.items() if name != "sub"}
+    if "sub" in claims:  # the library signs no subject that is no text
+        every = {"exp": int(time.time()) + HOUR, **({} if claims["sub"] is None else {"sub": claims["sub"]})}
+        token = jwt.api_jws.encode(json.dumps(every).encode(), SECRET, "HS256").encode()
+    else:
+        token = signed(**made)
+    assert gateway().authenticate(token) == "bad_credential"
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        b"",
+        b".",
+        b"..",
+        b"\xff\x00",
+        b"[" * 1_000,
+        b"a.b.c",
+        b"." * 1_000,
+        signed(OTHER),
+        signed()[:-3],
+        signed() + b"x",
+        unsigned({"alg": "none"}, {"sub": "7", "exp": int(time.time()) + HOUR}),
+        unsigned({"alg": "HS256"}, {"sub": "7", "exp": int(time.time()) + HOUR}),
+        base64.urlsafe_b64encode(b"[" * 700) + b".e30.",
+        signed(algorithm="HS384"),
+        signed(algorithm="HS512"),
+    ],
+    ids=range(15),
+)
+def test_a_token_that_is_not_signed_as_it_must_be_opens_nothing(token: bytes) -> None:
+    assert gateway().authenticate(token) == proxy().authenticate(token) == "bad_credential"
+
+
+def test_without_a_secret_no_users_token_opens_anything() -> None:
+    nobody = TokenAuthenticator(TOKEN, "read")
+    assert nobody.authenticate(signed()) == "bad_credential"
+    assert nobody.authenticate(TOKEN) == EMBEDDED_USER
+
+
+def test_clocks_may_differ_by_a_little() -> None:
+    now = int(time.time())
+    assert gateway().authenticate(signed(exp=now - LEEWAY_S / 2)) == 7
+    assert gateway().authenticate(signed(exp=now - LEEWAY_S - 2)) == "bad_credential"
+
+
+def test_while_one_secret_replaces_another_both_are_good_and_then_the_former_is_not() -> None:
+    checks = gateway()
+    checks.take_secrets((OTHER, SECRET))
+    assert [checks.authenticate(signed(secret)) for secret in (SECRET, OTHER)] == [7, 7]
+    checks.take_secrets((OTHER,))
+    assert [checks.authenticate(signed(secret)) for secret in (SECRET, OTHER)] == ["bad_credential", 7]
+
+
+def test_a_minted_token_says_user_rights_and_end_and_fits_four_times_into_a_credential() -> None:
+    token = mint(SECRET, LONGEST, ["read", "publish"], time.time(), HOUR)
+    assert len(token) <= 250
+    assert proxy().authenticate(token.encode()) == LONGEST
+    assert proxy().authenticate(mint(SECRET, 7, ["read"], time.time(), HOUR).encode()) == "not_allowed"
+    assert proxy().authenticate(mint(SECRET, 7, ["publish"], time.time() - 2 * HOUR, HOUR).encode()) == "bad_credential"
+
+
+def test_secrets_stand_in_a_file_a_line_each(tmp_path: Path) -> None:
+    file = tmp_path / "jwt.secret"
+    for content, secrets in ((SECRET, (SECRET,)), (OTHER + b"\n" + SECRET + b"\r\n\n", (OTHER, SECRET))):
+        file.write_bytes(content)
+        assert signing_secrets(str(file)) == secrets
+    assert signing_secrets("") == ()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "0 secrets"),
+        (b"\n\n", "0 secrets"),
+        (SECRET + b"\n" + b"x" * 31, "secret 2 has fewer than 32 bytes"),
+        (b"\n".join([SECRET, OTHER, SECRET]), "3 secrets"),
+    ],
+)
+def test_a_file_without_good_secrets_is_refused_and_its_content_is_not_told(
+    tmp_path: Path, content: bytes, words: str
+) -> None:
+    file = tmp_path / "jwt.secret"
+    file.write_bytes(content)
+    with pytest.raises(SpecError, match=words) as told:
+        signing_secrets(str(file))
+    assert SECRET.decode() not in str(told.value)
+    with pytest.raises(SpecError, match="cannot be read"):
+        signing_secrets(str(tmp_path / "none"))
