@@ -21,6 +21,8 @@ use crate::convert::{self, array, FaultRule};
 
 /// Bytes of the longest encoded positions.
 const POSITIONS_MAX: usize = 1 + 4 * 20;
+/// Bytes of a credential: one record of a log takes some more.
+const CREDENTIAL_MAX: usize = 1_000;
 /// What `publish` says.
 const TAKEN: u8 = 0;
 const WOULD_BLOCK: u8 = 1;
@@ -52,6 +54,13 @@ fn endpoints(list: Vec<(String, u16, Vec<u8>)>) -> PyResult<Vec<Endpoint>> {
             })
         })
         .collect()
+}
+
+fn check_credential(credential: &[u8]) -> PyResult<()> {
+    match credential.len() <= CREDENTIAL_MAX {
+        true => Ok(()),
+        false => Err(PyValueError::new_err("a credential has at most 1,000 bytes")),
+    }
 }
 
 fn stream_tuple(stream: StreamId) -> (u32, u32, u32) {
@@ -93,9 +102,7 @@ impl ClientEngine {
         inbox_bytes: usize,
         faults: Option<Vec<FaultRule>>,
     ) -> PyResult<Self> {
-        if credential.len() > 1_000 {
-            return Err(PyValueError::new_err("a credential has at most 1,000 bytes"));
-        }
+        check_credential(&credential)?;
         let config = ClientConfig {
             gateways: endpoints(gateways)?,
             proxies: endpoints(proxies)?,
@@ -197,6 +204,7 @@ impl ClientEngine {
         proxies: Vec<(String, u16, Vec<u8>)>,
         credential: Vec<u8>,
     ) -> PyResult<()> {
+        check_credential(&credential)?;
         let (gateways, proxies) = (endpoints(gateways)?, endpoints(proxies)?);
         let driver = self.get_mut()?;
         driver

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import os
+import random
 import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Generator, Sequence
@@ -31,6 +32,9 @@ ROOMS_MAX: Final = 256
 UNREAD_BYTES: Final = 8 << 20
 RECEIVE_BUFFER_BYTES: Final = 4 << 20
 LOOK_AGAIN_S: Final = 0.5
+TOKEN_AGAIN_S: Final = 1.0
+TOKEN_AGAIN_S_MAX: Final = 30.0
+"""Who gives no token is asked again after this, doubled up to the second figure, or a part of it."""
 DEFAULT_NAMESPACE: Final = "default"
 
 _TAKEN, _NO_CREDIT, _TOO_LONG = range(3)
@@ -46,6 +50,9 @@ _Page: TypeAlias = tuple[list[int], bool, list[tuple[int, int]]]
 """Users, whether there are more behind them, and of each node on the way its microseconds."""
 
 _Result = TypeVar("_Result")
+
+Token: TypeAlias = bytes | str | Callable[[], Awaitable[bytes | str]]
+"""A credential, or what gives one: asked at the start, and again when what it gave opens no session any more."""
 
 
 class _Servers(TypedDict):
@@ -81,7 +88,7 @@ class Client:
         instance: str | os.PathLike[str] | Address | None,
         gateways: Sequence[Endpoint] | None,
         proxies: Sequence[Endpoint] | None,
-        token: bytes | str | None,
+        token: Token | None,
         timeout: float,
         buffer_bytes: int,
         receive_buffer_bytes: int,
@@ -93,7 +100,14 @@ class Client:
         self._by_folder = not (isinstance(instance, Address) or explicit or None not in [gateways, proxies, token])
         self._instance = instance if isinstance(instance, Address) else Address((), (), b"")
         self._folder = None if isinstance(instance, Address) or not instance else folder_of(instance)
-        self._gateways, self._proxies, self._token = gateways, proxies, token
+        self._gateways, self._proxies = gateways, proxies
+        self._token: bytes | str | None = None if callable(token) else token
+        self._source: Callable[[], Awaitable[bytes | str]] | None = token if callable(token) else None
+        self._token_opened = False
+        """Whether the token that is in force has opened a session."""
+        self._renewing: asyncio.Task[None] | None = None
+        self._unopened: set[int] = set()
+        """Sessions that wait for another token."""
         self._timeout, self._buffer_bytes, self._faults = _check_seconds(timeout), buffer_bytes, faults
         self._receive_buffer_bytes = receive_buffer_bytes
         self._state = "new"
@@ -136,9 +150,11 @@ class Client:
     async def __aenter__(self) -> "Client":
         if self._state != "new":
             raise Invalid("a client is opened once; call muster.connect again")
-        self._known = address = self._address()
         self.loop, self._thread = asyncio.get_running_loop(), get_ident()
         began = self.loop.time()
+        if self._source is not None:
+            self._token = await self.wait(self._source(), self._timeout, "get a token")
+        self._known = address = self._address()
         await self.wait(self._look_up(address), self._timeout, "connect")
         try:
             self.engine = ClientEngine(
@@ -349,11 +365,12 @@ class Client:
         """Go by these servers from now on, and this token: for who hears of servers elsewhere, as from a registry.
 
         A session that is good stays where it is; one that is lost is opened again at one of these. Where `address` names
-        none of a kind, those that are known stay. Hosts are addresses.
+        none of a kind, those that are known stay, as does the token of a client that asks for its own. Hosts are addresses.
         """
         self._check_open()
         gateways, proxies = address.gateways or self._known.gateways, address.proxies or self._known.proxies
-        known = Address(gateways if 0 in self._sides else (), proxies if 1 in self._sides else (), address.token)
+        token = address.token if self._source is None else self._known.token
+        known = Address(gateways if 0 in self._sides else (), proxies if 1 in self._sides else (), token)
         try:
             self.engine.redirect(**self._servers(known))
         except (ValueError, OverflowError) as error:
@@ -502,6 +519,7 @@ class Client:
         self._down[side] = "does not answer"
         self._lost.discard(side)
         self._refused.pop(side, None)
+        self._token_opened = True
         if not self._opened[side].done():
             self._opened[side].set_result(None)
 
@@ -509,9 +527,50 @@ class Client:
         silent = reason in {"unreachable", "silent", "far", "spread"}
         self._down[side] = f"does not answer ({reason})" if silent else f"said {reason}"
         self._lost.add(side)
-        if not self._look_again() and not retry:
-            self._lost.discard(side)
-            self._fail(side, Refused(f"session with the {SESSIONS[side]}", reason))
+        if self._look_again() or (reason == "bad_credential" and self._renew(side)) or retry:
+            return
+        self._lost.discard(side)
+        self._fail(side, Refused(f"session with the {SESSIONS[side]}", reason))
+
+    def _renew(self, side: int) -> bool:
+        """Whether another token is asked for. Not if the last one opened nothing: the next will not either."""
+        if self._source is None or (self._renewing is None and not self._token_opened):
+            return False
+        self._unopened.add(side)
+        if self._renewing is None:
+            self._token_opened = False
+            self._renewing = self.loop.create_task(self._fetch(self._source))
+        return True
+
+    async def _fetch(self, source: Callable[[], Awaitable[bytes | str]]) -> None:
+        """Ask for another token until there is one, and open with it what the former one did not."""
+        wait_s = TOKEN_AGAIN_S
+        while True:
+            try:
+                self._take_token(await source())
+                break
+            except Exception as error:
+                if isinstance(error, MusterError) and not error.retry:
+                    for side in self._unopened:
+                        self._lost.discard(side)
+                        self._fail(side, error)
+                    break
+                for side in self._unopened:
+                    self._down[side] = f"gets no token: {error!r:.80}"
+            await asyncio.sleep(random.uniform(wait_s / 2, wait_s))
+            wait_s = min(2 * wait_s, TOKEN_AGAIN_S_MAX)
+        self._unopened.clear()
+        self._renewing = None
+
+    def _take_token(self, token: bytes | str) -> None:
+        known = Address(self._known.gateways, self._known.proxies, _token_bytes(token))
+        if known.token == self._known.token:
+            raise Refused("the token was given once more, and opens no session any more", "bad_credential")
+        try:
+            self.engine.redirect(**self._servers(known))
+        except ValueError as error:
+            raise Invalid(str(error)) from None
+        self._known, self._token = known, token
 
     def _look_again(self) -> bool:
         """Whether the instance that was found by its folder is another one now. Looks until all sessions are good."""
@@ -663,6 +722,8 @@ class Client:
         self._state = "closed"
         if self._look is not None:
             self._look.cancel()
+        if self._renewing is not None:
+            self._renewing.cancel()
         if self._flushed is not None:  # first: with its rooms refused, nothing would be left to wait for
             _fail(self._flushed, error)
             self._flushed = None
@@ -687,9 +748,7 @@ class Client:
         if not gateways and not proxies:
             raise Invalid("no address: give at least one of gateways and proxies")
         token = known.token if self._token is None else self._token
-        if not isinstance(token, bytes | str):
-            raise Invalid(f"a token is bytes or text, not {type(token).__name__}")
-        return Address(gateways, proxies, token.encode() if isinstance(token, str) else token)
+        return Address(gateways, proxies, _token_bytes(token))
 
     async def _look_up(self, address: Address) -> None:
         for host, port, _ in map(_whole, (*address.gateways, *address.proxies)):
@@ -722,7 +781,7 @@ def connect(
     *,
     gateways: Sequence[Endpoint] | None = None,
     proxies: Sequence[Endpoint] | None = None,
-    token: bytes | str | None = None,
+    token: Token | None = None,
     timeout: float = TIMEOUT_S,
     buffer_bytes: int = UNREAD_BYTES,
     receive_buffer_bytes: int = RECEIVE_BUFFER_BYTES,
@@ -732,7 +791,8 @@ def connect(
 
     `instance`: the folder of a running instance; without it `$MUSTER_INSTANCE__DIR`, else where `muster up` starts one.
     `gateways` and `proxies`, (host, port, public key in hex) each, stand in the place of the instance's; an empty list
-    opens no session of that kind, as for a client that only publishes, or only reads. `timeout` in seconds holds for
+    opens no session of that kind, as for a client that only publishes, or only reads. `token`: the credential, or an async
+    function that gives one, called again when what it gave opens no session any more. `timeout` in seconds holds for
     this and for every call that names none. `buffer_bytes`: unread bytes per room, then the room's policy decides.
     Sessions that are lost are opened again for ever, with jitter, and rooms are joined again where they stood; what was
     read from the folder is read again then, so that an instance is found which took the place of the first.
@@ -750,6 +810,12 @@ def _whole(known: Endpoint) -> Endpoint:
     except (ValueError, TypeError):
         raise Invalid(f"a server is (host, port, public key in hex), not {known!r:.80}") from None
     return host, port, key
+
+
+def _token_bytes(token: bytes | str) -> bytes:
+    if not isinstance(token, bytes | str):
+        raise Invalid(f"a token is bytes or text, not {type(token).__name__}")
+    return token.encode() if isinstance(token, str) else token
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
