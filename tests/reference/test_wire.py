@@ -1,6 +1,7 @@
 """The golden vectors of the wire, read by the tables of `docs/protocol.md`; `core/proto/tests/vectors.rs` reads the same."""
 
 import json
+import re
 from typing import Any, Final
 
 import pytest
@@ -54,6 +55,17 @@ def test_a_datagram_reads_as_the_page_says(case: Case) -> None:
 def most(what: str, name: str) -> int:
     """The longest list of this name in the vectors."""
     return max(len(case["fields"].get(name, ())) for case in VECTORS[what])
+
+
+def test_the_bounds_of_messages_are_those_of_the_code() -> None:
+    limits = (ROOT / "core" / "proto" / "src" / "limits.rs").read_text()
+    units = {"KIB": 1_024, "MIB": 1_024 * 1_024}
+    rows = list(cells(wire.PAGE, "what", "bytes at most", "constant"))
+    assert len(rows) == 3
+    for _, bytes_at_most, constant in rows:
+        found = re.search(rf"^pub const {constant.strip('`')}: usize = (\d+) \* (\w+);$", limits, re.MULTILINE)
+        assert found is not None, constant
+        assert int(bytes_at_most.replace(",", "")) == int(found[1]) * units[found[2]]
 
 
 @pytest.mark.parametrize(
