@@ -337,8 +337,8 @@ def _check_payloads(
     config: Config, layers: Mapping[KeyPath, Value], roles: Sequence[Role], fail: Callable[[KeyPath, str], ConfigError]
 ) -> None:
     """A message goes from proxy to broker to gateway: what one takes the next is to be able to pass on."""
-    way = [role for role in ("proxy", "broker", "gateway") if role in roles]
-    for sender, receiver in pairwise(way):
+    way: tuple[Role, ...] = ("proxy", "broker", "gateway")
+    for sender, receiver in pairwise(role for role in way if role in roles):
         longest, taken = config.role(sender).payload_bytes, config.role(receiver).payload_bytes
         if longest > taken:
             path = (receiver if (receiver, "payload_bytes") in layers else sender, "payload_bytes")

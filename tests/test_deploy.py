@@ -32,6 +32,7 @@ LOSS: Final = re.compile(
 """In the name of what says that something was lost, refused or given up."""
 USUAL: Final[dict[str, str]] = {
     "late, doubled, or of nobody that is known": "(link_)?dropped_(header|unknown|duplicate|old|generation)",
+    "a hello once more while it waits": "(link_)?dropped_hello_repeated",
     "a stranger, or a scanner, at no cost": "(link_)?(dropped_hello_(short|malformed)|withheld_unproven)",
     "of another secret: who has it says so": "(link_)?dropped_key_unknown|links_key_dropped",
     "clients are no nodes: links alone count it": "dropped_identity",

@@ -9,14 +9,13 @@ use crate::client::{BACKOFF_FIRST, BACKOFF_MAX};
 use crate::command::Outcome;
 use crate::conn::{Conn, Control, Reject, Wants, SESSION_LOG_BYTES};
 use crate::door::{Accepted, Door};
-use crate::limits::LOG_RECORD_BYTES_MAX;
 use crate::machine::{Addr, Arrival, Micros, Outbox};
 use crate::naming::Naming;
 use crate::node::{Dice, Node};
 use crate::parting::Parting;
 use crate::seal::KeyCache;
 use crate::table::{Peer, Table};
-use crate::unread::{Seat, Unread};
+use crate::unread::{Late, Seat, Unread};
 use crate::wire::frame::append;
 use crate::wire::header::{DatagramKind, Header};
 use crate::wire::record::Record;
@@ -43,8 +42,6 @@ const WAITING_SHARE: usize = WAITING_BYTES_MAX / 2 / QUESTIONS_MAX;
 pub const EARLY_BYTES_MAX: usize = 256 * SESSION_LOG_BYTES;
 /// Of these, a session's that has shown no credential: as many as there may be take half.
 pub const EARLY_UNKNOWN_MAX: usize = EARLY_BYTES_MAX / 2 / HALF_OPEN_MAX;
-/// Answers of one session that wait for place in its log: all its rooms, and what it asks meanwhile. Each is a record, so 300 KiB.
-const LATE_MAX: usize = CONTROL_BURST as usize;
 /// Sessions at once, unless the configuration says less: 1 M x about 1 KB is 1 GB, the most that one process should hold.
 pub const SESSIONS_MAX: usize = 1 << 20;
 /// Bytes that sessions were told and have not acknowledged, over all of them: a quarter of what so many take themselves.
@@ -142,25 +139,6 @@ pub struct Session<T> {
     seat: Seat,
 }
 
-/// Answers that wait for place in a log.
-#[derive(Default)]
-struct Late {
-    records: VecDeque<Box<[u8]>>,
-    bytes: usize,
-}
-
-impl Late {
-    /// `false`: there are too many.
-    fn push(&mut self, record: &[u8]) -> bool {
-        let fits = self.records.len() < LATE_MAX && record.len() <= LOG_RECORD_BYTES_MAX;
-        if fits {
-            self.bytes += record.len();
-            self.records.push_back(record.into());
-        }
-        fits
-    }
-}
-
 impl<T> Session<T> {
     pub fn is_open(&self) -> bool {
         self.state == State::Open
@@ -169,22 +147,7 @@ impl<T> Session<T> {
 
 /// What a session was told and has not acknowledged.
 fn unread<T>(peer: &Peer<SESSION_BLOCKS, Session<T>>) -> usize {
-    peer.conn.log.pending_bytes() + peer.data.late.as_ref().map_or(0, |late| late.bytes)
-}
-
-/// Puts into a log what has waited for place in it, as far as there is.
-fn tell_late<T>(peer: &mut Peer<SESSION_BLOCKS, Session<T>>) {
-    let Some(late) = peer.data.late.as_deref_mut() else {
-        return;
-    };
-    while let Some(record) = late.records.front() {
-        if peer.conn.log.push(record).is_err() {
-            return;
-        }
-        late.bytes -= record.len();
-        late.records.pop_front();
-    }
-    peer.data.late = None;
+    peer.conn.log.pending_bytes() + peer.data.late.as_ref().map_or(0, |late| late.bytes())
 }
 
 /// A credential that waits for an answer.
@@ -486,7 +449,8 @@ impl<T: Default> Sessions<T> {
         let control = peer.conn.control_frame(now, frame, records);
         self.early_bytes = self.early_bytes + peer.conn.early_bytes() - early;
         if matches!(control, Control::Acknowledged(_)) {
-            tell_late(peer);
+            let log = &mut peer.conn.log;
+            peer.data.late.take_if(|late| late.tell(log));
             let left = unread(peer);
             self.unread.note(slot, &mut peer.data.seat, told, left);
         }

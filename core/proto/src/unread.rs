@@ -1,8 +1,50 @@
-//! What sessions were told and have not acknowledged: how much that is in all, and who has acknowledged nothing for longest.
+//! What sessions were told and have not acknowledged: what waits for place in a log, how much there is in all, and who has
+//! acknowledged nothing for longest.
 //!
-//! Owns these sums and that order. Knows no log: what a session's holds comes in.
+//! Owns these sums, that order and what waits. Knows no session: what a session's log holds comes in.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::limits::LOG_RECORD_BYTES_MAX;
+use crate::log::LogSender;
+
+/// Answers of one session that wait: for all its rooms, and what it asks meanwhile. Each is a record, so these are 320 KiB.
+const LATE_MAX: usize = 300;
+
+/// Answers that found no place in a log, in their order.
+#[derive(Default)]
+pub struct Late {
+    records: VecDeque<Box<[u8]>>,
+    bytes: usize,
+}
+
+impl Late {
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// `false`: there are too many.
+    pub fn push(&mut self, record: &[u8]) -> bool {
+        let fits = self.records.len() < LATE_MAX && record.len() <= LOG_RECORD_BYTES_MAX;
+        if fits {
+            self.bytes += record.len();
+            self.records.push_back(record.into());
+        }
+        fits
+    }
+
+    /// Puts into the log what there is place for. Says whether nothing waits any more.
+    pub fn tell(&mut self, log: &mut LogSender) -> bool {
+        while let Some(record) = self.records.front() {
+            if log.push(record).is_err() {
+                return false;
+            }
+            self.bytes -= record.len();
+            self.records.pop_front();
+        }
+        true
+    }
+}
 
 /// Where a session stands among those that have something to acknowledge; 0: it has nothing.
 pub type Seat = u64;
@@ -50,8 +92,8 @@ mod tests {
     fn who_acknowledges_goes_to_the_end_and_who_has_nothing_left_is_not_there() {
         let mut unread = Unread::default();
         let mut seats = [0; 3];
-        for slot in 0..3 {
-            unread.note(slot as u32, &mut seats[slot], 0, 10);
+        for (slot, seat) in (0..).zip(&mut seats) {
+            unread.note(slot, seat, 0, 10);
         }
         assert_eq!((unread.longest(), unread.bytes()), (Some(0), 30));
         unread.note(0, &mut seats[0], 10, 15);
