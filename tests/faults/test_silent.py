@@ -1,7 +1,9 @@
-"""A gateway that stands still: its members are elsewhere in time, however little is said."""
+"""A gateway that stands still or dies for good: its members are elsewhere in time, and commands do not wait for it."""
 
 import asyncio
 import contextlib
+import os
+import signal
 import time
 from collections.abc import AsyncIterator, Callable
 
@@ -17,6 +19,8 @@ GATEWAYS = {"gateways": 2}
 ELSEWHERE_S_MAX = 1.5
 EVERY_S = 0.05
 """How soon after each other messages are published to see when the first one comes."""
+FOUND_S = 3.0
+"""A gateway that is silent for so long is known to have no members."""
 
 
 def gateway_of_members(instance: Instance) -> str:
@@ -63,3 +67,32 @@ async def test_a_member_that_hears_little_is_at_another_gateway_within_one_and_a
     figures(said=said, elsewhere_s=round(took, 3))
     assert [item.data for _, item in items if isinstance(item, muster.Message)] == [b"%d" % at for at in range(number)]
     assert took < ELSEWHERE_S_MAX
+
+
+@contextlib.asynccontextmanager
+async def dead(instance: Instance, name: str) -> AsyncIterator[None]:
+    """SIGKILL, and nobody starts it again while the block lasts."""
+    supervisor = instance.record().pid
+    os.kill(supervisor, signal.SIGSTOP)
+    killed = instance.kill(name)
+    try:
+        yield
+    finally:
+        os.kill(supervisor, signal.SIGCONT)
+    await instance.back(name, killed)
+
+
+@pytest.mark.parametrize("strike", [Instance.stopped, dead], ids=["stopped", "dead"])
+async def test_a_command_does_not_wait_for_a_gateway_that_is_gone(
+    make: Make, strike: Callable[..., contextlib.AbstractAsyncContextManager[None]]
+) -> None:
+    instance, items = make(up=GATEWAYS | {"brokers": "1x2", "routers": "1x2"}), list[tuple[float, muster.Item]]()
+    with instance.running():
+        async with member(instance, items), muster.connect(instance.folder.path, gateways=[]) as client:
+            assert await client.command(ROOM, b"before", expires=3.0) == muster.Delivered(1)
+            async with strike(instance, gateway_of_members(instance)):
+                await asyncio.sleep(FOUND_S)
+                assert await client.command(ROOM, b"after", expires=3.0) == muster.Delivered(1)
+                assert await client.members(ROOM) == muster.Members(1, (), truncated=False, partial=False)
+            told = [item.data for _, item in items if isinstance(item, muster.Command)]
+            assert told == [b"before", b"after"]

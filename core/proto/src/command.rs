@@ -20,6 +20,8 @@ pub const GRACE: Micros = 250_000;
 /// How often a proxy looks at what is not done, for a broker that does not answer; and how long a broker waits for a gateway that
 /// begins anew, or for knowing who wants what.
 pub const LOOK_EVERY: Micros = 50_000;
+/// Members have so long to leave a gateway that nobody hears of any more; then it counts as one that has none.
+pub const AWAY_GRACE: Micros = 1_500_000;
 /// What became of a command is remembered so long after its end, for who asks again and for copies that come late.
 pub const REMEMBER: Micros = 10_000_000;
 /// Commands at once of which a server keeps the bytes: 64 MiB with them, and a minute of 1,000 a second. Users and rooms share

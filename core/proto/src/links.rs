@@ -248,6 +248,12 @@ impl Links {
         Some(link.data.made_at)
     }
 
+    /// When the last link to `node` was lost, where there is none and that is remembered.
+    pub fn lost_at(&self, node: u32) -> Option<Micros> {
+        let life = self.lives.get(&node).filter(|_| !self.by_node.contains_key(&node))?;
+        Some(life.at)
+    }
+
     /// When something was last heard on the proven link to `node`.
     pub fn heard_at(&self, node: u32) -> Option<Micros> {
         let link = self.table.get(self.to(node)?)?;

@@ -49,6 +49,8 @@ pub enum Bug {
     OwnerByNumber,
     /// A command counts as delivered once a gateway was told it.
     ToldIsDelivered,
+    /// What routers say of a gateway is not asked before it counts as gone.
+    AwayUnasked,
     /// A member takes each copy of a command.
     CommandsForgotten,
     /// Of several proxies that bring copies of a command the last one hears what became of it.

@@ -5,6 +5,7 @@
 //! role maps the offsets of what it hears to those of what it tells, so that a gateway learns when every broker has what it
 //! said. Knows no message and no member.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::conn::Control;
@@ -98,6 +99,8 @@ pub struct Router {
     links: Links,
     interest: Interest,
     gateways: BTreeMap<u32, Seen>,
+    /// Those of which brokers were told that no router of this partition has a link to them.
+    away: BTreeSet<u32>,
     /// Gateways of which only hints are known, in whole or in part.
     hinted: BTreeSet<u32>,
     /// What a database is to learn, if there is one.
@@ -132,6 +135,7 @@ impl Router {
             links: Links::new(door, config.cluster, crate::gateway::LINK_SOCKET),
             interest: Interest::new(hash),
             gateways: BTreeMap::new(),
+            away: BTreeSet::new(),
             hinted: BTreeSet::new(),
             kept: None,
             sources: BTreeMap::new(),
@@ -467,7 +471,10 @@ impl Router {
             }
         }
         // Whose link nobody has ends like one whose link was lost.
-        self.gateways.entry(life.0).or_insert_with(|| Seen::away(now));
+        if let Entry::Vacant(place) = self.gateways.entry(life.0) {
+            place.insert(Seen::away(now));
+            self.review_away(now);
+        }
     }
 
     fn membership(&mut self, now: Micros, source: u32, life: (u32, u32), membership: &Membership) -> bool {
@@ -657,8 +664,29 @@ impl Router {
         let brokers = brokers.map(|node| node.node).collect();
         self.peers_missing.review(now, &peers);
         self.brokers_missing.review(now, &brokers);
+        self.review_away(now);
         self.cover(now);
         self.complete(now);
+    }
+
+    /// Tells brokers which gateways no router of this partition has a link to: nobody knows that while a peer is not heard.
+    fn review_away(&mut self, now: Micros) {
+        let (me, scope) = (self.node.me.node, self.scope());
+        let mut peers = self.placement.of(Role::Router).filter(|node| node.node != me);
+        let hears = |node: &crate::placement::Node| {
+            let whole = self.sources.get(&node.node).is_some_and(|source| source.whole);
+            whole || self.placement.scope(node.node) != scope
+        };
+        let all = peers.all(hears);
+        let away = self.gateways.iter().filter(|(_, seen)| all && seen.is_away());
+        let away: BTreeSet<u32> = away.map(|(node, _)| *node).collect();
+        let before = std::mem::replace(&mut self.away, away);
+        for node in before.symmetric_difference(&self.away) {
+            let (node, up) = (*node, before.contains(node));
+            for listener in self.listeners.values().filter(|listener| !listener.peer) {
+                self.links.record(now, listener.slot, &Record::GatewaySeen { node, up });
+            }
+        }
     }
 
     /// Tells gateways and peers how far every broker is.
@@ -795,6 +823,7 @@ impl Router {
                 self.links.record(now, listener.slot, &Record::GatewaySeen { node, up });
             }
         }
+        self.review_away(now);
     }
 
     /// Somebody wants to hear of a scope: it is told all that is known of every gateway.
@@ -818,6 +847,10 @@ impl Router {
         }
         if peer.role == Role::Broker {
             self.tell_peers(now, peer.node, true);
+            for node in &self.away {
+                let (node, up) = (*node, false);
+                self.links.record(now, slot, &Record::GatewaySeen { node, up });
+            }
         }
         self.review_missing(now);
     }
@@ -866,6 +899,7 @@ impl Router {
             .collect();
         for node in gone {
             self.gateways.remove(&node);
+            self.away.remove(&node);
             let Some(epoch) = self.interest.epoch_of(node) else {
                 continue;
             };

@@ -7,7 +7,7 @@ use common::*;
 use muster_proto::broker::Broker;
 use muster_proto::client::{Client, ClientEvent, Endpoint, Side, SILENCE_MAX};
 use muster_proto::command::{
-    Ask, CommandId, Hop, Outcome, Page, Verdict, COMMANDS_MAX, COPIES, GRACE, RETRY, SPREAD_BURST,
+    Ask, CommandId, Hop, Outcome, Page, Verdict, AWAY_GRACE, COMMANDS_MAX, COPIES, GRACE, RETRY, SPREAD_BURST,
 };
 use muster_proto::gateway::Gateway;
 use muster_proto::machine::{Machine, Micros};
@@ -493,6 +493,148 @@ fn what_one_gateway_has_told_and_another_has_no_place_for_is_tried_on() {
     rig.tell(other, &done(1, Outcome::of(3)));
     rig.turn();
     assert_eq!(of_commands(&mut rig, 0), [(1, Some(Outcome::of(5)))]);
+}
+
+/// A broker with the gateways 1 and [`OTHER`], which both want the room, a command that the latter has told to two members, and no
+/// link to the first any more.
+fn cut_off() -> (Rig<Broker>, usize) {
+    let (mut rig, _) = broker(1);
+    let other = rig.link(OTHER, Role::Gateway);
+    names_gateway(&mut rig, 2, OTHER, membership(1, true));
+    rig.tell(0, &link_command(1, Ask::tell(b"go")));
+    rig.turn();
+    assert_eq!([1, other].map(|peer| of_commands(&mut rig, peer)), [[(1, None)]; 2]);
+    rig.tell(other, &done(1, Outcome::of(2)));
+    rig.frame(1, FrameKind::Close as u8, &[0]);
+    rig.turn();
+    assert_eq!(of_commands(&mut rig, 0), []);
+    (rig, other)
+}
+
+const OTHER: u32 = 80;
+
+/// What the router says of the first gateway.
+fn seen(rig: &mut Rig<Broker>, up: bool) {
+    let node = GATEWAY;
+    rig.tell(2, &Record::GatewaySeen { node, up });
+}
+
+/// Lets time pass in which who is linked stays so; what came of the command.
+fn ends(rig: &mut Rig<Broker>, time: Micros) -> Vec<(u64, Option<Outcome>)> {
+    let end = rig.now + time;
+    while rig.now < end {
+        rig.pass(100_000, 20_000);
+        for peer in 0..rig.peers.len() {
+            rig.frame(peer, FrameKind::Ping as u8, &[]);
+        }
+    }
+    of_commands(rig, 0)
+}
+
+/// For 30 s after a gateway had died every command to its rooms expired.
+#[test]
+fn a_gateway_that_no_router_reaches_either_is_soon_waited_for_no_more() {
+    let (mut rig, other) = cut_off();
+    assert_eq!(ends(&mut rig, 300_000), []);
+    seen(&mut rig, false);
+    assert_eq!(
+        ends(&mut rig, AWAY_GRACE - 100_000),
+        [],
+        "its members have time to go elsewhere"
+    );
+    assert_eq!(ends(&mut rig, 200_000), [(1, Some(Outcome::of(2)))]);
+    rig.tell(0, &link_command(2, Ask::tell(b"go")));
+    rig.turn();
+    assert_eq!(of_commands(&mut rig, other), [(2, None)]);
+    rig.tell(other, &done(2, Outcome::of(2)));
+    rig.turn();
+    assert_eq!(of_commands(&mut rig, 0), [(2, Some(Outcome::of(2)))], "at once");
+}
+
+/// Its members may be there still, or come back elsewhere, and find out later than others that it was gone.
+#[test]
+fn what_did_not_wait_for_a_gateway_is_told_to_it_and_to_others_that_have_its_members_for_all_of_its_time() {
+    let (mut rig, other) = cut_off();
+    seen(&mut rig, false);
+    assert_eq!(ends(&mut rig, AWAY_GRACE + 100_000), [(1, Some(Outcome::of(2)))]);
+    let third = rig.link(OTHER + 1, Role::Gateway);
+    names_gateway(&mut rig, 2, OTHER + 1, membership(1, true));
+    let back = rig.link(GATEWAY, Role::Gateway);
+    rig.turn();
+    assert_eq!(
+        [back, third, other].map(|peer| of_commands(&mut rig, peer)),
+        [vec![(1, None)], vec![(1, None)], vec![]]
+    );
+    rig.tell(back, &done(1, Outcome::of(3)));
+    assert_eq!(ends(&mut rig, LIFETIME), [], "what became of it was said");
+    let late = rig.link(OTHER + 2, Role::Gateway);
+    names_gateway(&mut rig, 2, OTHER + 2, membership(1, true));
+    rig.turn();
+    assert_eq!(of_commands(&mut rig, late), []);
+}
+
+#[test]
+fn a_gateway_that_is_cut_off_from_this_broker_alone_is_waited_for() {
+    let expired = [(1, Some(Outcome::expired(2)))];
+    let (mut rig, _) = cut_off();
+    assert_eq!(ends(&mut rig, LIFETIME + 2 * GRACE + 200_000), expired);
+    let (mut rig, _) = cut_off();
+    seen(&mut rig, false);
+    assert_eq!(ends(&mut rig, AWAY_GRACE - 200_000), []);
+    seen(&mut rig, true);
+    assert_eq!(ends(&mut rig, LIFETIME), expired, "routers have it again");
+    let (mut rig, _) = cut_off();
+    seen(&mut rig, false);
+    rig.frame(2, FrameKind::Close as u8, &[0]);
+    rig.turn();
+    assert_eq!(
+        ends(&mut rig, LIFETIME + 2 * GRACE),
+        expired,
+        "who said so may have been cut off"
+    );
+}
+
+#[test]
+fn a_gateway_that_the_map_names_no_more_is_soon_waited_for_no_more() {
+    let (mut rig, _) = cut_off();
+    let nodes = [(PROXY, Role::Proxy), (BROKER, Role::Broker), (ROUTER, Role::Router)];
+    let nodes = nodes.map(|(node, role)| Node::new(node, role, addr(9000 + node as u16)));
+    let placement = Placement::new(9, nodes.to_vec(), 1, 1);
+    rig.machine.set_placement(rig.now, placement);
+    assert_eq!(ends(&mut rig, AWAY_GRACE + 100_000), [(1, Some(Outcome::of(2)))]);
+}
+
+#[test]
+fn who_comes_back_elsewhere_while_a_command_waits_is_told_there_and_counts() {
+    let (mut rig, _) = cut_off();
+    seen(&mut rig, false);
+    let third = rig.link(OTHER + 1, Role::Gateway);
+    ends(&mut rig, 800_000);
+    names_gateway(&mut rig, 2, OTHER + 1, membership(1, true));
+    rig.turn();
+    assert_eq!(of_commands(&mut rig, third), [(1, None)]);
+    assert_eq!(ends(&mut rig, AWAY_GRACE), []);
+    rig.tell(third, &done(1, Outcome::of(3)));
+    rig.turn();
+    assert_eq!(of_commands(&mut rig, 0), [(1, Some(Outcome::of(5)))]);
+}
+
+#[test]
+fn a_gateway_that_is_back_while_a_command_waits_is_told_again_though_it_had_counted_as_gone() {
+    let (mut rig, other) = cut_off();
+    rig.tell(0, &link_command(2, Ask::tell(b"go")));
+    seen(&mut rig, false);
+    assert_eq!(ends(&mut rig, AWAY_GRACE + 100_000), [(1, Some(Outcome::of(2)))]);
+    let back = rig.link(GATEWAY, Role::Gateway);
+    seen(&mut rig, true);
+    rig.turn();
+    assert_eq!(of_commands(&mut rig, back), [(1, None), (2, None)]);
+    rig.tell(other, &done(2, Outcome::of(2)));
+    rig.turn();
+    assert_eq!(of_commands(&mut rig, 0), []);
+    rig.tell(back, &done(2, Outcome::of(1)));
+    rig.turn();
+    assert_eq!(of_commands(&mut rig, 0), [(2, Some(Outcome::of(3)))]);
 }
 
 /// A count's answer, with the hops that are in it.

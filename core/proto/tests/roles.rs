@@ -467,7 +467,7 @@ fn what_a_router_hears_of_a_gateway_goes_to_brokers_and_peers_and_what_it_hears_
         assert_eq!(told(&mut rig, peer), ["1: -2"]);
     }
     peer_names(&mut rig, 3);
-    assert_eq!(told(&mut rig, 1), ["77: +5", "77: all up to 5"]);
+    assert_eq!(told(&mut rig, 1), ["77: away", "77: +5", "77: all up to 5"]);
     assert_eq!(told(&mut rig, 3), ["covered"]);
     assert_eq!(told(&mut rig, 4), [""; 0]);
     // The same from another peer is no news.
@@ -592,7 +592,10 @@ fn no_broker_hears_that_it_knows_all_before_the_routers_peers_have_told_what_the
     assert_eq!(told(&mut rig, first), [""; 0], "it is linked, and says nothing yet");
     peer_names(&mut rig, peer);
     rig.tell(peer, &Record::Complete { scope: Scope::ALL });
-    assert_eq!(told(&mut rig, first), ["77: +5", "77: all up to 5", "complete"]);
+    assert_eq!(
+        told(&mut rig, first),
+        ["77: +5", "77: all up to 5", "77: away", "complete"]
+    );
     rig.frame(peer, FrameKind::Close as u8, &[0]);
     rig.turn();
     let broker = rig.link(10, Role::Broker);
@@ -628,7 +631,45 @@ fn a_router_forgets_a_gateway_that_neither_it_nor_a_peer_has_a_link_to() {
     assert_eq!(wanted(&rig), 1);
     pass(&mut rig, 2_000_000);
     assert_eq!(wanted(&rig), 0);
-    assert_eq!(told(&mut rig, 1), ["1: gone"]);
+    assert_eq!(told(&mut rig, 1), ["1: away", "1: gone"]);
+}
+
+#[test]
+fn brokers_hear_that_a_gateway_is_nowhere_once_all_routers_that_the_map_names_say_so() {
+    let mut rig = Rig::<Router>::new();
+    let broker = rig.link(9, Role::Broker);
+    rig.tell(broker, &Record::Subscribe { scope: Scope::ALL });
+    told(&mut rig, broker);
+    rig.machine.set_placement(rig.now, placement_with(78, Role::Router));
+    rig.frame(0, FrameKind::Close as u8, &[0]);
+    assert_eq!(told(&mut rig, broker), [""; 0], "the other one is not heard");
+    let peer = rig.link(78, Role::Router);
+    rig.tell(peer, &Record::Complete { scope: Scope::ALL });
+    assert_eq!(told(&mut rig, broker), ["1: away"]);
+    let late = rig.link(10, Role::Broker);
+    rig.tell(late, &Record::Subscribe { scope: Scope::ALL });
+    assert!(told(&mut rig, late).contains(&"1: away".to_owned()));
+    rig.tell(
+        peer,
+        &Record::GatewaySeen {
+            node: GATEWAY,
+            up: true,
+        },
+    );
+    assert_eq!(told(&mut rig, broker), ["1: seen"]);
+    rig.tell(
+        peer,
+        &Record::GatewaySeen {
+            node: GATEWAY,
+            up: false,
+        },
+    );
+    rig.frame(peer, FrameKind::Close as u8, &[0]);
+    assert_eq!(
+        told(&mut rig, broker),
+        ["1: away", "1: seen"],
+        "or may have been, as nobody knows now"
+    );
 }
 
 #[test]
@@ -657,7 +698,7 @@ fn what_a_peer_began_to_tell_of_a_gateway_that_is_nowhere_is_forgotten_too() {
     assert_eq!(rig.machine.interest().len(), 2);
     pass(&mut rig, GATEWAY_LEASE + 1_000_000);
     assert_eq!(rig.machine.interest().len(), 1);
-    assert_eq!(told(&mut rig, 1), ["77: gone"]);
+    assert_eq!(told(&mut rig, 1), ["77: away", "77: gone"]);
 }
 
 #[test]

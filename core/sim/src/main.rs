@@ -3,8 +3,9 @@
 //! `--holes` of those in which gateways hold all that they may, with `--moves` of those in which rooms move between brokers, with
 //! `--grows` of those in which partitions double, with `--clusters` of any of these with a second cluster, with `--commands` of any
 //! with commands, with `--rekeys` of those in which the cluster's secret is replaced, with `--apart` of those in which routers hear
-//! nothing of each other, with `--lossy` of six minutes in which only datagrams are lost. `--matrix` runs each seed for each
-//! combination of layer, role, fault and step of a doubling, or for those that the options leave. Exit code 1 if one fails.
+//! nothing of each other, with `--cut-off` of those in which brokers hear nothing of a gateway that lives, with `--lossy` of six
+//! minutes in which only datagrams are lost. `--matrix` runs each seed for each combination of layer, role, fault and step of a
+//! doubling, or for those that the options leave. Exit code 1 if one fails.
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -16,7 +17,8 @@ use muster_sim::plan::Kind;
 use muster_sim::{run, Plan, Summary};
 
 const USAGE: &str =
-    "usage: muster-sim [--kills | --rooms | --holes | --moves | --grows | --clusters | --commands | --rekeys | --apart | --members | --lossy
+    "usage: muster-sim [--kills | --rooms | --holes | --moves | --grows | --clusters | --commands | --rekeys | --apart | --cut-off | --members
+    | --lossy
     | --matrix [--layer broker|router] [--step STEP] [--role ROLE] [--fault kill|pause|partition]] (--seed N [--verbose] | --seeds A..B [--keep-going])
 steps: prepare running switch acks grace final clean; roles: broker new-broker router new-router proxy gateway";
 
@@ -64,6 +66,7 @@ fn parse(arguments: impl Iterator<Item = String>) -> Option<Arguments> {
             "--commands" => (parsed.draw, parsed.option) = (Plan::commands, " --commands"),
             "--members" => (parsed.draw, parsed.option) = (Plan::members, " --members"),
             "--apart" => (parsed.draw, parsed.option) = (Plan::apart, " --apart"),
+            "--cut-off" => (parsed.draw, parsed.option) = (Plan::cut_off, " --cut-off"),
             "--lossy" => (parsed.draw, parsed.option) = (Plan::lossy, " --lossy"),
             "--matrix" => parsed.matrix = Some(Vec::new()),
             "--layer" | "--step" | "--role" | "--fault" => {

@@ -905,6 +905,29 @@ impl Plan {
         }
     }
 
+    /// The draw of a run in which a gateway hears nothing of brokers, and they nothing of it, for longer than one that is dead is waited
+    /// for; routers and its members have it all the time.
+    pub fn cut_off(seed: u64) -> Plan {
+        let mut draw = Draw(Dice::new(seed ^ 0xc0ff));
+        let mut plan = Plan::apart(seed);
+        for client in &mut plan.clients {
+            client.toggle_every = None;
+        }
+        let brokers = plan.gateways + plan.proxies..plan.gateways + plan.proxies + plan.brokers;
+        let (gateway, pause) = (
+            draw.below(plan.gateways as u64) as usize,
+            draw.within(4 * SECOND, 6 * SECOND),
+        );
+        let both = |broker| [(gateway, broker), (broker, gateway)];
+        let cut = |(from, to)| (2 * SECOND, Fault::Cut { from, to, pause });
+        let faults = brokers.flat_map(both).map(cut).collect();
+        Plan {
+            faults,
+            heal: 2 * SECOND + pause,
+            ..plan
+        }
+    }
+
     /// The draw of minutes in which nothing happens but that a near network loses one datagram of twenty.
     pub fn lossy(seed: u64) -> Plan {
         let mut draw = Draw(Dice::new(seed ^ 0x5eed));

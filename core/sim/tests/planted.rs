@@ -303,6 +303,11 @@ fn owners_follow_from_the_number_of_brokers() {
 }
 
 #[test]
+fn a_gateway_is_gone_that_only_brokers_hear_nothing_of() {
+    seeds_find(Bug::AwayUnasked, Plan::cut_off);
+}
+
+#[test]
 fn a_command_is_delivered_once_it_was_told() {
     seeds_find(Bug::ToldIsDelivered, Plan::commands);
 }

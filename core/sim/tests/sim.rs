@@ -273,6 +273,16 @@ fn quiet() -> Plan {
     }
 }
 
+/// Its members, whom only the router of the brokers knows to be there, would not be told what is said to be delivered.
+#[test]
+fn a_gateway_that_only_brokers_hear_nothing_of_is_waited_for_by_commands() {
+    for seed in 0..6 {
+        let summary = holds_as(seed, Plan::cut_off, " --cut-off");
+        let (delivered, expired, _) = summary.commands;
+        assert!(delivered > 0 && expired > 0, "seed {seed}: {delivered} {expired}");
+    }
+}
+
 /// A client asks some fifteen times before it gives a server up: bursts of six datagrams, of which half are lost, one of twenty in
 /// all, are shorter than that.
 #[test]

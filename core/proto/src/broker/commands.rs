@@ -54,6 +54,8 @@ struct Command {
     before: u32,
     /// Some gateway's members may have it, though that life of it, or its link, ended before it said so.
     doubtful: bool,
+    /// A gateway that may have members was not waited for, as it is gone.
+    passed_over: bool,
     outcome: Option<Outcome>,
 }
 
@@ -68,6 +70,11 @@ impl Command {
             None => self.until + 2 * GRACE,
             Some(_) => self.until + REMEMBER,
         }
+    }
+
+    /// Whether gateways are told it: until it is done or, where one was passed over, for all of its time, for who comes back.
+    fn is_told(&self, now: Micros) -> bool {
+        self.outcome.is_none() || self.passed_over && now < self.until
     }
 
     fn asked_by(&mut self, proxy: u32, session: u64) {
@@ -128,7 +135,7 @@ pub(super) struct Asked<'a> {
 /// All commands that are not done, or have been done lately.
 pub(super) struct Commands {
     known: HashMap<CommandId, Command, KeyedState>,
-    /// Those that are not done, by room.
+    /// Those that are not done, and of those that are the ones that gateways may still be told, by room.
     open: BTreeSet<(u64, CommandId)>,
     /// When each ends at the latest, or is forgotten.
     ends: BTreeSet<(Micros, CommandId)>,
@@ -177,7 +184,7 @@ impl Commands {
         self.known.insert(id, command);
     }
 
-    /// Those to a room that are not done.
+    /// Those to a room that gateways may be told.
     fn open_in(&self, room: u64) -> Vec<CommandId> {
         let open = self.open.range((room, CommandId::FIRST)..=(room, CommandId::LAST));
         open.map(|(_, id)| *id).collect()
@@ -211,6 +218,7 @@ impl Broker {
             wanted_by: gateways.len(),
             before: 0,
             doubtful: false,
+            passed_over: false,
             outcome: None,
         };
         let refused = match self.knows() && self.may_own(asked.room) {
@@ -262,22 +270,39 @@ impl Broker {
     }
 
     /// What a gateway has to do with a command: it is told where it wants the room and was not told on this link and in this life,
-    /// or is asked again after it was busy.
+    /// or is asked again after it was busy. It is waited for until it has answered, or is gone.
     fn review_command(&mut self, now: Micros, id: CommandId, gateway: u32) {
-        let Some(command) = self.commands.known.get_mut(&id).filter(|known| known.outcome.is_none()) else {
+        let Some(room) = self.commands.known.get(&id).map(|known| known.room) else {
             return;
         };
-        let wants = self.interest.wants(gateway, command.room) == Some(command.check);
+        let gone_at = self.gone_at(gateway, room);
+        let Some(command) = self.commands.known.get_mut(&id).filter(|known| known.is_told(now)) else {
+            return;
+        };
+        let check = command.check;
+        let wants = self.interest.wants(gateway, room) == Some(check);
         let life = self.interest.epoch_of(gateway).filter(|_| wants);
         let told = command.gateways.get(&gateway).filter(|told| life == Some(told.epoch));
         let Some(epoch) = life.filter(|_| told.is_none_or(|told| told.said.is_none())) else {
             command.awaited.remove(&gateway);
             return;
         };
-        command.awaited.insert(gateway);
         let Some((slot, since)) = self.links.to(gateway).zip(self.links.since(gateway)) else {
+            // Who was there comes back elsewhere, and is told there.
+            match gone_at {
+                Some(at) if at <= now => {
+                    command.awaited.remove(&gateway);
+                    command.passed_over = true;
+                }
+                Some(at) => {
+                    command.awaited.insert(gateway);
+                    self.commands.again.insert((at, id, gateway));
+                }
+                None => drop(command.awaited.insert(gateway)),
+            }
             return;
         };
+        command.awaited.insert(gateway);
         let linked = self.links.table.get(slot).map(|link| link.data.peer.epoch);
         // On a new link again: what the one before had not delivered ended with it.
         let again = |told: &Told| told.since != since || told.busy.is_some_and(|at| now >= at + RETRY);
@@ -351,13 +376,12 @@ impl Broker {
         }
     }
 
-    /// A gateway has another link.
-    pub(super) fn commands_linked(&mut self, now: Micros, gateway: u32) {
+    /// A gateway has another link, or none any more, or routers say so, or the map. What it is to be told and was not, it is told
+    /// then, also what did not wait for it.
+    pub(super) fn commands_reached(&mut self, now: Micros, gateway: u32) {
         for id in self.commands.all_open() {
-            let known = self.commands.known.get(&id);
-            if known.is_some_and(|command| command.awaited.contains(&gateway)) {
-                self.review_command(now, id, gateway);
-            }
+            self.review_command(now, id, gateway);
+            self.settle_command(now, id);
         }
     }
 
@@ -382,15 +406,19 @@ impl Broker {
         };
         let (page, who) = (command.merged(), command.holders(id));
         ends.remove(&(command.ends_at(), id));
-        open.remove(&(command.room, id));
         undone.give_back(who, 1);
         answers.give_back(who, command.wanted_by);
         command.outcome = Some(outcome);
-        command.ask = Ask::default();
-        command.gateways = BTreeMap::new();
-        command.awaited = BTreeSet::new();
+        command.passed_over &= page.is_none() && open.len() < COMMANDS_MAX;
+        if !command.is_told(now) {
+            open.remove(&(command.room, id));
+            command.ask = Ask::default();
+            command.gateways = BTreeMap::new();
+            command.awaited = BTreeSet::new();
+        }
         let askers = std::mem::take(&mut command.askers);
         if page.is_some() || outcome.is_put_off() {
+            open.remove(&(command.room, id));
             known.remove(&id); // who asks again wants to know how it is then
             remembered.give_back(who, 1);
         } else {
@@ -441,6 +469,8 @@ impl Broker {
             if command.outcome.is_none() {
                 self.end_command(now, id, Outcome::expired(members));
             } else {
+                let room = command.room;
+                self.commands.open.remove(&(room, id));
                 self.commands.known.remove(&id);
                 self.commands.remembered.give_back(who, 1);
             }

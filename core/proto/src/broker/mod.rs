@@ -12,13 +12,14 @@ pub mod users;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use crate::age::Ages;
+use crate::command::AWAY_GRACE;
 use crate::conn::Control;
 use crate::door::{Door, DoorKey};
 use crate::handshake::{ClusterKeys, ResetSecret};
 use crate::hash::KeyedState;
 use crate::homes::{Homes, Move};
 use crate::interest::{Change, Interest};
-use crate::limits::{GATEWAY_LEASE, ROOMS_MAX};
+use crate::limits::{GATEWAY_LEASE, NODES_MAX, ROOMS_MAX};
 use crate::links::{LinkChange, Links};
 use crate::machine::{Arrival, Entropy, Inbox, Machine, Micros, Outbox};
 use crate::missing::MISSING_WAIT;
@@ -134,6 +135,8 @@ crate::counters! {
 struct Told {
     scope: Scope,
     gateways: BTreeSet<u32>,
+    /// Those that no router of its partition has a link to, and since when it is known here.
+    away: BTreeMap<u32, Micros>,
     complete: bool,
 }
 
@@ -212,6 +215,8 @@ pub struct Broker {
     routers: BTreeMap<u32, Told>,
     /// Gateways that no router of a part names though one has named all that it knows, and since when.
     unnamed: BTreeMap<(u32, Scope), Micros>,
+    /// Gateways that the placement named and names no more.
+    dropped: BTreeSet<u32>,
     /// Rooms that are ours since the placement changed, with gateways that want them, and when the next ones are begun. Who asks
     /// for one or publishes to it begins it before.
     gained: VecDeque<Change>,
@@ -262,6 +267,7 @@ impl Broker {
             homes: Homes::new(config.me.node),
             routers: BTreeMap::new(),
             unnamed: BTreeMap::new(),
+            dropped: BTreeSet::new(),
             gained: VecDeque::new(),
             gain_at: 0,
             withheld: Vec::new(),
@@ -292,6 +298,7 @@ impl Broker {
             .dial(now, needed.map(|node| (node.node, node.role, node.addr)));
         let narrowed = scope != self.scope();
         let before = std::mem::replace(&mut self.placement, placement);
+        self.drop_gateways(now, &before);
         if narrowed {
             // Rooms that are others' now have ended here: who had them is served on until they are forgotten.
             self.interest.keep(scope);
@@ -306,6 +313,38 @@ impl Broker {
         if !before.own().owns_as(self.placement.own()) {
             self.placed(now, &before);
         }
+    }
+
+    /// Notes which gateways the placement names no more.
+    fn drop_gateways(&mut self, now: Micros, before: &Placement) {
+        let named = |placement: &Placement| -> BTreeSet<u32> {
+            let gateways = placement.of(Role::Gateway);
+            gateways.map(|node| node.node).collect()
+        };
+        let (before, after) = (named(before), named(&self.placement));
+        self.dropped
+            .retain(|gateway| !after.contains(gateway) && self.interest.epoch_of(*gateway).is_some());
+        for gateway in before.difference(&after) {
+            self.dropped.insert(*gateway);
+            self.commands_reached(now, *gateway);
+        }
+    }
+
+    /// From when on a gateway counts as one that has no members of a room any more: it is not linked here, nor to a router, as those
+    /// say that tell of the room, or is on the map no more, and who was there had the time to go elsewhere.
+    fn gone_at(&self, gateway: u32, room: u64) -> Option<Micros> {
+        if self.links.to(gateway).is_some() {
+            return None;
+        }
+        let since = match self.dropped.contains(&gateway) || planted::is(Bug::AwayUnasked) {
+            true => 0,
+            false => {
+                let telling = self.routers.values().filter(|told| told.scope.has(room));
+                let away: Option<Vec<Micros>> = telling.map(|told| told.away.get(&gateway).copied()).collect();
+                away?.into_iter().max()?
+            }
+        };
+        Some(since.max(self.links.lost_at(gateway).unwrap_or(0)) + AWAY_GRACE)
     }
 
     /// The rooms of this broker's partition.
@@ -382,6 +421,7 @@ impl Broker {
         let told = Told {
             scope,
             gateways: BTreeSet::new(),
+            away: BTreeMap::new(),
             complete: false,
         };
         self.routers.insert(router, told);
@@ -710,8 +750,17 @@ impl Broker {
             (Some(told), Record::GatewayGone { node, scope, .. }) => {
                 // The router has waited long enough.
                 told.gateways.remove(node);
+                told.away.remove(node);
                 self.unnamed.insert((*node, *scope), now.saturating_sub(GATEWAY_LEASE));
                 self.forget_unnamed(now);
+            }
+            (Some(told), Record::GatewaySeen { node, up }) => {
+                if *up || told.away.len() >= NODES_MAX {
+                    told.away.remove(node);
+                } else {
+                    told.away.entry(*node).or_insert(now);
+                }
+                self.commands_reached(now, *node);
             }
             (Some(told), Record::Complete { scope }) => {
                 // What was asked before may have been another part.
@@ -731,6 +780,7 @@ impl Broker {
                 | Record::GatewayMembership { .. }
                 | Record::GatewayEnd { .. }
                 | Record::GatewayGone { .. }
+                | Record::GatewaySeen { .. }
                 | Record::Complete { .. },
             ) => {}
             _ => return false,
@@ -807,7 +857,10 @@ impl Broker {
                     self.review_homes(now);
                 }
                 LinkChange::Down { peer, .. } if peer.role == Role::Proxy => self.forget_acks(peer.node),
-                LinkChange::Down { peer, .. } => drop(self.gateways.remove(&peer.node)),
+                LinkChange::Down { peer, .. } => {
+                    self.gateways.remove(&peer.node);
+                    self.commands_reached(now, peer.node);
+                }
                 LinkChange::Up { .. }
                 | LinkChange::Refused { .. }
                 | LinkChange::Mistaken { .. }
@@ -824,7 +877,7 @@ impl Broker {
     }
 
     fn gateway_up(&mut self, now: Micros, slot: u32, peer: Identity) {
-        self.commands_linked(now, peer.node);
+        self.commands_reached(now, peer.node);
         let mut gateway = GatewayPeer {
             link: slot,
             epoch: peer.epoch,
@@ -1037,6 +1090,7 @@ mod tests {
         let told = Told {
             scope: Scope::ALL,
             gateways: BTreeSet::new(),
+            away: BTreeMap::new(),
             complete: false,
         };
         broker.routers.insert(4, told);

@@ -333,12 +333,13 @@ pub enum Record<'a> {
         scope: Scope,
     },
     Unsubscribe,
-    // ---- router to router
-    /// Whether there is a link to a gateway.
+    // ---- router to router, and to broker
+    /// Whether there is a link to a gateway; to a broker, whether any router of the partition has one.
     GatewaySeen {
         node: u32,
         up: bool,
     },
+    // ---- router to router
     /// Whether a broker is told of what is known here.
     BrokerTold {
         node: u32,
