@@ -458,6 +458,7 @@ def cluster_grow(
         float, typer.Option(min=0.1, metavar="SECONDS", help="For a step, before it is left as it is.")
     ] = 300.0,
     json: Json = False,
+    registry: Elsewhere = None,
     config: ConfigFile = None,
 ) -> int:
     """Double the partitions of brokers or routers, while messages flow, until there are so many.
@@ -466,6 +467,7 @@ def cluster_grow(
     """
     from control.commands import common
     from control.commands import grow as growing
+    from control.commands.found import Where
 
     if abort and (resume or to is not None):
         raise UserError("--abort: not with --resume or --to", USAGE)
@@ -475,11 +477,11 @@ def cluster_grow(
         raise UserError("one of --to, --resume and --abort is wanted; see muster cluster grow --help", USAGE)
     if to is not None and to.bit_count() != 1:
         raise UserError(f"--to: {to} is no power of two", USAGE)
-    of = layer_of(role, cluster)
+    of, where = layer_of(role, cluster), Where(config, registry)
     if abort:
-        return common.run(growing.abort(config, of, wait, json))
+        return common.run(growing.abort(where, of, wait, json))
     return common.run(
-        growing.grow(config, of, to, resume=resume, grace_s=5.0 if grace is None else grace, wait_s=wait, as_json=json)
+        growing.grow(where, of, to, resume=resume, grace_s=5.0 if grace is None else grace, wait_s=wait, as_json=json)
     )
 
 

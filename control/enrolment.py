@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from control.errors import ConfigError
 from control.kept import Kept
 from control.registry import Directory, Node, Snapshot
 from control.registry.directory import SPREAD_S
@@ -22,7 +23,7 @@ from control.registry.identities import IdentityTaken
 from control.registry.places import CLUSTERED, COUNT, PARTITIONED, Ack, Count, State, layer
 from control.registry.server import STATE
 from control.registry.steps import Steps
-from control.registry.tree import Tree, TreeError
+from control.registry.tree import Denied, Tree, TreeError
 from muster import __version__
 from plane import engine
 from plane.spec import Registration, Spec, SpecError
@@ -139,7 +140,10 @@ class Enrolment:
     # --- its life -------------------------------------------------------------------------------------------------
 
     async def begin(self) -> Spec:
-        """Wait for the registry, take an epoch and the first map, and give the spec with both. Raises `SpecError`."""
+        """Wait for the registry, take an epoch and the first map, and give the spec with both.
+
+        Raises `SpecError`, and `ConfigError` where the registry does not take who asks.
+        """
         spec, where = self._spec, self._where
         kept = Kept(Path(where.kept_file), self._log) if where.kept_file else None
         before = None if kept is None else kept.read()
@@ -149,6 +153,9 @@ class Enrolment:
         try:
             identity = await self._directory.identity(where.name, spec.node or None, epoch, had)
             snapshot = await self._known()
+        except Denied as denied:
+            keys = "registry.auth, registry.user and registry.password_file say who asks"
+            raise ConfigError(f"registry {where.url}: {denied}; {keys}") from None
         except (IdentityTaken, TreeError) as error:
             raise SpecError(f"registry {where.url}: {error}") from None
         taken = {"node": identity.node, "epoch": identity.epoch}
@@ -162,10 +169,8 @@ class Enrolment:
                 raise SpecError(f"{known}, not {mine} as up.{spec.role}s says; {self._way(least, mine)}")
             if where.partition >= count.wide:
                 key = f"serve.{spec.role}_partitions"
-                first = (
-                    "" if of in snapshot.counts else f", as {key} says, which the first one of them has to have right"
-                )
-                raise SpecError(f"{known}{first}: there is no partition {where.partition}")
+                first = "" if of in snapshot.counts else f", as {key} says where nobody has registered yet"
+                raise SpecError(f"{known}{first}, there is no partition {where.partition}")
         # Of other clusters it hears once it is attached.
         epoch, nodes, partitions, growth, _ = self._placement(snapshot)
         return msgspec.structs.replace(

@@ -33,7 +33,7 @@ from control.registry.places import (
     layer,
     read_count,
 )
-from control.registry.tree import TRANSACTION_MAX, BadVersion, NoNode, Set, Tree, Unavailable
+from control.registry.tree import TRANSACTION_MAX, BadVersion, NoNode, Refused, Set, Tree, Unavailable
 
 GRACE_S: Final = 5.0
 PATIENCE_S: Final = 300.0
@@ -232,6 +232,8 @@ class Coordinator:
             ) from None
         except Wrong as wrong:
             raise UserError(f"{self._path}: {wrong}", FAILURE) from None
+        except Refused as refused:
+            raise UserError(f"{self._path}: the registry refuses to be read: {refused}") from None
 
     async def _write(self, before: Count, version: int, after: Count, *, checked: bool = False) -> bool:
         """Whether it was done; else somebody was quicker, or nobody knows: read again."""
@@ -251,6 +253,8 @@ class Coordinator:
         except Unavailable:
             await asyncio.sleep(AGAIN_S)
             return False
+        except Refused as refused:
+            raise UserError(f"{self._path}: the registry refuses the next step: {refused}") from None
         return True
 
 

@@ -18,13 +18,13 @@ from control import config, instance, sdk, specs
 from control.backends import Servers
 from control.commands import common
 from control.enrolment import tree
-from control.errors import UNAVAILABLE, ConfigError, NotRunning, UserError
+from control.errors import TRY_LATER, UNAVAILABLE, ConfigError, NotRunning, UserError
 from control.instance import Endpoint, Folder, Process, Record
 from control.options import Config
 from control.probes.maps import Fixed
 from control.registry import Directory, Snapshot, reach
 from control.registry import Node as Registered
-from control.registry.tree import Refused, Tree
+from control.registry.tree import Refused, Tree, TreeError, Unavailable
 from control.specs import absolute
 from muster.instance import read_token
 from plane.spec import Registration, SpecError
@@ -88,7 +88,8 @@ class Elsewhere:
         if not nodes:
             raise NotRunning(f"no instance runs here, and the registry {url} has no node")
         if any(node.node not in self._names for node in nodes):
-            self._names = await self._directory.names()
+            with contextlib.suppress(Unavailable):  # the map stays in force: they are called by role and number
+                self._names = await self._directory.names()
         return Record(
             name=self._settings.instance.name,
             version=", ".join(sorted({node.version for node in nodes})),
@@ -237,7 +238,7 @@ async def connected(where: Where, *, publishes: bool = True, reads: bool = True)
 
 @contextlib.asynccontextmanager
 async def reading(where: Registration, wait_s: float = REGISTRY_S) -> AsyncIterator[tuple[Tree, Directory]]:
-    """A registry that is read by nobody in it. Raises `UserError` where it does not answer."""
+    """A registry that is read by nobody in it. Raises `UserError` where it does not answer, now or in the block."""
     until = asyncio.get_running_loop().time() + wait_s
     try:
         chosen, tried = await _answering(where)
@@ -254,7 +255,14 @@ async def reading(where: Registration, wait_s: float = REGISTRY_S) -> AsyncItera
             raise UserError(_away(where, tried, wait_s), UNAVAILABLE) from None
         if tried:
             _know_all(opened, where)
-        yield opened, directory
+        try:
+            yield opened, directory
+        except Refused as refused:
+            raise ConfigError(_refused(where, refused)) from None
+        except TreeError as error:
+            raise UserError(
+                f"the registry {where.url} has gone away meanwhile: {error}; try again", TRY_LATER
+            ) from None
 
 
 async def _answering(where: Registration) -> tuple[Registration, Mapping[str, str]]:
@@ -280,7 +288,7 @@ def _know_all(opened: Tree, where: Registration) -> None:
 
 def _refused(where: Registration, cause: Refused) -> str:
     keys = "registry.auth, registry.user, registry.password_file say who asks"
-    return f"the registry {where.url} refuses to be read: {cause}; {keys}"
+    return f"the registry {where.url} refuses this: {cause}; {keys}"
 
 
 def _away(where: Registration, tried: Mapping[str, str], wait_s: float) -> str:

@@ -15,8 +15,8 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-from control import config, instance, requests, specs
-from control.commands.found import reading
+from control import instance, requests, specs
+from control.commands.found import Where, reading
 from control.errors import TRY_LATER, NotRunning, UserError
 from control.growth import Coordinator, Hosts, Report
 from control.registry.places import MAIN, layer
@@ -55,7 +55,7 @@ def command(of: str) -> str:
 
 
 async def grow(
-    config_file: Path | None,
+    where: Where,
     of: Of,
     to: int | None,
     *,
@@ -66,7 +66,7 @@ async def grow(
 ) -> int:
     """Double until there are `to` partitions. Raises `UserError`; 75 where a signal ended this in the midst."""
     with contextlib.suppress(asyncio.CancelledError):
-        async with _coordinator(config_file, of, grace_s, wait_s) as (coordinator, hosts):
+        async with _coordinator(where, of, grace_s, wait_s) as (coordinator, hosts):
             with shown() as coordinator.tell:
                 partitions = await coordinator.grow(to, resume=resume)
             if isinstance(hosts, Supervised):
@@ -76,10 +76,10 @@ async def grow(
     return _left(of)
 
 
-async def abort(config_file: Path | None, of: Of, wait_s: float, as_json: bool) -> int:
+async def abort(where: Where, of: Of, wait_s: float, as_json: bool) -> int:
     """Undo what is only prepared, and wait until the nodes are gone that were started for it. Raises `UserError`."""
     with contextlib.suppress(asyncio.CancelledError):
-        async with _coordinator(config_file, of, 0.0, wait_s) as (coordinator, hosts):
+        async with _coordinator(where, of, 0.0, wait_s) as (coordinator, hosts):
             partitions = await coordinator.abort()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
@@ -141,17 +141,17 @@ class Elsewhere(Hosts):
 
 @contextlib.asynccontextmanager
 async def _coordinator(
-    config_file: Path | None, of: Of, grace_s: float, wait_s: float
+    where: Where, of: Of, grace_s: float, wait_s: float
 ) -> AsyncIterator[tuple[Coordinator, Supervised | Elsewhere]]:
-    """With the registry of the instance that runs here, or of the configuration."""
-    where, hosts = _found(config_file, of)
-    async with reading(where) as (opened, directory):
+    """With the registry that was named, of the instance that runs here, or of the configuration."""
+    found, hosts = _found(where, of)
+    async with reading(found) as (opened, directory):
         made = Coordinator(opened, directory, of.role, hosts, grace_s=grace_s, patience_s=wait_s, cluster=of.cluster)
         yield made, hosts
 
 
-def _found(config_file: Path | None, of: Of) -> tuple[Registration, Supervised | Elsewhere]:
-    settings = config.load(config_file).config
+def _found(where: Where, of: Of) -> tuple[Registration, Supervised | Elsewhere]:
+    settings = where.config()
     place, registry = instance.folder(settings), settings.registry
     # The supervisor runs the first cluster; the others are of muster serve.
     hosts: Supervised | Elsewhere = Supervised(place.path, of.role) if of.cluster == MAIN else Elsewhere()
@@ -160,6 +160,8 @@ def _found(config_file: Path | None, of: Of) -> tuple[Registration, Supervised |
     except NotRunning:
         if not registry.url.startswith("zk://"):
             raise
+        url, hosts = registry.url, Elsewhere()
+    if where.registry is not None and url != registry.url:
         url, hosts = registry.url, Elsewhere()
     if not url:
         raise UserError("without a registry partitions cannot grow: muster up --registry embedded")

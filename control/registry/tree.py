@@ -52,6 +52,10 @@ class Refused(TreeError):
     """The server does not allow it, or it is larger than allowed."""
 
 
+class Denied(Refused):
+    """The server does not know who asks, or does not allow it to that one."""
+
+
 class Unavailable(TreeError):
     """No server answered. Whether a write was done is unknown: look before it is repeated."""
 

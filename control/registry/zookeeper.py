@@ -29,6 +29,7 @@ from control.registry.tree import (
     Check,
     Create,
     Delete,
+    Denied,
     Entry,
     NodeExists,
     NoNode,
@@ -60,9 +61,9 @@ _ERRORS: Final[tuple[tuple[type[Exception], type[TreeError]], ...]] = (
     (kazoo_errors.NodeExistsError, NodeExists),
     (kazoo_errors.BadVersionError, BadVersion),
     (kazoo_errors.NotEmptyError, NotEmpty),
-    (kazoo_errors.NoAuthError, Refused),
-    (kazoo_errors.AuthFailedError, Refused),
-    (kazoo_errors.InvalidACLError, Refused),
+    (kazoo_errors.NoAuthError, Denied),
+    (kazoo_errors.AuthFailedError, Denied),
+    (kazoo_errors.InvalidACLError, Denied),
     (kazoo_errors.NoChildrenForEphemeralsError, Refused),
     (kazoo_errors.QuotaExceededError, Refused),
 )
@@ -361,7 +362,7 @@ def _settle(future: asyncio.Future[Any], result: Any) -> None:
 def _translated(error: Exception, path: str) -> TreeError:
     for kind, ours in _ERRORS:
         if isinstance(error, kind):
-            return ours(f"{path}: {kind.__name__}" if ours is Refused else path)
+            return ours(f"{path}: {kind.__name__}" if issubclass(ours, Refused) else path)
     return Unavailable(f"{path}: {type(error).__name__}")
 
 

@@ -12,10 +12,11 @@ import structlog
 
 from control import enrolment
 from control.enrolment import Enrolment, enrolled, tree
+from control.errors import ConfigError
 from control.registry.directory import Directory
-from control.registry.memory import Memory
+from control.registry.memory import Memory, MemoryTree
 from control.registry.places import Count, Growth, Node, Step, encode, grown
-from control.registry.tree import Create, Delete
+from control.registry.tree import Create, Delete, Denied
 from plane.spec import SpecError
 from tests.control.players import Player, spec
 from tests.waiting import until
@@ -141,6 +142,23 @@ async def test_who_begins_waits_until_the_number_of_its_partitions_can_be_believ
     assert second.begun.partitions == (1, 1)
     assert memory.store.get(path).data == b'{"partitions":1}'  # type: ignore[union-attr]
     assert {entry[0] for entry in second.begun.nodes} == {2, 6}
+
+
+async def test_the_first_one_that_asks_for_a_partition_too_many_is_told_which_key_says_how_many(begin: Begin) -> None:
+    said = "has 1 partitions, as serve.broker_partitions says where nobody has registered yet, there is no partition 3"
+    with pytest.raises(SpecError, match=said):
+        await begin(2, "broker", 3, grown=True)
+
+
+async def test_whom_the_registry_does_not_take_has_a_mistake_in_its_configuration(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def denies(*arguments: Any) -> Any:
+        raise Denied("/pubsub/ids/muster-broker-2: NoAuthError")
+
+    monkeypatch.setattr(MemoryTree, "transaction", denies)
+    with pytest.raises(ConfigError, match=r"NoAuthError; registry.auth, registry.user and registry.password_file"):
+        await begin(2, "broker")
 
 
 async def test_whose_number_is_another_s_meanwhile_is_told_to_end(begin: Begin, memory: Memory) -> None:

@@ -13,16 +13,18 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import structlog
 
 from control import specs
-from control.commands import common
+from control.commands import common, found
 from control.commands.found import reading
 from control.config import load
 from control.errors import UserError
 from control.options import Up
 from control.registry import reach
-from control.registry.places import Count, encode
-from control.registry.tree import Tree, TreeError
+from control.registry.places import Count, Node, encode
+from control.registry.server import RegistryServer
+from control.registry.tree import Entry, NoNode, Refused, Tree, TreeError, Unavailable
 from control.registry.zookeeper import Servers, ZooKeeperTree
 from tests.control.command import Command
 from tests.control.nodes import processes
@@ -114,7 +116,7 @@ async def test_a_password_that_the_registry_does_not_take_is_no_registry_that_is
         done = await asyncio.to_thread(functools.partial(muster, "status", **where))
         assert (done.returncode, done.stdout) == (78, "")
         assert done.stderr == (
-            f"muster: the registry zk://{service.hosts} refuses to be read: /pubsub/broker: NoAuthError; "
+            f"muster: the registry zk://{service.hosts} refuses this: /pubsub/broker: NoAuthError; "
             "registry.auth, registry.user, registry.password_file say who asks\n"
         )
         password.write_text("right")
@@ -123,6 +125,43 @@ async def test_a_password_that_the_registry_does_not_take_is_no_registry_that_is
     finally:
         await tree.close()
         await service.stop()
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (Refused("/pubsub/ids: NoAuthError"), 78, "refuses this: /pubsub/ids: NoAuthError; registry.auth,"),
+        (Unavailable("no answer within 5 s"), 75, "has gone away meanwhile: no answer within 5 s; try again"),
+        (NoNode("/pubsub"), 75, "has gone away meanwhile: /pubsub; try again"),
+    ],
+)
+async def test_what_the_registry_says_no_to_later_is_one_line_too(
+    tmp_path: Path, error: TreeError, code: int, said: str
+) -> None:
+    where = specs.reader(load(environment={"MUSTER_INSTANCE__DIR": str(tmp_path)}).config, "embedded")
+    async with RegistryServer(tmp_path, structlog.get_logger()):
+        with pytest.raises(UserError, match=r"^the registry embedded ") as caught:
+            async with found.reading(where):
+                raise error
+    assert said in str(caught.value)
+    assert caught.value.exit_code == code
+
+
+async def test_nodes_whose_names_the_registry_does_not_give_now_are_called_by_role_and_number(tmp_path: Path) -> None:
+    settings = load(environment={"MUSTER_INSTANCE__DIR": str(tmp_path)}).config
+    async with (
+        RegistryServer(tmp_path, structlog.get_logger()),
+        found.reading(specs.reader(settings, "embedded")) as (tree, directory),
+    ):
+        await tree.create("/pubsub/gateway/r1", encode(Node(7, "gateway", "127.0.0.1", 7_007)))
+        await directory.again()
+
+        async def away(path: str) -> dict[str, Entry]:
+            raise Unavailable(f"{path}: no answer within 5 s")
+
+        tree.children = away  # type: ignore[method-assign]
+        record = await found.Elsewhere(settings, directory).record()
+    assert [process.name for process in record.processes] == ["gateway-7"]
 
 
 def test_an_embedded_registry_that_does_not_answer_names_its_instance(muster: Command) -> None:

@@ -77,6 +77,11 @@ def test_brokers_double_twice_and_routers_once_and_their_nodes_are_started(muste
     assert (done.returncode, done.stdout) == (0, "router has 2 partitions\n")
     assert muster("cluster", "grow", "router", "--to", "2").returncode == 0, "it has so many"
     assert muster("cluster", "replica", "add", "router", "1").returncode == 0
+    named = muster("cluster", "grow", "broker", "--to", "4", "--registry", "embedded")
+    assert (named.returncode, named.stdout) == (0, "broker/main has 4 partitions\n"), "it is the one of this instance"
+    away = muster("cluster", "grow", "broker", "--to", "8", "--registry", "zk://127.0.0.1:1/muster")
+    assert (away.returncode, away.stdout) == (69, "")
+    assert "the registry zk://127.0.0.1:1/muster does not answer within 3 s" in away.stderr
     again = muster("cluster", "grow", "router", "--to", "1")
     assert (again.returncode, again.stderr) == (
         1,

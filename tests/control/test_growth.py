@@ -9,6 +9,7 @@ from control.errors import UserError
 from control.growth import Coordinator, Report
 from control.options import Role
 from control.registry.places import Ack, Count, Node, encode
+from control.registry.tree import Refused
 from tests.control.fleet import EVERY, PATIENT_S, RECORD, Fallible, Fleet, Make, directory, steps
 from tests.waiting import until
 
@@ -346,3 +347,17 @@ async def test_a_step_rests_on_a_replica_of_each_new_partition_before_all_others
     assert f"{of}3/r203" not in paths[:2], "it drains"
     assert all(path.startswith(of) for path in paths[:6])
     assert len(paths) == 4 + 128 + 5
+
+
+@pytest.mark.parametrize("call", ["get", "transaction"])
+async def test_a_registry_that_refuses_is_said_in_a_line(
+    fleet: Fleet, make: Make, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator = make()
+
+    async def refuses(*arguments: Any) -> Any:
+        raise Refused(f"{RECORD}: NoAuthError")
+
+    monkeypatch.setattr(coordinator._tree, call, refuses)
+    with pytest.raises(UserError, match=r"the registry refuses .*: NoAuthError"):
+        await coordinator.grow(2)
