@@ -110,6 +110,7 @@ class Directory:
         self._poll_s, self._spread_s, self._back_s = poll_s, spread_s, back_s
         self._dice = dice or random.Random()
         self._identities = Identities(tree, root=root, wall=wall)
+        self._identities.runs = self._numbers
         self._view = View(log, hold_s=hold_s, epoch=epoch)
         self._own: _Own | None = None
         self._stirred, self._read, self._settled = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -140,6 +141,9 @@ class Directory:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
         await self._tree.close()
+
+    async def _numbers(self) -> set[int]:
+        return {node.node for node in (await self.known()).nodes}
 
     def on_identity(self, keep: Callable[[Identity], Awaitable[None]]) -> None:
         """Wait for this with each number and epoch that the process takes, before others hear of it."""

@@ -4,18 +4,21 @@ A number follows from its name, and a node brings the one that it had: so a regi
 their own again, whoever comes first. Which number is whose, the entry of a name says.
 """
 
+import contextlib
 import hashlib
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from typing import Final
 
 from control.epoch import EPOCH_MAX
 from control.layout import NUMBER_MAX
 from control.registry.places import ROOT, Identity, Wrong, encode, read_identity
 from control.registry.tree import (
+    TRANSACTION_MAX,
     BadVersion,
     Create,
+    Delete,
     Entry,
     NodeExists,
     NoNode,
@@ -30,9 +33,20 @@ NUMBERS: Final = 999_999_999 - NUMBER_MAX
 CONTESTS_MAX: Final = 64
 """So often somebody else may be quicker to take an identity."""
 
+NAMES_ENOUGH: Final = 1_024
+"""With more names than these, some that nobody goes by any more make room for a new one."""
+LONG_GONE_S: Final = 30 * 86_400
+"""A name without a node, whose last epoch is so long ago by the clock, is nobody's. Its node, if it comes back after all,
+brings its number."""
+
 
 class IdentityTaken(Exception):
     """The name or the number is somebody else's, or what stands there cannot be read: one line."""
+
+
+async def _nobody() -> Collection[int]:
+    """The numbers of a map that there is none of."""
+    return ()
 
 
 async def _nowhere(identity: Identity) -> None:
@@ -49,6 +63,8 @@ class Identities:
         root: str = ROOT,
         wall: Callable[[], float] = time.time,
     ) -> None:
+        self.runs: Callable[[], Awaitable[Collection[int]]] = _nobody
+        """Gives the numbers that the map has, once there is one."""
         self.keep: Callable[[Identity], Awaitable[None]] = _nowhere
         """Is told what this process has taken, before it goes by that."""
         self._tree, self._wall = tree, wall
@@ -104,6 +120,8 @@ class Identities:
 
     async def _free(self, name: str, wanted: int | None, had: int | None) -> int:
         every = await self._tree.children(self._ids)
+        if len(every) > NAMES_ENOUGH:
+            await self._make_room(every)
         taken = {number: of for number, of in self._read(every).items() if of != name}
         if wanted in taken:
             of = taken[wanted]
@@ -114,6 +132,19 @@ class Identities:
         if wanted is not None:
             return wanted
         return next(number for number in numbers(name, had) if number not in taken)
+
+    async def _make_room(self, every: Mapping[str, Entry]) -> None:
+        """Delete as many as one transaction can of the names that are long gone, the oldest first."""
+        running, before, gone = set(await self.runs()), self._wall() - LONG_GONE_S, list[tuple[int, str]]()
+        for name, entry in every.items():
+            with contextlib.suppress(Wrong):
+                found = read_identity(entry.data)
+                if found.epoch < before and found.node not in running:
+                    gone.append((found.epoch, name))
+        chosen = [Delete(f"{self._ids}/{name}", every[name].version) for _, name in sorted(gone)[:TRANSACTION_MAX]]
+        if chosen:
+            with contextlib.suppress(BadVersion, NoNode):  # somebody else makes room, or one has come back
+                await self._tree.transaction(chosen)
 
     def _read(self, every: Mapping[str, Entry]) -> dict[int, str]:
         """Without those that cannot be read: their processes know their numbers."""

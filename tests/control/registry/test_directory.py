@@ -11,7 +11,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from control.registry.directory import MEND_S, POLL_S, Directory
-from control.registry.identities import IdentityTaken, numbers
+from control.registry.identities import LONG_GONE_S, IdentityTaken, numbers
 from control.registry.memory import Memory, MemoryTree
 from control.registry.places import Ack, Count, Growth, Identity, Node, Snapshot, encode, read_identity
 from control.registry.tree import Tree, Unavailable
@@ -166,6 +166,29 @@ async def test_a_spoilt_identity_is_named_and_not_taken_for_nothing(open_directo
     assert (await directory.identity("new")).node == next(numbers("new"))
     assert await directory.identity("broken", had=7, epoch=1 << 31) == Identity(7, (1 << 31) + 1)
     assert await directory.names() == {7: "broken", next(numbers("new")): "new"}
+
+
+async def test_names_that_nobody_goes_by_any_more_make_room_for_new_ones_once_there_are_many(
+    open_directory: Open, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, long_gone = 100_000_000, 100_000_000 - LONG_GONE_S - 1
+    tree, directory = make(), await open_directory(wall=lambda: float(now))
+    await connected(tree)
+    directory.announce("running", template(5, "proxy", epoch=9))
+    await directory.settled()
+    await tree.create("/pubsub/ids/running", encode(Identity(5, 9)))
+    await tree.create("/pubsub/ids/spoilt", b"junk")
+    for at in range(4):
+        await tree.create(f"/pubsub/ids/old-{at}", encode(Identity(20 + at, long_gone + at)))
+        await tree.create(f"/pubsub/ids/late-{at}", encode(Identity(30 + at, now - 9)))
+    await directory.identity("first")
+    assert len(await tree.children("/pubsub/ids")) == 11, "there are few"
+    monkeypatch.setattr("control.registry.identities.NAMES_ENOUGH", 8)
+    await directory.identity("second")
+    stay = {"running", "spoilt", "first", "second", *(f"late-{at}" for at in range(4))}
+    left = set(await tree.children("/pubsub/ids"))
+    assert left == stay | {"old-1", "old-2", "old-3"}, "whose epochs are not long ago"
+    assert (await directory.identity("old-0", had=20)).node == 20
 
 
 # --- registration ---------------------------------------------------------------------------------------------------
