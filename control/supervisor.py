@@ -176,7 +176,8 @@ class Supervisor:
     def _take_up(self, counts: Mapping[str, Count]) -> None:
         """Start as many partitions as there are by now: what grew stays, whatever it began with. Raises `UserError`."""
         up = self.config.up
-        for role, asked in (("broker", up.brokers), ("router", up.routers)):
+        grids: dict[Role, str] = {"broker": up.brokers, "router": up.routers}
+        for role, asked in grids.items():
             known, (partitions, replicas) = counts.get(layer(role), Count(1)), grid(asked)
             if partitions < known.spread:
                 up = msgspec.structs.replace(up, **{f"{role}s": f"{known.spread}x{replicas}"})
@@ -188,7 +189,8 @@ class Supervisor:
                 )
         self._roster = Roster(up)
         for role, partitions in self._roster.partitions.items():
-            if (known := counts.get(layer(role))) is not None and partitions == known.wide:
+            known = counts.get(layer(role), Count(partitions))
+            if partitions == known.wide:
                 self._roster.partitions[role] = known.spread  # what is only prepared may be undone
         count = len(self._roster.seats)
         if count > NODES_MAX:

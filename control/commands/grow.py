@@ -70,7 +70,7 @@ async def grow(
             with shown() as coordinator.tell:
                 partitions = await coordinator.grow(to, resume=resume)
             if isinstance(hosts, Supervised):
-                print(f'muster: the next muster up wants as many: up.{of.role}s = "{partitions}x…"', file=sys.stderr)
+                print(f"muster: the next muster up has as many, whatever up.{of.role}s says", file=sys.stderr)
             _say(of, partitions, as_json)
             return 0
     return _left(of)

@@ -97,8 +97,8 @@ async def test_h10_a_coordinator_that_writes_over_what_another_one_wrote(
 async def test_h15_a_step_that_does_not_rest_on_the_replicas_it_needs(fleet: Fleet, make: Make, plant: Plant) -> None:
     checks = Directory.checks
 
-    def holed(self: Directory) -> list[Check]:
-        return [each for each in checks(self) if "partition1" not in each.path]
+    def holed(self: Directory, of: str, first: int) -> list[Check]:
+        return [each for each in checks(self, of, first) if "partition1" not in each.path]
 
     plant(Directory, "checks", holed)
     with red():
