@@ -3,10 +3,15 @@
 `/healthz` the process lives, `/readyz` the role serves, `/metrics` for Prometheus, `/api/v1/status`, `/api/v1/rooms`,
 `/api/v1/rooms/{name}`, `/api/v1/interest`, and with a registry `/api/v1/placement`. It has no login and so never leaves the
 machine (`admin.host`).
+
+Rooms and interest come in pages, each of which costs what its `limit` says, however much there is: in the order in which a
+node keeps them, which stays while it lives. A page may be short; `next` is what `after` has to be for the one that follows,
+or null. What comes or goes meanwhile may or may not be in one of them; what stays is in one.
 """
 
 import asyncio
 import contextlib
+import re
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -23,9 +28,11 @@ if TYPE_CHECKING:  # loaded only where there is a database, or a registry
     from control.database.keeper import Keeper
     from control.enrolment import Enrolment
 
-ROOMS_PAGE: Final = 100
-ROOMS_PAGE_MAX: Final = 1000
-ROOMS_OFFSET_MAX: Final = (1 << 32) - 1
+PAGE: Final = 100
+PAGE_MAX: Final = 1000
+NODE_MAX: Final = (1 << 32) - 1
+_ROOMS_AFTER: Final = re.compile(r"[0-9]{1,18}")
+_INTEREST_AFTER: Final = re.compile(r"(0|[1-9][0-9]{0,9})-([0-9a-f]{16})")
 
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
@@ -91,26 +98,41 @@ class Admin(App):
         if path == "/api/v1/placement" and self._enrolment is not None:
             return json_answer(200, self._enrolment.placement())
         if path == "/api/v1/rooms":
-            return self._rooms(parse_qs(query))
+            return self._page(parse_qs(query), self._rooms)
         if path == "/api/v1/interest":
-            # Ids in hex: they use all 64 bits, and a number of JSON has 53.
-            wanted = [[gateway, f"{room:016x}"] for gateway, room in self._server.engine.interest()]
-            return json_answer(200, {"interest": wanted})
+            return self._page(parse_qs(query), self._interest)
         if path.startswith("/api/v1/rooms/"):
             name = path.removeprefix("/api/v1/rooms/")
             room = self._server.engine.room(name)
             return json_answer(404, {"error": f"no room {name!r} here"}) if room is None else json_answer(200, room)
         return nothing(path)
 
-    def _rooms(self, query: Mapping[str, list[str]]) -> Answer:
-        try:
-            offset = int(query.get("offset", ["0"])[0])
-            limit = int(query.get("limit", [str(ROOMS_PAGE)])[0])
-        except ValueError:
-            return json_answer(400, {"error": "offset and limit are numbers"})
-        if not (0 <= offset <= ROOMS_OFFSET_MAX and 1 <= limit <= ROOMS_PAGE_MAX):
-            return json_answer(400, {"error": f"0 <= offset <= {ROOMS_OFFSET_MAX}, 1 <= limit <= {ROOMS_PAGE_MAX}"})
-        return json_answer(200, {"offset": offset, "rooms": self._server.engine.rooms(offset, limit)})
+    def _page(self, query: Mapping[str, list[str]], page: Callable[[str, int], dict[str, Any] | None]) -> Answer:
+        after, limit = query.get("after", [""])[0], query.get("limit", [str(PAGE)])[0]
+        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:5]) <= PAGE_MAX):
+            return json_answer(400, {"error": f"limit is a number from 1 to {PAGE_MAX}"})
+        found = page(after, int(limit))
+        if found is None:
+            return json_answer(400, {"error": "after is what the page before says as next"})
+        return json_answer(200, found)
+
+    def _rooms(self, after: str, limit: int) -> dict[str, Any] | None:
+        if after and not _ROOMS_AFTER.fullmatch(after):
+            return None
+        rooms, following = self._server.engine.rooms(int(after or 0), limit)
+        return {"rooms": rooms, "next": None if following is None else str(following)}
+
+    def _interest(self, after: str, limit: int) -> dict[str, Any] | None:
+        start = (0, 0)
+        if after:
+            said = _INTEREST_AFTER.fullmatch(after)
+            if said is None or int(said[1]) > NODE_MAX:
+                return None
+            start = int(said[1]), int(said[2], 16)
+        interest, following = self._server.engine.interest(start, limit)
+        # Ids in hex: they use all 64 bits, and a number of JSON has 53.
+        wanted = [[gateway, f"{room:016x}"] for gateway, room in interest]
+        return {"interest": wanted, "next": None if following is None else f"{following[0]}-{following[1]:016x}"}
 
 
 def nothing(path: str) -> Answer:

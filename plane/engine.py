@@ -102,14 +102,14 @@ class Engine(Protocol):
     def status(self) -> dict[str, Any]:
         """Everything an operator asks first, ready for JSON."""
 
-    def rooms(self, offset: int, limit: int) -> list[dict[str, Any]]:
-        """Return a page of the rooms known here."""
+    def rooms(self, place: int, limit: int, /) -> tuple[list[dict[str, Any]], int | None]:
+        """Return those of the rooms here that stand in `limit` places from one on, and the place at which others follow."""
 
     def room(self, name: str) -> dict[str, Any] | None:
         """Return one room, if known here."""
 
-    def interest(self) -> list[tuple[int, int]]:
-        """Return every (gateway, room id) that is wanted, as far as is known here."""
+    def interest(self, start: tuple[int, int], limit: int, /) -> tuple[list[tuple[int, int]], tuple[int, int] | None]:
+        """Return at most `limit` (gateway, room id) that are wanted, as far as is known here, and where others follow."""
 
     def addresses(self) -> list[tuple[str, int]]:
         """Return the sockets as bound: that for clients first, where there is one, then that for links."""

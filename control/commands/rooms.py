@@ -5,8 +5,6 @@ A node that does not answer is named on stderr and makes the exit code 75; what 
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import count, groupby, islice
-from operator import itemgetter
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -28,11 +26,13 @@ def ls(where: Where, offset: int, limit: int, as_json: bool) -> int:
     """Print a page of the rooms of all gateways, by name."""
     record, asking = once(where), common.Asking()
     names = {process.node: process.name for process in record.processes}
-    gateways = [process for process in record.processes if process.role == "gateway"]
-    passed = offset if len(gateways) == 1 else 0  # what several pass over must be counted here
-    told = [_told(asking, gateway, passed, offset + limit, names) for gateway in gateways]
-    by_name = groupby(heapq.merge(*told, key=itemgetter("name")), itemgetter("name"))
-    rooms = [merged(list(entries)) for _, entries in islice(by_name, offset - passed, offset - passed + limit)]
+    first: dict[str, list[Entry]] = {}
+    for gateway in (process for process in record.processes if process.role == "gateway"):
+        for room in _told(asking, gateway, names):
+            first.setdefault(room["name"], []).append(room)
+            if len(first) >= 2 * (offset + limit):
+                first = _first(first, offset + limit)
+    rooms = [merged(entries) for entries in _first(first, offset + limit).values()][offset:]
     code = asking.code()
     if as_json:
         common.print_json(rooms)
@@ -45,16 +45,22 @@ def ls(where: Where, offset: int, limit: int, as_json: bool) -> int:
     return code
 
 
-def _told(asking: common.Asking, gateway: Process, first: int, end: int, names: Mapping[int, str]) -> Iterator[Entry]:
-    """A gateway's rooms by name, asked for as they are taken, from the `first` to before the `end`."""
-    for offset in count(first, PAGE):
-        answer = asking.get(gateway, f"/api/v1/rooms?offset={offset}&limit={min(PAGE, end - first)}")
-        rooms: list[Entry] = [] if answer is None else answer["rooms"]
-        for room in rooms:
+def _told(asking: common.Asking, gateway: Process, names: Mapping[int, str]) -> Iterator[Entry]:
+    """A gateway's rooms in the order in which it keeps them, asked for as they are taken."""
+    after: str | None = ""
+    while after is not None:
+        answer = asking.get(gateway, f"/api/v1/rooms?after={after}&limit={PAGE}")
+        if answer is None:
+            return
+        for room in answer["rooms"]:
             owner = None if room["stream"] is None else names.get(room["stream"][0])
             yield {**room, "owner": owner, "gateways": [gateway.name]}
-        if len(rooms) < PAGE:
-            return
+        after = answer["next"]
+
+
+def _first(rooms: Mapping[str, list[Entry]], count: int) -> dict[str, list[Entry]]:
+    """So many of them, the first by name. What is taken out now can't be among the first later."""
+    return {name: rooms[name] for name in heapq.nsmallest(count, rooms)}
 
 
 def merged(entries: Sequence[Entry]) -> Entry:

@@ -84,17 +84,28 @@ async def test_status_says_who_answers_and_what_the_engine_says(site: Site) -> N
 
 
 async def test_rooms_come_in_pages_and_one_by_one(site: Site) -> None:
-    page = await site.json("/api/v1/rooms?offset=1&limit=1")
-    assert [room["name"] for room in page["rooms"]] == ["room-1"]
+    first = await site.json("/api/v1/rooms?limit=1")
+    page = await site.json(f"/api/v1/rooms?after={first['next']}&limit=2")
+    assert [room["name"] for each in (first, page) for room in each["rooms"]] == ["room-0", "room-1", "room-2"]
+    assert page["next"] is None
     assert (await site.json("/api/v1/rooms/room-2"))["members"] == 2
     assert (await site.get("/api/v1/rooms/absent"))[0] == 404
-    assert (await site.get("/api/v1/rooms?limit=many"))[0] == 400
-    assert (await site.get("/api/v1/rooms?limit=100000"))[0] == 400
-    assert (await site.get(f"/api/v1/rooms?offset={1 << 64}"))[0] == 400
 
 
-async def test_interest_is_gateways_with_room_ids_in_hex(site: Site) -> None:
-    assert await site.json("/api/v1/interest") == {"interest": [[3, "000000000000feed"]]}
+async def test_interest_is_gateways_with_room_ids_in_hex_in_pages(site: Site) -> None:
+    first = await site.json("/api/v1/interest")
+    assert first == {"interest": [[3, "000000000000feed"]], "next": "3-8000000000000000"}
+    last = await site.json(f"/api/v1/interest?after={first['next']}")
+    assert last == {"interest": [[4, "000000000000beef"]], "next": None}
+
+
+@pytest.mark.parametrize("what", ["rooms", "interest"])
+@pytest.mark.parametrize(
+    "query", ["limit=many", "limit=0", "limit=1001", "limit=%D9%A1", "after=x", f"after={1 << 64}", "after=4294967296-"]
+)
+async def test_a_page_that_cannot_be_is_400(site: Site, what: str, query: str) -> None:
+    query += "0" * 16 if query.endswith("-") else ""
+    assert (await site.get(f"/api/v1/{what}?{query}"))[0] == 400
 
 
 async def test_what_is_not_there_is_404_and_nothing_can_be_written(site: Site) -> None:

@@ -113,17 +113,19 @@ class FakeEngine:
             "servers": self.options.get("servers"),
         }
 
-    def rooms(self, offset: int, limit: int) -> list[dict[str, Any]]:
+    def rooms(self, place: int, limit: int, /) -> tuple[list[dict[str, Any]], int | None]:
         rest = {"joining": 0, "flow": "live", "in_force": True, "held": 2, "held_bytes": 50, "next_offset": 3}
         stream = [2, 1, 1]
         every = [{"name": f"room-{index}", "members": index, **rest, "stream": stream} for index in range(3)]
-        return every[offset : offset + limit]
+        end = place + limit
+        return every[place:end], end if end < len(every) else None
 
     def room(self, name: str) -> dict[str, Any] | None:
-        return next((room for room in self.rooms(0, 3) if room["name"] == name), None)
+        return next((room for room in self.rooms(0, 3)[0] if room["name"] == name), None)
 
-    def interest(self) -> list[tuple[int, int]]:
-        return [(3, 0xFEED)]
+    def interest(self, start: tuple[int, int], limit: int, /) -> tuple[list[tuple[int, int]], tuple[int, int] | None]:
+        following = {(0, 0): ([(3, 0xFEED)], (3, 1 << 63)), (3, 1 << 63): ([(4, 0xBEEF)], None)}
+        return following.get(start, ([], None))
 
     def keep_changes(self, max: int) -> None:
         """As a router's engine; nothing changes here."""

@@ -207,8 +207,15 @@ class Instance:
 
     def interest(self, node: str) -> list[tuple[int, str]]:
         """What a node knows of who wants which room, sorted."""
-        answer = json.loads(self.get(node, "/api/v1/interest"))["interest"]
-        return sorted((gateway, room) for gateway, room in answer)
+        return sorted((gateway, room) for gateway, room in self.pages(node, "interest"))
+
+    def pages(self, node: str, what: str) -> Iterator[Any]:
+        """All of what a node tells in pages: `rooms` or `interest`."""
+        after: str | None = ""
+        while after is not None:
+            page = json.loads(self.get(node, f"/api/v1/{what}?after={after}&limit=1000"))
+            yield from page[what]
+            after = page["next"]
 
     def interest_agrees(self) -> bool:
         """Whether routers and brokers know exactly what the gateways want of their partition's rooms."""

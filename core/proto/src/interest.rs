@@ -7,13 +7,13 @@
 //! ended, all up to its version is known, and a change that its source tells from then on takes that further: the *whole
 //! version* of the scope. What is not newer is no news, so nothing is kept of rooms that are not wanted.
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
 use crate::hash::KeyedState;
 use crate::limits::NODES_MAX;
 use crate::planted::{self, Bug};
 use crate::scope::Scope;
+use crate::shards::Shards;
 use crate::wire::record::Membership;
 
 /// Rooms that an open snapshot remembers beyond two for each room that is known, before it is looked through.
@@ -22,7 +22,7 @@ const SEEN_SPARE: usize = 1_024;
 /// One gateway's rooms: those that it wants.
 struct View {
     epoch: u32,
-    rooms: HashMap<u64, Known, KeyedState>,
+    rooms: Shards<Known>,
     /// Up to which version all is known, by scope; none is within another that is as far.
     wholes: Vec<(Scope, u64)>,
     feeds: Vec<Feed>,
@@ -55,6 +55,16 @@ pub struct Change {
     pub room: u64,
     pub check: u64,
     pub present: bool,
+}
+
+/// A part of all (gateway, room) that are wanted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    pub wanted: Vec<(u32, u64)>,
+    /// From which gateway and place on there may be more.
+    pub next: Option<(u32, u64)>,
+    /// Rooms and tables that were looked at.
+    pub visited: usize,
 }
 
 /// What became of something that was told.
@@ -124,21 +134,21 @@ fn put(view: &mut View, gateway: u32, membership: &Membership, changes: &mut Vec
         present,
     };
     let new = Known { check, version };
-    match view.rooms.entry(room) {
-        Entry::Occupied(known) if known.get().version >= version && !planted::is(Bug::LastWordWins) => {}
-        Entry::Occupied(mut known) if present => {
-            let was = known.insert(new).check;
+    match view.rooms.get_mut(room) {
+        Some(known) if known.version >= version && !planted::is(Bug::LastWordWins) => {}
+        Some(known) if present => {
+            let was = std::mem::replace(known, new).check;
             if was != check {
                 // Another name under the same number is another room.
                 changes.extend([change(was, false), change(check, true)]);
             }
         }
-        Entry::Occupied(known) => changes.push(change(known.remove().check, false)),
-        Entry::Vacant(place) if present => {
-            place.insert(new);
+        Some(_) => changes.extend(view.rooms.remove(room).map(|known| change(known.check, false))),
+        None if present => {
+            view.rooms.insert(room, new);
             changes.push(change(check, true));
         }
-        Entry::Vacant(_) => {}
+        None => {}
     }
 }
 
@@ -157,7 +167,7 @@ impl Interest {
         self.part = part;
         for view in self.views.values_mut() {
             let before = view.rooms.len();
-            view.rooms.retain(|room, _| part.has(*room));
+            view.rooms.retain(|room, _| part.has(room));
             self.len -= before - view.rooms.len();
             for (scope, version) in std::mem::take(&mut view.wholes) {
                 if let Some(scope) = scope.meet(part).filter(|scope| !view.is_known(*scope, version)) {
@@ -185,15 +195,15 @@ impl Interest {
         let before = view.rooms.len();
         let mut gone = Vec::new();
         view.rooms.retain(|room, known| {
-            if part.has(*room) {
+            if part.has(room) {
                 gone.push(Change {
                     gateway,
-                    room: *room,
+                    room,
                     check: known.check,
                     present: false,
                 });
             }
-            !part.has(*room)
+            !part.has(room)
         });
         self.len -= before - view.rooms.len();
         view.wholes.retain(|(scope, _)| scope.meet(part).is_none());
@@ -221,7 +231,7 @@ impl Interest {
         }
         let view = self.views.entry(gateway).or_insert_with(|| View {
             epoch,
-            rooms: HashMap::with_hasher(hash),
+            rooms: Shards::new(hash),
             wholes: Vec::new(),
             feeds: Vec::new(),
         });
@@ -272,7 +282,7 @@ impl Interest {
             // What is whole beyond the snapshot learns nothing from it.
             Some(open) if view.is_known(scope, open.version) => Taken::Open,
             Some(_) => {
-                if !stale || view.rooms.contains_key(&room) {
+                if !stale || view.rooms.contains(room) {
                     put(view, gateway, membership, changes);
                     note_seen(view, source, room);
                 }
@@ -325,12 +335,12 @@ impl Interest {
         let before = view.rooms.len();
         let mut gone = Vec::new();
         view.rooms.retain(|room, known| {
-            let outside = !scope.has(*room) || known.version > version;
-            let kept = outside || open.seen.contains(room) || planted::is(Bug::SnapshotsOnlyAdd);
+            let outside = !scope.has(room) || known.version > version;
+            let kept = outside || open.seen.contains(&room) || planted::is(Bug::SnapshotsOnlyAdd);
             if !kept {
                 gone.push(Change {
                     gateway,
-                    room: *room,
+                    room,
                     check: known.check,
                     present: false,
                 });
@@ -357,7 +367,7 @@ impl Interest {
         }
         let view = self.views.entry(gateway).or_insert_with(|| View {
             epoch,
-            rooms: HashMap::with_hasher(hash),
+            rooms: Shards::new(hash),
             wholes: Vec::new(),
             feeds: Vec::new(),
         });
@@ -365,7 +375,7 @@ impl Interest {
         if !membership.present
             || !self.part.has(room)
             || (view.whole_of(room).is_some() && !planted::is(Bug::HintOverrules))
-            || view.rooms.contains_key(&room)
+            || view.rooms.contains(room)
         {
             return false;
         }
@@ -415,11 +425,11 @@ impl Interest {
 
     /// The rooms that a gateway wants within a scope.
     pub fn rooms_of(&self, gateway: u32, scope: Scope) -> impl Iterator<Item = Membership> + '_ {
-        let rooms = self.views.get(&gateway).into_iter().flat_map(|view| &view.rooms);
+        let rooms = self.views.get(&gateway).into_iter().flat_map(|view| view.rooms.iter());
         rooms
-            .filter(move |(room, _)| scope.has(**room))
+            .filter(move |(room, _)| scope.has(*room))
             .map(|(room, known)| Membership {
-                room: *room,
+                room,
                 check: known.check,
                 version: known.version,
                 present: true,
@@ -428,7 +438,7 @@ impl Interest {
 
     /// What a gateway said of a room that it wants.
     pub fn known(&self, gateway: u32, room: u64) -> Option<Membership> {
-        let known = self.views.get(&gateway)?.rooms.get(&room)?;
+        let known = self.views.get(&gateway)?.rooms.get(room)?;
         Some(Membership {
             room,
             check: known.check,
@@ -439,7 +449,7 @@ impl Interest {
 
     /// The second half of the hash of the name by which a gateway wants a room, if it does.
     pub fn wants(&self, gateway: u32, room: u64) -> Option<u64> {
-        Some(self.views.get(&gateway)?.rooms.get(&room)?.check)
+        Some(self.views.get(&gateway)?.rooms.get(room)?.check)
     }
 
     /// The gateways that want a room of that name.
@@ -452,10 +462,33 @@ impl Interest {
     pub fn wanted(&self) -> Vec<(u32, u64)> {
         let views = self.views.iter();
         let mut wanted: Vec<_> = views
-            .flat_map(|(gateway, view)| view.rooms.keys().map(|room| (*gateway, *room)))
+            .flat_map(|(gateway, view)| view.rooms.iter().map(|(room, _)| (*gateway, room)))
             .collect();
         wanted.sort_unstable();
         wanted
+    }
+
+    /// At most `limit` of those, without an order that means anything, from a (gateway, place) on; (0, 0) is the first. What it
+    /// costs goes by the limit and not by how many there are, so a page may be short though there is a next one.
+    pub fn page(&self, (gateway, place): (u32, u64), limit: usize) -> Page {
+        let mut page = Page::default();
+        let mut from = Some(place);
+        for (at, view) in self.views.range(gateway..) {
+            let begin = from.take().filter(|_| *at == gateway).unwrap_or(0);
+            let left = limit.saturating_sub(page.visited).min(limit - page.wanted.len());
+            if left == 0 {
+                page.next = Some((*at, begin));
+                return page;
+            }
+            let of_view = view.rooms.page(begin, left);
+            page.visited += of_view.visited;
+            page.wanted.extend(of_view.rooms.iter().map(|room| (*at, *room)));
+            if let Some(place) = of_view.next {
+                page.next = Some((*at, place));
+                return page;
+            }
+        }
+        page
     }
 
     /// Rooms wanted in all, counted once per gateway.
@@ -477,7 +510,7 @@ fn note_seen(view: &mut View, source: u32, room: u64) {
     };
     open.seen.insert(room);
     if open.seen.len() > 2 * rooms.len() + SEEN_SPARE {
-        open.seen.retain(|room| rooms.contains_key(room));
+        open.seen.retain(|room| rooms.contains(*room));
     }
 }
 
@@ -722,8 +755,30 @@ mod tests {
         let room = size_of::<(u64, Known)>() + 1; // and a byte of the table for each place
         assert!(
             room * 16 / 7 <= 64,
-            "{room} B where the table has just doubled, 7/16 full"
+            "{room} B where a table has just doubled, 7/16 full"
         );
+    }
+
+    #[test]
+    fn all_pages_together_have_what_is_wanted_and_each_costs_what_it_may_hold() {
+        let (mut interest, mut changes) = (interest(), Vec::new());
+        for (gateway, rooms) in [(1, 30_000), (2, 0), (3, 5), (u32::MAX, 2_000)] {
+            interest.begin(gateway, (gateway, 1), (Scope::ALL, 0), &mut changes);
+            interest.end(gateway, (gateway, 1), (Scope::ALL, 0), &mut changes);
+            for room in 1..=rooms {
+                interest.apply(gateway, (gateway, 1), &said(room, room, true), &mut changes);
+            }
+        }
+        let (mut wanted, mut from) = (Vec::new(), Some((0, 0)));
+        while let Some(at) = from {
+            let page = interest.page(at, 100);
+            assert!(page.wanted.len() <= 100 && page.visited <= 1_000, "{}", page.visited);
+            assert!(page.next.is_none_or(|next| next > at));
+            wanted.extend(page.wanted);
+            from = page.next;
+        }
+        wanted.sort_unstable();
+        assert_eq!(wanted, interest.wanted());
     }
 
     /// A gateway's truth as of a version: rooms, each with the version that it came with.

@@ -48,6 +48,7 @@ pub mod scope;
 pub mod seal;
 pub mod segments;
 pub mod sessions;
+pub mod shards;
 pub mod shares;
 pub mod table;
 pub mod timer;

@@ -88,12 +88,8 @@ impl RoleMachine for Gateway {
             "Sessions, half-open ones included",
             self.sessions().table.len() as f64,
         );
-        each("rooms", "Rooms with members here", self.rooms().count() as f64);
-        each(
-            "members",
-            "Members of rooms here",
-            self.rooms().map(|room| room.members.len()).sum::<usize>() as f64,
-        );
+        each("rooms", "Rooms with members here", self.rooms_len() as f64);
+        each("members", "Members of rooms here", self.members_len() as f64);
         each(
             "arena_bytes",
             "Bytes of recent messages held",
@@ -262,7 +258,7 @@ impl RoleMachine for Broker {
     }
 
     fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64)) {
-        each("rooms", "Rooms known here", self.rooms().count() as f64);
+        each("rooms", "Rooms known here", self.rooms_len() as f64);
         each(
             "interest",
             "Rooms wanted, once per gateway",
@@ -669,6 +665,10 @@ engine!(
 );
 
 type HostPort = (String, u16);
+/// Rooms, and the place at which others follow.
+type RoomsPage<'py> = (Bound<'py, PyList>, Option<usize>);
+/// (gateway, room id) each, and from where on others follow.
+type InterestPage = (Vec<(u32, u64)>, Option<(u32, u64)>);
 
 fn sockets(addresses: &[&HostPort], recv_buffer: usize, send_buffer: usize) -> PyResult<Vec<Socket>> {
     let options = convert::socket_options(recv_buffer, send_buffer);
@@ -751,21 +751,21 @@ impl GatewayEngine {
         Ok(GatewayEngine { running: Some(running) })
     }
 
-    /// A page of the rooms that have members here.
-    fn rooms<'py>(&self, py: Python<'py>, offset: usize, limit: usize) -> PyResult<Bound<'py, PyList>> {
-        let machine = self.get()?.driver.machine();
-        let mut rooms: Vec<_> = machine.rooms().collect();
-        rooms.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    /// At most `limit` rooms that have members here, from a place on, and the place at which others follow.
+    fn rooms<'py>(&self, py: Python<'py>, place: usize, limit: usize) -> PyResult<RoomsPage<'py>> {
+        let (rooms, next) = self.get()?.driver.machine().rooms_from(place, limit);
         let list = PyList::empty(py);
-        for room in rooms.into_iter().skip(offset).take(limit) {
+        for room in rooms {
             list.append(room_dict(py, room)?)?;
         }
-        Ok(list)
+        Ok((list, next))
     }
 
-    /// Every (gateway, room id) that this gateway wants: what routers and brokers should have of it.
-    fn interest(&self) -> PyResult<Vec<(u32, u64)>> {
-        Ok(self.get()?.driver.machine().wanted())
+    /// At most `limit` (gateway, room id) that this gateway wants, from a (gateway, place) on, and where others follow: what
+    /// routers and brokers should have of it.
+    fn interest(&self, from: (u32, u64), limit: usize) -> PyResult<InterestPage> {
+        let page = self.get()?.driver.machine().wanted(from, limit);
+        Ok((page.wanted, page.next))
     }
 
     /// One room, if it has members here.
@@ -853,13 +853,13 @@ impl ProxyEngine {
     }
 
     /// A proxy keeps no room.
-    fn rooms<'py>(&self, py: Python<'py>, _offset: usize, _limit: usize) -> Bound<'py, PyList> {
-        PyList::empty(py)
+    fn rooms<'py>(&self, py: Python<'py>, _place: usize, _limit: usize) -> RoomsPage<'py> {
+        (PyList::empty(py), None)
     }
 
     /// A proxy knows of no interest.
-    fn interest(&self) -> Vec<(u32, u64)> {
-        Vec::new()
+    fn interest(&self, _from: (u32, u64), _limit: usize) -> InterestPage {
+        (Vec::new(), None)
     }
 
     /// A proxy keeps no room.
@@ -911,21 +911,21 @@ impl BrokerEngine {
         })
     }
 
-    /// A page of the rooms known here, by id: a broker does not know names.
-    fn rooms<'py>(&self, py: Python<'py>, offset: usize, limit: usize) -> PyResult<Bound<'py, PyList>> {
-        let machine = self.get()?.driver.machine();
-        let mut rooms: Vec<_> = machine.rooms().collect();
-        rooms.sort_unstable_by_key(|room| room.id);
+    /// At most `limit` rooms known here, from a place on, and the place at which others follow. A broker does not know names.
+    fn rooms<'py>(&self, py: Python<'py>, place: usize, limit: usize) -> PyResult<RoomsPage<'py>> {
+        let (rooms, next) = self.get()?.driver.machine().rooms_from(place, limit);
         let list = PyList::empty(py);
-        for room in rooms.into_iter().skip(offset).take(limit) {
+        for room in rooms {
             list.append(owned_dict(py, room)?)?;
         }
-        Ok(list)
+        Ok((list, next))
     }
 
-    /// Every (gateway, room id) that is wanted, as far as this broker knows.
-    fn interest(&self) -> PyResult<Vec<(u32, u64)>> {
-        Ok(self.get()?.driver.machine().interest().wanted())
+    /// At most `limit` (gateway, room id) that are wanted, as far as this broker knows, from a (gateway, place) on, and where
+    /// others follow.
+    fn interest(&self, from: (u32, u64), limit: usize) -> PyResult<InterestPage> {
+        let page = self.get()?.driver.machine().interest().page(from, limit);
+        Ok((page.wanted, page.next))
     }
 
     /// One room, if it is known here.
@@ -1000,9 +1000,10 @@ impl RouterEngine {
         })
     }
 
-    /// Every (gateway, room id) that is wanted.
-    fn interest(&self) -> PyResult<Vec<(u32, u64)>> {
-        Ok(self.get()?.driver.machine().interest().wanted())
+    /// At most `limit` (gateway, room id) that are wanted, from a (gateway, place) on, and where others follow.
+    fn interest(&self, from: (u32, u64), limit: usize) -> PyResult<InterestPage> {
+        let page = self.get()?.driver.machine().interest().page(from, limit);
+        Ok((page.wanted, page.next))
     }
 
     /// From now on, remembers for `take_changes` what changes, at most so many rooms at a time.
@@ -1042,8 +1043,8 @@ impl RouterEngine {
     }
 
     /// A router keeps no room.
-    fn rooms<'py>(&self, py: Python<'py>, _offset: usize, _limit: usize) -> Bound<'py, PyList> {
-        PyList::empty(py)
+    fn rooms<'py>(&self, py: Python<'py>, _place: usize, _limit: usize) -> RoomsPage<'py> {
+        (PyList::empty(py), None)
     }
 
     /// A router keeps no room.

@@ -30,6 +30,7 @@ use crate::planted::{self, Bug};
 use crate::ring::Arena;
 use crate::scope::Scope;
 use crate::segments::Segments;
+use crate::shards;
 use crate::wire::header::HEADER;
 use crate::wire::record::Record;
 use crate::wire::{Code, Frame, FrameKind, Frames, PublisherId, Role};
@@ -490,6 +491,20 @@ impl Broker {
 
     pub fn rooms(&self) -> impl Iterator<Item = &Room> {
         self.rooms.iter().flatten().map(|room| &**room)
+    }
+
+    pub fn rooms_len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Those in at most `limit` places from one on, and the next place, if there is one.
+    pub fn rooms_from(&self, place: usize, limit: usize) -> (impl Iterator<Item = &Room>, Option<usize>) {
+        shards::places(&self.rooms, place, limit)
+    }
+
+    /// Memberships that there is place for, as there is for rooms.
+    pub fn interest_max(&self) -> usize {
+        self.rooms_max
     }
 
     fn owns(&self, room: u64) -> bool {

@@ -26,6 +26,7 @@ use crate::door::{Door, DoorKey};
 use crate::handshake::{ClusterKeys, ResetSecret, ServerKey};
 use crate::hash::KeyedState;
 use crate::homes::Homes;
+use crate::interest::Page;
 use crate::limits::ROOMS_MAX;
 use crate::links::{LinkChange, Links};
 use crate::machine::{Arrival, Entropy, Inbox, Machine, Micros, Outbox, SocketId};
@@ -36,6 +37,7 @@ use crate::placement::{self, Placement};
 use crate::ring::Arena;
 use crate::segments::Segments;
 use crate::sessions::{Denied, Question, Sessions};
+use crate::shards;
 use crate::timer::Wheel;
 use crate::wire::header::HEADER;
 use crate::wire::publish::Positions;
@@ -221,6 +223,8 @@ pub struct Gateway {
     sessions: Sessions<Client>,
     rooms: Vec<Option<Box<Room>>>,
     free: Vec<u32>,
+    /// Of all rooms.
+    members: usize,
     by_id: HashMap<u64, u32, KeyedState>,
     arena: Arena,
     segments: Segments,
@@ -271,6 +275,7 @@ impl Gateway {
             sessions: Sessions::new(public, config.keepalive_ms, config.idle_ms, CONTROL_RATE),
             rooms: Vec::new(),
             free: Vec::new(),
+            members: 0,
             by_id: HashMap::with_hasher(KeyedState::new(k0, k1)),
             arena: Arena::new(config.arena_bytes),
             segments: Segments::new(k0 ^ k1),
@@ -418,16 +423,40 @@ impl Gateway {
         self.rooms.iter().flatten().map(|room| &**room)
     }
 
+    pub fn rooms_len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Members of all rooms.
+    pub fn members_len(&self) -> usize {
+        self.members
+    }
+
+    /// Those in at most `limit` places from one on, and the next place, if there is one.
+    pub fn rooms_from(&self, place: usize, limit: usize) -> (impl Iterator<Item = &Room>, Option<usize>) {
+        shards::places(&self.rooms, place, limit)
+    }
+
     /// Messages held now, because an earlier one is missing or because history is not whole.
     pub fn held(&self) -> u64 {
         self.rooms().map(|room| room.held_len() as u64).sum()
     }
 
-    /// This gateway's truth of what it wants: (gateway, room id), sorted, as routers and brokers should have it.
-    pub fn wanted(&self) -> Vec<(u32, u64)> {
-        let mut wanted: Vec<_> = self.rooms().map(|room| (self.node.me.node, room.id)).collect();
-        wanted.sort_unstable();
-        wanted
+    /// This gateway's truth of what it wants, as routers and brokers should have it: pages as [`Interest::page`] has them.
+    ///
+    /// [`Interest::page`]: crate::interest::Interest::page
+    pub fn wanted(&self, (gateway, place): (u32, u64), limit: usize) -> Page {
+        let me = self.node.me.node;
+        if gateway > me {
+            return Page::default();
+        }
+        let place = if gateway == me { place } else { 0 };
+        let (rooms, next) = self.rooms_from(usize::try_from(place).unwrap_or(usize::MAX), limit);
+        Page {
+            wanted: rooms.map(|room| (me, room.id)).collect(),
+            next: next.map(|place| (me, place as u64)),
+            visited: limit,
+        }
     }
 
     /// A room by its name.
@@ -711,6 +740,7 @@ impl Gateway {
                         counted: None,
                     });
                     room.members.push(slot);
+                    self.members += 1;
                 }
             }
             let joined = Record::Joined {
@@ -839,6 +869,7 @@ impl Gateway {
         self.counters.leaves += 1;
         room.holes.forget(slot);
         room.members.swap_remove(seat);
+        self.members -= 1;
         while let Some(moved) = room.members.get(seat).copied() {
             if let Some(peer) = self.sessions.table.get_mut(moved) {
                 if let Some(other) = peer.data.data.joined.iter_mut().find(|other| other.room == joined.room) {
@@ -850,6 +881,7 @@ impl Gateway {
             self.counters.leaves += 1;
             room.holes.forget(moved);
             room.members.swap_remove(seat);
+            self.members -= 1;
         }
         if room.members.is_empty() {
             room.empty_since = Some(now);
