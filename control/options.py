@@ -423,6 +423,17 @@ class Broker(RoleOptions, frozen=True):
 class Router(RoleOptions, frozen=True):
     """Tells brokers which gateway wants which room. `bind` is for links: no client speaks to it."""
 
+    memberships_max: Annotated[
+        int,
+        key(
+            "Memberships (rooms wanted, once per gateway) that it holds; more are refused; taken at start",
+            "64 B each: 1 GiB; what peers are not told yet takes up to 66 B each besides",
+            "memberships",
+            ge=1,
+            le=1 << 25,
+        ),
+    ] = 16 << 20
+
 
 class Namespace(Section, frozen=True):
     """What holds for the rooms whose name begins with this namespace (`NAME:room`)."""

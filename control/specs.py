@@ -12,7 +12,7 @@ import structlog
 
 from control import files
 from control.instance import Folder, check, folder
-from control.options import SQLITE, ClientOptions, Config, Gateway, Proxy, Role
+from control.options import SQLITE, ClientOptions, Config, Gateway, Proxy, Role, Router
 from control.registry import Snapshot
 from control.registry.places import MAIN
 from plane.spec import Fault, Kept, Registration, Spec
@@ -72,6 +72,7 @@ def spec(
         keepalive_ms=section.keepalive_ms if isinstance(section, ClientOptions) else None,
         idle_timeout_ms=section.idle_timeout_ms if isinstance(section, ClientOptions) else None,
         membership_again_ms=section.membership_again_ms if isinstance(section, Gateway) else None,
+        memberships_max=section.memberships_max if isinstance(section, Router) else None,
         age_every=section.age_every if isinstance(section, Proxy) else None,
         paced_namespaces=[name for name, space in config.namespaces.items() if space.flow == "paced"],
         faults=faults,

@@ -110,6 +110,8 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     history_max: int | None = None
     """Of a gateway, as is the next."""
     membership_again_ms: int | None = None
+    memberships_max: int | None = None
+    """Of a router."""
     backoff_ms: int | None = None
     """Of a gateway or proxy, as is the next: how clients come back from a loss."""
     backoff_max_ms: int | None = None

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from control.commands.cluster import DUE, MEMBERSHIPS_MAX
+from control.commands.cluster import DUE
 from control.options import ROLES, Links
 from control.registry.steps import STANDS_S
 from tests.documents import ROOT, cells
@@ -213,7 +213,7 @@ def test_every_metric_of_loss_or_refusal_has_an_alarm_or_a_reason_why_nobody_mus
 
 def test_alarms_of_growth_ring_where_the_command_says_that_it_is_due() -> None:
     expressions = dict(alarms())
-    assert expressions["MusterMembershipsFull"] == f"muster_interest > {DUE} * {MEMBERSHIPS_MAX}"
+    assert expressions["MusterMembershipsFull"] == f"muster_interest > {DUE} * muster_interest_max"
     assert expressions["MusterCoreFull"].endswith(f" > {DUE}")
 
 

@@ -20,8 +20,6 @@ from control.options import Role
 from control.registry.places import CLUSTERED, MAIN, PARTITIONED, Count, Growth, layer
 from control.registry.steps import STANDS_S
 
-MEMBERSHIPS_MAX: Final = 4 << 20
-"""What a broker or a router takes, `ROOMS_MAX` of core/proto/src/limits.rs."""
 DUE: Final = 0.7
 """The share of a bound, or of a core, from which on growth is due: a doubling, or another node, takes its time."""
 ORDER: Final[tuple[Role, ...]] = ("broker", "router", "gateway", "proxy")
@@ -44,6 +42,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int
     rooms: int | None = None
     memberships: int | None = None
+    memberships_max: int | None = None
     members: int | None = None
     per_s: float | None = None
     cpu: float | None = None
@@ -125,6 +124,7 @@ def _load(process: Process, before: Reading | None, now: Reading, known: Mapping
         restarts=process.restarts,
         rooms=now.count("muster_rooms"),
         memberships=now.count("muster_interest"),
+        memberships_max=now.count("muster_interest_max"),
         members=now.count("muster_members"),
         per_s=now.rate(before, TRAFFIC[process.role]),
         cpu=now.rate(before, CPU),
@@ -142,10 +142,9 @@ def due(name: str, partitions: int, nodes: Sequence[Load], missing: Sequence[int
     lines = [f"{name}: partition {partition} has no replica that runs: a first one" for partition in missing]
     if not nodes:
         return lines or [f"{name}: there is none: the first one"]
-    fullest = max(nodes, key=lambda node: node.memberships or 0)
-    share = (fullest.memberships or 0) / MEMBERSHIPS_MAX
-    if share >= DUE:
-        what = f"{fullest.name} has {fullest.memberships:,} of {MEMBERSHIPS_MAX:,} memberships"
+    fullest = max(nodes, key=_fullness)
+    if _fullness(fullest) >= DUE:
+        what = f"{fullest.name} has {fullest.memberships:,} of {fullest.memberships_max:,} memberships"
         grow = (
             f"double to {2 * partitions} partitions" if partitions < PARTITIONS_MAX else "no more partitions can be had"
         )
@@ -157,6 +156,11 @@ def due(name: str, partitions: int, nodes: Sequence[Load], missing: Sequence[int
             grow = f"another replica of partition {partition}" if partitioned else f"another {name}"
             lines.append(f"{name}: {busiest.name} takes {busiest.cpu:.0%} of a core: {grow}")
     return lines
+
+
+def _fullness(node: Load) -> float:
+    """Which part of the memberships that there is place for a node has."""
+    return (node.memberships or 0) / (node.memberships_max or float("inf"))
 
 
 def _print(layers: Sequence[Layer], as_json: bool, watch: bool) -> None:

@@ -62,6 +62,13 @@ def membership_again_ms(spec: Spec) -> int:
     return spec.membership_again_ms
 
 
+def memberships_max(spec: Spec) -> int:
+    """Memberships that a router holds. Raises `SpecError`."""
+    if spec.memberships_max is None:
+        raise SpecError(f"a {spec.role} needs memberships_max")
+    return spec.memberships_max
+
+
 def history_max(spec: Spec) -> int:
     """Messages that a join may ask to come first. Raises `SpecError`."""
     if spec.history_max is None:

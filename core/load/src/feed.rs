@@ -12,6 +12,7 @@ use muster_proto::broker::{Broker, BrokerConfig};
 use muster_proto::client::{Client, ClientConfig, ClientEvent, Endpoint, Side};
 use muster_proto::gateway::PUBLIC_SOCKET;
 use muster_proto::handshake::{ClusterKeys, ServerKey};
+use muster_proto::limits::MEMBERSHIPS_MAX;
 use muster_proto::machine::{Addr, Arrival, Inbox, Machine, Micros, Outbox, SocketId};
 use muster_proto::node::Identity;
 use muster_proto::placement::{Node, Placement};
@@ -145,6 +146,7 @@ impl Feed {
             payload: PAYLOAD,
             cluster,
             reset_secret: [6; 32],
+            memberships_max: MEMBERSHIPS_MAX,
         };
         let plain = SocketOptions {
             receive_bytes: Some(SINK_BYTES),

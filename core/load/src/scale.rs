@@ -2,7 +2,7 @@
 //!
 //! Owns one gateway with real sessions, one router and the brokers of several partitions, on a clock of their own that stands
 //! still while anybody has something to say. No sockets: what is counted is the machines' own work, sealing included. Also
-//! owns [`Known`], memberships by the million as routers and brokers keep them.
+//! owns [`Known`], a router that holds memberships by the million.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -11,14 +11,11 @@ use muster_proto::broker::{Broker, BrokerConfig};
 use muster_proto::client::{Client, ClientConfig, ClientEvent, Endpoint};
 use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent, LINK_SOCKET, PUBLIC_SOCKET, SESSION_ROOMS};
 use muster_proto::handshake::{ClusterKeys, ServerKey};
-use muster_proto::hash::KeyedState;
-use muster_proto::interest::Interest;
-use muster_proto::limits::MEMBERSHIP_AGAIN_MS;
+use muster_proto::limits::{MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS};
 use muster_proto::machine::{Addr, Arrival, Inbox, Machine, Micros, SocketId};
 use muster_proto::node::Identity;
 use muster_proto::placement::{Growth, Layer, Node, Placement, State};
 use muster_proto::router::{Router, RouterConfig};
-use muster_proto::scope::Scope;
 use muster_proto::wire::record::Membership;
 use muster_proto::wire::Role;
 use muster_udp::{thread_cpu_now, KernelEntropy};
@@ -36,6 +33,8 @@ const PATIENCE: Micros = 120_000_000;
 const TICK: Micros = 1_000;
 /// Datagrams in one call of a machine, as many as its driver hands it at once without GRO.
 const BATCH: usize = 64;
+/// Memberships in one call of a router, as a database gives them.
+const TOLD_AT_ONCE: usize = 2_000;
 const GATEWAY: u32 = 1;
 const ROUTER: u32 = 2;
 const BROKERS: u32 = 10;
@@ -134,11 +133,7 @@ impl Plane {
             role: node.role,
             epoch: 1,
         };
-        let cluster = ClusterKeys {
-            current: (1, [7; 32]),
-            other: None,
-            allow: None,
-        };
+        let cluster = cluster();
         let (seed, entropy) = (self.seed + u64::from(node.node), Box::new(KernelEntropy));
         let (reset_secret, name_key) = ([node.node as u8; 32], [9; 16]);
         let part = match node.role {
@@ -166,6 +161,7 @@ impl Plane {
                     payload: PAYLOAD,
                     cluster,
                     reset_secret,
+                    memberships_max: MEMBERSHIPS_MAX,
                 };
                 Part::Router(Box::new(Router::new(config, seed, entropy)))
             }
@@ -481,37 +477,54 @@ impl Cost {
     }
 }
 
-/// Memberships as a router or a broker keeps them, told by snapshots of `gateways` with as many rooms each.
-pub struct Known(Interest);
+/// A router that was told as many rooms of each of `gateways`, in lives that a database remembers.
+pub struct Known(Box<Router>);
 
 impl Known {
     pub fn new(gateways: u32, each: u64, seed: u64) -> Self {
-        let mut interest = Interest::new(KeyedState::new(seed, !seed));
-        let mut changes = Vec::new();
+        let config = RouterConfig {
+            me: Identity {
+                node: ROUTER,
+                role: Role::Router,
+                epoch: 1,
+            },
+            payload: PAYLOAD,
+            cluster: cluster(),
+            reset_secret: [1; 32],
+            memberships_max: MEMBERSHIPS_MAX,
+        };
+        let mut router = Box::new(Router::new(config, seed, Box::new(KernelEntropy)));
         for gateway in 1..=gateways {
-            let (life, whole) = ((gateway, 1), (Scope::ALL, each));
-            interest.begin(gateway, life, whole, &mut changes);
-            for room in 0..each {
-                let membership = Membership {
-                    room: room.wrapping_mul(0x9e37_79b9_7f4a_7c15),
-                    check: room,
-                    version: room + 1,
-                    present: true,
-                };
-                changes.clear();
-                interest.apply(gateway, life, &membership, &mut changes);
+            let rooms = (0..each).map(|room| Membership {
+                room: room.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+                check: room,
+                version: room + 1,
+                present: true,
+            });
+            let mut rooms = rooms.peekable();
+            while rooms.peek().is_some() {
+                let page: Vec<Membership> = rooms.by_ref().take(TOLD_AT_ONCE).collect();
+                router.hint(0, (gateway, 1), &page);
             }
-            interest.end(gateway, life, whole, &mut changes);
         }
-        Known(interest)
+        Known(router)
     }
 
+    /// Memberships that had a place.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.0.interest().len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.len() == 0
+    }
+}
+
+fn cluster() -> ClusterKeys {
+    ClusterKeys {
+        current: (1, [7; 32]),
+        other: None,
+        allow: None,
     }
 }
 

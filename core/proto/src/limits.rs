@@ -50,6 +50,8 @@ pub const LOG_BACKOFF_MAX: Micros = SECOND;
 /// Rooms that a role knows at once: 4 M x about 250 B at a gateway, 200 B at a broker are 1 GB, the most that one process should
 /// hold, and as many as a link's log can tell.
 pub const ROOMS_MAX: usize = 4 << 20;
+/// Memberships that a router holds, over all gateways, unless the configuration says otherwise: 16 M x 64 B are 1 GiB.
+pub const MEMBERSHIPS_MAX: usize = 16 << 20;
 /// Nodes that a role knows at once, whoever has the cluster's secret: links and views of so many are some MB. Who is gone makes way.
 pub const NODES_MAX: usize = 4_096;
 /// A gateway that is away for this long has no members any more.
@@ -101,5 +103,6 @@ pub const CONSUMED_WAIT: Micros = 20 * MS;
 /// What is older becomes a gap: a real-time message that late is better not delivered.
 pub const MESSAGE_AGE_MAX: Micros = 5 * SECOND;
 
+const _: () = assert!(MEMBERSHIPS_MAX >= 10_000_000);
 const _: () = assert!(NAMESPACE_BYTES_MAX + 1 + ROOM_BYTES_MAX <= NAME_BYTES_MAX);
 const _: () = assert!(ASSEMBLY_SESSION_BYTES_MAX >= MESSAGE_BYTES_MAX);

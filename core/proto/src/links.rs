@@ -9,7 +9,7 @@ use crate::allow::{Demand, PublicKey, Standing, Stranger};
 use crate::conn::{Conn, Control, Reject};
 use crate::door::{reset_token, Accepted, Door, Knock};
 use crate::handshake::{same, ClusterKeys, InitiatorKey, ResetSecret};
-use crate::limits::NODES_MAX;
+use crate::limits::{NODES_MAX, ROOMS_MAX};
 use crate::machine::{Addr, Arrival, Micros, Outbox, SocketId};
 use crate::node::{Identity, Node};
 use crate::past::{Loss, Past};
@@ -32,9 +32,15 @@ pub const DIAL_FIRST: Micros = 50_000;
 pub const DIAL_MAX: Micros = 250_000;
 /// Handshakes that wait for their first sealed datagram; older ones make way.
 pub const UNPROVEN_LIFE: Micros = 5_000_000;
-/// Control records that a link may have unacknowledged: a snapshot of 4 M rooms (`ROOMS_MAX` of every role) at 66 B, and
-/// what changes meanwhile.
-pub const LINK_LOG_BYTES: usize = 288 << 20;
+/// Control records that a link may have unacknowledged: a snapshot of 4 M rooms (`ROOMS_MAX` of every role), and what changes
+/// meanwhile.
+pub const LINK_LOG_BYTES: usize = log_bytes(ROOMS_MAX);
+
+/// The same of a snapshot of so many rooms: 66 B each, and a sixteenth for what changes meanwhile.
+pub const fn log_bytes(rooms: usize) -> usize {
+    rooms * (66 + 5)
+}
+
 /// A node that dialled us and has gone is told of for so long: it may come back, or be gone for good.
 const LOST_TOLD: Micros = 3_600_000_000;
 /// Unproven links at once.
@@ -213,6 +219,8 @@ pub struct Links {
     renewed: VecDeque<(u64, Micros)>,
     /// Bytes that the link socket's receive buffer really holds.
     pub buffer: u32,
+    /// Bytes of control records that a link made from now on may have unacknowledged.
+    pub log_bytes: usize,
 }
 
 impl Links {
@@ -234,6 +242,7 @@ impl Links {
             closing: VecDeque::new(),
             renewed: VecDeque::new(),
             buffer: 212_992,
+            log_bytes: LINK_LOG_BYTES,
         }
     }
 
@@ -573,7 +582,7 @@ impl Links {
             opened.secret,
             true,
             key_id,
-            LINK_LOG_BYTES,
+            self.log_bytes,
             now,
         );
         let slot = self.table.fill(
@@ -739,6 +748,7 @@ impl Links {
             self.forget_unproven(now, true);
         }
         let random = node.secret_u32();
+        let log_bytes = self.log_bytes;
         let slot = self.table.insert(random, |id| {
             let conn = Conn::new(
                 id,
@@ -748,7 +758,7 @@ impl Links {
                 accepted.secret.clone(),
                 false,
                 accepted.key_id,
-                LINK_LOG_BYTES,
+                log_bytes,
                 now,
             );
             (

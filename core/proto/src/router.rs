@@ -14,8 +14,8 @@ use crate::handshake::{ClusterKeys, ResetSecret};
 use crate::hash::KeyedState;
 use crate::interest::{Change, Interest, Taken};
 use crate::kept::{Changed, Kept};
-use crate::limits::{GATEWAY_LEASE, NODES_MAX, ROOMS_MAX};
-use crate::links::{LinkChange, Links};
+use crate::limits::{GATEWAY_LEASE, NODES_MAX};
+use crate::links::{log_bytes, LinkChange, Links, LINK_LOG_BYTES};
 use crate::machine::{Arrival, Entropy, Inbox, Machine, Micros, Outbox};
 use crate::missing::{Missing, LOST_WAIT, MISSING_WAIT};
 use crate::node::{Identity, Node};
@@ -38,6 +38,8 @@ pub struct RouterConfig {
     pub payload: usize,
     pub cluster: ClusterKeys,
     pub reset_secret: [u8; 32],
+    /// Memberships that there is place for, over all gateways: 64 B each.
+    pub memberships_max: usize,
 }
 
 crate::counters! {
@@ -116,6 +118,7 @@ pub struct Router {
     peers_missing: Missing,
     /// Brokers that nobody tells: while one is waited for, nothing is in force.
     brokers_missing: Missing,
+    /// Over all gateways.
     rooms_max: usize,
     changes: Vec<Change>,
     pub counters: RouterCounters,
@@ -131,8 +134,11 @@ impl Router {
         );
         let mut node = Node::new(config.me, config.payload, seed, entropy);
         let hash = KeyedState::new(node.secret_u64(), node.secret_u64());
+        let mut links = Links::new(door, config.cluster, crate::gateway::LINK_SOCKET);
+        // A peer is told all at once.
+        links.log_bytes = LINK_LOG_BYTES.max(log_bytes(config.memberships_max));
         Router {
-            links: Links::new(door, config.cluster, crate::gateway::LINK_SOCKET),
+            links,
             interest: Interest::new(hash),
             gateways: BTreeMap::new(),
             away: BTreeSet::new(),
@@ -146,7 +152,7 @@ impl Router {
             complete: false,
             peers_missing: Missing::default(),
             brokers_missing: Missing::default(),
-            rooms_max: ROOMS_MAX, // over all gateways
+            rooms_max: config.memberships_max,
             changes: Vec::new(),
             counters: RouterCounters::default(),
             events: VecDeque::new(),
@@ -231,6 +237,11 @@ impl Router {
 
     pub fn interest(&self) -> &Interest {
         &self.interest
+    }
+
+    /// Memberships that there is place for.
+    pub fn interest_max(&self) -> usize {
+        self.rooms_max
     }
 
     pub fn links(&self) -> &Links {
@@ -1034,13 +1045,19 @@ impl Machine for Router {
 mod tests {
     use super::*;
     use crate::fixtures::{cluster, me, Zeros};
+    use crate::limits::MEMBERSHIPS_MAX;
 
     fn router() -> Router {
+        router_of(MEMBERSHIPS_MAX)
+    }
+
+    fn router_of(memberships_max: usize) -> Router {
         let config = RouterConfig {
             me: me(Role::Router),
             payload: 1_200,
             cluster: cluster(),
             reset_secret: [1; 32],
+            memberships_max,
         };
         Router::new(config, 1, Box::new(Zeros))
     }
@@ -1167,16 +1184,14 @@ mod tests {
 
     #[test]
     fn hints_take_no_place_that_is_not_there() {
-        let mut router = router();
-        router.rooms_max = 2;
+        let mut router = router_of(2);
         let rooms = [said(10, 1, true), said(11, 1, true), said(12, 1, true)];
         assert_eq!(router.hint(0, (3, 5), &rooms), 2);
     }
 
     #[test]
     fn a_router_without_place_refuses_rooms_until_there_is_some() {
-        let mut router = router();
-        router.rooms_max = 3;
+        let mut router = router_of(3);
         let scope = Scope::ALL;
         for gateway in [2, 3] {
             router.begin(0, gateway, (gateway, 1), (scope, 0));

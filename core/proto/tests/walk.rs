@@ -7,6 +7,7 @@ use muster_proto::client::member::{Item, Policy};
 use muster_proto::client::{Client, ClientConfig, ClientEvent, Endpoint, Side};
 use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent};
 use muster_proto::handshake::{ClusterKeys, ServerKey};
+use muster_proto::limits::MEMBERSHIPS_MAX;
 use muster_proto::machine::{Addr, Arrival, Entropy, Inbox, Machine, Micros, Outbox, SocketId};
 use muster_proto::node::{Dice, Identity};
 use muster_proto::placement::{Node, Placement};
@@ -170,6 +171,7 @@ fn a_message_walks_through_all_five_machines() {
             payload: 1200,
             cluster,
             reset_secret: [6; 32],
+            memberships_max: MEMBERSHIPS_MAX,
         },
         4,
         entropy(4),

@@ -363,7 +363,7 @@ impl ScaleEngine {
     }
 }
 
-/// Memberships of many gateways as a router keeps them, for as long as this lives.
+/// A router with memberships of many gateways, for as long as this lives.
 #[pyclass(module = "muster._core")]
 pub struct KnownRooms {
     known: Known,

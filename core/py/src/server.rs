@@ -7,7 +7,7 @@ use muster_proto::age::Ages;
 use muster_proto::broker::{Broker, BrokerConfig};
 use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent};
 use muster_proto::handshake::{ClusterKeys, ResetSecret, ServerKey};
-use muster_proto::limits::{HISTORY_DEFAULT, MEMBERSHIP_AGAIN_MS};
+use muster_proto::limits::{HISTORY_DEFAULT, MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS};
 use muster_proto::links::LinkChange;
 use muster_proto::machine::{Machine, Micros};
 use muster_proto::name::RoomName;
@@ -264,6 +264,7 @@ impl RoleMachine for Broker {
             "Rooms wanted, once per gateway",
             self.interest().len() as f64,
         );
+        each("interest_max", INTEREST_MAX, self.interest_max() as f64);
         each(
             "arena_bytes",
             "Bytes of recent messages held",
@@ -313,6 +314,7 @@ impl RoleMachine for Router {
             "Rooms wanted, once per gateway",
             self.interest().len() as f64,
         );
+        each("interest_max", INTEREST_MAX, self.interest_max() as f64);
     }
 
     fn links(&self) -> &muster_proto::links::Links {
@@ -324,6 +326,8 @@ impl RoleMachine for Router {
         Router::set_cluster(self, now, cluster);
     }
 }
+
+const INTEREST_MAX: &str = "Rooms wanted, once per gateway, that there is place for";
 
 /// What else the loop has to do waits for so long at most while datagrams follow each other briskly.
 const LINGER_US: Micros = 2_000;
@@ -966,7 +970,7 @@ type KeptChange = (u32, u32, u64, u64, u64, bool);
 #[pymethods]
 impl RouterEngine {
     #[new]
-    #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, faults, cluster_other = None, cluster_allow = None))]
+    #[pyo3(signature = (*, node, epoch, link_bind, cluster_key, seed, recv_buffer, send_buffer, payload_bytes, faults, memberships_max = MEMBERSHIPS_MAX, cluster_other = None, cluster_allow = None))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         node: u32,
@@ -978,6 +982,7 @@ impl RouterEngine {
         send_buffer: usize,
         payload_bytes: usize,
         faults: Option<Vec<FaultRule>>,
+        memberships_max: usize,
         cluster_other: Option<ClusterKey>,
         cluster_allow: Option<Allow>,
     ) -> PyResult<Self> {
@@ -992,6 +997,7 @@ impl RouterEngine {
             payload: payload_bytes,
             cluster,
             reset_secret,
+            memberships_max,
         };
         let sockets = sockets(&[&link_bind], recv_buffer, send_buffer)?;
         let machine = Router::new(config, seed, Box::new(KernelEntropy));

@@ -194,6 +194,7 @@ class RouterEngine(_Engine):
         send_buffer: int,
         payload_bytes: int,
         faults: Sequence[_Fault] | None,
+        memberships_max: int = 16777216,
         cluster_other: tuple[int, bytes] | None = ...,
         cluster_allow: _Allow | None = ...,
     ) -> RouterEngine: ...
@@ -329,7 +330,7 @@ class ScaleEngine:
     def double(self) -> list[_Costs]: ...  # prepare, switch, forget
     def change_map(self, nodes: int, times: int) -> list[_Costs]: ...  # of brokers, one
 
-# Memberships as routers and brokers keep them, for as long as it lives.
+# A router with memberships of many gateways, for as long as it lives; its length: those that had a place.
 @final
 class KnownRooms:
     def __new__(cls, *, gateways: int, each: int, seed: int) -> KnownRooms: ...

@@ -12,7 +12,7 @@ use muster_proto::command::{COMMAND_RATE, COPIES};
 use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent};
 use muster_proto::handshake::{ClusterKeys, ServerKey};
 use muster_proto::health::{HealthCounters, Reason};
-use muster_proto::limits::{HISTORY_DEFAULT, MEMBERSHIP_AGAIN_MS};
+use muster_proto::limits::{HISTORY_DEFAULT, MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS};
 use muster_proto::links::Links;
 use muster_proto::machine::{Addr, Entropy, Machine, Micros, Outbox};
 use muster_proto::name::RoomName;
@@ -893,6 +893,7 @@ impl World {
                         payload,
                         cluster,
                         reset_secret,
+                        memberships_max: MEMBERSHIPS_MAX,
                     },
                     seed,
                     entropy,

@@ -16,7 +16,7 @@ use muster_proto::conn::{Conn, Stamp, Wants};
 use muster_proto::door::{Door, DoorKey, Knock};
 use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent, LINK_SOCKET, PUBLIC_SOCKET};
 use muster_proto::handshake::{prologue, respond, ClusterKeys, InitiatorKey, ResetSecret, ResponderKey, ServerKey};
-use muster_proto::limits::{HISTORY_DEFAULT, MEMBERSHIP_AGAIN_MS};
+use muster_proto::limits::{HISTORY_DEFAULT, MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS};
 use muster_proto::links::Links;
 use muster_proto::machine::{Addr, Arrival, Entropy, Inbox, Machine, Micros, Outbox, SocketId};
 use muster_proto::name::{RoomKey, RoomName};
@@ -1320,6 +1320,7 @@ impl Subject for Router {
             payload: PAYLOAD,
             cluster: cluster(),
             reset_secret: [6; 32],
+            memberships_max: MEMBERSHIPS_MAX,
         };
         let mut router = Router::new(config, seed, entropy(seed));
         router.set_placement(1_000_000, placement());
