@@ -257,6 +257,8 @@ def _build(layers: Mapping[KeyPath, Value]) -> Config:
             choices = ", ".join(repr(choice) for choice in _choices(kind))
             wrong = f"is none of {choices}" if choices else str(error)
             raise ConfigError(f"{value.origin}: {dotted(path)} = {value.raw!r}: {wrong}") from None
+        if isinstance(value.raw, str) and "\0" in value.raw:  # of which no path can be made
+            raise ConfigError(f"{value.origin}: {dotted(path)} = {value.raw!r}: has a NUL in it")
     config = msgspec.convert(tree, Config)
     for section in (config.registry, config.database):
         if section.url == NONE:

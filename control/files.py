@@ -9,7 +9,10 @@ from control.errors import ConfigError
 
 
 def write_atomically(file: Path, content: bytes, mode: int = 0o600) -> None:
-    """Replace `file` as a whole: a reader sees the old content or the new, also after a crash."""
+    """Replace `file` as a whole: a reader sees the old content or the new, also after a crash.
+
+    Raises `OSError` with the name of a file.
+    """
     handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     try:
         with os.fdopen(handle, "wb") as stream:
@@ -18,8 +21,10 @@ def write_atomically(file: Path, content: bytes, mode: int = 0o600) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         Path(name).replace(file)
-    except BaseException:
+    except BaseException as error:
         Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:  # as where the disk is full
+            error.filename = str(file)
         raise
 
 

@@ -104,6 +104,8 @@ class Supervisor:
         self._live: Live | None = None
         self._changed = asyncio.Event()
         self._write_again: asyncio.TimerHandle | None = None
+        self._unwritten = False
+        """The last record could not be written, which is said once."""
         self._open = contextlib.AsyncExitStack()
         self._registry = contextlib.AsyncExitStack()
 
@@ -357,8 +359,14 @@ class Supervisor:
         try:
             instance.write(self.folder, self.record())
         except OSError as error:
-            self._log.warning("cannot be written", file=str(self.folder.record), error=error.strerror)
+            if not self._unwritten:
+                self._log.warning("cannot be written", file=str(self.folder.record), error=error.strerror)
+            self._unwritten = True
             self._write_again = asyncio.get_running_loop().call_later(WRITE_AGAIN_S, self._write_record)
+        else:
+            if self._unwritten:
+                self._log.info("written again", file=str(self.folder.record))
+            self._unwritten = False
 
     def _endpoint(self, seat: Seat) -> Endpoint:
         host, port = self._clients[seat]

@@ -1,6 +1,7 @@
 """`muster up` with role processes that hold fake engines: they start, come back, die together and end clean."""
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
 import muster
 import muster.testing
@@ -349,3 +351,21 @@ def test_every_link_of_every_node_gets_its_rule_once_and_client_links_both_direc
     clients = [(rule[0], rule[2], rule[-1]) for rule in rules["gateway"] if rule[1] is None]
     assert clients == [("out", 0.5, 1.5), ("in", 0.1, 4)]
     assert [(rule[0], rule[2]) for rule in rules["router"] if rule[1] is None] == []
+
+
+async def test_a_record_that_cannot_be_written_is_said_once_and_so_is_that_it_can_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor, left = made(settings(tmp_path)), [True, False, False, False]
+
+    def write(place: Folder, record: object) -> None:
+        if not left.pop():
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(supervisor, "record", lambda: None)
+    monkeypatch.setattr("control.supervisor.instance.write", write)
+    monkeypatch.setattr("control.supervisor.WRITE_AGAIN_S", 0.01)
+    with capture_logs() as logged:
+        supervisor._write_record()
+        await until(lambda: not left)
+    assert [line["event"] for line in logged] == ["cannot be written", "written again"]
