@@ -38,6 +38,8 @@ UNANSWERED_MAX: Final = 8
 """Of a proxy and a broker. What is not even numbered need not be sent again and again: it fails."""
 PATHS_MAX: Final = 16_384
 """Some 0.5 KiB of memory each with a window of 100."""
+LINES_MAX: Final = 20
+"""In the log within `LOOK_S`: with one node thousands of paths may fail."""
 ASK_S: Final = 2.0
 """A proxy is asked once in so long: it lets a session ask once a second."""
 ASKED_SHARE: Final = 0.1
@@ -85,6 +87,8 @@ class Prober:
         self._sending: set[asyncio.Task[None]] = set()
         self._by_proxy: dict[int, _Publisher] = {}
         self._gateways: list[int] = []
+        self._told = 0
+        """Alarms since the last look."""
 
     def limit(self, limits: Probes) -> None:
         """From now on these hold."""
@@ -110,6 +114,7 @@ class Prober:
             now = time.monotonic()
             if now >= look:
                 self._follow(now)
+                self._sum_up()
                 look = now + LOOK_S
             # Who was kept from the loop reads what has come before it says that something has not.
             self.ledger.pass_time(min(now, wake))
@@ -210,11 +215,21 @@ class Prober:
             self._hops.take(proxy, members.hops)
 
     def _tell(self, figures: Figures) -> None:
+        self._told += 1
+        if self._told > LINES_MAX:
+            return
         path = figures.path._asdict()
         if figures.failing:
             self._log.warning("path fails", **path, sent=figures.sent, seen=figures.seen)
         else:
             self._log.info("path holds again", **path, sent=figures.sent, seen=figures.seen)
+
+    def _sum_up(self) -> None:
+        """Say how many alarms have had no line."""
+        if self._told > LINES_MAX:
+            failing = sum(figures.failing for figures in self.ledger.figures(time.monotonic()))
+            self._log.warning("more paths fail, or hold again", more=self._told - LINES_MAX, failing=failing)
+        self._told = 0
 
 
 def _serves(node: Node) -> bool:
