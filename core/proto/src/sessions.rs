@@ -1013,7 +1013,8 @@ mod tests {
     #[test]
     fn a_hello_beyond_the_sessions_that_may_be_here_is_dropped_and_who_is_here_stays() {
         let (mut node, mut sessions) = sessions();
-        (sessions.admit(1, 1), sessions.admit(2, 2));
+        sessions.admit(1, 1);
+        sessions.admit(2, 2);
         let mut hello = |sessions: &mut Sessions<()>| {
             let mut bytes = vec![0; HELLO_MIN];
             Header::clear(DatagramKind::Hello, 7).write(&mut bytes);
