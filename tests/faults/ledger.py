@@ -7,6 +7,7 @@ Every payload is unique: number of the publisher, its own number, when it was pu
 import asyncio
 import contextlib
 import gc
+import math
 import struct
 import time
 from collections import Counter
@@ -21,7 +22,12 @@ PADDING: Final = bytes(range(256)) * 4
 SETTLE_S: Final = 20.0
 AHEAD_MAX: Final = 1_000
 UNANSWERED_S: Final = 10.0
-HELD_UP_S: Final = 0.5
+TURN_S: Final = 0.05
+CATCH_UP: Final = 2.0
+"""Times the rate: so fast what could not be sent in time is made up for."""
+LATE_S: Final = 1.0
+"""After the end what was due before it may still be sent and answered."""
+RATE_KEPT: Final = 0.99
 
 Stream = muster.Stream
 Key = tuple[int, int]
@@ -106,6 +112,9 @@ class Ledger:
     clients: list[muster.Client] = field(default_factory=list)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     rate: float = 0.0
+    asked: int = 0
+    """Messages that `rate` made while it was published steadily."""
+    ended_ns: int = 0
 
     # --- running ----------------------------------------------------------------------------------------------------
 
@@ -173,10 +182,11 @@ class Ledger:
     async def publish_steadily(self, client: muster.Client, publisher: int, size: int) -> None:
         """`rate` messages a second over all rooms until `stop`, each asked for its position.
 
-        What was not sent while this loop was held up is not made up for: at once it is more than anybody has credit for.
+        What was not sent while this loop was held up is made up for little by little: at once it is more than anybody has
+        credit for.
         """
         pending: set[asyncio.Task[None]] = set()
-        began, number = time.monotonic(), 0
+        began, ended, number = time.monotonic(), None, 0
         turned = began
 
         async def one(room: str, key: Key, data: bytes) -> None:
@@ -188,13 +198,16 @@ class Ledger:
             except BaseException as error:
                 self.errors.append(error)
 
-        while not self.stop.is_set():
+        while True:
             now = time.monotonic()
-            if now - turned > HELD_UP_S:
-                began += now - turned
+            if ended is None and self.stop.is_set():
+                ended, self.ended_ns = now, time.monotonic_ns()
+            due = int(((now if ended is None else ended) - began) * self.rate)
+            if ended is not None and (number >= due or now > ended + LATE_S):
+                break
+            most = number + math.ceil(CATCH_UP * self.rate * min(now - turned, TURN_S))
             turned = now
-            due = int((now - began) * self.rate)
-            while number < due:
+            while number < min(due, most):
                 room, key = self.rooms[number % len(self.rooms)], (publisher, number)
                 self.sent.setdefault(room, set()).add(key)
                 task = asyncio.create_task(one(room, key, content(publisher, number, size)))
@@ -204,6 +217,7 @@ class Ledger:
                 if len(pending) > max(20_000, UNANSWERED_S * self.rate):
                     raise AssertionError(f"{len(pending):,} messages wait for an answer")
             await asyncio.sleep(0.005)
+        self.asked += due
         await asyncio.gather(*pending)
 
     def mark(self) -> int:
@@ -308,6 +322,14 @@ class Ledger:
         """Raise `AssertionError` with the first few of what is wrong."""
         wrong = [*self.violations(), *self.missing()]
         assert not wrong, f"{len(wrong)} violations:\n" + "\n".join(wrong[:10])
+
+    def check_rate(self) -> None:
+        """Raise `AssertionError` where what was published steadily was not acknowledged at the rate that was asked for."""
+        in_time = sum(at <= self.ended_ns + LATE_S * 1e9 for at in self.answered_ns.values())
+        assert in_time >= RATE_KEPT * self.asked, (
+            f"the load was not what was asked for: {self.rate:,.0f} a second are {self.asked:,} messages, and {in_time:,} "
+            f"({in_time / self.asked:.1%}) were acknowledged: this machine, or the instance, is too slow for it"
+        )
 
     def check_whole(self, per_room: int) -> None:
         """Every member has everything exactly once and in order: no gap, nothing missing, nothing double."""

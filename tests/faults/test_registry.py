@@ -417,7 +417,7 @@ async def test_nodes_that_are_killed_while_the_ensemble_is_away_are_gone_round_u
             await beside.join()
     figures(gaps=told_gaps, load=ledger.load())
     ledger.check()
-    assert set(ledger.gaps()) <= {"ended", "slow", "owner_lost"}
+    assert set(ledger.gaps()) <= {"ended", "owner_lost"}
 
 
 async def test_a_start_waits_for_the_registry_and_says_so(make: Make, zookeeper: ZooKeeper) -> None:
