@@ -116,7 +116,7 @@ def asked(record: Record, settings: Config) -> Probed | None:
 def hint(record: Record) -> str:
     """How hash paths get to be probed, where nobody does."""
     here = (
-        "set probes.every_ms and start muster up again"
+        "set probes.every_ms and send muster up a SIGHUP"
         if record.pid
         else "run muster serve prober, name it in probes.ask"
     )
