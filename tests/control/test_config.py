@@ -39,7 +39,7 @@ def test_each_layer_wins_over_the_one_before(tmp_path: Path) -> None:
     environment = {"MUSTER_DEMO__RATE": "20", "MUSTER_DEMO__MEMBERS": "6"}
     loaded = load(file, environment, {"demo.members": (7, "--members")}, UP)
     config, origins = loaded.config, loaded.origins
-    assert (config.proxy.keepalive_ms, origins["proxy.keepalive_ms"]) == (1000, "muster up")
+    assert (config.proxy.keepalive_ms, origins["proxy.keepalive_ms"]) == (400, "muster up")
     assert (config.gateway.keepalive_ms, origins["gateway.keepalive_ms"]) == (900, str(file))
     assert (config.demo.rate, origins["demo.rate"]) == (20, "MUSTER_DEMO__RATE")
     assert (config.demo.members, origins["demo.members"]) == (7, "--members")
