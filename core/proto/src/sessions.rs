@@ -993,7 +993,7 @@ mod tests {
             sessions.table.get_mut(slot).expect("it is there").data.state = State::Proven;
             assert!(sessions.record(now, slot, &credential).is_none());
             let question = sessions.question().expect("it asks");
-            assert!(sessions.answer(now, question.id, Some(1)).is_some());
+            assert!(sessions.answer(now, question.id, Ok(1)).is_some());
         }
         for _ in 0..200 {
             come(&mut sessions, now);

@@ -116,7 +116,7 @@ class GatewayEngine(_Engine):
     ) -> GatewayEngine: ...
     # None refuses, and the client hears this code: "bad_credential" or "not_allowed".
     def answer(self, question_id: int, user: int | None, denied: str = ...) -> None: ...
-    def rooms(self, place: int, limit: int, /) -> tuple[list[dict[str, Any]], int | None]: ...  # and where others follow
+    def rooms(self, place: int, limit: int) -> tuple[list[dict[str, Any]], int | None]: ...  # and where others follow
     def interest(
         self, from_: tuple[int, int], limit: int, /
     ) -> tuple[list[tuple[int, int]], tuple[int, int] | None]: ...  # (gateway, room id), and where others follow
@@ -150,7 +150,7 @@ class ProxyEngine(_Engine):
     def answer(self, question_id: int, user: int | None, denied: str = ...) -> None: ...
     def rooms(self, _place: int, _limit: int) -> tuple[list[dict[str, Any]], int | None]: ...
     def interest(
-        self, from_: tuple[int, int], limit: int, /
+        self, _from: tuple[int, int], _limit: int
     ) -> tuple[list[tuple[int, int]], tuple[int, int] | None]: ...  # (gateway, room id), and where others follow
     def room(self, _name: str) -> None: ...
 
@@ -174,7 +174,7 @@ class BrokerEngine(_Engine):
         cluster_allow: _Allow | None = ...,
     ) -> BrokerEngine: ...
     def answer(self, _question_id: int, _user: int | None, _denied: str = ...) -> None: ...
-    def rooms(self, place: int, limit: int, /) -> tuple[list[dict[str, Any]], int | None]: ...  # and where others follow
+    def rooms(self, place: int, limit: int) -> tuple[list[dict[str, Any]], int | None]: ...  # and where others follow
     def interest(
         self, from_: tuple[int, int], limit: int, /
     ) -> tuple[list[tuple[int, int]], tuple[int, int] | None]: ...  # (gateway, room id), and where others follow
@@ -194,7 +194,7 @@ class RouterEngine(_Engine):
         send_buffer: int,
         payload_bytes: int,
         faults: Sequence[_Fault] | None,
-        memberships_max: int = 16777216,
+        memberships_max: int = ...,
         cluster_other: tuple[int, bytes] | None = ...,
         cluster_allow: _Allow | None = ...,
     ) -> RouterEngine: ...
