@@ -536,7 +536,9 @@ def unread(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, ...],
 def test_whoever_reads_no_more_has_enough_and_nothing_has_failed(
     unread: Mapping[tuple[str, ...], tuple[int, bytes]], words: tuple[str, ...]
 ) -> None:
-    assert unread[words] == (0, b"")
+    code, complaints = unread[words]
+    hint = b"muster: hash paths are not probed"  # of links, which is no complaint
+    assert (code, [line for line in complaints.splitlines() if not line.startswith(hint)]) == (0, [])
 
 
 INTERRUPTED = """
