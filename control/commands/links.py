@@ -84,7 +84,7 @@ async def show(where: Where, *, as_json: bool, watch: bool, check: bool, probe_s
                     common.say(f"muster: {paths.hint(record)}")
                 ways = None if probes is None else paths.judged(record.processes, probes, settings)
                 _print(lines, ways, aged(record.processes, now), as_json, watch)
-                code = name_silent(now) or paths.name_unknown(probes)
+                code = name_silent(now) or paths.name_unknown(probes, check=check or probe_s is not None)
                 if not watch:
                     failed = always or any(way.beyond for way in ways or ())
                     return FAILURE if check and failed else code

@@ -154,8 +154,8 @@ def _line(names: Sequence[str], figures: Figures, settings: Config) -> Line:
     return Line(proxy=proxy, broker=broker, gateway=gateway, up=up, beyond=beyond, hops=hops, **told)
 
 
-def name_unknown(probed: Probed | None) -> int:
-    """Say on stderr of how many paths nothing is known. Gives the exit code."""
+def name_unknown(probed: Probed | None, *, check: bool) -> int:
+    """Say on stderr of how many paths nothing is known. Gives the exit code: one that just began fails only a `check`."""
     if probed is None:
         return 0
     if probed.error:
@@ -167,7 +167,7 @@ def name_unknown(probed: Probed | None) -> int:
         print(f"muster: of {of} nothing is known yet; probe for longer, or raise probes.per_s_max", file=sys.stderr)
     if probed.left_out:
         print(f"muster: {common.counted(probed.left_out, 'path')} more than can be probed", file=sys.stderr)
-    return TRY_LATER if without > 0 or probed.left_out else 0
+    return TRY_LATER if (check and without > 0) or probed.left_out else 0
 
 
 def table(lines: Sequence[Line]) -> Table:

@@ -2,7 +2,10 @@
 
 from typing import Any
 
+import pytest
+
 from control.commands.links import aged, seen
+from control.commands.paths import Probed, name_unknown
 from control.commands.readings import NO_ANSWER, Reading
 from control.errors import UserError
 from control.links import Links
@@ -123,3 +126,14 @@ def test_metrics_of_a_link_that_is_down_have_no_round_trip() -> None:
         f"link_failures{peer}": 0,
         f"link_failures{other}": 1,
     }
+
+
+def test_a_prober_that_has_just_begun_is_said_and_fails_nobody_but_who_checks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    begun = Probed((), paths=4, left_out=0)
+    assert name_unknown(begun, check=False) == 0
+    assert "of 4 paths nothing is known yet" in capsys.readouterr().err
+    assert name_unknown(begun, check=True) == 75
+    assert name_unknown(None, check=True) == 0
+    assert name_unknown(Probed((), paths=0, left_out=2), check=False) == 75
