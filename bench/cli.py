@@ -297,16 +297,13 @@ def scale(
 ) -> None:
     """What membership, a broker's start, doublings and maps cost as they grow; who dies, and how soon all are back.
 
-    The first in memory, without sockets; then with processes `rejoin`, once, and `failover`, three times each.
+    The first in memory, without sockets; then with processes `rejoin` once and `failover` three times, unless `--quick`.
     """
     _run("scale", _scale, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress))
 
 
 def _scale(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
-    grown = scale_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
-    back = rejoin_bench.run(rounds=1, quick=options.quick, progress=progress)
-    failed = failover_bench.run(rounds=failover_bench.ROUNDS_QUICK, quick=options.quick, progress=progress)
-    return (*grown, *back, *failed)
+    return scale_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
 
 
 @app.command(epilog="Example: muster bench commands --quick")

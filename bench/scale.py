@@ -3,6 +3,8 @@
 The real machines of a gateway, a router and brokers, in memory and without sockets: figures are CPU of the machines alone
 (logs, sealing, tables), on a clock that stands still while anybody has something to say, so no waiting is in them. "Linear"
 compares the cost per room, or per node of the map, with that of a smaller plane of the same rounds.
+
+Then, unless it is to be quick, with processes: who dies, and how soon all are back (`rejoin.py`, `failover.py`).
 """
 
 import os
@@ -10,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from bench import cpu, maps, pin
+from bench import cpu, failover, maps, pin, rejoin
 from bench.child import ChildFailedError, python_environment
 from bench.progress import Progress, silent
 from bench.report import Case, Goal
@@ -35,7 +37,7 @@ DOUBLE = "doubling ns per room"
 
 
 def run(*, rounds: int, quick: bool, progress: Progress = silent) -> tuple[Case, ...]:
-    """Planes of each size in each round, in an order that turns."""
+    """Planes of each size in each round, in an order that turns; then who dies."""
     partitions, rooms = (PARTITIONS_QUICK, ROOMS_QUICK) if quick else (PARTITIONS, ROOMS)
     base = BASE_QUICK if quick else BASE
     gateways, each = HELD_QUICK if quick else HELD
@@ -52,6 +54,9 @@ def run(*, rounds: int, quick: bool, progress: Progress = silent) -> tuple[Case,
         for count in rooms:
             judged = count == rooms[-1]
             cases += _plane_cases(results, count, parts, base, judged=judged, quick=quick)
+    if not quick:
+        cases += rejoin.run(rounds=1, quick=False, progress=progress)
+        cases += failover.run(rounds=failover.ROUNDS_QUICK, quick=False, progress=progress)
     return tuple(cases)
 
 

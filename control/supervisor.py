@@ -113,6 +113,7 @@ class Supervisor:
         try:
             instance.prepare(self.folder, [seat.name for seat in self._servers])
             self._open.enter_context(instance.lock(self.folder))
+            self._check_addresses()
             if self.config.registry.url == "embedded":
                 # All who registered there have ended with the instance before.
                 server = RegistryServer(self.folder.path, self._log, sessions=False)
@@ -199,6 +200,12 @@ class Supervisor:
             raise UserError(f"{count} nodes by now, and {NODES_MAX} are the most in one instance; fewer replicas fit")
         enough_files(count)
         self._servers = [seat for seat in self._roster.seats if isinstance(self.config.role(seat.role), ClientOptions)]
+
+    def _check_addresses(self) -> None:
+        """Before anything else is begun. Raises `UserError` where one cannot be had."""
+        with Ports() as ports:
+            for _, _, key, host, port in self._asked(self._roster.seats):
+                ports.udp(key, host, port)
 
     def _choose(self, new: Sequence[Seat]) -> None:
         with Ports() as ports:

@@ -14,7 +14,10 @@ from control.errors import UserError
 
 
 def show(where: Where, as_json: bool) -> int:
-    """Print what every node says; exit code 1 when one does not serve, or a partition has nobody who does."""
+    """Print what every node says; exit code 1 when one does not serve, or a partition has nobody who does.
+
+    A prober that starts is no reason: nobody waits for it.
+    """
     record = once(where)
     roles: list[dict[str, Any]] = []
     for process in [*record.processes, *([record.prober] if record.prober else [])]:
@@ -27,7 +30,7 @@ def show(where: Where, as_json: bool) -> int:
         known |= {"restarts": process.restarts} if record.pid else {"registered": process.registered}
         roles.append({**answer, **known, "admin": f"http://{address_text(*process.admin)}"})
     missing = uncovered(record, roles)
-    healthy = not missing and all(role["state"] == "ready" for role in roles)
+    healthy = not missing and all(role["state"] == "ready" or _only_begins(role) for role in roles)
     if as_json:
         registry = {"registry": record.registry, "uncovered": missing} if record.registry else {}
         about = {"instance": record.name, "version": record.version, "faults": record.faults}
@@ -79,3 +82,7 @@ def _connected(roles: list[dict[str, Any]]) -> str:
     if not without:
         return "all are connected"
     return f"not connected: {', '.join(without)}; the last map stays in force"
+
+
+def _only_begins(role: dict[str, Any]) -> bool:
+    return bool(role["role"] == "prober" and role["state"] == "starting")
