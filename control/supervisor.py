@@ -51,6 +51,8 @@ READY_EACH_S: Final = 1.0
 """More for each node: all start at once, on whatever cores there are."""
 REGISTRY_S: Final = 2.0
 """A start asks the registry for so long what has grown there; else the nodes find out when it answers."""
+_Asked = tuple[dict[Seat, tuple[str, int]], Seat, str, str, int]
+"""Where an address is kept, whose it is, the key that asks for it, and the host and port asked."""
 STARTS_MAX: Final = 3
 TURN_S: Final = 5.0
 """So long a node that comes later keeps the next one from starting, if it does not begin to serve before."""
@@ -209,8 +211,7 @@ class Supervisor:
 
     def _choose(self, new: Sequence[Seat]) -> None:
         with Ports() as ports:
-            # Those that were asked for go first, lest a free one that the kernel gives be one of them.
-            for chosen, seat, key, host, port in sorted(self._asked(new), key=lambda asked: asked[-1] == 0):
+            for chosen, seat, key, host, port in self._asked(new):
                 chosen[seat] = ports.udp(key, host, port)
             for seat in new:
                 self._admins[seat] = ports.tcp("admin.host", self.config.admin.host)
@@ -225,8 +226,11 @@ class Supervisor:
         counts = {layer(role): Count(partitions) for role, partitions in self._roster.partitions.items()}
         self.snapshot = Snapshot(1, tuple(sorted(nodes, key=lambda node: node.node)), counts)
 
-    def _asked(self, new: Sequence[Seat]) -> Iterator[tuple[dict[Seat, tuple[str, int]], Seat, str, str, int]]:
-        """For each socket: where its address is kept, whose it is, the key that asks for it, and the host and port asked."""
+    def _asked(self, new: Sequence[Seat]) -> list[_Asked]:
+        """For each socket what is asked: ports first, lest a free one that the kernel gives be one of them."""
+        return sorted(self._binds(new), key=lambda asked: asked[-1] == 0)
+
+    def _binds(self, new: Sequence[Seat]) -> Iterator[_Asked]:
         for seat in new:
             section = self.config.role(seat.role)
             binds = [(self._links, "bind", section.bind)]
