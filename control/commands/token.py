@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Final, cast, get_args
 
 from control import config, instance, specs
-from control.commands import common
 from control.errors import USAGE, ConfigError, UserError
 from plane.auth import Right, mint, signing_secrets, user_of
 from plane.spec import SpecError
@@ -23,12 +22,14 @@ def token(config_file: Path | None, user: str, rights: str, expires: str) -> int
         raise UserError(f"USER: {error}", USAGE) from None
     allowed, seconds = _rights(rights), _seconds(expires)
     settings = config.load(config_file).config
+    place = instance.folder(settings)
     if not settings.cluster.jwt_secret_file:
-        instance.check(instance.folder(settings))
-    file = specs.jwt_secret_file(settings, instance.folder(settings))
+        instance.check(place)
+    file = specs.jwt_secret_file(settings, place)
     if not file:
-        where = common.place(config_file).jwt_secret
-        raise ConfigError(f"cluster.jwt_secret_file: names no secret, and {where} is missing, which muster up makes")
+        raise ConfigError(
+            f"cluster.jwt_secret_file: names no secret, and {place.jwt_secret} is missing, which muster up makes"
+        )
     try:
         secret = signing_secrets(file)[0]
     except SpecError as error:
