@@ -137,7 +137,7 @@ def _registration(config: Config, place: Folder, own: specs.Own) -> Registration
         public_key = bytes(_core.public_key(secret(str(place.server_key(own.files)), 32))).hex()
     of = instance.folder(config)  # where the embedded registry is, if that is meant
     made = specs.registration(config, of, own, place.path.name, client, public_key)
-    return msgspec.structs.replace(made, grown=True, kept_file=str(place.number))
+    return msgspec.structs.replace(made, grown=True, number_file=str(place.number))
 
 
 def run(loaded: Loaded, role: Served, read: Callable[[], Loaded]) -> int:

@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from control.errors import ConfigError
-from control.kept import Kept
+from control.number import NumberFile
 from control.registry import Directory, Node, Snapshot
 from control.registry.directory import SPREAD_S
 from control.registry.identities import IdentityTaken
@@ -145,7 +145,7 @@ class Enrolment:
         Raises `SpecError`, and `ConfigError` where the registry does not take who asks.
         """
         spec, where = self._spec, self._where
-        kept = Kept(Path(where.kept_file), self._log) if where.kept_file else None
+        kept = NumberFile(Path(where.number_file), self._log) if where.number_file else None
         before = None if kept is None else kept.read()
         if kept is not None:
             self._directory.on_identity(kept.write)

@@ -43,7 +43,7 @@ class Registration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     auth: Literal["none", "digest", "sasl"]
     user: str
     password_file: str
-    kept_file: str = ""
+    number_file: str = ""
     """Where the process keeps its number and epoch; empty: who starts it keeps them."""
     cut_off_ms: int = 0
     """A gateway or a proxy that does not reach what others reach for so long sends its clients to them; 0: it keeps them."""

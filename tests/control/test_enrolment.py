@@ -116,7 +116,7 @@ async def test_a_node_brings_number_and_epoch_to_a_registry_that_forgot_it_whate
 
     async def life(name: str, wall: float) -> tuple[int, int]:
         async with Directory(memory.tree(), LOG, spread_s=0.01, back_s=0.01, wall=lambda: wall) as directory:
-            told = msgspec.structs.replace(spec(0, "gateway", name=name, kept_file=str(file)), epoch=1)
+            told = msgspec.structs.replace(spec(0, "gateway", name=name, number_file=str(file)), epoch=1)
             begun = await Enrolment(told, directory, LOG).begin()
         return begun.node, begun.epoch
 

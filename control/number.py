@@ -13,7 +13,7 @@ from control.registry.places import Identity, Wrong, encode, read_identity
 from plane.spec import SpecError
 
 
-class Kept:
+class NumberFile:
     """One node's."""
 
     def __init__(self, file: Path, log: structlog.typing.FilteringBoundLogger) -> None:
