@@ -7,14 +7,7 @@ import pytest
 
 import muster
 import muster.testing
-
-
-async def next_command(room: muster.Room) -> muster.Command:
-    async with asyncio.timeout(30):
-        while True:
-            item = await anext(room)
-            if isinstance(item, muster.Command):
-                return item
+from tests.sdk.items import next_of
 
 
 async def test_every_member_is_told_once_and_the_sender_learns_how_many(address: muster.testing.Instance) -> None:
@@ -26,7 +19,7 @@ async def test_every_member_is_told_once_and_the_sender_learns_how_many(address:
             rooms.append(await stack.enter_async_context(client.join("live:final")))
         outcome = await sender.command("live:final", b"half-time", expires=10)
         assert outcome == muster.Delivered(3)
-        told = [await next_command(room) for room in rooms]
+        told = [await next_of(room, muster.Command) for room in rooms]
         await sender.publish("live:final", b"behind it")
         behind = [await anext(room) for room in rooms]
     assert {(command.room, command.data, command.sender) for command in told} == {("live:final", b"half-time", 1)}
@@ -43,7 +36,7 @@ async def test_a_room_without_members_is_said_to_be_so(address: muster.testing.I
 async def test_the_sender_may_be_a_member_and_is_told_as_well(address: muster.testing.Instance) -> None:
     async with muster.connect(address) as client, client.join("r") as room:
         assert await client.command("r", b"me too") == muster.Delivered(1)
-        assert (await next_command(room)).data == b"me too"
+        assert (await next_of(room, muster.Command)).data == b"me too"
 
 
 async def test_more_than_one_at_once_is_refused_with_the_time_to_wait(address: muster.testing.Instance) -> None:
@@ -90,7 +83,7 @@ async def test_the_longest_command_to_the_room_with_the_longest_name_comes(addre
     name = "n" * 32 + ":" + "r" * 160
     async with muster.connect(address) as client, client.join(name) as room:
         assert await client.command(name, b"x" * 800) == muster.Delivered(1)
-        assert (await next_command(room)).data == b"x" * 800
+        assert (await next_of(room, muster.Command)).data == b"x" * 800
 
 
 async def test_a_client_that_is_closed_ends_its_commands(address: muster.testing.Instance) -> None:

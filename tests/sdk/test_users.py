@@ -9,6 +9,7 @@ import pytest
 import muster
 import muster.client
 import muster.testing
+from tests.sdk.items import next_of
 
 ANN, BOB, ANN_LATER = b"ann's", b"bob's", b"ann's, of today"
 TOKENS = {ANN: 7, BOB: 8, ANN_LATER: 7}
@@ -98,25 +99,16 @@ async def test_a_client_that_is_given_a_function_asks_it_again_when_its_token_op
 
     async with running() as address, muster.connect(address, token=fetch) as client, client.join("r") as room:
         await client.publish("r", b"before")
-        assert (await next_message(room)).data == b"before"
+        assert (await next_of(room, muster.Message)).data == b"before"
         address.restart("gateway")
         await client.publish("r", b"with the same token")
-        assert (await next_message(room)).data == b"with the same token"
+        assert (await next_of(room, muster.Message)).data == b"with the same token"
         assert asked == 1
         ends(address, ANN)
         await client.publish("r", b"after")
-        message = await next_message(room)
+        message = await next_of(room, muster.Message)
         assert (message.data, message.sender) == (b"after", 7)
         assert asked == 2
-
-
-async def next_message(room: muster.Room) -> muster.Message:
-    """Behind gaps, as of what a gateway had when it was ended."""
-    async with asyncio.timeout(30):
-        while True:
-            item = await anext(room)
-            if isinstance(item, muster.Message):
-                return item
 
 
 @pytest.mark.parametrize("later", [ANN, b"nobody's"], ids=["the same", "another bad one"])

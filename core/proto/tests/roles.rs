@@ -1499,11 +1499,7 @@ fn a_gateway_that_a_client_gave_up_as_silent_hears_so_when_the_client_has_anothe
     }
     rig.serve(9001);
     assert_eq!(closed(&rig), 0, "perhaps nothing leaves yet");
-    let ready = Record::Ready {
-        user: 42,
-        token: [2; 16],
-        keepalive_ms: 1_000,
-    };
+    let ready = ready(1_000);
     rig.tell(2, &ready);
     rig.pass(2_000_000, 10_000);
     assert!(rig.machine.is_ready(Side::Gateway));
@@ -3056,17 +3052,22 @@ fn a_busy_session_whose_server_falls_silent_goes_to_another_one_soon_and_an_idle
     assert!(asked <= 2, "{asked}");
 }
 
+/// A server says that a session is open.
+fn ready(keepalive_ms: u32) -> Record<'static> {
+    Record::Ready {
+        user: 42,
+        token: [2; 16],
+        keepalive_ms,
+    }
+}
+
 /// A client of two gateways and two proxies, with these keepalives, and what it does to come to know how often it hears of them:
 /// in what time, from the last word of a server on, it gives that one up.
 fn found_silent(side: Side, keepalive_ms: u32, hears: impl Fn(&mut Rig<Client>, usize)) -> Micros {
     let mut rig = Rig::<Client>::new();
     let (gateways, proxies) = (servers(&[9001, 9005]), servers(&[9002, 9006]));
     rig.machine.redirect(rig.now, gateways, proxies, b"token".to_vec());
-    let ready = Record::Ready {
-        user: 42,
-        token: [2; 16],
-        keepalive_ms,
-    };
+    let ready = ready(keepalive_ms);
     (0..2).for_each(|peer| rig.tell(peer, &ready));
     rig.pass(10_000, 10_000);
     hears(&mut rig, side as usize);
@@ -3146,11 +3147,7 @@ fn nobody_is_asked_all_the_time_whatever_the_traffic_looks_like() {
     }));
     for (count, every, pause) in bursts {
         let mut rig = Rig::<Client>::new();
-        let ready = Record::Ready {
-            user: 42,
-            token: [2; 16],
-            keepalive_ms: 15_000,
-        };
+        let ready = ready(15_000);
         rig.tell(0, &ready);
         rig.pass(1_000_000, 10_000);
         let (start, before, mut heard) = (rig.now, rig.peers[0].frames(FrameKind::Ping), 0);
