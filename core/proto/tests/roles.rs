@@ -2815,6 +2815,49 @@ fn a_member_that_is_heard_all_along_but_has_no_window_gets_nothing_old_either() 
     }
 }
 
+/// The skip went alone, as nothing young was left. It was lost, and the next message, minutes later, was the first to tell.
+#[test]
+fn a_skip_that_is_lost_is_told_again_though_nothing_follows_it() {
+    let mut rig = gateway();
+    rig.join(0, 1, ROOM, Positions::default());
+    rig.tell(3, &Record::Covered { offset: 1 << 20 });
+    head(&mut rig, 1, 1);
+    pass(&mut rig, 100_000);
+    let window = std::mem::take(&mut rig.peers[0].conn.receive_window);
+    for offset in 1..20 {
+        rig.peers[0].conn.ask_status();
+        rig.say(2, &link_room(1, offset, &[b"old"]));
+        pass(&mut rig, 100_000);
+    }
+    for _ in 0..(MESSAGE_AGE_MAX + 1_000_000) / 100_000 {
+        pass(&mut rig, 100_000);
+        [2, 3].map(|link| rig.frame(link, FrameKind::Ping as u8, &[]));
+    }
+    rig.peers[0].conn.receive_window = window;
+    rig.peers[0].conn.tell_status();
+    rig.peers[0].deaf = true;
+    pass(&mut rig, 1_000_000);
+    rig.peers[0].deaf = false;
+    rig.peers[0].got.clear();
+    for _ in 0..30 {
+        pass(&mut rig, 100_000);
+        [2, 3].map(|link| rig.frame(link, FrameKind::Ping as u8, &[]));
+    }
+    let told = rig.peers[0].got.iter().find_map(|(kind, body)| match kind {
+        FrameKind::Heads => Some(u64::from_le_bytes(body[4..12].try_into().expect("a place"))),
+        FrameKind::Skip => Some(Skip::read(body).expect("a skip").index),
+        _ => None,
+    });
+    rig.say(2, &link_room(1, 20, &[b"young"]));
+    pass(&mut rig, 100_000);
+    let young = rig.peers[0].got.iter().find_map(|(kind, body)| match kind {
+        FrameKind::Room => Some(RoomBlock::read(body).expect("a block").index),
+        _ => None,
+    });
+    assert!(young.is_some());
+    assert_eq!(told, young);
+}
+
 /// A stream that had ended before this gateway heard of it, and a member of before whose next places are gone.
 #[test]
 fn history_that_somebody_comes_back_for_takes_no_place_that_another_member_still_has_to_hear_of() {

@@ -143,7 +143,7 @@ impl Gateway {
                     while joined.cursor < head {
                         let oldest = room.oldest_for(joined.cursor, joined.joined_at);
                         moved |= room.paced;
-                        if joined.cursor < oldest && !skip(room, arena, joined, oldest, &mut writer, counters) {
+                        if joined.cursor < oldest && !skip(room, arena, joined, oldest, next, &mut writer, counters) {
                             more = true;
                             break;
                         }
@@ -153,7 +153,7 @@ impl Gateway {
                         });
                         let Some((bytes, after)) = segment else {
                             // The arena overwrote the entry under the cursor: go on behind what is gone.
-                            if !skip(room, arena, joined, place, &mut writer, counters) {
+                            if !skip(room, arena, joined, place, next, &mut writer, counters) {
                                 more = true;
                                 break;
                             }
@@ -396,12 +396,13 @@ fn repairs(
     *queue = VecDeque::new();
 }
 
-/// Moves a cursor to the first readable place from `target` on and tells so. `false`: no space.
+/// Moves a cursor to the first readable place from `target` on and tells so in the datagram of this sequence. `false`: no space.
 fn skip(
     room: &Room,
     arena: &Arena,
     joined: &mut Joined,
     target: u64,
+    carrier: u64,
     writer: &mut Writer<'_>,
     counters: &mut super::GatewayCounters,
 ) -> bool {
@@ -412,6 +413,7 @@ fn skip(
         }
         counters.cursors_moved += 1;
         joined.cursor = target;
+        joined.carrier = carrier as u32; // no message may follow that would be
     }
     true
 }
