@@ -86,6 +86,8 @@ pub struct Driver<M: Machine, S: Syscalls = Kernel> {
     more: bool,
     /// Sockets that are to be looked at before time passes, where that is due and what has come is to be heard first.
     unheard: Option<usize>,
+    /// One of these was looked at and holds more.
+    behind: bool,
     budget: Budget,
     slice: Slice,
     injected: Option<Box<Injected>>,
@@ -120,6 +122,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
             ended: 0,
             more: false,
             unheard: None,
+            behind: false,
             budget: Budget::default(),
             slice: Slice::new(),
             injected: None,
@@ -275,8 +278,8 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         if self.machine.deadline().is_some_and(|at| at <= now) {
             if M::DISCARDS_STALE || self.sockets.is_empty() {
                 self.machine.expire(now);
-            } else {
-                self.unheard.get_or_insert(self.sockets.len());
+            } else if self.unheard.is_none() {
+                (self.unheard, self.behind) = (Some(self.sockets.len()), false);
             }
         }
         self.give_up_stale(now);
@@ -332,8 +335,14 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
                 if self.receiver.room() == 0 && self.serve(now, spent, usize::MAX) == Served::Cut {
                     return true;
                 }
-                all_drained &= self.receive(event.token as usize, usize::MAX);
-                self.unheard = self.unheard.map(|left| left.saturating_sub(1));
+                if spent.receivable() <= self.receiver.datagrams() {
+                    self.serve(now, spent, usize::MAX);
+                    return true;
+                }
+                all_drained &= match self.unheard {
+                    Some(_) => self.hear_most(now, spent, event.token as usize),
+                    None => self.receive(event.token as usize, usize::MAX),
+                };
             }
             if all {
                 self.unheard = self.unheard.map(|_| 0); // no other has anything
@@ -359,7 +368,8 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
     /// Receives from one socket as much as may be answered by what leaves next, and more, and lets the machine see it, but for
     /// the last batch, which is in the slab. Returns whether nothing is left there.
     fn hear_most(&mut self, now: Micros, spent: &mut Spent, index: usize) -> bool {
-        let mut left = HEARD_EACH * self.slice.datagrams;
+        let most = HEARD_EACH * self.slice.datagrams;
+        let mut left = most;
         if spent.receivable() > self.receiver.datagrams() {
             self.unheard = self.unheard.map(|left| left.saturating_sub(1));
         }
@@ -373,6 +383,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
             }
             left = left.saturating_sub(self.receiver.datagrams() - before);
         }
+        self.behind |= left < most;
         false
     }
 
@@ -396,6 +407,9 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         let count = self.hear(now, spent);
         if self.unheard == Some(0) {
             self.unheard = None;
+            if self.behind {
+                self.machine.behind(now);
+            }
             self.machine.expire(now);
         }
         let more = self.transmit(now, spent, slices_max);

@@ -580,6 +580,10 @@ impl Machine for Keen {
     fn stalled(&mut self, now: Micros) {
         self.0.stalled(now);
     }
+
+    fn behind(&mut self, now: Micros) {
+        self.0.behind_at.push(now);
+    }
 }
 
 #[test]
@@ -617,6 +621,29 @@ fn who_wants_what_is_old_has_its_time_though_the_sockets_never_run_dry() {
         assert!(driver.machine().0.ticks.len() >= turn);
     }
     assert!(driver.machine().0.received.len() > 20);
+}
+
+#[test]
+fn who_wants_what_is_old_is_told_that_more_lies_in_the_sockets_than_it_has_heard() {
+    for count in [1, 3] {
+        let told = Told::new();
+        let sockets: Vec<_> = (0..count).map(|_| socket()).collect();
+        let friend = friend(sockets[0].local());
+        let mut driver = Driver::with_syscalls(Keen(Toy::default()), sockets, told.clone()).unwrap();
+        for (sent, all_heard) in [(40, true), (1_000, false), (10, true)] {
+            (0..sent).for_each(|_| drop(friend.send(b"asked")));
+            driver.machine_mut().0.behind_at.clear();
+            driver.machine_mut().0.next_tick = Some(told.now());
+            let before = driver.machine().0.ticks.len();
+            while driver.machine().0.ticks.len() == before {
+                driver.turn();
+            }
+            let toy = &driver.machine().0;
+            assert_eq!(toy.behind_at.is_empty(), all_heard, "{sent} at {count} sockets");
+            assert!(toy.behind_at.iter().all(|at| toy.ticks.contains(at)));
+            while driver.turn().more {}
+        }
+    }
 }
 
 #[test]

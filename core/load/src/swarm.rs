@@ -143,6 +143,7 @@ pub struct Swarm {
     knocking: usize,
     knocking_max: usize,
     held: VecDeque<u32>,
+    behind_at: Option<Micros>,
     pub commands: Ledger,
 }
 
@@ -190,6 +191,7 @@ impl Swarm {
             knocking: 0,
             knocking_max,
             held: VecDeque::new(),
+            behind_at: None,
             commands: Ledger::default(),
         }
     }
@@ -552,6 +554,9 @@ impl Machine for Swarm {
                 seat.scheduled = Micros::MAX;
             }
             if !seat.held && seat.client.deadline().is_some_and(|at| at <= now) {
+                if self.behind_at == Some(now) {
+                    seat.client.behind(now);
+                }
                 seat.client.expire(now);
             }
             self.touch(index as usize);
@@ -581,4 +586,8 @@ impl Machine for Swarm {
     fn drain_events(&mut self, _events: &mut Vec<()>) {}
 
     fn stalled(&mut self, _now: Micros) {}
+
+    fn behind(&mut self, now: Micros) {
+        self.behind_at = Some(now);
+    }
 }

@@ -248,6 +248,10 @@ pub trait Machine {
 
     /// The loop stood still until `now`: what was queued before is stale (`docs/protocol.md`, stalls).
     fn stalled(&mut self, now: Micros);
+
+    /// Of who discards nothing, before it lets pass what was due at `now`: more lies in the sockets than it has heard. Whom it
+    /// waits for may have answered.
+    fn behind(&mut self, _now: Micros) {}
 }
 
 /// Brings `at` forward to `due`, if anything is due.

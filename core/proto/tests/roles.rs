@@ -3173,6 +3173,33 @@ fn who_hears_often_knows_so_after_a_few_messages_and_asks_soon() {
     );
 }
 
+/// A program that reads more slowly than it is sent to found its server silent: the answers lay in its own socket.
+#[test]
+fn who_is_behind_with_hearing_waits_on_asks_seldom_and_finds_silence_once_he_has_heard_all() {
+    let mut rig = Rig::<Client>::new();
+    let (gateways, proxies) = (servers(&[9001, 9005]), servers(&[9002, 9006]));
+    rig.machine.redirect(rig.now, gateways, proxies, b"token".to_vec());
+    let ready = ready(15_000);
+    (0..2).for_each(|peer| rig.tell(peer, &ready));
+    rig.pass(10_000, 10_000);
+    beats(100_000, 20)(&mut rig, 0);
+    rig.peers[0].polite = false;
+    let (start, before) = (rig.now, rig.peers[0].frames(FrameKind::Ping));
+    while rig.now < start + 20_000_000 {
+        rig.now += 10_000;
+        rig.machine.behind(rig.now);
+        rig.turn();
+        assert!(rig.machine.is_ready(Side::Gateway));
+    }
+    let asked = rig.peers[0].frames(FrameKind::Ping) - before;
+    assert!((1..=4 * 20).contains(&asked), "{asked} questions in 20 s");
+    let start = rig.now;
+    while rig.machine.is_ready(Side::Gateway) {
+        rig.pass(10_000, 10_000);
+    }
+    assert!(rig.now - start < found_within(0), "{}", rig.now - start);
+}
+
 /// However it comes, it costs no more than four questions in three seconds, and one for four datagrams that were heard.
 #[test]
 fn nobody_is_asked_all_the_time_whatever_the_traffic_looks_like() {

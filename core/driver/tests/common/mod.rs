@@ -20,6 +20,7 @@ pub struct Toy {
     pub ticks: Vec<Micros>,
     pub received: Vec<(SocketId, Vec<u8>)>,
     pub stalled_at: Vec<Micros>,
+    pub behind_at: Vec<Micros>,
     /// Wants its next turn to have been long ago.
     pub impatient: bool,
     /// Says that more waits when nothing does.

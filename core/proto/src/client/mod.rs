@@ -77,6 +77,8 @@ const FAR: &str = "far";
 /// What nobody answers is asked again after this, doubled up to the second figure, and a random part more.
 pub const ASK_FIRST: Micros = 100_000;
 pub const ASK_MAX: Micros = 200_000;
+/// The same of who has not yet heard all that came.
+const ASK_BEHIND: Micros = 500_000;
 /// For so long, and a round trip, before a session is taken for lost it asks this often: of a burst of losses a few questions do not
 /// see the end, and ten more cost less than another session.
 const ASK_LAST: Micros = 250_000;
@@ -367,6 +369,8 @@ pub struct Client {
     budget: Budget,
     window: u32,
     check_at: Option<Micros>,
+    /// More than was heard lay in the sockets then.
+    behind_at: Option<Micros>,
     closing: bool,
     pub counters: ClientCounters,
     events: VecDeque<ClientEvent>,
@@ -410,6 +414,7 @@ impl Client {
             budget: Budget::default(),
             window: 212_992,
             check_at: None,
+            behind_at: None,
             closing: false,
             counters: ClientCounters::default(),
             events: VecDeque::new(),
@@ -1249,7 +1254,13 @@ impl Client {
     }
 
     fn expire_session(&mut self, now: Micros, seat: Seat) {
+        let behind = self.behind_at == Some(now);
         let session = &mut self.sessions[seat.at()];
+        if behind {
+            // The answer may lie in the socket. A server that falls behind is not helped by more questions either.
+            session.asked_at = session.asked_at.map(|_| now);
+            session.attempt_until = session.attempt_until.max(now + 1);
+        }
         match session.state {
             State::Waiting if now >= session.next_at && !self.closing => {
                 let Some(endpoint) = session.endpoints.get(session.at).cloned() else {
@@ -1301,7 +1312,10 @@ impl Client {
                         .asked_at
                         .map_or(silence_max, |at| (at + silence_max).saturating_sub(now));
                     let last = left.saturating_sub(ASK_LAST + rtt).max(ASK_LAST_EVERY);
-                    session.wait = (wait + self.node.dice.below(wait / 2)).min(last);
+                    session.wait = match behind {
+                        true => ASK_BEHIND,
+                        false => (wait + self.node.dice.below(wait / 2)).min(last),
+                    };
                     session.asked_at.get_or_insert(now);
                 }
             }
@@ -1542,4 +1556,8 @@ impl Machine for Client {
     }
 
     fn stalled(&mut self, _now: Micros) {}
+
+    fn behind(&mut self, now: Micros) {
+        self.behind_at = Some(now);
+    }
 }
