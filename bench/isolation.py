@@ -138,7 +138,7 @@ def _lacking(done: Outcome, fanout: int) -> float:
 
 
 def _until_told(engine: LoadEngine, listeners: Listeners, owed: int, had: int) -> Sums:
-    """What all but the publishing process were given, once nothing is owed any more or nothing comes for so long. Others hear on."""
+    """What all but the publishing process were given, once nothing is owed any more or nothing comes for so long."""
     total, until = listeners.sums(), time.monotonic() + PATIENCE_SECONDS
     while had + total["delivered"] + total["lost"] < owed and time.monotonic() < until:
         engine.idle(0.1)

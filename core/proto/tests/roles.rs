@@ -2831,7 +2831,9 @@ fn a_skip_that_is_lost_is_told_again_though_nothing_follows_it() {
     }
     for _ in 0..(MESSAGE_AGE_MAX + 1_000_000) / 100_000 {
         pass(&mut rig, 100_000);
-        [2, 3].map(|link| rig.frame(link, FrameKind::Ping as u8, &[]));
+        for link in [2, 3] {
+            rig.frame(link, FrameKind::Ping as u8, &[]);
+        }
     }
     rig.peers[0].conn.receive_window = window;
     rig.peers[0].conn.tell_status();
@@ -2841,7 +2843,9 @@ fn a_skip_that_is_lost_is_told_again_though_nothing_follows_it() {
     rig.peers[0].got.clear();
     for _ in 0..30 {
         pass(&mut rig, 100_000);
-        [2, 3].map(|link| rig.frame(link, FrameKind::Ping as u8, &[]));
+        for link in [2, 3] {
+            rig.frame(link, FrameKind::Ping as u8, &[]);
+        }
     }
     let told = rig.peers[0].got.iter().find_map(|(kind, body)| match kind {
         FrameKind::Heads => Some(u64::from_le_bytes(body[4..12].try_into().expect("a place"))),
