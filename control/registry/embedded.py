@@ -79,7 +79,8 @@ class EmbeddedTree(Tree):
         return answer.results
 
     async def _call(self, kind: Callable[..., frames.Frame], *arguments: object) -> frames.Answer:
-        if self._writer is None or self.session != "connected" or len(self._pending) >= PENDING_MAX:
+        connected = self._writer is not None and not self._writer.is_closing() and self.session == "connected"
+        if self._writer is None or not connected or len(self._pending) >= PENDING_MAX:
             raise Unavailable("no connection to the registry")
         call, future = next(self._calls), asyncio.get_running_loop().create_future()
         self._pending[call] = future
@@ -138,7 +139,7 @@ class EmbeddedTree(Tree):
         self._signals.become("connected")
 
     async def _ping(self, writer: asyncio.StreamWriter) -> None:
-        while True:
+        while not writer.is_closing():
             await asyncio.sleep(self._session_s / 3)
             writer.write(frames.pack(frames.Ping()))
 

@@ -186,6 +186,30 @@ async def test_a_server_that_stood_still_expires_nobody(tmp_path: Path) -> None:
         await process.wait()
 
 
+async def test_who_asks_just_when_the_connection_breaks_hears_that_there_is_none(serving: Path) -> None:
+    tree = EmbeddedTree(serving)
+    await connected(tree)
+    assert tree._writer is not None
+    transport, asked = tree._writer.transport, asyncio.Event()
+    protocol = transport.get_protocol()
+    gone = protocol.connection_lost
+
+    def ask() -> None:
+        assert tree.session == "connected", "it has not heard of that yet"
+        with pytest.raises(Unavailable):
+            tree.get("/mine").send(None)
+        asked.set()
+
+    def lost(error: Exception | None) -> None:
+        asyncio.get_running_loop().call_soon(ask)
+        gone(error)
+
+    protocol.connection_lost = lost  # type: ignore[method-assign]
+    transport.abort()
+    await asyncio.wait_for(asked.wait(), 5)
+    await tree.close()
+
+
 async def test_nobody_answers_for_a_whole_session_and_it_counts_as_expired(tmp_path: Path) -> None:
     tree = EmbeddedTree(tmp_path, session_s=0.5)
     async with RegistryServer(tmp_path, LOG):
