@@ -186,7 +186,9 @@ async def test_a_server_that_stood_still_expires_nobody(tmp_path: Path) -> None:
         await process.wait()
 
 
-async def test_who_asks_just_when_the_connection_breaks_hears_that_there_is_none(serving: Path) -> None:
+async def test_who_asks_just_when_the_connection_breaks_hears_that_there_is_none(
+    serving: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tree = EmbeddedTree(serving)
     await connected(tree)
     assert tree._writer is not None
@@ -204,7 +206,7 @@ async def test_who_asks_just_when_the_connection_breaks_hears_that_there_is_none
         asyncio.get_running_loop().call_soon(ask)
         gone(error)
 
-    protocol.connection_lost = lost  # type: ignore[method-assign]
+    monkeypatch.setattr(protocol, "connection_lost", lost)
     transport.abort()
     await asyncio.wait_for(asked.wait(), 5)
     await tree.close()
