@@ -79,13 +79,13 @@ class EmbeddedTree(Tree):
         return answer.results
 
     async def _call(self, kind: Callable[..., frames.Frame], *arguments: object) -> frames.Answer:
-        connected = self._writer is not None and not self._writer.is_closing() and self.session == "connected"
-        if self._writer is None or not connected or len(self._pending) >= PENDING_MAX:
+        writer = self._writer
+        if writer is None or writer.is_closing() or self.session != "connected" or len(self._pending) >= PENDING_MAX:
             raise Unavailable("no connection to the registry")
         call, future = next(self._calls), asyncio.get_running_loop().create_future()
         self._pending[call] = future
         try:
-            self._writer.write(frames.pack(kind(call, *arguments)))
+            writer.write(frames.pack(kind(call, *arguments)))
             async with asyncio.timeout(CALL_S):
                 answer: frames.Answer = await future
         except TimeoutError:

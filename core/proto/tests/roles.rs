@@ -3108,15 +3108,21 @@ fn ready(keepalive_ms: u32) -> Record<'static> {
     }
 }
 
-/// A client of two gateways and two proxies, with these keepalives, and what it does to come to know how often it hears of them:
-/// in what time, from the last word of a server on, it gives that one up.
-fn found_silent(side: Side, keepalive_ms: u32, hears: impl Fn(&mut Rig<Client>, usize)) -> Micros {
+/// A client of two gateways and two proxies, with these keepalives.
+fn between_two_each(keepalive_ms: u32) -> Rig<Client> {
     let mut rig = Rig::<Client>::new();
     let (gateways, proxies) = (servers(&[9001, 9005]), servers(&[9002, 9006]));
     rig.machine.redirect(rig.now, gateways, proxies, b"token".to_vec());
     let ready = ready(keepalive_ms);
     (0..2).for_each(|peer| rig.tell(peer, &ready));
     rig.pass(10_000, 10_000);
+    rig
+}
+
+/// Such a client, and what it does to come to know how often it hears of them:
+/// in what time, from the last word of a server on, it gives that one up.
+fn found_silent(side: Side, keepalive_ms: u32, hears: impl Fn(&mut Rig<Client>, usize)) -> Micros {
+    let mut rig = between_two_each(keepalive_ms);
     hears(&mut rig, side as usize);
     rig.peers[side as usize].polite = false;
     let start = rig.now;
@@ -3180,12 +3186,7 @@ fn who_hears_often_knows_so_after_a_few_messages_and_asks_soon() {
 /// A program that reads more slowly than it is sent to found its server silent: the answers lay in its own socket.
 #[test]
 fn who_is_behind_with_hearing_waits_on_asks_seldom_and_finds_silence_once_he_has_heard_all() {
-    let mut rig = Rig::<Client>::new();
-    let (gateways, proxies) = (servers(&[9001, 9005]), servers(&[9002, 9006]));
-    rig.machine.redirect(rig.now, gateways, proxies, b"token".to_vec());
-    let ready = ready(15_000);
-    (0..2).for_each(|peer| rig.tell(peer, &ready));
-    rig.pass(10_000, 10_000);
+    let mut rig = between_two_each(15_000);
     beats(100_000, 20)(&mut rig, 0);
     rig.peers[0].polite = false;
     let (start, before) = (rig.now, rig.peers[0].frames(FrameKind::Ping));
