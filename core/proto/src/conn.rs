@@ -22,8 +22,10 @@ pub const STATUS_DATAGRAMS: u16 = 32;
 const STATUS_RIDES: u16 = 8;
 /// When what is unacknowledged at the tail is probed, from its sending and from probe to probe, at the soonest.
 pub const TAIL_PROBES: [Micros; 3] = [20_000, 60_000, 180_000];
-/// Nor before one and a half round trips, as its status may be on the way; but no round trip puts it off further than this.
-const PROBE_PUT_OFF_MAX: Micros = 500_000;
+/// Nor before one and a half round trips, or the longest of late, as its status may be on the way; the longest is doubled from
+/// probe to probe. But no round trip puts one off further than this.
+const PROBE_PUT_OFF_MAX: Micros = 2_000_000;
+const PROBES: u8 = TAIL_PROBES.len() as u8;
 /// Control records that a session may have unacknowledged.
 pub const SESSION_LOG_BYTES: usize = 64 * 1024;
 
@@ -262,11 +264,19 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         self.window.commit(header.sequence);
         self.opened = header.sequence;
         self.received = self.received.wrapping_add(1);
-        self.heard_at = now;
+        self.is_heard(now);
         if header.flags & STATUS_WANTED != 0 {
             self.wanted = true;
         }
         Ok(len)
+    }
+
+    #[inline]
+    fn is_heard(&mut self, now: Micros) {
+        self.heard_at = now;
+        if self.tail_at.is_none() {
+            self.tail_step = 0; // the next one is probed for as often as ever
+        }
     }
 
     /// Whether `sequence` is the highest that ever came: a new address is only believed from it.
@@ -291,6 +301,10 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
             return Some(Heard::default());
         }
         self.status_from = self.opened;
+        self.heard(now, status)
+    }
+
+    fn heard(&mut self, now: Micros, status: Status) -> Option<Heard> {
         if !self.flow.status(now, &status) {
             return None;
         }
@@ -479,8 +493,9 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
         self.sent_at = now;
         if wants == Wants::Probes {
             self.tail_sequence = sequence;
-            self.tail_step = 0;
-            self.tail_at = self.probe_at(now, 0);
+            // To who is silent yet after all of them only one more leaves.
+            self.tail_step = if self.tail_step < PROBES { 0 } else { PROBES - 1 };
+            self.tail_at = self.probe_at(now, self.tail_step);
         }
         end + TAG
     }
@@ -525,8 +540,13 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
 
     fn probe_at(&self, now: Micros, step: u8) -> Option<Micros> {
         let rtt = self.flow.measured();
-        let put_off = (rtt + rtt / 2).min(PROBE_PUT_OFF_MAX);
+        let put_off = (rtt + rtt / 2).max(self.flow.longest() << step).min(PROBE_PUT_OFF_MAX);
         TAIL_PROBES.get(usize::from(step)).map(|wait| now + put_off.max(*wait))
+    }
+
+    /// Whether the tail will be probed unless a status comes.
+    pub fn probes(&self) -> bool {
+        self.tail_at.is_some()
     }
 
     /// Whether the tail is to be probed now; advances to the next step. The caller sends a probe with the heads of rooms.
@@ -582,7 +602,7 @@ mod tests {
         };
         assert!(conn.flow.status(rtt, &status));
         conn.seal(SECOND, &mut keys, stamp, &mut buffer, 8, Wants::Probes, 0);
-        (SECOND..3 * SECOND)
+        (SECOND..9 * SECOND)
             .step_by(1_000)
             .filter(|now| conn.tail_due(*now))
             .collect()
@@ -593,12 +613,51 @@ mod tests {
     #[test]
     fn a_tail_is_probed_for_three_times_and_never_before_its_status_can_have_come() {
         assert_eq!(probes(500), [1_020_000, 1_080_000, 1_260_000]);
-        assert_eq!(probes(100_000), [1_150_000, 1_300_000, 1_480_000]);
+        assert_eq!(probes(100_000), [1_150_000, 1_350_000, 1_750_000]);
         assert_eq!(
-            probes(900_000),
-            [1_500_000, 2_000_000, 2_500_000],
+            probes(1_900_000),
+            [3_000_000, 5_000_000, 7_000_000],
             "nor is it forgotten"
         );
+    }
+
+    /// Probes to a peer that is sent a datagram each time, and reads all that has come by so much later.
+    fn probes_of_the_late(every: Micros, late: Micros, datagrams: u64) -> usize {
+        let addr = std::net::SocketAddr::from(([127, 0, 0, 1], 9)).into();
+        let mut conn = Conn::<16>::new(1, 2, 0, addr, Secret::new([3; 16]), true, 0, 1 << 10, 0);
+        let stamp = Stamp { epoch: 0, placement: 0 };
+        let (mut keys, mut buffer, mut probes) = (KeyCache::default(), [0; 100], 0);
+        let mut on_the_way = std::collections::VecDeque::new();
+        for now in (0..datagrams * every).step_by(1_000) {
+            conn.flow.timeout(now);
+            let probe = conn.tail_due(now);
+            probes += usize::from(probe);
+            if now % every == 0 || probe {
+                let wants = if probe { Wants::Status } else { Wants::Probes };
+                conn.seal(now, &mut keys, stamp, &mut buffer, 8, wants, 0);
+                on_the_way.push_back((now + late, conn.flow.next() - 1));
+            }
+            while let Some((_, highest)) = on_the_way.pop_front_if(|(at, _)| *at <= now) {
+                let status = Status {
+                    highest,
+                    received: highest as u32,
+                    window: 1 << 16,
+                    ..Status::default()
+                };
+                conn.is_heard(now);
+                conn.heard(now, status);
+            }
+        }
+        probes
+    }
+
+    /// Each datagram was probed for three times before it was read, and what four times as much takes to read was read later yet.
+    #[test]
+    fn who_answers_late_is_soon_probed_for_as_late() {
+        assert_eq!(probes_of_the_late(2 * SECOND, 1_000, 20), 0, "not late");
+        assert!(probes_of_the_late(2 * SECOND, 1_200_000, 20) <= 6);
+        // Later than anything is put off.
+        assert!(probes_of_the_late(2 * SECOND, 5_000_000, 20) <= 24);
     }
 
     /// Datagrams to a peer that has said nothing since `begin` was sent to it, as its role sends them within a minute.

@@ -68,6 +68,8 @@ pub struct Flow {
     threshold: f32,
     window: u32,
     rtt: u32,
+    /// The longest of late: each that is shorter takes a quarter of it.
+    longest: u32,
     rtt_min: u32,
     rtt_min_at: Micros,
     /// What a round trip took beyond the smallest when too little was in flight to queue, or however much was: the path became
@@ -84,6 +86,8 @@ pub struct Flow {
     backoff: u8,
     /// The windows before the silence that gave up what was in flight.
     before: (f32, f32),
+    /// What left last of that, and when: its status says how late one may be.
+    given_up: Option<(u64, Micros)>,
     limited: bool,
     marks: VecDeque<Mark>,
 }
@@ -104,6 +108,7 @@ impl Flow {
             threshold: CWND_MAX,
             window,
             rtt: 0,
+            longest: 0,
             rtt_min: u32::MAX,
             rtt_min_at: 0,
             not_ours: 0,
@@ -116,6 +121,7 @@ impl Flow {
             cut_at: 0,
             backoff: 0,
             before: (CWND_FIRST, CWND_MAX),
+            given_up: None,
             limited: false,
             marks: VecDeque::new(),
         }
@@ -170,6 +176,11 @@ impl Flow {
     /// The same, 0 before the first sample.
     pub fn measured(&self) -> Micros {
         Micros::from(self.rtt)
+    }
+
+    /// The longest round trip of late, 0 before the first sample.
+    pub fn longest(&self) -> Micros {
+        Micros::from(self.longest)
     }
 
     /// Datagrams of at most `len` bytes that may leave now.
@@ -231,6 +242,11 @@ impl Flow {
         if self.backoff > 0 && status.missing_len == 0 {
             self.undo(now);
         }
+        if let Some((sequence, at)) = self.given_up.take_if(|(sequence, _)| *sequence <= status.highest) {
+            if sequence == status.highest || status.missing_len == 0 {
+                self.lasted(took(now, at, status)); // else it may be the one that was lost
+            }
+        }
         let newly = status.highest.saturating_sub(self.acked);
         if newly == 0 {
             return true;
@@ -266,8 +282,7 @@ impl Flow {
             self.marks = VecDeque::new(); // an idle connection keeps no memory for it
         }
         if let Some(at) = sample {
-            let rtt = now.saturating_sub(at).saturating_sub(Micros::from(status.delay));
-            self.sample(now, at, rtt);
+            self.sample(now, at, took(now, at, status));
         }
         let lossy = self.lossy(status);
         if !lossy {
@@ -278,13 +293,13 @@ impl Flow {
     }
 
     /// Takes the round trip of a datagram that left at `at`.
-    fn sample(&mut self, now: Micros, at: Micros, rtt: Micros) {
-        let rtt = u32::try_from(rtt.max(1)).unwrap_or(u32::MAX);
+    fn sample(&mut self, now: Micros, at: Micros, rtt: u32) {
         self.rtt = if self.rtt == 0 {
             rtt
         } else {
             (u64::from(self.rtt) * 7 / 8 + u64::from(rtt) / 8) as u32
         };
+        self.lasted(rtt);
         if Micros::from(rtt) <= self.patience() {
             self.backoff = 0;
         }
@@ -300,6 +315,10 @@ impl Flow {
             self.not_ours = rtt - self.rtt_min;
             self.threshold = CWND_MAX;
         }
+    }
+
+    fn lasted(&mut self, rtt: u32) {
+        self.longest = rtt.max(self.longest - self.longest / 4);
     }
 
     fn at_floor(&self) -> bool {
@@ -397,7 +416,7 @@ impl Flow {
 
     /// How long silence lasts at least before everything in flight is given up.
     fn patience(&self) -> Micros {
-        (4 * self.rtt()).clamp(RTO_MIN, RTO_MAX)
+        (4 * self.rtt()).max(3 * self.longest() / 2).clamp(RTO_MIN, RTO_MAX)
     }
 
     fn rto(&self) -> Micros {
@@ -421,14 +440,23 @@ impl Flow {
         self.cwnd = CWND_FLOOR;
         self.progress_at = now;
         self.backoff = (self.backoff + 1).min(8);
+        self.given_up = self.marks.back().map(|mark| (mark.sequence, mark.at));
         self.marks.clear();
         true
     }
 }
 
+/// How long the way of what left at `at` and back to this status took, whoever answered being there.
+fn took(now: Micros, at: Micros, status: &Status) -> u32 {
+    let took = now.saturating_sub(at).saturating_sub(Micros::from(status.delay));
+    u32::try_from(took.max(1)).unwrap_or(u32::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const SECOND: Micros = 1_000_000;
 
     fn status(highest: u64, received: u32) -> Status {
         Status {
@@ -526,6 +554,31 @@ mod tests {
         });
         flow.status(40_000, &status(160, 139));
         assert!(flow.cwnd >= 70.0);
+    }
+
+    /// A second late for ever, and given up each time.
+    #[test]
+    fn what_silence_gave_up_tells_how_long_to_wait() {
+        let mut flow = Flow::new(1 << 20);
+        let mut given_up = Vec::new();
+        for sent in 0..10 {
+            let at = sent * 2 * SECOND;
+            let sequence = flow.sent(at, 1200, true);
+            let came = at + SECOND;
+            given_up.extend((at..came).step_by(1_000).filter(|now| flow.timeout(*now)).map(|_| sent));
+            assert!(flow.status(came, &status(sequence, sequence as u32)));
+        }
+        assert_eq!(given_up, [0]);
+        assert_eq!(flow.longest(), SECOND);
+        // One that was lost is not one that came late.
+        let at = 20 * SECOND;
+        flow.sent(at, 1200, true);
+        assert!(flow.timeout(at + 2 * SECOND));
+        let sequence = flow.sent(at + 2 * SECOND, 1200, true);
+        let mut told = status(sequence, sequence as u32 - 1);
+        (told.missing_len, told.missing[0]) = (1, (sequence - 1, sequence - 1));
+        assert!(flow.status(at + 2 * SECOND + 500, &told));
+        assert!(flow.longest() < SECOND);
     }
 
     #[test]

@@ -763,7 +763,9 @@ impl<T: Default> Sessions<T> {
             let Some(peer) = self.table.get_mut(slot) else { continue };
             let mut ready = false;
             if peer.conn.flow.timeout(now) {
-                peer.conn.ask_status();
+                if !peer.conn.probes() {
+                    peer.conn.ask_status();
+                }
                 ready = true;
             }
             if peer.conn.tail_due(now) {
