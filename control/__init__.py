@@ -1,1 +1,11 @@
 """What decides slowly: configuration, registry, supervisor, command, administration."""
+
+import sys
+
+# structlog would show tracebacks by rich, whose reading in takes each process an eighth of a second. Ours are text (`logs.py`).
+if "rich" not in sys.modules:
+    sys.modules["rich"] = None  # type: ignore[assignment]
+    try:
+        import structlog  # noqa: F401
+    finally:
+        del sys.modules["rich"]

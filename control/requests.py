@@ -112,6 +112,8 @@ async def answered(folder: Path, take: Take, log: structlog.typing.FilteringBoun
         try:
             async with waiting, asyncio.timeout(ASKED_S):
                 answer = _taken(await reader.readline(), take, log)
+                if writer.is_closing():
+                    return
                 writer.write(msgspec.json.encode(answer) + b"\n")
                 await writer.drain()
                 writer.close()

@@ -111,6 +111,8 @@ class EmbeddedTree(Tree):
                 reader, writer = await asyncio.open_unix_connection(path)
         pinging = None
         try:
+            if writer.is_closing():
+                raise ConnectionResetError
             writer.write(frames.pack(self._known))
             async with asyncio.timeout(CONNECT_S):
                 welcome = frames.ANSWER.decode(await frames.read(reader, frames.ANSWER_MAX))
@@ -139,8 +141,10 @@ class EmbeddedTree(Tree):
         self._signals.become("connected")
 
     async def _ping(self, writer: asyncio.StreamWriter) -> None:
-        while not writer.is_closing():
+        while True:
             await asyncio.sleep(self._session_s / 3)
+            if writer.is_closing():
+                return
             writer.write(frames.pack(frames.Ping()))
 
     def _take(self, answer: frames.Answer) -> None:

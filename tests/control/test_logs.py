@@ -47,3 +47,9 @@ def test_nobody_need_take_it(reader: str) -> None:
         with os.fdopen(ours, "rb") as stream:
             taken = stream.read().count(b"\n")
     assert (done.returncode, done.stdout) == (0, f"{3_000 - taken} lost\n")
+
+
+def test_a_node_begins_without_what_shows_tracebacks_in_colour() -> None:
+    modules = [sys.executable, "-c", "import control.node, sys; print(*sys.modules)"]
+    read_in = subprocess.run(modules, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+    assert not {"rich", "pygments"} & set(read_in)

@@ -32,7 +32,7 @@ async def open_directory(make: Make) -> AsyncIterator[Open]:
     async with contextlib.AsyncExitStack() as stack:
 
         async def opened(**options: Any) -> Directory:
-            chosen = {"poll_s": 60.0, "spread_s": 0.01, "hold_s": 0.5} | options
+            chosen = {"poll_s": 60.0, "spread_s": 0.01, "hold_s": 0.5, "back_s": 0.2} | options
             return await stack.enter_async_context(Directory(make(), LOG, **chosen))
 
         yield opened

@@ -212,6 +212,19 @@ async def test_who_asks_just_when_the_connection_breaks_hears_that_there_is_none
     await tree.close()
 
 
+async def test_a_connection_that_breaks_between_two_pings_ends_them(serving: Path) -> None:
+    tree = EmbeddedTree(serving)
+    await connected(tree)
+    writer = tree._writer
+    assert writer is not None
+    tree._session_s = 0.03
+    pinging = asyncio.create_task(tree._ping(writer))
+    await asyncio.sleep(0)
+    writer.transport.abort()
+    await asyncio.wait_for(pinging, 5)
+    await tree.close()
+
+
 async def test_nobody_answers_for_a_whole_session_and_it_counts_as_expired(tmp_path: Path) -> None:
     tree = EmbeddedTree(tmp_path, session_s=0.5)
     async with RegistryServer(tmp_path, LOG):
