@@ -2,7 +2,7 @@
 
 import sys
 
-# structlog would show tracebacks by rich, whose reading in takes each process an eighth of a second. Ours are text (`logs.py`).
+# structlog would show tracebacks by rich, which each process would read in for 0.13 s. Ours are text (`logs.py`).
 if "rich" not in sys.modules:
     sys.modules["rich"] = None  # type: ignore[assignment]
     try:
