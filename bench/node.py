@@ -57,7 +57,7 @@ def _ticking(serve: Serve, file: Path) -> Serve:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench.node")
-    parser.add_argument("--gateway-alone", action="store_true")
+    parser.add_argument("--gateway-alone", nargs=2, type=int, metavar="CORE", help="the gateway's, and all others'")
     parser.add_argument("--unbundled", action="store_true")
     parser.add_argument("--single", action="store_true")
     parser.add_argument("--ticks", action="store_true")
@@ -65,7 +65,7 @@ def main() -> int:
     spec_file = Path(rest[rest.index("--spec") + 1])
     spec = read(spec_file)
     if own.gateway_alone:
-        pin.pin(pin.SERVER_CORE if spec.role == "gateway" else pin.DRIVER_CORE)
+        pin.pin(own.gateway_alone[spec.role != "gateway"])
     options: dict[str, Any] = {"bundle": not own.unbundled, "coalesce": not (own.unbundled or own.single)}
     vars(gateway)["_core"] = SimpleNamespace(GatewayEngine=functools.partial(_core.GatewayEngine, **options))
     if own.ticks:

@@ -1,6 +1,7 @@
 """Muster as a target, and the benches that measure it, on loads of a blink."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -24,6 +25,7 @@ from bench import (
     memory,
     nodes,
     overload,
+    pin,
     receive,
     rejoin,
     scale,
@@ -177,6 +179,9 @@ def test_a_gateway_without_bundles_sends_a_datagram_for_each_delivery() -> None:
             done = engine.saturate(200, 0.05)
         assert done["datagrams"] >= done["delivered"] > 0
         assert done["datagrams_joined"] == 0
+        cores = {role: os.sched_getaffinity(pid) for role, pid in one.pids.items()}
+        assert cores.pop("gateway") == {pin.SERVER_CORE}
+        assert set(map(tuple, cores.values())) == {(pin.DRIVER_CORE,)}
     finally:
         one.stop()
 
