@@ -233,9 +233,14 @@ def _password(session: int) -> bytes:
 
 
 def _steal(hosts: str, session: tuple[int, bytes]) -> None:
+    """Its owner may be quick enough to have it back at once: who steals it looks again whether it is over."""
     from kazoo.client import KazooClient
+    from kazoo.handlers.threading import KazooTimeoutError
 
     thief = KazooClient(hosts, client_id=session)
-    thief.start(10)
+    try:
+        thief.start(10)
+    except KazooTimeoutError:  # so it says, too, where it was connected and is no more; it has ended itself
+        return
     thief.stop()
     thief.close()
