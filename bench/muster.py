@@ -62,7 +62,6 @@ class Instance:
         `settings`: keys of the configuration as `up.gateways`.
         """
         self._options = (*options, "--ticks") if ticks else options
-        self._cores = [str(pin.SERVER_CORE), str(pin.DRIVER_CORE)]  # what is started sees only the one that it inherits
         self._settings = settings or {}
         self._resources = ExitStack()
         self._record: folders.Record | None = None
@@ -75,7 +74,8 @@ class Instance:
             return
         directory = Path(self._resources.enter_context(private_directory("bench")))
         self.folder = directory / "instance"
-        words = [[each, *self._cores] if each == "--gateway-alone" else [each] for each in self._options]
+        cores = [str(pin.SERVER_CORE), str(pin.DRIVER_CORE)]  # what is started sees only the one that it inherits
+        words = [[each, *cores] if each == "--gateway-alone" else [each] for each in self._options]
         module = ["bench.up", *itertools.chain(*words)] if words else ["control.cli", "up"]
         environment = {
             **python_environment(),

@@ -587,10 +587,14 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
+    fn conn() -> Conn<16> {
+        let addr = std::net::SocketAddr::from(([127, 0, 0, 1], 9)).into();
+        Conn::new(1, 2, 0, addr, Secret::new([3; 16]), true, 0, 1 << 10, 0)
+    }
+
     /// When the datagram that left at 1 s is probed for, on a path with this round trip.
     fn probes(rtt: Micros) -> Vec<Micros> {
-        let addr = std::net::SocketAddr::from(([127, 0, 0, 1], 9)).into();
-        let mut conn = Conn::<16>::new(1, 2, 0, addr, Secret::new([3; 16]), true, 0, 1 << 10, 0);
+        let mut conn = conn();
         let stamp = Stamp { epoch: 0, placement: 0 };
         let (mut keys, mut buffer) = (KeyCache::default(), [0; 100]);
         conn.seal(0, &mut keys, stamp, &mut buffer, 8, Wants::Probes, 0);
@@ -623,8 +627,7 @@ mod tests {
 
     /// Probes to a peer that is sent a datagram each time, and reads all that has come by so much later.
     fn probes_of_the_late(every: Micros, late: Micros, datagrams: u64) -> usize {
-        let addr = std::net::SocketAddr::from(([127, 0, 0, 1], 9)).into();
-        let mut conn = Conn::<16>::new(1, 2, 0, addr, Secret::new([3; 16]), true, 0, 1 << 10, 0);
+        let mut conn = conn();
         let stamp = Stamp { epoch: 0, placement: 0 };
         let (mut keys, mut buffer, mut probes) = (KeyCache::default(), [0; 100], 0);
         let mut on_the_way = std::collections::VecDeque::new();
@@ -662,8 +665,7 @@ mod tests {
 
     /// Datagrams to a peer that has said nothing since `begin` was sent to it, as its role sends them within a minute.
     fn sent_to_the_silent(begin: impl Fn(&mut Conn<16>) -> bool) -> usize {
-        let addr = std::net::SocketAddr::from(([127, 0, 0, 1], 9)).into();
-        let mut conn = Conn::<16>::new(1, 2, 0, addr, Secret::new([3; 16]), true, 0, 1 << 10, 0);
+        let mut conn = conn();
         let stamp = Stamp { epoch: 0, placement: 0 };
         let (mut keys, mut sent) = (KeyCache::default(), 0);
         let mut send = |conn: &mut Conn<16>, now, data: bool| {

@@ -764,7 +764,7 @@ impl<T: Default> Sessions<T> {
             let mut ready = false;
             if peer.conn.flow.timeout(now) {
                 if !peer.conn.probes() {
-                    peer.conn.ask_status();
+                    peer.conn.ask_status(); // else the probe will
                 }
                 ready = true;
             }
