@@ -323,6 +323,8 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
     /// Asks which sockets are ready, unless that is known, and collects their datagrams into common batches. Returns whether
     /// the budget ran out.
     fn serve_ready(&mut self, now: Micros, mut known: Option<usize>, spent: &mut Spent) -> bool {
+        let few = self.sockets.len() <= TRIED_SOCKETS_MAX;
+        let slices_max = if few { 1 } else { usize::MAX };
         loop {
             let ready = known.take().unwrap_or_else(|| self.poll.wait(Duration::ZERO));
             let all = ready < EVENTS_MAX;
@@ -332,11 +334,11 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
                 if event.token == TIMER_TOKEN || !event.readable {
                     continue;
                 }
-                if self.receiver.room() == 0 && self.serve(now, spent, usize::MAX) == Served::Cut {
+                if self.receiver.room() == 0 && self.serve(now, spent, slices_max) == Served::Cut {
                     return true;
                 }
                 if spent.receivable() <= self.receiver.datagrams() {
-                    self.serve(now, spent, usize::MAX);
+                    self.serve(now, spent, slices_max);
                     return true;
                 }
                 all_drained &= match self.unheard {
@@ -347,11 +349,11 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
             if all {
                 self.unheard = self.unheard.map(|_| 0); // no other has anything
             }
-            if self.serve(now, spent, usize::MAX) == Served::Cut {
-                return true;
-            }
-            if all_drained {
-                return false;
+            match self.serve(now, spent, slices_max) {
+                Served::Cut => return true,
+                Served::More if few => return self.serve_each(now, spent),
+                _ if all_drained => return false,
+                _ => {}
             }
         }
     }

@@ -302,6 +302,27 @@ fn all_sockets_are_looked_at_again_after_each_slice() {
 }
 
 #[test]
+fn a_turn_that_lingers_looks_at_its_sockets_after_each_slice_as_well() {
+    let told = Told::new();
+    told.0.borrow_mut().step_us = 1;
+    let mut driver = Driver::with_syscalls(Toy::default(), vec![socket()], told).unwrap();
+    driver.set_budget(Budget {
+        linger_us: 1_000,
+        ..Budget::default()
+    });
+    driver.set_coalesce(false);
+    driver.turn();
+    let own = driver.sockets()[0].local();
+    let elsewhere = socket();
+    driver.machine_mut().say(0, own, b"news");
+    driver.machine_mut().others = vec![elsewhere.local(); 2_000];
+    driver.turn();
+    let done = driver.udp_counters();
+    assert!(driver.counters().lingered > 0 && done.sent >= 2_000, "{done:?}");
+    assert!(done.receive_calls >= done.sent / SLICE_DATAGRAMS as u64, "{done:?}");
+}
+
+#[test]
 fn slices_are_shorter_while_each_datagram_takes_long() {
     let told = Told::new();
     told.0.borrow_mut().sends = false;

@@ -28,6 +28,8 @@ pub struct Toy {
     pub queue: VecDeque<(SocketId, Addr, Vec<u8>)>,
     /// The member that gets the front of the queue next.
     pub member: usize,
+    /// Who is told of the next datagram in the stead of whoever sent it.
+    pub others: Vec<Addr>,
 }
 
 impl Toy {
@@ -61,7 +63,12 @@ impl Machine for Toy {
             let (arrival, bytes) = inbox.datagram(index);
             self.received.push((arrival.socket, bytes.to_vec()));
             if !bytes.is_empty() {
-                self.queue.push_back((arrival.socket, arrival.from, bytes.to_vec()));
+                let told = match std::mem::take(&mut self.others) {
+                    others if others.is_empty() => vec![arrival.from],
+                    others => others,
+                };
+                self.queue
+                    .extend(told.into_iter().map(|to| (arrival.socket, to, bytes.to_vec())));
             }
         }
     }
