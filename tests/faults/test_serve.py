@@ -282,15 +282,14 @@ async def test_a_prober_by_itself_probes_the_nodes_of_a_registry_and_links_asks_
 
     async with asyncio.timeout(PATIENT_S):
         paths = await shown()
-        # An answer that comes within the turn that asked took no time by its clock: that is so of some, not of all.
-        while not any(path["hops"][1]["max_ms"] > 0 for path in paths):
+        while not any(path["hops"][1]["p50_ms"] > 0 for path in paths):  # the first few may be below what is told
             paths = await shown()
     assert [(path["proxy"], path["broker"], path["gateway"]) for path in paths] == [("proxy", "broker", "gateway")]
     for path in (*paths, *await shown("--probe", "2")):
         ways = [(hop["asked_by"], hop["node"]) for hop in path["hops"]]
         assert ways == [("proxy", "broker"), ("broker", "gateway")]
         broker, gateway = path["hops"]
-        assert broker["max_ms"] >= gateway["p50_ms"] >= 0, "who asks waits for whom it asks"
+        assert broker["max_ms"] >= gateway["p50_ms"] > 0, "who asks waits for whom it asks"
     assert len(await shown("--probe", "2")) == 1
     _, said, _ = await hosts.asked("links", *NAMED)
     assert all(column in said for column in ("broker ms", "gateway ms"))

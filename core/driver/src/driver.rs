@@ -321,7 +321,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
     }
 
     /// Asks which sockets are ready, unless that is known, and collects their datagrams into common batches. Returns whether
-    /// the budget ran out.
+    /// the budget ran out. Where sockets are few and there is more than one slice, they are tried from then on.
     fn serve_ready(&mut self, now: Micros, mut known: Option<usize>, spent: &mut Spent) -> bool {
         let few = self.sockets.len() <= TRIED_SOCKETS_MAX;
         let slices_max = if few { 1 } else { usize::MAX };

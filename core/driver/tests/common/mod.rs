@@ -63,10 +63,10 @@ impl Machine for Toy {
             let (arrival, bytes) = inbox.datagram(index);
             self.received.push((arrival.socket, bytes.to_vec()));
             if !bytes.is_empty() {
-                let told = match std::mem::take(&mut self.others) {
-                    others if others.is_empty() => vec![arrival.from],
-                    others => others,
-                };
+                let mut told = std::mem::take(&mut self.others);
+                if told.is_empty() {
+                    told.push(arrival.from);
+                }
                 self.queue
                     .extend(told.into_iter().map(|to| (arrival.socket, to, bytes.to_vec())));
             }
