@@ -144,8 +144,9 @@ async def test_losses_are_repaired_and_counted() -> None:
         client.join("r") as room,
         asyncio.TaskGroup() as group,
     ):
-        group.create_task(flood(client, 5_000))
-        assert data(await read_until(room, b"4999")) == [b"%d" % number for number in range(5_000)]
+        group.create_task(flood(client, 5_000, 100))  # some 500 datagrams: no chance that none of them is lost
+        messages = [b"%d" % number + bytes(100) for number in range(5_000)]
+        assert data(await read_until(room, messages[-1])) == messages
         assert client.stats()["repaired"] > 0
         assert client.stats()["repairs_asked"] == room.stats()["repairs_asked"] > 0
 
