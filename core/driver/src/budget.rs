@@ -64,10 +64,10 @@ pub(crate) struct Spent {
     pub sent: usize,
     /// Whether sending met a full buffer: no use in trying again in the same turn.
     pub stuck: bool,
+    /// The time as read last: after each slice and whatever was heard, so that no answer comes at the time of its question.
+    pub now: Micros,
     budget: Budget,
     until: Micros,
-    /// When the clock was last read.
-    read: Micros,
 }
 
 impl Spent {
@@ -76,9 +76,9 @@ impl Spent {
             received: 0,
             sent: 0,
             stuck: false,
+            now,
             budget,
             until: now + budget.turn_us,
-            read: now,
         }
     }
 
@@ -87,13 +87,13 @@ impl Spent {
         self.budget.received_max.saturating_sub(self.received)
     }
 
-    /// The time since the clock was last read.
+    /// The time since it was last read.
     pub fn lap(&mut self, clock: Micros) -> Micros {
-        clock.saturating_sub(std::mem::replace(&mut self.read, clock))
+        clock.saturating_sub(std::mem::replace(&mut self.now, clock))
     }
 
     pub fn is_over(&mut self, clock: Micros) -> bool {
-        self.read = clock;
+        self.now = clock;
         self.received >= self.budget.received_max || self.sent >= self.budget.sent_max || clock >= self.until
     }
 }

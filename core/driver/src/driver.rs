@@ -289,17 +289,17 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
 
         let mut spent = Spent::new(self.budget, now);
         let more = match ready {
-            None if self.sockets.len() <= TRIED_SOCKETS_MAX => self.serve_each(now, &mut spent),
-            ready => self.serve_ready(now, ready, &mut spent),
+            None if self.sockets.len() <= TRIED_SOCKETS_MAX => self.serve_each(&mut spent),
+            ready => self.serve_ready(ready, &mut spent),
         };
         if !more {
-            self.expect(now);
+            self.expect(spent.now);
         }
         more
     }
 
     /// Tries the sockets until all are empty. Returns whether the budget ran out first.
-    fn serve_each(&mut self, now: Micros, spent: &mut Spent) -> bool {
+    fn serve_each(&mut self, spent: &mut Spent) -> bool {
         let count = self.sockets.len();
         let mut drained = [false; TRIED_SOCKETS_MAX];
         // Another socket goes first in every turn, so that none waits behind a flood on its neighbour.
@@ -308,10 +308,10 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         while drained[..count].contains(&false) {
             for step in 0..count {
                 let id = (first + step) % count;
-                drained[id] = drained[id] || self.hear_most(now, spent, id);
+                drained[id] = drained[id] || self.hear_most(spent, id);
             }
             // After each slice all are looked at again: what one message brings to thousands does not hold up the next.
-            match self.serve(now, spent, 1) {
+            match self.serve(spent, 1) {
                 Served::Cut => return true,
                 Served::More => drained = [false; TRIED_SOCKETS_MAX],
                 Served::All => {}
@@ -322,7 +322,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
 
     /// Asks which sockets are ready, unless that is known, and collects their datagrams into common batches. Returns whether
     /// the budget ran out. Where sockets are few and there is more than one slice, they are tried from then on.
-    fn serve_ready(&mut self, now: Micros, mut known: Option<usize>, spent: &mut Spent) -> bool {
+    fn serve_ready(&mut self, mut known: Option<usize>, spent: &mut Spent) -> bool {
         let few = self.sockets.len() <= TRIED_SOCKETS_MAX;
         let slices_max = if few { 1 } else { usize::MAX };
         loop {
@@ -334,24 +334,24 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
                 if event.token == TIMER_TOKEN || !event.readable {
                     continue;
                 }
-                if self.receiver.room() == 0 && self.serve(now, spent, slices_max) == Served::Cut {
+                if self.receiver.room() == 0 && self.serve(spent, slices_max) == Served::Cut {
                     return true;
                 }
                 if spent.receivable() <= self.receiver.datagrams() {
-                    self.serve(now, spent, slices_max);
+                    self.serve(spent, slices_max);
                     return true;
                 }
                 all_drained &= match self.unheard {
-                    Some(_) => self.hear_most(now, spent, event.token as usize),
+                    Some(_) => self.hear_most(spent, event.token as usize),
                     None => self.receive(event.token as usize, usize::MAX),
                 };
             }
             if all {
                 self.unheard = self.unheard.map(|_| 0); // no other has anything
             }
-            match self.serve(now, spent, slices_max) {
+            match self.serve(spent, slices_max) {
                 Served::Cut => return true,
-                Served::More if few => return self.serve_each(now, spent),
+                Served::More if few => return self.serve_each(spent),
                 _ if all_drained => return false,
                 _ => {}
             }
@@ -369,7 +369,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
 
     /// Receives from one socket as much as may be answered by what leaves next, and more, and lets the machine see it, but for
     /// the last batch, which is in the slab. Returns whether nothing is left there.
-    fn hear_most(&mut self, now: Micros, spent: &mut Spent, index: usize) -> bool {
+    fn hear_most(&mut self, spent: &mut Spent, index: usize) -> bool {
         let most = HEARD_EACH * self.slice.datagrams;
         let mut left = most;
         if spent.receivable() > self.receiver.datagrams() {
@@ -377,7 +377,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         }
         while left > 0 && spent.receivable() > self.receiver.datagrams() {
             if self.receiver.room() == 0 {
-                self.hear(now, spent);
+                self.hear(spent);
             }
             let before = self.receiver.datagrams();
             if self.receive(index, left) {
@@ -390,31 +390,31 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
     }
 
     /// Lets the machine see what is in the slab. Returns how many datagrams that was.
-    fn hear(&mut self, now: Micros, spent: &mut Spent) -> usize {
+    fn hear(&mut self, spent: &mut Spent) -> usize {
         let count = self.receiver.datagrams();
         if count > 0 {
             spent.received += count;
             if let Some(injected) = &mut self.injected {
                 let (slab, arrivals) = self.receiver.parts();
-                injected.faults.filter(now, slab, arrivals);
+                injected.faults.filter(spent.now, slab, arrivals);
             }
-            self.machine.receive(now, &mut self.receiver.inbox());
+            self.machine.receive(spent.now, &mut self.receiver.inbox());
         }
         self.receiver.clear();
         count
     }
 
     /// Lets the machine see what is in the slab and sends what it has to say, at most so many slices.
-    fn serve(&mut self, now: Micros, spent: &mut Spent, slices_max: usize) -> Served {
-        let count = self.hear(now, spent);
+    fn serve(&mut self, spent: &mut Spent, slices_max: usize) -> Served {
+        let count = self.hear(spent);
         if self.unheard == Some(0) {
             self.unheard = None;
             if self.behind {
-                self.machine.behind(now);
+                self.machine.behind(spent.now);
             }
-            self.machine.expire(now);
+            self.machine.expire(spent.now);
         }
-        let more = self.transmit(now, spent, slices_max);
+        let more = self.transmit(spent, slices_max);
         match (more || count > 0) && spent.is_over(self.syscalls.now()) {
             true => Served::Cut,
             false if more => Served::More,
@@ -424,16 +424,16 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
 
     /// Sends slice after slice while the machine has any and the budget lasts, at least one. Returns whether it has more that
     /// could leave.
-    fn transmit(&mut self, now: Micros, spent: &mut Spent, slices_max: usize) -> bool {
-        if spent.stuck || !self.send(now, spent) {
+    fn transmit(&mut self, spent: &mut Spent, slices_max: usize) -> bool {
+        if spent.stuck || !self.send(spent) {
             return false;
         }
         let mut slices = 0;
         loop {
-            let (given, more) = self.fill(now);
+            let (given, more) = self.fill(spent.now);
             spent.sent += given;
             // A machine that says "more" and gives nothing would be asked for ever.
-            if given == 0 || !self.send(now, spent) || !more {
+            if given == 0 || !self.send(spent) || !more {
                 return false;
             }
             slices += 1;
@@ -471,11 +471,11 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
     }
 
     /// Sends the outbox. Returns whether it is empty now; if not, it is tried again when there is reason to.
-    fn send(&mut self, now: Micros, spent: &mut Spent) -> bool {
+    fn send(&mut self, spent: &mut Spent) -> bool {
         if self.outbox.is_empty() {
             return true;
         }
-        if self.retry_at.is_some_and(|at| now < at) {
+        if self.retry_at.is_some_and(|at| spent.now < at) {
             spent.stuck = true;
             return false;
         }
@@ -496,7 +496,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
             }
             Sent::Starved => {
                 self.watch_room(None);
-                self.retry_at = Some(now + RETRY_US);
+                self.retry_at = Some(spent.now + RETRY_US);
                 spent.stuck = true;
                 false
             }

@@ -322,6 +322,24 @@ fn a_turn_that_lingers_looks_at_its_sockets_after_each_slice_as_well() {
     assert!(done.receive_calls >= done.sent / SLICE_DATAGRAMS as u64, "{done:?}");
 }
 
+/// What took 0 to answer says nothing of who answers.
+#[test]
+fn what_is_asked_and_answered_within_one_turn_has_taken_time() {
+    let told = Told::new();
+    told.0.borrow_mut().datagram_us = 1;
+    let mut driver = Driver::with_syscalls(Toy::default(), vec![socket()], told.clone()).unwrap();
+    driver.set_coalesce(false);
+    let own = driver.sockets()[0].local();
+    for _ in 0..3 * SLICE_DATAGRAMS {
+        driver.machine_mut().say(0, own, b"question");
+    }
+    let asked_at = told.now();
+    driver.turn();
+    let heard_at = &driver.machine().received_at;
+    assert!(heard_at.len() > SLICE_DATAGRAMS && heard_at.iter().all(|at| *at > asked_at));
+    assert!(heard_at.is_sorted() && heard_at.last() > heard_at.first());
+}
+
 #[test]
 fn slices_are_shorter_while_each_datagram_takes_long() {
     let told = Told::new();

@@ -19,6 +19,8 @@ pub struct Toy {
     pub next_tick: Option<Micros>,
     pub ticks: Vec<Micros>,
     pub received: Vec<(SocketId, Vec<u8>)>,
+    /// When each of these was.
+    pub received_at: Vec<Micros>,
     pub stalled_at: Vec<Micros>,
     pub behind_at: Vec<Micros>,
     /// Wants its next turn to have been long ago.
@@ -58,10 +60,11 @@ impl Toy {
 impl Machine for Toy {
     type Event = usize;
 
-    fn receive(&mut self, _: Micros, inbox: &mut Inbox<'_>) {
+    fn receive(&mut self, now: Micros, inbox: &mut Inbox<'_>) {
         for index in 0..inbox.arrivals.len() {
             let (arrival, bytes) = inbox.datagram(index);
             self.received.push((arrival.socket, bytes.to_vec()));
+            self.received_at.push(now);
             if !bytes.is_empty() {
                 let mut told = std::mem::take(&mut self.others);
                 if told.is_empty() {
