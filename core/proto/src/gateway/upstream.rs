@@ -34,6 +34,9 @@ pub(super) struct Outgoing {
     consumed: VecDeque<(u32, usize)>,
     due: usize,
     asks: VecDeque<Ask>,
+    /// What the datagram at hand tells. Keeps its memory: whoever asks the heap for a kilobyte waits while it puts in order what
+    /// a hundred thousand sessions gave back since, 0.3 to 2 ms.
+    told: Vec<((u32, usize), Consumed)>,
 }
 
 /// A repair request that waits for space.
@@ -510,11 +513,11 @@ impl Gateway {
     }
 
     /// Takes what a broker is told next of how far its streams are, as much as half a datagram holds.
-    fn take_consumed(&mut self, now: Micros, node: u32, outgoing: &mut Outgoing) -> Vec<((u32, usize), Consumed)> {
+    fn take_consumed(&mut self, now: Micros, node: u32, outgoing: &mut Outgoing) {
         let room = (self.node.payload / 2) / Consumed::LEN;
-        let mut told = Vec::new();
+        outgoing.told.clear();
         for _ in 0..outgoing.consumed.len() {
-            if told.len() >= room {
+            if outgoing.told.len() >= room {
                 break;
             }
             let Some((at, number)) = outgoing.consumed.pop_front() else {
@@ -537,10 +540,9 @@ impl Gateway {
                     outgoing.consumed.push_back((at, number));
                     self.consumed_at.get_or_insert(now + CONSUMED_WAIT);
                 }
-                told.push(((at, number), consumed));
+                outgoing.told.push(((at, number), consumed));
             }
         }
-        told
     }
 
     fn serve_link(&mut self, now: Micros, slot: u32, outbox: &mut Outbox) {
@@ -551,7 +553,7 @@ impl Gateway {
         link.data.probe = false;
         let outgoing = self.outgoing.get_mut(&peer.node);
         let mut outgoing = outgoing.map(std::mem::take).unwrap_or_default();
-        let told = self.take_consumed(now, peer.node, &mut outgoing);
+        self.take_consumed(now, peer.node, &mut outgoing);
         let Gateway {
             links,
             node,
@@ -562,9 +564,9 @@ impl Gateway {
         let (mut again, mut written) = (false, false);
         links.send(now, node, slot, outbox, |writer, _| {
             written = true;
-            if !told.is_empty() {
+            if !outgoing.told.is_empty() {
                 append(writer, FrameKind::Consumed, 0, |writer| {
-                    told.iter().for_each(|(_, consumed)| consumed.write(writer));
+                    outgoing.told.iter().for_each(|(_, consumed)| consumed.write(writer));
                     true
                 });
             }
@@ -584,7 +586,7 @@ impl Gateway {
         again |= written && outgoing.due > 0;
         if !written {
             // The link has no window: it is told when it has.
-            for ((at, number), _) in told.into_iter().rev() {
+            for ((at, number), _) in outgoing.told.drain(..).rev() {
                 let room = rooms[at as usize].as_deref_mut();
                 let source = room.and_then(|room| room.source_mut(number));
                 if let Some(source) = source.filter(|source| !source.consumed_queued) {
