@@ -37,13 +37,13 @@ def ahead(pids: Iterable[int]) -> Iterator[None]:
     Beside it even one of the idle class keeps a core until the next tick now and then, once it is behind its share: up to
     4 ms, with those that have something to do waiting. What is started inside is not ahead.
     """
-    threads = [0, *pids]
+    before = {thread: (os.sched_getscheduler(thread), os.sched_getparam(thread)) for thread in (0, *pids)}
     try:
         with suppress(PermissionError):
-            for thread in threads:
+            for thread in before:
                 os.sched_setscheduler(thread, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
         yield
     finally:
-        for thread in threads:
+        for thread, (policy, parameters) in before.items():
             with suppress(ProcessLookupError, PermissionError):
-                os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
+                os.sched_setscheduler(thread, policy, parameters)
