@@ -196,9 +196,6 @@ async def test_who_serves_all_gets_every_cluster_at_a_place_that_it_keeps_and_br
 ) -> None:
     gateway, router, main = await begin(1, "gateway"), await begin(6, "router"), await begin(2, "broker")
     late = await begin(3, "broker", 1, (2, 1), cluster="late")
-    await until(lambda: [entry[0] for brokers, _, _ in gateway.maps[-1][4] for entry in brokers] == [3])
-    early = await begin(4, "broker", 0, (1, 1), cluster="early")  # its name would come first
-    proxy = await begin(5, "proxy", 0, (1, 1), cluster="early")
 
     def brokers(player: Player) -> list[list[int]]:
         _, nodes, _, _, beside = player.maps[-1]
@@ -206,6 +203,9 @@ async def test_who_serves_all_gets_every_cluster_at_a_place_that_it_keeps_and_br
             [entry[0] for entry in part if entry[1] == "broker"] for part in (nodes, *(each for each, _, _ in beside))
         ]
 
+    await until(lambda: all(brokers(player) == [[2], [3]] for player in (gateway, router)))  # each has places of its own
+    early = await begin(4, "broker", 0, (1, 1), cluster="early")  # its name would come first
+    proxy = await begin(5, "proxy", 0, (1, 1), cluster="early")
     every = [[2], [3], [4]]
     wanted = {main: [[2]], late: [[3]], early: [[4]], proxy: [[4]], router: every, gateway: every}
     await until(lambda: all(len(player.states()) >= 4 for player in wanted) and brokers(gateway) == every)
