@@ -203,7 +203,8 @@ async def test_who_serves_all_gets_every_cluster_at_a_place_that_it_keeps_and_br
             [entry[0] for entry in part if entry[1] == "broker"] for part in (nodes, *(each for each, _, _ in beside))
         ]
 
-    await until(lambda: all(brokers(player) == [[2], [3]] for player in (gateway, router)))  # each has places of its own
+    # Who sees both at once gives them places by name.
+    await until(lambda: all(brokers(player) == [[2], [3]] for player in (gateway, router)))
     early = await begin(4, "broker", 0, (1, 1), cluster="early")  # its name would come first
     proxy = await begin(5, "proxy", 0, (1, 1), cluster="early")
     every = [[2], [3], [4]]
