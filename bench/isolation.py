@@ -104,40 +104,39 @@ def _hot(instance: Instance, engine: LoadEngine, listeners: Listeners, size: Siz
     def quiet() -> Outcome:
         return engine.pace(size.payload_bytes, QUIET_RATE, size.hot_seconds, PATIENCE_SECONDS)
 
-    def beside(name: str, deliveries: float) -> dict[str, float]:
-        rate = deliveries / listeners.members
-        before = instance.cpu_ns()[GATEWAY]
-        listeners.publish(Publishing(rate, size.hot_seconds, PATIENCE_SECONDS))
-        began = time.monotonic()
-        done = quiet()
-        busy = (instance.cpu_ns()[GATEWAY] - before) / 1e9 / (time.monotonic() - began)
-        published = listeners.published()
-        owed = published["published"] * listeners.members
-        sums = _until_told(engine, listeners, owed, published["delivered"] + published["lost"])
-        return _times(name, done) | {
-            f"{name}, {UNTOLD}": owed - sums["delivered"] - sums["lost"] - published["delivered"] - published["lost"],
-            f"{name}, {GAPS} %": 100 * (sums["lost"] + published["lost"]) / max(1, owed),
-            f"{name}, hot messages": published["published"],
-            f"{name}, hot p99 ms": latency(published).p99 / 1000,
-            f"{name}, gateway busy %": 100 * busy,
-            f"{name}, {LOST}": _lacking(done, ROOM_MEMBERS),
-            f"{name}, {HOT_SESSIONS}": sums["sessions_lost"],
-        }
-
     listeners.sums()
     sessions = engine.sessions_lost()
-    # A kernel thread that looks through memory for 4 ms twice a second is a 99th percentile by itself, so even the gateway
-    # runs before whatever else is on its core; but not with too much to do, or the kernel keeps a twentieth for the others.
-    with pin.ahead([instance.pids[GATEWAY]]):
+    with ExitStack() as undisturbed:
+        # A kernel thread that looks through memory for 4 ms twice a second is a 99th percentile by itself, so even the
+        # gateway runs before whatever else is on its core; but not with too much to do: the kernel keeps a twentieth.
+        undisturbed.enter_context(pin.ahead([instance.pids[GATEWAY]]))
         done = quiet()
-        figures = _times(ALONE, done) | beside("carried", CARRIED)
-    figures |= beside("beyond", BEYOND)
-    for name in ("carried", "beyond"):
-        figures[f"{name}, {GROWTH}"] = figures[f"{name}, {P99}"] / figures[f"{ALONE}, {P99}"]
-    lost, hot_lost = (
-        sum(figures.pop(f"{name}, {each}") for name in ("carried", "beyond")) for each in (LOST, HOT_SESSIONS)
-    )
-    lost, figures[HOT_SESSIONS] = lost + _lacking(done, ROOM_MEMBERS), hot_lost
+        figures = _times(ALONE, done)
+        calm, lost, hot_lost = figures[f"{ALONE}, {P99}"], _lacking(done, ROOM_MEMBERS), 0
+        for name, deliveries in (("carried", CARRIED), ("beyond", BEYOND)):
+            if deliveries == BEYOND:
+                undisturbed.close()
+            rate = deliveries / listeners.members
+            before = instance.cpu_ns()[GATEWAY]
+            listeners.publish(Publishing(rate, size.hot_seconds, PATIENCE_SECONDS))
+            began = time.monotonic()
+            done = quiet()
+            busy = (instance.cpu_ns()[GATEWAY] - before) / 1e9 / (time.monotonic() - began)
+            published = listeners.published()
+            owed = published["published"] * listeners.members
+            sums = _until_told(engine, listeners, owed, published["delivered"] + published["lost"])
+            had = sums["delivered"] + sums["lost"] + published["delivered"] + published["lost"]
+            figures |= _times(name, done)
+            figures |= {
+                f"{name}, {GROWTH}": figures[f"{name}, {P99}"] / calm,
+                f"{name}, {UNTOLD}": owed - had,
+                f"{name}, {GAPS} %": 100 * (sums["lost"] + published["lost"]) / max(1, owed),
+                f"{name}, hot messages": published["published"],
+                f"{name}, hot p99 ms": latency(published).p99 / 1000,
+                f"{name}, gateway busy %": 100 * busy,
+            }
+            lost, hot_lost = lost + _lacking(done, ROOM_MEMBERS), hot_lost + sums["sessions_lost"]
+    figures[HOT_SESSIONS] = hot_lost
     return figures | {LOST: lost, SESSIONS: engine.sessions_lost() - sessions}
 
 
