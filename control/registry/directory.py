@@ -1,7 +1,8 @@
 """One process in the registry: who it is, that it is there, and the map of everybody, kept true by reading again.
 
-Level triggered: whatever happens, one loop reads the whole map and makes what is registered what it should be. What may
-be believed is `view.py`'s business. While the registry is away the last map stays in force, and nothing else happens.
+Level triggered: whatever happens, one loop reads the whole map and makes what is registered what it should be. Of the server
+it asks what watches told of, and now and then for everything. What may be believed is `view.py`'s business. While the
+registry is away the last map stays in force, and nothing else happens.
 """
 
 import asyncio
@@ -115,6 +116,8 @@ class Directory:
         self._own: _Own | None = None
         self._stirred, self._read, self._settled = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._hurried, self._asked = asyncio.Event(), 0
+        self._poll_at, self._whole = 0.0, True
+        """When everything is asked for again, whether or not a watch told of a change; that it is to be."""
         self._connected = asyncio.Event()
         self.trouble: Exception | None = None
         """Why the map could not be read last, or not all of it be done that follows from it."""
@@ -189,7 +192,8 @@ class Directory:
         return await self._identities.names()
 
     async def again(self) -> Snapshot:
-        """Wait for a map that was read after this."""
+        """Wait for a map that was read of the server after this."""
+        self._whole = True
         self._hurry()
         await self._settled.wait()
         return self.snapshot
@@ -416,21 +420,25 @@ class Directory:
                     await self._reconcile()
                     self.trouble = None
             except Exception as error:
+                self._whole = True
                 self._complain(error)
                 asyncio.get_running_loop().call_later(self._jittered(RETRY_S), self._stirred.set)
 
     async def _wait(self) -> None:
-        pause = self._jittered(self._poll_s)
-        if self._view.deadline is not None:
-            pause = min(pause, max(0.0, self._view.deadline - time.monotonic()))
-        await _within(pause, self._stirred)
+        next_at = self._poll_at if self._view.deadline is None else min(self._poll_at, self._view.deadline)
+        await _within(max(0.0, next_at - time.monotonic()), self._stirred)
         share = min(1.0, len(self.snapshot.nodes) / FEW) if self._begins else 1.0
         await _within(self._dice.uniform(0, share * self._spread_s), self._hurried)
         self._hurried.clear()
         self._stirred.clear()
+        if (now := time.monotonic()) >= self._poll_at:
+            self._poll_at, self._whole = now + self._jittered(self._poll_s), True
 
     async def _reconcile(self) -> None:
         asked = self._asked
+        if self._whole:
+            self._whole = False
+            self._tree.forget()
         reading = await self._reading()
         self._versions = {path: entry.version for path, entry in reading.items()}
         if self._view.take({path: entry.data for path, entry in reading.items()}, time.monotonic()):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import random
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from typing import Final
 import msgspec
 
 from control.registry import frames, tree
+from control.registry.kept import Kept
 from control.registry.server import SOCKET
 from control.registry.signals import Signals
 from control.registry.tree import CALL_S, Entry, Operation, Result, Session, Tree, TreeError, Unavailable
@@ -28,7 +30,7 @@ class EmbeddedTree(Tree):
 
     def __init__(self, folder: Path, *, session_s: float = SESSION_S) -> None:
         self._folder, self._session_s = folder, session_s
-        self._signals = Signals()
+        self._signals, self._kept = Signals(), Kept()
         self._known = frames.Hello(0, b"", int(session_s * 1000))
         self._writer: asyncio.StreamWriter | None = None
         self._calls = itertools.count(1)
@@ -58,7 +60,7 @@ class EmbeddedTree(Tree):
             await asyncio.gather(self._task, return_exceptions=True)
         if self._expiry is not None:
             self._expiry.cancel()
-        self._signals.become("expired")
+        self._become("expired")
 
     async def get(self, path: str) -> Entry | None:
         tree.check_path(path)
@@ -68,9 +70,15 @@ class EmbeddedTree(Tree):
 
     async def children(self, path: str) -> dict[str, Entry]:
         tree.check_path(path)
+        return await self._kept.read("below", path, functools.partial(self._below, path)) or {}
+
+    async def _below(self, path: str) -> dict[str, Entry]:
         answer = await self._call(frames.Children, path)
         assert isinstance(answer, frames.Listed)
         return answer.entries
+
+    def forget(self) -> None:
+        self._kept.forget()
 
     async def transaction(self, operations: Sequence[Operation]) -> list[Result]:
         tree.check(operations)
@@ -135,10 +143,10 @@ class EmbeddedTree(Tree):
         if self._expiry is not None:
             self._expiry.cancel()
         if self._known.session not in {0, welcome.session}:
-            self._signals.become("expired")
+            self._become("expired")
         self._known = frames.Hello(welcome.session, welcome.secret, welcome.timeout_ms)
         self._session_s = welcome.timeout_ms / 1000
-        self._signals.become("connected")
+        self._become("connected")
 
     async def _ping(self, writer: asyncio.StreamWriter) -> None:
         while True:
@@ -147,9 +155,16 @@ class EmbeddedTree(Tree):
                 return
             writer.write(frames.pack(frames.Ping()))
 
+    def _become(self, session: Session) -> None:
+        self._kept.forget()  # of what changes without a connection nobody tells
+        self._signals.become(session)
+
     def _take(self, answer: frames.Answer) -> None:
         match answer:
             case frames.Changed(paths):
+                for path in paths:
+                    self._kept.changed(path)
+                    self._kept.changed(tree.parent(path))
                 self._signals.changed(paths)
             case frames.Found(call) | frames.Listed(call) | frames.Done(call) | frames.Failed(call):
                 future = self._pending.get(call)
@@ -163,10 +178,10 @@ class EmbeddedTree(Tree):
             if not future.done():
                 future.set_exception(Unavailable("the connection to the registry is lost"))
         if self.session == "connected":
-            self._signals.become("suspended")
+            self._become("suspended")
             self._expiry = asyncio.get_running_loop().call_later(self._session_s, self._expire)
 
     def _expire(self) -> None:
         """Nobody answered for a whole session: whatever the server says later, it is another one."""
         self._known = frames.Hello(0, b"", int(self._session_s * 1000))
-        self._signals.become("expired")
+        self._become("expired")

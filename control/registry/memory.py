@@ -86,6 +86,9 @@ class MemoryTree(Tree):
         await self._turn()
         return self._memory.store.children(path)
 
+    def forget(self) -> None:
+        """Nothing is kept: what is read is the tree itself."""
+
     async def transaction(self, operations: Sequence[Operation]) -> list[Result]:
         check(operations)
         await self._turn()

@@ -126,10 +126,16 @@ class Tree(Protocol):
         """End the session, and with it what is ephemeral, if a server answers."""
 
     async def get(self, path: str) -> Entry | None:
-        """Read one node."""
+        """Read one node, of the server."""
 
     async def children(self, path: str) -> Mapping[str, Entry]:
-        """Read the nodes right below `path` by their names; none where `path` is missing."""
+        """Read the nodes right below `path` by their names; none where `path` is missing.
+
+        Of what is watched it may be what was read before, as long as nobody told of a change.
+        """
+
+    def forget(self) -> None:
+        """Ask the server for everything that is read from now on: a watch that it owed may have been lost."""
 
     async def transaction(self, operations: Sequence[Operation]) -> list[Result]:
         """Do all of it or nothing."""

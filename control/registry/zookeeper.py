@@ -11,9 +11,9 @@ import functools
 import logging
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kazoo import exceptions as kazoo_errors
 from kazoo.client import KazooClient, TransactionRequest
@@ -22,6 +22,7 @@ from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from control.registry import tree
+from control.registry.kept import Kept
 from control.registry.signals import Signals
 from control.registry.tree import (
     CALL_S,
@@ -54,6 +55,7 @@ takes 278 of them (208 KiB, 768 B for one). While that thread looks for a server
 keep the loop until it has found one."""
 MOVING_MAX: Final = 8
 """So often a node may come or go between two looks at it."""
+T = TypeVar("T")
 URL: Final = re.compile(r"zk://(?P<hosts>[A-Za-z0-9_.:\[\],-]+)(?P<chroot>/.*)?")
 
 _ERRORS: Final[tuple[tuple[type[Exception], type[TreeError]], ...]] = (
@@ -112,7 +114,7 @@ class ZooKeeperTree(Tree):
     def __init__(self, where: Servers) -> None:
         self._where = where
         self._acl = CREATOR_ALL_ACL if where.digest or where.sasl else OPEN_ACL_UNSAFE
-        self._signals = Signals()
+        self._signals, self._kept = Signals(), Kept()
         self._watched: dict[object, str] = {}
         self._client: KazooClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -156,7 +158,7 @@ class ZooKeeperTree(Tree):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_S):
                     await ended.wait()
-        self._signals.become("expired")
+        self._become("expired")
 
     # --- reading and writing ------------------------------------------------------------------------------------------
 
@@ -173,12 +175,22 @@ class ZooKeeperTree(Tree):
         tree.check_path(path)
         for _ in range(MOVING_MAX):
             with contextlib.suppress(NoNode):
-                names = sorted(await self._names(path))
-                found = await asyncio.gather(*(self._read(f"{path.rstrip('/')}/{name}") for name in names))
+                names = await self._known("names", path, self._names) or []
+                below = [f"{path.rstrip('/')}/{name}" for name in names]
+                found = await asyncio.gather(*(self._known("node", each, self._read) for each in below))
                 return {name: entry for name, entry in zip(names, found, strict=True) if entry is not None}
             if await self._absent(path):
                 return {}
         raise Unavailable(f"{path}: comes and goes")
+
+    def forget(self) -> None:
+        self._kept.forget()
+
+    async def _known(self, what: str, path: str, ask: Callable[[str], Awaitable[T | None]]) -> T | None:
+        """What is kept of a path that is watched, else what the server says."""
+        if self._watcher(path) is None:
+            return await ask(path)
+        return await self._kept.read(what, path, functools.partial(ask, path))
 
     async def _read(self, path: str) -> Entry | None:
         place, watcher = self._place(path), self._watcher(path)
@@ -190,7 +202,7 @@ class ZooKeeperTree(Tree):
     async def _names(self, path: str) -> list[str]:
         place, watcher = self._place(path), self._watcher(path)
         names: list[str] = await self._ask(path, lambda client: client.get_children_async(place, watcher))
-        return names
+        return sorted(names)
 
     async def _absent(self, path: str) -> bool:
         """Look again, so that a watch stands where nothing is."""
@@ -202,6 +214,17 @@ class ZooKeeperTree(Tree):
 
     async def transaction(self, operations: Sequence[Operation]) -> list[Result]:
         tree.check(operations)
+        try:
+            done = await self._done(operations)
+        except TreeError:
+            self._kept.forget()  # it may rest on what is not so any more, or be done all the same
+            raise
+        for path in {*(each.path for each in operations), *(each for each in done if isinstance(each, str))}:
+            self._kept.changed(path)  # who reads after its own write sees it
+            self._kept.changed(parent(path))
+        return done
+
+    async def _done(self, operations: Sequence[Operation]) -> list[Result]:
         failed, error = await self._commit(operations)
         if isinstance(error, NoNode) and isinstance(operations[failed], Create):
             for each in operations:
@@ -294,7 +317,11 @@ class ZooKeeperTree(Tree):
     def _fired(self, event: WatchedEvent) -> None:
         if event.type != EventType.NONE:  # else it is the session's end, of which the listener hears
             path = str(event.path).removeprefix(self._where.chroot) or "/"
-            self._hand_over(self._signals.changed, [path])
+            self._hand_over(self._on_change, path)
+
+    def _on_change(self, path: str) -> None:
+        self._kept.changed(path)
+        self._signals.changed([path])
 
     # --- the session --------------------------------------------------------------------------------------------------
 
@@ -320,18 +347,22 @@ class ZooKeeperTree(Tree):
             if self._expiry is not None:
                 self._expiry.cancel()
                 self._expiry = None
-            self._signals.become("connected")
+            self._become("connected")
         else:
-            self._signals.become("suspended" if state == KazooState.SUSPENDED else "expired")
+            self._become("suspended" if state == KazooState.SUSPENDED else "expired")
             if self._expiry is None:
                 self._arm()
+
+    def _become(self, session: Session) -> None:
+        self._kept.forget()  # watches end with the connection
+        self._signals.become(session)
 
     def _arm(self) -> None:
         self._expiry = asyncio.get_running_loop().call_later(self._where.session_s, self._expire)
 
     def _expire(self) -> None:
         client = self._client
-        self._signals.become("expired")
+        self._become("expired")
         self._begin()
         if client is not None:
             self._retire(client)

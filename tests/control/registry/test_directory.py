@@ -372,12 +372,16 @@ async def test_a_process_whose_identity_a_later_one_has_leaves_and_says_so(open_
 
 
 class Faulty(MemoryTree):
-    """Does the first creations and says that it did not; forgets to tell; counts what is read."""
+    """Does the first creations and says that it did not; never tells, and keeps what was read; counts what is read."""
 
     def __init__(self, memory: Memory, *, lost_answers: int = 0, deaf: bool = False) -> None:
         super().__init__(memory)
         self.lost_answers, self.deaf = lost_answers, deaf
         self.reading, self.reading_max, self.readings = 0, 0, 0
+        self.kept: dict[str, Any] = {}
+
+    def forget(self) -> None:
+        self.kept.clear()
 
     def watch(self, path: str, callback: Callable[[], None]) -> Callable[[], None]:
         return super().watch(path, (lambda: None) if self.deaf else callback)
@@ -395,7 +399,10 @@ class Faulty(MemoryTree):
             self.reading += 1
             self.reading_max = max(self.reading_max, self.reading)
         try:
-            return await super().children(path)
+            found = self.kept.get(path) or await super().children(path)
+            if self.deaf:
+                self.kept[path] = found
+            return found
         finally:
             self.reading -= path == "/pubsub/broker"
 
@@ -416,6 +423,19 @@ async def test_a_poll_finds_what_no_watch_told() -> None:
         async with Directory(memory.tree(), LOG) as other:
             other.announce("proxy-a", template(4, "proxy"))
             await until(lambda: places(deaf) == [(4, "running")])
+            other.update("draining")
+            await until(lambda: places(deaf) == [(4, "draining")])
+
+
+async def test_who_asks_for_the_map_again_gets_it_of_the_server() -> None:
+    memory = Memory()
+    async with Directory(Faulty(memory, deaf=True), LOG, poll_s=60.0, spread_s=0.0) as deaf:
+        await deaf.known()
+        async with Directory(memory.tree(), LOG) as other:
+            other.announce("proxy-a", template(4, "proxy"))
+            await other.settled()
+            await deaf.again()
+            assert places(deaf) == [(4, "running")]
 
 
 async def test_many_changes_are_few_readings_and_one_at_a_time() -> None:

@@ -152,6 +152,43 @@ async def test_a_watch_is_told_of_changes_to_what_was_read_until_it_is_ended(mak
     assert not told.is_set()
 
 
+async def test_what_is_read_after_a_change_was_told_is_as_new_as_that(make: Make) -> None:
+    watching, changing = make(), make()
+    await connected(watching, changing)
+    told = asyncio.Event()
+    watching.watch("/w", told.set)
+    expected: dict[str, Entry] = {}
+    for turn in range(40):
+        name = f"n{turn % 7}"
+        if name not in expected:
+            await changing.create(f"/w/x/{name}", b"%d" % turn)
+            expected[name] = Entry(b"%d" % turn, 0)
+        elif turn % 3:
+            version = await changing.set(f"/w/x/{name}", b"%d" % turn)
+            expected[name] = Entry(b"%d" % turn, version)
+        else:
+            await changing.delete(f"/w/x/{name}")
+            del expected[name]
+        async with asyncio.timeout(10):
+            while await watching.children("/w/x") != expected:
+                await told.wait()
+                told.clear()
+
+
+async def test_who_writes_reads_what_it_wrote(make: Make) -> None:
+    tree = make()
+    await connected(tree)
+    tree.watch("/w", lambda: None)
+    await tree.create("/w/x/one", b"1")
+    for turn in range(20):
+        version = (await tree.children("/w/x"))["one"].version
+        await tree.set("/w/x/one", b"%d" % turn, version)
+        made = await tree.create("/w/x/r", sequence=True)
+        assert set(await tree.children("/w/x")) == {"one", made.rpartition("/")[2]}
+        await tree.delete(made)
+        assert await tree.children("/w/x") == {"one": Entry(b"%d" % turn, version + 1)}
+
+
 async def test_a_callback_that_raises_is_called_again(make: Make) -> None:
     tree = make()
     calls: list[str] = []

@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -238,6 +238,48 @@ async def test_a_server_that_stands_still_is_an_expired_session_before_it_says_s
     await until(lambda: said == ["connected", "suspended", "expired", "connected"])
     await tree.create("/again", ephemeral=True)
     await tree.close()
+
+
+class Counting(ZooKeeperTree):
+    """Counts what it asks the server."""
+
+    asked = 0
+
+    async def _ask(self, *arguments: Any) -> Any:
+        self.asked += 1
+        return await super()._ask(*arguments)
+
+
+async def test_what_did_not_change_is_not_asked_for_again(single: ZooKeeper) -> None:
+    watching, changing = Counting(Servers(single.hosts)), ZooKeeperTree(Servers(single.hosts))
+    await connected(watching, changing)
+    told = asyncio.Event()
+    for number in range(20):
+        await changing.create(f"/w/x/{number}", b"1")
+    watching.watch("/w", told.set)
+
+    async def takes(change: Awaitable[object] | None = None) -> int:
+        if change is not None:
+            told.clear()
+            await change
+            await asyncio.wait_for(told.wait(), 10)
+        before = watching.asked
+        await watching.children("/w/x")
+        return watching.asked - before
+
+    assert await takes() == 21
+    assert await takes() == 0
+    assert await takes(changing.set("/w/x/7", b"2")) == 1
+    assert await takes(changing.create("/w/x/new")) == 2
+    assert await takes() == 0
+    watching.forget()
+    assert await takes() == 22
+    await single.stop()
+    await single.start()
+    await until_session(watching, "connected")
+    assert await takes() == 22, "of what changed while nobody was connected nobody tells"
+    for tree in (watching, changing):
+        await tree.close()
 
 
 async def test_what_is_below_a_path_of_its_own_is_made_and_seen_there(single: ZooKeeper) -> None:
