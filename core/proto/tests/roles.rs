@@ -2981,6 +2981,50 @@ fn a_join_whose_history_went_with_its_owner_is_answered() {
     assert_eq!(answers(&mut rig, 0), [(1, Ok(()))]);
 }
 
+/// A gateway died, and another one's room had been owned by a broker that had died before: while the map named that, a join
+/// waited for it for 2 s, and then got nothing of what the next owner had.
+#[test]
+fn who_comes_back_from_a_stream_of_a_broker_without_a_link_gets_what_the_next_owner_has() {
+    for (away, waits) in [(2_000_000, 0), (100_000, 200_000)] {
+        let mut rig = gateway();
+        let nodes = NODES.into_iter().chain([(OTHER, Role::Broker)]);
+        let nodes = nodes.map(|(node, role)| Node::new(node, role, addr(9000 + node as u16)));
+        rig.machine
+            .set_placement(rig.now, Placement::new(2, nodes.collect(), 1, 1));
+        pass(&mut rig, away);
+        let theirs = StreamId {
+            node: OTHER,
+            ..stream(1)
+        };
+        rig.join(0, 1, ROOM, Positions::at([(theirs, 50), (stream(1), 3)]));
+        rig.tell(3, &Record::Covered { offset: 1 << 20 });
+        head(&mut rig, 1, 10);
+        pass(&mut rig, 20_000);
+        let asked = rig.peers[2].got.iter().filter_map(|(kind, body)| match kind {
+            FrameKind::LinkRepair => read_link_repair(body),
+            _ => None,
+        });
+        let fetched: Vec<(u64, u64)> = asked.flat_map(|(_, _, _, ranges)| ranges).collect();
+        assert_eq!(fetched.first(), Some(&(4, 9)), "away for {away}");
+        rig.say(2, &link_room(1, 4, &[&b"history"[..]; 6]));
+        pass(&mut rig, waits + 20_000);
+        let records = rig.peers[0].take_records();
+        let gaps = records.iter().find_map(|bytes| match Record::read(bytes) {
+            Some(Record::Joined { gaps, .. }) => Some(gaps),
+            _ => None,
+        });
+        let lost = StreamGap {
+            stream: theirs,
+            first: 51,
+            last: StreamGap::OPEN,
+            reason: GapReason::OwnerLost,
+        };
+        assert_eq!(gaps, Some(vec![lost]), "away for {away}");
+        pass(&mut rig, 20_000);
+        assert!(rig.peers[0].frames(FrameKind::Room) > 0);
+    }
+}
+
 #[test]
 fn what_an_earlier_stream_lost_is_no_gap_in_the_next() {
     let mut rig = member_that_had(3);

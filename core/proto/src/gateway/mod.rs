@@ -673,10 +673,11 @@ impl Gateway {
         let Some(room) = self.rooms[at as usize].as_deref_mut() else {
             return;
         };
-        let (links, placement) = (&self.links, &self.placement);
+        let (links, placement, owners) = (&self.links, &self.placement, &self.owners);
         let alive = |stream: StreamId| {
             let younger = links.epoch_of(stream.node).is_some_and(|epoch| epoch > stream.epoch);
-            placement.node(stream.node).is_some() && !younger
+            let may_speak = links.to(stream.node).is_some() || owners.awaits(now, stream.node);
+            placement.node(stream.node).is_some() && may_speak && !younger
         };
         let (mut still, mut came, mut back) = (Vec::new(), Vec::new(), Vec::new());
         for mut waiting in room.waiting.split_off(first) {
@@ -688,8 +689,10 @@ impl Gateway {
             };
             let client = &mut peer.data.data;
             // Whoever names what does not come is not waited for without end.
+            let first_try = waiting.tried.is_none();
             let last_try = last_try || now >= *waiting.tried.get_or_insert(now) + JOIN_WAIT;
-            if waiting.wants_past() && !unheard.is_empty() && !last_try {
+            let hold = waiting.wants_past() && !unheard.is_empty() && !last_try;
+            if hold && !first_try {
                 waiting.lacks = None;
                 still.push(waiting);
                 continue;
@@ -710,9 +713,14 @@ impl Gateway {
                 false => room.start(&self.arena, now, positions, last_try, alive, may_fetch),
             };
             let (place, gaps, history) = match start {
-                Start::At { place, gaps, history } => (place, gaps, history),
+                Start::At { place, gaps, history } if !hold => (place, gaps, history),
+                // Those who have spoken are asked for what they have while the others are heard.
+                Start::At { .. } => {
+                    still.push(waiting);
+                    continue;
+                }
                 Start::Fetch(lack) => {
-                    waiting.lacks = Some(lack);
+                    waiting.lacks = (!hold).then_some(lack);
                     still.push(waiting);
                     continue;
                 }
