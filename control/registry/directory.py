@@ -54,6 +54,8 @@ from control.registry.tree import (
 from control.registry.view import HOLD_S, View
 
 POLL_S: Final = 5.0
+READS_S: Final = 20_000
+"""Entries that all nodes together ask for in a second of polling: the more there are, the seldomer each one polls."""
 SPREAD_S: Final = 0.2
 """Readings wait up to this, so that one change does not bring every process at the same moment."""
 FEW: Final = 64
@@ -432,7 +434,11 @@ class Directory:
         self._hurried.clear()
         self._stirred.clear()
         if (now := time.monotonic()) >= self._poll_at:
-            self._poll_at, self._whole = now + self._jittered(self._poll_s), True
+            self._poll_at, self._whole = now + self._jittered(self._pause_s()), True
+
+    def _pause_s(self) -> float:
+        """About so long from one poll to the next: watches lose nothing that is known, and a poll reads every entry."""
+        return max(self._poll_s, len(self.snapshot.nodes) ** 2 / READS_S)
 
     async def _reconcile(self) -> None:
         asked = self._asked

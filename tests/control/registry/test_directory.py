@@ -502,6 +502,13 @@ async def _until_size(directory: Directory, size: int) -> None:
     await until(lambda: len(places(directory)) == size)
 
 
+@pytest.mark.parametrize(("nodes", "pause_s"), [(0, 5.0), (300, 5.0), (500, 12.5), (4_000, 800.0)])
+def test_many_nodes_poll_so_seldom_that_the_servers_carry_it(nodes: int, pause_s: float) -> None:
+    directory = Directory(Memory().tree(), LOG)
+    directory._view.snapshot = Snapshot(1, tuple(template(number, "proxy") for number in range(1, nodes + 1)))
+    assert directory._pause_s() == pause_s
+
+
 async def test_polls_are_spread() -> None:
     directory = Directory(Memory().tree(), LOG)
     pauses = [directory._jittered(POLL_S) for _ in range(200)]
