@@ -433,8 +433,11 @@ class Directory:
         await _within(self._dice.uniform(0, share * self._spread_s), self._hurried)
         self._hurried.clear()
         self._stirred.clear()
-        if (now := time.monotonic()) >= self._poll_at:
-            self._poll_at, self._whole = now + self._jittered(self._pause_s()), True
+        now = time.monotonic()
+        if now >= next_at:  # also lest what is held be let go by what was read before
+            self._whole = True
+        if now >= self._poll_at:
+            self._poll_at = now + self._jittered(self._pause_s())
 
     def _pause_s(self) -> float:
         """About so long from one poll to the next: watches lose nothing that is known, and a poll reads every entry."""

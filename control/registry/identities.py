@@ -119,6 +119,7 @@ class Identities:
         return found
 
     async def _free(self, name: str, wanted: int | None, had: int | None) -> int:
+        self._tree.forget()  # what is written rests on the version that was just read: the list is to be no older
         every = await self._tree.children(self._ids)
         if len(every) > NAMES_ENOUGH:
             await self._make_room(every)

@@ -231,6 +231,7 @@ class ZooKeeperTree(Tree):
                 if isinstance(each, Create):
                     await self._make_above(each.path)
             failed, error = await self._commit(operations)
+            self._kept.forget()  # who listed what is above lacks what was made
         if isinstance(error, TreeError):
             raise error
         return error

@@ -399,7 +399,7 @@ class Faulty(MemoryTree):
             self.reading += 1
             self.reading_max = max(self.reading_max, self.reading)
         try:
-            found = self.kept.get(path) or await super().children(path)
+            found = self.kept[path] if path in self.kept else await super().children(path)
             if self.deaf:
                 self.kept[path] = found
             return found
@@ -425,6 +425,23 @@ async def test_a_poll_finds_what_no_watch_told() -> None:
             await until(lambda: places(deaf) == [(4, "running")])
             other.update("draining")
             await until(lambda: places(deaf) == [(4, "draining")])
+
+
+async def test_before_what_is_gone_is_let_go_the_server_is_asked_whether_it_is_back() -> None:
+    memory = Memory()
+    tree = memory.tree()
+    await connected(tree)
+    path = await tree.create("/pubsub/proxy/r", encode(template(4, "proxy")))
+    async with Directory(Faulty(memory, deaf=True), LOG, poll_s=60.0, spread_s=0.0, hold_s=0.5) as deaf:
+        sizes: list[int] = []
+        deaf.on_snapshot = lambda snapshot: sizes.append(len(snapshot.nodes))
+        await deaf.known()
+        await tree.delete(path)
+        await deaf.again()
+        assert (places(deaf), deaf.present()) == ([(4, "running")], [])
+        await tree.create("/pubsub/proxy/r", encode(template(4, "proxy")))
+        await until(deaf.present)
+    assert sizes == [1]
 
 
 async def test_who_asks_for_the_map_again_gets_it_of_the_server() -> None:

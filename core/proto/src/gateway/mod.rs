@@ -689,10 +689,8 @@ impl Gateway {
             };
             let client = &mut peer.data.data;
             // Whoever names what does not come is not waited for without end.
-            let first_try = waiting.tried.is_none();
             let last_try = last_try || now >= *waiting.tried.get_or_insert(now) + JOIN_WAIT;
-            let hold = waiting.wants_past() && !unheard.is_empty() && !last_try;
-            if hold && !first_try {
+            if waiting.wants_past() && !unheard.is_empty() && !last_try {
                 waiting.lacks = None;
                 still.push(waiting);
                 continue;
@@ -713,14 +711,9 @@ impl Gateway {
                 false => room.start(&self.arena, now, positions, last_try, alive, may_fetch),
             };
             let (place, gaps, history) = match start {
-                Start::At { place, gaps, history } if !hold => (place, gaps, history),
-                // Those who have spoken are asked for what they have while the others are heard.
-                Start::At { .. } => {
-                    still.push(waiting);
-                    continue;
-                }
+                Start::At { place, gaps, history } => (place, gaps, history),
                 Start::Fetch(lack) => {
-                    waiting.lacks = (!hold).then_some(lack);
+                    waiting.lacks = Some(lack);
                     still.push(waiting);
                     continue;
                 }

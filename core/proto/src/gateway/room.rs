@@ -1319,7 +1319,8 @@ impl Room {
         mut may_fetch: impl FnMut(u64) -> bool,
     ) -> Start {
         self.note_start();
-        let (mut place, mut gaps, mut unsaid) = (self.ring.next(), Vec::new(), false);
+        let mut place = self.ring.next();
+        let mut gaps = Vec::new();
         if self.sources.is_empty() {
             return Start::Fetch(Lack::Said(self.said));
         }
@@ -1331,8 +1332,7 @@ impl Room {
             let known = self.youngest(had.node).map(|at| self.sources[at].stream);
             // Where the member saw a younger stream than the room knows, or another owner's that lives, that will come here too.
             if known.map_or(alive(had), |known| age(known) < age(had)) && !last_try {
-                unsaid = true;
-                continue;
+                return Start::Fetch(Lack::Said(self.said));
             }
             gaps.push(StreamGap {
                 stream: had,
@@ -1384,7 +1384,7 @@ impl Room {
             }
             place = place.min(found);
         }
-        if let Some(lack) = unsaid.then_some(Lack::Said(self.said)).or(lack) {
+        if let Some(lack) = lack {
             return Start::Fetch(lack);
         }
         Start::At {
