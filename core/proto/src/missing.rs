@@ -34,6 +34,11 @@ impl Missing {
         }
     }
 
+    /// Those that are missing.
+    pub fn nodes(&self) -> Vec<u32> {
+        self.nodes.keys().copied().collect()
+    }
+
     /// Whether any is waited for.
     pub fn waits(&self) -> bool {
         self.nodes.values().any(Option::is_some)

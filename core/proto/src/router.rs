@@ -809,8 +809,22 @@ impl Router {
             self.unlisten(now, peer.node);
         }
         self.review_missing(now);
-        if peer.role == Role::Broker {
-            self.brokers_missing.wait(now, peer.node, LOST_WAIT);
+        match peer.role {
+            Role::Broker => self.brokers_missing.wait(now, peer.node, LOST_WAIT),
+            Role::Router => self.wait_for_told(now),
+            _ => {}
+        }
+    }
+
+    /// A peer is heard no more, and may have told brokers that miss its word only from now on, or are told by it still while it is
+    /// merely apart from us: these are to find that out and to turn to us.
+    fn wait_for_told(&mut self, now: Micros) {
+        for node in self.brokers_missing.nodes() {
+            let wait = match self.links.to(node) {
+                Some(_) => MISSING_WAIT,
+                None => LOST_WAIT,
+            };
+            self.brokers_missing.wait(now, node, wait);
         }
     }
 

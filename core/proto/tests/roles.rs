@@ -14,8 +14,8 @@ use muster_proto::gateway::{Gateway, ANSWER_WAIT, PUBLIC_SOCKET, SESSION_ROOMS};
 use muster_proto::limits::{GATEWAY_LEASE, MESSAGE_AGE_MAX, PUBLISH_ACK_DELAY_MAX, PUBLISH_ACK_MESSAGES};
 use muster_proto::machine::{Addr, Machine, Micros, Outbox, SLICE_DATAGRAMS};
 use muster_proto::missing::{LOST_WAIT, MISSING_WAIT};
-use muster_proto::owners::DETOUR_AFTER;
 use muster_proto::node::Dice;
+use muster_proto::owners::DETOUR_AFTER;
 use muster_proto::placement::{weight, Node, Placement, State};
 use muster_proto::proxy::Proxy;
 use muster_proto::router::Router;
@@ -560,6 +560,45 @@ fn a_broker_that_nobody_tells_keeps_what_gateways_say_from_being_in_force_for_a_
     assert_eq!(told(&mut rig, 0), [""; 0]);
     pass(&mut rig, LOST_WAIT);
     assert_eq!(told(&mut rig, 0), ["covered"]);
+}
+
+/// Two routers heard nothing of each other, and a broker had just gone from one to the other, whose word of it did not come: a join was
+/// answered 2 s after that, before they heard of each other again, and the broker did not count the member.
+#[test]
+fn a_broker_that_went_to_a_peer_is_waited_for_from_when_that_peer_is_silent() {
+    const OTHER: u32 = 9;
+    for linked in [true, false] {
+        let mut rig = Rig::<Router>::new();
+        rig.machine.set_placement(rig.now, placement_with(OTHER, Role::Broker));
+        let other = rig.link(OTHER, Role::Broker);
+        let peer = rig.link(78, Role::Router);
+        rig.tell(other, &Record::Subscribe { scope: Scope::ALL });
+        rig.tell(other, &Record::Unsubscribe);
+        if !linked {
+            rig.frame(other, FrameKind::Close as u8, &[0]);
+            let (node, told) = (OTHER, true);
+            rig.tell(peer, &Record::BrokerTold { node, told });
+        }
+        let live_until = |rig: &mut Rig<Router>, until: Micros| {
+            while rig.now < until {
+                pass(rig, 50_000);
+                let ends = [0, 1, peer, other];
+                ends.into_iter()
+                    .filter(|end| linked || *end != other)
+                    .for_each(|end| rig.frame(end, FrameKind::Ping as u8, &[]));
+            }
+        };
+        let silent_at = rig.now + 1_000_000;
+        live_until(&mut rig, silent_at);
+        rig.frame(peer, FrameKind::Close as u8, &[0]);
+        told(&mut rig, 0);
+        rig.tell(0, &Record::Membership(membership(2, false)));
+        let wait = if linked { MISSING_WAIT } else { LOST_WAIT };
+        live_until(&mut rig, silent_at + wait - 100_000);
+        assert_eq!(told(&mut rig, 0), [""; 0], "linked: {linked}");
+        live_until(&mut rig, silent_at + wait + 200_000);
+        assert_eq!(told(&mut rig, 0), ["covered"], "linked: {linked}");
+    }
 }
 
 /// Where that one's brokers were not in the placement, a join was answered that they had not heard of.

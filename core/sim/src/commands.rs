@@ -65,7 +65,8 @@ impl Stay {
 pub struct Commands {
     all: Vec<Command>,
     stays: BTreeMap<usize, Stay>,
-    /// When a gateway stood still for so long that a router or broker that started meanwhile does not know its members.
+    /// When a gateway stood still, or was cut off, for so long that its members do not count, or a router or broker that started
+    /// meanwhile does not know them.
     blind: Vec<(Micros, Micros)>,
     pub delivered: u64,
     pub expired: u64,
@@ -76,8 +77,8 @@ pub struct Commands {
 }
 
 impl Commands {
-    /// A gateway stands still.
-    pub fn stands_still(&mut self, now: Micros, pause: Micros) {
+    /// A gateway stands still, or is cut off from all brokers and routers.
+    pub fn is_out(&mut self, now: Micros, pause: Micros) {
         if pause >= SETTLE {
             self.blind.push((now, now + pause + SETTLE));
         }

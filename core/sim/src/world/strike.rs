@@ -4,8 +4,8 @@ use muster_proto::machine::Micros;
 use muster_proto::placement::{Growth, Layer};
 
 use super::{Event, World, COORDINATED};
-use crate::matrix::Step;
-use crate::plan::{Fault, Plan};
+use crate::matrix::{Step, Strike};
+use crate::plan::{Fault, Kind, Plan};
 use crate::process::State;
 
 #[derive(Default)]
@@ -88,6 +88,9 @@ impl World {
         for fault in &strike.faults {
             self.fault(*fault);
         }
+        if let Some(pause) = self.cuts_off(&strike) {
+            self.commands.is_out(self.now, pause);
+        }
         if let Some(pause) = strike.registry {
             self.say(|| format!("process {} has lost the registry", strike.process));
             self.unheard.insert(strike.process, (self.now, self.now + pause));
@@ -101,6 +104,26 @@ impl World {
         (hit && (!strike.faults.is_empty() || strike.registry.is_some()))
             .then_some(())
             .ok_or_else(|| "the fault hit nobody".into())
+    }
+
+    /// For how long a strike takes a gateway from a broker and from all routers that tell of some of its rooms: that one does not
+    /// count the members there.
+    fn cuts_off(&self, strike: &Strike) -> Option<Micros> {
+        let cut = |other: usize| {
+            strike.faults.iter().find_map(|fault| match *fault {
+                Fault::Cut { from, to, pause } if (from, to) == (strike.process, other) => Some(pause),
+                _ => None,
+            })
+        };
+        let of = |kind| (0..self.plan.servers()).filter(move |process| self.plan.kind(*process) == kind);
+        let untold = |router: usize| {
+            let partition = self.plan.partition(router);
+            let mut replicas = of(Kind::Router).filter(|other| self.plan.partition(*other) == partition);
+            replicas.all(|other| cut(other).is_some())
+        };
+        let gateway = self.plan.kind(strike.process) == Kind::Gateway;
+        let pause = of(Kind::Broker).find_map(cut).filter(|_| gateway)?;
+        of(Kind::Router).any(untold).then_some(pause)
     }
 
     /// Whether a process hears nothing of the registry.
