@@ -80,8 +80,8 @@ pub const ASK_MAX: Micros = 200_000;
 /// The same of who has not yet heard all that came.
 const ASK_BEHIND: Micros = 500_000;
 /// For so long, and a round trip, before a session is taken for lost it asks this often: of a burst of losses a few questions do not
-/// see the end, and ten more cost less than another session.
-const ASK_LAST: Micros = 250_000;
+/// see the end, and twenty more cost less than another session.
+const ASK_LAST: Micros = 500_000;
 const ASK_LAST_EVERY: Micros = 20_000;
 /// What the gateway may have on its way while a room holds much behind a hole: 13 full datagrams, repairs first.
 const CROWDED_WINDOW: u32 = 32 * 1024;
