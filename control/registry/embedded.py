@@ -162,9 +162,7 @@ class EmbeddedTree(Tree):
     def _take(self, answer: frames.Answer) -> None:
         match answer:
             case frames.Changed(paths):
-                for path in paths:
-                    self._kept.changed(path)
-                    self._kept.changed(tree.parent(path))
+                self._kept.written(paths)
                 self._signals.changed(paths)
             case frames.Found(call) | frames.Listed(call) | frames.Done(call) | frames.Failed(call):
                 future = self._pending.get(call)

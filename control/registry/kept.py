@@ -4,8 +4,10 @@ The server tells of a change before it answers with what is newer, but who hands
 is kept only if no change was told of since it was asked for, and one that comes later drops it.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar, cast
+
+from control.registry.tree import parent
 
 T = TypeVar("T")
 KEPT_MAX: Final = 1 << 16
@@ -42,6 +44,12 @@ class Kept:
         """What was read of this, or is being read, may be another by now."""
         self._signs.pop(path, None)
         self._count -= len(self._kept.pop(path, ()))
+
+    def written(self, paths: Iterable[str]) -> None:
+        """These were made, changed or removed, so the list of what is above may be another by now as well."""
+        for path in paths:
+            self.changed(path)
+            self.changed(parent(path))
 
     def forget(self) -> None:
         """Keep nothing."""

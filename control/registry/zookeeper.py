@@ -219,9 +219,8 @@ class ZooKeeperTree(Tree):
         except TreeError:
             self._kept.forget()  # it may rest on what is not so any more, or be done all the same
             raise
-        for path in {*(each.path for each in operations), *(each for each in done if isinstance(each, str))}:
-            self._kept.changed(path)  # who reads after its own write sees it
-            self._kept.changed(parent(path))
+        # Who reads after its own write sees it.
+        self._kept.written({*(each.path for each in operations), *(each for each in done if isinstance(each, str))})
         return done
 
     async def _done(self, operations: Sequence[Operation]) -> list[Result]:

@@ -73,6 +73,15 @@ fn answers(rig: &mut Rig<Gateway>, member: usize) -> Vec<(u32, Result<(), Code>)
     answers.collect()
 }
 
+/// The gaps of a gateway's answer to a join, if it has come.
+fn gaps_told(rig: &mut Rig<Gateway>, member: usize) -> Option<Vec<StreamGap>> {
+    let records = rig.peers[member].take_records();
+    records.iter().find_map(|bytes| match Record::read(bytes) {
+        Some(Record::Joined { gaps, .. }) => Some(gaps),
+        _ => None,
+    })
+}
+
 /// The broker's head of the room.
 fn head(rig: &mut Rig<Gateway>, generation: u32, next: u64) {
     head_of(rig, ROOM, generation, next);
@@ -2906,10 +2915,7 @@ fn a_skip_that_is_lost_is_told_again_though_nothing_follows_it() {
 #[test]
 fn history_that_somebody_comes_back_for_takes_no_place_that_another_member_still_has_to_hear_of() {
     let mut rig = gateway();
-    let nodes = NODES.into_iter().chain([(OTHER, Role::Broker)]);
-    let nodes = nodes.map(|(node, role)| Node::new(node, role, addr(9000 + node as u16)));
-    rig.machine
-        .set_placement(rig.now, Placement::new(2, nodes.collect(), 1, 1));
+    rig.machine.set_placement(rig.now, placement_with(OTHER, Role::Broker));
     let other = rig.link(OTHER, Role::Broker);
     let mut rig = member_of(rig, 5);
     let window = std::mem::take(&mut rig.peers[0].conn.receive_window);
@@ -2942,18 +2948,17 @@ fn history_that_somebody_comes_back_for_takes_no_place_that_another_member_still
         rig.say(other, &link_room(1, offset, &[b"history"]));
     }
     pass(&mut rig, 20_000);
-    let records = rig.peers[1].take_records();
-    let gaps = records.iter().find_map(|bytes| match Record::read(bytes) {
-        Some(Record::Joined { gaps, .. }) => Some(gaps),
-        _ => None,
-    });
     let gap = StreamGap {
         stream: ended,
         first: 101,
         last: 149,
         reason: GapReason::Expired,
     };
-    assert_eq!(gaps, Some(vec![gap]), "who came back is told what it does not get");
+    assert_eq!(
+        gaps_told(&mut rig, 1),
+        Some(vec![gap]),
+        "who came back is told what it does not get"
+    );
     rig.peers[0].got.clear();
     rig.peers[0].conn.receive_window = window;
     rig.peers[0].conn.ask_status();
@@ -3027,10 +3032,7 @@ fn a_join_whose_history_went_with_its_owner_is_answered() {
 fn who_comes_back_from_a_stream_of_a_broker_without_a_link_gets_what_the_next_owner_has() {
     for away in [2_000_000, 100_000] {
         let mut rig = gateway();
-        let nodes = NODES.into_iter().chain([(OTHER, Role::Broker)]);
-        let nodes = nodes.map(|(node, role)| Node::new(node, role, addr(9000 + node as u16)));
-        rig.machine
-            .set_placement(rig.now, Placement::new(2, nodes.collect(), 1, 1));
+        rig.machine.set_placement(rig.now, placement_with(OTHER, Role::Broker));
         pass(&mut rig, away);
         let theirs = StreamId {
             node: OTHER,
@@ -3052,18 +3054,13 @@ fn who_comes_back_from_a_stream_of_a_broker_without_a_link_gets_what_the_next_ow
         assert_eq!(fetched.first(), Some(&(4, 9)), "away for {away}");
         rig.say(2, &link_room(1, 4, &[&b"history"[..]; 6]));
         pass(&mut rig, 20_000);
-        let records = rig.peers[0].take_records();
-        let gaps = records.iter().find_map(|bytes| match Record::read(bytes) {
-            Some(Record::Joined { gaps, .. }) => Some(gaps),
-            _ => None,
-        });
         let lost = StreamGap {
             stream: theirs,
             first: 51,
             last: StreamGap::OPEN,
             reason: GapReason::OwnerLost,
         };
-        assert_eq!(gaps, Some(vec![lost]), "away for {away}");
+        assert_eq!(gaps_told(&mut rig, 0), Some(vec![lost]), "away for {away}");
         pass(&mut rig, 20_000);
         assert!(rig.peers[0].frames(FrameKind::Room) > 0);
     }

@@ -77,8 +77,8 @@ pub struct Commands {
 }
 
 impl Commands {
-    /// A gateway stands still, or is cut off from all brokers and routers.
-    pub fn is_out(&mut self, now: Micros, pause: Micros) {
+    /// A gateway stands still, or is cut off from a broker and from all routers that tell that one of some rooms.
+    pub fn note_out(&mut self, now: Micros, pause: Micros) {
         if pause >= SETTLE {
             self.blind.push((now, now + pause + SETTLE));
         }

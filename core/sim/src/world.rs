@@ -1573,7 +1573,7 @@ impl World {
                 self.processes[process].state = State::Paused;
                 self.paused_at.insert(process, self.now);
                 if self.plan.kind(process) == Kind::Gateway {
-                    self.commands.is_out(self.now, pause);
+                    self.commands.note_out(self.now, pause);
                 }
                 let process = process as u32;
                 self.agenda.push(self.now + pause, Event::Resume { process });

@@ -89,7 +89,7 @@ impl World {
             self.fault(*fault);
         }
         if let Some(pause) = self.cuts_off(&strike) {
-            self.commands.is_out(self.now, pause);
+            self.commands.note_out(self.now, pause);
         }
         if let Some(pause) = strike.registry {
             self.say(|| format!("process {} has lost the registry", strike.process));
