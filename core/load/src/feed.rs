@@ -398,23 +398,24 @@ impl Feed {
     /// Everybody speaks once. Returns whether anybody had something to say.
     fn exchange(&mut self) -> bool {
         let mut net = Vec::new();
+        let outbox = &mut Outbox::new(false);
         speak(
             self.now,
             &mut self.proxy,
             &[LINK, PUBLIC_SOCKET],
             &[PROXY_LINK, PROXY_PUBLIC],
+            outbox,
             &mut net,
         );
-        speak(self.now, &mut self.broker, &[0], &[BROKER], &mut net);
-        speak(self.now, &mut self.router, &[0], &[ROUTER], &mut net);
-        let mut outbox = Outbox::new(false);
+        speak(self.now, &mut self.broker, &[0], &[BROKER], outbox, &mut net);
+        speak(self.now, &mut self.router, &[0], &[ROUTER], outbox, &mut net);
         for publisher in &mut self.publishers[self.awake..] {
             let client = &mut publisher.client;
             if client.deadline().is_some_and(|at| at <= self.now) {
                 client.expire(self.now);
             }
             outbox.clear();
-            client.transmit(self.now, &mut outbox);
+            client.transmit(self.now, outbox);
             for parcel in outbox.parcels() {
                 net.push(Flying {
                     from: publisher.addr,
@@ -470,15 +471,15 @@ pub(crate) fn speak<M: Machine>(
     machine: &mut M,
     sockets: &[SocketId],
     ports: &[u16],
+    outbox: &mut Outbox,
     net: &mut Vec<Flying>,
 ) {
     if machine.deadline().is_some_and(|at| at <= now) {
         machine.expire(now);
     }
-    let mut outbox = Outbox::new(false);
     loop {
         outbox.clear();
-        let more = machine.transmit(now, &mut outbox);
+        let more = machine.transmit(now, outbox);
         for (socket, port) in sockets.iter().zip(ports) {
             for parcel in outbox.parcels().iter().filter(|parcel| parcel.socket == *socket) {
                 net.push(Flying {

@@ -12,7 +12,7 @@ use muster_proto::client::{Client, ClientConfig, ClientEvent, Endpoint};
 use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent, LINK_SOCKET, PUBLIC_SOCKET, SESSION_ROOMS};
 use muster_proto::handshake::{ClusterKeys, ServerKey};
 use muster_proto::limits::{MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS};
-use muster_proto::machine::{Addr, Arrival, Inbox, Machine, Micros, SocketId};
+use muster_proto::machine::{Addr, Arrival, Inbox, Machine, Micros, Outbox, SocketId};
 use muster_proto::node::Identity;
 use muster_proto::placement::{Growth, Layer, Node, Placement, State};
 use muster_proto::router::{Router, RouterConfig};
@@ -82,6 +82,8 @@ pub struct Plane {
     servers: Vec<Server>,
     ghosts: Vec<Node>,
     cost: Cost,
+    /// Everybody's, one after the other: to make one is no work of a machine.
+    outbox: Outbox,
     clients: Vec<Client>,
     by_addr: HashMap<Addr, usize>,
     /// Clients that may have something to say.
@@ -103,6 +105,7 @@ impl Plane {
             servers: Vec::new(),
             ghosts: Vec::new(),
             cost: Cost::default(),
+            outbox: Outbox::new(false),
             clients: Vec::new(),
             by_addr: HashMap::new(),
             awake: BTreeSet::new(),
@@ -282,12 +285,19 @@ impl Plane {
                 _ => (&[LINK_SOCKET], &[link]),
             };
             let began = thread_cpu_now();
-            each!(&mut server.part, machine => speak(self.now, machine.as_mut(), sockets, ports, &mut net));
+            each!(&mut server.part, machine => speak(self.now, machine.as_mut(), sockets, ports, &mut self.outbox, &mut net));
             *self.cost.of(server.node.role) += thread_cpu_now() - began;
         }
         for index in self.awake.iter().copied() {
             let from = net.len();
-            speak(self.now, &mut self.clients[index], &[0], &[40_000], &mut net);
+            speak(
+                self.now,
+                &mut self.clients[index],
+                &[0],
+                &[40_000],
+                &mut self.outbox,
+                &mut net,
+            );
             let mut addr = own_addr(index);
             addr.port = 40_000;
             net[from..].iter_mut().for_each(|datagram| datagram.from = addr);

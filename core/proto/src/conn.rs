@@ -6,7 +6,7 @@
 use crate::codec::{Reader, Writer};
 use crate::flow::{Flow, STATUS_DELAY};
 use crate::limits::STATUS_SPAN;
-use crate::log::{LogReceiver, LogSender};
+use crate::log::{LogReceiver, LogSender, Records};
 use crate::machine::{Addr, Micros, Outbox, SocketId};
 use crate::planted::{self, Bug};
 use crate::seal::{accepts_generation, Direction, KeyCache, KeySlots, Secret, TAG};
@@ -331,11 +331,11 @@ impl<const BLOCKS: usize> Conn<BLOCKS> {
     }
 
     /// Takes a frame that every connection understands. Records of the control log go to the end of `records`.
-    pub fn control_frame(&mut self, now: Micros, frame: &Frame<'_>, records: &mut Vec<Vec<u8>>) -> Control {
+    pub fn control_frame(&mut self, now: Micros, frame: &Frame<'_>, records: &mut Records) -> Control {
         match frame.kind {
             FrameKind::Status => self.status(now, frame.body).map_or(Control::Bad, Control::Heard),
             FrameKind::Log => {
-                let good = self.log_frame(frame.body, |record| records.push(record.to_vec()));
+                let good = self.log_frame(frame.body, |record| records.push(record));
                 if good {
                     Control::Done
                 } else {

@@ -134,7 +134,11 @@ fn put(view: &mut View, gateway: u32, membership: &Membership, changes: &mut Vec
         present,
     };
     let new = Known { check, version };
-    match view.rooms.get_mut(room) {
+    let had = match present {
+        true => view.rooms.get_or_insert(room, new),
+        false => view.rooms.get_mut(room),
+    };
+    match had {
         Some(known) if known.version >= version && !planted::is(Bug::LastWordWins) => {}
         Some(known) if present => {
             let was = std::mem::replace(known, new).check;
@@ -144,10 +148,7 @@ fn put(view: &mut View, gateway: u32, membership: &Membership, changes: &mut Vec
             }
         }
         Some(_) => changes.extend(view.rooms.remove(room).map(|known| change(known.check, false))),
-        None if present => {
-            view.rooms.insert(room, new);
-            changes.push(change(check, true));
-        }
+        None if present => changes.push(change(check, true)),
         None => {}
     }
 }

@@ -10,6 +10,7 @@ use crate::conn::{Conn, Control, Reject};
 use crate::door::{reset_token, Accepted, Door, Knock};
 use crate::handshake::{same, ClusterKeys, InitiatorKey, ResetSecret};
 use crate::limits::{NODES_MAX, ROOMS_MAX};
+use crate::log::Records;
 use crate::machine::{Addr, Arrival, Micros, Outbox, SocketId};
 use crate::node::{Identity, Node};
 use crate::past::{Loss, Past};
@@ -674,7 +675,7 @@ impl Links {
     }
 
     /// Takes a frame that every link understands.
-    pub fn control(&mut self, now: Micros, slot: u32, frame: &Frame<'_>, records: &mut Vec<Vec<u8>>) -> Control {
+    pub fn control(&mut self, now: Micros, slot: u32, frame: &Frame<'_>, records: &mut Records) -> Control {
         let Some(link) = self.table.get_mut(slot) else {
             return Control::Done;
         };
@@ -1101,7 +1102,7 @@ mod tests {
             for frame in crate::wire::Frames::new(&datagram[HEADER..HEADER + len]) {
                 let frame = frame.expect("a frame of ours");
                 elicits |= frame.kind.elicits();
-                self.links.control(now, slot, &frame, &mut vec![]);
+                self.links.control(now, slot, &frame, &mut Records::default());
             }
             self.links.after(now, slot, elicits);
         }

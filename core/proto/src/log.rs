@@ -1,6 +1,6 @@
 //! Control records over one connection: every one delivered once, in order, whatever the network does.
 //!
-//! Owns: [`LogSender`], [`LogReceiver`] and the body of a log frame. Must not know: what a record says, what carries
+//! Owns: [`LogSender`], [`LogReceiver`], [`Records`] and the body of a log frame. Must not know: what a record says, what carries
 //! the frame, or how the round-trip time is found (`rto` comes in).
 //!
 //! Records are numbered densely from 1 by *log offset*. A frame body is, little endian: first offset (8), count (2),
@@ -425,6 +425,39 @@ impl LogReceiver {
     }
 }
 
+/// Place for records that stays; what more was once taken is given back.
+const RECORDS_KEPT: usize = 64 << 10;
+
+/// What was delivered, in order, in one piece: no record is allocated alone.
+#[derive(Default)]
+pub struct Records {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Records {
+    pub fn push(&mut self, record: &[u8]) {
+        self.bytes.extend_from_slice(record);
+        self.ends.push(self.bytes.len());
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end])
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.bytes.shrink_to(RECORDS_KEPT);
+        self.ends.clear();
+        self.ends.shrink_to(RECORDS_KEPT / size_of::<usize>());
+    }
+}
+
 /// The first offset and the count of a body that is well formed to its last byte.
 fn validate(body: &[u8]) -> Result<(u64, u64), Malformed> {
     let (header, mut rest) = body.split_first_chunk::<FRAME_HEADER>().ok_or(Malformed)?;
@@ -454,6 +487,22 @@ mod tests {
     use proptest::prelude::*;
 
     const RTO: Micros = 20_000;
+
+    #[test]
+    fn records_stand_in_order_and_their_place_is_bounded_once_they_are_gone() {
+        let mut records = Records::default();
+        let long = vec![7; 2 * RECORDS_KEPT];
+        for record in [b"one".as_slice(), b"", &long] {
+            records.push(record);
+        }
+        assert_eq!(records.iter().collect::<Vec<_>>(), [b"one".as_slice(), b"", &long]);
+        (0..RECORDS_KEPT).for_each(|_| records.push(b""));
+        records.clear();
+        assert!(records.is_empty() && records.iter().next().is_none());
+        assert!(records.bytes.capacity() <= RECORDS_KEPT && records.ends.capacity() <= RECORDS_KEPT);
+        records.push(b"two");
+        assert_eq!(records.iter().collect::<Vec<_>>(), [b"two"]);
+    }
 
     fn frames(sender: &mut LogSender, now: Micros, size: usize) -> Vec<Vec<u8>> {
         let mut buf = vec![0; size];

@@ -278,12 +278,17 @@ impl Placement {
 
     /// The rooms that a broker or a router hears of by its partition; others all.
     pub fn scope(&self, node: u32) -> Scope {
-        let of = |node: &Node| match node.role {
+        self.node(node).map_or(Scope::ALL, |node| self.scope_of(node))
+    }
+
+    /// The same of one of the map's nodes, which need not be looked for.
+    pub fn scope_of(&self, node: &Node) -> Scope {
+        let scope = match node.role {
             Role::Broker => self.clusters[usize::from(node.cluster)].layer.scope(node.partition),
             Role::Router => self.routers.scope(node.partition),
             _ => None,
         };
-        self.node(node).and_then(of).unwrap_or(Scope::ALL)
+        scope.unwrap_or(Scope::ALL)
     }
 
     /// The part of a broker's rooms that a partition of routers has, if any.

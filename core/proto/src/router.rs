@@ -16,6 +16,7 @@ use crate::interest::{Change, Interest, Taken};
 use crate::kept::{Changed, Kept};
 use crate::limits::{GATEWAY_LEASE, NODES_MAX};
 use crate::links::{log_bytes, LinkChange, Links, LINK_LOG_BYTES};
+use crate::log::Records;
 use crate::machine::{Arrival, Entropy, Inbox, Machine, Micros, Outbox};
 use crate::missing::{Missing, LOST_WAIT, MISSING_WAIT};
 use crate::node::{Identity, Node};
@@ -120,6 +121,7 @@ pub struct Router {
     brokers_missing: Missing,
     /// Over all gateways.
     rooms_max: usize,
+    records: Records,
     changes: Vec<Change>,
     pub counters: RouterCounters,
     events: VecDeque<LinkChange>,
@@ -153,6 +155,7 @@ impl Router {
             peers_missing: Missing::default(),
             brokers_missing: Missing::default(),
             rooms_max: config.memberships_max,
+            records: Records::default(),
             changes: Vec::new(),
             counters: RouterCounters::default(),
             events: VecDeque::new(),
@@ -187,7 +190,7 @@ impl Router {
         }
         // Of two peers the one with the lower number dials.
         let peers = placement.of(Role::Router).filter(|node| node.node > me);
-        let peers = peers.filter(|node| placement.scope(node.node) == scope);
+        let peers = peers.filter(|node| placement.scope_of(node) == scope);
         self.links
             .dial(now, peers.map(|node| (node.node, node.role, node.addr)));
         self.placement = placement;
@@ -228,9 +231,7 @@ impl Router {
         let (me, scope) = (self.node.me.node, self.scope());
         let mut others = self.placement.of(Role::Router).filter(|node| node.node != me);
         let apart = |node: &crate::placement::Node| {
-            node.state == State::Running
-                && self.placement.scope(node.node) == scope
-                && self.links.to(node.node).is_none()
+            node.state == State::Running && self.placement.scope_of(node) == scope && self.links.to(node.node).is_none()
         };
         self.not_ready().is_none() && !others.any(apart)
     }
@@ -339,7 +340,8 @@ impl Router {
         let Some(peer) = self.links.table.get(slot).map(|link| link.data.peer) else {
             return;
         };
-        let (mut elicits, mut records, mut acknowledged) = (false, Vec::new(), false);
+        let (mut elicits, mut acknowledged) = (false, false);
+        let mut records = std::mem::take(&mut self.records);
         for frame in Frames::new(&datagram[HEADER..HEADER + len]) {
             let Ok(frame) = frame else {
                 self.links.counters.link_dropped_frame += 1;
@@ -354,7 +356,7 @@ impl Router {
             }
         }
         let mut heard = false;
-        for bytes in &records {
+        for bytes in records.iter() {
             if let Some(source) = self.sources.get_mut(&peer.node) {
                 // Every record of its log counts, also what cannot be read, so that offsets agree.
                 source.logged += 1;
@@ -379,6 +381,8 @@ impl Router {
         if acknowledged || !records.is_empty() {
             self.cover(now);
         }
+        records.clear();
+        self.records = records;
     }
 
     /// Takes a record: whether it is to be covered. `None`: not this peer's to send.
@@ -664,13 +668,13 @@ impl Router {
         };
         let peers = others(Role::Router).filter(|node| {
             let whole = self.sources.get(&node.node).is_some_and(|source| source.whole);
-            !whole && self.placement.scope(node.node) == scope
+            !whole && self.placement.scope_of(node) == scope
         });
         let told = |node: u32| {
             self.listeners.contains_key(&node) || self.sources.values().any(|source| source.brokers.contains(&node))
         };
-        let brokers = others(Role::Broker)
-            .filter(|node| self.placement.scope(node.node).meet(scope).is_some() && !told(node.node));
+        let brokers =
+            others(Role::Broker).filter(|node| self.placement.scope_of(node).meet(scope).is_some() && !told(node.node));
         let peers = peers.map(|node| node.node).collect();
         let brokers = brokers.map(|node| node.node).collect();
         self.peers_missing.review(now, &peers);
@@ -686,7 +690,7 @@ impl Router {
         let mut peers = self.placement.of(Role::Router).filter(|node| node.node != me);
         let hears = |node: &crate::placement::Node| {
             let whole = self.sources.get(&node.node).is_some_and(|source| source.whole);
-            whole || self.placement.scope(node.node) != scope
+            whole || self.placement.scope_of(node) != scope
         };
         let all = peers.all(hears);
         let away = self.gateways.iter().filter(|(_, seen)| all && seen.is_away());

@@ -9,6 +9,7 @@ use crate::client::{BACKOFF_FIRST, BACKOFF_MAX};
 use crate::command::Outcome;
 use crate::conn::{Conn, Control, Reject, Wants, SESSION_LOG_BYTES};
 use crate::door::{Accepted, Door};
+use crate::log::Records;
 use crate::machine::{Addr, Arrival, Micros, Outbox};
 use crate::naming::Naming;
 use crate::node::{Dice, Node};
@@ -412,14 +413,7 @@ impl<T: Default> Sessions<T> {
     }
 
     /// Takes a frame that every session understands.
-    pub fn control(
-        &mut self,
-        now: Micros,
-        slot: u32,
-        from: Addr,
-        frame: &Frame<'_>,
-        records: &mut Vec<Vec<u8>>,
-    ) -> Control {
+    pub fn control(&mut self, now: Micros, slot: u32, from: Addr, frame: &Frame<'_>, records: &mut Records) -> Control {
         let Some(peer) = self.table.get_mut(slot) else {
             return Control::Done;
         };
@@ -966,7 +960,7 @@ mod tests {
             flags: 0,
             body: &next,
         };
-        sessions.control(0, slots[0], Addr::default(), &ack, &mut Vec::new());
+        sessions.control(0, slots[0], Addr::default(), &ack, &mut Records::default());
         fill(&mut sessions, slots[4]);
         assert_eq!(sessions.counters.sessions_unread, 1);
         assert!(sessions.table.get(slots[1]).is_none());

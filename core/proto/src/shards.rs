@@ -3,7 +3,7 @@
 //! Many small hash tables, by the first bits of the *place* of a room: its id times an odd number, so that any ids lie spread and
 //! each has a place of its own. Places order the pages, and stay as they are while the map grows. Knows no gateway.
 
-use std::collections::HashMap;
+use std::collections::hash_map::{Entry, HashMap};
 
 use crate::hash::KeyedState;
 
@@ -66,12 +66,20 @@ impl<V> Shards<V> {
         self.get(room).is_some()
     }
 
-    pub fn insert(&mut self, room: u64, value: V) {
+    /// What a room has; if it has nothing, `value` becomes that, and `None` is given.
+    pub fn get_or_insert(&mut self, room: u64, value: V) -> Option<&mut V> {
         if self.len >= SHARD * self.tables.len() {
             self.double();
         }
         let table = self.table_of(place(room));
-        self.len += usize::from(self.tables[table].insert(room, value).is_none());
+        match self.tables[table].entry(room) {
+            Entry::Occupied(had) => Some(had.into_mut()),
+            Entry::Vacant(place) => {
+                place.insert(value);
+                self.len += 1;
+                None
+            }
+        }
     }
 
     pub fn remove(&mut self, room: u64) -> Option<V> {
@@ -156,7 +164,7 @@ mod tests {
 
     fn shards(rooms: impl Iterator<Item = u64>) -> Shards<u64> {
         let mut shards = Shards::new(KeyedState::new(1, 2));
-        rooms.for_each(|room| shards.insert(room, !room));
+        rooms.for_each(|room| assert_eq!(shards.get_or_insert(room, !room), None));
         shards
     }
 
@@ -203,7 +211,7 @@ mod tests {
     fn who_stays_is_met_once_though_the_map_grows_and_shrinks_meanwhile() {
         let mut shards = shards(1..=1_000);
         let first = shards.page(0, 400);
-        (10_001..=20_000).for_each(|room| shards.insert(room, 0));
+        (10_001..=20_000).for_each(|room| assert_eq!(shards.get_or_insert(room, 0), None));
         assert!((1..=500).all(|room| shards.remove(room).is_some()));
         let mut met: Vec<u64> = first.rooms;
         let mut from = first.next;
@@ -223,8 +231,8 @@ mod tests {
             let (mut shards, mut map) = (shards(0..0), BTreeMap::new());
             for (at, (put, room)) in steps.into_iter().enumerate() {
                 if put {
-                    shards.insert(room, at as u64);
-                    map.insert(room, at as u64);
+                    let had = shards.get_or_insert(room, at as u64).map(|had| std::mem::replace(had, at as u64));
+                    prop_assert_eq!(had, map.insert(room, at as u64));
                 } else {
                     prop_assert_eq!(shards.remove(room), map.remove(&room));
                 }

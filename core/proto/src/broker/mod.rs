@@ -21,6 +21,7 @@ use crate::homes::{Homes, Move};
 use crate::interest::{Change, Interest};
 use crate::limits::{GATEWAY_LEASE, NODES_MAX, ROOMS_MAX};
 use crate::links::{LinkChange, Links};
+use crate::log::Records;
 use crate::machine::{Arrival, Entropy, Inbox, Machine, Micros, Outbox};
 use crate::missing::MISSING_WAIT;
 use crate::name::RoomName;
@@ -60,6 +61,8 @@ const SWEPT_AT_ONCE: usize = 8_192;
 /// Rooms that became ours and are begun at once, and how often: half a millisecond of each, and a million within a second.
 const GAINED_AT_ONCE: usize = 1_024;
 const GAIN_EVERY: Micros = 1_000;
+/// Place for changes of membership that stays.
+const CHANGES_KEPT: usize = 1_024;
 /// Rooms at once of which a gateway is to hear that there is nothing here; it asks again for others.
 const NOTHING_MAX: usize = 4_096;
 /// Places in a gateway's queue of rooms beyond two for each room, before it is looked through.
@@ -227,7 +230,8 @@ pub struct Broker {
     sweep_at: Micros,
     sweep_next: usize,
     sweep_publication: usize,
-    records: Vec<Vec<u8>>,
+    records: Records,
+    changes: Vec<Change>,
     pub counters: BrokerCounters,
     /// How old messages were when they were numbered, by the proxy that they came from.
     pub ages: Ages,
@@ -276,7 +280,8 @@ impl Broker {
             sweep_at: 0,
             sweep_next: 0,
             sweep_publication: 0,
-            records: Vec::new(),
+            records: Records::default(),
+            changes: Vec::new(),
             counters: BrokerCounters::default(),
             ages: Ages::default(),
             events: VecDeque::new(),
@@ -294,7 +299,7 @@ impl Broker {
         let me = self.node.me.node;
         let scope = placement.scope(me);
         let needed = placement.of(Role::Router);
-        let needed = needed.filter(|node| placement.scope(node.node).meet(scope).is_some());
+        let needed = needed.filter(|node| placement.scope_of(node).meet(scope).is_some());
         self.links
             .dial(now, needed.map(|node| (node.node, node.role, node.addr)));
         let narrowed = scope != self.scope();
@@ -566,12 +571,11 @@ impl Broker {
 
     /// All gateways that want a room are to be told its head.
     fn tell_heads(&mut self, at: u32) {
-        let room = self.rooms[at as usize].as_deref();
-        let gateways = room
-            .into_iter()
-            .flat_map(|room| &room.gateways)
-            .map(|cursor| cursor.gateway);
-        for gateway in gateways.collect::<Vec<_>>() {
+        for place in 0.. {
+            let room = self.rooms[at as usize].as_deref();
+            let Some(gateway) = room.and_then(|room| Some(room.gateways.get(place)?.gateway)) else {
+                return;
+            };
             self.head_due(at, gateway);
         }
     }
@@ -652,8 +656,8 @@ impl Broker {
                 _ => {}
             }
         }
-        for bytes in records.drain(..) {
-            let Some(record) = Record::read(&bytes) else {
+        for bytes in records.iter() {
+            let Some(record) = Record::read(bytes) else {
                 self.links.counters.link_dropped_frame += 1;
                 continue;
             };
@@ -661,6 +665,7 @@ impl Broker {
                 self.links.counters.link_dropped_frame += 1;
             }
         }
+        records.clear();
         self.records = records;
         self.links.after(now, slot, elicits);
         self.link_changes(now);
@@ -718,7 +723,7 @@ impl Broker {
 
     /// Takes a router's record. `false`: not a router's to send.
     fn membership(&mut self, now: Micros, router: u32, record: &Record<'_>) -> bool {
-        let mut changes = Vec::new();
+        let mut changes = std::mem::take(&mut self.changes);
         let told = self.routers.get_mut(&router);
         match (told, record) {
             (
@@ -800,9 +805,11 @@ impl Broker {
             ) => {}
             _ => return false,
         }
-        for change in changes {
+        for change in changes.drain(..) {
             self.interest_changed(now, change);
         }
+        changes.shrink_to(CHANGES_KEPT);
+        self.changes = changes;
         true
     }
 
@@ -825,16 +832,17 @@ impl Broker {
             }
             return;
         }
-        let known = self.by_id.get(&change.room).copied();
-        let at = match (known, self.owns(change.room)) {
-            (_, true) => self.open_room(now, change.room, change.check),
-            (None, false) => return,
+        let at = if self.owns(change.room) {
+            match self.open_room(now, change.room, change.check) {
+                Ok(at) => at,
+                Err(code) => return self.refuse_room(now, change.gateway, change.room, code),
+            }
+        } else {
             // Somebody else's: who wants it is told what came of it here.
-            (Some(at), false) => Ok(at),
-        };
-        let at = match at {
-            Ok(at) => at,
-            Err(code) => return self.refuse_room(now, change.gateway, change.room, code),
+            match self.by_id.get(&change.room) {
+                Some(at) => *at,
+                None => return,
+            }
         };
         let life = self.life_of(change.gateway);
         let Some(room) = self.rooms[at as usize].as_deref_mut() else {

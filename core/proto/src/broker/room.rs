@@ -99,6 +99,9 @@ impl Room {
     pub fn add_gateway(&mut self, now: Micros, gateway: u32, life: u32) {
         if self.cursor(gateway).is_none() {
             let cursor = Cursor::new(now, gateway, life, self.ring.next());
+            if self.gateways.is_empty() {
+                self.gateways.reserve_exact(1); // most rooms have one; a list by itself makes place for four
+            }
             self.gateways.push(cursor);
         }
     }
@@ -186,6 +189,13 @@ mod tests {
 
     fn withholds(room: &mut Room, arena: &Arena, now: Micros) -> bool {
         room.withholds(arena, now, |_| Some(RTT))
+    }
+
+    #[test]
+    fn a_room_of_one_gateway_has_no_place_for_more() {
+        let mut room = Room::new(1, 2, 3, 4, 0);
+        room.add_gateway(0, 7, 1);
+        assert_eq!(room.gateways.capacity(), 1);
     }
 
     #[test]

@@ -25,6 +25,7 @@ use crate::handshake::{same, InitiatorKey};
 use crate::hash::KeyedState;
 use crate::limits::SESSION_PUBLICATIONS_MAX;
 use crate::links::frames_max;
+use crate::log::Records;
 use crate::machine::{soonest, Addr, Arrival, Entropy, Inbox, Machine, Micros, Outbox, SocketId};
 use crate::name::RoomName;
 use crate::node::{Identity, Node};
@@ -904,7 +905,7 @@ impl Client {
             let Some(conn) = self.sessions[seat.at()].conn.as_mut() else {
                 return;
             };
-            let mut records = Vec::new();
+            let mut records = Records::default();
             let control = conn.control_frame(now, &frame, &mut records);
             let rtt = conn.flow.measured();
             match control {
@@ -924,11 +925,11 @@ impl Client {
                 _ => {}
             }
             // At once: the messages behind the answer to a join may follow in the same datagram.
-            for bytes in records {
+            for bytes in records.iter() {
                 if self.sessions[seat.at()].conn.is_none() {
                     return; // refused by the record before
                 }
-                if let Some(record) = Record::read(&bytes) {
+                if let Some(record) = Record::read(bytes) {
                     self.record(now, seat, record);
                 }
             }

@@ -29,6 +29,7 @@ use crate::homes::Homes;
 use crate::interest::Page;
 use crate::limits::ROOMS_MAX;
 use crate::links::{LinkChange, Links};
+use crate::log::Records;
 use crate::machine::{Arrival, Entropy, Inbox, Machine, Micros, Outbox, SocketId};
 use crate::name::{RoomKey, RoomName};
 use crate::node::{Identity, Node};
@@ -252,7 +253,7 @@ pub struct Gateway {
     bundle: bool,
     /// The machine's clock in milliseconds as of this turn.
     now: Micros,
-    records: Vec<Vec<u8>>,
+    records: Records,
     pub counters: GatewayCounters,
     /// How old messages were when they got their place, by the broker that they came from.
     pub ages: Ages,
@@ -299,7 +300,7 @@ impl Gateway {
             name_key: config.name_key,
             bundle: config.bundle,
             now: 0,
-            records: Vec::new(),
+            records: Records::default(),
             counters: GatewayCounters::default(),
             ages: Ages::default(),
             events: VecDeque::new(),
@@ -492,11 +493,12 @@ impl Gateway {
         if let Some(heard) = last {
             self.heard(slot, &heard);
         }
-        for bytes in records.drain(..) {
-            if let Some(record) = self.sessions.record(now, slot, &bytes) {
+        for bytes in records.iter() {
+            if let Some(record) = self.sessions.record(now, slot, bytes) {
                 self.request(now, slot, record);
             }
         }
+        records.clear();
         self.records = records;
         self.tell_untold(slot);
         self.sessions.after(now, slot, elicits, control);

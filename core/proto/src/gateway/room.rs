@@ -777,7 +777,12 @@ impl Room {
         self.note_said();
         match self.sources.get_mut(at) {
             Some(before) => *before = source,
-            None => self.sources.push(source),
+            None => {
+                if self.sources.is_empty() {
+                    self.sources.reserve_exact(1); // most rooms have one; a list by itself makes place for four
+                }
+                self.sources.push(source);
+            }
         }
         if youngest.is_none() {
             self.start_late(pen, at, base);
@@ -1448,6 +1453,20 @@ mod tests {
         epoch: 1,
         generation: 1,
     };
+
+    #[test]
+    fn a_room_of_one_stream_has_no_place_for_more() {
+        let mut pen = Pen {
+            arena: &mut Arena::new(1 << 20),
+            counters: &mut GatewayCounters::default(),
+            ages: &mut Ages::default(),
+            placement: &Placement::default(),
+            now: 0,
+        };
+        let mut room = Room::new(1, 2, "sports:final", false, 0);
+        assert!(room.head(&mut pen, STREAM, 1, 1));
+        assert_eq!(room.sources.capacity(), 1);
+    }
 
     #[test]
     fn a_stream_that_had_ended_does_not_say_since_when_its_owner_knows_of_this_gateway() {

@@ -88,8 +88,8 @@ impl Gateway {
                 _ => {}
             }
         }
-        for bytes in records.drain(..) {
-            let Some(record) = Record::read(&bytes) else {
+        for bytes in records.iter() {
+            let Some(record) = Record::read(bytes) else {
                 self.links.counters.link_dropped_frame += 1;
                 continue;
             };
@@ -115,6 +115,7 @@ impl Gateway {
                 _ => self.links.counters.link_dropped_frame += 1,
             }
         }
+        records.clear();
         self.records = records;
         self.links.after(now, slot, elicits);
         self.link_changes(now);

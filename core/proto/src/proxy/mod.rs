@@ -19,6 +19,7 @@ use crate::hash::KeyedState;
 use crate::health::{Health, Reading};
 use crate::limits::SESSION_PUBLICATIONS_MAX;
 use crate::links::{LinkChange, Links};
+use crate::log::Records;
 use crate::machine::{Arrival, Entropy, Inbox, Machine, Micros, Outbox};
 use crate::name::{RoomKey, RoomName};
 use crate::node::{Identity, Node};
@@ -298,7 +299,7 @@ impl Proxy {
             return;
         };
         let (mut elicits, mut control) = (false, false);
-        let mut records = Vec::new();
+        let mut records = Records::default();
         for frame in Frames::new(&datagram[HEADER..HEADER + len]) {
             let Ok(frame) = frame else {
                 self.sessions.counters.dropped_frame += 1;
@@ -316,8 +317,8 @@ impl Proxy {
                 _ => {}
             }
         }
-        for bytes in records {
-            if let Some(record) = self.sessions.record(now, slot, &bytes) {
+        for bytes in records.iter() {
+            if let Some(record) = self.sessions.record(now, slot, bytes) {
                 self.request(now, slot, record);
             }
         }
@@ -495,7 +496,7 @@ impl Proxy {
         let Some(peer) = self.links.table.get(slot).map(|link| link.data.peer) else {
             return;
         };
-        let (mut elicits, mut records) = (false, Vec::new());
+        let (mut elicits, mut records) = (false, Records::default());
         for frame in Frames::new(&datagram[HEADER..HEADER + len]) {
             let Ok(frame) = frame else {
                 self.links.counters.link_dropped_frame += 1;
@@ -517,8 +518,8 @@ impl Proxy {
                 _ => {}
             }
         }
-        for bytes in records {
-            match Record::read(&bytes) {
+        for bytes in records.iter() {
+            match Record::read(bytes) {
                 Some(Record::LinkCommandDone {
                     command, outcome, page, ..
                 }) if peer.role == Role::Broker => {

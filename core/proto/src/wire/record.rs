@@ -10,6 +10,8 @@ use crate::scope::Scope;
 
 /// Bytes of the longest record.
 pub const RECORD_MAX: usize = 1024;
+/// Most records are no longer than this.
+const RECORD_SHORT: usize = 64;
 /// Gaps that an answer to a join can carry: one for each stream that the member names and one for each that the room has. With
 /// all else that is 712 bytes.
 pub const JOIN_GAPS: usize = 2 * STREAMS_MAX;
@@ -737,6 +739,12 @@ impl<'a> Record<'a> {
 
     /// Calls `take` with the record's bytes.
     pub fn encode<T>(&self, take: impl FnOnce(&[u8]) -> T) -> T {
+        // Nearly all are short, and to clear a kilobyte costs more than to write one of them.
+        let mut short = [0; RECORD_SHORT];
+        let mut writer = Writer::new(&mut short);
+        if self.write(&mut writer) {
+            return take(writer.written());
+        }
         let mut bytes = [0; RECORD_MAX];
         let mut writer = Writer::new(&mut bytes);
         let fits = self.write(&mut writer);

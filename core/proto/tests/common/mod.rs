@@ -18,6 +18,7 @@ use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent, LINK_SOCKET, P
 use muster_proto::handshake::{prologue, respond, ClusterKeys, InitiatorKey, ResetSecret, ResponderKey, ServerKey};
 use muster_proto::limits::{HISTORY_DEFAULT, MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS};
 use muster_proto::links::Links;
+use muster_proto::log::Records;
 use muster_proto::machine::{Addr, Arrival, Entropy, Inbox, Machine, Micros, Outbox, SocketId};
 use muster_proto::name::{RoomKey, RoomName};
 use muster_proto::node::{Dice, Identity};
@@ -434,9 +435,9 @@ impl<M: Subject> Rig<M> {
             if peer.got.len() > 512 {
                 peer.got.pop_front();
             }
-            let mut records = Vec::new();
+            let mut records = Records::default();
             peer.conn.control_frame(self.now, &frame, &mut records);
-            peer.records.extend(records);
+            peer.records.extend(records.iter().map(<[u8]>::to_vec));
         }
         if elicits {
             peer.conn.elicited(self.now);
