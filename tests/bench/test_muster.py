@@ -223,7 +223,8 @@ def test_every_role_says_what_each_change_of_a_map_cost_it(role: str) -> None:
 
 def test_memberships_held_are_counted_over_all_gateways() -> None:
     assert len(KnownRooms(gateways=3, each=50, seed=1)) == 150
-    assert scale.held_bytes_of_a_child(2, 20_000) > 8  # a room's number alone is as long
+    # A room's number alone is as long. What the imports left free counts for a few bytes of each membership.
+    assert scale.held_bytes_of_a_child(2, 200_000) > 8
 
 
 COUNTING = (commands, failover, isolation, loss, nodes, overload, rejoin)

@@ -31,6 +31,8 @@ pub struct Turn {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DriverCounters {
     pub turns: u64,
+    /// Times that sockets were looked at: in each turn, and in it again after each slice and while it lingers.
+    pub looks: u64,
     /// Times that a turn lingered and something came.
     pub lingered: u64,
     /// Turns that ended with work left.
@@ -306,6 +308,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         let first = self.counters.turns as usize;
         // With no socket at all the machine may still have something to say, but to nobody.
         while drained[..count].contains(&false) {
+            self.counters.looks += 1;
             for step in 0..count {
                 let id = (first + step) % count;
                 drained[id] = drained[id] || self.hear_most(spent, id);
@@ -326,6 +329,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         let few = self.sockets.len() <= TRIED_SOCKETS_MAX;
         let slices_max = if few { 1 } else { usize::MAX };
         loop {
+            self.counters.looks += 1;
             let ready = known.take().unwrap_or_else(|| self.poll.wait(Duration::ZERO));
             let all = ready < EVENTS_MAX;
             let mut all_drained = all;

@@ -44,6 +44,18 @@ fn a_quiet_turn_costs_one_receive_call() {
 }
 
 #[test]
+fn sockets_are_looked_at_once_in_a_quiet_turn_and_again_after_each_slice() {
+    let (mut driver, _, local) = told(Toy::default());
+    driver.turn();
+    assert_eq!(driver.counters().looks, 1);
+    let friend = friend(local);
+    let to = friend.local_addr().unwrap().into();
+    (0..3 * SLICE_DATAGRAMS).for_each(|_| driver.machine_mut().say(0, to, b"ping"));
+    settle(&mut driver);
+    assert!(driver.counters().looks >= 4, "{:?}", driver.counters());
+}
+
+#[test]
 fn waits_on_one_descriptor_for_data_and_deadline_alike() {
     let toy = Toy::default().ticking(monotonic_now(), 5_000);
     let mut driver = Driver::new(toy, vec![socket()]).unwrap();

@@ -17,9 +17,9 @@ use crate::machine::{Addr, Arrival, Entropy, Micros, Outbox, SocketId};
 use crate::seal::Secret;
 use crate::wire::header::{DatagramKind, Header, HEADER, VERSION};
 
-/// Handshakes answered in one turn, of nodes that prove who they are, which multiply twice as often, half as many. It keeps
-/// the turn near a millisecond.
-pub const HANDSHAKES_A_TURN: usize = 4;
+/// Handshakes answered at one time, which is that of a look at the sockets; of nodes that prove who they are, which multiply twice as
+/// often, half as many. What comes meanwhile waits half a millisecond for them.
+pub const HANDSHAKES_A_LOOK: usize = 4;
 /// What such a one counts for.
 const NODE_HANDSHAKE: usize = 2;
 /// Hellos with a valid cookie that wait for their turn.
@@ -170,7 +170,7 @@ pub struct Door {
     replies: VecDeque<Reply>,
     /// The last one that was not let in for its identity: who it said it is, 0 where it did not.
     stranger: Option<(u32, Stranger)>,
-    turn: Micros,
+    looked_at: Micros,
     left: usize,
     pub counters: DoorCounters,
 }
@@ -193,7 +193,7 @@ impl Door {
             waiting: VecDeque::new(),
             replies: VecDeque::new(),
             stranger: None,
-            turn: 0,
+            looked_at: 0,
             left: 0,
             counters: DoorCounters::default(),
         }
@@ -301,11 +301,11 @@ impl Door {
         !self.waiting.is_empty()
     }
 
-    /// Answers the next waiting handshake, a few per turn. `payload` is what the initiator learns of us.
+    /// Answers the next waiting handshake, a few at one time. `payload` is what the initiator learns of us.
     pub fn accept(&mut self, now: Micros, payload: &[u8], entropy: &mut dyn Entropy) -> Option<Accepted> {
-        if self.turn != now {
-            self.turn = now;
-            self.left = HANDSHAKES_A_TURN;
+        if self.looked_at != now {
+            self.looked_at = now;
+            self.left = HANDSHAKES_A_LOOK;
         }
         while self.left > 0 {
             let hello = self.waiting.pop_front()?;

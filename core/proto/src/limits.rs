@@ -47,8 +47,8 @@ pub const LOG_BACKOFF_MAX: Micros = SECOND;
 
 // ---- Sessions and rooms -----------------------------------------------------------------------------------------
 
-/// Rooms that a role knows at once: 4 M x about 250 B at a gateway, 200 B at a broker are 1 GB, the most that one process should
-/// hold, and as many as a link's log can tell.
+/// Rooms that a role knows at once: some 5.2 GiB at a gateway, 1.2 GiB at a broker (1.3 and 0.3 KiB each), and as many as a link's log can
+/// tell.
 pub const ROOMS_MAX: usize = 4 << 20;
 /// Memberships that a router holds, over all gateways, unless the configuration says otherwise: 16 M x 64 B are 1 GiB.
 pub const MEMBERSHIPS_MAX: usize = 16 << 20;

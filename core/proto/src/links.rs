@@ -1573,9 +1573,9 @@ mod tests {
         assert_eq!(ends.each_ref().map(End::linked), [[2], [1]]);
     }
 
-    /// Whoever may make it multiply without end is answered no more often a turn than who needs less.
+    /// Whoever may make it multiply without end is answered no more often at a time than who needs less.
     #[test]
-    fn of_handshakes_that_cost_more_fewer_are_answered_in_a_turn() {
+    fn of_handshakes_that_cost_more_fewer_are_answered_at_a_time() {
         let mut end = End::listed(ROUTER);
         let (secret, owner, addr) = (A.1, own(3), End::new(3, Role::Gateway).addr);
         let payload = Identity {
@@ -1609,7 +1609,7 @@ mod tests {
         let before = end.links.door.counters.handshakes_accepted;
         end.links.expire(1_000_000, &mut end.node);
         let accepted = end.links.door.counters.handshakes_accepted - before;
-        assert_eq!(accepted, crate::door::HANDSHAKES_A_TURN as u64 / 2);
+        assert_eq!(accepted, crate::door::HANDSHAKES_A_LOOK as u64 / 2);
     }
 
     #[test]

@@ -413,6 +413,8 @@ impl<M: RoleMachine> Running<M> {
         add("", "stalls", help, counters.stalls);
         let help = "Datagrams dropped: they were queued while the loop stood still.";
         add("", "dropped_stalled", help, counters.discarded);
+        let help = "Times that the sockets were looked at: in each turn, and in it again after each slice and while it lingers.";
+        add("", "looks", help, counters.looks);
         let help = "Times that a turn waited for the next datagram itself, and it came.";
         add("", "turns_lingered", help, counters.lingered);
         let help = "Turns that ended with work left, because their time or their datagrams ran out.";

@@ -751,9 +751,9 @@ impl Broker {
                 let full = membership.present && self.interest.len() >= self.rooms_max;
                 if full && self.interest.wants(*node, membership.room).is_none() {
                     self.refuse_room(now, *node, membership.room, Code::Busy);
-                    return true;
+                } else {
+                    self.interest.apply(router, (*node, *epoch), membership, &mut changes);
                 }
-                self.interest.apply(router, (*node, *epoch), membership, &mut changes);
             }
             (
                 Some(_),
