@@ -94,10 +94,18 @@ def needing_restart(before: Config, now: Config, others: tuple[str, ...]) -> lis
 
 
 class Live:
-    """What is in force in this process. `told`: what its engine, or its prober, was told."""
+    """What is in force in this process. `told`: what its engine, or its prober, was told.
+
+    `linked`: links are made by it already, as those of the nodes of an instance are by what its supervisor was told.
+    """
 
     def __init__(
-        self, log: structlog.typing.FilteringBoundLogger, level: str, told: Spec | Probes | None = None
+        self,
+        log: structlog.typing.FilteringBoundLogger,
+        level: str,
+        told: Spec | Probes | None = None,
+        *,
+        linked: bool = False,
     ) -> None:
         """Raises `SpecError`."""
         self.log, self._level = log, level
@@ -105,6 +113,7 @@ class Live:
         self._keys = None if self._spec is None else cluster_keys(self._spec)
         self._secrets = () if self._spec is None else signing_secrets(self._spec.jwt_secret_file)
         self._engine: Engine | None = None
+        self._linked = linked
         self._weigh: Weigh | None = None
         self._take_secrets: TakeSecrets | None = None
         self._probes = told if isinstance(told, Probes) else None
@@ -117,7 +126,7 @@ class Live:
 
         `weigh` tells others the node's weight, `take_secrets` the role by what users' tokens are signed.
         """
-        self._engine, self._weigh, self._take_secrets = engine, weigh, take_secrets
+        self._engine, self._linked, self._weigh, self._take_secrets = engine, True, weigh, take_secrets
         if self._spec is not None and self._keys is not None:
             self._spec = msgspec.structs.replace(self._spec, node=node)
             check_number(self._spec, self._keys.allow)
@@ -169,7 +178,7 @@ class Live:
             return {}
         spec = msgspec.structs.replace(spec, node=self._spec.node)
         keys = cluster_keys(spec)
-        if self._engine is not None:  # else there are no links that it has to follow
+        if self._linked:  # else there are no links that it has to follow
             succeed(self._keys, keys)
         secrets = signing_secrets(spec.jwt_secret_file)
         changed = {

@@ -57,16 +57,18 @@ class Ports:
                 with contextlib.suppress(OSError):
                     return self._bind(host, free, kind)
         try:
-            return self._bind(host, port, kind)
+            return self._bind(host, port, kind, named=port > 0)
         except OSError as error:
             why = WHY.get(error.errno or 0, f"cannot be bound: {error.strerror}")
             if (host, port) in self._keys:
                 why = f"is {self._keys[host, port]}'s already; choose another port, or 0 for a free one"
             raise UserError(f"{key}: {address_text(host, port)} {why}") from None
 
-    def _bind(self, host: str, port: int, kind: socket.SocketKind) -> tuple[str, int]:
+    def _bind(self, host: str, port: int, kind: socket.SocketKind, *, named: bool = False) -> tuple[str, int]:
         with contextlib.ExitStack() as held:
             bound = held.enter_context(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, kind))
+            if kind is socket.SOCK_STREAM and named:  # connections that a node ended go on for a minute without it
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind((host, port))
             self._held.push(held.pop_all())
         name: tuple[str, int] = bound.getsockname()[:2]

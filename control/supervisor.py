@@ -126,7 +126,8 @@ class Supervisor:
             self._start(self._roster.seats, asyncio.Semaphore(len(self._roster.seats)))
             await self._until_ready()
             self._started = True
-            self._live = Live(self._log, self.config.log.level, self.spec(self._representative()))
+            told = self.spec(self._representative())
+            self._live = Live(self._log, self.config.log.level, told, linked=True)
             self._begin_or_end_probes()
             await self._open.enter_async_context(requests.answered(self.folder.path, self.take, self._log))
         except BaseException:

@@ -1,5 +1,6 @@
 """Addresses are chosen once: named ones as they are, free ones where nobody else is given any."""
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,3 +43,21 @@ def test_where_the_kernel_gives_all_ports_one_of_them_is_taken(
 def test_an_address_of_another_machine_is_named(chosen: Ports) -> None:
     with pytest.raises(UserError, match=r"gateway\.bind: 192\.0\.2\.1:0 is no address of this machine"):
         chosen.udp("gateway.bind", "192.0.2.1", 0)
+
+
+def test_a_port_whose_last_node_ended_its_connections_is_there_for_the_next_one(chosen: Ports) -> None:
+    """As of each request that says `Connection: close`, which leaves the address in use for a minute."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        with socket.create_connection(address) as client:
+            accepted, _ = server.accept()
+            accepted.close()
+            assert client.recv(1) == b""
+    assert chosen.tcp("serve.admin", *address) == address
+
+
+def test_a_port_that_somebody_listens_on_is_taken(chosen: Ports) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        with pytest.raises(UserError, match=rf"serve\.admin: 127\.0\.0\.1:{address[1]} is in use by another process"):
+            chosen.tcp("serve.admin", *address)

@@ -133,6 +133,37 @@ async def test_sighup_puts_other_secrets_and_limits_in_force_while_clients_stay(
     assert first not in instance.log.read_text()
 
 
+@pytest.mark.parametrize(
+    ("changes", "wrong"),
+    [
+        ({"key_id": 2}, "cluster.key_id: links are made with key 1 now: keep it"),
+        ({}, "cluster.key_id: key 1 is another secret now"),
+    ],
+)
+async def test_sighup_to_an_instance_takes_no_secret_that_its_nodes_cannot_follow(
+    make: Make, changes: dict[str, int], wrong: str
+) -> None:
+    """Else a node that died would start with it, and link with nobody."""
+    instance = make()
+    with hung_up(), instance.running() as up:
+        other = instance.folder.path / "next.secret"
+        other.write_text("5e" * 32)
+        keys = "".join(f"{name} = {value}\n" for name, value in changes.items())
+        with instance.config.open("a") as config:
+            config.write(f'[cluster]\nsecret_file = "{other}"\n{keys}')
+        up.send_signal(signal.SIGHUP)
+        stays = "not reloaded, the old configuration stays"
+        await until_asked(lambda: bool(lines(instance, stays, "supervisor")), 30)
+        (line,) = lines(instance, stays, "supervisor")
+        assert wrong in line["error"]
+        await instance.back("broker", instance.kill("broker"))
+        async with muster.connect(instance.folder.path) as client, client.join(ROOM) as room:
+            await client.publish(ROOM, b"once more")
+            message = await anext(room)
+        assert isinstance(message, muster.Message)
+        assert message.data == b"once more"
+
+
 async def test_a_node_by_itself_reloads_the_secrets_of_users_and_needs_none(hosts: Hosts) -> None:
     file = hosts.path / "users.secret"
     node = hosts.start("gateway", "gateway")
