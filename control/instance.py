@@ -224,7 +224,8 @@ def _writing(place: Folder, key: str) -> Iterator[None]:
 
 
 def make_node_key(file: Path) -> None:
-    """A key by which a node proves on links which one it is, unless there is one."""
+    """A key by which a node proves on links which one it is, unless there is one; and its folder, where it is made first."""
+    file.parent.mkdir(mode=0o700, exist_ok=True)
     create_once(file, _hex(32), 0o400)
 
 

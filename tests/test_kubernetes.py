@@ -126,9 +126,15 @@ def test_what_refers_to_pods_finds_them(role: str) -> None:
     assert labels.get("partition") == environment(role).get("MUSTER_SERVE__PARTITION")
 
 
+def admin_port(role: str) -> str:
+    """Prometheus is told to ask at every port `admin`, so those that only the pod's host reaches are called otherwise."""
+    local = environment(role)["MUSTER_SERVE__ADMIN"].startswith("127.0.0.1:")
+    return "admin-local" if local else "admin"
+
+
 def addresses(settings: Config, role: Served) -> dict[str, str]:
     """What a pod binds, by the names of its ports."""
-    texts = {"admin": settings.serve.admin}
+    texts = {admin_port(role): settings.serve.admin}
     if role == "prober":
         assert settings.probes.ask == settings.serve.admin
         return texts
@@ -179,10 +185,16 @@ def test_probes_ask_what_a_node_answers_where_it_does(role: str) -> None:
     host, _, _ = environment(role)["MUSTER_SERVE__ADMIN"].rpartition(":")
     for kind, path in (("startupProbe", "/healthz"), ("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
         asked = container(role)[kind]["httpGet"]
-        assert (asked["path"], asked["port"]) == (path, "admin")
+        assert (asked["path"], asked["port"]) == (path, admin_port(role))
         assert asked.get("host", ADDRESS) == host
         status, _, _ = app._answered({"method": "GET", "path": path})
         assert status in {200, 503}
+
+
+def test_a_router_s_memory_has_place_for_what_it_holds_and_tells_two_peers_at_once() -> None:
+    memberships = int(environment("router")["MUSTER_ROUTER__MEMBERSHIPS_MAX"])
+    assert container("router")["resources"]["limits"]["memory"] == "1Gi"
+    assert memberships * (64 + 2 * 66) < 0.8 * 2**30
 
 
 @pytest.mark.parametrize("role", SERVED)

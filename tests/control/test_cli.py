@@ -90,13 +90,14 @@ def test_a_mistake_is_one_line_on_stderr_and_its_exit_code(
 
 
 def test_the_key_of_a_node_is_made_once_and_its_public_part_printed(muster: Command, tmp_path: Path) -> None:
-    file = tmp_path / "node.key"
+    file = tmp_path / "broker-a" / "node.key"  # of a node that has not begun yet
     first, again = (muster("cluster", "node-key", str(file)) for _ in range(2))
-    assert first.returncode == 0
+    assert first.returncode == 0, first.stderr
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
     assert first.stdout == again.stdout == bytes(_core.public_key(bytes.fromhex(file.read_text()))).hex() + "\n"
     assert stat.S_IMODE(file.stat().st_mode) == 0o400
     assert file.read_text().strip() not in first.stdout
-    nowhere = muster("cluster", "node-key", str(tmp_path / "nowhere" / "node.key"))
+    nowhere = muster("cluster", "node-key", str(tmp_path / "no" / "where" / "node.key"))
     assert (nowhere.returncode, len(nowhere.stderr.splitlines())) == (1, 1)
     assert "cannot be written" in nowhere.stderr
 
