@@ -129,6 +129,70 @@ async def test_a_function_that_fails_is_asked_again(monkeypatch: pytest.MonkeyPa
         await client.publish("r", b"x", timeout=30)
 
 
+async def test_another_token_keeps_the_servers_that_a_client_learned_of() -> None:
+    fetch = one_after_the_other(ANN, ANN_LATER)
+    async with running() as address, muster.connect(gateways=address.gateways, token=fetch) as client:
+        await client.publish("r", b"x")
+        del address._tokens[ANN]
+        address.restart("proxy")
+        await client.publish("r", b"y", timeout=30)
+        assert await client.command("r", b"z") == muster.NoMember()
+
+
+async def test_a_server_that_is_not_believed_ends_nothing_though_the_function_has_no_other_token() -> None:
+    """As one that a client learned of, whose clock is wrong: others are tried meanwhile."""
+    asked = 0
+
+    async def fetch() -> bytes:
+        nonlocal asked
+        asked += 1
+        return ANN
+
+    async with running() as address, muster.connect(address, token=fetch) as client, client.join("r") as room:
+        for asks in (2, 3):
+            client._on_events([("down", 0, "bad_credential", True), ("down", 1, "bad_credential", True)])
+            while asked < asks or not (client._renewing is None or client._renewing.done()):
+                await asyncio.sleep(0.01)
+            await client.publish("r", b"x")
+            assert (await next_of(room, muster.Message)).data == b"x"
+
+
+async def test_a_function_whose_wait_is_cancelled_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(muster.client, "TOKEN_AGAIN_S", 0.01)
+    refreshed, given = asyncio.Event(), iter([ANN, None, ANN_LATER])
+
+    async def fetch() -> bytes:
+        token = next(given)
+        if token is None:
+            shared = asyncio.ensure_future(refreshed.wait())
+            shared.cancel()
+            await shared
+        return token or b""
+
+    async with running() as address, muster.connect(address, token=fetch) as client:
+        ends(address, ANN)
+        await client.publish("r", b"x", timeout=30)
+
+
+async def test_a_client_whose_token_was_refused_goes_on_when_it_is_given_another() -> None:
+    async with running() as address, muster.connect(address, token=ANN) as client, client.join("r") as room:
+        await client.publish("r", b"before")
+        assert (await next_of(room, muster.Message)).data == b"before"
+        ends(address, ANN)
+        async with asyncio.timeout(30):
+            with pytest.raises(muster.Refused):
+                await anext(room)
+            with pytest.raises(muster.Refused):
+                await client.publish("r", b"refused")
+        client.redirect(muster.Address((), (), ANN_LATER))
+        async with asyncio.timeout(30):
+            while 0 in client._refused or 1 in client._refused:
+                await asyncio.sleep(0.01)
+            await client.publish("r", b"after")
+            while (await next_of(room, muster.Message)).data != b"after":
+                pass
+
+
 async def test_a_function_that_says_no_is_the_end() -> None:
     fetch = one_after_the_other(ANN, muster.Closed("logged out"))
     async with running() as address, muster.connect(address, token=fetch) as client, client.join("r") as room:

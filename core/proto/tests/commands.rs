@@ -392,6 +392,28 @@ fn what_another_broker_may_have_is_not_refused_by_the_one_that_is_busy() {
     }
 }
 
+#[test]
+fn the_only_broker_left_is_asked_again_when_it_was_busy() {
+    let (mut rig, brokers) = proxy();
+    rig.tell(0, &go(1));
+    rig.turn();
+    let first = who_was_told(&mut rig, brokers);
+    rig.pass(400_000, 20_000);
+    let last = who_was_told(&mut rig, brokers);
+    let left = if last == brokers[0] { BROKER } else { BROKER + 50 };
+    let nodes = vec![Node::new(left, Role::Broker, addr(9000 + left as u16))];
+    rig.machine.set_placement(rig.now, Placement::new(3, nodes, 1, 1));
+    rig.tell(last, &done(1, BUSY));
+    rig.pass(RETRY / 2, 20_000);
+    assert_eq!(of_commands(&mut rig, last), [], "it said for how long");
+    rig.pass(RETRY, 20_000);
+    assert!(!of_commands(&mut rig, last).is_empty());
+    rig.tell(last, &done(1, Outcome::of(1)));
+    rig.turn();
+    assert_eq!(of_commands(&mut rig, 0), [(1, Some(Outcome::of(1)))]);
+    assert_ne!(first, last);
+}
+
 /// A broker with so many proxies, and where the links of those are; 1: the gateway.
 fn broker(proxies: u32) -> (Rig<Broker>, Vec<usize>) {
     let mut rig = Rig::<Broker>::new();

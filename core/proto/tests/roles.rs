@@ -1791,6 +1791,33 @@ fn a_client_that_is_not_to_learn_stays_with_the_servers_that_it_was_given() {
 }
 
 #[test]
+fn who_has_another_token_keeps_the_servers_that_it_learned_of() {
+    let mut rig = Rig::<Client>::learning();
+    let without_proxies = |rig: &mut Rig<Client>, token: &str| {
+        rig.machine
+            .redirect(rig.now, servers(&[9001]), vec![], token.as_bytes().to_vec());
+    };
+    without_proxies(&mut rig, "token");
+    rig.frame(1, FrameKind::Close as u8, &[0]);
+    rig.pass(200_000, 20_000);
+    knocks(&mut rig);
+    let due = rig.machine.deadline().unwrap();
+    assert!(due > rig.now, "nobody is known to be waited for");
+    let servers = named(&[(9002, 1), (9006, 1)]);
+    rig.tell(
+        0,
+        &Record::Servers {
+            role: Role::Proxy,
+            servers,
+        },
+    );
+    without_proxies(&mut rig, "another");
+    rig.pass(1_000_000, 20_000);
+    let tried = knocks(&mut rig);
+    assert!(tried.contains(&addr(9002)) || tried.contains(&addr(9006)), "{tried:?}");
+}
+
+#[test]
 fn a_client_without_proxies_publishes_by_those_that_its_gateway_names() {
     let mut rig = Rig::<Client>::learning();
     rig.machine

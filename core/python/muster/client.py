@@ -106,8 +106,8 @@ class Client:
         self._token_opened = False
         """Whether the token that is in force has opened a session."""
         self._renewing: asyncio.Task[None] | None = None
-        self._unopened: set[int] = set()
-        """Sessions that wait for another token."""
+        self._unopened: dict[int, bool] = {}
+        """Sessions that another token is asked for, and whether the engine tries no other server meanwhile."""
         self._timeout, self._buffer_bytes, self._faults = _check_seconds(timeout), buffer_bytes, faults
         self._receive_buffer_bytes = receive_buffer_bytes
         self._state = "new"
@@ -518,8 +518,10 @@ class Client:
     def _on_ready(self, side: int, _user: int) -> None:
         self._down[side] = "does not answer"
         self._lost.discard(side)
-        self._refused.pop(side, None)
+        self._unopened.pop(side, None)
         self._token_opened = True
+        if side in self._refused:
+            self._goes_on(side, self._refused.pop(side))
         if not self._opened[side].done():
             self._opened[side].set_result(None)
 
@@ -527,17 +529,18 @@ class Client:
         silent = reason in {"unreachable", "silent", "far", "spread"}
         self._down[side] = f"does not answer ({reason})" if silent else f"said {reason}"
         self._lost.add(side)
-        if self._look_again() or (reason == "bad_credential" and self._renew(side)) or retry:
+        if self._look_again() or (reason == "bad_credential" and self._renew(side, final=not retry)) or retry:
             return
         self._lost.discard(side)
         self._fail(side, Refused(f"session with the {SESSIONS[side]}", reason))
 
-    def _renew(self, side: int) -> bool:
+    def _renew(self, side: int, *, final: bool) -> bool:
         """Whether another token is asked for. Not if the last one opened nothing: the next will not either."""
-        if self._source is None or (self._renewing is None and not self._token_opened):
+        renewing = self._renewing is not None and not self._renewing.done()
+        if self._source is None or not (renewing or self._token_opened):
             return False
-        self._unopened.add(side)
-        if self._renewing is None:
+        self._unopened[side] = final
+        if not renewing:
             self._token_opened = False
             self._renewing = self.loop.create_task(self._fetch(self._source))
         return True
@@ -549,18 +552,26 @@ class Client:
             try:
                 self._take_token(await source())
                 break
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:
+                task = asyncio.current_task()
+                if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                    raise  # the client is closed; else what the program waits for was cancelled
                 if isinstance(error, MusterError) and not error.retry:
-                    for side in self._unopened:
-                        self._lost.discard(side)
-                        self._fail(side, error)
+                    self._gets_none(error)
                     break
                 for side in self._unopened:
                     self._down[side] = f"gets no token: {error!r:.80}"
             await asyncio.sleep(random.uniform(wait_s / 2, wait_s))
             wait_s = min(2 * wait_s, TOKEN_AGAIN_S_MAX)
         self._unopened.clear()
-        self._renewing = None
+
+    def _gets_none(self, error: MusterError) -> None:
+        """There is no other token: that is the end of the sessions that no other server is tried for."""
+        ended = [side for side, final in self._unopened.items() if final]
+        self._token_opened = not ended  # by a server that is not the last word on it
+        for side in ended:
+            self._lost.discard(side)
+            self._fail(side, error)
 
     def _take_token(self, token: bytes | str) -> None:
         known = Address(self._known.gateways, self._known.proxies, _token_bytes(token))
@@ -599,11 +610,22 @@ class Client:
                 room.on_error(error)
         else:
             for publication in list(self._publications.values()):
-                self._refuse(publication, error)
+                if publication.refused is None:
+                    self._refuse(publication, error)
             for waits in (self._commands, self._counts):
                 for waiting in waits.values():
                     if not waiting.done():
                         _fail(waiting, error)
+
+    def _goes_on(self, side: int, error: MusterError) -> None:
+        """A session that had been refused for good is open, as with another token: so is what ended with it."""
+        if side == 0:
+            for room in self._rooms.values():
+                room.on_error_over(error)
+        else:
+            for publication in self._publications.values():
+                if publication.refused is error:
+                    publication.refused, publication.told = None, False
 
     def _on_joined(self, number: int, _gaps: list[Any]) -> None:
         self._rooms[number].on_joined()
@@ -650,7 +672,10 @@ class Client:
         publication.full = False
         while publication.waiting:
             ticket, data = next(iter(publication.waiting.items()))
-            if not self._tickets[ticket][1].done() and not self._push(publication, data, ticket):
+            try:
+                if not self._tickets[ticket][1].done() and not self._push(publication, data, ticket):
+                    return
+            except Refused:  # whose event comes next, and tells all who wait
                 return
             del publication.waiting[ticket]
         if publication.writable is not None and not publication.writable.done():

@@ -221,6 +221,11 @@ class Room:
             self._joined.set_exception(error)
         self._wake()
 
+    def on_error_over(self, error: MusterError) -> None:
+        """What had ended it did not last: reading goes on."""
+        if self._error is error:
+            self._error = None
+
     def end(self, broken: bool = False) -> None:
         """The membership is over: keep what may still be asked of it. A `broken` engine is asked nothing more."""
         if broken:

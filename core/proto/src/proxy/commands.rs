@@ -187,7 +187,7 @@ impl Proxy {
             return;
         }
         if outcome.is_put_off() && self.commands.pending.get(&id).is_some_and(|pending| pending.others) {
-            return; // this one has not tried it, but another one may have: it is tried on
+            return self.put_off(now, broker, id); // this one has not tried it, but another one may have: it is tried on
         }
         // Also one that comes late, or by who was asked first, is an answer.
         if let Some(node) = broker.filter(|_| outcome.verdict != Verdict::Expired) {
@@ -202,6 +202,22 @@ impl Proxy {
                 }
             }
             self.command_done(pending.session, id.number, outcome, RETRY, page);
+        }
+    }
+
+    /// The broker that was told last has no place now: it is asked again when it may have, where there is no other.
+    fn put_off(&mut self, now: Micros, broker: Option<u32>, id: CommandId) {
+        let Some(pending) = self.commands.pending.get_mut(&id) else {
+            return;
+        };
+        if pending.told.is_none_or(|(node, ..)| broker != Some(node)) {
+            return;
+        }
+        (pending.told, pending.unready) = (None, broker);
+        let replicas = self.placement.own().replicas(pending.room.id);
+        let other = |node: &u32| broker != Some(*node) && self.links.since(*node).is_some();
+        if !replicas.iter().any(other) {
+            self.commands.plan(id, now + RETRY);
         }
     }
 
