@@ -179,9 +179,11 @@ class Enrolment:
 
     def _way(self, partitions: int, wanted: int) -> str:
         """For whom there are other partitions than it wants."""
-        role = self._spec.role
-        grow = f"start it with {partitions}, and muster cluster grow {role} --to {wanted} while it runs"
-        if self._where.url != "embedded" or wanted < partitions:
+        start = f"start it with {partitions}"
+        if wanted < partitions:  # the number never falls
+            return start
+        grow = f"{start}, and muster cluster grow {self._spec.role} --to {wanted} while it runs"
+        if self._where.url != "embedded":
             return grow
         return f"{grow}, or delete {Path(self._where.folder) / STATE} to begin anew"
 

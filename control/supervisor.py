@@ -50,7 +50,7 @@ READY_S: Final = 20.0
 READY_EACH_S: Final = 1.0
 """More for each node: all start at once, on whatever cores there are."""
 REGISTRY_S: Final = 2.0
-"""A start asks the registry for so long what has grown there; else the nodes find out when it answers."""
+"""A start waits for so long for what has grown in the registry; where that says so later, what lacks starts then."""
 _Asked = tuple[dict[Seat, tuple[str, int]], Seat, str, str, int]
 """Where an address is kept, whose it is, the key that asks for it, and the host and port asked."""
 STARTS_MAX: Final = 3
@@ -100,6 +100,8 @@ class Supervisor:
         self._prober_admin = ("", 0)
         self._probing = set[asyncio.Task[None]]()
         self._started = self._ending = False
+        self._counting: asyncio.Task[Mapping[str, Count]] | None = None
+        """Until it is known what has grown."""
         self._reloads = 0
         # A start is a second of a processor: half of them stay with those who have traffic.
         self._turns = asyncio.Semaphore(max(1, len(os.sched_getaffinity(0)) // 2))
@@ -121,7 +123,7 @@ class Supervisor:
                 server = RegistryServer(self.folder.path, self._log, sessions=False)
                 await self._registry.enter_async_context(server)
             if self.config.registry.url:
-                self._take_up(await self._counted())
+                await self._count()
             self._choose(self._roster.seats)
             self._start(self._roster.seats, asyncio.Semaphore(len(self._roster.seats)))
             await self._until_ready()
@@ -158,20 +160,30 @@ class Supervisor:
 
     # --- start ----------------------------------------------------------------------------------------------------
 
+    async def _count(self) -> None:
+        """Start as many partitions as there are by now, or as were asked for until that is known. Raises `UserError`."""
+        self._counting = counting = asyncio.create_task(self._counted(), name="asks what has grown")
+        await asyncio.wait([counting], timeout=REGISTRY_S)
+        if counting.done():
+            self._take_up(counting.result())
+            self._counting = None
+        else:
+            self._log.warning(f"waits for the registry {self.config.registry.url}")
+            self._take_up({})
+            counting.add_done_callback(lambda _: self._changed.set())
+
     async def _counted(self) -> Mapping[str, Count]:
-        """How many partitions each layer has by now; nothing where the registry does not answer soon. Raises `UserError`."""
+        """How many partitions each layer has by now. Waits for the registry. Raises `UserError`."""
         try:
             opened = tree(specs.reader(self.config, self.config.registry.url))
         except SpecError as error:
             raise UserError(str(error)) from None
         async with Directory(opened, self._log) as directory:
-            with contextlib.suppress(TimeoutError, TreeError):
-                async with asyncio.timeout(REGISTRY_S):
-                    counts = (await directory.known()).counts
-                    if self.config.registry.url == "embedded":
-                        await self._free_numbers(directory, opened)
-                    return counts
-        return {}
+            counts = (await directory.known()).counts
+            if self.config.registry.url == "embedded":
+                with contextlib.suppress(TreeError):
+                    await self._free_numbers(directory, opened)
+            return counts
 
     async def _free_numbers(self, directory: Directory, opened: Tree) -> None:
         """Those that an instance of another name had in this folder. Raises `TreeError`."""
@@ -203,6 +215,14 @@ class Supervisor:
             raise UserError(f"{count} nodes by now, and {NODES_MAX} are the most in one instance; fewer replicas fit")
         enough_files(count)
         self._servers = [seat for seat in self._roster.seats if isinstance(self.config.role(seat.role), ClientOptions)]
+
+    def _catch_up(self, counts: Mapping[str, Count]) -> None:
+        """Start what lacks by what the registry said late, beside those that waited for it too. Raises `UserError`."""
+        before = self._roster.seats
+        self._take_up(counts)
+        new = [seat for seat in self._roster.seats if seat not in before]
+        self._choose(new)
+        self._start(new, asyncio.Semaphore(max(1, len(new))))
 
     def _check_addresses(self) -> None:
         """Before anything else is begun. Raises `UserError` where one cannot be had."""
@@ -332,13 +352,18 @@ class Supervisor:
         name = f"{self.config.instance.name}-{seat.name}"
         made = specs.registration(self.config, self.folder, own, name, client, public_key)
         fellows = [] if self._started else [other.node for other in self._roster.seats]
-        return msgspec.structs.replace(made, grown=self._started, fellows=fellows)
+        return msgspec.structs.replace(made, grown=self._started or self._counting is not None, fellows=fellows)
 
     async def _until_ready(self) -> None:
         wait = READY_S + READY_EACH_S * len(self._roster.seats)
         try:
             async with asyncio.timeout(wait) as limit:
-                while not all(child.state == "ready" for child in self._children.values()):
+                while self._counting or not all(child.state == "ready" for child in self._children.values()):
+                    if self._counting and self._counting.done():
+                        self._catch_up(self._counting.result())
+                        self._counting = None
+                        wait = READY_S + READY_EACH_S * len(self._roster.seats)
+                        limit.reschedule(None)
                     if any(child.state == "waiting" for child in self._children.values()):
                         limit.reschedule(None)  # nothing here is late
                     elif limit.when() is None:
@@ -354,7 +379,8 @@ class Supervisor:
                     await self._changed.wait()
         except TimeoutError:
             late = [f"{child.name} ({child.state})" for child in self._children.values() if child.state != "ready"]
-            raise UserError(f"not ready after {wait:.0f} s: {', '.join(late)}; their logs say why") from None
+            who = ", ".join(late) or f"the registry {self.config.registry.url}"
+            raise UserError(f"not ready after {wait:.0f} s: {who}; their logs say why") from None
 
     # --- while it runs ----------------------------------------------------------------------------------------------
 
@@ -545,6 +571,9 @@ class Supervisor:
         ending.result()
 
     async def _end_all(self) -> None:
+        if self._counting is not None:
+            self._counting.cancel()
+            await asyncio.gather(self._counting, return_exceptions=True)
         if self._prober is not None:
             await self._prober.stop(KILL_S)
         await asyncio.gather(*self._probing)

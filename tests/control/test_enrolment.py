@@ -267,6 +267,8 @@ async def test_numbers_of_partitions_come_from_the_registry_and_must_be_those_co
     await until(lambda: broker.enrolment.status()["state"] == "running")
     with pytest.raises(SpecError, match=r"broker/main has 2 partitions, not 4 as up\.brokers says"):
         await begin(6, "broker", 3, (4, 4))
+    with pytest.raises(SpecError, match=r"has 2 partitions, not 1 as up\.brokers says; start it with 2$"):
+        await begin(6, "broker", 0, (1, 4))
     router = await begin(1, "router", 0, (4, 4))
     assert router.begun.partitions == (2, 4)
     owner = Node(9, "broker", "127.0.0.1", 7_009, partition=3)

@@ -437,6 +437,30 @@ async def test_a_start_waits_for_the_registry_and_says_so(make: Make, zookeeper:
         assert up.wait(PATIENT_S) == 0
 
 
+async def test_a_start_that_the_registry_answers_late_has_the_partitions_that_grew(
+    make: Make, zookeeper: ZooKeeper
+) -> None:
+    url = f"zk://{zookeeper.hosts}"
+    instance = make()
+    with instance.running("--registry", url):
+        grown = await asyncio.to_thread(told, instance, "cluster", "grow", "broker", "--to", "2", "--grace", "0")
+        assert grown.returncode == 0, grown.stderr
+    await zookeeper.stop()
+    with instance.log.open("ab") as log:
+        up = instance.command("up", "--registry", url, "--for", "600", stdout=subprocess.DEVNULL, stderr=log)
+    try:
+        await until(lambda: told(instance, "status").stdout.count(f"waits for the registry {url}") == 4, PATIENT_S)
+        await zookeeper.start()
+        await until(lambda: up.poll() is not None or (instance.is_ready() and len(instance.pids()) == 5), PATIENT_S)
+        assert up.poll() is None, instance.tail()
+        assert line(instance, f"waits for the registry {url}", role="supervisor")
+        assert instance.process("broker-1").partition == 1
+        await until(lambda: everybody_runs(instance), PATIENT_S)
+    finally:
+        up.send_signal(signal.SIGINT)
+        assert up.wait(PATIENT_S) == 0
+
+
 async def test_who_may_not_write_there_and_who_has_other_partitions_is_told_in_one_line(
     make: Make, zookeeper: ZooKeeper, tmp_path: Path
 ) -> None:
