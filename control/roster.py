@@ -26,7 +26,8 @@ class Roster:
 
     def another(self, role: Role, partition: int) -> Seat:
         """One more. Raises `UserError`."""
-        partitions = self.partitions.get(role, 1)
+        begun = [seat.partition + 1 for seat in self.staying(role)]  # a growth has partitions that do not count yet
+        partitions = max([self.partitions.get(role, 1), *begun])
         if partition >= partitions:
             raise UserError(f"{role} has no partition {partition}, the last one is {partitions - 1}")
         if role in PARTITIONED and self._replicas(role)[partition] >= REPLICAS_MAX:
