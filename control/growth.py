@@ -146,7 +146,7 @@ class Coordinator:
 
     async def _advance(self, count: Count, growth: Growth, version: int) -> None:
         """Take the next step when all are ready for it; return early where the record is another one meanwhile."""
-        self._new = await asyncio.to_thread(self._hosts.provide, growth.to)
+        self._new = await asyncio.to_thread(self._provided, growth.to)
         if not await self._wait(count, growth):
             return
         if growth.step == "switched":
@@ -160,6 +160,11 @@ class Coordinator:
             "final": Count(growth.to),
         }
         await self._write(count, version, after[growth.step], checked=True)
+
+    def _provided(self, partitions: int) -> Mapping[int, str]:
+        """Who is new. The hosts may have missed what this growth went on from: somebody else may have brought it there."""
+        self._hosts.counted(partitions // 2)
+        return self._hosts.provide(partitions)
 
     async def _wait(self, count: Count, growth: Growth) -> bool:
         """Until all go by this record; False where it is another one meanwhile. Raises `UserError` when it is late."""

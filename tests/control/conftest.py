@@ -55,8 +55,9 @@ async def make(fleet: Fleet, tree_class: type[Fallible]) -> AsyncIterator[Make]:
             tree.before = options.pop("before", tree.before)
             tree.lost_answers = options.pop("lost_answers", 0)
             tell = options.pop("tell", lambda report: None)
+            hosts = options.pop("hosts", fleet)
             chosen = {"grace_s": 0.05, "patience_s": PATIENT_S, "look_s": 0.01} | options
-            made_one = Coordinator(tree, opened, fleet.role, fleet, **chosen)
+            made_one = Coordinator(tree, opened, fleet.role, hosts, **chosen)
             made_one.tell = tell
             return made_one
 

@@ -9,6 +9,7 @@ from typing import Any
 import structlog
 
 from control.enrolment import Enrolment
+from control.errors import UserError
 from control.growth import Coordinator
 from control.options import Role
 from control.registry.directory import Directory
@@ -70,6 +71,8 @@ class Fleet:
             await self._ends.pop(number).aclose()
 
     def provide(self, partitions: int) -> Mapping[int, str]:
+        if partitions not in {self.count, 2 * self.count}:
+            raise UserError(f"{self.role} has {self.count} partitions, which can not become {partitions}")
         new = {100 + partition: partition for partition in range(self.count, partitions)}
         if not self.starts:
             return {}
@@ -82,7 +85,7 @@ class Fleet:
             self._task(self.end(number))
 
     def counted(self, partitions: int) -> None:
-        self.count = partitions
+        self.count = max(partitions, self.count)
 
     def _soon(self, number: int, partition: int) -> None:
         if number not in self.players:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from control.commands.grow import Elsewhere
 from control.errors import UserError
 from control.growth import Coordinator, Report
 from control.options import Role
@@ -78,6 +79,20 @@ async def test_what_is_resumed_may_go_further_and_never_less_far(fleet: Fleet, m
     fleet.hold(3)
     assert await make().grow(4, resume=True) == 4
     assert await make().grow(None, resume=True) == 4, "nothing is under way"
+
+
+async def test_what_went_further_elsewhere_is_finished_by_who_starts_nodes(fleet: Fleet, make: Make) -> None:
+    await interrupted(fleet, make(), "prepare")
+    fleet.hold(3)
+    reports: list[Report] = []
+    elsewhere = asyncio.create_task(make(hosts=Elsewhere(), tell=reports.append).grow(4, resume=True))
+    await until(lambda: reports and reports[-1].waits == ("a replica of partition 2", "a replica of partition 3"))
+    elsewhere.cancel()
+    await asyncio.gather(elsewhere, return_exceptions=True)
+    assert (fleet.record().partitions, fleet.step()) == (2, "prepare")
+    assert await make().grow(None, resume=True) == 4
+    await until(lambda: fleet.agrees(4))
+    assert set(fleet.players) == {1, 2, 3, 4, 101, 102, 103}
 
 
 async def test_of_two_coordinators_one_is_fenced_and_the_other_finishes(fleet: Fleet, make: Make) -> None:
