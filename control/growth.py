@@ -135,8 +135,11 @@ class Coordinator:
             if count.growth is not None and count.growth.step != "prepare":
                 raise UserError(f"{self._layer}: {_under_way(count.growth)}: too late to undo it, --resume finishes it")
             if count.growth is None or await self._write(count, version, Count(count.partitions)):
-                self._hosts.withdraw(count.partitions)
-                return count.partitions
+                now, _ = await self._record()
+                if now.growth is not None:
+                    raise UserError(f"{self._layer}: {_under_way(now.growth)}, begun since", TRY_LATER)
+                self._hosts.withdraw(now.partitions)
+                return now.partitions
 
     # --- one step ---------------------------------------------------------------------------------------------------
 
@@ -148,6 +151,7 @@ class Coordinator:
         """Take the next step when all are ready for it; return early where the record is another one meanwhile."""
         self._new = await asyncio.to_thread(self._provided, growth.to)
         if not await self._wait(count, growth):
+            await self._give_back(count)
             return
         if growth.step == "switched":
             self.tell(Report(self._layer, count.partitions, growth.to, growth.step, (f"{self._grace_s:g} s of grace",)))
@@ -165,6 +169,14 @@ class Coordinator:
         """Who is new. The hosts may have missed what this growth went on from: somebody else may have brought it there."""
         self._hosts.counted(partitions // 2)
         return self._hosts.provide(partitions)
+
+    async def _give_back(self, before: Count) -> None:
+        """Where the growth was given up meanwhile, that may have ended nodes before this one had them started."""
+        count, _ = await self._record()
+        with contextlib.suppress(Wrong):  # no step after that: its partitions may own rooms
+            read_count(encode(count), before)
+            if count.wide < before.wide:
+                self._hosts.withdraw(count.wide)
 
     async def _wait(self, count: Count, growth: Growth) -> bool:
         """Until all go by this record; False where it is another one meanwhile. Raises `UserError` when it is late."""

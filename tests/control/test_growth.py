@@ -1,6 +1,8 @@
 """A layer doubles: whoever coordinates it, wherever that one is interrupted, and nobody is passed over."""
 
 import asyncio
+import threading
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ from control.commands.grow import Elsewhere
 from control.errors import UserError
 from control.growth import Coordinator, Report
 from control.options import Role
-from control.registry.places import Ack, Count, Node, encode
+from control.registry.places import Ack, Count, Growth, Node, encode
 from control.registry.tree import Refused
 from tests.control.fleet import EVERY, PATIENT_S, RECORD, Fallible, Fleet, Make, directory, steps
 from tests.waiting import until
@@ -169,6 +171,60 @@ async def test_what_is_only_prepared_can_be_undone_and_begun_again(fleet: Fleet,
     assert await make().grow(2) == 2
     await until(lambda: fleet.agrees(2))
     assert steps(fleet.players[2]) == [(1, 0), (1, 1), (1, 0), (1, 1), (1, 2), (2, 0)]
+
+
+async def test_one_that_stood_still_while_it_was_given_up_leaves_no_node_behind(fleet: Fleet, make: Make) -> None:
+    goes_on, calls = threading.Event(), list[tuple[str, int]]()
+
+    class Suspended(Elsewhere):
+        def provide(self, partitions: int) -> Mapping[int, str]:
+            assert goes_on.wait(PATIENT_S)
+            calls.append(("provide", partitions))
+            return fleet.provide(partitions)
+
+        def withdraw(self, partitions: int) -> None:
+            calls.append(("withdraw", partitions))
+            fleet.withdraw(partitions)
+
+    stale = asyncio.create_task(make(hosts=Suspended()).grow(2))
+    await until(lambda: fleet.step() == "prepare")
+    assert await make().abort() == 1
+    goes_on.set()
+    with pytest.raises(UserError, match="the growth to 2 partitions was given up meanwhile"):
+        await stale
+    assert calls == [("provide", 2), ("withdraw", 1)]
+
+
+@pytest.mark.parametrize("left", [Count(1), Count(1, serial=9)])
+async def test_one_that_finds_a_record_which_nobody_can_have_written_ends_no_node(
+    fleet: Fleet, make: Make, left: Count
+) -> None:
+    coordinator = make()
+    switched = Count(1, 2, Growth(2, "switched", 2, coordinator.name))
+    await fleet.memory.trees[0].set(RECORD, encode(left))
+    fleet.withdraw = lambda partitions: pytest.fail("rooms may be dealt to it")  # type: ignore[method-assign]
+    assert switched.growth is not None
+    await coordinator._advance(switched, switched.growth, 0)
+
+
+async def test_who_gives_up_ends_no_node_of_what_another_one_has_begun_since(fleet: Fleet, make: Make) -> None:
+    fleet.hold(3, "prepare")
+    begun: list[asyncio.Task[int]] = []
+    aborting, other = make(), make()
+    write = aborting._write
+
+    async def overtaken(before: Count, version: int, after: Count) -> bool:
+        assert await write(before, version, after)
+        begun.append(asyncio.create_task(other.grow(2)))
+        await until(lambda: fleet.step() == "prepare" and 101 in fleet.players)
+        return True
+
+    await interrupted(fleet, make(), "prepare")
+    aborting._write = overtaken  # type: ignore[assignment]
+    with pytest.raises(UserError, match=r"a growth to 2 partitions is under way \(prepare\), begun since"):
+        await aborting.abort()
+    fleet.hold(3)
+    assert await begun[0] == 2
 
 
 @pytest.mark.parametrize("step", ["switched", "final"])
