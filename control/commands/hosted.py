@@ -45,12 +45,13 @@ def registry(config_file: Path | None, url: str | None, of: Of) -> Where | None:
 async def add(where: Where, of: Of, partition: int, as_json: bool) -> int:
     """Wait until one more replica runs than now."""
     async with found(where) as nodes:
-        before = {each.node for each in await _replicas(nodes, of, partition)}
+        now = await _replicas(nodes, of, partition)
+        before = {(each.node, each.epoch) for each in now if each.registered == "running"}
         cluster = f" --cluster {of.cluster}" if of.cluster != MAIN else ""
         _tell(f"start it on its host: muster serve {of.role}{cluster} --partition {partition} --config …")
 
         async def runs() -> Process | None:
-            new = [each for each in await _replicas(nodes, of, partition) if each.node not in before]
+            new = [each for each in await _replicas(nodes, of, partition) if (each.node, each.epoch) not in before]
             return next((each for each in new if each.registered == "running"), None)
 
         made = await _waited(runs, f"no other replica of partition {partition} of {of.layer} runs")

@@ -420,6 +420,13 @@ async def test_a_replica_of_another_cluster_comes_and_goes_and_the_command_says_
     assert [await each.wait() for each in (adding, removing)] == [0, 0]
     assert json.loads(said)["state"] == "removed"
     assert other.serves()
+    other.process.kill()  # it stands in the registry for a while yet, and comes back as the same node
+    adding = await told("add")
+    other = hosts.start("chat-b", "broker", *CHAT)
+    async with asyncio.timeout(PATIENT_S):
+        said, _ = await adding.communicate()
+    assert (json.loads(said)["name"], adding.returncode) == ("chat-b", 0)
+    await hosts.serve(other)
 
 
 # --- SIGHUP ----------------------------------------------------------------------------------------------------------
