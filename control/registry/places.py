@@ -262,11 +262,13 @@ def is_behind(data: bytes, known: Count) -> bool:
 
 
 def may_follow(data: bytes, known: Count) -> bool:
-    """Whether this may be a step that a coordinator took after what is known: the serial number alone decides."""
+    """Whether this may be a step that a coordinator took after what is known: by its serial number, if nothing falls."""
     try:
-        return read_count(data).serial > known.serial
+        count = read_count(data)
+        _check_no_fall(count, known)
     except Wrong:
         return False
+    return count.serial > known.serial
 
 
 def _check_growth(count: Count, growth: Growth) -> None:
@@ -279,11 +281,16 @@ def _check_growth(count: Count, growth: Growth) -> None:
         raise Wrong("a growth without a serial number")
 
 
-def _check_follows(count: Count, before: Count) -> None:
+def _check_no_fall(count: Count, before: Count) -> None:
+    """Whatever steps are between, a number does not fall. Raises `Wrong`."""
     if count.partitions < before.partitions:
         raise Wrong(f"{count.partitions} partitions where there were {before.partitions}: the number never falls")
     if before.growth is not None and before.growth.step != "prepare" and count.wide < before.growth.to:
         raise Wrong(f"{count.wide} partitions after the switch to {before.growth.to}")
+
+
+def _check_follows(count: Count, before: Count) -> None:
+    _check_no_fall(count, before)
     steps = count.serial - before.serial
     if not (0 < steps <= STEPS_MAX or count.serial == 0 == steps):
         raise Wrong(f"serial number {count.serial} after {before.serial}")

@@ -566,6 +566,23 @@ async def test_a_count_that_cannot_be_is_mended_by_who_goes_by_the_good_one_and_
     assert (mended[0]["path"], mended[0]["partitions"]) == ("broker/main/partition_num", 1)
 
 
+async def test_a_number_that_falls_is_no_later_step_whatever_its_serial_number(
+    open_directory: Open, make: Make
+) -> None:
+    known = Count(2, serial=4)
+    brokers, vandal = [await open_directory() for _ in range(2)], make()
+    await connected(vandal)
+    await vandal.create(COUNT_OF_BROKERS, encode(known))
+    for number, each in enumerate(brokers, 1):
+        each.announce(f"broker-{number}", template(number, partition=number - 1, among=2))
+    for each in brokers:
+        await until(lambda each=each: len(places(each)) == 2 and not each.refused)  # type: ignore[misc]
+        assert each.snapshot.counts["broker/main"] == known
+    await vandal.set(COUNT_OF_BROKERS, encode(Count(1, serial=9)))
+    await _until_data(vandal, COUNT_OF_BROKERS, encode(known))
+    await until(lambda: not any(each.refused for each in brokers))
+
+
 async def test_a_step_of_a_growth_that_somebody_refuses_for_now_is_never_undone(
     open_directory: Open, make: Make
 ) -> None:
