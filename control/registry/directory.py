@@ -434,9 +434,8 @@ class Directory:
         self._hurried.clear()
         self._stirred.clear()
         now = time.monotonic()
-        if now >= next_at:  # also lest what is held be let go by what was read before
-            self._whole = True
         if now >= self._poll_at:
+            self._whole = True
             self._poll_at = now + self._jittered(self._pause_s())
 
     def _pause_s(self) -> float:
@@ -444,13 +443,15 @@ class Directory:
         return max(self._poll_s, len(self.snapshot.nodes) ** 2 / READS_S)
 
     async def _reconcile(self) -> None:
-        asked = self._asked
+        asked, began = self._asked, time.monotonic()
+        if self._view.deadline is not None and began >= self._view.deadline:
+            self._whole = True  # lest what is held be let go by what was read before
         if self._whole:
             self._whole = False
             self._tree.forget()
         reading = await self._reading()
         self._versions = {path: entry.version for path, entry in reading.items()}
-        if self._view.take({path: entry.data for path, entry in reading.items()}, time.monotonic()):
+        if self._view.take({path: entry.data for path, entry in reading.items()}, began):
             self._publish()
         self._begins = self._begins and not self._serves()
         self._read.set()
