@@ -372,10 +372,18 @@ class Client:
         token = address.token if self._source is None else self._known.token
         known = Address(gateways if 0 in self._sides else (), proxies if 1 in self._sides else (), token)
         try:
-            self.engine.redirect(**self._servers(known))
+            self._go_by(known)
         except (ValueError, OverflowError) as error:
             raise Invalid(str(error)) from None
+
+    def _go_by(self, known: Address) -> None:
+        """Have the engine go by these servers and this token: what a refusal had ended goes on where either is another one."""
+        before, token = (self._known.gateways, self._known.proxies), self._known.token
+        self.engine.redirect(**self._servers(known))
         self._known = known
+        for side, servers in enumerate((known.gateways, known.proxies)):
+            if side in self._refused and (servers != before[side] or known.token != token):
+                self._goes_on(side, self._refused.pop(side))
 
     # --- what it counted --------------------------------------------------------------------------------------
 
@@ -520,8 +528,6 @@ class Client:
         self._lost.discard(side)
         self._unopened.pop(side, None)
         self._token_opened = True
-        if side in self._refused:
-            self._goes_on(side, self._refused.pop(side))
         if not self._opened[side].done():
             self._opened[side].set_result(None)
 
@@ -578,10 +584,10 @@ class Client:
         if known.token == self._known.token:
             raise Refused("the token was given once more, and opens no session any more", "bad_credential")
         try:
-            self.engine.redirect(**self._servers(known))
+            self._go_by(known)
         except ValueError as error:
             raise Invalid(str(error)) from None
-        self._known, self._token = known, token
+        self._token = token
 
     def _look_again(self) -> bool:
         """Whether the instance that was found by its folder is another one now. Looks until all sessions are good."""
@@ -595,10 +601,9 @@ class Client:
             address = self._address()
             if address == self._known:
                 return False
-            self.engine.redirect(**self._servers(address))
+            self._go_by(address)
         except (MusterError, ValueError, OverflowError, OSError):  # there is none yet, or none of this version
             return False
-        self._known = address
         return True
 
     def _fail(self, side: int, error: MusterError) -> None:
@@ -618,7 +623,7 @@ class Client:
                         _fail(waiting, error)
 
     def _goes_on(self, side: int, error: MusterError) -> None:
-        """A session that had been refused for good is open, as with another token: so is what ended with it."""
+        """A session that had been refused for good is opened once more: what ended with it goes on."""
         if side == 0:
             for room in self._rooms.values():
                 room.on_error_over(error)
