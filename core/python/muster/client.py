@@ -377,7 +377,7 @@ class Client:
             raise Invalid(str(error)) from None
 
     def _go_by(self, known: Address) -> None:
-        """Have the engine go by these servers and this token: what a refusal had ended goes on where either is another one."""
+        """Have the engine go by these servers and this token: where either is another one, what a refusal ended goes on."""
         before, token = (self._known.gateways, self._known.proxies), self._known.token
         self.engine.redirect(**self._servers(known))
         self._known = known
