@@ -443,46 +443,29 @@ impl Client {
     pub fn redirect(&mut self, now: Micros, gateways: Vec<Endpoint>, proxies: Vec<Endpoint>, credential: Vec<u8>) {
         let other = self.credential != credential;
         self.credential = credential;
-        for (side, given) in [(Side::Gateway, gateways), (Side::Proxy, proxies)] {
-            let session = &self.sessions[side as usize];
-            if session.endpoints[..session.given] != given {
-                self.move_session(Seat::Main(side), given);
+        for seat in Seat::all(self.sessions.len()) {
+            let endpoints = match seat {
+                Seat::Main(Side::Gateway) => gateways.clone(),
+                Seat::Main(Side::Proxy) => proxies.clone(),
+                Seat::Spare(_) => self.sessions[Side::Proxy as usize].endpoints.clone(),
+            };
+            let session = &mut self.sessions[seat.at()];
+            if session.endpoints[..session.given] != endpoints {
+                let here = session.endpoints.get(session.at);
+                let here = endpoints.iter().position(|endpoint| Some(endpoint) == here);
+                let drawn = self.node.dice.below(endpoints.len() as u64) as usize;
+                session.at = here.filter(|_| session.state == State::Ready).unwrap_or(drawn);
+                session.choice = Choice::of(endpoints.len());
+                session.given = endpoints.len();
+                session.endpoints = endpoints;
             } else if !other {
                 continue;
             }
-            self.open_again(now, Seat::Main(side));
-        }
-        for spare in 0..self.sessions.len() - SIDES {
-            let seat = Seat::Spare(spare);
-            let proxies = &self.sessions[Side::Proxy as usize].endpoints;
-            if self.sessions[seat.at()].endpoints != *proxies {
-                self.move_session(seat, proxies.clone());
-            } else if !other {
-                continue;
+            if !matches!(session.state, State::Idle | State::Ready) {
+                session.restart(now + self.node.dice.below(BACKOFF_FIRST));
             }
-            self.open_again(now, seat);
         }
         self.keep_spares(now);
-    }
-
-    /// A session is to be had at these servers.
-    fn move_session(&mut self, seat: Seat, endpoints: Vec<Endpoint>) {
-        let session = &mut self.sessions[seat.at()];
-        let here = session.endpoints.get(session.at);
-        let here = endpoints.iter().position(|endpoint| Some(endpoint) == here);
-        let drawn = self.node.dice.below(endpoints.len() as u64) as usize;
-        session.at = here.filter(|_| session.state == State::Ready).unwrap_or(drawn);
-        session.choice = Choice::of(endpoints.len());
-        session.given = endpoints.len();
-        session.endpoints = endpoints;
-    }
-
-    /// A session that is wanted and not good begins to be opened at once.
-    fn open_again(&mut self, now: Micros, seat: Seat) {
-        let session = &mut self.sessions[seat.at()];
-        if !matches!(session.state, State::Idle | State::Ready) {
-            session.restart(now + self.node.dice.below(BACKOFF_FIRST));
-        }
     }
 
     /// Whether a session is authenticated.
