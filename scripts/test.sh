@@ -19,7 +19,7 @@ flock 9 # the lock is held by whoever has the file open as rust.sh has it: until
 setsid $idle sh -c 'echo 19 2>/dev/null >/proc/self/autogroup; exec scripts/rust.sh' >&9 2>&1 </dev/null &
 rust=$!
 exec 9>&-
-trap 'flock --nonblock "$said" true || kill -- "-$rust"; rm -f "$said"' EXIT
+trap 'flock --nonblock "$said" true || { kill -- "-$rust"; wait "$rust"; }; rm -f "$said"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
