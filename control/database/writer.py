@@ -128,10 +128,13 @@ class Writer:
         pruned = time.monotonic()
         await self._try(())
         while self.waiting or not self._closing.is_set():
-            await _within(self._some, self._prune_s)
+            if self.connected:
+                await _within(self._some, self._prune_s)
             if self.waiting:
                 await _within(self._full, self._delay_s)
                 await self._try(self._next())
+            elif not self.connected:
+                await self._try(())
             if not self.waiting and not self._closing.is_set():
                 self._some.clear()
             if self.waiting < self._batch and not self._closing.is_set():

@@ -30,6 +30,7 @@ class Fake:
         self.batches: list[Sequence[Change]] = []
         self.away = self.stuck = False
         self.defect: Exception | None = None
+        self.prunes_badly = False
         self.tried = self.pruned = 0
         self.go = asyncio.Event()
 
@@ -42,6 +43,8 @@ class Fake:
 
     async def prune(self) -> None:
         self.pruned += 1
+        if self.prunes_badly:
+            raise Unavailable("fake://db: away")
 
     async def write(self, changes: Sequence[Change]) -> None:
         self.tried += 1
@@ -202,6 +205,28 @@ async def test_closing_ends_in_time_and_says_what_was_not_written(fake: Fake, tr
 async def test_what_was_left_is_pruned_now_and_then(fake: Fake, make: Callable[..., Writer]) -> None:
     make(fake, prune_s=0.01)
     await until(lambda: fake.pruned >= 2)
+
+
+async def test_a_database_that_comes_back_after_the_start_is_found_though_nothing_changes(
+    fake: Fake, make: Callable[..., Writer]
+) -> None:
+    fake.away = True
+    writer = make(fake)
+    await until(lambda: writer.failed >= 4)
+    assert fake.tried < 12, "it does not spin"
+    fake.away = False
+    await until(lambda: writer.connected)
+    assert (writer.error, writer.written) == ("", 0)
+
+
+async def test_after_a_prune_that_failed_the_database_is_found_again_though_nothing_changes(
+    fake: Fake, make: Callable[..., Writer]
+) -> None:
+    fake.prunes_badly = True
+    writer = make(fake, prune_s=0.01)
+    await until(lambda: writer.failed)
+    fake.prunes_badly = False
+    await until(lambda: writer.connected and fake.pruned > writer.failed)
 
 
 async def test_nothing_is_lost_or_undone_where_the_server_is_killed_under_load(
