@@ -18,6 +18,7 @@ from control.doctor.finding import Finding, ok
 from control.errors import UserError
 from control.options import Config
 from tests.control.command import Command
+from tests.ports import free_ports
 
 MENDED = {"warn", "fail"}
 TRIES = 20
@@ -161,4 +162,24 @@ def test_a_record_that_cannot_be_read_is_told_and_the_rest_is_checked(muster: Co
     (muster.folder / "instance.json").write_text("{}")
     found = findings(muster)
     assert [each["level"] for each in found if each["check"] == "instance"] == ["warn"]
-    assert {"ports", "memory"} <= {each["check"] for each in found}
+    assert {"ports", "clock"} <= {each["check"] for each in found}
+
+
+@pytest.mark.parametrize("why", ["registry away", "password not there", "record not read"])
+def test_where_it_is_not_known_whether_nodes_run_here_their_ports_are_held_against_nobody(
+    muster: Command, tmp_path: Path, why: str
+) -> None:
+    environment = {"MUSTER_REGISTRY__URL": f"zk://127.0.0.1:{free_ports(1)[0]}/a"}
+    if why == "password not there":
+        names = {"AUTH": "digest", "USER": "muster", "PASSWORD_FILE": str(tmp_path / "none")}
+        environment |= {f"MUSTER_REGISTRY__{name}": value for name, value in names.items()}
+    if why == "record not read":
+        muster.folder.mkdir(mode=0o700)
+        (muster.folder / "instance.json").write_text("{}")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as node:
+        node.bind(("127.0.0.1", 0))
+        environment["MUSTER_GATEWAY__BIND"] = f"127.0.0.1:{node.getsockname()[1]}"
+        found = {(each["check"], each["level"]) for each in findings(muster, **environment)}
+    assert {("configuration", "ok"), ("instance", "warn")} <= found
+    assert ("ports", "fail") not in found
+    assert "memory" not in {check for check, _ in found}
