@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # loaded only where there is a database, or a registry
 PAGE: Final = 100
 PAGE_MAX: Final = 1000
 NODE_MAX: Final = (1 << 32) - 1
+_LIMIT: Final = re.compile(r"[1-9][0-9]{0,3}")
 _ROOMS_AFTER: Final = re.compile(r"[0-9]{1,18}")
 _INTEREST_AFTER: Final = re.compile(r"(0|[1-9][0-9]{0,9})-([0-9a-f]{16})")
 
@@ -109,7 +110,7 @@ class Admin(App):
 
     def _page(self, query: Mapping[str, list[str]], page: Callable[[str, int], dict[str, Any] | None]) -> Answer:
         after, limit = query.get("after", [""])[0], query.get("limit", [str(PAGE)])[0]
-        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:5]) <= PAGE_MAX):
+        if not _LIMIT.fullmatch(limit) or int(limit) > PAGE_MAX:
             return json_answer(400, {"error": f"limit is a number from 1 to {PAGE_MAX}"})
         found = page(after, int(limit))
         if found is None:
