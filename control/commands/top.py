@@ -23,6 +23,7 @@ from control.commands import common
 from control.commands.choices import Column
 from control.commands.found import Where, found
 from control.commands.readings import CPU, NO_ANSWER, RSS, Reading, Readings, follow, name_silent
+from control.errors import TRY_LATER, UserError
 from control.instance import Process
 
 IN: Final[Mapping[str, str]] = {
@@ -97,25 +98,26 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def show(where: Where, sort: Column, *, single: bool, seconds: float | None, as_json: bool) -> int:
-    """Show samples until `seconds` are over, a signal or `q`; or a `single` one."""
+    """Show samples until `seconds` are over, a signal or `q`; or a `single` one. Raises `UserError` where none came."""
     live = not single and not as_json and sys.stdout.isatty()
-    deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds
-    code = 0
+    code: int | None = None
     with Screen(sort) if live else contextlib.nullcontext() as screen:
-        try:
-            async with asyncio.timeout_at(deadline), found(where) as nodes:
-                async for record, before, now in follow(nodes):
-                    sample = taken(record.name, record.processes, before, now)
-                    if screen is not None:
-                        screen.draw(sample)
-                        continue
-                    _print(sample, sort, as_json, single)
-                    code = name_silent(now)
-                    if single:
-                        break
-        except TimeoutError:
-            pass
-    return code
+        async with found(where) as nodes:
+            try:
+                async with asyncio.timeout(seconds):
+                    async for record, before, now in follow(nodes):
+                        sample = taken(record.name, record.processes, before, now)
+                        if screen is not None:
+                            screen.draw(sample)
+                            continue
+                        _print(sample, sort, as_json, single)
+                        code = name_silent(now)
+                        if single:
+                            break
+            except TimeoutError:
+                if screen is None and code is None:
+                    raise UserError(f"no sample within {seconds:g} s; try again, or for longer", TRY_LATER) from None
+    return code or 0
 
 
 def taken(name: str, processes: Sequence[Process], before: Readings, now: Readings) -> Sample:

@@ -6,6 +6,7 @@ import os
 import pty
 import select
 import signal
+import socket
 import subprocess
 import termios
 import time
@@ -168,6 +169,21 @@ def test_the_screen_ends_with_a_signal_and_in_time_and_with_the_instance(muster:
             ended = open_.enter_context(Terminal(muster, "top"))
             ended.until(b"first sample")
         assert ended.end() == 69
+
+
+def test_a_registry_that_is_away_is_said_in_a_short_time_too(muster: Command) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"zk://127.0.0.1:{silent.getsockname()[1]}/muster"
+        done = muster("top", "--json", "--for", "0.5", MUSTER_REGISTRY__URL=url)
+    assert done.stderr.startswith(f"muster: the registry {url} does not answer within 3 s")
+    assert (done.returncode, done.stdout) == (69, "")
+
+
+def test_samples_of_which_none_came_in_time_are_said_to_be_missing(muster: Command) -> None:
+    with muster.up():
+        done = muster("top", "--json", "--for", "0.5")
+    assert (done.returncode, done.stdout) == (75, "")
+    assert done.stderr == "muster: no sample within 0.5 s; try again, or for longer\n"
 
 
 def test_a_sample_is_a_table_or_a_document_and_several_are_lines(muster: Command) -> None:
