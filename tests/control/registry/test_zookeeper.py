@@ -36,7 +36,7 @@ from control.registry.places import Node
 from control.registry.zookeeper import Servers, ZooKeeperTree
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 async def main():
-    async with Directory(ZooKeeperTree(Servers(sys.argv[1], session_s=4.0)), structlog.get_logger()) as directory:
+    async with Directory(ZooKeeperTree(Servers(sys.argv[1], session_s=60.0)), structlog.get_logger()) as directory:
         identity = await directory.identity("gateway")
         directory.announce("gateway", Node(identity.node, "gateway", "127.0.0.1", 7001, epoch=identity.epoch))
         await directory.settled()
@@ -196,6 +196,7 @@ async def test_a_restart_quicker_than_the_session_replaces_the_old_one_at_once(s
         await until(lambda: [node.node for node in watching.snapshot.nodes] == [next(numbers("gateway"))])
         first.kill()
         await first.wait()
+        (registered,) = await tree.children("/pubsub/gateway")
         second = await _gateway(single.hosts)
         try:
             await until(lambda: len({node.epoch for snapshot in maps for node in snapshot.nodes}) == 2)
@@ -203,6 +204,7 @@ async def test_a_restart_quicker_than_the_session_replaces_the_old_one_at_once(s
             gone = asyncio.Event()
             tree.watch("/pubsub/gateway", gone.set)
             await tree.children("/pubsub/gateway")
+            await single.expire_node(f"/pubsub/gateway/{registered}", next(numbers("gateway")))
             await asyncio.wait_for(gone.wait(), 20)
             assert len(await tree.children("/pubsub/gateway")) == 1
             assert [len(snapshot.nodes) for snapshot in maps] == [1, 1]
@@ -222,7 +224,7 @@ async def _gateway(hosts: str) -> asyncio.subprocess.Process:
 
 
 async def test_a_server_that_stands_still_is_an_expired_session_before_it_says_so(single: ZooKeeper) -> None:
-    tree, said = ZooKeeperTree(Servers(single.hosts, session_s=1.0)), list[Session]()
+    tree, said = ZooKeeperTree(Servers(single.hosts, session_s=4.0)), list[Session]()
     tree.on_session(said.append)
     await connected(tree)
     await tree.create("/mine", ephemeral=True)
