@@ -141,11 +141,9 @@ fn put(view: &mut View, gateway: u32, membership: &Membership, changes: &mut Vec
     match had {
         Some(known) if known.version >= version && !planted::is(Bug::LastWordWins) => {}
         Some(known) if present => {
+            // It left meanwhile, and this is another time in which it wants the room; or another name, another room.
             let was = std::mem::replace(known, new).check;
-            if was != check {
-                // Another name under the same number is another room.
-                changes.extend([change(was, false), change(check, true)]);
-            }
+            changes.extend([change(was, false), change(check, true)]);
         }
         Some(_) => changes.extend(view.rooms.remove(room).map(|known| change(known.check, false))),
         None if present => changes.push(change(check, true)),
@@ -623,6 +621,23 @@ mod tests {
         assert_eq!(told, [(12, true), (10, false)]);
         assert_eq!(interest.wanted(), [(1, 11), (1, 12)]);
         assert!(interest.is_loaded(1, Scope::ALL) && !interest.is_loaded(2, Scope::ALL));
+    }
+
+    #[test]
+    fn who_left_and_came_back_while_nobody_told_wants_a_room_anew() {
+        let mut interest = interest();
+        snapshot(&mut interest, 7, 5, &[(10, 5)]);
+        let told = |changes: Vec<Change>| {
+            changes
+                .iter()
+                .map(|change| (change.room, change.present))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(told(snapshot(&mut interest, 7, 6, &[(10, 5)])), []);
+        assert_eq!(
+            told(snapshot(&mut interest, 7, 11, &[(10, 11)])),
+            [(10, false), (10, true)]
+        );
     }
 
     #[test]

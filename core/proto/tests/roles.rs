@@ -524,10 +524,17 @@ fn a_gateway_is_covered_once_every_broker_has_it_and_every_peer_has_covered_it()
 
 /// The map of all tests, and a node more.
 fn placement_with(node: u32, role: Role) -> Placement {
+    placement_with_all(&[node], role)
+}
+
+fn placement_with_all(more: &[u32], role: Role) -> Placement {
     let before = placement();
     let roles = [Role::Gateway, Role::Proxy, Role::Broker, Role::Router];
     let mut nodes: Vec<Node> = roles.iter().flat_map(|role| before.of(*role)).copied().collect();
-    nodes.push(Node::new(node, role, addr(9000 + node as u16)));
+    nodes.extend(
+        more.iter()
+            .map(|node| Node::new(*node, role, addr(9000 + *node as u16))),
+    );
     Placement::new(2, nodes, 1, 1)
 }
 
@@ -2569,7 +2576,7 @@ fn a_gateway_accounts_for_every_message_of_its_owners() {
             ("dropped_malformed", 4)
         ]
     );
-    // A stream ends behind a hole.
+    // A stream ends behind a hole: what is here of it is the last that there is.
     said(&mut rig, &link_room(1, 12, &[b"twelve"]));
     head(&mut rig, 2, 1);
     said(&mut rig, &link_room(1, 13, &[b"late"]));
@@ -2577,10 +2584,11 @@ fn a_gateway_accounts_for_every_message_of_its_owners() {
         changed(&rig),
         [
             ("messages_received", 2),
-            ("dropped_stale_stream", 1),
-            ("dropped_held", 1)
+            ("messages_placed", 1),
+            ("dropped_stale_stream", 1)
         ]
     );
+    assert_eq!(counter(&rig.machine, "gaps_unrepaired"), 1, "the hole");
     // More than the room's share of the arena behind a hole.
     let held = rig.machine.arena().room_bytes_max() / 1_000;
     for offset in 2..held as u64 + 4 {
@@ -2594,7 +2602,7 @@ fn a_gateway_accounts_for_every_message_of_its_owners() {
             ("held", held as i64)
         ]
     );
-    assert_eq!(counter(&rig.machine, "gaps_unrepaired"), 0);
+    assert_eq!(counter(&rig.machine, "gaps_unrepaired"), 1);
     pass(&mut rig, 2 * HOLE_WAIT + 100_000);
     assert_eq!(
         changed(&rig),
@@ -2602,7 +2610,7 @@ fn a_gateway_accounts_for_every_message_of_its_owners() {
     );
     assert_eq!(
         counter(&rig.machine, "gaps_unrepaired"),
-        2,
+        3,
         "the hole, and what was not held"
     );
 }
@@ -3401,4 +3409,85 @@ fn what_waits_for_a_broker_that_is_gone_is_not_kept() {
     rig.pass(2_000_000, 10_000);
     assert!(rig.machine.is_idle());
     assert_eq!(told_window(&rig, 0), Some(all), "its publishers may send again");
+}
+
+/// A large room's members get a message slice by slice: what comes and goes between two slices costs nobody a turn.
+#[test]
+fn who_joins_or_leaves_while_a_message_goes_round_costs_no_other_member_its_turn() {
+    for joins in [false, true] {
+        let mut rig = gateway();
+        for number in 3..=2 * SLICE_DATAGRAMS as u32 + 3 {
+            let at = rig.session(number);
+            rig.join(at, 1, ROOM, Positions::default());
+        }
+        let late = rig.session(1_000);
+        rig.tell(3, &Record::Covered { offset: 1 << 20 });
+        head(&mut rig, 1, 1);
+        rig.pass(100_000, 5_000);
+        let mut got = BTreeSet::new();
+        let mut slice = |rig: &mut Rig<Gateway>| {
+            let mut outbox = Outbox::new(false);
+            let more = rig.machine.transmit(rig.now, &mut outbox);
+            got.extend(outbox.parcels().iter().map(|parcel| parcel.to));
+            (outbox.parcels().first().map(|parcel| parcel.to), more)
+        };
+        rig.say(2, &link_room(1, 1, &[b"to all"]));
+        let (first, more) = slice(&mut rig);
+        assert!(more);
+        match joins {
+            true => rig.join(late, 1, ROOM, Positions::default()),
+            false => {
+                let served = rig.peers.iter().position(|peer| Some(peer.addr) == first);
+                rig.tell(served.expect("a member"), &Record::Leave { handle: 0 });
+            }
+        }
+        while slice(&mut rig).1 {}
+        let members = (0..rig.peers.len()).filter(|at| ![0, 1, 2, 3, late].contains(at));
+        let has = |at: usize| got.contains(&rig.peers[at].addr) || rig.peers[at].frames(FrameKind::Room) > 0;
+        let missed: Vec<usize> = members.filter(|at| !has(*at)).collect();
+        assert_eq!(missed, [], "joins: {joins}");
+    }
+}
+
+#[test]
+fn what_an_owner_has_lost_cuts_nobody_short_who_waits_for_another_broker() {
+    let mut rig = gateway();
+    rig.machine.set_placement(rig.now, placement_with(OTHER, Role::Broker));
+    let other = rig.link(OTHER, Role::Broker);
+    let mut rig = member_of(rig, 5);
+    let theirs = StreamId {
+        node: OTHER,
+        ..stream(1)
+    };
+    rig.join(1, 2, ROOM, Positions::at([(stream(1), 5), (theirs, 50)]));
+    rig.turn();
+    let lost = LinkLost {
+        room: room_id(ROOM),
+        generation: 1,
+        first: 1,
+    };
+    rig.say(2, &body(|writer| lost.write(writer)));
+    rig.turn();
+    assert_eq!(answers(&mut rig, 1), [], "the other broker has not said what it has");
+    head_from(&mut rig, other, ROOM, 1, 51);
+    pass(&mut rig, 100_000);
+    assert_eq!(gaps_told(&mut rig, 1), Some(vec![]));
+}
+
+#[test]
+fn who_is_a_member_hears_at_once_that_a_stream_has_made_way_for_another() {
+    let nodes: Vec<u32> = (100..108).collect();
+    let mut rig = gateway();
+    rig.machine
+        .set_placement(rig.now, placement_with_all(&nodes, Role::Broker));
+    let links: Vec<usize> = nodes.iter().map(|node| rig.link(*node, Role::Broker)).collect();
+    let mut rig = member_of(rig, 1);
+    for link in &links[..7] {
+        head_from(&mut rig, *link, ROOM, 1, 1);
+    }
+    rig.pass(400_000, 20_000);
+    let gaps = |rig: &Rig<Gateway>| rig.peers[0].frames(FrameKind::Gap);
+    assert_eq!(gaps(&rig), 0);
+    head_from(&mut rig, links[7], ROOM, 1, 1);
+    assert_eq!(gaps(&rig), 1);
 }

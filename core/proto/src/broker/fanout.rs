@@ -170,10 +170,10 @@ impl Broker {
             return false;
         }
         for consumed in Consumed::read_all(body) {
-            let Some(at) = self.by_id.get(&consumed.room) else {
+            let Some(at) = self.by_id.get(&consumed.room).copied() else {
                 continue;
             };
-            let Some(room) = self.rooms[*at as usize]
+            let Some(room) = self.rooms[at as usize]
                 .as_deref_mut()
                 .filter(|room| room.generation == consumed.generation)
             else {
@@ -184,6 +184,9 @@ impl Broker {
                 cursor.consumed = cursor.consumed.max(consumed.next.min(next));
                 cursor.kept = (consumed.kept > 0).then_some(consumed.kept.min(next));
                 cursor.told_at = now;
+            }
+            if room.ended {
+                self.head_due(at, node); // it would say nothing if it knew, and an older head may have come after that
             }
         }
         if self.withheld_at.is_some() {

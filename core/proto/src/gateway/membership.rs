@@ -211,7 +211,7 @@ impl Gateway {
             return;
         }
         room.note_in_force();
-        self.admit_waiting(now, at, false);
+        self.admit_waiting(now, at, None);
         self.schedule_room(now, at);
     }
 }

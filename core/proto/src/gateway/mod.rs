@@ -46,7 +46,7 @@ use crate::wire::record::Record;
 use crate::wire::room::REPAIR_RANGES;
 use crate::wire::server::Server;
 use crate::wire::{Code, FrameKind, Frames, StreamId};
-use room::{Pen, Room, Start, Waiting, Wanted};
+use room::{Lack, Pen, Room, Start, Waiting, Wanted, BACKFILL_WAIT};
 
 /// The link socket of every role, and the public one of those that have clients.
 pub const LINK_SOCKET: SocketId = 0;
@@ -64,7 +64,7 @@ pub const HISTORY_FIRST: u32 = 4 * room::BACKFILL_MAX as u32;
 /// A leave is told to the router after the room was empty for this long.
 pub const LEAVE_HOLD: Micros = 2_000_000;
 /// A join whose history does not come is answered without it after this.
-const JOIN_WAIT: Micros = 2 * room::BACKFILL_WAIT;
+const JOIN_WAIT: Micros = 2 * BACKFILL_WAIT;
 /// A join to a room whose owner says nothing is refused after this: longer than a broker or a router takes to start again,
 /// shorter than a program waits.
 pub const ANSWER_WAIT: Micros = 4_000_000;
@@ -606,7 +606,7 @@ impl Gateway {
         room.waiting.push(waiting);
         // Nobody who waits is looked at for each one more that comes, nor that one while brokers are asked what they have.
         if !asked_around {
-            self.admit(now, at, first, false);
+            self.admit(now, at, first, None);
         }
         self.schedule_room(now, at);
         Ok(())
@@ -641,24 +641,25 @@ impl Gateway {
         Ok(at)
     }
 
-    /// Admits whoever waits for this room and can start now. `last_try`: history that has not come will not.
-    fn admit_waiting(&mut self, now: Micros, at: u32, last_try: bool) {
+    /// Admits whoever waits for this room and can start now. What history they wait for and have waited for since `ended` will
+    /// not come.
+    fn admit_waiting(&mut self, now: Micros, at: u32, ended: Option<Micros>) {
         if let Some(room) = self.rooms[at as usize].as_deref_mut() {
             room.note_said();
         }
-        self.admit(now, at, 0, last_try);
+        self.admit(now, at, 0, ended);
     }
 
     /// The same where nothing but messages may have come.
     fn admit_fetched(&mut self, now: Micros, at: u32) {
         let room = self.rooms[at as usize].as_deref();
         if room.is_some_and(|room| !room.waiting.is_empty() && room.has_what_is_lacked()) {
-            self.admit(now, at, 0, false);
+            self.admit(now, at, 0, None);
         }
     }
 
     /// The same of those from `first` on in the order in which they came.
-    fn admit(&mut self, now: Micros, at: u32, first: usize, last_try: bool) {
+    fn admit(&mut self, now: Micros, at: u32, first: usize, ended: Option<Micros>) {
         let Some(room) = self.rooms[at as usize].as_deref() else {
             return;
         };
@@ -690,8 +691,10 @@ impl Gateway {
                 continue;
             };
             let client = &mut peer.data.data;
+            let tried = *waiting.tried.get_or_insert(now);
+            let waits_for_history = matches!(waiting.lacks, Some(Lack::History(..)));
             // Whoever names what does not come is not waited for without end.
-            let last_try = last_try || now >= *waiting.tried.get_or_insert(now) + JOIN_WAIT;
+            let last_try = waits_for_history && ended.is_some_and(|ended| tried <= ended) || now >= tried + JOIN_WAIT;
             if waiting.wants_past() && !unheard.is_empty() && !last_try {
                 waiting.lacks = None;
                 still.push(waiting);
@@ -743,6 +746,9 @@ impl Gateway {
                         counted: None,
                     });
                     room.members.push(slot);
+                    room.empty_since = None;
+                    // The seat is the last of the turn that is under way, which must not end one seat sooner for it.
+                    room.serve_left += usize::from(room.serve_left > 0);
                     self.members += 1;
                 }
             }
@@ -878,6 +884,9 @@ impl Gateway {
                 if let Some(other) = peer.data.data.joined.iter_mut().find(|other| other.room == joined.room) {
                     other.seat = joined.seat;
                 }
+                if room.serve_left > 0 {
+                    self.sessions.table.mark(moved); // from a seat whose turn may be to come to one that has had it
+                }
                 break;
             }
             // Who took the seat ended in the same turn and can't be told where it sits now.
@@ -886,8 +895,8 @@ impl Gateway {
             room.members.swap_remove(seat);
             self.members -= 1;
         }
+        room.note_empty(now);
         if room.members.is_empty() {
-            room.empty_since = Some(now);
             self.schedule_room(now, joined.room);
         } else {
             self.note_paced(joined.room);
@@ -909,16 +918,13 @@ impl Gateway {
         let Some(room) = self.rooms[at as usize].as_deref() else {
             return;
         };
-        let leave = room
-            .empty_since
-            .filter(|_| room.waiting.is_empty())
-            .map(|since| since + LEAVE_HOLD);
+        let leave = room.empty_since.map(|since| since + LEAVE_HOLD);
         let first = room.waiting.first();
         let ready = first.is_some() && self.is_ready(now, room);
         let head = first
             .filter(|_| room.is_in_force() && !ready)
             .map(|waiting| now + (now - waiting.since).clamp(HEAD_FIRST, HEAD_MAX));
-        let wait = first.map(|waiting| match waiting.tried {
+        let wait = first.map(|waiting| match waiting.tried.filter(|_| ready) {
             Some(since) => since + JOIN_WAIT,
             None => waiting.since + ANSWER_WAIT,
         });
@@ -940,10 +946,7 @@ impl Gateway {
             let Some(room) = self.rooms[at as usize].as_deref_mut() else {
                 continue;
             };
-            if room.members.is_empty()
-                && room.waiting.is_empty()
-                && room.empty_since.is_some_and(|since| now >= since + LEAVE_HOLD)
-            {
+            if room.empty_since.is_some_and(|since| now >= since + LEAVE_HOLD) {
                 self.close_room(now, at);
                 continue;
             }
@@ -968,11 +971,12 @@ impl Gateway {
             };
             if !room.waiting.is_empty() {
                 if self.is_ready(now, room) {
-                    let given_up = fetching && !room.fetching();
+                    // Who had more of it asked for later has that asked for again.
+                    let ended = (fetching && !room.fetching()).then(|| now.saturating_sub(BACKFILL_WAIT));
                     let overdue = |waiting: &Waiting| waiting.tried.is_none_or(|since| now >= since + JOIN_WAIT);
                     let asks = room.ask_around_at.is_some_and(|at| now >= at);
-                    if given_up || asks || room.waiting.first().is_some_and(overdue) {
-                        self.admit_waiting(now, at, given_up);
+                    if ended.is_some() || asks || room.waiting.first().is_some_and(overdue) {
+                        self.admit_waiting(now, at, ended);
                     } else {
                         self.admit_fetched(now, at);
                     }

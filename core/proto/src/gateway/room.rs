@@ -49,6 +49,8 @@ pub const BACKFILL_WAIT: Micros = 1_000_000;
 /// held until they are whole.
 pub const BACKFILL_MAX: u64 = 65_536;
 const BACKFILL_STEP: u64 = 1_024;
+/// Places that are looked through for the last messages of a room, if not more messages are wanted; that is over a hundred of the longest.
+pub const LAST_PLACES_MAX: u64 = 8_192;
 /// So much of a stream that was heard of late is asked for, of what was before; the rest is told to be lost.
 const LATE_MAX: u64 = 256;
 
@@ -268,10 +270,12 @@ impl Source {
         backfill.from.max(self.low.saturating_sub(BACKFILL_STEP))
     }
 
-    /// Whether all history has come that is fetched next.
+    /// Whether enough history has come of what is fetched: half a step and more, to a place that stays while it is gone through.
     fn has_fetched(&self) -> bool {
         self.backfill.as_ref().is_none_or(|backfill| {
-            let step = self.step(backfill)..self.low;
+            const HALF: u64 = BACKFILL_STEP / 2;
+            let here = self.low.saturating_sub(1) / HALF * HALF;
+            let step = backfill.from.max(here.saturating_sub(HALF))..self.low;
             step.end - step.start == self.held.range(step).count() as u64
         })
     }
@@ -586,9 +590,12 @@ impl Room {
     }
 
     /// The place from which on the ring has the last `count` whole messages, how many they are, and whether the ring has lost
-    /// none that was before them.
-    fn last(&self, arena: &Arena, count: u32) -> (u64, History) {
-        let readable = self.ring.readable(arena, self.ring.first());
+    /// none that was before them; and whether there are older places that were not looked at, for there is a bound to that:
+    /// publishers may leave any number of messages unfinished.
+    fn last(&self, arena: &Arena, count: u32) -> (u64, History, bool) {
+        let places = LAST_PLACES_MAX.max(u64::from(count));
+        let oldest = self.ring.readable(arena, self.ring.first());
+        let readable = oldest.max(self.ring.next().saturating_sub(places));
         let (mut place, mut messages, mut all) = (self.ring.next(), 0, true);
         // Publishers of whose message the last chunk was passed.
         let mut open = BTreeSet::new();
@@ -611,7 +618,7 @@ impl Room {
         }
         let begun = |source: &Source| source.low <= 1 && source.first_place >= readable;
         let whole = messages == count || all && self.sources.iter().all(begun);
-        (place, History { messages, whole })
+        (place, History { messages, whole }, readable > oldest)
     }
 
     /// All streams with the first offset that follows for who goes on at `place`.
@@ -682,6 +689,9 @@ impl Room {
         if self.sources[at].over {
             return;
         }
+        // What is here already may be the last that there is of it.
+        let last = self.sources[at].held.keys().next_back().copied();
+        self.give_up(pen, at, last.map_or(0, |last| last + 1), GapReason::Unrepaired);
         self.append_gap(pen, at, StreamGap::OPEN, reason);
         self.note_said();
         let source = &mut self.sources[at];
@@ -915,6 +925,9 @@ impl Room {
             {
                 self.append(pen, at, offset, &message, born);
                 if !self.sources[at].held.is_empty() {
+                    // It may have waited for its turn.
+                    let twice = self.sources[at].take_held(offset).is_some();
+                    pen.counters.messages_duplicate += u64::from(twice);
                     self.release(pen, at);
                 }
             } else if !self.sources[at].had(pen.counters, offset) {
@@ -1288,8 +1301,8 @@ impl Room {
         if let Some((at, _)) = self.fetched().next().filter(|_| count > 0 && !last_try) {
             return Start::Fetch(Lack::History(at, 0));
         }
-        let (place, history) = self.last(arena, count);
-        let missing = u64::from(count - history.messages);
+        let (place, history, older) = self.last(arena, count);
+        let missing = if older { 0 } else { u64::from(count - history.messages) };
         let mut lack = None;
         for at in 0..self.sources.len() {
             let source = &self.sources[at];
@@ -1361,7 +1374,9 @@ impl Room {
             }
             let low = source.low;
             if source.first_place >= self.ring.first() && wanted < low {
-                if !last_try && self.fetch_from(arena, now, at, wanted, &mut may_fetch) {
+                // A later life of its owner has nothing of it.
+                let may_come = !last_try && !source.is_lost();
+                if may_come && self.fetch_from(arena, now, at, wanted, &mut may_fetch) {
                     lack = Some(Lack::History(at, wanted));
                     continue;
                 }
@@ -1545,9 +1560,50 @@ mod tests {
         assert_eq!([0, 1].map(|cluster| waits(cluster, 7, 104)), [false, false]);
     }
 
+    /// Publishers that never finish a message fill the room: who wants the last ones does not have it looked through.
+    #[test]
+    fn unfinished_messages_are_looked_through_so_far_and_no_further() {
+        let mut arena = Arena::new(16 << 20);
+        let mut room = Room::new(1, 2, "sports:final", false, 0);
+        let mut pen = Pen {
+            arena: &mut arena,
+            counters: &mut GatewayCounters::default(),
+            ages: &mut Ages::default(),
+            placement: &Placement::default(),
+            now: 0,
+        };
+        assert!(room.head(&mut pen, STREAM, 101, 101));
+        for offset in 0..20_000 {
+            let message = Message {
+                publisher: PublisherId::default(),
+                sequence: offset + 1,
+                flags: 0,
+                data: b"",
+            };
+            room.append(&mut pen, 0, 101 + offset, &message, 0);
+        }
+        arena.looks.set(0);
+        let start = room.start_with(&arena, 0, 1, false, |_| true);
+        assert!(matches!(
+            start,
+            Start::At {
+                history: History {
+                    messages: 0,
+                    whole: false
+                },
+                ..
+            }
+        ));
+        assert!(
+            arena.looks.get() as u64 <= LAST_PLACES_MAX + 100,
+            "{} looks",
+            arena.looks.get()
+        );
+    }
+
     /// Where the last `count` messages begin, counted from the first place, and how many are whole there.
     fn last_of(room: &Room, arena: &Arena, count: u32) -> (u64, u32, bool) {
-        let (place, history) = room.last(arena, count);
+        let (place, history, _) = room.last(arena, count);
         (place - FIRST_PLACE, history.messages, history.whole)
     }
 
@@ -1881,6 +1937,49 @@ mod tests {
                 prop_assert!(grow(Box::new(placed.iter().filter(|entry| entry.2 == stream).map(|entry| entry.3))));
             }
         }
+    }
+
+    /// Two owners, and each message another publisher's, so that nothing says which goes first: that costs a question for each
+    /// step of the history and not for each message.
+    #[test]
+    fn deep_history_of_two_owners_comes_step_by_step() {
+        const EACH: u64 = 3_000;
+        let (mut arena, mut counters, mut ages) = (Arena::new(4 << 20), GatewayCounters::default(), Ages::default());
+        let placement = Placement::default();
+        let mut pen = Pen {
+            arena: &mut arena,
+            counters: &mut counters,
+            ages: &mut ages,
+            placement: &placement,
+            now: 0,
+        };
+        let streams = [5, 6].map(|node| StreamId { node, ..STREAM });
+        let mut room = Room::new(1, 2, "sports:final", false, 0);
+        for stream in streams {
+            room.head(&mut pen, stream, EACH + 1, EACH + 1);
+        }
+        let had = Positions::at(streams.map(|stream| (stream, 0)));
+        assert!(matches!(
+            room.start(pen.arena, 0, &had, false, |_| false, |_| true),
+            Start::Fetch(_)
+        ));
+        let mut turns = 0;
+        while room.fetching() {
+            turns += 1;
+            pen.now += 15_000;
+            let mut wanted = Vec::new();
+            room.expire(&mut pen, |_| 1_000, &mut wanted, 4);
+            for wanted in wanted {
+                for (first, last) in wanted.ranges {
+                    for offset in first..=last {
+                        let user = offset + u64::from(wanted.stream.node) * EACH;
+                        block(&mut room, &mut pen, wanted.stream, offset, &[(user, 1)]);
+                    }
+                }
+            }
+        }
+        assert_eq!(room.ring.next() - room.ring.first(), 2 * EACH);
+        assert!(turns < 20, "{turns}");
     }
 
     #[test]

@@ -130,8 +130,16 @@ impl Gateway {
                 self.activate(at);
             }
         }
-        self.admit_waiting(now, at, false);
+        self.admit_waiting(now, at, None);
         self.schedule_room(now, at);
+    }
+
+    /// The same where nothing was taken, but another stream may have been ended to make place.
+    fn room_grew(&mut self, now: Micros, at: u32, before: u64) {
+        let room = self.rooms[at as usize].as_deref();
+        if room.is_some_and(|room| room.ring.next() > before) {
+            self.room_told(now, at, before);
+        }
     }
 
     /// Takes a broker's frame. `false`: malformed or not a broker's to send.
@@ -181,6 +189,7 @@ impl Gateway {
                 room.note_hole(now);
                 let Some(grew) = grew else {
                     self.counters.dropped_stale_stream += count;
+                    self.room_grew(now, at, before);
                     return true;
                 };
                 let unfinished = room.has_hole() || room.fetching() || room.waits();
@@ -203,7 +212,7 @@ impl Gateway {
                     };
                     room.note_heard(node, epoch);
                     if head.generation == 0 {
-                        self.admit_waiting(now, at, false);
+                        self.admit_waiting(now, at, None);
                         self.schedule_room(now, at);
                         continue;
                     }
@@ -222,6 +231,7 @@ impl Gateway {
                     };
                     if !known {
                         self.counters.dropped_stale_stream += 1;
+                        self.room_grew(now, at, before);
                         continue;
                     }
                     // An owner that repeats its head may not have heard how far we are.
@@ -248,14 +258,12 @@ impl Gateway {
                     placement: &self.placement,
                     now,
                 };
-                if room.lost(&mut pen, stream(lost.generation), lost.first) {
+                let grew = room.lost(&mut pen, stream(lost.generation), lost.first);
+                let ended = (!room.fetching()).then_some(now);
+                if grew {
                     self.activate(at);
                 }
-                self.admit_waiting(
-                    now,
-                    at,
-                    !self.rooms[at as usize].as_deref().is_some_and(|room| room.fetching()),
-                );
+                self.admit_waiting(now, at, ended);
                 self.schedule_room(now, at);
                 true
             }
@@ -694,6 +702,38 @@ mod tests {
             room.starts <= 3 * joins as usize + frames as usize,
             "{} looks",
             room.starts
+        );
+    }
+
+    /// The only member leaves while another one waits, who is one then: nothing is left to do when the first would have been
+    /// forgotten.
+    #[test]
+    fn a_room_that_somebody_left_while_another_waited_is_not_looked_at_for_it_again() {
+        let mut gateway = gateway(1 << 20);
+        let (at, id) = open(&mut gateway, 21);
+        let slots = [0, 1].map(|number| gateway.sessions.admit(number, u64::from(number)));
+        for (slot, positions) in slots
+            .into_iter()
+            .zip([Positions::default(), Positions::at([(STREAM, 0)])])
+        {
+            gateway
+                .join(0, slot, 1, NAME.as_bytes(), (positions, 0))
+                .expect("it waits or is a member");
+        }
+        gateway.leave(0, slots[0], at);
+        ten(&mut gateway, id, 11);
+        ten(&mut gateway, id, 1);
+        let room = gateway.rooms[at as usize].as_deref().expect("the room");
+        assert_eq!((room.members.len(), room.waiting.len()), (1, 0));
+        for _ in 0..10 {
+            gateway.now += 1_000_000;
+            gateway.expire_rooms(gateway.now);
+        }
+        let next = gateway.room_wheel.deadline(at);
+        assert!(
+            next.is_none_or(|next| next > gateway.now + 100_000),
+            "{next:?} at {}",
+            gateway.now
         );
     }
 }
