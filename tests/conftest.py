@@ -1,4 +1,7 @@
-"""Every coroutine test runs on uvloop, as the servers do; and what `scripts/test.sh` runs beside them is waited for."""
+"""Every coroutine test runs on uvloop, as the servers do; and what `scripts/test.sh` runs beside them is waited for.
+
+No clock judges examples of hypothesis: whatever else runs on the machine may hold one up.
+"""
 
 import asyncio
 import fcntl
@@ -8,8 +11,12 @@ from typing import Final
 
 import pytest
 import uvloop
+from hypothesis import HealthCheck, settings
 
 BENCH: Final = Path(__file__).parent / "bench"
+
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 def pytest_asyncio_loop_factories(
