@@ -153,7 +153,7 @@ def test_a_run_whose_rest_never_comes_gives_up() -> None:
         return [frame] if publish < 5 else []
 
     with false_server(2, dry_up) as generator:
-        total = generator.saturate(window=4, seconds=0.05, grace=0.2)
+        total = generator.saturate(window=4, seconds=1.0, grace=0.2)
     assert (total["published"], total["deliveries"]) == (9, 10)
 
 
