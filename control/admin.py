@@ -88,8 +88,10 @@ class Admin(App):
     def answer(self, path: str, query: str) -> Answer:
         """All that its engine and its enrolment say."""
         if path == "/readyz":
-            serves = self._server.ready and not self._server.draining
+            serves = self._server.ready and not self._server.draining and not self._server.closed
             return json_answer(200 if serves else 503, {"ready": serves})
+        if self._server.closed:
+            return json_answer(503, {"error": "the role has ended, its process is about to"})
         if path == "/metrics":
             return 200, metrics.CONTENT_TYPE, metrics.text(self._metrics)
         if path == "/api/v1/status":

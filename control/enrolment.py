@@ -96,7 +96,7 @@ class Enrolment:
         self._spec, self._where, self._directory, self._log = spec, spec.registry, directory, log
         self._take: Take = _nowhere
         self._name: Name = _to_nobody
-        self._settled: Callable[[], bool] = lambda: True
+        self._settled: Callable[[], bool] = _all_done
         self._looks: asyncio.TimerHandle | None = None
         self._steps = Steps()
         self._others: list[str] = []
@@ -214,8 +214,8 @@ class Enrolment:
         self._on_snapshot(self._directory.snapshot)
 
     def detach(self) -> None:
-        """The engine is to take no more maps."""
-        self._take, self._name = _nowhere, _to_nobody
+        """The engine is to be asked nothing and to take no more maps."""
+        self._take, self._settled, self._name = _nowhere, _all_done, _to_nobody
         if self._looks is not None:
             self._looks.cancel()
 
@@ -464,6 +464,11 @@ class Enrolment:
 
 def _to_nobody(gateways: list[engine.Server], proxies: list[engine.Server]) -> None:
     """Where the names of servers go while there is no engine."""
+
+
+def _all_done() -> bool:
+    """Whether what a map asks is done, while there is no engine that it is asked of."""
+    return True
 
 
 def _nowhere(

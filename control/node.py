@@ -221,11 +221,13 @@ async def serve(
     log.info("started", addresses=server.engine.addresses(), admin=spec.admin, epoch=spec.epoch)
     try:
         async with contextlib.nullcontext() if keeper is None else keeper:
-            await server.run(stop, spec.drain_ms / 1000)
+            try:
+                await server.run(stop, spec.drain_ms / 1000)
+            finally:  # at once: the keeper may have to write for a while
+                if handing_over is not None and enrolment is not None:
+                    enrolment.detach()
+                    handing_over.cancel()
     finally:
-        if handing_over is not None and enrolment is not None:
-            enrolment.detach()
-            handing_over.cancel()
         http.end()
         await serving
     log.info("ended")

@@ -25,6 +25,8 @@ class Server:
         self.take_secrets = role.take_secrets
         self.ready = False
         self.draining = False
+        self.closed = False
+        """Nothing of the engine may be called any more."""
         self.turns = 0
         self.on_ready: Callable[[bool], None] = lambda ready: None
         self._handlers: dict[str, Handler] = {
@@ -57,6 +59,7 @@ class Server:
             if self._watching:
                 loop.remove_reader(self.engine.fd())
             self._watching = False
+            self.closed = True
             self.engine.close()
 
     def status(self) -> dict[str, Any]:

@@ -22,6 +22,13 @@ class Site:
 
     def __init__(self, server: Server, port: int) -> None:
         self.server, self.port = server, port
+        self._stop = asyncio.Event()
+        self._running = asyncio.create_task(server.run(self._stop, 1.0))
+
+    async def end(self) -> None:
+        """The engine's end; administration goes on."""
+        self._stop.set()
+        await self._running
 
     async def get(self, path: str, method: str = "GET") -> tuple[int, str]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
@@ -37,16 +44,14 @@ class Site:
 @pytest_asyncio.fixture
 async def site() -> AsyncIterator[Site]:
     server = Server(Role(FakeEngine(link_bind=("127.0.0.1", 0))), LOG)
-    stop = asyncio.Event()
-    running = asyncio.create_task(server.run(stop, 1.0))
     http = admin.http(admin.Admin(server, {"role": "gateway", "node": 3, "version": "0.0.0"}))
     listener = admin.listen(("127.0.0.1", 0))
     serving = asyncio.create_task(http.serve(sockets=[listener]))
-    yield Site(server, listener.getsockname()[1])
+    made = Site(server, listener.getsockname()[1])
+    yield made
     http.end()
     await serving
-    stop.set()
-    await running
+    await made.end()
 
 
 async def test_health_is_told_apart_from_readiness(site: Site) -> None:
@@ -54,6 +59,15 @@ async def test_health_is_told_apart_from_readiness(site: Site) -> None:
     assert (await site.get("/readyz"))[0] == 200
     site.server.ready = False
     assert (await site.get("/readyz"))[0] == 503
+    assert (await site.get("/healthz"))[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/readyz", "/metrics", "/api/v1/status", "/api/v1/rooms", "/api/v1/rooms/room-0"])
+async def test_where_the_engine_has_ended_it_is_asked_nothing(site: Site, path: str) -> None:
+    assert (await site.get(path))[0] == 200
+    await site.end()
+    site.server.draining = False  # as where the engine failed
+    assert (await site.get(path))[0] == 503
     assert (await site.get("/healthz"))[0] == 200
 
 

@@ -373,13 +373,17 @@ async def test_without_the_registry_an_end_is_not_put_off(begin: Begin, memory: 
     assert one.states()[2] == "running"
 
 
-async def test_an_engine_that_is_gone_is_given_nothing(begin: Begin) -> None:
-    one = await begin(2, "broker")
+async def test_an_engine_that_is_gone_is_given_and_asked_nothing(begin: Begin, memory: Memory) -> None:
+    one, asked = await begin(3, "gateway"), list[bool]()
+    one.settled = lambda: asked.append(True) or False  # type: ignore[func-returns-value]
+    growing = Count(2, 1, Growth(4, "prepare", 4, "somebody"))
+    await memory.trees[0].create("/pubsub/broker/main/partition_num", encode(growing))
+    await until(lambda: asked)
     one.enrolment.detach()
-    count = len(one.maps)
+    counts = len(one.maps), len(asked)
     other = await begin(1, "router")
     await until(lambda: len(other.states()) == len(one.enrolment.placement()["nodes"]) == 2)
-    assert len(one.maps) == count
+    assert (len(one.maps), len(asked)) == counts
 
 
 # --- the way there ------------------------------------------------------------------------------------------------------
