@@ -182,21 +182,30 @@ def test_echo_answers_and_the_client_times_each_from_its_due_moment() -> None:
 def test_a_late_answer_counts_from_the_intended_moment() -> None:
     with open_udp() as server, open_udp() as client:
         client.connect(server.getsockname())
+        server.settimeout(10.0)
+        came, sent = 0, list[int]()
 
         def slow_server() -> None:
+            nonlocal came
+            questions = [server.recvfrom(100) for _ in range(20)]
+            came = time.monotonic_ns()
             time.sleep(0.1)
-            for _ in range(20):
-                data, source = server.recvfrom(100)
+            for data, source in questions:
+                sent.append(time.monotonic_ns())
                 server.sendto(data, source)
 
         thread = threading.Thread(target=slow_server)
         thread.start()
-        latency, _ = _null.echo_client(client.fileno(), 16, 1000, 20)
+        before = time.monotonic_ns()
+        latency, _ = _null.echo_client(client.fileno(), 16, 1000, 20, patience=10.0)
+        after = time.monotonic_ns()
         thread.join(5.0)
     assert len(latency) == 20
-    assert int(latency.max()) > 80_000_000
-    # All were answered at once, so the first had waited 19 ms longer than the last.
-    assert int(latency.max()) - int(latency.min()) > 10_000_000
+    assert sent[0] - came > 80_000_000
+    # All were answered at once, so the first had waited 19 ms longer than the last. The first was due after 1 ms.
+    for number, took, left in zip(range(20), latency, sent, strict=True):
+        least, most = left - came + (19 - number) * 1_000_000, after - before - (1 + number) * 1_000_000
+        assert least <= int(took) <= most
 
 
 def test_unanswered_questions_are_missing_not_invented(sender: socket.socket) -> None:
