@@ -306,7 +306,7 @@ impl Links {
         let wanted: BTreeMap<u32, (Role, Addr)> = nodes.map(|(node, role, addr)| (node, (role, addr))).collect();
         let (table, past, linked) = (&mut self.table, &mut self.past, &self.by_node);
         self.dials.retain(|node, dial| {
-            let kept = wanted.get(node).is_some_and(|(_, addr)| *addr == dial.addr);
+            let kept = wanted.get(node) == Some(&(dial.role, dial.addr));
             if !wanted.contains_key(node) && !linked.contains_key(node) {
                 past.remove(node);
             }
@@ -561,6 +561,9 @@ impl Links {
         let key = knock.listed.map(|listed| listed.key);
         let meant = |peer: &Identity| peer.role == role && (key.is_none() || peer.node == target);
         let Some(peer) = Identity::from_bytes(&opened.payload).filter(meant) else {
+            // The handshake is over for this knock: who is meant may answer another one.
+            (dial.knock, dial.due, dial.at) = (None, false, now + DIAL_MAX);
+            self.table.release(header.connection);
             self.counters.link_dropped_frame += 1;
             return;
         };
@@ -1128,6 +1131,28 @@ mod tests {
             }
         }
         now
+    }
+
+    /// The handshake was over for the dialling node, which went on with it for ever.
+    #[test]
+    fn who_is_dialled_is_found_after_another_role_has_answered_at_its_address() {
+        let mut ends = [End::new(1, Role::Broker), End::new(6, Role::Gateway)];
+        let addr = ends[1].addr;
+        ends[0].links.dial(0, std::iter::once((5, Role::Router, addr)));
+        let now = live(0, 1_000, &mut ends);
+        assert!(ends[0].links.to(6).is_none());
+        ends[1] = End::new(5, Role::Router);
+        ends[1].addr = addr;
+        let now = live(now, 10_000, &mut ends);
+        assert!(ends[0].links.to(5).is_some());
+        // The number and the address come back in another role.
+        ends[1] = End::new(5, Role::Gateway);
+        ends[1].addr = addr;
+        ends[0].links.dial(now, std::iter::once((5, Role::Gateway, addr)));
+        live(now, 10_000, &mut ends);
+        let slot = ends[0].links.to(5).expect("a link");
+        let role = ends[0].links.table.get(slot).map(|link| link.data.peer.role);
+        assert_eq!(role, Some(Role::Gateway));
     }
 
     /// A broker that dials a router.

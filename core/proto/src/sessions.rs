@@ -333,7 +333,7 @@ impl<T: Default> Sessions<T> {
         };
         match header.kind {
             DatagramKind::Data => self.data(now, node, arrival, &header, datagram),
-            DatagramKind::Hello if self.table.len() >= self.sessions_max => {
+            DatagramKind::Hello if self.table.len() - self.half_open_len >= self.sessions_max => {
                 self.door.counters.dropped_hello_busy += 1;
                 None
             }
@@ -470,7 +470,8 @@ impl<T: Default> Sessions<T> {
         );
         if !free && !peer.data.control.take(now, 1) {
             self.counters.dropped_control_rate += 1;
-            if let Some(record) = Record::read(bytes) {
+            let known = matches!(peer.data.state, State::Open | State::Asking);
+            if let Some(record) = Record::read(bytes).filter(|_| known) {
                 self.refuse_rate(slot, &record);
             }
             return None;
@@ -777,7 +778,11 @@ impl<T: Default> Sessions<T> {
                 self.reschedule(now + 1_000, slot);
             }
         }
-        while self.half_open.front().is_some_and(|(_, at)| now >= at + HALF_OPEN_LIFE) {
+        while self
+            .half_open
+            .front()
+            .is_some_and(|(_, at)| now >= at + 2 * HALF_OPEN_LIFE)
+        {
             self.half_open.pop_front();
         }
         self.accept(now, node);
@@ -803,7 +808,8 @@ impl<T: Default> Sessions<T> {
         if self.half_open.len() >= 2 * HALF_OPEN_MAX {
             self.half_open.retain(|(id, _)| shows_nothing(*id).is_some());
         }
-        if self.half_open_len >= HALF_OPEN_MAX {
+        let full = self.table.len() >= self.sessions_max && self.half_open_len > 0;
+        if self.half_open_len >= HALF_OPEN_MAX || full {
             let oldest = std::iter::from_fn(|| self.half_open.pop_front()).find_map(|(id, _)| shows_nothing(id));
             oldest.into_iter().for_each(|slot| self.end(slot));
         }
@@ -1006,21 +1012,81 @@ mod tests {
         assert_eq!(open.count(), HALF_OPEN_MAX);
     }
 
+    /// Those that showed themselves late outlived their place in the queue, and who had just come made way instead.
+    #[test]
+    fn of_those_that_show_nothing_the_oldest_makes_way_however_late_it_was_proven() {
+        let (mut node, mut sessions) = sessions();
+        for _ in 0..HALF_OPEN_MAX {
+            sessions.let_in(0, &mut node, &Accepted::of(7));
+        }
+        let proven = HALF_OPEN_LIFE - 1_000;
+        for slot in sessions.table.slots().collect::<Vec<_>>() {
+            let data = &mut sessions.table.get_mut(slot).expect("it is there").data;
+            (data.state, data.since) = (State::Proven, proven);
+        }
+        let now = HALF_OPEN_LIFE + 1_000;
+        sessions.expire(now, &mut node);
+        assert_eq!(sessions.table.len(), HALF_OPEN_MAX);
+        let new = [0; 10].map(|_| sessions.let_in(now, &mut node, &Accepted::of(7)));
+        assert!(new.iter().all(|id| sessions.table.find(*id).is_some()));
+        assert_eq!(sessions.table.len(), HALF_OPEN_MAX);
+    }
+
+    #[test]
+    fn who_shows_nothing_makes_way_where_few_sessions_may_be() {
+        let (mut node, mut sessions) = sessions();
+        sessions.set_limits(3, 1_000);
+        let open = sessions.admit(1, 1);
+        let came = [0; 4].map(|_| sessions.let_in(0, &mut node, &Accepted::of(7)));
+        assert_eq!(
+            came.map(|id| sessions.table.find(id).is_some()),
+            [false, false, true, true]
+        );
+        assert!(sessions.table.get(open).is_some());
+        let busy = sessions.door.counters.dropped_hello_busy;
+        hello(&mut sessions, &mut node);
+        assert_eq!(sessions.door.counters.dropped_hello_busy, busy, "there is place for it");
+    }
+
+    /// The answer is a record that has to be kept until it is acknowledged.
+    #[test]
+    fn who_has_shown_no_credential_is_not_told_that_it_asks_too_often() {
+        let (mut node, mut sessions) = sessions();
+        let id = sessions.let_in(0, &mut node, &Accepted::of(7));
+        let slot = sessions.table.find(id).expect("it is there");
+        sessions.table.get_mut(slot).expect("it is there").data.state = State::Proven;
+        let open = Record::Open {
+            request: 1,
+            name: b"sports:final",
+            incarnation: 1,
+        };
+        let open = open.encode(<[u8]>::to_vec);
+        for _ in 0..2 * CONTROL_BURST {
+            assert!(sessions.record(0, slot, &open).is_none());
+        }
+        assert!(sessions.counters.dropped_control_rate > 0);
+        assert_eq!(sessions.unread_bytes(), 0);
+    }
+
+    fn hello(sessions: &mut Sessions<()>, node: &mut Node) {
+        let mut bytes = vec![0; HELLO_MIN];
+        Header::clear(DatagramKind::Hello, 7).write(&mut bytes);
+        let arrival = Arrival {
+            socket: 1,
+            from: Addr { ip: [1; 16], port: 7 },
+            start: 0,
+            len: bytes.len() as u32,
+        };
+        sessions.receive(0, node, arrival, &mut bytes);
+    }
+
     #[test]
     fn a_hello_beyond_the_sessions_that_may_be_here_is_dropped_and_who_is_here_stays() {
         let (mut node, mut sessions) = sessions();
         sessions.admit(1, 1);
         sessions.admit(2, 2);
         let mut hello = |sessions: &mut Sessions<()>| {
-            let mut bytes = vec![0; HELLO_MIN];
-            Header::clear(DatagramKind::Hello, 7).write(&mut bytes);
-            let arrival = Arrival {
-                socket: 1,
-                from: Addr { ip: [1; 16], port: 7 },
-                start: 0,
-                len: bytes.len() as u32,
-            };
-            sessions.receive(0, &mut node, arrival, &mut bytes);
+            hello(sessions, &mut node);
             (
                 sessions.door.counters.cookies_sent,
                 sessions.door.counters.dropped_hello_busy,

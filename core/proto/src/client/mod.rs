@@ -806,6 +806,7 @@ impl Client {
             });
             session.knock = None;
             session.conn = Some(Box::new(conn));
+            session.token = None; // it was that of another connection
             session.state = State::Opening;
             session.attempt_until = now + ATTEMPT_MAX * 2;
             session.choice.begin(now);
