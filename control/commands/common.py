@@ -62,12 +62,15 @@ def fetch(process: Process, path: str, timeout_s: float = HTTP_S) -> tuple[int, 
     try:
         connection.request("GET", path)
         response = connection.getresponse()
-        return response.status, response.read()
+        status, body = response.status, response.read()
     except (OSError, http.client.HTTPException) as error:
         where = config.address_text(host, port)
         raise UserError(f"{process.name} does not answer on {where}: {error}; try again", TRY_LATER) from None
     finally:
         connection.close()
+    if status == http.HTTPStatus.SERVICE_UNAVAILABLE:
+        raise UserError(f"{process.name} is about to end; try again", TRY_LATER)
+    return status, body
 
 
 def apart(process: Process) -> str:

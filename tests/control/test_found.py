@@ -15,9 +15,10 @@ import msgspec
 import pytest
 import structlog
 
-from control import specs
+from control import admin, specs
 from control.commands import common, found
 from control.commands.found import reading
+from control.commands.readings import read
 from control.config import load
 from control.errors import UserError
 from control.options import Up
@@ -26,10 +27,13 @@ from control.registry.places import Count, Node, encode
 from control.registry.server import RegistryServer
 from control.registry.tree import Entry, NoNode, Refused, Tree, TreeError, Unavailable
 from control.registry.zookeeper import Servers, ZooKeeperTree
+from plane.role import Role
+from plane.server import Server
 from tests.control.command import Command
 from tests.control.nodes import processes
 from tests.control.registry.services import connected
 from tests.control.registry.zookeeper import ZooKeeper
+from tests.fakes.engine import FakeEngine
 from tests.ports import free_ports
 from tests.together import together
 
@@ -53,6 +57,23 @@ def test_who_cannot_be_asked_from_here_is_one_line(link: tuple[str, int], admin:
         common.get(process, "/api/v1/status")
     assert said in str(caught.value)
     assert caught.value.exit_code == 75
+
+
+async def test_a_node_that_is_about_to_end_is_one_that_does_not_answer() -> None:
+    engine = FakeEngine(link_bind=("127.0.0.1", 0))
+    server = Server(Role(engine), structlog.get_logger())
+    server.closed = True
+    http = admin.http(admin.Admin(server, {"role": "router", "node": 1, "version": "0"}))
+    listener = admin.listen(("127.0.0.1", 0))
+    process = msgspec.structs.replace(processes(Up())[0], admin=listener.getsockname()[:2])
+    serving = asyncio.create_task(http.serve(sockets=[listener]))
+    try:
+        said = await asyncio.to_thread(read, process)
+    finally:
+        http.end()
+        await serving
+        engine.close()
+    assert str(said.error) == f"{process.name} is about to end; try again"
 
 
 @pytest.fixture(scope="module")
