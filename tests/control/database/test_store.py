@@ -181,6 +181,7 @@ async def test_a_server_that_stands_still_holds_nobody_up_for_ever(served: Serve
         finally:
             served.signal(CONTINUE)
         await again(lambda: store.write([said(1)]), Unavailable)
+    async with open_store(served) as store:
         assert len(await loaded(store)) == 1
 
 
