@@ -1,6 +1,7 @@
 """kill -9 under load, of each node and of all with their supervisor: nothing is missing in silence."""
 
 import asyncio
+import contextlib
 import functools
 import itertools
 import os
@@ -29,10 +30,11 @@ ONE: dict[str, Any] = {}
 MANY: dict[str, Any] = {"gateways": 2, "brokers": "2x2", "routers": "1x2", "proxies": 2}
 
 
-async def come_and_go(instance: Instance, stop: asyncio.Event) -> None:
-    """A client that joins and leaves other rooms all the time: interest that changes while roles die."""
+async def come_and_go(instance: Instance, stop: asyncio.Event, may_go: asyncio.Event) -> None:
+    """A client that joins and leaves other rooms while it may: interest that changes while roles die."""
     async with muster.connect(instance.folder.path, proxies=[], timeout=30) as client:
         for number in itertools.count():
+            await may_go.wait()
             if stop.is_set():
                 return
             async with client.join(f"passing-{number % 7}"):
@@ -60,6 +62,7 @@ async def test_a_node_that_is_killed_comes_back_and_nothing_is_missing_in_silenc
     agreed: dict[str, list[float]] = defaultdict(list)
     gaps: dict[str, Counter[str]] = defaultdict(Counter)
     late: list[str] = []
+    (may_go := asyncio.Event()).set()
     with instance.running():
         async with (
             ledger.members(instance.folder.path, MEMBERS),
@@ -67,7 +70,7 @@ async def test_a_node_that_is_killed_comes_back_and_nothing_is_missing_in_silenc
             asyncio.TaskGroup() as tasks,
         ):
             publishing = tasks.create_task(ledger.publish_steadily(client, 1, 100))
-            tasks.create_task(come_and_go(instance, ledger.stop))
+            tasks.create_task(come_and_go(instance, ledger.stop, may_go))
             memory = tasks.create_task(instance.watch_memory(0.5))
             await asyncio.sleep(BETWEEN_S)
             for turn, node in itertools.product(range(rounds), instance.names()):
@@ -89,11 +92,13 @@ async def test_a_node_that_is_killed_comes_back_and_nothing_is_missing_in_silenc
                 if first - back > BACK_S_MAX:
                     late.append(f"{what}: {first - back:.2f} s until all members received again")
                 began = time.monotonic()
+                may_go.clear()  # what changes while all are asked in turn differs
                 try:
                     await until(instance.interest_agrees, INTEREST_S_MAX)
                 except TimeoutError:
                     known = {name: instance.interest(name) for name in instance.names("gateway", "router", "broker")}
                     late.append(f"{what}: interest differs: {known}")
+                may_go.set()
                 agreed[node].append(time.monotonic() - began)
                 gaps[node] += ledger.gaps() - told
                 still = instance.pids()
@@ -148,7 +153,8 @@ async def test_clients_find_the_instance_that_took_the_place_of_a_killed_one(
             await until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
             if lost == "token":
                 instance.folder.token.unlink()
-            with instance.running():
+            with contextlib.ExitStack() as stack:
+                await asyncio.to_thread(stack.enter_context, instance.running())  # clients go on meanwhile
                 back, mark = time.monotonic(), ledger.mark()
                 await until(functools.partial(ledger.reached, mark), 30)
                 first = max(ledger.first_after(mark)) - back
