@@ -10,9 +10,10 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import structlog
@@ -24,8 +25,11 @@ from control.instance import Folder, Process, Record
 from control.openfiles import enough_files
 
 HTTP_S: Final = 2.0
+ASKED_AT_ONCE: Final = 16
 WIDTH: Final = 4_096
 """Of a line, in columns: more than any table has."""
+
+Said = TypeVar("Said")
 
 
 def place(config_file: Path | None) -> Folder:
@@ -96,6 +100,20 @@ def is_of_this_machine(host: str) -> bool:
     return True
 
 
+def together(ask: Callable[[Process], Said], processes: Sequence[Process], at_once: int = ASKED_AT_ONCE) -> list[Said]:
+    """What each says, in their order. Several are asked at a time, lest those that do not answer add up."""
+    with ThreadPoolExecutor(at_once) as pool:
+        return list(pool.map(ask, processes))
+
+
+def tried(process: Process, path: str) -> tuple[int, Any] | UserError:
+    """As `get`; or why there is no answer."""
+    try:
+        return get(process, path)
+    except UserError as error:
+        return error
+
+
 class Asking:
     """Asks several nodes. Who does not answer is named on stderr, and the exit code says that something is missing."""
 
@@ -105,12 +123,18 @@ class Asking:
 
     def get(self, process: Process, path: str) -> Any:
         """What a node says; None where it does not answer or has nothing at this path."""
-        try:
-            status, answer = get(process, path)
-        except UserError as error:
-            self._silent.append(error)
+        return self._heard(tried(process, path))
+
+    def all(self, processes: Sequence[Process], path: str) -> list[Any]:
+        """The same of each, in their order."""
+        return [self._heard(each) for each in together(lambda process: tried(process, path), processes)]
+
+    def _heard(self, said: tuple[int, Any] | UserError) -> Any:
+        if isinstance(said, UserError):
+            self._silent.append(said)
             return None
         self._answered = True
+        status, answer = said
         return answer if status == http.HTTPStatus.OK else None
 
     def code(self) -> int:

@@ -8,7 +8,6 @@ import re
 import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -20,7 +19,6 @@ from control.errors import TRY_LATER, UserError
 from control.instance import Process, Record
 
 EVERY_S: Final = 1.0
-ASKED_AT_ONCE: Final = 16
 CPU: Final = "muster_process_cpu_seconds_total"
 RSS: Final = "muster_process_resident_memory_bytes"
 NO_ANSWER: Final = "no answer"
@@ -77,12 +75,11 @@ async def follow(nodes: Nodes) -> AsyncIterator[tuple[Record, Readings, Readings
 
 
 def read_all(
-    processes: Sequence[Process], timeout_s: float = common.HTTP_S, at_once: int = ASKED_AT_ONCE
+    processes: Sequence[Process], timeout_s: float = common.HTTP_S, at_once: int = common.ASKED_AT_ONCE
 ) -> dict[int, Reading]:
     """Ask every node once, several at a time."""
-    with ThreadPoolExecutor(at_once) as pool:
-        readings = pool.map(lambda process: read(process, timeout_s), processes)
-        return dict(zip((process.node for process in processes), readings, strict=True))
+    readings = common.together(lambda process: read(process, timeout_s), processes, at_once)
+    return dict(zip((process.node for process in processes), readings, strict=True))
 
 
 def read(process: Process, timeout_s: float = common.HTTP_S) -> Reading:

@@ -27,7 +27,10 @@ def ls(where: Where, offset: int, limit: int, as_json: bool) -> int:
     record, asking = once(where), common.Asking()
     names = {process.node: process.name for process in record.processes}
     first: dict[str, list[Entry]] = {}
-    for gateway in (process for process in record.processes if process.role == "gateway"):
+    gateways = [process for process in record.processes if process.role == "gateway"]
+    # At once, and little: who does not answer is waited for here, and only once.
+    answering = asking.all(gateways, "/api/v1/rooms?limit=1")
+    for gateway in (gateway for gateway, answer in zip(gateways, answering, strict=True) if answer is not None):
         for room in _told(asking, gateway, names):
             first.setdefault(room["name"], []).append(room)
             if len(first) >= 2 * (offset + limit):
@@ -75,8 +78,9 @@ def show(where: Where, name: str, as_json: bool) -> int:
     """Print what each node says of one room."""
     sdk.check_name(name)
     record, asking = once(where), common.Asking()
-    asked = {process.name: asking.get(process, f"/api/v1/rooms/{quote(name, safe='')}") for process in record.processes}
-    answers = {node: answer for node, answer in asked.items() if answer is not None}
+    asked = asking.all(record.processes, f"/api/v1/rooms/{quote(name, safe='')}")
+    told = zip(record.processes, asked, strict=True)
+    answers = {process.name: answer for process, answer in told if answer is not None}
     code = asking.code()
     if not answers:
         raise UserError(f"no room {name!r} here; muster rooms ls shows those that have members or recent messages")

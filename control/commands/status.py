@@ -20,12 +20,14 @@ def show(where: Where, as_json: bool) -> int:
     """
     record = once(where)
     roles: list[dict[str, Any]] = []
-    for process in [*record.processes, *([record.prober] if record.prober else [])]:
-        try:
-            _, answer = common.get(process, "/api/v1/status")
-        except UserError as error:
-            answer = {"role": process.role, "node": process.node, "state": silent(process), "error": str(error)}
-            print(f"muster: {error}", file=sys.stderr)
+    processes = [*record.processes, *([record.prober] if record.prober else [])]
+    said = common.together(lambda process: common.tried(process, "/api/v1/status"), processes)
+    for process, each in zip(processes, said, strict=True):
+        if isinstance(each, UserError):
+            answer = {"role": process.role, "node": process.node, "state": silent(process), "error": str(each)}
+            print(f"muster: {each}", file=sys.stderr)
+        else:
+            _, answer = each
         known: dict[str, Any] = {"name": process.name, "partition": process.partition}
         known |= {"restarts": process.restarts} if record.pid else {"registered": process.registered}
         roles.append({**answer, **known, "admin": f"http://{address_text(*process.admin)}"})

@@ -226,8 +226,8 @@ def _known(record: Record, room: str, clusters: Sequence[str]) -> tuple[list[str
     """By what the nodes know the gateways that have members, and of each cluster the broker that numbers the room."""
     asking = common.Asking()
     path = f"/api/v1/rooms/{quote(room, safe='')}"
-    roles = ("broker", "gateway")
-    answers = {each.node: asking.get(each, path) for each in record.processes if each.role in roles}
+    knowing = [each for each in record.processes if each.role in {"broker", "gateway"}]
+    answers = dict(zip((each.node for each in knowing), asking.all(knowing, path), strict=True))
     gateways = [each.name for each in record.processes if each.role == "gateway" and answers[each.node]]
     streams = [answer["stream"] for answer in answers.values() if answer and answer.get("stream")]
     brokers = [each for each in record.processes if each.role == "broker" and answers[each.node]]

@@ -4,10 +4,12 @@ And a registry that is away: whoever asks waits no longer than a person does.
 """
 
 import asyncio
+import contextlib
 import functools
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,12 +18,13 @@ import pytest
 import structlog
 
 from control import admin, specs
-from control.commands import common, found
-from control.commands.found import reading
+from control.commands import common, found, rooms, status, trace
+from control.commands.found import Where, reading
 from control.commands.readings import read
 from control.config import load
 from control.errors import UserError
-from control.options import Up
+from control.instance import Process, Record
+from control.options import ROLES, Up
 from control.registry import reach
 from control.registry.places import Count, Node, encode
 from control.registry.server import RegistryServer
@@ -57,6 +60,54 @@ def test_who_cannot_be_asked_from_here_is_one_line(link: tuple[str, int], admin:
         common.get(process, "/api/v1/status")
     assert said in str(caught.value)
     assert caught.value.exit_code == 75
+
+
+NODES = Record(
+    name="muster",
+    version="0",
+    pid=1,
+    started=1,
+    token_file="",
+    gateways=[],
+    proxies=[],
+    processes=processes(Up(gateways=3, brokers="2x2")),
+    faults=False,
+)
+
+
+@pytest.mark.parametrize(
+    ("ask", "roles", "names"),
+    [
+        (lambda: status.show(Where(), as_json=False), ROLES, True),
+        (lambda: rooms.show(Where(), "room", as_json=False), ROLES, True),
+        (lambda: rooms.ls(Where(), 0, 10, as_json=False), {"gateway"}, True),
+        (lambda: trace._known(NODES, "room", ["main"]), {"broker", "gateway"}, False),
+    ],
+    ids=["status", "rooms show", "rooms ls", "trace"],
+)
+def test_nodes_that_do_not_answer_are_waited_for_at_once_and_named_in_their_order(
+    ask: Callable[[], object],
+    roles: Collection[str],
+    names: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    first, *silent = (each.name for each in NODES.processes if each.role in roles)
+    all_asked = threading.Barrier(1 + len(silent))
+
+    def get(process: Process, path: str) -> tuple[int, object]:
+        all_asked.wait(PATIENT_S)
+        if process.name != first:
+            raise UserError(f"{process.name} does not answer", 75)
+        return 404, {"state": "ready", "role": process.role, "node": process.node}
+
+    monkeypatch.setattr(common, "get", get)
+    for command in (status, rooms):
+        monkeypatch.setattr(command, "once", lambda where: NODES)
+    with contextlib.suppress(UserError):  # nobody has the room
+        ask()
+    said = capsys.readouterr().err.splitlines()
+    assert said == [f"muster: {name} does not answer" for name in silent if names]
 
 
 async def test_a_node_that_is_about_to_end_is_one_that_does_not_answer() -> None:
