@@ -73,11 +73,13 @@ def test_what_runs_beside_pytest_is_the_last_of_all_sessions(tree: Path) -> None
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
 def test_what_runs_beside_pytest_ends_with_the_suite(tree: Path, end: signal.Signals) -> None:
-    stands_in(tree / "scripts/rust.sh", "trap 'sleep 0.3; exit 1' TERM; echo $$ > rust.pid; sleep 60; echo never")
+    # A shell that is told to end just before it starts what it waits for would wait for that: it has started it already.
+    rust = "trap 'sleep 0.3; exit 1' TERM; sleep 60 & echo $$ > rust.pid; wait; echo never"
+    stands_in(tree / "scripts/rust.sh", rust)
     stands_in(tree / ".venv/bin/pytest", f"while ! [ -s rust.pid ]; do sleep 0.01; done; kill -{end:d} $PPID")
     code, said = run(tree)
     assert code == 128 + end
     assert "never" not in said
-    rust = int((tree / "rust.pid").read_text())
+    pid = int((tree / "rust.pid").read_text())
     with pytest.raises(ProcessLookupError):
-        os.kill(rust, 0)
+        os.kill(pid, 0)
