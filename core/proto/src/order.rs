@@ -9,10 +9,13 @@
 
 use crate::limits::{HELD_BYTES_MAX, HELD_MESSAGES_MAX, MISSING_RANGES_MAX, REMEMBERED_MESSAGES, UNACKED_MESSAGES_MAX};
 use crate::machine::Micros;
+use crate::wire::publish::ACK_RUNS;
 use std::collections::{BTreeMap, VecDeque};
 
 /// What a held message costs beside its bytes: its place among the others and its allocation.
 const HELD_COST: usize = 64;
+/// Runs of offsets that a publisher has remembered at no cost: as many as an acknowledgement names.
+const RUNS_FREE: usize = ACK_RUNS;
 
 /// What a held message of `len` bytes counts.
 pub fn held_cost(len: usize) -> usize {
@@ -282,9 +285,20 @@ impl Publisher {
         self.held.as_ref().map_or(0, |held| held.bytes)
     }
 
-    /// What the messages held count in all, each by [`held_cost`].
-    pub fn held_cost(&self) -> usize {
-        self.held_bytes() + self.held_len() * HELD_COST
+    /// What is kept counts in all: the messages held, each by [`held_cost`], and offsets remembered beyond those of one
+    /// acknowledgement.
+    pub fn cost(&self) -> usize {
+        let runs = self.remembered.len().saturating_sub(RUNS_FREE);
+        self.held_bytes() + self.held_len() * HELD_COST + runs * size_of::<OffsetRun>()
+    }
+
+    /// What [`Publisher::cost`] grows by when the next message is numbered `offset`.
+    pub fn run_cost(&self, offset: u64) -> usize {
+        let goes_on = |back: &OffsetRun| back.offset + u64::from(back.count) == offset;
+        match self.remembered.len() < RUNS_FREE || self.remembered.back().is_some_and(goes_on) {
+            true => 0,
+            false => size_of::<OffsetRun>(),
+        }
     }
 
     fn drop_held_below(&mut self, seq: u64) {
@@ -325,6 +339,20 @@ mod tests {
             applied.push(ready.seq);
         }
         applied
+    }
+
+    #[test]
+    fn offsets_remembered_beyond_those_of_an_acknowledgement_count() {
+        let mut publisher = Publisher::new(1);
+        for seq in 1..=100 {
+            let (before, more) = (publisher.cost(), publisher.run_cost(2 * seq));
+            publisher.applied(seq, 2 * seq);
+            assert_eq!(publisher.cost(), before + more, "{seq}");
+        }
+        assert_eq!(publisher.cost(), (100 - RUNS_FREE) * size_of::<OffsetRun>());
+        assert_eq!(publisher.run_cost(201), 0, "it goes on");
+        publisher.settle(100);
+        assert_eq!(publisher.cost(), 0);
     }
 
     #[test]

@@ -848,6 +848,31 @@ fn past_a_rooms_share_a_broker_says_of_each_command_at_once_that_it_is_busy_and_
     assert_eq!(counter(&rig.machine, "commands_received"), share + 1);
 }
 
+/// What became of commands filled the datagram, and what it had no place for was forgotten.
+#[test]
+fn an_acknowledgement_that_finds_no_place_beside_them_is_sent_in_the_next_datagram() {
+    let (mut rig, _) = broker(1);
+    for number in 0..60 {
+        let nobody = Record::LinkCommand {
+            command: id(number),
+            session: 7,
+            room: 99,
+            check: 0,
+            left_ms: 5_000,
+            ask: Ask::tell(b"go"),
+        };
+        rig.tell(0, &nobody);
+    }
+    let before = rig.peers[0].frames(FrameKind::LinkAck);
+    let mut malformed = link_publish(77, 1, 1, &[b"one"]);
+    let last = malformed.len() - 6;
+    malformed[last] = 0xff;
+    rig.say(0, &malformed);
+    rig.pass(100_000, 5_000);
+    assert_eq!(of_commands(&mut rig, 0).len(), 60);
+    assert_eq!(rig.peers[0].frames(FrameKind::LinkAck), before + 1);
+}
+
 #[test]
 fn who_joins_again_while_a_command_lives_is_told_it_once_and_counts_once() {
     for leaves in [false, true] {

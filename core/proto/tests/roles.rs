@@ -14,6 +14,7 @@ use muster_proto::gateway::{Gateway, ANSWER_WAIT, PUBLIC_SOCKET, SESSION_ROOMS};
 use muster_proto::limits::{GATEWAY_LEASE, MESSAGE_AGE_MAX, PUBLISH_ACK_DELAY_MAX, PUBLISH_ACK_MESSAGES};
 use muster_proto::machine::{Addr, Machine, Micros, Outbox, SLICE_DATAGRAMS};
 use muster_proto::missing::{LOST_WAIT, MISSING_WAIT};
+use muster_proto::name::RoomKey;
 use muster_proto::node::Dice;
 use muster_proto::owners::DETOUR_AFTER;
 use muster_proto::placement::{weight, Node, Placement, State};
@@ -23,7 +24,7 @@ use muster_proto::scope::Scope;
 use muster_proto::wire::frame::{append, Status};
 use muster_proto::wire::header::{DatagramKind, Header, HEADER};
 use muster_proto::wire::publish::{Ack, Course, LinkPublish, Position, Positions, PROMPT};
-use muster_proto::wire::record::Record;
+use muster_proto::wire::record::{Membership, Record};
 use muster_proto::wire::room::{
     message_max, read_link_repair, write_link_repair, write_repair, Consumed, GapPlace, LinkBlock, LinkHead, LinkLost,
     Message, RoomBlock, Skip, ENDED, FIRST, LAST, LINK_BLOCK, OLD, WHOLE,
@@ -3490,4 +3491,116 @@ fn who_is_a_member_hears_at_once_that_a_stream_has_made_way_for_another() {
     assert_eq!(gaps(&rig), 0);
     head_from(&mut rig, links[7], ROOM, 1, 1);
     assert_eq!(gaps(&rig), 1);
+}
+
+const QUIET: &str = "sports:quiet";
+const QUIETS: PublisherId = PublisherId {
+    user: 43,
+    incarnation: 1,
+};
+
+/// A broker of which the gateway wants a second room.
+fn broker_of_two() -> Rig<Broker> {
+    let mut rig = Rig::<Broker>::new();
+    let RoomKey { id: room, check } = room_key(QUIET);
+    let quiet = Membership {
+        room,
+        check,
+        ..membership(2, true)
+    };
+    let (node, epoch, membership) = (GATEWAY, EPOCH, quiet);
+    let wants = Record::GatewayMembership {
+        node,
+        epoch,
+        membership,
+    };
+    rig.tell(2, &wants);
+    rig.pass(100_000, 5_000);
+    rig
+}
+
+/// What the gateway heard of the second room: offsets of messages, and until where they are lost or there is anything.
+fn heard_of_quiet(rig: &Rig<Broker>) -> (Vec<u64>, Option<u64>) {
+    let (mut offsets, mut told) = (vec![], None);
+    for (kind, body) in &rig.peers[1].got {
+        match kind {
+            FrameKind::LinkRoom => {
+                let block = LinkBlock::read(body).expect("well formed");
+                if block.room == room_id(QUIET) {
+                    offsets.push(block.offset);
+                }
+            }
+            FrameKind::LinkLost => {
+                let lost = LinkLost::read(body).expect("well formed");
+                told = told.max((lost.room == room_id(QUIET)).then_some(lost.first));
+            }
+            FrameKind::LinkHeads => {
+                let heads = LinkHead::read_all(body).filter(|head| head.room == room_id(QUIET));
+                told = told.max(heads.map(|head| head.next).max());
+            }
+            _ => {}
+        }
+    }
+    (offsets, told)
+}
+
+/// A room that is numbered faster than its gateway's link takes it kept all others of that gateway waiting.
+#[test]
+fn a_room_that_outruns_a_link_leaves_the_others_their_turn() {
+    let mut rig = broker_of_two();
+    rig.peers[1].conn.receive_window = 4 << 10;
+    rig.peers[1].conn.ask_status();
+    rig.turn();
+    let mut sequence = 3;
+    for turn in 0..20 {
+        for _ in 0..400 {
+            sequence += 1;
+            rig.say(0, &link_publish(5, sequence, sequence, &[&[7; 1_000]]));
+        }
+        if turn == 5 {
+            rig.peers[1].got.clear();
+            rig.say(0, &link_publish_in(QUIET, QUIETS, 1, 1, &[b"one"]));
+        }
+        rig.pass(1_000, 1_000);
+        let (heard, _) = heard_of_quiet(&rig);
+        if !heard.is_empty() {
+            return;
+        }
+        rig.peers[1].got.clear();
+    }
+    panic!("nothing of the quiet room");
+}
+
+/// While a link took nothing others filled the place where a quiet room's message lay: it was passed over without a word. And the
+/// word of that was lost.
+#[test]
+fn a_message_that_is_gone_before_it_could_leave_is_told_as_lost_until_that_is_heard() {
+    for deaf in [false, true] {
+        let mut rig = broker_of_two();
+        rig.peers[1].polite = false;
+        let mut sequence = 3;
+        let mut fill = |rig: &mut Rig<Broker>, count: u64| {
+            for _ in 0..count {
+                sequence += 1;
+                rig.say(0, &link_publish(5, sequence, sequence, &[&[7; 1_000]]));
+            }
+        };
+        fill(&mut rig, 100);
+        rig.turn();
+        rig.say(0, &link_publish_in(QUIET, QUIETS, 1, 1, &[b"one"]));
+        fill(&mut rig, 1_200);
+        rig.peers[1].got.clear();
+        rig.peers[1].polite = true;
+        rig.peers[1].conn.ask_status();
+        if deaf {
+            // Hears the window's worth again, and says so, but nothing of what the broker sends for it.
+            rig.turn();
+            rig.peers[1].deaf = true;
+            rig.turn();
+            rig.pass(20_000, 1_000);
+            rig.peers[1].deaf = false;
+        }
+        pass(&mut rig, 3_000_000);
+        assert_eq!(heard_of_quiet(&rig), (vec![], Some(2)), "deaf: {deaf}");
+    }
 }

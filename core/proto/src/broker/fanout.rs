@@ -185,13 +185,13 @@ impl Broker {
                 cursor.kept = (consumed.kept > 0).then_some(consumed.kept.min(next));
                 cursor.told_at = now;
             }
-            if room.ended {
+            let (ended, withholds) = (room.ended, !room.withheld.is_empty());
+            if ended {
                 self.head_due(at, node); // it would say nothing if it knew, and an older head may have come after that
             }
-        }
-        if self.withheld_at.is_some() {
-            self.withheld_at = Some(now);
-            self.release_withheld(now);
+            if withholds {
+                self.release_room(now, at);
+            }
         }
         true
     }
@@ -226,31 +226,29 @@ impl Broker {
     fn serve_proxy(&mut self, now: Micros, slot: u32, proxy: u32, outbox: &mut Outbox) {
         let limit = frames_max(self.node.payload);
         while outbox.room() > 0 {
-            let mut waiting: Vec<(Option<u32>, u64, Ack)> = Vec::new();
+            let mut waiting: Vec<(u64, Ack)> = Vec::new();
             let mut bytes = 0;
             // Acknowledgements are not repeated by us: the publisher asks again by repeating.
             while bytes + Ack::LEN_MAX <= limit - 64 {
-                let Some((at, session, ack)) = self.next_ack(now, proxy) else {
+                let Some((session, ack)) = self.next_ack(now, proxy) else {
                     break;
                 };
                 bytes += ack.link_len();
-                waiting.push((at, session, ack));
+                waiting.push((session, ack));
             }
             let Some(link) = self.links.table.get_mut(slot) else {
                 return;
             };
             link.data.probe = false;
-            let mut left = Vec::new();
+            let (all, mut written) = (waiting.len(), 0);
             let sent = self.links.send(now, &mut self.node, slot, outbox, |writer, _| {
-                for (at, session, ack) in &waiting {
-                    if !ack.write_link(writer, *session) {
-                        left.extend(*at);
-                    }
-                }
+                let fits = |(session, ack): &&(u64, Ack)| ack.write_link(writer, *session);
+                written = waiting.iter().take_while(fits).count();
                 false
             });
-            for at in left {
-                self.requeue_ack(at);
+            self.counters.acknowledgements_sent += written as u64;
+            if written < all {
+                self.keep_acks(proxy, waiting.split_off(written));
             }
             if !sent || self.acks.get(&proxy).is_none_or(Acks::is_empty) {
                 return;
@@ -321,46 +319,45 @@ impl Broker {
                         continue;
                     };
                     let mut cursor = room.gateways[place];
+                    let begins = cursor.next;
                     while cursor.next < head {
-                        let readable = if cursor.next < room.ring.first() {
-                            room.ring.readable(arena, cursor.next)
-                        } else {
-                            cursor.next
-                        };
-                        if readable > cursor.next {
-                            let lost = LinkLost {
-                                room: room.id,
-                                generation: room.generation,
-                                first: readable,
-                            };
-                            if !lost.write(&mut writer) {
-                                more = true;
-                                room.gateways[place] = cursor;
-                                break 'rooms;
-                            }
-                            cursor.next = readable;
-                            continue;
-                        }
                         let first = cursor.next;
-                        let segment = segments.get(room.frames, first, head, limit, |writer| {
-                            build(room, arena, first, head, true, writer)
-                        });
-                        let Some((bytes, after)) = segment else {
-                            cursor.next = room.ring.readable(arena, first).max(first + 1).min(head);
-                            continue;
+                        let segment = match first < room.ring.first() {
+                            true => None,
+                            false => segments.get(room.frames, first, head, limit, |writer| {
+                                build(room, arena, first, head, true, writer)
+                            }),
                         };
-                        if bytes.len() > writer.room() {
+                        let fits = match &segment {
+                            Some((bytes, _)) => bytes.len() <= writer.room(),
+                            None => {
+                                let lost = LinkLost {
+                                    room: room.id,
+                                    generation: room.generation,
+                                    first: room.ring.readable(arena, first).max(first + 1).min(head),
+                                };
+                                cursor.next = lost.first;
+                                lost.write(&mut writer)
+                            }
+                        };
+                        if !fits {
                             more = true;
+                            cursor.next = first;
                             room.gateways[place] = cursor;
+                            if first > begins {
+                                // It has had its turn; one that is numbered faster than it leaves would keep all others waiting.
+                                gateway.pending.rotate_left(1);
+                            }
                             break 'rooms;
                         }
+                        note_carrier(gateway, next, at);
+                        let Some((bytes, after)) = segment else { continue };
                         let start = writer.len();
                         writer.put(bytes);
                         let old = is_old(room, arena, now, after - 1);
                         address(&mut writer, start, cursor.base, old, now, away);
                         counters.messages_sent += after - first;
                         cursor.next = after;
-                        note_carrier(gateway, next, at);
                     }
                     cursor.queued = false;
                     room.gateways[place] = cursor;

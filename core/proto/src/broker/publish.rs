@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::{Broker, GatewayPeer, PUBLISHERS_MAX, SWEPT_AT_ONCE, WITHHOLD_EVERY};
+use super::{Broker, GatewayPeer, Users, PUBLISHERS_MAX, SWEPT_AT_ONCE, WITHHOLD_EVERY};
 use crate::age;
 use crate::limits;
 use crate::links::Links;
@@ -48,8 +48,8 @@ const REFUSALS_MAX: usize = 256;
 #[derive(Default)]
 pub(super) struct Acks {
     due: VecDeque<u32>,
-    /// To publishers that are refused, by their session.
-    refusals: VecDeque<(u64, Ack)>,
+    /// Those that say something already, by the session they are for: refusals, and what has found no place so far.
+    said: VecDeque<(u64, Ack)>,
     /// Those that wait for company, since when, and when an acknowledgement left last.
     late: Vec<u32>,
     since: Option<Micros>,
@@ -58,7 +58,7 @@ pub(super) struct Acks {
 
 impl Acks {
     pub(super) fn is_empty(&self) -> bool {
-        self.due.is_empty() && self.refusals.is_empty()
+        self.due.is_empty() && self.said.is_empty()
     }
 
     /// When those that wait have waited long enough.
@@ -142,9 +142,9 @@ impl Broker {
 
     /// Says to a publisher that has no place here why not.
     fn refuse(&mut self, slot: u32, proxy: u32, frame: &LinkPublish<'_>, code: Code) {
-        let refusals = &mut self.acks.entry(proxy).or_default().refusals;
-        if refusals.len() < REFUSALS_MAX {
-            refusals.push_back((frame.session, Ack::refusing(frame.handle, frame.low, code)));
+        let said = &mut self.acks.entry(proxy).or_default().said;
+        if said.len() < REFUSALS_MAX {
+            said.push_back((frame.session, Ack::refusing(frame.handle, frame.low, code)));
         }
         self.links.table.mark(slot);
     }
@@ -242,39 +242,46 @@ impl Broker {
         if publication.generation != room.generation {
             // What was numbered in an earlier stream says nothing of this one.
             counters.dropped_held += publication.held();
-            users.release(publisher.user, publication.order.held_cost());
+            users.release(publisher.user, publication.order.cost());
             publication.order = Publisher::new(frame.low);
             publication.order.offer(now, 0, 0);
             publication.generation = room.generation;
         }
         let order = &mut publication.order;
         let before = room.ring.next();
-        let mut number = |order: &mut Publisher, sequence: u64, flags: u8, born: u32, data: &[u8]| {
-            let offset = room.ring.next();
-            let entry = Entry {
-                offset,
-                publisher,
-                sequence,
-                flags,
-                gap: false,
-                stream: 0,
-                at_ms: 0,
-                born,
-                data,
+        let mut cost = order.cost();
+        // `false`: it would have too much remembered for its user, as it does not say that it knows; it will say it again.
+        let mut number =
+            |order: &mut Publisher, users: &mut Users, sequence: u64, flags: u8, born: u32, data: &[u8]| {
+                let offset = room.ring.next();
+                let more = order.run_cost(offset);
+                if more > 0 && !users.hold(publisher.user, more) {
+                    return false;
+                }
+                cost += more;
+                let entry = Entry {
+                    offset,
+                    publisher,
+                    sequence,
+                    flags,
+                    gap: false,
+                    stream: 0,
+                    at_ms: 0,
+                    born,
+                    data,
+                };
+                room.ring.push(arena, now, &entry);
+                order.applied(sequence, offset);
+                counters.messages_published += 1;
+                if born > 0 {
+                    ages.note(now, proxy, born);
+                }
+                true
             };
-            room.ring.push(arena, now, &entry);
-            order.applied(sequence, offset);
-            counters.messages_published += 1;
-            if born > 0 {
-                ages.note(now, proxy, born);
-            }
-        };
-        let (held_before, mut released) = (order.held_len(), 0);
-        let mut cost = order.held_cost();
+        let (held_before, mut released, mut bytes_held) = (order.held_len(), 0, 0);
         order.settle(frame.low);
         while let Some(ready) = order.pop_ready() {
-            number(order, ready.seq, ready.flags, ready.born, &ready.data);
-            released += 1;
+            released += u64::from(number(order, users, ready.seq, ready.flags, ready.born, &ready.data));
         }
         let (mut seen, mut held, mut repeated, mut ahead) = (0, 0, 0, 0);
         let mut prompt = frame.count == 0;
@@ -283,25 +290,21 @@ impl Broker {
             prompt |= flags & PROMPT != 0;
             let flags = flags & WHOLE;
             match order.offer(now, sequence, data.len()) {
-                Decision::Apply => {
-                    number(order, sequence, flags, born, data);
+                Decision::Apply if number(order, users, sequence, flags, born, data) => {
                     while let Some(ready) = order.pop_ready() {
-                        number(order, ready.seq, ready.flags, ready.born, &ready.data);
-                        released += 1;
+                        released += u64::from(number(order, users, ready.seq, ready.flags, ready.born, &ready.data));
                     }
                 }
                 Decision::Hold if users.hold(publisher.user, held_cost(data.len())) => {
                     order.hold(sequence, flags, born, data);
-                    cost += held_cost(data.len());
+                    bytes_held += held_cost(data.len());
                     held += 1;
                 }
                 Decision::Duplicate { .. } => repeated += 1,
-                Decision::Hold | Decision::Refuse(_) => ahead += 1,
+                Decision::Apply | Decision::Hold | Decision::Refuse(_) => ahead += 1,
             }
         }
-        if cost > order.held_cost() {
-            users.release(publisher.user, cost - order.held_cost());
-        }
+        users.release(publisher.user, (cost + bytes_held).saturating_sub(order.cost()));
         counters.messages_held += held;
         counters.dropped_held += held_before as u64 + held - released - order.held_len() as u64;
         counters.messages_repeated += repeated;
@@ -396,13 +399,12 @@ impl Broker {
         }
     }
 
-    /// The next acknowledgement for a proxy, with its publication, if it has one, and the session it is for.
-    pub(super) fn next_ack(&mut self, now: Micros, proxy: u32) -> Option<(Option<u32>, u64, Ack)> {
+    /// The next acknowledgement for a proxy, and the session it is for.
+    pub(super) fn next_ack(&mut self, now: Micros, proxy: u32) -> Option<(u64, Ack)> {
         loop {
             let acks = self.acks.get_mut(&proxy)?;
-            if let Some((session, refusal)) = acks.refusals.pop_front() {
-                self.counters.acknowledgements_sent += 1;
-                return Some((None, session, refusal));
+            if let Some(said) = acks.said.pop_front() {
+                return Some(said);
             }
             let at = acks.due.pop_front()?;
             acks.sent_at = now;
@@ -466,14 +468,15 @@ impl Broker {
                     .map(|run| (run.seq, run.offset, run.count.min(u32::from(u16::MAX)) as u16))
                     .collect(),
             };
-            self.counters.acknowledgements_sent += 1;
-            return Some((Some(at), publication.session, ack));
+            return Some((publication.session, ack));
         }
     }
 
-    /// Puts back an acknowledgement that did not fit.
-    pub(super) fn requeue_ack(&mut self, at: u32) {
-        self.acknowledge(at, None);
+    /// Puts back acknowledgements that did not fit: what they say is said once.
+    pub(super) fn keep_acks(&mut self, proxy: u32, left: Vec<(u64, Ack)>) {
+        if let Some(acks) = self.acks.get_mut(&proxy) {
+            left.into_iter().rev().for_each(|ack| acks.said.push_front(ack));
+        }
     }
 
     /// Looks again at publishers that were told to wait.
@@ -482,6 +485,9 @@ impl Broker {
             return;
         }
         self.withheld_at = None;
+        // One that was released and came back meanwhile is there twice.
+        self.withheld.sort_unstable();
+        self.withheld.dedup();
         let mut released = Vec::new();
         let (links, gateways) = (&self.links, &self.gateways);
         let (rooms, arena) = (&mut self.rooms, &self.arena);
@@ -509,6 +515,21 @@ impl Broker {
                 behind.into_iter().for_each(|node| self.head_due(at, node));
             }
         }
+        self.grant(released);
+    }
+
+    /// The same of one room, whose gateway has said how far it is.
+    pub(super) fn release_room(&mut self, now: Micros, at: u32) {
+        let (links, gateways, arena) = (&self.links, &self.gateways, &self.arena);
+        let Some(room) = self.rooms[at as usize].as_deref_mut() else {
+            return;
+        };
+        let withholds = room.withholds(arena, now, |node| gateway_rtt(links, gateways, node));
+        let released = room.release(now, withholds).collect();
+        self.grant(released);
+    }
+
+    fn grant(&mut self, released: Vec<u32>) {
         for at in released {
             if let Some(publication) = self.publications[at as usize].as_deref_mut() {
                 (publication.withheld, publication.granted) = (false, true);
@@ -531,7 +552,7 @@ impl Broker {
             self.counters.dropped_held += gone.held();
             self.free_publications.push(self.sweep_publication as u32);
             self.publishers.remove(&(gone.room, gone.id));
-            self.users.release(gone.id.user, gone.order.held_cost());
+            self.users.release(gone.id.user, gone.order.cost());
             self.users.leave(gone.id.user);
         }
     }

@@ -688,12 +688,16 @@ pub fn link_publish(incarnation: u64, low: u64, first: u64, data: &[&[u8]]) -> V
 }
 
 pub fn link_publish_of(user: u64, incarnation: u64, low: u64, first: u64, data: &[&[u8]]) -> Vec<u8> {
+    link_publish_in(ROOM, PublisherId { user, incarnation }, low, first, data)
+}
+
+pub fn link_publish_in(room: &str, publisher: PublisherId, low: u64, first: u64, data: &[&[u8]]) -> Vec<u8> {
     let messages = messages(data);
     body(|writer| {
         LinkPublish {
-            room: room_id(ROOM),
-            check: room_key(ROOM).check,
-            publisher: PublisherId { user, incarnation },
+            room: room_id(room),
+            check: room_key(room).check,
+            publisher,
             session: 7,
             handle: 0,
             sent_at: 1,
