@@ -29,6 +29,8 @@ pub const SESSION_BLOCKS: usize = 16;
 pub const HALF_OPEN_MAX: usize = 4_096;
 /// How long a session may stay without its first sealed datagram, or without an answer about its credential.
 pub const HALF_OPEN_LIFE: Micros = 5_000_000;
+/// Of this, how long it keeps its place though others come and there is no other one: a far client's credential comes by then.
+const HALF_OPEN_GRACE: Micros = 1_000_000;
 /// Credentials that wait for the authenticator's answer.
 pub const QUESTIONS_MAX: usize = 256;
 /// Control records that one session may send at once (256 joins and the credential); how many a second is the role's.
@@ -793,9 +795,34 @@ impl<T: Default> Sessions<T> {
             if self.parting.is_some() {
                 continue; // it came just before
             }
+            if !self.has_place(now) {
+                self.door.counters.dropped_hello_busy += 1;
+                continue;
+            }
             let id = self.let_in(now, node, &accepted);
             self.door.answer(now, &accepted, id);
         }
+    }
+
+    /// Whether there is place for one more, where so many may be here: who has shown nothing for a while makes way.
+    fn has_place(&mut self, now: Micros) -> bool {
+        if self.table.len() < self.sessions_max {
+            return true;
+        }
+        while let Some((id, at)) = self.half_open.front().copied() {
+            let slot = self.table.find(id);
+            let peer = slot.and_then(|slot| self.table.get(slot));
+            let shows_nothing = peer.is_some_and(|peer| peer.data.state.is_half_open());
+            if shows_nothing && now < at + HALF_OPEN_GRACE {
+                return false;
+            }
+            self.half_open.pop_front();
+            if let Some(slot) = slot.filter(|_| shows_nothing) {
+                self.end(slot);
+                return true;
+            }
+        }
+        false
     }
 
     /// Makes a session; of those that have shown nothing the oldest one makes way.
@@ -808,8 +835,7 @@ impl<T: Default> Sessions<T> {
         if self.half_open.len() >= 2 * HALF_OPEN_MAX {
             self.half_open.retain(|(id, _)| shows_nothing(*id).is_some());
         }
-        let full = self.table.len() >= self.sessions_max && self.half_open_len > 0;
-        if self.half_open_len >= HALF_OPEN_MAX || full {
+        if self.half_open_len >= HALF_OPEN_MAX {
             let oldest = std::iter::from_fn(|| self.half_open.pop_front()).find_map(|(id, _)| shows_nothing(id));
             oldest.into_iter().for_each(|slot| self.end(slot));
         }
@@ -1037,11 +1063,15 @@ mod tests {
         let (mut node, mut sessions) = sessions();
         sessions.set_limits(3, 1_000);
         let open = sessions.admit(1, 1);
-        let came = [0; 4].map(|_| sessions.let_in(0, &mut node, &Accepted::of(7)));
-        assert_eq!(
-            came.map(|id| sessions.table.find(id).is_some()),
-            [false, false, true, true]
-        );
+        let came = [0, 1].map(|_| {
+            assert!(sessions.has_place(0));
+            sessions.let_in(0, &mut node, &Accepted::of(7))
+        });
+        assert!(!sessions.has_place(HALF_OPEN_GRACE - 1), "their credentials may come");
+        assert!(sessions.has_place(HALF_OPEN_GRACE));
+        assert_eq!(came.map(|id| sessions.table.find(id).is_some()), [false, true]);
+        sessions.let_in(HALF_OPEN_GRACE, &mut node, &Accepted::of(7));
+        assert_eq!(sessions.table.len(), 3);
         assert!(sessions.table.get(open).is_some());
         let busy = sessions.door.counters.dropped_hello_busy;
         hello(&mut sessions, &mut node);

@@ -873,6 +873,28 @@ fn an_acknowledgement_that_finds_no_place_beside_them_is_sent_in_the_next_datagr
     assert_eq!(rig.peers[0].frames(FrameKind::LinkAck), before + 1);
 }
 
+/// Its rooms' other half went to another broker, and who wants them with it: nobody seemed to be a member.
+#[test]
+fn a_broker_whose_part_no_longer_has_the_room_leaves_a_commands_outcome_to_others() {
+    let (mut rig, _) = broker(1);
+    rig.tell(0, &link_command(1, Ask::tell(b"go")));
+    rig.turn();
+    assert_eq!(of_commands(&mut rig, 1), [(1, None)]);
+    let mut nodes: Vec<Node> = [Role::Gateway, Role::Proxy, Role::Broker, Role::Router]
+        .iter()
+        .flat_map(|role| placement().of(*role).copied().collect::<Vec<_>>())
+        .collect();
+    let theirs = Node::new(BROKER + 50, Role::Broker, addr(9100));
+    nodes.push(theirs);
+    for node in nodes.iter_mut().filter(|node| node.role == Role::Broker) {
+        let has = (node.node != BROKER) as u64;
+        node.partition = ((room_id(ROOM) + 1 + has) % 2) as u16;
+    }
+    rig.machine.set_placement(rig.now, Placement::new(2, nodes, 2, 1));
+    rig.pass(200_000, 10_000);
+    assert_eq!(of_commands(&mut rig, 0), [(1, Some(Outcome::refused(Code::NotReady)))]);
+}
+
 #[test]
 fn who_joins_again_while_a_command_lives_is_told_it_once_and_counts_once() {
     for leaves in [false, true] {

@@ -487,6 +487,13 @@ impl Broker {
             let Some(command) = self.commands.known.get(&id) else {
                 continue;
             };
+            if !self.scope().has(command.room) {
+                // Others know who wants the room now, and what its gateways have answered.
+                if command.outcome.is_none() {
+                    self.end_command(now, id, Outcome::refused(Code::NotReady));
+                }
+                continue;
+            }
             let want = self.interest.who_wants(command.room, command.check);
             let gateways: BTreeSet<u32> = want.chain(command.awaited.iter().copied()).collect();
             for gateway in gateways {

@@ -249,13 +249,16 @@ impl Broker {
         }
         let order = &mut publication.order;
         let before = room.ring.next();
+        let (held_before, cost_before) = (order.held_len(), order.cost());
+        order.settle(frame.low);
+        users.release(publisher.user, cost_before - order.cost());
         let mut cost = order.cost();
         // `false`: it would have too much remembered for its user, as it does not say that it knows; it will say it again.
         let mut number =
             |order: &mut Publisher, users: &mut Users, sequence: u64, flags: u8, born: u32, data: &[u8]| {
                 let offset = room.ring.next();
                 let more = order.run_cost(offset);
-                if more > 0 && !users.hold(publisher.user, more) {
+                if more > 0 && !users.remember(publisher.user, more) {
                     return false;
                 }
                 cost += more;
@@ -278,8 +281,7 @@ impl Broker {
                 }
                 true
             };
-        let (held_before, mut released, mut bytes_held) = (order.held_len(), 0, 0);
-        order.settle(frame.low);
+        let (mut released, mut bytes_held) = (0, 0);
         while let Some(ready) = order.pop_ready() {
             released += u64::from(number(order, users, ready.seq, ready.flags, ready.born, &ready.data));
         }

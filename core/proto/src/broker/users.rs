@@ -56,6 +56,19 @@ impl Users {
         }
     }
 
+    /// So many bytes more are to be remembered for a user. `false`: that is more than it may have, whatever others have.
+    pub fn remember(&mut self, user: u64, bytes: usize) -> bool {
+        let Some(user) = self.by_id.get_mut(&user) else {
+            return false;
+        };
+        let may = user.held + bytes <= USER_HELD_MAX;
+        if may {
+            user.held += bytes;
+            self.held += bytes;
+        }
+        may
+    }
+
     /// So many bytes more are to be held for a user. `false`: that is more than it may have.
     pub fn hold(&mut self, user: u64, bytes: usize) -> bool {
         let Some(user) = self.by_id.get_mut(&user) else {

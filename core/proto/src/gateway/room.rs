@@ -49,8 +49,9 @@ pub const BACKFILL_WAIT: Micros = 1_000_000;
 /// held until they are whole.
 pub const BACKFILL_MAX: u64 = 65_536;
 const BACKFILL_STEP: u64 = 1_024;
-/// Places that are looked through for the last messages of a room, if not more messages are wanted; that is over a hundred of the longest.
-pub const LAST_PLACES_MAX: u64 = 8_192;
+/// Places that are looked through for the last messages of a room, beside those of the longest for each message that is found.
+const LAST_PLACES_MAX: u64 = 8_192;
+const CHUNKS_MAX: u64 = 64;
 /// So much of a stream that was heard of late is asked for, of what was before; the rest is told to be lost.
 const LATE_MAX: u64 = 256;
 
@@ -593,14 +594,13 @@ impl Room {
     /// none that was before them; and whether there are older places that were not looked at, for there is a bound to that:
     /// publishers may leave any number of messages unfinished.
     fn last(&self, arena: &Arena, count: u32) -> (u64, History, bool) {
-        let places = LAST_PLACES_MAX.max(u64::from(count));
         let oldest = self.ring.readable(arena, self.ring.first());
-        let readable = oldest.max(self.ring.next().saturating_sub(places));
+        let mut readable = self.ring.next().saturating_sub(LAST_PLACES_MAX).max(oldest);
         let (mut place, mut messages, mut all) = (self.ring.next(), 0, true);
         // Publishers of whose message the last chunk was passed.
         let mut open = BTreeSet::new();
-        for at in (readable..self.ring.next()).rev() {
-            if messages == count {
+        for at in (oldest..self.ring.next()).rev() {
+            if messages == count || at < readable {
                 break;
             }
             let Some(entry) = self.ring.get(arena, at) else { break };
@@ -614,6 +614,7 @@ impl Room {
             }
             if entry.flags & FIRST != 0 && open.remove(&entry.publisher) {
                 (place, messages) = (at, messages + 1);
+                readable = readable.saturating_sub(CHUNKS_MAX).max(oldest);
             }
         }
         let begun = |source: &Source| source.low <= 1 && source.first_place >= readable;
@@ -1599,6 +1600,36 @@ mod tests {
             "{} looks",
             arena.looks.get()
         );
+    }
+
+    #[test]
+    fn all_messages_are_found_however_many_chunks_they_have() {
+        const CHUNKS: u64 = 10;
+        let mut arena = Arena::new(16 << 20);
+        let mut room = Room::new(1, 2, "sports:final", false, 0);
+        let mut pen = Pen {
+            arena: &mut arena,
+            counters: &mut GatewayCounters::default(),
+            ages: &mut Ages::default(),
+            placement: &Placement::default(),
+            now: 0,
+        };
+        assert!(room.head(&mut pen, STREAM, 1, 1));
+        for offset in 1..=1_024 * CHUNKS {
+            let flags = match offset % CHUNKS {
+                1 => FIRST,
+                0 => LAST,
+                _ => 0,
+            };
+            let message = Message {
+                publisher: PublisherId::default(),
+                sequence: offset,
+                flags,
+                data: b"",
+            };
+            room.append(&mut pen, 0, offset, &message, 0);
+        }
+        assert_eq!(last_of(&room, &arena, 1_024), (0, 1_024, true));
     }
 
     /// Where the last `count` messages begin, counted from the first place, and how many are whole there.

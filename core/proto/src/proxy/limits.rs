@@ -29,7 +29,7 @@ enum Holder {
 }
 
 /// A command, or a question, and its room: who uses a number for something else again sends another one.
-type What = (CommandId, u64, bool);
+type What = (CommandId, u64);
 
 /// Why a command is refused, and after how long it is worth another try.
 pub(super) type Refusal = (Code, Micros);
@@ -72,8 +72,10 @@ impl Limits {
         until: Micros,
         ask: &Ask<'_>,
     ) -> Result<(), Refusal> {
-        let what = (id, room, matches!(ask, Ask::Tell(_)));
-        if self.counted.get(&what).is_some_and(|until| now < *until) {
+        let what = (id, room);
+        // A command is told once however often it comes; a question is asked anew each time, and nobody sends copies of it.
+        let told = matches!(ask, Ask::Tell(_));
+        if told && self.counted.get(&what).is_some_and(|until| now < *until) {
             return Ok(());
         }
         let holder = match id.user {
@@ -87,7 +89,9 @@ impl Limits {
         let buckets = self.buckets[at].get_or_insert_with(|| Buckets::new(USERS_MAX, rate, burst, self.hash));
         match buckets.take(now, holder) {
             Taken::Yes => {
-                self.note(what, until + COUNTED_AFTER);
+                if told {
+                    self.note(what, until + COUNTED_AFTER);
+                }
                 Ok(())
             }
             Taken::Wait(wait) => Err((Code::RateLimited, wait)),
@@ -194,6 +198,11 @@ mod tests {
             assert_eq!(ask(&mut limits, number), Ok(()));
         }
         assert_eq!(ask(&mut limits, 100), Err((Code::RateLimited, SECOND)));
+        assert_eq!(
+            ask(&mut limits, 1),
+            Err((Code::RateLimited, SECOND)),
+            "that of before is no other"
+        );
         assert_eq!(command(&mut limits, 0, ANN, 1, 200), Ok(()));
     }
 
