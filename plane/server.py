@@ -147,4 +147,6 @@ class Server:
                 self._log.warning("not drained in time", seconds=drain_s)
                 return
             self._turn()
+            if self._failed is not None and self._failed.done():
+                await self._failed
             await asyncio.sleep(DRAIN_POLL_S)

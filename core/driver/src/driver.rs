@@ -221,11 +221,11 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         self.poll.as_fd()
     }
 
-    /// Makes a turn due now.
+    /// Makes a turn due now; the first one is due already, and late for nobody.
     pub fn kick(&mut self) {
         let now = self.syscalls.now();
         self.arm(now);
-        self.expected = Some(self.expected.map_or(now, |expected| expected.min(now)));
+        self.expected = self.expected.map(|expected| expected.min(now));
     }
 
     /// Waits without an outer loop until a turn is due, at most `timeout`. Returns whether one is.

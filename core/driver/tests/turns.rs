@@ -558,7 +558,8 @@ fn each_standstill_has_its_own_length() {
 fn a_loop_that_is_merely_late_or_idle_discards_nothing() {
     let (mut driver, told, local) = told(Toy::default());
     let friend = friend(local);
-    // A slow start before the first turn is no standstill.
+    // A slow start before the first turn is no standstill, though there is something to do.
+    driver.kick();
     told.advance(60_000_000);
     driver.turn();
     for _ in 0..4 {

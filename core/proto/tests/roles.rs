@@ -979,6 +979,27 @@ fn what_a_reader_was_too_slow_for_is_a_gap_from_its_first_chunk_on() {
     assert_eq!(dropped(&newest), [(63, 63)]);
 }
 
+/// Nothing else came in that room, so its reader waited on beside a gap.
+#[test]
+fn who_reads_hears_at_once_that_a_message_was_never_finished() {
+    let (mut rig, room) = member_with(Policy::DropOldest);
+    piece(&mut rig, 1, (1, 1), FIRST);
+    let mut data = Vec::new();
+    while rig.machine.read(rig.now, room, &mut data).is_some() {}
+    let mut events = Vec::new();
+    rig.machine.drain_events(&mut events);
+    events.clear();
+    for _ in 0..70 {
+        rig.now += 100_000;
+        rig.frame(0, FrameKind::Ping as u8, &[]);
+        rig.machine.expire(rig.now);
+        rig.machine.drain_events(&mut events);
+    }
+    assert!(events.contains(&ClientEvent::Readable { room }), "{events:?}");
+    let item = rig.machine.read(rig.now, room, &mut data);
+    assert!(matches!(item, Some(Item::Gap(_))));
+}
+
 /// A session that comes back joins all its rooms at once: their answers may be lost, while what follows them comes.
 #[test]
 fn what_came_before_the_answer_to_a_join_is_asked_for_in_every_room() {

@@ -556,11 +556,14 @@ class Client:
         wait_s = TOKEN_AGAIN_S
         while True:
             try:
-                self._take_token(await source())
+                token = await source()
+                if self.closed:
+                    return
+                self._take_token(token)
                 break
             except (Exception, asyncio.CancelledError) as error:
                 task = asyncio.current_task()
-                if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                if task is not None and task.cancelling():
                     raise  # the client is closed; else what the program waits for was cancelled
                 if isinstance(error, MusterError) and not error.retry:
                     self._gets_none(error)

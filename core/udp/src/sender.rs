@@ -234,11 +234,11 @@ impl Sender {
                         counters.sent_bytes += u64::from(message.len);
                         counters.sent_joined += u64::from(message.datagrams > 1);
                     }
-                    let refused_whole = cursor.singly;
+                    let refused_whole = cursor.singly && self.messages[done].offset == 0;
                     done += taken;
                     self.pass(outbox, cursor, done - 1);
-                    // Only now is the joining guilty: a bad address or a device's MTU would have stopped the single
-                    // datagram as well, and one peer must not slow down all others.
+                    // Only now is the joining guilty: a bad address or a device's MTU would have stopped the first
+                    // datagram as well (a shorter last one may pass), and one peer must not slow down all others.
                     if refused_whole && socket.gso {
                         socket.gso = false;
                         counters.gso_refused += 1;
@@ -317,6 +317,8 @@ fn judge(errno: Errno, joined: bool, cursor: &Cursor) -> Verdict {
         // The error of an earlier datagram, told to whoever sends next; or a signal.
         libc::ECONNREFUSED | libc::EINTR if !cursor.repeated => Verdict::Repeat,
         libc::ECONNREFUSED => Verdict::GiveUp(|counters| &mut counters.lost_refused),
+        // Newer kernels say of a whole what they would say of its datagrams, of which the last may be short enough.
+        libc::EMSGSIZE if joined => Verdict::SendSingly,
         libc::EMSGSIZE => Verdict::GiveUp(|counters| &mut counters.lost_too_large),
         // A device without checksum offload, or a kernel without the option.
         libc::EINVAL | libc::EIO if joined => Verdict::SendSingly,

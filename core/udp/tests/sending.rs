@@ -312,6 +312,32 @@ fn a_bad_address_does_not_cost_the_socket_its_super_packets() {
 }
 
 #[test]
+fn where_only_the_short_last_datagram_fits_the_device_it_is_sent_and_the_socket_keeps_its_super_packets() {
+    for whole in [libc::EMSGSIZE, libc::EINVAL] {
+        let mut bench = joined();
+        let mut script = Script::with(&[
+            Ok(1),
+            Err(whole),
+            Err(libc::EMSGSIZE),
+            Err(libc::EMSGSIZE),
+            Ok(1),
+            Ok(1),
+        ]);
+        assert_eq!(bench.send(&mut script), Sent::All);
+        assert_eq!(
+            (
+                bench.counters.gso_refused,
+                bench.counters.lost_too_large,
+                bench.counters.sent
+            ),
+            (0, 2, 3)
+        );
+        assert!(bench.sockets[0].gso());
+        bench.assert_accounted();
+    }
+}
+
+#[test]
 fn a_blocked_rest_of_a_refused_super_packet_is_resumed_inside_it() {
     let mut bench = joined();
     let mut script = Script::with(&[Ok(1), Err(libc::EINVAL), Ok(1), Err(libc::EAGAIN)]);

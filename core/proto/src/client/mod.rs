@@ -1246,6 +1246,11 @@ impl Client {
                 budget: &mut self.budget,
                 now,
             });
+            if !member.told && !member.reading.is_empty() {
+                // The gap of a message that nobody finishes: nothing else may come to tell it with.
+                member.told = true;
+                self.events.push_back(ClientEvent::Readable { room: at as u32 });
+            }
             if member.retry_at.is_some_and(|at| now >= at) {
                 member.retry_at = None;
                 joins.push(at as u32);
