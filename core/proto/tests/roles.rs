@@ -1502,6 +1502,34 @@ fn more_joins_and_leaves_than_a_log_holds_are_told_all_the_same_and_in_order() {
     assert!(left.is_some() && left < again, "left {left:?}, joined again {again:?}");
 }
 
+/// The join that was taken back had made it a member, and nobody told that it was none.
+#[test]
+fn a_join_taken_back_before_one_that_is_refused_leaves_no_member_behind() {
+    let mut rig = Rig::<Client>::new();
+    let join = |rig: &mut Rig<Client>| {
+        rig.machine
+            .join(rig.now, "sports:one", Positions::default(), Policy::DropOldest)
+    };
+    let first = join(&mut rig);
+    rig.turn();
+    rig.machine.leave(first);
+    let second = join(&mut rig);
+    rig.turn();
+    joins_and_leaves(&mut rig);
+    rig.tell(0, &joined(3, 7));
+    let refused = Record::Refused {
+        request: 4,
+        code: Code::TooMuchHistory,
+        retry_ms: 0,
+    };
+    rig.tell(0, &refused);
+    rig.turn();
+    assert_eq!(joins_and_leaves(&mut rig), []);
+    rig.machine.leave(second);
+    rig.turn();
+    assert_eq!(joins_and_leaves(&mut rig), [Err(7)]);
+}
+
 /// Where the client says hello since this was asked last.
 fn knocks(rig: &mut Rig<Client>) -> Vec<Addr> {
     let sent = rig.out.drain(..);

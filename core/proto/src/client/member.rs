@@ -133,6 +133,8 @@ pub struct Member {
     pub handle: Option<u32>,
     /// The gateway owes an answer to the join.
     pub asked: bool,
+    /// What the gateway calls the room for a join that was taken back, while this one waits: it holds a member already.
+    pub owed: Option<u32>,
     pub policy: Policy,
     pub inbox_bytes: usize,
     pub positions: Positions,
@@ -189,6 +191,7 @@ impl Member {
             request,
             handle: None,
             asked: false,
+            owed: None,
             policy,
             inbox_bytes,
             read: positions.clone(),
@@ -263,7 +266,7 @@ impl Member {
         self.whole = resumes && *whole && gaps.is_empty();
         self.delivered = self.counters.delivered;
         self.handle = Some(handle);
-        self.asked = false;
+        (self.asked, self.owed) = (false, None);
         self.retry_at = None;
         self.next = index;
         self.known = index;
@@ -326,7 +329,7 @@ impl Member {
     /// The session is gone; what is had so far is kept for the next join.
     pub fn lost_session(&mut self) {
         self.handle = None;
-        self.asked = false;
+        (self.asked, self.owed) = (false, None);
         self.next = 0;
         self.lacks_told = false;
         self.held.clear();

@@ -544,6 +544,9 @@ impl Client {
             return;
         };
         member.close(&mut self.budget);
+        if let Some(handle) = member.owed {
+            self.tell_leave(handle);
+        }
         match member.handle {
             // At once, so that it comes before a join that follows: the room keeps its handle.
             Some(handle) => {
@@ -1188,9 +1191,10 @@ impl Client {
             return;
         };
         let (_, name) = self.orphans.swap_remove(at);
-        let again = self.rooms.iter().flatten().any(|member| same_room(&member.name, &name));
-        if !again {
-            self.tell_leave(handle);
+        let mut rooms = self.rooms.iter_mut().flatten();
+        match rooms.find(|member| same_room(&member.name, &name)) {
+            Some(again) => again.owed = Some(handle).filter(|_| again.handle.is_none()),
+            None => self.tell_leave(handle),
         }
     }
 
