@@ -107,10 +107,15 @@ async def test_an_engine_that_never_drains_is_closed_at_the_deadline() -> None:
 async def test_an_engine_that_raises_while_it_drains_ends_the_server_with_that() -> None:
     engine = fake()
     engine.stuck = True
+    server, stop = Server(Role(engine), LOG), asyncio.Event()
+    task = asyncio.create_task(server.run(stop, 60))
+    await until(lambda: server.ready)
+    stop.set()
+    await until(lambda: server.draining)
+    order(engine, "raise")
     with pytest.raises(RuntimeError, match="asked to"):
-        async with asyncio.timeout(5), running(Server(Role(engine), LOG), drain_s=60):
-            await until(lambda: engine.turns > 0)
-            asyncio.get_running_loop().call_later(0.1, order, engine, "raise")
+        await asyncio.wait_for(task, 5)
+    assert engine.closed
 
 
 def test_an_empty_token_is_refused() -> None:
