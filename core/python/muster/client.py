@@ -563,8 +563,8 @@ class Client:
                 break
             except (Exception, asyncio.CancelledError) as error:
                 task = asyncio.current_task()
-                if task is not None and task.cancelling():
-                    raise  # the client is closed; else what the program waits for was cancelled
+                if self.closed or (isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling()):
+                    raise  # else what the program waits for was cancelled
                 if isinstance(error, MusterError) and not error.retry:
                     self._gets_none(error)
                     break

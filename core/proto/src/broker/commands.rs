@@ -354,6 +354,10 @@ impl Broker {
         if !knows {
             return soonest(&mut self.commands.all_at, Some(now + LOOK_EVERY));
         }
+        if !self.scope().has(command.room) {
+            // Others know who wants the room now, and what its gateways have answered.
+            return self.end_command(now, id, Outcome::refused(Code::NotReady));
+        }
         let members = command.members();
         if !command.awaited.is_empty() {
             if command.is_nobodys() {
@@ -487,13 +491,6 @@ impl Broker {
             let Some(command) = self.commands.known.get(&id) else {
                 continue;
             };
-            if !self.scope().has(command.room) {
-                // Others know who wants the room now, and what its gateways have answered.
-                if command.outcome.is_none() {
-                    self.end_command(now, id, Outcome::refused(Code::NotReady));
-                }
-                continue;
-            }
             let want = self.interest.who_wants(command.room, command.check);
             let gateways: BTreeSet<u32> = want.chain(command.awaited.iter().copied()).collect();
             for gateway in gateways {

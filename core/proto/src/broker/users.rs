@@ -10,6 +10,8 @@ use crate::hash::KeyedState;
 /// Bytes held for all publishers: 85 of whom each has [`HELD_BYTES_MAX`](crate::limits::HELD_BYTES_MAX) held, or what comes
 /// in half a second at 1 Gbit/s.
 pub const HELD_MAX: usize = 64 << 20;
+/// The same with what is remembered: publishers of order beyond what is held are not kept waiting by four that leave holes.
+const REMEMBERED_MAX: usize = 4 * HELD_MAX;
 /// Of these, one user's: whoever leaves holes without end leaves the others most of it.
 pub const USER_HELD_MAX: usize = HELD_MAX / 4;
 
@@ -56,12 +58,12 @@ impl Users {
         }
     }
 
-    /// So many bytes more are to be remembered for a user. `false`: that is more than it may have, whatever others have.
+    /// So many bytes more are to be remembered for a user, also where no more is held. `false`: that is more than it may have.
     pub fn remember(&mut self, user: u64, bytes: usize) -> bool {
         let Some(user) = self.by_id.get_mut(&user) else {
             return false;
         };
-        let may = user.held + bytes <= USER_HELD_MAX;
+        let may = user.held + bytes <= USER_HELD_MAX && self.held + bytes <= REMEMBERED_MAX;
         if may {
             user.held += bytes;
             self.held += bytes;

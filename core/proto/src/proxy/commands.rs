@@ -181,6 +181,8 @@ impl Proxy {
     ) {
         if outcome.verdict == Verdict::Refused(Code::NotReady) {
             if let Some(pending) = self.commands.pending.get_mut(&id) {
+                // It may have told gateways before its part of the rooms became another one.
+                pending.others |= pending.told.is_some();
                 (pending.told, pending.unready) = (None, broker);
                 self.commands.plan(id, now + LOOK_EVERY);
             }
