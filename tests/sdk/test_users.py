@@ -176,6 +176,34 @@ async def test_a_function_whose_wait_is_cancelled_is_asked_again(monkeypatch: py
         await client.publish("r", b"x", timeout=30)
 
 
+@pytest.mark.parametrize("hides", [OSError, None])
+async def test_a_function_that_hides_the_end_of_its_client_is_asked_no_more(
+    monkeypatch: pytest.MonkeyPatch, hides: type[OSError] | None
+) -> None:
+    monkeypatch.setattr(muster.client, "TOKEN_AGAIN_S", 0.01)
+    asked = 0
+
+    async def fetch() -> bytes:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            try:
+                await asyncio.sleep(30)
+            except asyncio.CancelledError:
+                if hides is not None:
+                    raise hides("away") from None
+        return ANN
+
+    async with running() as address:
+        async with muster.connect(address, token=fetch) as client:
+            ends(address, ANN)
+            await until(lambda: asked == 2)
+            renewing = client._renewing
+        assert renewing is not None
+        await until(renewing.done)
+        assert asked == 2
+
+
 async def test_a_client_whose_token_was_refused_goes_on_when_it_is_given_another() -> None:
     async with running() as address, muster.connect(address, token=ANN) as client, client.join("r") as room:
         await client.publish("r", b"before")

@@ -563,7 +563,9 @@ class Client:
                 break
             except (Exception, asyncio.CancelledError) as error:
                 task = asyncio.current_task()
-                if self.closed or (isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling()):
+                if self.closed:
+                    return
+                if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                     raise  # else what the program waits for was cancelled
                 if isinstance(error, MusterError) and not error.retry:
                     self._gets_none(error)
