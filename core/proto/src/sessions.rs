@@ -806,14 +806,16 @@ impl<T: Default> Sessions<T> {
 
     /// Whether there is place for one more, where so many may be here: who has shown nothing for a while makes way.
     fn has_place(&mut self, now: Micros) -> bool {
-        if self.table.len() < self.sessions_max {
-            return true;
-        }
+        self.table.len() < self.sessions_max || self.end_oldest(now, HALF_OPEN_GRACE)
+    }
+
+    /// Ends the oldest one of those that have shown nothing, if it came `grace` ago. `false`: there is none.
+    fn end_oldest(&mut self, now: Micros, grace: Micros) -> bool {
         while let Some((id, at)) = self.half_open.front().copied() {
             let slot = self.table.find(id);
             let peer = slot.and_then(|slot| self.table.get(slot));
             let shows_nothing = peer.is_some_and(|peer| peer.data.state.is_half_open());
-            if shows_nothing && now < at + HALF_OPEN_GRACE {
+            if shows_nothing && now < at + grace {
                 return false;
             }
             self.half_open.pop_front();
@@ -827,17 +829,13 @@ impl<T: Default> Sessions<T> {
 
     /// Makes a session; of those that have shown nothing the oldest one makes way.
     fn let_in(&mut self, now: Micros, node: &mut Node, accepted: &Accepted) -> u64 {
-        let table = &self.table;
-        let shows_nothing = |id: u64| {
-            let slot = table.find(id)?;
-            table.get(slot)?.data.state.is_half_open().then_some(slot)
-        };
         if self.half_open.len() >= 2 * HALF_OPEN_MAX {
-            self.half_open.retain(|(id, _)| shows_nothing(*id).is_some());
+            let table = &self.table;
+            let shows_nothing = |id| Some(table.get(table.find(id)?)?.data.state.is_half_open());
+            self.half_open.retain(|(id, _)| shows_nothing(*id) == Some(true));
         }
         if self.half_open_len >= HALF_OPEN_MAX {
-            let oldest = std::iter::from_fn(|| self.half_open.pop_front()).find_map(|(id, _)| shows_nothing(id));
-            oldest.into_iter().for_each(|slot| self.end(slot));
+            self.end_oldest(now, 0);
         }
         let id = self.make(now, node, accepted);
         self.half_open.push_back((id, now));

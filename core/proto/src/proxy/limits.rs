@@ -28,7 +28,7 @@ enum Holder {
     Session(u64),
 }
 
-/// A command, or a question, and its room: who uses a number for something else again sends another one.
+/// A command and its room: who uses a number for another room again sends another one.
 type What = (CommandId, u64);
 
 /// Why a command is refused, and after how long it is worth another try.
