@@ -1584,24 +1584,7 @@ mod tests {
     #[test]
     fn unfinished_messages_are_looked_through_so_far_and_no_further() {
         let mut arena = Arena::new(16 << 20);
-        let mut room = Room::new(1, 2, "sports:final", false, 0);
-        let mut pen = Pen {
-            arena: &mut arena,
-            counters: &mut GatewayCounters::default(),
-            ages: &mut Ages::default(),
-            placement: &Placement::default(),
-            now: 0,
-        };
-        assert!(room.head(&mut pen, STREAM, 101, 101));
-        for offset in 0..20_000 {
-            let message = Message {
-                publisher: PublisherId::default(),
-                sequence: offset + 1,
-                flags: 0,
-                data: b"",
-            };
-            room.append(&mut pen, 0, 101 + offset, &message, 0);
-        }
+        let mut room = filled(&mut arena, 101, &[(7, 0); 20_000]);
         arena.looks.set(0);
         let start = room.start_with(&arena, 0, 1, false, |_| true);
         assert!(matches!(
@@ -1628,31 +1611,10 @@ mod tests {
 
     #[test]
     fn all_messages_are_found_however_many_chunks_they_have() {
-        const CHUNKS: u64 = 10;
+        let mut chunks = [(7, 0); 10];
+        (chunks[0].1, chunks[9].1) = (FIRST, LAST);
         let mut arena = Arena::new(16 << 20);
-        let mut room = Room::new(1, 2, "sports:final", false, 0);
-        let mut pen = Pen {
-            arena: &mut arena,
-            counters: &mut GatewayCounters::default(),
-            ages: &mut Ages::default(),
-            placement: &Placement::default(),
-            now: 0,
-        };
-        assert!(room.head(&mut pen, STREAM, 1, 1));
-        for offset in 1..=1_024 * CHUNKS {
-            let flags = match offset % CHUNKS {
-                1 => FIRST,
-                0 => LAST,
-                _ => 0,
-            };
-            let message = Message {
-                publisher: PublisherId::default(),
-                sequence: offset,
-                flags,
-                data: b"",
-            };
-            room.append(&mut pen, 0, offset, &message, 0);
-        }
+        let room = filled(&mut arena, 1, &chunks.repeat(1_024));
         assert_eq!(last_of(&room, &arena, 1_024), (0, 1_024, true));
     }
 
