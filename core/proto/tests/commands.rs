@@ -392,6 +392,36 @@ fn what_another_broker_may_have_is_not_refused_by_the_one_that_is_busy() {
     }
 }
 
+/// A member may take its time, and what a link takes comes there.
+#[test]
+fn a_broker_that_has_a_command_is_told_it_again_on_another_link_only() {
+    let (mut rig, brokers) = proxy();
+    rig.tell(0, &go(1));
+    rig.turn();
+    let mut told = [0, 0];
+    let pass = |rig: &mut Rig<Proxy>, told: &mut [usize; 2]| {
+        for _ in 0..20 {
+            rig.pass(100_000, 20_000);
+            for (peer, told) in brokers.iter().zip(told.iter_mut()) {
+                rig.frame(*peer, FrameKind::Ping as u8, &[]);
+                *told += of_commands(rig, *peer).len();
+            }
+        }
+    };
+    pass(&mut rig, &mut told);
+    assert_eq!(told, [1, 1]);
+    rig.frame(brokers[0], FrameKind::Close as u8, &[0]);
+    rig.turn();
+    let back = rig.link(BROKER, Role::Broker);
+    rig.pass(100_000, 20_000);
+    assert_eq!(of_commands(&mut rig, back), [(1, None)]);
+    pass(&mut rig, &mut told);
+    assert_eq!(told, [1, 1]);
+    rig.tell(brokers[1], &done(1, Outcome::of(1)));
+    rig.turn();
+    assert_eq!(of_commands(&mut rig, 0), [(1, Some(Outcome::of(1)))]);
+}
+
 #[test]
 fn the_only_broker_left_is_asked_again_when_it_was_busy() {
     let (mut rig, brokers) = proxy();
@@ -624,6 +654,76 @@ fn a_gateway_that_the_map_names_no_more_is_soon_waited_for_no_more() {
     let placement = Placement::new(9, nodes.to_vec(), 1, 1);
     rig.machine.set_placement(rig.now, placement);
     assert_eq!(ends(&mut rig, AWAY_GRACE + 100_000), [(1, Some(Outcome::of(2)))]);
+}
+
+/// The room's members come back in a moment: a gateway that is up again in less time than theirs was waited for no more.
+#[test]
+fn the_members_of_a_gateway_that_starts_anew_have_the_time_to_come_back_to_it_or_go_elsewhere() {
+    let back = || {
+        let (mut rig, other) = cut_off();
+        assert_eq!(ends(&mut rig, 400_000), []);
+        let back = rig.link_again(GATEWAY, Role::Gateway);
+        names_life(&mut rig, 2, (GATEWAY, EPOCH + 1), membership(1, false));
+        (rig, back, other)
+    };
+    let (mut rig, again, _) = back();
+    assert_eq!(ends(&mut rig, AWAY_GRACE - 200_000), []);
+    names_life(&mut rig, 2, (GATEWAY, EPOCH + 1), membership(2, true));
+    rig.turn();
+    assert_eq!(of_commands(&mut rig, again), [(1, None)]);
+    rig.tell(again, &done(1, Outcome::of(3)));
+    rig.turn();
+    assert_eq!(of_commands(&mut rig, 0), [(1, Some(Outcome::of(5)))]);
+
+    let (mut rig, again, other) = back();
+    assert_eq!(ends(&mut rig, AWAY_GRACE + 200_000), [(1, Some(Outcome::of(2)))]);
+    let third = rig.link(OTHER + 1, Role::Gateway);
+    names_gateway(&mut rig, 2, OTHER + 1, membership(1, true));
+    names_life(&mut rig, 2, (GATEWAY, EPOCH + 1), membership(2, true));
+    rig.turn();
+    assert_eq!(
+        [again, third, other].map(|peer| of_commands(&mut rig, peer)),
+        [vec![(1, None)], vec![(1, None)], vec![]],
+        "who is late is told as well"
+    );
+}
+
+/// What its last member said, or where that one went, it says when it knows.
+#[test]
+fn a_gateway_whose_last_member_of_the_room_went_is_heard_out() {
+    let (mut rig, _) = broker(1);
+    for number in [1, 2] {
+        rig.tell(0, &link_command(number, Ask::tell(b"go")));
+    }
+    rig.turn();
+    let (node, epoch, membership) = (GATEWAY, EPOCH, membership(2, false));
+    let left = Record::GatewayMembership {
+        node,
+        epoch,
+        membership,
+    };
+    rig.tell(2, &left);
+    assert_eq!(ends(&mut rig, AWAY_GRACE), []);
+    rig.tell(1, &done(1, Outcome::of(1)));
+    rig.turn();
+    assert_eq!(of_commands(&mut rig, 0), [(1, Some(Outcome::of(1)))]);
+    rig.frame(1, FrameKind::Close as u8, &[0]);
+    assert_eq!(
+        ends(&mut rig, 200_000),
+        [(2, Some(Outcome::of(0)))],
+        "nobody is there, and no word comes"
+    );
+}
+
+#[test]
+fn who_is_counted_is_who_is_there_and_nobody_is_waited_for_who_may_come_back() {
+    let (mut rig, _) = broker(1);
+    rig.tell(0, &link_command(1, Ask::Count { from: None }));
+    rig.frame(1, FrameKind::Close as u8, &[0]);
+    rig.turn();
+    rig.link_again(GATEWAY, Role::Gateway);
+    names_life(&mut rig, 2, (GATEWAY, EPOCH + 1), membership(1, false));
+    assert_eq!(ends(&mut rig, 200_000), [(1, Some(Outcome::of(0)))]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::Broker;
 use crate::command::{left_ms, until, Ask, CommandId, Hop, Outcome, Page, Verdict, HOPS_MAX};
-use crate::command::{AWAITED_MAX, COMMANDS_MAX, COPIES, GRACE, KNOWN_MAX, LOOK_EVERY, REMEMBER, RETRY};
+use crate::command::{AWAITED_MAX, AWAY_GRACE, COMMANDS_MAX, COPIES, GRACE, KNOWN_MAX, LOOK_EVERY, REMEMBER, RETRY};
 use crate::hash::KeyedState;
 use crate::machine::{soonest, Micros};
 use crate::planted::{self, Bug};
@@ -46,8 +46,8 @@ struct Command {
     /// Who asks, the latest last: sessions of proxies, each of another one. At most [`COPIES`].
     askers: Vec<(u32, u64)>,
     gateways: BTreeMap<u32, Told>,
-    /// Those that want the room and have not answered in their present life.
-    awaited: BTreeSet<u32>,
+    /// Those that want the room and have not answered, each with the life in which it wanted it last.
+    awaited: BTreeMap<u32, u32>,
     /// So many wanted it when it came.
     wanted_by: usize,
     /// Members that gateways have reached whose life is over.
@@ -89,7 +89,7 @@ impl Command {
     /// Whether every gateway that was told, and each that is waited for was, was too busy to tell anybody.
     fn is_nobodys(&self) -> bool {
         let busy = |told: &Told| told.busy.is_some();
-        let mut awaited = self.awaited.iter().map(|gateway| self.gateways.get(gateway));
+        let mut awaited = self.awaited.keys().map(|gateway| self.gateways.get(gateway));
         !self.doubtful
             && self.before == 0
             && awaited.all(|told| told.is_some_and(busy))
@@ -214,7 +214,7 @@ impl Broker {
             ask: asked.ask.keep(),
             askers: vec![(proxy, asked.session)],
             gateways: BTreeMap::new(),
-            awaited: BTreeSet::new(),
+            awaited: BTreeMap::new(),
             wanted_by: gateways.len(),
             before: 0,
             doubtful: false,
@@ -281,35 +281,44 @@ impl Broker {
         };
         let check = command.check;
         let wants = self.interest.wants(gateway, room) == Some(check);
-        let life = self.interest.epoch_of(gateway).filter(|_| wants);
+        let known_in = self.interest.epoch_of(gateway);
+        let life = known_in.filter(|_| wants);
         let told = command.gateways.get(&gateway).filter(|told| life == Some(told.epoch));
+        let tells = matches!(command.ask, Ask::Tell(_));
+        let link = self.links.to(gateway).zip(self.links.since(gateway));
+        let was = command.awaited.get(&gateway).copied();
+        if let Some(was) = was.filter(|was| tells && life.is_none() && known_in != Some(*was)) {
+            // Who was there in the life before comes back in a moment, here or elsewhere, and is told there.
+            let over_at = match link {
+                Some((_, since)) => Some(since + AWAY_GRACE),
+                None => gone_at.or(known_in.is_none().then_some(now)),
+            };
+            return self.await_command(now, id, (gateway, was), over_at);
+        }
         let Some(epoch) = life.filter(|_| told.is_none_or(|told| told.said.is_none())) else {
-            command.awaited.remove(&gateway);
-            return;
-        };
-        let Some((slot, since)) = self.links.to(gateway).zip(self.links.since(gateway)) else {
-            // Who was there comes back elsewhere, and is told there.
-            match gone_at {
-                Some(at) if at <= now => {
-                    command.awaited.remove(&gateway);
-                    command.passed_over = true;
-                }
-                Some(at) => {
-                    command.awaited.insert(gateway);
-                    self.commands.again.insert((at, id, gateway));
-                }
-                None => drop(command.awaited.insert(gateway)),
+            // Whose last member went says in a moment what became of it.
+            let says = |told: &Told| told.said.is_none() && told.busy.is_none() && known_in == Some(told.epoch);
+            let on_link = |told: &Told| link.is_some_and(|(_, since)| since == told.since);
+            if !command
+                .gateways
+                .get(&gateway)
+                .is_some_and(|told| says(told) && on_link(told))
+            {
+                command.awaited.remove(&gateway);
             }
             return;
         };
-        command.awaited.insert(gateway);
+        let Some((slot, since)) = link else {
+            // Who was there comes back elsewhere, and is told there.
+            return self.await_command(now, id, (gateway, epoch), gone_at);
+        };
+        command.awaited.insert(gateway, epoch);
         let linked = self.links.table.get(slot).map(|link| link.data.peer.epoch);
         // On a new link again: what the one before had not delivered ended with it.
         let again = |told: &Told| told.since != since || told.busy.is_some_and(|at| now >= at + RETRY);
         if linked != Some(epoch) || !told.is_none_or(again) {
             return;
         }
-        let tells = matches!(command.ask, Ask::Tell(_));
         let said = (tells && planted::is(Bug::ToldIsDelivered)).then(|| Said {
             members: 1,
             over: false,
@@ -343,6 +352,22 @@ impl Broker {
         let bytes = record.encode(<[u8]>::to_vec);
         self.counters.commands_sent += 1;
         self.links.log(now, slot, &bytes);
+    }
+
+    /// Waits for a gateway until then at the latest, and passes it over from then on.
+    fn await_command(&mut self, now: Micros, id: CommandId, (gateway, life): (u32, u32), over_at: Option<Micros>) {
+        let Some(command) = self.commands.known.get_mut(&id) else {
+            return;
+        };
+        if over_at.is_some_and(|at| at <= now) {
+            command.awaited.remove(&gateway);
+            command.passed_over = true;
+            return;
+        }
+        command.awaited.insert(gateway, life);
+        if let Some(at) = over_at {
+            self.commands.again.insert((at, id, gateway));
+        }
     }
 
     /// Ends a command that all who want its room have answered, or that all of them are too busy for.
@@ -418,7 +443,7 @@ impl Broker {
             open.remove(&(command.room, id));
             command.ask = Ask::default();
             command.gateways = BTreeMap::new();
-            command.awaited = BTreeSet::new();
+            command.awaited = BTreeMap::new();
         }
         let askers = std::mem::take(&mut command.askers);
         if page.is_some() || outcome.is_put_off() {
@@ -492,7 +517,7 @@ impl Broker {
                 continue;
             };
             let want = self.interest.who_wants(command.room, command.check);
-            let gateways: BTreeSet<u32> = want.chain(command.awaited.iter().copied()).collect();
+            let gateways: BTreeSet<u32> = want.chain(command.awaited.keys().copied()).collect();
             for gateway in gateways {
                 self.review_command(now, id, gateway);
             }

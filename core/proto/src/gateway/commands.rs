@@ -10,7 +10,8 @@ use std::collections::{BTreeSet, HashMap};
 use super::awaited::Awaited;
 use super::Gateway;
 use crate::address::Bucket;
-use crate::command::{until, CommandId, Outcome, Page, AWAITED_MAX, COMMANDS_MAX, ENDED_A_TURN, KNOWN_MAX, REMEMBER};
+use crate::command::{until, CommandId, Outcome, Page};
+use crate::command::{AWAITED_MAX, AWAY_GRACE, COMMANDS_MAX, ENDED_A_TURN, KNOWN_MAX, REMEMBER};
 use crate::hash::KeyedState;
 use crate::machine::Micros;
 use crate::shares::{Holder, Shares};
@@ -32,6 +33,10 @@ struct Command {
     members: u32,
     /// Somebody was not told, as too many answers were waited for.
     missed: bool,
+    /// Until then who did not answer before their session ended may come back, here or at another gateway.
+    open_until: Micros,
+    /// When that is looked at.
+    look_at: Option<Micros>,
     outcome: Option<Outcome>,
     /// Its time is over: it is told to nobody any more, and only remembered.
     over: bool,
@@ -51,6 +56,8 @@ pub(super) struct Commands {
     awaited: Awaited,
     /// When each is over, or forgotten.
     ends: BTreeSet<(Micros, CommandId)>,
+    /// When it is looked whether somebody may still come back.
+    absences: BTreeSet<(Micros, CommandId)>,
     /// What there may be of those that live, of those that are known, and of answers that are waited for.
     live: Shares,
     remembered: Shares,
@@ -68,12 +75,14 @@ impl Commands {
             live: Shares::new(COMMANDS_MAX, hash),
             remembered: Shares::new(KNOWN_MAX, hash),
             answers: Shares::new(AWAITED_MAX, hash),
+            absences: BTreeSet::new(),
             looks: Bucket::new(LOOKS_A_SECOND, LOOKS_FIRST),
         }
     }
 
     pub(super) fn deadline(&self) -> Option<Micros> {
-        self.ends.first().map(|(at, _)| *at)
+        let ends = self.ends.first().map(|(at, _)| *at);
+        ends.into_iter().chain(self.absences.first().map(|(at, _)| *at)).min()
     }
 
     /// Whether there is place for a command that so many members are told.
@@ -128,6 +137,8 @@ impl Gateway {
             brokers: vec![broker],
             members: 0,
             missed: false,
+            open_until: now,
+            look_at: None,
             outcome: None,
             over: false,
         };
@@ -271,22 +282,36 @@ impl Gateway {
         }
     }
 
-    /// A session is over: it answers nothing more.
+    /// A session is over: it answers nothing more, and whose it was may come back.
     pub(super) fn commands_lost(&mut self, now: Micros, session: u64) {
         while let Some(id) = self.commands.awaited.command_of(session) {
-            self.commands.answered(id, session);
+            if let Some(command) = self.commands.answered(id, session) {
+                command.open_until = now + AWAY_GRACE;
+            }
             self.settle_command(now, id);
         }
     }
 
-    /// Answers where all have answered.
+    /// Answers where all have answered who are here, or were lately.
     fn settle_command(&mut self, now: Micros, id: CommandId) {
-        let Commands { known, awaited, .. } = &mut self.commands;
+        let Commands {
+            known,
+            awaited,
+            absences,
+            ..
+        } = &mut self.commands;
         let open = |command: &&mut Command| command.outcome.is_none() && !command.missed;
         let Some(command) = known.get_mut(&id).filter(open) else {
             return;
         };
-        if awaited.session_of(id).is_none() {
+        if awaited.session_of(id).is_some() {
+            return;
+        }
+        if now < command.open_until {
+            // One look for each, however many went.
+            let at = *command.look_at.get_or_insert(command.open_until);
+            absences.insert((at, id));
+        } else {
             command.outcome = Some(Outcome::of(command.members));
             self.answer_command(now, id);
         }
@@ -318,6 +343,17 @@ impl Gateway {
     /// Ends what is over, and forgets what ended long ago; as much as a turn has time for.
     pub(super) fn expire_commands(&mut self, now: Micros) {
         let mut left = ENDED_A_TURN;
+        while let Some((at, id)) = self.commands.absences.first().copied().filter(|(at, _)| *at <= now) {
+            if left == 0 {
+                return;
+            }
+            left -= 1;
+            self.commands.absences.remove(&(at, id));
+            if let Some(command) = self.commands.known.get_mut(&id) {
+                command.look_at = None;
+                self.settle_command(now, id);
+            }
+        }
         while let Some((at, id)) = self.commands.ends.first().copied().filter(|(at, _)| *at <= now) {
             while let Some(session) = self.commands.awaited.session_of(id) {
                 if left == 0 {
@@ -459,7 +495,35 @@ mod tests {
             gateway.command_taken(2, slot, id, true);
         }
         let known = &gateway.commands.known[&CommandId { user: 0, number: 0 }];
+        assert_eq!(known.outcome, None, "whose it was may come back");
+        gateway.expire_commands(AWAY_GRACE + 1);
+        let known = &gateway.commands.known[&CommandId { user: 0, number: 0 }];
         assert_eq!(known.outcome, Some(Outcome::of(99)));
+        assert_eq!(
+            gateway.commands.deadline(),
+            Some(60_000_000),
+            "of others there is nothing to see"
+        );
+    }
+
+    #[test]
+    fn a_command_whose_members_went_one_by_one_is_looked_at_once_at_a_time() {
+        let mut gateway = gateway(0);
+        with_members(&mut gateway, 100);
+        let id = CommandId { user: 0, number: 0 };
+        gateway.command(0, 2, id, (7, 0), 60_000, b"go");
+        for slot in 0..100 {
+            let session = gateway.sessions.table.get(slot).expect("it is there").conn.id;
+            gateway.commands_lost(u64::from(slot) * 10_000, session);
+        }
+        let last = 990_000;
+        assert_eq!(gateway.commands.absences.len(), 1);
+        gateway.expire_commands(last + AWAY_GRACE - 1);
+        assert_eq!(gateway.commands.known[&id].outcome, None);
+        assert!(gateway.commands.absences.len() <= 1);
+        gateway.expire_commands(last + AWAY_GRACE);
+        assert_eq!(gateway.commands.known[&id].outcome, Some(Outcome::of(0)));
+        assert_eq!(gateway.commands.deadline(), Some(60_000_000));
     }
 
     /// A room with so many members, by their slots.

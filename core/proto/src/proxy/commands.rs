@@ -23,9 +23,9 @@ struct Pending {
     room: RoomKey,
     until: Micros,
     ask: Ask<'static>,
-    /// The broker that was told last, on a link that came up then, and when.
-    told: Option<(u32, Micros, Micros)>,
-    /// Another broker had it before, which may still say what became of it.
+    /// The brokers that were told, the latest last: on a link that came up then, and when. None is told twice on one link.
+    told: Vec<(u32, Micros, Micros)>,
+    /// Another broker had it before the latest, which may still say what became of it.
     others: bool,
     /// When it is looked at next.
     due: Micros,
@@ -120,7 +120,7 @@ impl Proxy {
             room,
             until,
             ask: ask.keep(),
-            told: None,
+            told: Vec::new(),
             others: false,
             due: now,
             unready: None,
@@ -136,11 +136,12 @@ impl Proxy {
             return;
         };
         let links = &self.links;
-        // Another one each time.
+        let latest = pending.told.last().copied();
+        // Another one each time, and none that has it.
         let replicas = self.placement.own().replicas(pending.room.id).iter().copied();
         let reached = replicas.filter_map(|node| Some((node, links.since(node)?)));
-        let fresh =
-            reached.filter(|(node, since)| pending.told.is_none_or(|(told, of, _)| (told, of) != (*node, *since)));
+        let has = |(node, since): &(u32, Micros)| pending.told.iter().any(|(told, of, _)| (told, of) == (node, since));
+        let fresh = reached.filter(|reached| !has(reached));
         let mut fresh: Vec<u32> = fresh.map(|(node, _)| node).collect();
         if fresh.len() > 1 {
             fresh.retain(|node| pending.unready != Some(*node));
@@ -148,14 +149,17 @@ impl Proxy {
         let chosen = self.health.choose(&mut self.node.dice, &fresh);
         let Some((node, slot, since)) = chosen.and_then(|node| Some((node, links.to(node)?, links.since(node)?)))
         else {
-            self.commands.plan(id, now + LOOK_EVERY);
+            // Which brokers there are may be another matter soon.
+            let again = latest.map_or(LOOK_EVERY, |_| NEXT_AFTER);
+            self.commands.plan(id, now + again);
             return;
         };
-        if let Some((silent, ..)) = pending.told.filter(|(.., at)| now >= *at + NEXT_AFTER) {
+        if let Some((silent, ..)) = latest.filter(|(.., at)| now >= *at + NEXT_AFTER) {
             self.health.asked(silent, false);
         }
-        pending.others |= pending.told.is_some();
-        pending.told = Some((node, since, now));
+        pending.others |= latest.is_some();
+        pending.told.retain(|(told, of, _)| links.since(*told) == Some(*of));
+        pending.told.push((node, since, now));
         self.counters.commands_forwarded += 1;
         let record = Record::LinkCommand {
             command: id,
@@ -182,8 +186,9 @@ impl Proxy {
         if outcome.verdict == Verdict::Refused(Code::NotReady) {
             if let Some(pending) = self.commands.pending.get_mut(&id) {
                 // It may have told gateways before its part of the rooms became another one.
-                pending.others |= pending.told.is_some();
-                (pending.told, pending.unready) = (None, broker);
+                pending.others |= !pending.told.is_empty();
+                pending.told.retain(|(node, ..)| broker != Some(*node));
+                pending.unready = broker;
                 self.commands.plan(id, now + LOOK_EVERY);
             }
             return;
@@ -196,10 +201,10 @@ impl Proxy {
             self.health.asked(node, true);
         }
         if let Some(pending) = self.commands.remove(id) {
-            let told = pending.told.filter(|(node, ..)| broker == Some(*node));
+            let told = pending.told.last().filter(|(node, ..)| broker == Some(*node));
             if let Some(page) = &mut page {
                 match told {
-                    Some((node, _, at)) => page.hops.insert(0, Hop::new(node, at, now)),
+                    Some((node, _, at)) => page.hops.insert(0, Hop::new(*node, *at, now)),
                     None => page.hops.clear(), // it was asked before the last one, who knows when
                 }
             }
@@ -207,17 +212,21 @@ impl Proxy {
         }
     }
 
-    /// The broker that was told last has no place now: it is asked again when it may have, where there is no other.
+    /// A broker has no place now: it is asked again when it may have, where there is no other.
     fn put_off(&mut self, now: Micros, broker: Option<u32>, id: CommandId) {
         let Some(pending) = self.commands.pending.get_mut(&id) else {
             return;
         };
-        if pending.told.is_none_or(|(node, ..)| broker != Some(node)) {
+        let latest = pending.told.last().is_some_and(|(node, ..)| broker == Some(*node));
+        pending.told.retain(|(node, ..)| broker != Some(*node));
+        if !latest {
             return;
         }
-        (pending.told, pending.unready) = (None, broker);
+        pending.unready = broker;
         let replicas = self.placement.own().replicas(pending.room.id);
-        let other = |node: &u32| broker != Some(*node) && self.links.since(*node).is_some();
+        let has = |node, since| pending.told.iter().any(|(told, of, _)| (*told, *of) == (node, since));
+        let links = &self.links;
+        let other = |node: &u32| broker != Some(*node) && links.since(*node).is_some_and(|since| !has(*node, since));
         if !replicas.iter().any(other) {
             self.commands.plan(id, now + RETRY);
         }
@@ -245,7 +254,10 @@ impl Proxy {
     pub(super) fn command_links_changed(&mut self, now: Micros) {
         let waits = |pending: &Pending| {
             let on = |(node, since, _)| self.links.since(node) == Some(since);
-            pending.told.is_some_and(|told| on(told) && now < told.2 + NEXT_AFTER)
+            pending
+                .told
+                .last()
+                .is_some_and(|told| on(*told) && now < told.2 + NEXT_AFTER)
         };
         let pending = self.commands.pending.iter();
         let late: Vec<CommandId> = pending.filter(|(_, one)| !waits(one)).map(|(id, _)| *id).collect();

@@ -603,6 +603,17 @@ impl<M: Subject> Rig<M> {
             .expect("a node with the secret is let in")
     }
 
+    /// The link of a node in its next life.
+    pub fn link_again(&mut self, node: u32, role: Role) -> usize {
+        let epoch = EPOCH + 1;
+        let me = Identity {
+            epoch,
+            ..identity(node, role)
+        };
+        self.connect(LINK_SOCKET, addr(9000 + node as u16), me)
+            .expect("a node with the secret is let in")
+    }
+
     /// A session that has shown no credential.
     pub fn unknown(&mut self, number: u32) -> usize {
         let me = identity(0, Role::Client);
@@ -1229,7 +1240,12 @@ impl Subject for Proxy {
 
 /// A router tells a broker of a gateway's only room.
 pub fn names_gateway(rig: &mut Rig<Broker>, router: usize, node: u32, membership: Membership) {
-    let (epoch, scope, version) = (EPOCH, Scope::ALL, membership.version);
+    names_life(rig, router, (node, EPOCH), membership);
+}
+
+/// And of its life.
+pub fn names_life(rig: &mut Rig<Broker>, router: usize, (node, epoch): (u32, u32), membership: Membership) {
+    let (scope, version) = (Scope::ALL, membership.version);
     rig.tell(
         router,
         &Record::GatewayBegin {
