@@ -155,13 +155,18 @@ async def test_by_default_all_paths_are_probed_and_who_stands_still_is_an_alarm_
         async with asyncio.timeout(SOON_S):
             while len(ways(await shown())) < 2 * 4 * 2:
                 pass
-        assert counted("probe_paths_failing") == 0
+        await eventually(lambda: counted("probe_paths_failing") == 0)
         assert max(path["sent"] for path in await shown("--probe", "4")) > 5, "oftener, as somebody waits for it"
         async with instance.stopped("broker-3"), asyncio.timeout(SOON_S):
             while {path["broker"] for path in await shown() if "down" in path["beyond"]} != {"broker-3"}:
                 pass
             await eventually(lambda: counted("probe_paths_failing") == 4)
-        assert instance.log.read_text().count('"path fails"') == counted("probe_alarms") == 4
+        told = [json.loads(line) for line in instance.log.read_text().splitlines() if '"path fails"' in line]
+        assert len(told) == counted("probe_alarms")
+        by_it = [line for line in told if line["broker"] == instance.process("broker-3").node]
+        assert len(by_it) == 4, told
+        starved = {name for name in instance.names() if instance.metrics(name)["stalls"]} - {"broker-3"}
+        assert len(told) == len(by_it) or starved, told
 
 
 async def test_an_instance_begins_and_ends_to_probe_by_sighup(make: Make) -> None:
