@@ -145,7 +145,7 @@ Item: TypeAlias = Message | Gap | Command
 @final
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """So many members have the command: all who were in the room."""
+    """So many members have the command: all who were in the room. Who changed servers meanwhile may be counted at both."""
 
     members: int
 
