@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use muster_proto::machine::{Micros, SLICE_DATAGRAMS};
 
-/// A loop that was called later than this after it should have been has stood still; what queued up is stale.
+/// A loop that was called later than this after it should have been, or whose clock went on so far within a turn between two
+/// readings, has stood still; what queued up is stale.
 pub const STALL_US: Micros = 500_000;
 /// The timer never sleeps longer, so that a standstill shows even while a machine waits for nothing. Four wake-ups a
 /// second cost an idle process some 0.01 % of a core.
@@ -64,6 +65,9 @@ pub(crate) struct Spent {
     pub sent: usize,
     /// Whether sending met a full buffer: no use in trying again in the same turn.
     pub stuck: bool,
+    /// Whether the process stood still since `now`, which then does not go on: the next turn is that late, and does what is
+    /// to be done after a standstill.
+    pub stood: bool,
     /// The time as read last: after each slice and whatever was heard, so that no answer comes at the time of its question.
     pub now: Micros,
     budget: Budget,
@@ -76,6 +80,7 @@ impl Spent {
             received: 0,
             sent: 0,
             stuck: false,
+            stood: false,
             now,
             budget,
             until: now + budget.turn_us,
@@ -87,14 +92,27 @@ impl Spent {
         self.budget.received_max.saturating_sub(self.received)
     }
 
+    /// Whether the process stood still before `clock`.
+    pub fn stood(&mut self, clock: Micros) -> bool {
+        self.stood |= clock.saturating_sub(self.now) > STALL_US;
+        self.stood
+    }
+
     /// The time since it was last read.
     pub fn lap(&mut self, clock: Micros) -> Micros {
-        clock.saturating_sub(std::mem::replace(&mut self.now, clock))
+        let time = clock.saturating_sub(self.now);
+        if !self.stood(clock) {
+            self.now = clock;
+        }
+        time
     }
 
     pub fn is_over(&mut self, clock: Micros) -> bool {
-        self.now = clock;
-        self.received >= self.budget.received_max || self.sent >= self.budget.sent_max || clock >= self.until
+        self.lap(clock);
+        self.stood
+            || self.received >= self.budget.received_max
+            || self.sent >= self.budget.sent_max
+            || clock >= self.until
     }
 }
 

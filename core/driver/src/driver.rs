@@ -252,9 +252,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         self.counters.turns_cut += u64::from(more);
         self.ended = self.syscalls.now();
         self.more = more;
-        if more {
-            self.expected = Some(self.ended);
-        } else {
+        if !more {
             self.settle();
         }
         Turn { more }
@@ -262,7 +260,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
 
     /// One round of it. `ready`: so many descriptors are known to be ready, else all are looked at. Returns whether the
     /// budget ran out first.
-    fn step(&mut self, now: Micros, ready: Option<usize>) -> bool {
+    fn step(&mut self, mut now: Micros, ready: Option<usize>) -> bool {
         let late = self.expected.map_or(0, |expected| now.saturating_sub(expected));
         self.counters.late_us_max = self.counters.late_us_max.max(late);
         if late > STALL_US {
@@ -271,6 +269,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
             if M::DISCARDS_STALE {
                 self.discard();
             }
+            now = self.syscalls.now(); // to discard much takes long, and is no standstill
             self.machine.stalled(now);
         }
         if self.armed.is_some_and(|at| at <= now) {
@@ -294,7 +293,10 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
             None if self.sockets.len() <= TRIED_SOCKETS_MAX => self.serve_each(&mut spent),
             ready => self.serve_ready(ready, &mut spent),
         };
-        if !more {
+        if more {
+            // Not since the turn ended: the process may have stood still before that.
+            self.expected = Some(spent.now);
+        } else {
             self.expect(spent.now);
         }
         more
@@ -393,11 +395,13 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
         false
     }
 
-    /// Lets the machine see what is in the slab. Returns how many datagrams that was.
+    /// Lets the machine see what is in the slab, unless a standstill made it stale. Returns how many datagrams that was.
     fn hear(&mut self, spent: &mut Spent) -> usize {
         let count = self.receiver.datagrams();
-        if count > 0 {
-            spent.received += count;
+        spent.received += count;
+        if count > 0 && spent.stood(self.syscalls.now()) && M::DISCARDS_STALE {
+            self.counters.discarded += count as u64;
+        } else if count > 0 {
             if let Some(injected) = &mut self.injected {
                 let (slab, arrivals) = self.receiver.parts();
                 injected.faults.filter(spent.now, slab, arrivals);
@@ -419,7 +423,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
             self.machine.expire(spent.now);
         }
         let more = self.transmit(spent, slices_max);
-        match (more || count > 0) && spent.is_over(self.syscalls.now()) {
+        match (more || count > 0 || spent.stood) && spent.is_over(self.syscalls.now()) {
             true => Served::Cut,
             false if more => Served::More,
             false => Served::All,
@@ -429,7 +433,7 @@ impl<M: Machine, S: Syscalls> Driver<M, S> {
     /// Sends slice after slice while the machine has any and the budget lasts, at least one. Returns whether it has more that
     /// could leave.
     fn transmit(&mut self, spent: &mut Spent, slices_max: usize) -> bool {
-        if spent.stuck || !self.send(spent) {
+        if spent.stuck || spent.stood || !self.send(spent) {
             return false;
         }
         let mut slices = 0;

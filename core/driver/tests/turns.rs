@@ -543,6 +543,19 @@ fn after_a_standstill_the_queue_is_discarded_and_the_machine_is_told() {
 }
 
 #[test]
+fn to_discard_what_queued_up_is_no_standstill_however_long_it_takes() {
+    let (mut driver, told, _) = told(Toy::default());
+    driver.turn();
+    driver.machine_mut().say(0, loopback(20_000), b"news");
+    told.advance(BEAT_US + STALL_US + 1);
+    told.stop(1, STALL_US + 1);
+    settle(&mut driver);
+    assert!(told.0.borrow().jumps_us.is_empty());
+    assert_eq!(driver.machine().stalled_at, [told.now()]);
+    assert_eq!(driver.counters().stalls, 1);
+}
+
+#[test]
 fn each_standstill_has_its_own_length() {
     let (mut driver, told, _) = told(Toy::default());
     driver.turn();
@@ -599,6 +612,107 @@ fn a_loop_that_leaves_work_undone_too_long_has_stood_still() {
     told.advance(STALL_US + 1);
     driver.turn();
     assert_eq!((driver.counters().stalls, driver.counters().discarded), (1, 1));
+}
+
+#[test]
+fn what_was_taken_before_a_standstill_is_not_heard_after_it() {
+    // As many as fill the slab, too.
+    for count in 1..=128 {
+        let (mut driver, told, local) = told(Toy::default());
+        driver.set_budget(Budget {
+            turn_us: 10 * STALL_US,
+            ..Budget::default()
+        });
+        let friend = friend(local);
+        driver.turn();
+        for _ in 0..count {
+            friend.send(b"stale").unwrap();
+        }
+        driver
+            .machine_mut()
+            .say(0, friend.local_addr().unwrap().into(), b"news");
+        told.stop(1, STALL_US + 1);
+        assert_eq!(driver.turn(), Turn { more: true }, "{count}");
+        assert_eq!(driver.udp_counters().sent, 0, "before the machine knew");
+        assert_eq!(driver.turn(), Turn { more: false });
+        assert_eq!((driver.counters().stalls, driver.counters().discarded), (1, count));
+        assert_eq!(driver.counters().stalled_us, STALL_US + 1);
+        assert_eq!(driver.machine().stalled_at, [told.now()]);
+        assert!(driver.machine().received.is_empty());
+        friend.send(b"fresh").unwrap();
+        driver.turn();
+        assert_eq!(driver.machine().received, [(0, b"fresh".to_vec())]);
+        assert_eq!((driver.counters().stalls, heard(&friend).len()), (1, 2));
+    }
+}
+
+#[test]
+fn what_came_while_the_loop_stood_still_over_a_batch_is_discarded() {
+    let (mut driver, told, local) = told(Toy::default());
+    let friend = friend(local);
+    driver.turn();
+    for _ in 0..200 {
+        friend.send(b"x").unwrap();
+    }
+    told.stop(2, STALL_US + 1);
+    assert_eq!(driver.turn(), Turn { more: true });
+    let before = driver.machine().received.len();
+    assert!((1..200).contains(&before), "{before}");
+    settle(&mut driver);
+    assert_eq!(driver.machine().received.len(), before);
+    assert_eq!(driver.counters().discarded, 200 - before as u64);
+    assert_eq!(driver.machine().stalled_at, [told.now()]);
+}
+
+#[test]
+fn what_came_while_the_loop_stood_still_over_a_slice_is_discarded() {
+    let (mut driver, told, local) = told(Toy::default());
+    for _ in 0..2 * SLICE_DATAGRAMS {
+        driver.machine_mut().say(0, local, b"stale");
+    }
+    told.0.borrow_mut().datagram_us = STALL_US + 1;
+    assert_eq!(driver.turn(), Turn { more: true });
+    told.0.borrow_mut().datagram_us = 0;
+    assert_eq!(driver.machine().waiting(), SLICE_DATAGRAMS);
+    driver.machine_mut().queue.clear();
+    settle(&mut driver);
+    assert!(driver.machine().received.is_empty());
+    let counters = driver.counters();
+    assert_eq!((counters.stalls, counters.discarded), (1, SLICE_DATAGRAMS as u64));
+}
+
+#[test]
+fn a_standstill_is_noticed_once_wherever_in_a_turn_it_is() {
+    for (sockets, length) in [(1, STALL_US + 1), (3, BEAT_US + STALL_US + 1)] {
+        let mut readings = 0;
+        loop {
+            let told = Told::new();
+            told.0.borrow_mut().sends = false;
+            let bound = (0..sockets).map(|_| socket()).collect();
+            let mut driver = Driver::with_syscalls(Toy::default(), bound, told.clone()).unwrap();
+            driver.turn();
+            let friend = friend(driver.sockets()[0].local());
+            for _ in 0..10 {
+                friend.send(b"").unwrap();
+            }
+            for _ in 0..3_000 {
+                driver.machine_mut().say(0, loopback(20_000), b"backlog");
+            }
+            driver.kick();
+            told.stop(readings, length);
+            assert!(driver.turn().more);
+            if !told.0.borrow().jumps_us.is_empty() {
+                break;
+            }
+            settle(&mut driver);
+            assert_eq!(driver.counters().stalls, 1, "{sockets} sockets, reading {readings}");
+            assert_eq!(driver.counters().stalled_us, length);
+            assert_eq!(driver.machine().received.len() as u64 + driver.counters().discarded, 10);
+            assert_eq!(driver.udp_counters().sent, 3_000);
+            readings += 1;
+        }
+        assert!(readings > 30, "{readings}");
+    }
 }
 
 /// A toy that wants all that is sent to it, however old.
@@ -661,6 +775,21 @@ fn who_wants_what_is_old_hears_it_before_time_passes_however_many_turns_it_takes
         assert_eq!(driver.machine().0.received.len(), round * SOCKETS);
         assert!(turns > 2, "the budget cut none of {turns} turns");
     }
+}
+
+#[test]
+fn who_wants_what_is_old_hears_what_was_taken_before_a_standstill() {
+    let told = Told::new();
+    let mut driver = Driver::with_syscalls(Keen(Toy::default()), vec![socket()], told.clone()).unwrap();
+    let friend = friend(driver.sockets()[0].local());
+    driver.turn();
+    for _ in 0..200 {
+        friend.send(b"asked").unwrap();
+    }
+    told.stop(1, STALL_US + 1);
+    while driver.turn().more {}
+    assert_eq!((driver.counters().stalls, driver.counters().discarded), (1, 0));
+    assert_eq!((driver.machine().0.received.len(), heard(&friend).len()), (200, 200));
 }
 
 #[test]

@@ -120,6 +120,8 @@ pub struct Desk {
     pub clock: Micros,
     /// How far the clock moves whenever it is read.
     pub step_us: Micros,
+    /// How far it moves besides with each of the next readings.
+    pub jumps_us: VecDeque<Micros>,
     /// How far it moves for each datagram that is taken.
     pub datagram_us: Micros,
     /// Answers to the next sends; then everything is taken.
@@ -139,6 +141,7 @@ impl Told {
         let desk = Desk {
             clock,
             step_us: 0,
+            jumps_us: VecDeque::new(),
             datagram_us: 0,
             answers: VecDeque::new(),
             sends: true,
@@ -155,6 +158,12 @@ impl Told {
         self.0.borrow_mut().clock += by_us;
     }
 
+    /// Has the process stand still just before the clock is read for the `reading`th time from now on, counted from 0.
+    pub fn stop(&self, reading: usize, for_us: Micros) {
+        let mut desk = self.0.borrow_mut();
+        desk.jumps_us = std::iter::repeat_n(0, reading).chain([for_us]).collect();
+    }
+
     pub fn answer(&self, answers: &[Result<usize, Errno>]) {
         self.0.borrow_mut().answers.extend(answers);
     }
@@ -163,7 +172,7 @@ impl Told {
 impl Syscalls for Told {
     fn now(&mut self) -> Micros {
         let mut desk = self.0.borrow_mut();
-        desk.clock += desk.step_us;
+        desk.clock += desk.step_us + desk.jumps_us.pop_front().unwrap_or(0);
         desk.clock
     }
 
