@@ -114,7 +114,8 @@ class Examination:
             "IPv6": self._ipv6,
             "buffers": self._buffers,
             "UDP offload": lambda: network.offload(probe.offload()),
-            "UDP received": self._udp_errors,
+            "UDP received": lambda: network.udp_errors(*_udp_counts()),
+            "UDP sent": lambda: [network.udp_sent(*_udp_counts())],
             "packet queue": self._backlog,
             "open files": self._files,
             "cores": lambda: [machine.cores(probe.cores(), len(self._nodes))],
@@ -224,10 +225,6 @@ class Examination:
             network.buffers("send", send, probe.buffer("send", send)),
         ]
 
-    def _udp_errors(self) -> list[Finding]:
-        six = probe.text("/proc/net/snmp6") if probe.ipv6() else ""
-        return network.udp_errors(probe.text("/proc/net/snmp"), six)
-
     def _backlog(self) -> list[Finding]:
         limit = probe.text("/proc/sys/net/core/netdev_max_backlog")
         return [network.backlog(probe.text("/proc/net/softnet_stat"), limit)]
@@ -253,6 +250,10 @@ class Examination:
         except UserError:
             return True
         return record.pid != 0 or any(common.is_of_this_machine(process.link[0]) for process in record.processes)
+
+
+def _udp_counts() -> tuple[str, str]:
+    return probe.text("/proc/net/snmp"), probe.text("/proc/net/snmp6") if probe.ipv6() else ""
 
 
 def _binds(config: Config) -> Iterator[tuple[str, tuple[str, range]]]:

@@ -67,8 +67,20 @@ def udp_errors(snmp: str, snmp6: str) -> list[Finding]:
     return found
 
 
+def udp_sent(snmp: str, snmp6: str) -> Finding:
+    """The same of what left. No socket of Muster is told that the device's queue was full, as it has IP_RECVERR off."""
+    count = _counts(snmp, snmp6)
+    full = count["SndbufErrors"]
+    total = count["OutDatagrams"] + full
+    text = f"{full:,} of {total:,} sends since boot met a full queue of a device, and are lost, or a full send buffer"
+    if full <= LOST_MAX * total:
+        return ok("UDP sent", text)
+    whose = "tc -s qdisc shows a device that dropped: ip link set DEVICE txqueuelen 10000, or send less"
+    return warn("UDP sent", text, f"{whose}; if none did, {sysctl('net.core.wmem_max', ENOUGH_BYTES)}")
+
+
 def _counts(snmp: str, snmp6: str) -> dict[str, int]:
-    names = ("InDatagrams", "InErrors", "RcvbufErrors", "MemErrors")
+    names = ("InDatagrams", "InErrors", "RcvbufErrors", "MemErrors", "OutDatagrams", "SndbufErrors")
     found = dict.fromkeys(names, 0)
     rows = [line.split()[1:] for line in snmp.splitlines() if line.startswith("Udp: ")]
     if len(rows) == 2:

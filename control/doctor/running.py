@@ -31,7 +31,7 @@ TROUBLE: Final[Mapping[str, Trouble]] = {
         1, "datagrams were given up behind a full send buffer", "a larger send_buffer_bytes, or fewer members a gateway"
     ),
     "muster_udp_lost_starved_total": Trouble(
-        1, "datagrams were given up as the device's queue stayed full", "ip link set DEVICE txqueuelen 10000"
+        1, "datagrams were given up as the kernel had no memory for them", "free shows it; more memory for the machine"
     ),
     "muster_udp_lost_denied_total": Trouble(
         1, "a rule of this system forbids datagrams", "look for a firewall: nft list ruleset"

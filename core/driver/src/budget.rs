@@ -14,7 +14,7 @@ pub const STALL_US: Micros = 500_000;
 pub const BEAT_US: Micros = 250_000;
 /// Sealed datagrams that waited longer than this behind a full buffer are given up: real time has passed them by.
 pub const AGE_MAX_US: Micros = 250_000;
-/// How long to wait for a full device queue, of which no event tells. At 1 Gbit/s 200 KiB leave in it.
+/// How long to wait for memory of the kernel (ENOBUFS), of which no event tells. At 1 Gbit/s 200 KiB leave in it.
 pub const RETRY_US: Micros = 2_000;
 /// Messages that are discarded after a standstill at most, so that a flood cannot hold the loop: an 8 MiB buffer holds
 /// 10,000 small ones; this is 26 such sockets, or 0.2 s of work.

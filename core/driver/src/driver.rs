@@ -76,7 +76,7 @@ pub struct Driver<M: Machine, S: Syscalls = Kernel> {
     filled_at: Micros,
     /// The socket whose room to send is waited for.
     blocked: Option<SocketId>,
-    /// When to try a full device queue again.
+    /// When to try again what the kernel had no memory for.
     retry_at: Option<Micros>,
     poll: Poll,
     timer: Timer,

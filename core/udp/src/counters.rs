@@ -18,7 +18,7 @@ muster_proto::counters! {
         truncated,
         /// Errors of a receive call other than "nothing there".
         receive_errors,
-        /// Datagrams that the kernel took.
+        /// Datagrams that the kernel took, also those that a full queue of the device then lost.
         sent,
         /// Bytes of the datagrams that the kernel took.
         sent_bytes,
@@ -30,13 +30,13 @@ muster_proto::counters! {
         short_counts,
         /// Times that a send buffer was full.
         blocked,
-        /// Times that the device's queue was full (ENOBUFS).
+        /// Times that the kernel had no memory for a datagram (ENOBUFS).
         starved,
         /// Sends that met the error of an earlier datagram and were repeated.
         repeated,
         /// Sockets for which the kernel refused UDP_SEGMENT; they send singly for good.
         gso_refused,
-        /// Datagrams given up: the device's queue stayed full.
+        /// Datagrams given up: the kernel still had no memory for them.
         lost_starved,
         /// Datagrams given up: nobody listens there (ICMP said so).
         lost_refused,

@@ -23,7 +23,7 @@ pub struct Cursor {
     singly: bool,
     /// Whether the message at the cursor was repeated once already.
     repeated: bool,
-    /// Whether this outbox has already waited for the device once.
+    /// Whether this outbox has already waited for memory of the kernel once.
     starved: bool,
 }
 
@@ -45,7 +45,7 @@ pub enum Sent {
     All,
     /// This socket's buffer is full. Go on with the same cursor when it is writable.
     Blocked(SocketId),
-    /// The device's queue is full, which no event will tell the end of. Go on with the same cursor in 1 to 2 ms; what
+    /// The kernel has no memory for it (ENOBUFS), which no event will tell the end of. Go on with the same cursor in 1 to 2 ms; what
     /// then still finds no room is given up.
     Starved,
 }
@@ -256,7 +256,7 @@ impl Sender {
                     counters.blocked += 1;
                     return Run::Blocked;
                 }
-                Verdict::WaitForDevice => {
+                Verdict::WaitForMemory => {
                     counters.starved += 1;
                     cursor.starved = true;
                     return Run::Starved;
@@ -302,7 +302,7 @@ enum Run {
 
 enum Verdict {
     Wait,
-    WaitForDevice,
+    WaitForMemory,
     Repeat,
     SendSingly,
     GiveUp(fn(&mut Counters) -> &mut u64),
@@ -312,7 +312,7 @@ enum Verdict {
 fn judge(errno: Errno, joined: bool, cursor: &Cursor) -> Verdict {
     match errno {
         libc::EAGAIN => Verdict::Wait,
-        libc::ENOBUFS if !cursor.starved => Verdict::WaitForDevice,
+        libc::ENOBUFS if !cursor.starved => Verdict::WaitForMemory,
         libc::ENOBUFS => Verdict::GiveUp(|counters| &mut counters.lost_starved),
         // The error of an earlier datagram, told to whoever sends next; or a signal.
         libc::ECONNREFUSED | libc::EINTR if !cursor.repeated => Verdict::Repeat,

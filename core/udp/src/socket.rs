@@ -48,7 +48,8 @@ impl Buffers {
     }
 }
 
-/// An unconnected, non-blocking datagram socket with IP_RECVERR off: an ICMP error of one peer never touches another.
+/// An unconnected, non-blocking datagram socket with IP_RECVERR off: an ICMP error of one peer never touches another. Nor
+/// does the kernel then tell of a full device queue: what that drops counts as sent, and as `SndbufErrors` of the host.
 pub struct Socket {
     fd: OwnedFd,
     local: Addr,

@@ -3,7 +3,7 @@
 import pytest
 
 from control.doctor.finding import Level
-from control.doctor.network import Offload, backlog, buffers, ipv6, offload, ports, registry, udp_errors
+from control.doctor.network import Offload, backlog, buffers, ipv6, offload, ports, registry, udp_errors, udp_sent
 
 NAMES = "InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors InCsumErrors IgnoredMulti MemErrors"
 
@@ -52,6 +52,17 @@ def test_losses_of_ipv6_count_too_and_damage_and_want_of_memory_are_told_apart()
 def test_damage_alone_is_no_full_buffer() -> None:
     found = udp_errors(snmp(1000, 0, 50, 5, 0, 0, 50, 0, 0), "")
     assert [(finding.level, finding.text[:11]) for finding in found] == [("ok", "0 of 1,050 "), ("warn", "50 of 1,050")]
+
+
+def test_what_met_a_full_queue_as_it_left_is_counted_over_both_families() -> None:
+    few = udp_sent(snmp(5, 0, 5, 999_900, 5, 60, 0, 0, 0), snmp6(OutDatagrams=40, SndbufErrors=0))
+    assert (few.level, few.mend, few.text[:15]) == ("ok", "", "60 of 1,000,000")
+    full = udp_sent(snmp(9, 0, 0, 900, 0, 46, 0, 0, 0), snmp6(OutDatagrams=4, SndbufErrors=50))
+    assert (full.level, full.text[:12]) == ("warn", "96 of 1,000 ")
+    assert "ip link set DEVICE txqueuelen " in full.mend
+    assert "sysctl -w net.core.wmem_max=8388608," in full.mend
+    assert udp_sent(snmp(9, 0, 9, 900, 9, 0, 0, 0, 0), "").level == "ok"
+    assert udp_sent("", "").level == "ok"
 
 
 @pytest.mark.parametrize(
