@@ -111,6 +111,7 @@ class Examination:
             "registry": self._registry,
             "identity": self._identity,
             "ports": self._ports,
+            "addresses": self._addresses,
             "IPv6": self._ipv6,
             "buffers": self._buffers,
             "UDP offload": lambda: network.offload(probe.offload()),
@@ -212,6 +213,14 @@ class Examination:
         reserved = probe.text("/proc/sys/net/ipv4/ip_local_reserved_ports")
         judged = network.ports(kernels, reserved, ranges)
         return found + [finding for finding in judged if not found or finding.level != "ok"]
+
+    def _addresses(self) -> list[Finding]:
+        hosts = {key: host for key, (host, _) in self._binds.items()}
+        four = six = ""
+        if not set(network.WILDCARDS).isdisjoint(hosts.values()):
+            four = probe.text("/proc/net/fib_trie")
+            six = probe.text("/proc/net/if_inet6") if probe.ipv6() else ""
+        return network.wildcards(hosts, four, six)
 
     def _ipv6(self) -> list[Finding]:
         return [network.ipv6(probe.ipv6(), [key for key, (host, _) in self._binds.items() if ":" in host])]

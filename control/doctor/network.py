@@ -1,5 +1,6 @@
 """Judges what UDP gets from this system: buffers, queues, losses, super-packets, addresses and ports."""
 
+import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -9,6 +10,10 @@ from control.doctor.finding import Finding, fail, mib, ok, warn
 ENOUGH_BYTES: Final = 8 << 20
 LOST_MAX: Final = 1e-4
 """The share of datagrams from which on a loss is worth a word: members repair less than that unseen."""
+WILDCARDS: Final = ("0.0.0.0", "::")
+NAMED_MAX: Final = 4
+"""Addresses of this machine that a line names."""
+GLOBAL_SCOPE: Final = "00"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +120,43 @@ def ipv6(works: bool, wanted_by: Sequence[str]) -> Finding:
         mend = f"{sysctl('net.ipv6.conf.all.disable_ipv6', 0)}; or IPv4 addresses there"
         return fail("IPv6", f"not on this machine, and {keys} asks for it", mend)
     return ok("IPv6", "not on this machine; nothing configured asks for it")
+
+
+def wildcards(hosts: Mapping[str, str], fib_trie: str, if_inet6: str) -> list[Finding]:
+    """The configured hosts, by key, beside `/proc/net/fib_trie` and `if_inet6`. An answer leaves from the address that the
+    kernel prefers on the way to the client, as no socket of Muster names the one that was asked (IP_PKTINFO)."""
+    every = [key for key, host in hosts.items() if host in WILDCARDS]
+    if not every:
+        return [ok("addresses", "every address to listen at is a single one")]
+    six = [key for key in every if hosts[key] == "::"]  # such a socket takes IPv4 too
+    found: list[Finding] = []
+    for keys, own in ((every, _ipv4_addresses(fib_trie)), (six, _ipv6_addresses(if_inet6))):
+        if keys and len(own) > 1:
+            more = f" and {len(own) - NAMED_MAX} more" if len(own) > NAMED_MAX else ""
+            some = ", ".join(map(str, sorted(own)[:NAMED_MAX])) + more
+            why = "an answer may leave from another one than was asked, and clients drop it"
+            text = f"{', '.join(keys)}: any of {some}; {why}"
+            mend = "name one there, or have clients ask the one that ip route get CLIENT shows as src"
+            found.append(warn("addresses", text, mend))
+    return found or [ok("addresses", f"{', '.join(every)}: any, and this machine has one of a family at most")]
+
+
+def _ipv4_addresses(fib_trie: str) -> set[ipaddress.IPv4Address]:
+    """Those of this network namespace that others reach."""
+    found: set[ipaddress.IPv4Address] = set()
+    leaf = ""
+    for line in fib_trie.splitlines():
+        words = line.split()
+        if words[:1] == ["|--"]:
+            leaf = words[1]
+        elif words == ["/32", "host", "LOCAL"]:
+            found.add(ipaddress.IPv4Address(leaf))
+    return {each for each in found if not each.is_loopback and not each.is_link_local}
+
+
+def _ipv6_addresses(if_inet6: str) -> set[ipaddress.IPv6Address]:
+    rows = (line.split() for line in if_inet6.splitlines())
+    return {ipaddress.IPv6Address(int(row[0], 16)) for row in rows if row[3] == GLOBAL_SCOPE}
 
 
 def registry(reached: Mapping[str, str]) -> Finding:

@@ -16,7 +16,7 @@ from control.commands.found import Where
 from control.doctor import probe, programs
 from control.doctor.finding import Finding, ok
 from control.errors import UserError
-from control.options import Config
+from control.options import Config, Gateway, Proxy
 from tests.control.command import Command
 from tests.ports import free_ports
 
@@ -138,6 +138,22 @@ def test_a_file_of_the_kernel_that_is_not_there_is_a_finding(monkeypatch: pytest
     monkeypatch.setattr(probe, "text", none)
     levels = {each.level for each in examined(Examination(Config(), Where()).checks(), doctor.LIMIT_S)}
     assert "warn" in levels
+
+
+def test_a_wildcard_of_the_configuration_is_held_against_the_addresses_of_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = {
+        "/proc/net/fib_trie": "".join(f"|-- {each}\n /32 host LOCAL\n" for each in ("192.0.2.2", "192.0.2.3")),
+        "/proc/net/if_inet6": f"fd00{'':0<27}1 04 40 00 80 eth0\n",
+    }
+    monkeypatch.setattr(probe, "text", files.__getitem__)
+    monkeypatch.setattr(probe, "ipv6", lambda: True)
+    config = Config(gateway=Gateway(bind="192.0.2.2:7400"), proxy=Proxy(bind="[::]:7402", link_bind="192.0.2.2:0"))
+    (told,) = Examination(config, Where()).checks()["addresses"]()
+    assert (told.level, told.text.partition(";")[0]) == ("warn", "proxy.bind: any of 192.0.2.2, 192.0.2.3")
+    files.clear()  # where nothing is a wildcard, nothing is read
+    assert [each.level for each in Examination(Config(), Where()).checks()["addresses"]()] == ["ok"]
 
 
 def test_a_super_packet_really_goes_to_ourselves() -> None:

@@ -3,7 +3,18 @@
 import pytest
 
 from control.doctor.finding import Level
-from control.doctor.network import Offload, backlog, buffers, ipv6, offload, ports, registry, udp_errors, udp_sent
+from control.doctor.network import (
+    Offload,
+    backlog,
+    buffers,
+    ipv6,
+    offload,
+    ports,
+    registry,
+    udp_errors,
+    udp_sent,
+    wildcards,
+)
 
 NAMES = "InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors InCsumErrors IgnoredMulti MemErrors"
 
@@ -85,6 +96,55 @@ def test_ipv6_is_missed_only_where_it_is_configured() -> None:
     missed = ipv6(False, ["gateway.bind", "router.bind"])
     assert missed.level == "fail"
     assert "gateway.bind, router.bind" in missed.text
+
+
+def fib_trie(*addresses: str) -> str:
+    """`/proc/net/fib_trie` of a machine with these addresses: each stands in it once for each of two tables."""
+    leaves = "".join(f"     |-- {each}\n        /32 host LOCAL\n" for each in addresses)
+    net = "     |-- 192.0.2.0\n        /24 link UNICAST\n        /24 host LOCAL\n"
+    net += "     |-- 192.0.2.255\n        /32 link BROADCAST\n"
+    table = f"  +-- 0.0.0.0/0 3 0 5\n     |-- 127.0.0.0\n        /8 host LOCAL\n{leaves}{net}"
+    return f"Main:\n{table}Local:\n{table}"
+
+
+def if_inet6(*addresses: str) -> str:
+    """`/proc/net/if_inet6` with the address and scope (00: global) of each, beside the loopback."""
+    rows = [each.partition("%") for each in (f"{'1':0>32}%10", *addresses)]
+    return "".join(f"{address} 04 40 {scope} 80     eth0\n" for address, _, scope in rows)
+
+
+LOOPBACKS = ("127.0.0.1", "127.0.1.1", "169.254.1.2")
+ULA, OTHER_ULA, LINK_LOCAL = (
+    f"{start}{'':0<26}{end}" for start, end in (("fd00", "02"), ("fd00", "03"), ("fe80", "01"))
+)
+
+
+def test_a_wildcard_is_told_of_where_answers_may_leave_from_another_address() -> None:
+    gateway, named = {"gateway.bind": "0.0.0.0"}, {"gateway.bind": "192.0.2.2", "proxy.bind": "::1"}
+    one, two = fib_trie(*LOOPBACKS, "192.0.2.2"), fib_trie(*LOOPBACKS, "192.0.2.10", "192.0.2.2")
+    assert [each.level for each in wildcards(gateway, one, "")] == ["ok"]
+    (fine,) = wildcards(named, two, "")
+    assert (fine.level, fine.text) == ("ok", "every address to listen at is a single one")
+    (told,) = wildcards({**gateway, "proxy.bind": "0.0.0.0", "router.bind": "192.0.2.2"}, two, "")
+    assert (told.check, told.level) == ("addresses", "warn")
+    assert told.text.startswith("gateway.bind, proxy.bind: any of 192.0.2.2, 192.0.2.10; ")
+    assert "ip route get" in told.mend
+
+
+def test_a_wildcard_of_ipv6_is_one_of_both_families() -> None:
+    own = {"gateway.bind": "0.0.0.0", "proxy.bind": "::"}
+    two, both = fib_trie("127.0.0.1", "192.0.2.2", "198.51.100.2"), if_inet6(f"{ULA}%00", f"{OTHER_ULA}%00")
+    four, six = wildcards(own, two, both)
+    assert four.text.startswith("gateway.bind, proxy.bind: any of 192.0.2.2, 198.51.100.2; ")
+    assert six.text.startswith("proxy.bind: any of fd00::2, fd00::3; ")
+    linked = if_inet6(f"{ULA}%00", f"{LINK_LOCAL}%20")
+    assert [each.level for each in wildcards(own, fib_trie("192.0.2.2"), linked)] == ["ok"]
+
+
+def test_of_many_addresses_a_few_are_named() -> None:
+    many = fib_trie(*(f"192.0.2.{last}" for last in range(1, 41)))
+    (told,) = wildcards({"proxy.bind": "0.0.0.0"}, many, "")
+    assert "any of 192.0.2.1, 192.0.2.2, 192.0.2.3, 192.0.2.4 and 36 more; " in told.text
 
 
 def test_a_port_that_the_kernel_may_give_away_can_be_reserved() -> None:
