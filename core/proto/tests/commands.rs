@@ -392,6 +392,37 @@ fn what_another_broker_may_have_is_not_refused_by_the_one_that_is_busy() {
     }
 }
 
+/// It is not what it waits for, and another one that waits is not to be blamed for that each time.
+#[test]
+fn a_broker_that_is_not_ready_is_asked_seldom_where_another_one_has_the_command() {
+    let (mut rig, brokers) = proxy();
+    rig.tell(0, &go(1));
+    rig.turn();
+    let first = who_was_told(&mut rig, brokers);
+    let other = brokers.into_iter().find(|broker| *broker != first).unwrap();
+    let not_ready = done(1, Outcome::refused(Code::NotReady));
+    let mut asked = [0, 0];
+    for _ in 0..150 {
+        rig.pass(20_000, 20_000);
+        for (peer, asked) in [first, other].into_iter().zip(&mut asked) {
+            rig.frame(peer, FrameKind::Ping as u8, &[]);
+            let told = of_commands(&mut rig, peer).len();
+            *asked += told;
+            if told > 0 && peer == other {
+                rig.tell(other, &not_ready);
+            }
+        }
+    }
+    assert_eq!(asked[0], 0, "it has it");
+    assert!(
+        (2..=11).contains(&asked[1]),
+        "once in 300 ms, not {asked:?} times in 3 s"
+    );
+    rig.tell(first, &done(1, Outcome::of(1)));
+    rig.turn();
+    assert_eq!(of_commands(&mut rig, 0), [(1, Some(Outcome::of(1)))]);
+}
+
 /// A member may take its time, and what a link takes comes there.
 #[test]
 fn a_broker_that_has_a_command_is_told_it_again_on_another_link_only() {
@@ -707,12 +738,36 @@ fn a_gateway_whose_last_member_of_the_room_went_is_heard_out() {
     rig.tell(1, &done(1, Outcome::of(1)));
     rig.turn();
     assert_eq!(of_commands(&mut rig, 0), [(1, Some(Outcome::of(1)))]);
+    assert_eq!(of_commands(&mut rig, 1).len(), 2);
     rig.frame(1, FrameKind::Close as u8, &[0]);
+    assert_eq!(ends(&mut rig, 200_000), []);
+    let back = rig.link(GATEWAY, Role::Gateway);
+    rig.turn();
     assert_eq!(
-        ends(&mut rig, 200_000),
-        [(2, Some(Outcome::of(0)))],
-        "nobody is there, and no word comes"
+        of_commands(&mut rig, back),
+        [(2, None)],
+        "its word was lost with the link"
     );
+    rig.tell(back, &done(2, Outcome::of(1)));
+    rig.turn();
+    assert_eq!(of_commands(&mut rig, 0), [(2, Some(Outcome::of(1)))]);
+}
+
+/// The time runs from the first word of the new life: the link to the former one may be there still, or no other one ever come.
+#[test]
+fn that_a_gateway_starts_anew_may_be_known_before_its_link_is_another_one() {
+    let (mut rig, _) = broker(1);
+    rig.tell(0, &link_command(1, Ask::tell(b"go")));
+    assert_eq!(ends(&mut rig, AWAY_GRACE + 500_000), []);
+    names_life(&mut rig, 2, (GATEWAY, EPOCH + 1), membership(1, false));
+    assert_eq!(ends(&mut rig, 300_000), []);
+    rig.frame(1, FrameKind::Close as u8, &[0]);
+    assert_eq!(ends(&mut rig, AWAY_GRACE - 500_000), []);
+    assert_eq!(ends(&mut rig, 400_000), [(1, Some(Outcome::of(0)))]);
+    let back = rig.link_again(GATEWAY, Role::Gateway);
+    names_life(&mut rig, 2, (GATEWAY, EPOCH + 1), membership(2, true));
+    rig.turn();
+    assert_eq!(of_commands(&mut rig, back), [(1, None)]);
 }
 
 #[test]

@@ -38,6 +38,13 @@ struct Said {
     at: Micros,
 }
 
+struct Awaited {
+    /// In which it wanted the room, or was told.
+    life: u32,
+    /// Since when another life of it is known, which does not want the room.
+    over_since: Option<Micros>,
+}
+
 struct Command {
     room: u64,
     check: u64,
@@ -46,8 +53,8 @@ struct Command {
     /// Who asks, the latest last: sessions of proxies, each of another one. At most [`COPIES`].
     askers: Vec<(u32, u64)>,
     gateways: BTreeMap<u32, Told>,
-    /// Those that want the room and have not answered, each with the life in which it wanted it last.
-    awaited: BTreeMap<u32, u32>,
+    /// Those that want the room, or did, and have not answered.
+    awaited: BTreeMap<u32, Awaited>,
     /// So many wanted it when it came.
     wanted_by: usize,
     /// Members that gateways have reached whose life is over.
@@ -269,8 +276,8 @@ impl Broker {
         self.settle_command(now, id);
     }
 
-    /// What a gateway has to do with a command: it is told where it wants the room and was not told on this link and in this life,
-    /// or is asked again after it was busy. It is waited for until it has answered, or is gone.
+    /// What a gateway has to do with a command: it is told where it wants the room, or did and has not answered, and was not told on
+    /// this link and in this life, or is asked again after it was busy. It is waited for until it has answered, or is gone.
     fn review_command(&mut self, now: Micros, id: CommandId, gateway: u32) {
         let Some(room) = self.commands.known.get(&id).map(|known| known.room) else {
             return;
@@ -279,40 +286,39 @@ impl Broker {
         let Some(command) = self.commands.known.get_mut(&id).filter(|known| known.is_told(now)) else {
             return;
         };
-        let check = command.check;
-        let wants = self.interest.wants(gateway, room) == Some(check);
+        let (check, tells) = (command.check, matches!(command.ask, Ask::Tell(_)));
         let known_in = self.interest.epoch_of(gateway);
-        let life = known_in.filter(|_| wants);
-        let told = command.gateways.get(&gateway).filter(|told| life == Some(told.epoch));
-        let tells = matches!(command.ask, Ask::Tell(_));
+        let told = command
+            .gateways
+            .get(&gateway)
+            .filter(|told| known_in == Some(told.epoch));
+        // Whose last member went says what became of it.
+        let says = told.is_some_and(|told| told.said.is_none() && told.busy.is_none());
+        let wants = self.interest.wants(gateway, room) == Some(check) || says;
         let link = self.links.to(gateway).zip(self.links.since(gateway));
-        let was = command.awaited.get(&gateway).copied();
-        if let Some(was) = was.filter(|was| tells && life.is_none() && known_in != Some(*was)) {
+        let awaited = command.awaited.get_mut(&gateway);
+        if let Some(awaited) = awaited.filter(|awaited| tells && !wants && known_in != Some(awaited.life)) {
             // Who was there in the life before comes back in a moment, here or elsewhere, and is told there.
-            let over_at = match link {
-                Some((_, since)) => Some(since + AWAY_GRACE),
-                None => gone_at.or(known_in.is_none().then_some(now)),
+            let over_at = match known_in {
+                Some(_) => Some(*awaited.over_since.get_or_insert(now) + AWAY_GRACE),
+                None if link.is_some() => None,
+                None => Some(gone_at.unwrap_or(now)),
             };
-            return self.await_command(now, id, (gateway, was), over_at);
+            return self.await_command(now, id, gateway, over_at);
         }
-        let Some(epoch) = life.filter(|_| told.is_none_or(|told| told.said.is_none())) else {
-            // Whose last member went says in a moment what became of it.
-            let says = |told: &Told| told.said.is_none() && told.busy.is_none() && known_in == Some(told.epoch);
-            let on_link = |told: &Told| link.is_some_and(|(_, since)| since == told.since);
-            if !command
-                .gateways
-                .get(&gateway)
-                .is_some_and(|told| says(told) && on_link(told))
-            {
-                command.awaited.remove(&gateway);
-            }
+        let Some(epoch) = known_in.filter(|_| wants && told.is_none_or(|told| told.said.is_none())) else {
+            command.awaited.remove(&gateway);
             return;
         };
+        let awaited = Awaited {
+            life: epoch,
+            over_since: None,
+        };
+        command.awaited.insert(gateway, awaited);
         let Some((slot, since)) = link else {
             // Who was there comes back elsewhere, and is told there.
-            return self.await_command(now, id, (gateway, epoch), gone_at);
+            return self.await_command(now, id, gateway, gone_at);
         };
-        command.awaited.insert(gateway, epoch);
         let linked = self.links.table.get(slot).map(|link| link.data.peer.epoch);
         // On a new link again: what the one before had not delivered ended with it.
         let again = |told: &Told| told.since != since || told.busy.is_some_and(|at| now >= at + RETRY);
@@ -355,17 +361,14 @@ impl Broker {
     }
 
     /// Waits for a gateway until then at the latest, and passes it over from then on.
-    fn await_command(&mut self, now: Micros, id: CommandId, (gateway, life): (u32, u32), over_at: Option<Micros>) {
-        let Some(command) = self.commands.known.get_mut(&id) else {
+    fn await_command(&mut self, now: Micros, id: CommandId, gateway: u32, over_at: Option<Micros>) {
+        let (Some(at), Some(command)) = (over_at, self.commands.known.get_mut(&id)) else {
             return;
         };
-        if over_at.is_some_and(|at| at <= now) {
+        if at <= now {
             command.awaited.remove(&gateway);
             command.passed_over = true;
-            return;
-        }
-        command.awaited.insert(gateway, life);
-        if let Some(at) = over_at {
+        } else {
             self.commands.again.insert((at, id, gateway));
         }
     }

@@ -282,11 +282,13 @@ impl Gateway {
         }
     }
 
-    /// A session is over: it answers nothing more, and whose it was may come back.
-    pub(super) fn commands_lost(&mut self, now: Micros, session: u64) {
+    /// A session is over: it answers nothing more, and whose it was may come back to the rooms that it had not left.
+    pub(super) fn commands_lost(&mut self, now: Micros, session: u64, left: &[(u64, u64)]) {
         while let Some(id) = self.commands.awaited.command_of(session) {
             if let Some(command) = self.commands.answered(id, session) {
-                command.open_until = now + AWAY_GRACE;
+                if !left.iter().any(|(room, _)| *room == command.room) {
+                    command.open_until = now + AWAY_GRACE;
+                }
             }
             self.settle_command(now, id);
         }
@@ -487,7 +489,7 @@ mod tests {
         let told = gateway.commands.awaited.visits;
         let slot = 5;
         let session = gateway.sessions.table.get(slot).expect("it is there").conn.id;
-        gateway.commands_lost(1, session);
+        gateway.commands_lost(1, session, &[]);
         assert_eq!(gateway.commands.awaited.visits - told, 10);
         assert_eq!(gateway.commands.awaited.len(), 990);
         for slot in 0..100 {
@@ -507,6 +509,19 @@ mod tests {
     }
 
     #[test]
+    fn who_left_the_room_before_the_session_ended_is_not_expected_back() {
+        let mut gateway = gateway(0);
+        with_members(&mut gateway, 1);
+        for (number, left, outcome) in [(1, [(7, 0)], Some(Outcome::of(0))), (2, [(8, 0)], None)] {
+            let id = CommandId { user: 0, number };
+            gateway.command(0, 2, id, (7, 0), 60_000, b"go");
+            let session = gateway.sessions.table.get(0).expect("it is there").conn.id;
+            gateway.commands_lost(1, session, &left);
+            assert_eq!(gateway.commands.known[&id].outcome, outcome);
+        }
+    }
+
+    #[test]
     fn a_command_whose_members_went_one_by_one_is_looked_at_once_at_a_time() {
         let mut gateway = gateway(0);
         with_members(&mut gateway, 100);
@@ -514,7 +529,7 @@ mod tests {
         gateway.command(0, 2, id, (7, 0), 60_000, b"go");
         for slot in 0..100 {
             let session = gateway.sessions.table.get(slot).expect("it is there").conn.id;
-            gateway.commands_lost(u64::from(slot) * 10_000, session);
+            gateway.commands_lost(u64::from(slot) * 10_000, session, &[]);
         }
         let last = 990_000;
         assert_eq!(gateway.commands.absences.len(), 1);

@@ -514,7 +514,7 @@ impl Gateway {
             for joined in client.joined {
                 self.unseat(now, slot, &joined);
             }
-            self.commands_lost(now, client.session);
+            self.commands_lost(now, client.session, &client.left);
         }
     }
 
@@ -725,8 +725,8 @@ impl Gateway {
             };
             client.waiting -= 1;
             let (carrier, head) = (peer.conn.flow.next() as u32, room.ring.next());
-            let before = client.left.iter().find(|(id, _)| *id == room.id);
-            let mut since = before.map_or(0, |(_, commands)| *commands);
+            let before = client.left.iter().position(|(id, _)| *id == room.id);
+            let mut since = before.map_or(0, |left| client.left.remove(left).1);
             match client.joined.iter_mut().find(|joined| joined.room == at) {
                 // A member already: it left and came back before it was told that it was one.
                 Some(joined) => {

@@ -17,20 +17,36 @@ use crate::wire::Code;
 /// A broker that has said nothing of a command is left for another one after this: it stands still, or is about to be found dead.
 const NEXT_AFTER: Micros = 300_000;
 
+/// A broker that has a command.
+struct Told {
+    node: u32,
+    /// On the link that came up then.
+    since: Micros,
+    at: Micros,
+    /// It counts as one that says nothing.
+    silent: bool,
+}
+
 /// One command on its way.
 struct Pending {
     session: u64,
     room: RoomKey,
     until: Micros,
     ask: Ask<'static>,
-    /// The brokers that were told, the latest last: on a link that came up then, and when. None is told twice on one link.
-    told: Vec<(u32, Micros, Micros)>,
+    /// The brokers that were told, the latest last. None is told twice on one link.
+    told: Vec<Told>,
     /// Another broker had it before the latest, which may still say what became of it.
     others: bool,
     /// When it is looked at next.
     due: Micros,
     /// The broker that was not ready last: it is asked again where there is no other.
     unready: Option<u32>,
+}
+
+impl Pending {
+    fn has(&self, node: u32, since: Micros) -> bool {
+        self.told.iter().any(|told| (told.node, told.since) == (node, since))
+    }
 }
 
 /// All of them.
@@ -136,12 +152,10 @@ impl Proxy {
             return;
         };
         let links = &self.links;
-        let latest = pending.told.last().copied();
         // Another one each time, and none that has it.
         let replicas = self.placement.own().replicas(pending.room.id).iter().copied();
         let reached = replicas.filter_map(|node| Some((node, links.since(node)?)));
-        let has = |(node, since): &(u32, Micros)| pending.told.iter().any(|(told, of, _)| (told, of) == (node, since));
-        let fresh = reached.filter(|reached| !has(reached));
+        let fresh = reached.filter(|(node, since)| !pending.has(*node, *since));
         let mut fresh: Vec<u32> = fresh.map(|(node, _)| node).collect();
         if fresh.len() > 1 {
             fresh.retain(|node| pending.unready != Some(*node));
@@ -150,16 +164,27 @@ impl Proxy {
         let Some((node, slot, since)) = chosen.and_then(|node| Some((node, links.to(node)?, links.since(node)?)))
         else {
             // Which brokers there are may be another matter soon.
-            let again = latest.map_or(LOOK_EVERY, |_| NEXT_AFTER);
+            let again = if pending.told.is_empty() {
+                LOOK_EVERY
+            } else {
+                NEXT_AFTER
+            };
             self.commands.plan(id, now + again);
             return;
         };
-        if let Some((silent, ..)) = latest.filter(|(.., at)| now >= *at + NEXT_AFTER) {
-            self.health.asked(silent, false);
+        if let Some(told) = pending.told.last_mut() {
+            pending.others = true;
+            if now >= told.at + NEXT_AFTER && !std::mem::replace(&mut told.silent, true) {
+                self.health.asked(told.node, false);
+            }
         }
-        pending.others |= latest.is_some();
-        pending.told.retain(|(told, of, _)| links.since(*told) == Some(*of));
-        pending.told.push((node, since, now));
+        pending.told.retain(|told| links.since(told.node) == Some(told.since));
+        pending.told.push(Told {
+            node,
+            since,
+            at: now,
+            silent: false,
+        });
         self.counters.commands_forwarded += 1;
         let record = Record::LinkCommand {
             command: id,
@@ -187,9 +212,11 @@ impl Proxy {
             if let Some(pending) = self.commands.pending.get_mut(&id) {
                 // It may have told gateways before its part of the rooms became another one.
                 pending.others |= !pending.told.is_empty();
-                pending.told.retain(|(node, ..)| broker != Some(*node));
+                pending.told.retain(|told| broker != Some(told.node));
                 pending.unready = broker;
-                self.commands.plan(id, now + LOOK_EVERY);
+                if pending.told.is_empty() {
+                    self.commands.plan(id, now + LOOK_EVERY);
+                }
             }
             return;
         }
@@ -201,10 +228,10 @@ impl Proxy {
             self.health.asked(node, true);
         }
         if let Some(pending) = self.commands.remove(id) {
-            let told = pending.told.last().filter(|(node, ..)| broker == Some(*node));
+            let told = pending.told.last().filter(|told| broker == Some(told.node));
             if let Some(page) = &mut page {
                 match told {
-                    Some((node, _, at)) => page.hops.insert(0, Hop::new(*node, *at, now)),
+                    Some(told) => page.hops.insert(0, Hop::new(told.node, told.at, now)),
                     None => page.hops.clear(), // it was asked before the last one, who knows when
                 }
             }
@@ -217,16 +244,16 @@ impl Proxy {
         let Some(pending) = self.commands.pending.get_mut(&id) else {
             return;
         };
-        let latest = pending.told.last().is_some_and(|(node, ..)| broker == Some(*node));
-        pending.told.retain(|(node, ..)| broker != Some(*node));
+        let latest = pending.told.last().is_some_and(|told| broker == Some(told.node));
+        pending.told.retain(|told| broker != Some(told.node));
         if !latest {
             return;
         }
         pending.unready = broker;
         let replicas = self.placement.own().replicas(pending.room.id);
-        let has = |node, since| pending.told.iter().any(|(told, of, _)| (*told, *of) == (node, since));
         let links = &self.links;
-        let other = |node: &u32| broker != Some(*node) && links.since(*node).is_some_and(|since| !has(*node, since));
+        let fresh = |node: u32| links.since(node).is_some_and(|since| !pending.has(node, since));
+        let other = |node: &u32| broker != Some(*node) && fresh(*node);
         if !replicas.iter().any(other) {
             self.commands.plan(id, now + RETRY);
         }
@@ -253,11 +280,9 @@ impl Proxy {
     /// The link to a broker came or went: who was told on one that is no more is told by another soon.
     pub(super) fn command_links_changed(&mut self, now: Micros) {
         let waits = |pending: &Pending| {
-            let on = |(node, since, _)| self.links.since(node) == Some(since);
-            pending
-                .told
-                .last()
-                .is_some_and(|told| on(*told) && now < told.2 + NEXT_AFTER)
+            let on = |told: &Told| self.links.since(told.node) == Some(told.since);
+            let told = pending.told.last();
+            told.is_some_and(|told| on(told) && now < told.at + NEXT_AFTER)
         };
         let pending = self.commands.pending.iter();
         let late: Vec<CommandId> = pending.filter(|(_, one)| !waits(one)).map(|(id, _)| *id).collect();
