@@ -158,6 +158,8 @@ pub struct Source {
     base: u64,
     /// The owner said that nothing follows from this offset on.
     ends_at: Option<u64>,
+    /// Why the room says next that the rest is lost: once what is held, and waits for another broker's, has had its turn.
+    ending: Option<GapReason>,
     /// The owner has no link.
     away: bool,
     /// Its next message waits for another broker's, and came then.
@@ -201,6 +203,7 @@ impl Source {
             known: next,
             base: next,
             ends_at: None,
+            ending: None,
             away: false,
             waits: None,
             held: BTreeMap::new(),
@@ -220,6 +223,11 @@ impl Source {
     /// Whether offsets are missing before the known head.
     fn has_hole(&self) -> bool {
         self.waits.is_none() && self.next < self.known
+    }
+
+    /// More of it may come, as far as is known.
+    pub fn is_live(&self) -> bool {
+        !self.over && self.ending.is_none()
     }
 
     /// Nothing more is expected of it, and nobody said where it ends: its rest is lost.
@@ -422,7 +430,7 @@ impl Room {
 
     /// The streams that go on.
     pub fn live(&self) -> impl Iterator<Item = &Source> {
-        self.sources.iter().filter(|source| !source.over)
+        self.sources.iter().filter(|source| source.is_live())
     }
 
     /// The stream that brought something last, of those that go on if there are some.
@@ -523,7 +531,7 @@ impl Room {
     /// Owners are to be told anew how far this is: all, or that of one stream.
     pub fn tell_owners(&mut self, of: Option<StreamId>) {
         for source in &mut self.sources {
-            source.consumed_dirty |= !source.over && of.is_none_or(|stream| stream == source.stream);
+            source.consumed_dirty |= source.is_live() && of.is_none_or(|stream| stream == source.stream);
         }
     }
 
@@ -704,7 +712,8 @@ impl Room {
         (source.end_place, source.hole_since, source.consumed_dirty) = (place + 1, None, true);
     }
 
-    /// Nothing more is expected of a stream, which members are told: its rest is lost, or there is none.
+    /// Nothing more is expected of a stream, which members are told once what is here had its turn: its rest is lost, or there is
+    /// none.
     fn end(&mut self, pen: &mut Pen<'_>, at: usize, reason: GapReason) {
         if self.sources[at].over {
             return;
@@ -712,11 +721,24 @@ impl Room {
         // What is here already may be the last that there is of it.
         let last = self.sources[at].held.keys().next_back().copied();
         self.give_up(pen, at, last.map_or(0, |last| last + 1), GapReason::Unrepaired);
+        let source = &mut self.sources[at];
+        if source.waits.is_some() {
+            source.ending = Some(reason);
+            source.end_backfill(pen.counters);
+            return;
+        }
+        self.end_now(pen, at, reason);
+    }
+
+    fn end_now(&mut self, pen: &mut Pen<'_>, at: usize, reason: GapReason) {
+        if self.sources[at].over {
+            return;
+        }
         self.append_gap(pen, at, StreamGap::OPEN, reason);
         self.note_said();
         let source = &mut self.sources[at];
         source.over = true;
-        source.waits = None;
+        (source.ending, source.waits) = (None, None);
         source.known = source.next;
         source.backfill = None;
         source.drop_held(pen.counters, u64::MAX);
@@ -755,11 +777,20 @@ impl Room {
             for at in 0..self.sources.len() {
                 if self.sources[at].waits.is_some() {
                     self.release(pen, at);
+                    self.end_in_turn(pen, at);
                 }
             }
         }
-        if self.live().nth(1).is_none() {
+        if self.live().nth(1).is_none() && !self.waits() {
             self.turns = None;
+        }
+    }
+
+    /// Ends a stream that was to end, if nothing of it waits any more.
+    fn end_in_turn(&mut self, pen: &mut Pen<'_>, at: usize) {
+        let source = &self.sources[at];
+        if let Some(reason) = source.ending.filter(|_| source.waits.is_none()) {
+            self.end(pen, at, reason);
         }
     }
 
@@ -784,6 +815,7 @@ impl Room {
             if known == stream {
                 let source = &mut self.sources[at];
                 source.over &= source.ends_at.is_some();
+                source.ending = None;
                 return youngest;
             }
             if age(known) > age(stream) {
@@ -842,6 +874,7 @@ impl Room {
             // It makes way once its end is told; the new one speaks again.
             (None, Some(at)) => {
                 self.end(pen, at, GapReason::OwnerLost);
+                self.end_now(pen, at, GapReason::OwnerLost); // what waits there has no turn
                 None
             }
             (None, None) => None,
@@ -906,6 +939,7 @@ impl Room {
     /// Ends streams of which all is here, and lets those go on that waited for that.
     fn finish(&mut self, pen: &mut Pen<'_>) {
         for at in 0..self.sources.len() {
+            self.end_in_turn(pen, at);
             let source = &self.sources[at];
             if !source.over && source.ends_at.is_some_and(|end| source.next >= end) {
                 self.end(pen, at, GapReason::Ended);
@@ -1287,7 +1321,7 @@ impl Room {
         let source = &mut self.sources[at];
         let from = wanted.max(source.low.saturating_sub(BACKFILL_MAX)).max(1);
         let more = source.backfill.as_ref().map_or(source.low, |backfill| backfill.from);
-        if !takes_history || source.away || !may_fetch(more.saturating_sub(from)) {
+        if !takes_history || source.away || source.ending.is_some() || !may_fetch(more.saturating_sub(from)) {
             return false;
         }
         match &mut source.backfill {
@@ -1830,6 +1864,58 @@ mod tests {
             room.expire(&mut pen, |_| 1_000, &mut Vec::new(), 4);
         }
         assert_eq!((room.ring.next(), pen.now <= 300_000), (all, true), "{} us", pen.now);
+    }
+
+    /// A broker dies, or numbers a room anew, while what it numbered waits for another one's: that has its turn first.
+    #[test]
+    fn what_waits_for_its_turn_has_it_though_its_stream_ends() {
+        for comes in [true, false] {
+            let mut arena = Arena::new(1 << 20);
+            let mut pen = Pen {
+                arena: &mut arena,
+                counters: &mut GatewayCounters::default(),
+                ages: &mut Ages::default(),
+                placement: &Placement::default(),
+                now: 0,
+            };
+            let mut room = Room::new(1, 2, "sports:final", false, 0);
+            let [first, second] = [5, 6].map(|node| StreamId { node, ..STREAM });
+            for stream in [first, second] {
+                assert!(room.head(&mut pen, stream, 1, 1));
+            }
+            block(&mut room, &mut pen, first, 1, &[(7, 1)]);
+            block(&mut room, &mut pen, second, 1, &[(7, 3), (8, 1)]);
+            block(&mut room, &mut pen, second, 4, &[(7, 4)]);
+            room.owner_gone(&mut pen, second.node, Some(second.epoch + 1));
+            let again = StreamId {
+                epoch: second.epoch + 1,
+                ..second
+            };
+            assert!(room.head(&mut pen, again, 1, 1));
+            block(&mut room, &mut pen, again, 1, &[(7, 5)]);
+            if comes {
+                block(&mut room, &mut pen, first, 2, &[(7, 2)]);
+            }
+            while let Some(due) = room.deadline(pen.now).filter(|due| *due < 1_000_000) {
+                pen.now = due.max(pen.now + 1_000);
+                room.expire(&mut pen, |_| 1_000, &mut Vec::new(), 4);
+            }
+            assert!(pen.now < 300_000, "{} us", pen.now);
+            let placed: Vec<_> = (room.ring.first()..room.ring.next())
+                .map(|place| room.ring.get(pen.arena, place).expect("a place"))
+                .map(|entry| (entry.gap, entry.publisher.user, entry.sequence, entry.stream))
+                .collect();
+            let mut all = vec![(false, 7, 1, 0), (false, 7, 2, 0)];
+            all.truncate(1 + usize::from(comes));
+            // Offset 3 never came; and nobody knows where the stream ended.
+            all.extend([(false, 7, 3, 1), (false, 8, 1, 1), (true, 0, 3, 1), (false, 7, 4, 1)]);
+            all.extend([(true, 0, StreamGap::OPEN, 1), (false, 7, 5, 2)]);
+            assert_eq!((placed, pen.counters.dropped_held), (all, 0));
+            assert_eq!(
+                room.live().map(|source| source.stream).collect::<Vec<_>>(),
+                [first, again]
+            );
+        }
     }
 
     #[test]

@@ -481,7 +481,7 @@ impl Gateway {
         let room = self.rooms[at as usize].as_deref_mut()?;
         // Members lack what they were sent, and ask for it.
         let lacked = room.holes.first(now, room.ring.first());
-        let source = room.sources().get(number).filter(|source| !source.over)?;
+        let source = room.sources().get(number).filter(|source| source.is_live())?;
         let (stream, next) = (source.stream, source.next_offset());
         let place = if room.paced {
             room.cursors.slowest()
