@@ -224,6 +224,13 @@ impl<K: Ord + Copy> Assembler<K> {
         });
     }
 
+    /// Nothing could come for a while: the time of what is unfinished begins anew.
+    pub fn renew(&mut self, now: Micros) {
+        self.unfinished
+            .values_mut()
+            .for_each(|unfinished| unfinished.started = now);
+    }
+
     /// When [`Assembler::expire`] has something to give up.
     pub fn deadline(&self) -> Option<Micros> {
         let oldest = self.unfinished.values().map(|unfinished| unfinished.started).min()?;

@@ -893,7 +893,12 @@ fn fill(rig: &mut Rig<Client>, handle: u32, at: u64) {
 }
 
 /// One message, or a chunk of one, from a publisher of its own.
-fn piece(rig: &mut Rig<Client>, at: u64, (user, sequence): (u64, u64), flags: u8) {
+fn piece(rig: &mut Rig<Client>, at: u64, publisher: (u64, u64), flags: u8) {
+    piece_from(rig, 0, at, publisher, flags);
+}
+
+/// The same, by one of several gateways.
+fn piece_from(rig: &mut Rig<Client>, peer: usize, at: u64, (user, sequence): (u64, u64), flags: u8) {
     let frame = body(|writer| {
         let mut block = RoomBlock::begin(writer, 3, FIRST_PLACE + at - 1, stream(1), at);
         let publisher = PublisherId { user, incarnation: 1 };
@@ -905,7 +910,7 @@ fn piece(rig: &mut Rig<Client>, at: u64, (user, sequence): (u64, u64), flags: u8
         block.push(writer, &piece);
         block.finish(writer) == 1
     });
-    rig.frame(0, FrameKind::Room as u8, &frame);
+    rig.frame(peer, FrameKind::Room as u8, &frame);
 }
 
 /// A client that has joined a room with a policy; the room's handle is 3.
@@ -998,6 +1003,73 @@ fn who_reads_hears_at_once_that_a_message_was_never_finished() {
     assert!(events.contains(&ClientEvent::Readable { room }), "{events:?}");
     let item = rig.machine.read(rig.now, room, &mut data);
     assert!(matches!(item, Some(Item::Gap(_))));
+}
+
+/// The gateway is away for eight seconds in the middle of a message. What came of it is kept, for the rest comes afterwards; where
+/// it does not, that is given up in its time.
+#[test]
+fn a_message_that_had_begun_to_come_before_an_outage_is_whole_after_it() {
+    for comes in [true, false] {
+        let (mut rig, room) = member_with(Policy::DropOldest);
+        piece(&mut rig, 1, (1, 1), WHOLE);
+        piece(&mut rig, 2, (2, 1), FIRST);
+        let mut data = Vec::new();
+        let mut read = |rig: &mut Rig<Client>| rig.machine.read(rig.now, room, &mut data);
+        assert!(matches!(read(&mut rig), Some(Item::Message { offset: 1, .. })));
+        rig.peers[0].polite = false;
+        rig.pass(8_000_000, 10_000);
+        assert!(!rig.machine.is_ready(Side::Gateway));
+        assert_eq!(read(&mut rig), None);
+        rig.out.clear();
+        rig.serve(9001);
+        let back = rig.peers.len() - 1;
+        let ready = Record::Ready {
+            user: 42,
+            token: [0; 16],
+            keepalive_ms: 1_000,
+        };
+        rig.tell(back, &ready);
+        let asked = rig.peers[back].take_records();
+        let positions = asked.iter().find_map(|bytes| match Record::read(bytes) {
+            Some(Record::Join {
+                request: 3, positions, ..
+            }) => Some(positions),
+            _ => None,
+        });
+        assert_eq!(
+            positions
+                .and_then(|positions| positions.of(stream(1)))
+                .map(|had| had.offset),
+            Some(2)
+        );
+        let mut again = joined(3, 3);
+        if let Record::Joined { index, .. } = &mut again {
+            *index += 2;
+        }
+        rig.tell(back, &again);
+        pass(&mut rig, 1_000_000);
+        if comes {
+            piece_from(&mut rig, back, 3, (2, 2), LAST);
+            let whole = read(&mut rig);
+            assert!(
+                matches!(
+                    whole,
+                    Some(Item::Message {
+                        first: 2,
+                        offset: 3,
+                        len: 2_000,
+                        ..
+                    })
+                ),
+                "{whole:?}"
+            );
+        }
+        pass(&mut rig, 3_500_000);
+        assert_eq!(read(&mut rig), None);
+        pass(&mut rig, 1_000_000);
+        let given_up = matches!(read(&mut rig), Some(Item::Gap(gap)) if (gap.first, gap.last) == (2, 2));
+        assert_eq!(given_up, !comes);
+    }
 }
 
 /// A session that comes back joins all its rooms at once: their answers may be lost, while what follows them comes.

@@ -240,7 +240,7 @@ impl Member {
     }
 
     /// The gateway made this a member.
-    pub fn joined(&mut self, answer: &Answer) {
+    pub fn joined(&mut self, now: Micros, answer: &Answer) {
         let Answer {
             handle,
             index,
@@ -274,6 +274,7 @@ impl Member {
         self.lacks_told = false;
         self.held.clear();
         self.blocked = false;
+        self.assembler.renew(now);
         for gap in gaps {
             self.gap(*gap);
         }
@@ -781,10 +782,12 @@ impl Member {
             .asking
             .deadline()
             .filter(|_| !self.blocked && self.handle.is_some());
-        [hole, self.assembler.deadline(), self.retry_at]
-            .into_iter()
-            .flatten()
-            .min()
+        [hole, self.old_at(), self.retry_at].into_iter().flatten().min()
+    }
+
+    /// When chunks are too old; while there is no session their rest can't come, and does afterwards.
+    fn old_at(&self) -> Option<Micros> {
+        self.assembler.deadline().filter(|_| self.handle.is_some())
     }
 
     /// Whether the gateway takes it that something is missing and nothing is any more.
@@ -808,7 +811,7 @@ impl Member {
 
     /// Gives up chunks that are too old.
     pub fn expire(&mut self, shared: &mut Shared<'_>) {
-        if self.assembler.deadline().is_none_or(|at| shared.now < at) {
+        if self.old_at().is_none_or(|at| shared.now < at) {
             return;
         }
         let mut old = Vec::new();

@@ -1154,11 +1154,11 @@ impl Client {
                     whole,
                 };
                 if let Some(member) = self.rooms[at].as_deref_mut() {
-                    member.joined(&answer);
+                    member.joined(now, &answer);
                     if let Some(upto) = early {
                         member.head(now, upto);
-                        soonest(&mut self.check_at, member.deadline());
                     }
+                    soonest(&mut self.check_at, member.deadline());
                     if !member.told && !member.reading.is_empty() {
                         member.told = true;
                         self.events.push_back(ClientEvent::Readable { room: at as u32 });
