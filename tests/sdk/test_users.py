@@ -88,6 +88,24 @@ async def test_a_token_whose_time_is_over_ends_a_client_that_has_no_other() -> N
                 await client.publish("r", b"x")
 
 
+async def test_a_token_whose_time_is_over_ends_a_client_whose_instance_changes_its_other_servers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running() as address, running() as other:
+        proxies = [address.proxies + other.proxies, other.proxies + address.proxies]
+
+        def find(_folder: object) -> muster.Address:
+            proxies.reverse()  # another one whenever it is looked at
+            return muster.Address(address.gateways, proxies[0], ANN)
+
+        monkeypatch.setattr(muster.client, "find", find)
+        async with muster.connect() as client, client.join("r") as room:
+            ends(address, ANN)
+            with pytest.raises(muster.Refused, match="bad_credential"):
+                async with asyncio.timeout(10):
+                    await anext(room)
+
+
 async def test_a_client_that_is_given_a_function_asks_it_again_when_its_token_opens_nothing() -> None:
     tokens: Iterator[bytes | str] = iter([ANN, ANN_LATER.decode()])
     asked = 0

@@ -378,12 +378,17 @@ class Client:
 
     def _go_by(self, known: Address) -> None:
         """Have the engine go by these servers and this token: where either is another one, what a refusal ended goes on."""
-        before, token = (self._known.gateways, self._known.proxies), self._known.token
+        before = self._known
         self.engine.redirect(**self._servers(known))
         self._known = known
-        for side, servers in enumerate((known.gateways, known.proxies)):
-            if side in self._refused and (servers != before[side] or known.token != token):
+        for side in (0, 1):
+            if side in self._refused and self._is_other(side, before):
                 self._goes_on(side, self._refused.pop(side))
+
+    def _is_other(self, side: int, before: Address) -> bool:
+        """Whether a session is opened by other servers or another token now than before."""
+        now, then = ((each.gateways, each.proxies)[side] for each in (self._known, before))
+        return now != then or self._known.token != before.token
 
     # --- what it counted --------------------------------------------------------------------------------------
 
@@ -535,7 +540,9 @@ class Client:
         silent = reason in {"unreachable", "silent", "far", "spread"}
         self._down[side] = f"does not answer ({reason})" if silent else f"said {reason}"
         self._lost.add(side)
-        if self._look_again() or (reason == "bad_credential" and self._renew(side, final=not retry)) or retry:
+        known = self._known
+        self._look_again()
+        if self._is_other(side, known) or (reason == "bad_credential" and self._renew(side, final=not retry)) or retry:
             return
         self._lost.discard(side)
         self._fail(side, Refused(f"session with the {SESSIONS[side]}", reason))
@@ -594,22 +601,20 @@ class Client:
             raise Invalid(str(error)) from None
         self._token = token
 
-    def _look_again(self) -> bool:
-        """Whether the instance that was found by its folder is another one now. Looks until all sessions are good."""
+    def _look_again(self) -> None:
+        """Go by the instance that is found by its folder now. Looks until all sessions are good."""
         if self._look is not None:
             self._look.cancel()
             self._look = None
         if not self._by_folder or not self._lost:
-            return False
+            return
         self._look = self.loop.call_later(LOOK_AGAIN_S, self._look_again)
         try:
             address = self._address()
-            if address == self._known:
-                return False
-            self._go_by(address)
-        except (MusterError, ValueError, OverflowError, OSError):  # there is none yet, or none of this version
-            return False
-        return True
+            if address != self._known:
+                self._go_by(address)
+        except (MusterError, ValueError, OverflowError, OSError):
+            return  # there is none yet, or none of this version
 
     def _fail(self, side: int, error: MusterError) -> None:
         self._refused[side] = error
