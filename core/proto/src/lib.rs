@@ -53,5 +53,6 @@ pub mod shares;
 pub mod table;
 pub mod timer;
 pub mod unread;
+pub mod untold;
 pub mod window;
 pub mod wire;

@@ -23,6 +23,7 @@ use crate::node::{Identity, Node};
 use crate::placement::{Placement, State};
 use crate::planted::{self, Bug};
 use crate::scope::Scope;
+use crate::untold::Untold;
 use crate::wire::header::HEADER;
 use crate::wire::record::{Membership, Record};
 use crate::wire::{Code, Frames, Role};
@@ -121,6 +122,7 @@ pub struct Router {
     brokers_missing: Missing,
     /// Over all gateways.
     rooms_max: usize,
+    untold: Untold,
     records: Records,
     changes: Vec<Change>,
     pub counters: RouterCounters,
@@ -155,6 +157,7 @@ impl Router {
             peers_missing: Missing::default(),
             brokers_missing: Missing::default(),
             rooms_max: config.memberships_max,
+            untold: Untold::default(),
             records: Records::default(),
             changes: Vec::new(),
             counters: RouterCounters::default(),
@@ -497,9 +500,10 @@ impl Router {
         let (node, epoch) = life;
         let full = membership.present && self.interest.len() >= self.rooms_max;
         if full && self.interest.wants(node, membership.room).is_none() {
-            self.refuse(now, node, membership.room);
+            self.refuse(now, life, membership.room);
             return true;
         }
+        self.untold.taken(life, membership.room);
         self.changes.clear();
         let taken = self.interest.apply(source, life, membership, &mut self.changes);
         self.note(epoch, membership.version);
@@ -635,13 +639,18 @@ impl Router {
         }
     }
 
-    /// There is no place for a gateway's room; it hears so before it could take it for covered.
-    fn refuse(&mut self, now: Micros, gateway: u32, room: u64) {
+    /// There is no place for a gateway's room; it hears so before it could take it for covered, or when it has a link.
+    fn refuse(&mut self, now: Micros, life: (u32, u32), room: u64) {
         self.counters.refused_full += 1;
-        if let Some(slot) = self.links.to(gateway) {
-            let code = Code::Busy;
-            self.links.record(now, slot, &Record::RoomRefused { room, code });
+        match self.links.to(life.0) {
+            Some(slot) => self.tell_refused(now, slot, room),
+            None => self.untold.note(life, room),
         }
+    }
+
+    fn tell_refused(&mut self, now: Micros, slot: u32, room: u64) {
+        let code = Code::Busy;
+        self.links.record(now, slot, &Record::RoomRefused { room, code });
     }
 
     /// What came from a source with one datagram is covered once all who listen have what they were told up to here.
@@ -771,6 +780,8 @@ impl Router {
         };
         self.sources.insert(peer.node, source);
         if peer.role == Role::Gateway {
+            let refused = self.untold.take(peer.node, peer.epoch);
+            refused.into_iter().for_each(|room| self.tell_refused(now, slot, room));
             return self.seen(now, peer.node, None, true);
         }
         self.listen(now, slot, peer, self.scope());
@@ -929,6 +940,7 @@ impl Router {
         for node in gone {
             self.gateways.remove(&node);
             self.away.remove(&node);
+            self.untold.forget(node);
             let Some(epoch) = self.interest.epoch_of(node) else {
                 continue;
             };

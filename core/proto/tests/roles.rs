@@ -15,11 +15,11 @@ use muster_proto::limits::{GATEWAY_LEASE, MESSAGE_AGE_MAX, PUBLISH_ACK_DELAY_MAX
 use muster_proto::machine::{Addr, Machine, Micros, Outbox, SLICE_DATAGRAMS};
 use muster_proto::missing::{LOST_WAIT, MISSING_WAIT};
 use muster_proto::name::RoomKey;
-use muster_proto::node::Dice;
+use muster_proto::node::{Dice, Identity};
 use muster_proto::owners::DETOUR_AFTER;
 use muster_proto::placement::{weight, Node, Placement, State};
 use muster_proto::proxy::Proxy;
-use muster_proto::router::Router;
+use muster_proto::router::{Router, RouterConfig};
 use muster_proto::scope::Scope;
 use muster_proto::wire::frame::{append, Status};
 use muster_proto::wire::header::{DatagramKind, Header, HEADER};
@@ -660,6 +660,53 @@ fn no_broker_hears_that_it_knows_all_before_the_routers_peers_have_told_what_the
     assert!(!told(&mut rig, broker).contains(&"complete".to_owned()));
     pass(&mut rig, MISSING_WAIT);
     assert_eq!(told(&mut rig, broker), ["complete"], "it does not come back");
+}
+
+/// A peer has a link to the gateway and place for its rooms; this router has neither. Silence would look like a quiet room.
+#[test]
+fn a_gateway_without_a_link_hears_what_a_full_router_refused_it_when_it_has_one() {
+    let mut rig = Rig::<Router>::bare();
+    let config = RouterConfig {
+        me: Identity {
+            node: ROUTER,
+            role: Role::Router,
+            epoch: EPOCH,
+        },
+        payload: PAYLOAD,
+        cluster: cluster(),
+        reset_secret: [6; 32],
+        memberships_max: 1,
+    };
+    rig.machine = Router::new(config, 1, entropy(1));
+    rig.machine.set_placement(rig.now, placement());
+    rig.link(78, Role::Router);
+    peer_names(&mut rig, 0);
+    let said = |room, version, present| Record::GatewayMembership {
+        node: 77,
+        epoch: EPOCH,
+        membership: Membership {
+            room,
+            version,
+            present,
+            ..membership(version, present)
+        },
+    };
+    for (room, version, present) in [(11, 6, true), (12, 7, true), (13, 8, true), (12, 9, false)] {
+        rig.tell(0, &said(room, version, present));
+    }
+    assert_eq!(counter(&rig.machine, "refused_full"), 3);
+    let refused = |rig: &mut Rig<Router>| {
+        let at = rig.link(77, Role::Gateway);
+        rig.pass(60_000, 5_000);
+        let records = rig.peers[at].take_records();
+        let refused = records.iter().filter_map(|bytes| match Record::read(bytes) {
+            Some(Record::RoomRefused { room, code }) => Some((room, code)),
+            _ => None,
+        });
+        refused.collect::<Vec<_>>()
+    };
+    assert_eq!(refused(&mut rig), [(11, Code::Busy), (13, Code::Busy)]);
+    assert_eq!(refused(&mut rig), [], "once");
 }
 
 #[test]

@@ -32,6 +32,7 @@ use crate::ring::Arena;
 use crate::scope::Scope;
 use crate::segments::Segments;
 use crate::shards;
+use crate::untold::Untold;
 use crate::wire::header::HEADER;
 use crate::wire::record::Record;
 use crate::wire::{Code, Frame, FrameKind, Frames, PublisherId, Role};
@@ -210,6 +211,7 @@ pub struct Broker {
     name_key: [u8; 16],
     generation: u32,
     rooms_max: usize,
+    untold: Untold,
     /// Parts of its rooms of which some router has told everything. A broker that has heard all is running from then on.
     complete: BTreeSet<Scope>,
     running: bool,
@@ -266,6 +268,7 @@ impl Broker {
             name_key: config.name_key,
             generation: 0,
             rooms_max: ROOMS_MAX,
+            untold: Untold::default(),
             complete: BTreeSet::new(),
             running: false,
             doubt: Doubt::None,
@@ -751,7 +754,11 @@ impl Broker {
                 let full = membership.present && self.interest.len() >= self.rooms_max;
                 if full && self.interest.wants(*node, membership.room).is_none() {
                     self.refuse_room(now, *node, membership.room, Code::Busy);
+                    if self.links.to(*node).is_none() {
+                        self.untold.note((*node, *epoch), membership.room);
+                    }
                 } else {
+                    self.untold.taken((*node, *epoch), membership.room);
                     self.interest.apply(router, (*node, *epoch), membership, &mut changes);
                 }
             }
@@ -927,6 +934,10 @@ impl Broker {
         }
         self.gateways.insert(peer.node, gateway);
         self.links.table.mark(slot);
+        let code = Code::Busy;
+        for room in self.untold.take(peer.node, peer.epoch) {
+            self.links.record(now, slot, &Record::RoomRefused { room, code });
+        }
         // What it could not be told then, or may have now.
         let lacks = |(room, _): &(u64, u64)| {
             let known = self.by_id.get(room).and_then(|at| self.rooms[*at as usize].as_deref());
@@ -994,6 +1005,7 @@ impl Broker {
             if !lives && now >= since + GATEWAY_LEASE {
                 self.unnamed.remove(&(node, scope));
                 self.interest.gone(node, epoch, scope, &mut changes);
+                self.untold.forget(node);
                 self.counters.gateways_expired += 1;
             }
         }
@@ -1166,6 +1178,17 @@ mod tests {
         assert_eq!((broker.interest.len(), broker.counters.refused_full), (3, 2));
         assert!(broker.membership(0, 4, &told(12, 30, false)), "what is known may end");
         assert_eq!(broker.interest.wanted(), [(2, 10), (2, 14)]);
+    }
+
+    #[test]
+    fn a_gateway_without_a_link_hears_what_it_was_refused_when_it_has_one() {
+        let mut broker = broker();
+        broker.rooms_max = 1;
+        for room in [10, 11, 12] {
+            assert!(broker.membership(0, 4, &told(room, room, true)));
+        }
+        assert!(broker.membership(0, 4, &told(12, 13, false)));
+        assert_eq!(broker.untold.take(2, 1), [11]);
     }
 
     /// No router tells this broker any more that the life is over: after its partition doubled the room is another's.
