@@ -3303,6 +3303,54 @@ fn who_asks_for_another_stream_is_told_where_the_room_stands() {
     assert_eq!(got(&rig), [rooms + 1, heads + 1]);
 }
 
+/// It wanted the room, and then not, and wants it again for one who comes back: what it would take for new is behind what others have
+/// numbered since.
+#[test]
+fn of_a_stream_that_has_ended_a_gateway_is_owed_what_it_has_not_passed_on_and_nothing_anew() {
+    let head = |consumed: Option<u64>| {
+        let mut rig = Rig::<Broker>::new();
+        let room = room_id(ROOM);
+        let next = consumed.unwrap_or(1);
+        let (generation, kept) = (1, 0);
+        let consumed = Consumed {
+            room,
+            generation,
+            next,
+            kept,
+        };
+        rig.frame(
+            1,
+            FrameKind::Consumed as u8,
+            &body(|writer| {
+                consumed.write(writer);
+                true
+            }),
+        );
+        rig.turn();
+        let nodes = [
+            (GATEWAY, Role::Gateway),
+            (BROKER + 50, Role::Broker),
+            (ROUTER, Role::Router),
+        ];
+        let nodes = nodes.map(|(node, role)| Node::new(node, role, addr(9000 + node as u16)));
+        rig.machine
+            .set_placement(rig.now, Placement::new(2, nodes.to_vec(), 1, 1));
+        pass(&mut rig, 10_000);
+        rig.say(1, &body(|writer| write_link_repair(writer, room, 0, true, &[])));
+        pass(&mut rig, 10_000);
+        let heads = rig.peers[1]
+            .got
+            .iter()
+            .filter(|(kind, _)| *kind == FrameKind::LinkHeads);
+        let head = heads.flat_map(|(_, body)| LinkHead::read_all(body)).last();
+        head.map(|head| (head.base, head.next))
+    };
+    assert_eq!(
+        [None, Some(3), Some(4)].map(head),
+        [Some((1, 4)), Some((3, 4)), Some((4, 4))]
+    );
+}
+
 /// A room that nobody publishes to ends soon at who stands in for its owner: a member that comes then would wait for the owner.
 #[test]
 fn who_asks_where_a_room_stands_whose_owner_is_gone_is_told_also_where_it_had_ended() {

@@ -153,6 +153,10 @@ impl Broker {
         if let Some((at, room)) = room {
             if room.ended {
                 room.add_gateway(now, node, life);
+                // It may have wanted the room before, and then not; what it had passed on by then it asks for as history.
+                if let Some(cursor) = room.cursor(node) {
+                    cursor.base = cursor.base.max(cursor.consumed);
+                }
             }
             return self.head_due(at, node);
         }
