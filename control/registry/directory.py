@@ -356,11 +356,12 @@ class Directory:
         own.path = path.removeprefix(f"{self._root}/")
         self._log.info("registered", path=path, epoch=own.node.epoch)
 
-    async def _mend(self, reading: Mapping[str, Entry]) -> None:
+    async def _mend(self, own: _Own, reading: Mapping[str, Entry]) -> None:
         """A registry that forgot how far a growth was, or holds what is no step after that, is told by who knows.
 
-        A step that a coordinator may have taken is left alone, whatever it says. On the same number nobody insists
-        where others go by it. Of many who know, one writes: each waits for a while of its own.
+        Of those who are registered there: who only reads may know a cluster that was there before. A step that a
+        coordinator may have taken is left alone, whatever it says. On the same number nobody insists where others go by
+        it. Of many who know, one writes: each waits for a while of its own.
         """
         now, loop = time.monotonic(), asyncio.get_running_loop()
         for of, count in self.snapshot.counts.items():
@@ -370,7 +371,7 @@ class Directory:
                 continue
             data, version = reading[path]
             if not is_behind(data, count):
-                if not self._insists(of, count, data):
+                if not self._insists(own, of, count, data):
                     continue
                 if self._mends.get(path, (None, 0.0))[0] != version:
                     pause = self._jittered(MEND_S)
@@ -384,12 +385,12 @@ class Directory:
                     "registry: mended", path=path, partitions=count.partitions, was=ascii(data[:SAID_MAX])
                 )
 
-    def _insists(self, of: str, count: Count, data: bytes) -> bool:
-        """Whether this process, which is registered, knows better than a count that it refuses."""
-        if self._own is None or not self._own.live or may_follow(data, count):
+    def _insists(self, own: _Own, of: str, count: Count, data: bytes) -> bool:
+        """Whether this process knows better than a count that it refuses."""
+        if may_follow(data, count):
             return False
         try:
-            return read_count(data).partitions not in self._view.said(of, self._own.node.node)
+            return read_count(data).partitions not in self._view.said(of, own.node.node)
         except Wrong:
             return True
 
@@ -455,8 +456,9 @@ class Directory:
             self._publish()
         self._begins = self._begins and not self._serves()
         self._read.set()
-        await self._mend(reading)
         if self._own is not None:
+            if self._own.live:
+                await self._mend(self._own, reading)
             await self._keep(self._own, reading)
         if asked == self._asked and (self._own is None or self._own.live):
             self._settled.set()

@@ -353,6 +353,29 @@ async def test_a_growth_that_the_registry_forgot_is_written_again_by_who_knows_i
     assert gateway.snapshot.growth() == (0, 2)
 
 
+async def test_who_only_reads_does_not_bring_a_former_cluster_s_count_into_a_new_one(
+    open_directory: Open, make: Make
+) -> None:
+    path, former, tree = "/pubsub/router/partition_num", await open_directory(), make()
+    await connected(tree)
+    await tree.create(path, encode(Count(4, serial=9)))
+    await until(lambda: former.snapshot.counts == {"router": Count(4, serial=9)}, 20)
+    await tree.delete(path)
+    await tree.delete("/pubsub/router")
+    routers = [await open_directory() for _ in range(2)]
+    for number, each in enumerate(routers, 1):
+        each.announce(f"router-{number}", template(number, "router", partition=number - 1), partitions=2)
+        await each.settled()
+    await until(lambda: "never falls" in former.refused.get("router/partition_num", ""), 20)
+    await asyncio.sleep(2 * MEND_S)
+    await former.again()
+    entry = await tree.get(path)
+    assert entry is not None
+    assert entry.data == encode(Count(2))
+    late = await open_directory()
+    await until(lambda: late.snapshot.counts == {"router": Count(2)}, 20)
+
+
 async def test_a_process_whose_identity_a_later_one_has_leaves_and_says_so(open_directory: Open) -> None:
     old, new = await open_directory(), await open_directory()
     told: list[str] = []
