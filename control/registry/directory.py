@@ -84,6 +84,8 @@ class _Own:
     path: str = ""
     """Where, if that was answered."""
     leaving: bool = False
+    superseded: bool = False
+    """A later process of the name was there, whether or not it still is."""
     tried: list[int] = field(default_factory=list)
 
 
@@ -299,10 +301,9 @@ class Directory:
 
     async def _keep(self, own: _Own, reading: Mapping[str, Entry]) -> None:
         claims = self._view.claims(own.node.node)
-        superseded = await self._is_superseded(own, claims.values())
-        if superseded:
+        if not own.superseded and await self._is_superseded(own, claims.values()):
             self._log.error("registry: a later process has this identity", name=own.name, node=own.node.node)
-            own.leaving = True
+            own.superseded = own.leaving = True
         mine = None
         if own.live and not own.leaving:
             lost = (path for path, node in claims.items() if node.epoch == own.node.epoch)  # with the answer
@@ -314,7 +315,7 @@ class Directory:
                     await self._tree.delete(f"{self._root}/{path}")
         if own.leaving:
             self._own = None
-            if superseded:
+            if own.superseded:
                 self.on_superseded()
             return
         if own.node.role in PARTITIONED:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from control.registry.directory import MEND_S, POLL_S, Directory
 from control.registry.identities import LONG_GONE_S, IdentityTaken, numbers
 from control.registry.memory import Memory, MemoryTree
 from control.registry.places import Ack, Count, Growth, Identity, Node, Snapshot, encode, read_identity
-from control.registry.tree import Tree, Unavailable
+from control.registry.tree import Delete, Operation, Result, Tree, Unavailable
 from tests.control.registry.services import Service, connected
 from tests.waiting import until
 
@@ -395,11 +395,14 @@ async def test_a_process_whose_identity_a_later_one_has_leaves_and_says_so(open_
 
 
 class Faulty(MemoryTree):
-    """Does the first creations and says that it did not; never tells, and keeps what was read; counts what is read."""
+    """Does the first creations and says that it did not; deletes nothing; never tells, and keeps what was read.
+
+    Counts what is read.
+    """
 
     def __init__(self, memory: Memory, *, lost_answers: int = 0, deaf: bool = False) -> None:
         super().__init__(memory)
-        self.lost_answers, self.deaf = lost_answers, deaf
+        self.lost_answers, self.deaf, self.keeps = lost_answers, deaf, False
         self.reading, self.reading_max, self.readings = 0, 0, 0
         self.kept: dict[str, Any] = {}
 
@@ -415,6 +418,11 @@ class Faulty(MemoryTree):
             self.lost_answers -= 1
             raise Unavailable("the answer was lost")
         return made
+
+    async def transaction(self, operations: Sequence[Operation]) -> list[Result]:
+        if self.keeps and any(isinstance(each, Delete) for each in operations):
+            raise Unavailable("it is away")
+        return await super().transaction(operations)
 
     async def children(self, path: str) -> Any:
         if path == "/pubsub/broker":
@@ -437,6 +445,27 @@ async def test_a_registration_whose_answer_was_lost_is_found_and_not_repeated() 
         mine.announce("proxy-a", template(4, "proxy"))
         await mine.settled()
         assert list(memory.store.children("/pubsub/proxy")) == ["r0000000000"]
+
+
+async def test_who_was_superseded_ends_though_the_later_process_died_before_it_could_leave() -> None:
+    memory = Memory()
+    tree = Faulty(memory)
+    async with Directory(tree, LOG, spread_s=0.0, poll_s=60.0) as old:
+        told: list[str] = []
+        old.on_superseded = lambda: told.append("old")
+        old.announce("proxy-a", template(4, "proxy"))
+        first = await old.settled()
+        assert first is not None
+        tree.keeps = True
+        async with Directory(memory.tree(), LOG, spread_s=0.0, poll_s=60.0) as new:
+            identity = await new.identity("proxy-a", epoch=first.epoch)
+            new.announce("proxy-a", template(4, "proxy", epoch=identity.epoch))
+            await until(lambda: isinstance(old.trouble, Unavailable))
+        tree.keeps = False
+        await until(lambda: old.trouble is None)
+        assert await old.settled() is None
+        assert told == ["old"]
+        assert memory.store.children("/pubsub/proxy") == {}
 
 
 async def test_a_poll_finds_what_no_watch_told() -> None:
