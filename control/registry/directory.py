@@ -333,9 +333,12 @@ class Directory:
             await self._tree.set(f"{self._root}/{mine}", encode(own.node), reading[mine].version)
 
     async def _is_superseded(self, own: _Own, claims: Iterable[Node]) -> bool:
-        """Whether a later process of the name is there. What stands in the map says so only with an epoch of the name."""
+        """Whether a later process of the name is there, in any role.
+
+        What stands in the map says so only with an epoch of the name.
+        """
         own_epoch = own.tried[-1] if own.tried else EPOCH_MAX
-        later = [node.epoch for node in claims if node.epoch > own_epoch and node.role == own.node.role]
+        later = [node.epoch for node in claims if node.epoch > own_epoch]
         entry = await self._tree.get(f"{self._root}/ids/{own.name}") if later else None
         if entry is None:
             return False

@@ -391,6 +391,28 @@ async def test_a_process_whose_identity_a_later_one_has_leaves_and_says_so(open_
     await until(lambda: [node.epoch for node in old.snapshot.nodes] == [identity.epoch])
 
 
+async def test_of_two_processes_of_one_name_in_different_roles_the_later_one_stays(
+    open_directory: Open, make: Make
+) -> None:
+    old, new, tree = await open_directory(), await open_directory(), make()
+    await connected(tree)
+    told: list[str] = []
+    old.on_superseded, new.on_superseded = lambda: told.append("old"), lambda: told.append("new")
+    first = await old.identity("n1")
+    old.announce("n1", template(first.node, "gateway", epoch=first.epoch))
+    await old.settled()
+    later = await new.identity("n1")
+    new.announce("n1", template(later.node, "proxy", epoch=later.epoch))
+    await until(lambda: told, 20)
+    await asyncio.sleep(1.0)
+    await new.again()
+    entry = await tree.get("/pubsub/ids/n1")
+    assert entry is not None
+    assert read_identity(entry.data) == later
+    assert told == ["old"]
+    assert [(node.role, node.epoch) for node in new.snapshot.nodes] == [("proxy", later.epoch)]
+
+
 # --- what only a tree of ours can do ----------------------------------------------------------------------------------
 
 
