@@ -210,6 +210,8 @@ GROWN: Final[Mapping[Step, int]] = {"prepare": 1, "switched": 2}
 
 # --- paths ----------------------------------------------------------------------------------------------------------
 
+LAYER: Final = re.compile(rf"router|broker/{NAME}")
+"""What `layer` gives."""
 _LEAF: Final = re.compile(
     rf"(?P<role>proxy|gateway)/[^/]+"
     rf"|(?P<layer>router|broker/(?P<cluster>{NAME}))/partition(?P<partition>0|[1-9][0-9]{{0,2}})/[^/]+"

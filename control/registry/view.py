@@ -17,6 +17,7 @@ import structlog
 from control.layout import PARTITIONS_MAX
 from control.registry.places import (
     COUNT,
+    LAYER,
     PARTITIONED,
     Ack,
     Count,
@@ -144,6 +145,8 @@ class View:
             if name == COUNT:
                 before = self._counts.get(of)
                 try:
+                    if not LAYER.fullmatch(of):
+                        raise Wrong("no count belongs here")
                     count = read_count(data, before)
                     if before is None:
                         _check_known(of, count, reading)

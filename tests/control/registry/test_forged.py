@@ -11,7 +11,7 @@ import structlog
 
 from control.epoch import EPOCH_MAX
 from control.registry.directory import Directory
-from control.registry.places import CLUSTERS_MAX, Count, Node, encode
+from control.registry.places import CLUSTERS_MAX, Count, Growth, Node, encode
 from control.registry.tree import Create, Tree
 from tests.control.registry.services import PATIENT_S, Service, connected
 from tests.control.registry.zookeeper import ZooKeeper
@@ -201,6 +201,13 @@ async def test_counts_and_growths_of_any_layer_that_cannot_be_are_refused(cluste
     await cluster.write(f"{of}/partition_num", encode(Count(2 * now, serial=7)))
     await until(lambda: owner in cluster.watching.snapshot.nodes, PATIENT_S)
     await cluster.refused(f"{of}/partition_num", encode(Count(now, serial=9)), "the number never falls")
+
+
+async def test_a_count_where_no_layer_is_is_refused(cluster: Cluster) -> None:
+    growing = encode(Count(1, 1, Growth(2, "prepare", 2, "x")))
+    for of in ("router/partition0", "broker/chat/partition0", "proxy", "gateway"):
+        await cluster.refused(f"{of}/partition_num", growing, "no count belongs here")
+    await cluster.lives()
 
 
 async def test_thousands_of_entries_and_clusters_hold_up_nobody(make: Callable[..., Tree], service: Service) -> None:
