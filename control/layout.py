@@ -40,6 +40,12 @@ class Seat:
         return f"{self.role}-{self.index}" if self.index else self.role
 
 
+def seat_name(node: int) -> str:
+    """What the node with this number is called."""
+    index, place = divmod(node - 1, len(FIRST))
+    return Seat(list(FIRST)[place], index).name
+
+
 def grid(text: str) -> tuple[int, int]:
     """Partitions and replicas of `2x3`; `2` is `2x1`. Raises `ValueError`, with what is wrong."""
     parts = text.split("x")

@@ -26,7 +26,7 @@ from control.epoch import next_epoch
 from control.errors import TRY_LATER, ConfigError, UserError
 from control.files import write_atomically
 from control.instance import Endpoint, Process, Record
-from control.layout import NODES_MAX, NUMBER_MAX, Seat, grid
+from control.layout import NODES_MAX, NUMBER_MAX, Seat, grid, seat_name
 from control.live import Live, Now, merged, needing_restart, reloading
 from control.openfiles import enough_files
 from control.options import LINKS, ClientOptions, Config, Faults, Role
@@ -188,7 +188,7 @@ class Supervisor:
     async def _free_numbers(self, directory: Directory, opened: Tree) -> None:
         """Those that an instance of another name had in this folder. Raises `TreeError`."""
         for number, name in (await directory.names()).items():
-            if number <= NUMBER_MAX and not name.startswith(f"{self.config.instance.name}-"):
+            if number <= NUMBER_MAX and name != self._registered(seat_name(number)):
                 await opened.delete(f"{ROOT}/ids/{name}")
 
     def _take_up(self, counts: Mapping[str, Count]) -> None:
@@ -341,6 +341,10 @@ class Supervisor:
         gateways, proxies = self._told("gateway"), self._told("proxy")
         return msgspec.structs.replace(made, gateways=gateways, proxies=proxies)
 
+    def _registered(self, name: str) -> str:
+        """What the registry calls a node."""
+        return f"{self.config.instance.name}-{name}"
+
     def _told(self, role: Role) -> list[tuple[str, int, str]]:
         """Those of a role that clients are told of, where no registry knows them."""
         ends = [self._endpoint(seat) for seat in self._servers if seat.role == role]
@@ -349,7 +353,7 @@ class Supervisor:
     def _registration(self, seat: Seat, own: specs.Own) -> Registration:
         end = self._endpoint(seat) if seat in self._clients else None
         client, public_key = (None, "") if end is None else ((end.host, end.port), end.public_key)
-        name = f"{self.config.instance.name}-{seat.name}"
+        name = self._registered(seat.name)
         made = specs.registration(self.config, self.folder, own, name, client, public_key)
         fellows = [] if self._started else [other.node for other in self._roster.seats]
         return msgspec.structs.replace(made, grown=self._started or self._counting is not None, fellows=fellows)

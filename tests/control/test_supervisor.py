@@ -22,9 +22,12 @@ from control import instance, sdk, specs
 from control.config import load
 from control.errors import ConfigError, NotRunning, UserError
 from control.instance import Endpoint, Folder, Record
-from control.layout import seats
-from control.options import LINKS, ROLES, Config
+from control.layout import NUMBER_MAX, seats
+from control.options import LINKS, ROLES, Config, Up
 from control.ports import Ports
+from control.registry import Directory
+from control.registry.memory import Memory
+from control.registry.places import Identity, encode
 from control.supervisor import Supervisor, fault_rules
 from muster.instance import start_time
 from tests.waiting import until
@@ -368,3 +371,15 @@ async def test_a_record_that_cannot_be_written_is_said_once_and_so_is_that_it_ca
         supervisor._write_record()
         await until(lambda: not left)
     assert [line["event"] for line in logged] == ["cannot be written", "written again"]
+
+
+async def test_an_instance_has_the_numbers_of_one_in_its_folder_whose_name_begins_with_its_own(tmp_path: Path) -> None:
+    supervisor, opened = made(settings(tmp_path, instance__name="muster")), Memory().tree()
+    before = {f"muster-{seat.name}": seat.node for seat in seats(Up(brokers="2x2", gateways=3))}
+    before |= {"muster-router-9": 37, "elsewhere": NUMBER_MAX + 9, "muster-elsewhere": NUMBER_MAX + 10}
+    others = {"muster-eu-broker": 2, "muster-eu-gateway-9": 39, "muster-eu-router": 1_001, "other-proxy": 4}
+    async with Directory(opened, LOG) as directory:
+        for name, number in (before | others).items():
+            await opened.create(f"/pubsub/ids/{name}", encode(Identity(number, 1)))
+        await supervisor._free_numbers(directory, opened)
+        assert set(await opened.children("/pubsub/ids")) == set(before)
