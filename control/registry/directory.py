@@ -432,7 +432,9 @@ class Directory:
                 asyncio.get_running_loop().call_later(self._jittered(RETRY_S), self._stirred.set)
 
     async def _wait(self) -> None:
-        next_at = self._poll_at if self._view.deadline is None else min(self._poll_at, self._view.deadline)
+        next_at = self._poll_at
+        if self._view.deadline is not None and self._tree.session == "connected" and self.trouble is None:
+            next_at = min(next_at, self._view.deadline)  # without a reading nothing is let go
         await _within(max(0.0, next_at - time.monotonic()), self._stirred)
         share = min(1.0, len(self.snapshot.nodes) / FEW) if self._begins else 1.0
         await _within(self._dice.uniform(0, share * self._spread_s), self._hurried)

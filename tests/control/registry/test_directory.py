@@ -14,7 +14,7 @@ from control.registry.directory import MEND_S, POLL_S, Directory
 from control.registry.identities import LONG_GONE_S, IdentityTaken, numbers
 from control.registry.memory import Memory, MemoryTree
 from control.registry.places import Ack, Count, Growth, Identity, Node, Snapshot, encode, read_identity
-from control.registry.tree import Delete, Operation, Result, Tree, Unavailable
+from control.registry.tree import Delete, Operation, Refused, Result, Tree, Unavailable
 from tests.control.registry.services import Service, connected
 from tests.waiting import until
 
@@ -417,14 +417,15 @@ async def test_of_two_processes_of_one_name_in_different_roles_the_later_one_sta
 
 
 class Faulty(MemoryTree):
-    """Does the first creations and says that it did not; deletes nothing; never tells, and keeps what was read.
+    """Does the first creations and says that it did not; deletes nothing; lets nothing be read; never tells, and keeps what
+    was read.
 
     Counts what is read.
     """
 
     def __init__(self, memory: Memory, *, lost_answers: int = 0, deaf: bool = False) -> None:
         super().__init__(memory)
-        self.lost_answers, self.deaf, self.keeps = lost_answers, deaf, False
+        self.lost_answers, self.deaf, self.keeps, self.refuses = lost_answers, deaf, False, False
         self.reading, self.reading_max, self.readings = 0, 0, 0
         self.kept: dict[str, Any] = {}
 
@@ -452,6 +453,8 @@ class Faulty(MemoryTree):
             self.reading += 1
             self.reading_max = max(self.reading_max, self.reading)
         try:
+            if self.refuses:
+                raise Refused("not for this one")
             found = self.kept[path] if path in self.kept else await super().children(path)
             if self.deaf:
                 self.kept[path] = found
@@ -542,6 +545,35 @@ async def test_many_changes_are_few_readings_and_one_at_a_time() -> None:
         await until(lambda: len(places(watching)) == 101)
         assert tree.readings - before <= 10
         assert tree.reading_max == 1
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+async def test_what_is_held_for_too_long_hurries_nobody_while_the_registry_is_away_or_refuses(stopped: bool) -> None:
+    memory, dice = Memory(), Dice()
+    tree, changing = Faulty(memory), memory.tree()
+    await connected(changing)
+    paths = [
+        await changing.create("/pubsub/gateway/r", encode(template(number, "gateway")), sequence=True)
+        for number in range(1, 5)
+    ]
+    async with Directory(tree, LOG, poll_s=60.0, hold_s=0.3, dice=dice) as watching:
+        await until(lambda: len(places(watching)) == 4)
+        for path in paths[1:]:
+            await changing.delete(path)
+        await until(lambda: watching.doubts == 3)
+        if stopped:
+            memory.stop()
+        else:
+            tree.refuses = True
+        await asyncio.sleep(0.5)
+        before = len(dice.most), tree.readings
+        await asyncio.sleep(2.0)
+        assert len(dice.most) - before[0] <= 10
+        assert tree.readings - before[1] <= 10
+        assert len(places(watching)) == 4
+        memory.start()
+        tree.refuses = False
+        await until(lambda: places(watching) == [(1, "running")])
 
 
 class Dice(random.Random):
