@@ -114,8 +114,7 @@ class Coordinator:
                 if await self._write(count, version, self._begun(count, to)):
                     doubling = 2 * count.partitions
             elif growth.coordinator == self.name:
-                to, doubling = growth.goal, growth.to
-                await self._advance(count, growth, version)
+                to, doubling = growth.goal, await self._advance(count, growth, version)
             elif doubling:
                 raise UserError(f"{self._layer}: {FENCED}", TRY_LATER)
             elif not resume:
@@ -147,23 +146,28 @@ class Coordinator:
         growth = Growth(2 * count.partitions, "prepare", goal, self.name, round(self._wall(), 3))
         return msgspec.structs.replace(count, growth=growth)
 
-    async def _advance(self, count: Count, growth: Growth, version: int) -> None:
-        """Take the next step when all are ready for it; return early where the record is another one meanwhile."""
+    async def _advance(self, count: Count, growth: Growth, version: int) -> int:
+        """Take the next step when all are ready for it; return early where the record is another one meanwhile.
+
+        The next doubling begins with the end of this one, lest nobody know of it who goes on. Gives to how many
+        partitions what is under way then goes.
+        """
         self._new = await asyncio.to_thread(self._provided, growth.to)
         if not await self._wait(count, growth):
             await self._give_back(count)
-            return
+            return growth.to
         if growth.step == "switched":
             self.tell(Report(self._layer, count.partitions, growth.to, growth.step, (f"{self._grace_s:g} s of grace",)))
             await asyncio.sleep(self._grace_s)
             if not await self._wait(count, growth):
-                return
+                return growth.to
         after = {
             "prepare": Count(count.partitions, growth=msgspec.structs.replace(growth, step="switched")),
             "switched": Count(growth.to, growth=msgspec.structs.replace(growth, step="final")),
-            "final": Count(growth.to),
+            "final": Count(growth.to) if growth.goal == growth.to else self._begun(Count(growth.to), growth.goal),
         }
-        await self._write(count, version, after[growth.step], checked=True)
+        taken = after[growth.step]
+        return taken.wide if await self._write(count, version, taken, checked=True) else growth.to
 
     def _provided(self, partitions: int) -> Mapping[int, str]:
         """Who is new. The hosts may have missed what this growth went on from: somebody else may have brought it there."""

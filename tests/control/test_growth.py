@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -95,6 +95,51 @@ async def test_what_went_further_elsewhere_is_finished_by_who_starts_nodes(fleet
     assert await make().grow(None, resume=True) == 4
     await until(lambda: fleet.agrees(4))
     assert set(fleet.players) == {1, 2, 3, 4, 101, 102, 103}
+
+
+async def test_what_was_interrupted_between_two_doublings_still_knows_how_far_it_goes(fleet: Fleet, make: Make) -> None:
+    coordinator = dies_once_it_wrote(make(), lambda: fleet.record().partitions == 2 and fleet.step() != "final")
+    with pytest.raises(Killed):
+        await coordinator.grow(4)
+    with pytest.raises(UserError, match=r"a growth to 4 partitions is under way \(prepare\): --resume goes on with it"):
+        await make().grow(4)
+    assert await make().grow(None, resume=True) == 4
+    await until(lambda: fleet.agrees(4))
+    assert set(fleet.players) == {1, 2, 3, 4, 101, 102, 103}
+
+
+async def test_one_whose_next_doubling_is_given_up_at_once_does_not_begin_it_again(fleet: Fleet, make: Make) -> None:
+    coordinator, other, given_up = make(), make(), list[int]()
+    write = coordinator._write
+
+    async def overtaken(before: Count, version: int, after: Count, *, checked: bool = False) -> bool:
+        done = await write(before, version, after, checked=checked)
+        if fleet.record().partitions == 2 and fleet.step() == "prepare" and not given_up:
+            given_up.append(await other.abort())
+        return done
+
+    coordinator._write = overtaken  # type: ignore[method-assign]
+    with pytest.raises(UserError, match="the growth to 4 partitions was given up meanwhile"):
+        await coordinator.grow(4)
+    assert (fleet.record().partitions, fleet.step(), given_up) == (2, "none", [2])
+
+
+class Killed(Exception):
+    """A coordinator is no more."""
+
+
+def dies_once_it_wrote(coordinator: Coordinator, last: Callable[[], bool]) -> Coordinator:
+    """Does nothing more once this holds."""
+    write = coordinator._write
+
+    async def wrote(before: Count, version: int, after: Count, *, checked: bool = False) -> bool:
+        done = await write(before, version, after, checked=checked)
+        if last():
+            raise Killed
+        return done
+
+    coordinator._write = wrote  # type: ignore[method-assign]
+    return coordinator
 
 
 async def test_of_two_coordinators_one_is_fenced_and_the_other_finishes(fleet: Fleet, make: Make) -> None:
