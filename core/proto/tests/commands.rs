@@ -307,6 +307,35 @@ fn two_sessions_are_not_at_one_proxy_for_long() {
     assert!(!rig.out.is_empty() && rig.out.iter().all(|(to, _)| *to == addr(9002)));
 }
 
+/// The engine never rested while it had spares: one was to be opened where none was free, and closed again.
+#[test]
+fn of_proxies_with_one_address_one_is_told_and_nothing_is_due_all_the_time() {
+    let stale = Endpoint {
+        key: [3; 32],
+        ..servers(&[9002])[0].clone()
+    };
+    let twice = servers(&[9002, 9002]);
+    let and_another = servers(&[9002, 9002, 9003]);
+    let with_a_stale_key = vec![servers(&[9002])[0].clone(), stale];
+    for proxies in [twice, and_another, with_a_stale_key] {
+        let mut rig = Rig::<Client>::new();
+        rig.machine
+            .redirect(rig.now, servers(&[9001]), proxies.clone(), b"token".to_vec());
+        let number = command(&mut rig);
+        if proxies.len() > 2 {
+            open(&mut rig, 9003);
+        }
+        for peer in 1..rig.peers.len() {
+            assert_eq!(told(&mut rig, peer), [number]);
+        }
+        for _ in 0..50 {
+            pass(&mut rig, 20_000);
+            assert!(rig.machine.deadline() > Some(rig.now), "{proxies:?}");
+        }
+        assert!(rig.out.is_empty(), "it knocks nowhere else");
+    }
+}
+
 // ---- proxy, broker and gateway
 
 fn id(number: u64) -> CommandId {

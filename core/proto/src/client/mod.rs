@@ -42,6 +42,7 @@ use commands::Commands;
 use lulls::Lulls;
 use member::{Answer, Item, Member, Policy, Shared};
 use publication::{Publication, PublishError, Published};
+use servers::distinct;
 
 /// First and longest wait between attempts to open a session; each is a random part of a doubled one.
 pub const BACKOFF_FIRST: Micros = 100_000;
@@ -387,6 +388,7 @@ impl Client {
         let mut node = Node::new(me, config.payload, seed, entropy);
         let [gateways, proxies] = config.learns;
         let sessions = [(config.gateways, gateways), (config.proxies, proxies)].map(|(endpoints, learns)| {
+            let endpoints = distinct(endpoints);
             let at = node.dice.below(endpoints.len() as u64) as usize;
             Session::new(endpoints, learns, at)
         });
@@ -442,6 +444,7 @@ impl Client {
     /// those that are given stay the same, so do those that it has learned of.
     pub fn redirect(&mut self, now: Micros, gateways: Vec<Endpoint>, proxies: Vec<Endpoint>, credential: Vec<u8>) {
         let other = self.credential != credential;
+        let (gateways, proxies) = (distinct(gateways), distinct(proxies));
         self.credential = credential;
         for seat in Seat::all(self.sessions.len()) {
             let endpoints = match seat {

@@ -129,6 +129,17 @@ impl Session {
     }
 }
 
+/// Each once.
+pub(super) fn distinct(endpoints: Vec<Endpoint>) -> Vec<Endpoint> {
+    let mut known: Vec<Endpoint> = Vec::with_capacity(endpoints.len());
+    for endpoint in endpoints {
+        if !known.contains(&endpoint) {
+            known.push(endpoint);
+        }
+    }
+    known
+}
+
 fn is_loopback(ip: &[u8; 16]) -> bool {
     let ip = Ipv6Addr::from(*ip);
     ip.to_ipv4_mapped().map_or(ip.is_loopback(), |ip| ip.is_loopback())

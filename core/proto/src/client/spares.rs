@@ -53,8 +53,11 @@ impl Client {
                 }
                 let taken = self.taken(seat);
                 let session = &mut self.sessions[seat.at()];
-                session.at = session.choice.next(now, &mut self.node.dice, known, 0..known, &taken);
-                session.restart(now);
+                let at = session.choice.next(now, &mut self.node.dice, known, 0..known, &taken);
+                if !taken.contains(&at) {
+                    session.at = at;
+                    session.restart(now);
+                } // else two of the list have one address: there are fewer than it has places
             }
         }
     }
