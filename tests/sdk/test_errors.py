@@ -565,10 +565,18 @@ async def test_a_cancelled_connect_leaves_nothing_behind(nobody: tuple[str, int,
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-async def test_a_defect_of_the_engine_ends_everything_with_one_error(address: muster.testing.Instance) -> None:
+@pytest.mark.parametrize("again", [False, True], ids=["once", "in_close_too"])
+async def test_a_defect_of_the_engine_ends_everything_with_one_error(
+    address: muster.testing.Instance, again: bool
+) -> None:
     class Panics:
         def __init__(self, engine: Engine) -> None:
-            self.close = engine.close
+            self._close = engine.close
+
+        def close(self) -> None:
+            self._close()
+            if again:
+                raise RuntimeError("once more")
 
         def turn(self) -> int:
             raise RuntimeError("out of order")
@@ -582,7 +590,8 @@ async def test_a_defect_of_the_engine_ends_everything_with_one_error(address: mu
     waiting = asyncio.ensure_future(client.publish("r", b"three"))
     for call in (waiting, anext(room), client.publish("r", b"four")):
         with pytest.raises(muster.MusterError, match=r"out of order.*please report") as told:
-            await call
+            async with asyncio.timeout(5):
+                await call
         assert told.value.code == "error"
     assert muster.Position.from_bytes(room.positions[1:]).offset == 1
     await client.close()

@@ -407,11 +407,11 @@ impl ClientEngine {
 
     /// Says goodbye to the servers and closes the socket.
     fn close(&mut self) {
-        if let Some(driver) = self.driver.as_mut() {
+        // Taken first: the socket is closed even where the engine panics.
+        if let Some(mut driver) = self.driver.take() {
             driver.machine_mut().close();
             driver.kick();
             driver.turn();
         }
-        self.driver = None;
     }
 }

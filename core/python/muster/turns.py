@@ -6,6 +6,7 @@ everything that is asked within one tick of the loop leaves in one turn. No thre
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 MORE: Final = 1
@@ -63,7 +64,8 @@ class Turns:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a panic of the engine is no Exception
-            self.close()
+            with suppress(BaseException):  # nor need it be the only one
+                self.close()
             self._failed(error)
             return
         if bits & MORE and not self._closed:
