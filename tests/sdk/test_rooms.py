@@ -295,3 +295,16 @@ async def test_two_tasks_cannot_read_one_room(address: muster.testing.Instance) 
         with pytest.raises(muster.Invalid, match="another task reads"):
             await anext(room)
         first.cancel()
+
+
+async def test_two_tasks_cannot_read_one_room_that_has_much_unread(address: muster.testing.Instance) -> None:
+    count = 3 * 1_024
+    async with muster.connect(address) as client, client.join("r") as room:
+        await publish_all(client, "r", (b"%d" % number for number in range(count)))
+        await until(lambda: room.stats()["delivered"] == count)
+        taken = await take(room, 1_024)
+        told = await asyncio.gather(anext(room), anext(room), return_exceptions=True)
+        assert [type(each) for each in told] == [muster.Message, muster.Invalid]
+        assert isinstance(told[0], muster.Message)
+        taken += [told[0].data, *await take(room, count - 1_025)]
+        assert taken == [b"%d" % number for number in range(count)]

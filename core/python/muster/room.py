@@ -75,7 +75,7 @@ class Room:
         self._at = 0
         self._before = positions or b""
         self._counted = dict.fromkeys(COUNTS, 0)
-        self._readable = self._full = False
+        self._readable = self._full = self._reading = False
         self._left = False
         self._error: MusterError | None = None
 
@@ -168,6 +168,15 @@ class Room:
         return rest or await self._next()
 
     async def _next(self) -> list[Item]:
+        if self._reading:
+            raise Invalid(f"{self.name}: another task reads this room")
+        self._reading = True
+        try:
+            return await self._take()
+        finally:
+            self._reading = False
+
+    async def _take(self) -> list[Item]:
         if self._full:  # a long queue is no reason to keep others from the loop
             await asyncio.sleep(0)
         while True:
@@ -187,8 +196,6 @@ class Room:
             await self._wait()
 
     async def _wait(self) -> None:
-        if self._waiter is not None:
-            raise Invalid(f"{self.name}: another task reads this room")
         self._waiter = self._client.loop.create_future()
         try:
             await self._waiter
