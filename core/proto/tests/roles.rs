@@ -3542,6 +3542,28 @@ fn who_is_behind_with_hearing_waits_on_asks_seldom_and_finds_silence_once_he_has
     assert!(rig.now - start < found_within(0), "{}", rig.now - start);
 }
 
+/// One look of fifty that found more in the socket than could be heard kept a dead server for ever.
+#[test]
+fn who_is_behind_now_and_then_finds_silence_all_the_same() {
+    let mut rig = between_two_each(15_000);
+    beats(100_000, 20)(&mut rig, 1);
+    rig.peers[1].polite = false;
+    let start = rig.now;
+    for step in 1..=2_000 {
+        rig.now += 10_000;
+        if step % 50 == 0 {
+            rig.machine.behind(rig.now);
+            rig.machine.expire(rig.now);
+        }
+        rig.turn();
+        if !rig.machine.is_ready(Side::Proxy) {
+            break;
+        }
+    }
+    let took = rig.now - start;
+    assert!(took < found_within(250_000) + 1_000_000, "{took}");
+}
+
 /// However it comes, it costs no more than four questions in three seconds, and one for four datagrams that were heard.
 #[test]
 fn nobody_is_asked_all_the_time_whatever_the_traffic_looks_like() {

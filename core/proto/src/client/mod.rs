@@ -373,6 +373,8 @@ pub struct Client {
     check_at: Option<Micros>,
     /// More than was heard lay in the sockets then.
     behind_at: Option<Micros>,
+    /// All that had come was heard then.
+    clear_at: Micros,
     closing: bool,
     pub counters: ClientCounters,
     events: VecDeque<ClientEvent>,
@@ -418,6 +420,7 @@ impl Client {
             window: 212_992,
             check_at: None,
             behind_at: None,
+            clear_at: 0,
             closing: false,
             counters: ClientCounters::default(),
             events: VecDeque::new(),
@@ -1275,8 +1278,11 @@ impl Client {
         let behind = self.behind_at == Some(now);
         let session = &mut self.sessions[seat.at()];
         if behind {
-            // The answer may lie in the socket. A server that falls behind is not helped by more questions either.
-            session.asked_at = session.asked_at.map(|_| now);
+            // The answer may lie in the socket, if it was not to come before that was last empty. A server that falls behind is not
+            // helped by more questions either.
+            session.asked_at = session
+                .asked_at
+                .map(|at| at + now.saturating_sub(at.max(self.clear_at)));
             session.attempt_until = session.attempt_until.max(now + 1);
         }
         match session.state {
@@ -1528,6 +1534,9 @@ impl Machine for Client {
     fn expire(&mut self, now: Micros) {
         for seat in Seat::all(self.sessions.len()) {
             self.expire_session(now, seat);
+        }
+        if self.behind_at != Some(now) {
+            self.clear_at = now;
         }
         self.keep_spares(now);
         self.expire_rooms(now);
