@@ -1685,6 +1685,42 @@ fn a_client_that_is_told_of_other_servers_goes_there_at_once_but_keeps_a_session
     assert!(knocks(&mut rig).contains(&addr(9006)));
 }
 
+/// Each change of the list of servers had all who waited come within 100 ms, whatever pace they had been told.
+#[test]
+fn who_waits_for_a_server_waits_on_where_another_one_is_added() {
+    let next_hello = |gateways: &[u16]| {
+        let mut rig = Rig::<Client>::new();
+        let pace = Record::Pace {
+            backoff_ms: 1_000,
+            backoff_max_ms: 60_000,
+        };
+        rig.tell(0, &pace);
+        rig.frame(0, FrameKind::Close as u8, &[0]);
+        let (mut attempts, mut until) = (BTreeSet::new(), Micros::MAX);
+        while rig.now < until {
+            rig.pass(10_000, 10_000);
+            for (_, bytes) in std::mem::take(&mut rig.out) {
+                let id = Header::read(&bytes).unwrap().connection;
+                if attempts.insert(id) && attempts.len() == 5 {
+                    until = rig.now + 2_050_000;
+                }
+                rig.give(0, addr(9001), &cookie(id));
+            }
+        }
+        assert_eq!(attempts.len(), 5);
+        rig.machine
+            .redirect(rig.now, servers(gateways), servers(&[9002]), b"token".to_vec());
+        let start = rig.now;
+        while knocks(&mut rig).is_empty() {
+            rig.pass(10_000, 10_000);
+        }
+        rig.now - start
+    };
+    let alone = next_hello(&[9001]);
+    assert!(alone > 1_000_000, "{alone}");
+    assert_eq!(next_hello(&[9005, 9001]), alone);
+}
+
 #[test]
 fn a_client_whose_server_says_nothing_or_goodbye_goes_to_another_and_one_that_is_reset_comes_back() {
     for seed in 0..8 {

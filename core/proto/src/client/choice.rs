@@ -162,7 +162,9 @@ impl Choice {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Client, ClientConfig, Endpoint, Seat, Side, State};
     use super::*;
+    use crate::fixtures::Zeros;
     use proptest::prelude::*;
 
     const SECOND: Micros = 1_000_000;
@@ -271,6 +273,55 @@ mod tests {
         let (choice, mut dice) = (Choice::of(4), Dice::new(5));
         assert!((0..50).all(|_| choice.next(0, &mut dice, 0, 0..4, &[1, 3]) == 2));
         assert_eq!(choice.next(0, &mut dice, 0, 0..4, &[1, 2, 3]), 0);
+    }
+
+    fn endpoint(host: u8) -> Endpoint {
+        Endpoint {
+            addr: std::net::SocketAddr::from(([127, 0, 0, host], 9)).into(),
+            key: [host; 32],
+        }
+    }
+
+    fn client(gateways: &[u8], seed: u64) -> Client {
+        let config = ClientConfig {
+            gateways: gateways.iter().copied().map(endpoint).collect(),
+            proxies: vec![],
+            learns: [false; 2],
+            credential: vec![],
+            payload: 1_200,
+            inbox_bytes: 1 << 16,
+            socket: 0,
+        };
+        Client::new(config, seed, Box::new(Zeros))
+    }
+
+    fn failures(client: &Client) -> Vec<(Endpoint, u32)> {
+        let session = &client.sessions[0];
+        let known = session.choice.known.iter().map(|known| known.failures);
+        session.endpoints.iter().cloned().zip(known).collect()
+    }
+
+    #[test]
+    fn what_a_server_fails_that_is_no_more_in_the_list_is_not_booked_on_another() {
+        let others: Vec<Endpoint> = [1, 2].map(endpoint).into();
+        for seed in 0..20 {
+            let mut client = client(&[9], seed);
+            client.sessions[0].state = State::Ready;
+            client.redirect(0, others.clone(), vec![], vec![]);
+            client.lose(SECOND, Seat::Main(Side::Gateway), "closed");
+            assert_eq!(failures(&client), [(endpoint(1), 0), (endpoint(2), 0)]);
+        }
+    }
+
+    #[test]
+    fn another_list_makes_nothing_forgotten_of_those_that_stay() {
+        let mut client = client(&[1, 2], 5);
+        let session = &mut client.sessions[0];
+        (session.state, session.at) = (State::Knocking, 1);
+        client.lose(0, Seat::Main(Side::Gateway), "unreachable");
+        client.redirect(SECOND, [3, 2, 1].map(endpoint).into(), vec![], vec![]);
+        let known = [(endpoint(3), 0), (endpoint(2), 1), (endpoint(1), 0)];
+        assert_eq!((failures(&client), client.sessions[0].at), (known.into(), 2));
     }
 
     proptest! {

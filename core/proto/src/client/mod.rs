@@ -443,32 +443,36 @@ impl Client {
         }
     }
 
-    /// The servers are elsewhere, or want another credential. A session that is good stays; others are opened there at once. Where
-    /// those that are given stay the same, so do those that it has learned of.
+    /// The servers are elsewhere, or want another credential. A session that is good stays; one that waits for a server that is no
+    /// more, or had the other credential, is soon opened anew. Where those that are given stay the same, so do those that it has
+    /// learned of.
     pub fn redirect(&mut self, now: Micros, gateways: Vec<Endpoint>, proxies: Vec<Endpoint>, credential: Vec<u8>) {
         let other = self.credential != credential;
         let (gateways, proxies) = (distinct(gateways), distinct(proxies));
         self.credential = credential;
+        let evenly = |endpoints: Vec<Endpoint>| endpoints.into_iter().map(|endpoint| (endpoint, 1)).collect();
+        let [gateways, proxies]: [Vec<_>; 2] = [gateways, proxies].map(evenly);
         for seat in Seat::all(self.sessions.len()) {
-            let endpoints = match seat {
+            let given = match seat {
                 Seat::Main(Side::Gateway) => gateways.clone(),
                 Seat::Main(Side::Proxy) => proxies.clone(),
-                Seat::Spare(_) => self.sessions[Side::Proxy as usize].endpoints.clone(),
+                Seat::Spare(_) => self.sessions[Side::Proxy as usize].weighed(),
             };
             let session = &mut self.sessions[seat.at()];
-            if session.endpoints[..session.given] != endpoints {
-                let here = session.endpoints.get(session.at);
-                let here = endpoints.iter().position(|endpoint| Some(endpoint) == here);
-                let drawn = self.node.dice.below(endpoints.len() as u64) as usize;
-                session.at = here.filter(|_| session.state == State::Ready).unwrap_or(drawn);
-                session.choice = Choice::of(endpoints.len());
-                session.given = endpoints.len();
-                session.endpoints = endpoints;
-            } else if !other {
-                continue;
-            }
-            if !matches!(session.state, State::Idle | State::Ready) {
-                session.restart(now + self.node.dice.below(BACKOFF_FIRST));
+            let before = session.endpoints[..session.given].iter();
+            let changed = !before.eq(given.iter().map(|(endpoint, _)| endpoint));
+            let stays = !changed || session.give(now, &mut self.node.dice, given);
+            let again = match session.state {
+                State::Idle | State::Ready => false,
+                State::Refused => changed || other,
+                State::Waiting | State::Knocking | State::Opening => !stays || other,
+            };
+            if again {
+                let due = now + self.node.dice.below(session.backoff.0);
+                let (attempts, next_at) = (session.attempts, session.next_at);
+                let waits = session.state == State::Waiting && next_at > now;
+                session.restart(if waits { due.min(next_at) } else { due });
+                session.attempts = attempts;
             }
         }
         self.keep_spares(now);
@@ -869,7 +873,7 @@ impl Client {
         session.attempts = if was_ready { 0 } else { session.attempts + 1 };
         if let Some(drawn) = session.drawn.take() {
             (session.at, session.drawn_at) = (drawn, session.losses);
-        } else if !was_ready || reason != RESET {
+        } else if !was_ready || reason != RESET || session.is_kept(session.at) {
             session.choice.fail(now, session.at, measured);
             session.turn(now, &mut self.node.dice, &taken);
         }

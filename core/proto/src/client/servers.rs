@@ -79,7 +79,6 @@ impl Session {
     /// Takes what servers are named now. The one that is used, or tried, stays where it is.
     fn learn<'a>(&mut self, now: Micros, dice: &mut Dice, named: impl Iterator<Item = &'a Server> + Clone) {
         let used = !matches!(self.state, State::Idle | State::Waiting | State::Refused);
-        let current = self.endpoints.get(self.at).cloned();
         let given = self.endpoints[..self.given].iter().map(|given| {
             let same = named
                 .clone()
@@ -93,6 +92,27 @@ impl Session {
                 list.push((Endpoint { addr, key }, weight));
             }
         }
+        self.take(now, dice, list, used);
+    }
+
+    /// Its servers, with their weights.
+    pub(super) fn weighed(&self) -> Vec<(Endpoint, u16)> {
+        let endpoints = self.endpoints.iter().cloned().enumerate();
+        endpoints
+            .map(|(at, endpoint)| (endpoint, self.choice.weight(at)))
+            .collect()
+    }
+
+    /// Takes others as those that are given. Whether the one that it turned to is still there, as one that serves is.
+    pub(super) fn give(&mut self, now: Micros, dice: &mut Dice, given: Vec<(Endpoint, u16)>) -> bool {
+        self.given = given.len();
+        self.take(now, dice, given, self.state == State::Ready)
+    }
+
+    /// Has this list from now on, and keeps what is known of those that stay. The one that it turned to is kept where it is `used`;
+    /// whether it is there.
+    fn take(&mut self, now: Micros, dice: &mut Dice, mut list: Vec<(Endpoint, u16)>, used: bool) -> bool {
+        let current = self.endpoints.get(self.at).cloned();
         if let Some(current) = current.clone().filter(|_| used) {
             if !list.iter().any(|(known, _)| *known == current) {
                 list.push((current, 0));
@@ -103,10 +123,12 @@ impl Session {
         self.choice.keep(places.into_iter());
         self.endpoints = list.into_iter().map(|(known, _)| known).collect();
         let place = |current: Endpoint| self.endpoints.iter().position(|known| *known == current);
-        self.at = match current.and_then(place) {
+        let stands = current.and_then(place);
+        self.at = match stands {
             Some(at) => at,
             None => self.choice.next(now, dice, usize::MAX, 0..self.endpoints.len(), &[]),
         };
+        stands.is_some()
     }
 
     /// The one that is used failed: turns to another, and forgets it if it was kept only as long as it served.
@@ -116,11 +138,16 @@ impl Session {
         let given = self.given > 0 && (drawn || self.attempts > 0 && self.attempts % GIVEN_EVERY == 0);
         let of = if given { 0..self.given } else { 0..all };
         self.at = self.choice.next(now, dice, before, of, taken);
-        if before >= self.given && before < all && self.choice.weight(before) == 0 && self.at != before {
+        if before < all && self.is_kept(before) && self.at != before {
             self.endpoints.remove(before);
             self.choice.remove(before);
             self.at -= usize::from(self.at > before);
         }
+    }
+
+    /// Whether this one is in no list any more, and is there only as long as it serves.
+    pub(super) fn is_kept(&self, at: usize) -> bool {
+        at >= self.given && self.choice.weight(at) == 0
     }
 
     /// Whether what the server that is used says for good is to be heard from one that was given as well.

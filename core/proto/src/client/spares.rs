@@ -4,7 +4,6 @@
 //! Owns when there are any, and at which proxies. They carry copies of commands and nothing else, and the program hears nothing of
 //! them. How a session is opened, kept and lost is that of all sessions.
 
-use super::choice::Choice;
 use super::{Client, Seat, Session, Side, State, SIDES};
 use crate::command::COPIES;
 use crate::machine::{Addr, Micros};
@@ -36,8 +35,7 @@ impl Client {
         let known = self.sessions[Side::Proxy as usize].endpoints.len();
         let count = if wanted { SPARES.min(known.saturating_sub(1)) } else { 0 };
         while self.sessions.len() < SIDES + count {
-            let proxies = self.sessions[Side::Proxy as usize].endpoints.clone();
-            self.sessions.push(Session::new(proxies, false, known));
+            self.sessions.push(Session::new(Vec::new(), false, 0));
         }
         for spare in 0..self.sessions.len() - SIDES {
             let seat = Seat::Spare(spare);
@@ -45,11 +43,10 @@ impl Client {
                 self.close_spare(now, seat);
             }
             if spare < count && self.sessions[seat.at()].state == State::Idle {
-                let proxies = self.sessions[Side::Proxy as usize].endpoints.clone();
+                let proxies = self.sessions[Side::Proxy as usize].weighed();
                 let session = &mut self.sessions[seat.at()];
-                if session.endpoints != proxies {
-                    (session.given, session.choice) = (known, Choice::of(known)); // servers named others meanwhile
-                    session.endpoints = proxies;
+                if session.weighed() != proxies {
+                    session.give(now, &mut self.node.dice, proxies); // servers named others meanwhile
                 }
                 let taken = self.taken(seat);
                 let session = &mut self.sessions[seat.at()];
