@@ -1721,6 +1721,90 @@ fn who_waits_for_a_server_waits_on_where_another_one_is_added() {
     assert_eq!(next_hello(&[9005, 9001]), alone);
 }
 
+/// A server says that it cannot now, and when to ask again.
+fn busy(request: u32, code: Code, retry_ms: u32) -> Record<'static> {
+    Record::Refused {
+        request,
+        code,
+        retry_ms,
+    }
+}
+
+#[test]
+fn who_is_told_by_the_only_server_that_it_is_busy_waits_for_as_long_as_that_says() {
+    let until_hello = |mut rig: Rig<Client>, port: u16| {
+        let start = rig.now;
+        rig.tell(0, &busy(0, Code::Busy, 1_000));
+        knocks(&mut rig);
+        while !knocks(&mut rig).contains(&addr(port)) {
+            rig.pass(10_000, 10_000);
+        }
+        rig.now - start
+    };
+    let opening = || {
+        let mut rig = Rig::<Client>::bare();
+        rig.serve(9001);
+        rig
+    };
+    for rig in [Rig::new(), opening()] {
+        let took = until_hello(rig, 9001);
+        assert!((1_000_000..=2_010_000).contains(&took), "{took}");
+    }
+    let mut rig = Rig::<Client>::new();
+    rig.machine
+        .redirect(rig.now, servers(&[9001, 9005]), servers(&[9002]), b"token".to_vec());
+    let took = until_hello(rig, 9005);
+    assert!(took < 150_000, "another one is tried soon: {took}");
+}
+
+/// All who had waited for a room were refused at once, and came back at once.
+#[test]
+fn joins_and_opens_that_are_refused_for_now_come_back_each_in_its_time() {
+    /// After how many times 10 ms a client asks again, each time that it is refused.
+    fn waits(seed: u64, side: Side, times: usize) -> Vec<u64> {
+        let mut rig = Rig::<Client>::bare();
+        rig.machine = Client::build(seed);
+        Client::settle(&mut rig);
+        match side {
+            Side::Gateway => {
+                rig.machine
+                    .join(rig.now, "sports:one", Positions::default(), Policy::DropOldest);
+            }
+            Side::Proxy => {
+                rig.machine.publication(rig.now, "sports:one");
+            }
+        }
+        rig.turn();
+        let peer = side as usize;
+        let asks = |rig: &mut Rig<Client>| {
+            let records = rig.peers[peer].take_records();
+            let asks = |bytes: &Vec<u8>| match Record::read(bytes) {
+                Some(Record::Join { request, .. } | Record::Open { request, .. }) => request == 3,
+                _ => false,
+            };
+            records.iter().any(asks)
+        };
+        assert!(asks(&mut rig));
+        let wait = |_| {
+            rig.tell(peer, &busy(3, Code::NotReady, 500));
+            let start = rig.now;
+            while !asks(&mut rig) {
+                rig.pass(10_000, 10_000);
+            }
+            (rig.now - start) / 10_000
+        };
+        (0..times).map(wait).collect()
+    }
+    for side in [Side::Gateway, Side::Proxy] {
+        let first: Vec<u64> = (0..100).map(|seed| waits(seed, side, 1)[0]).collect();
+        assert!(first.iter().all(|wait| (50..=102).contains(wait)), "{first:?}");
+        let steps: BTreeSet<_> = first.iter().collect();
+        assert!(steps.len() > 20, "{first:?}");
+        let row = waits(1, side, 8);
+        assert!(row[2] >= 200 && row.iter().all(|wait| *wait <= 402), "{row:?}");
+    }
+}
+
 #[test]
 fn a_client_whose_server_says_nothing_or_goodbye_goes_to_another_and_one_that_is_reset_comes_back() {
     for seed in 0..8 {

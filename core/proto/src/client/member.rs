@@ -155,8 +155,9 @@ pub struct Member {
     pub counters: MemberCounters,
     /// The reader was told that there is something to read.
     pub told: bool,
-    /// Retry of a refused join.
+    /// Retry of a refused join, and how often in a row it was refused.
     pub retry_at: Option<Micros>,
+    pub refusals: u32,
     next: u64,
     known: u64,
     held: Held,
@@ -206,6 +207,7 @@ impl Member {
             counters: MemberCounters::default(),
             told: false,
             retry_at: None,
+            refusals: 0,
             next: 0,
             known: 0,
             held: Held::default(),
@@ -267,7 +269,7 @@ impl Member {
         self.delivered = self.counters.delivered;
         self.handle = Some(handle);
         (self.asked, self.owed) = (false, None);
-        self.retry_at = None;
+        (self.retry_at, self.refusals) = (None, 0);
         self.next = index;
         self.known = index;
         self.asking.restart(index);

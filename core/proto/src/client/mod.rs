@@ -28,7 +28,7 @@ use crate::links::frames_max;
 use crate::log::Records;
 use crate::machine::{soonest, Addr, Arrival, Entropy, Inbox, Machine, Micros, Outbox, SocketId};
 use crate::name::RoomName;
-use crate::node::{Identity, Node};
+use crate::node::{Dice, Identity, Node};
 use crate::sessions::SESSION_BLOCKS;
 use crate::wire::frame::append;
 use crate::wire::header::{DatagramKind, Header, HEADER};
@@ -87,6 +87,9 @@ const ASK_LAST: Micros = 500_000;
 const ASK_LAST_EVERY: Micros = 20_000;
 /// What the gateway may have on its way while a room holds much behind a hole: 13 full datagrams, repairs first.
 const CROWDED_WINDOW: u32 = 32 * 1024;
+/// What is refused for now is asked again after what the server says, twice that with each refusal in a row up to this, and a random
+/// part more: many are refused at once.
+pub const REFUSED_MAX: Micros = 2_000_000;
 /// What finds no place in the log of a session is tried again after this.
 const LOG_FULL_WAIT: Micros = 50_000;
 /// Rooms whose messages are remembered to have come before the answer to their join: the 256 of a session that joins them all
@@ -541,10 +544,8 @@ impl Client {
                 },
             };
             member.asked = free && conn.record(&join).is_some();
-            if !member.asked {
-                member.retry_at = Some(now + LOG_FULL_WAIT);
-                soonest(&mut self.check_at, member.retry_at);
-            }
+            member.retry_at = (!member.asked).then_some(now + LOG_FULL_WAIT);
+            soonest(&mut self.check_at, member.retry_at);
         }
     }
 
@@ -1110,9 +1111,20 @@ impl Client {
                     self.keep_spares(now);
                 }
             }
-            Record::Refused { request: 0, code, .. } => {
-                let named = self.sessions[seat.at()].disbelieves();
+            Record::Refused {
+                request: 0,
+                code,
+                retry_ms,
+            } => {
+                let session = &self.sessions[seat.at()];
+                let (named, before) = (session.disbelieves(), session.endpoints.get(session.at).cloned());
                 self.lose(now, seat, code.name());
+                let session = &mut self.sessions[seat.at()];
+                // Who ends will not be there then, and others have said nothing.
+                if code.retry() && code != Code::Draining && before.as_ref() == session.endpoints.get(session.at) {
+                    let wait = put_off(&mut self.node.dice, retry_ms, 0);
+                    session.next_at = session.next_at.max(now + wait);
+                }
                 if !code.retry() && !named {
                     let session = &mut self.sessions[seat.at()];
                     session.state = State::Refused;
@@ -1209,7 +1221,6 @@ impl Client {
     }
 
     fn refused(&mut self, now: Micros, request: u32, code: Code, retry_ms: u32) {
-        let retry_at = now + Micros::from(retry_ms.clamp(10, 60_000)) * 1_000;
         self.orphans.retain(|(known, _)| *known != request);
         for (at, member) in self
             .rooms
@@ -1220,8 +1231,9 @@ impl Client {
             if member.request == request {
                 member.asked = false;
                 if code.retry() {
-                    member.retry_at = Some(retry_at);
-                    soonest(&mut self.check_at, Some(retry_at));
+                    member.retry_at = Some(now + put_off(&mut self.node.dice, retry_ms, member.refusals));
+                    member.refusals += 1;
+                    soonest(&mut self.check_at, member.retry_at);
                 } else {
                     self.events.push_back(ClientEvent::Refused {
                         room: at as u32,
@@ -1237,7 +1249,8 @@ impl Client {
             return;
         };
         if code.retry() {
-            publication.retry_at = Some(retry_at);
+            publication.retry_at = Some(now + put_off(&mut self.node.dice, retry_ms, publication.refusals));
+            publication.refusals += 1;
             return;
         }
         publication.refuse(code);
@@ -1488,6 +1501,13 @@ impl Client {
 
 fn write_close(writer: &mut Writer<'_>) {
     append(writer, FrameKind::Close, 0, |writer| !writer.u8(0).full());
+}
+
+/// After what time to ask again what was refused for now, after so many refusals in a row before.
+fn put_off(dice: &mut Dice, retry_ms: u32, refusals: u32) -> Micros {
+    let said = Micros::from(retry_ms.clamp(10, 60_000)) * 1_000;
+    let wait = (said << refusals.min(8)).min(REFUSED_MAX.max(said));
+    wait + dice.below(wait)
 }
 
 fn planted_late_leaves() -> bool {

@@ -85,6 +85,8 @@ pub struct Publication {
     pub handle: Option<u32>,
     pub incarnation: u64,
     pub retry_at: Option<Micros>,
+    /// How often in a row it was refused for now.
+    pub refusals: u32,
     pub refused: Option<Code>,
     /// The program was told to wait.
     pub waiting: bool,
@@ -127,6 +129,7 @@ impl Publication {
             handle: None,
             incarnation,
             retry_at: None,
+            refusals: 0,
             refused: None,
             waiting: false,
             published: 0,
@@ -360,7 +363,7 @@ impl Publication {
     /// The proxy knows the room by `handle`.
     pub fn opened(&mut self, now: Micros, handle: u32) {
         self.handle = Some(handle);
-        self.retry_at = None;
+        (self.retry_at, self.refusals) = (None, 0);
         self.repeat_at = now + self.repeat_wait;
     }
 
