@@ -1806,6 +1806,19 @@ fn joins_and_opens_that_are_refused_for_now_come_back_each_in_its_time() {
 }
 
 #[test]
+fn a_session_that_is_wanted_is_opened_once_a_server_is_given() {
+    let mut rig = Rig::<Client>::learning_from(&[]);
+    rig.machine
+        .join(rig.now, ROOM, Positions::default(), Policy::DropOldest);
+    rig.pass(200_000, 20_000);
+    assert_eq!(knocks(&mut rig), []);
+    rig.machine
+        .redirect(rig.now, servers(&[9001]), vec![], b"token".to_vec());
+    rig.pass(40_000, 20_000);
+    assert_eq!(knocks(&mut rig), [addr(9001)]);
+}
+
+#[test]
 fn a_client_whose_server_says_nothing_or_goodbye_goes_to_another_and_one_that_is_reset_comes_back() {
     for seed in 0..8 {
         let lost = |lose: &dyn Fn(&mut Rig<Client>)| {

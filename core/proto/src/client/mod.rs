@@ -477,6 +477,7 @@ impl Client {
                 session.restart(if waits { due.min(next_at) } else { due });
                 session.attempts = attempts;
             }
+            session.begin(now);
         }
         self.keep_spares(now);
     }
