@@ -1818,6 +1818,36 @@ fn a_session_that_is_wanted_is_opened_once_a_server_is_given() {
     assert_eq!(knocks(&mut rig), [addr(9001)]);
 }
 
+/// It went on to be asked for with each session, and half lived again where a later one was let in.
+#[test]
+fn a_room_that_was_refused_for_good_is_asked_for_no_more() {
+    let mut rig = Rig::<Client>::new();
+    let joins_of_the_next_session = |rig: &mut Rig<Client>| {
+        rig.frame(rig.peers.len() - 1, FrameKind::Close as u8, &[0]);
+        rig.serve(9001);
+        let last = rig.peers.len() - 1;
+        rig.tell(last, &ready(1_000));
+        rig.pass(100_000, 10_000);
+        let records = rig.peers[last].take_records();
+        let is_join = |bytes: &&Vec<u8>| matches!(Record::read(bytes), Some(Record::Join { .. }));
+        records.iter().filter(is_join).count()
+    };
+    rig.frame(1, FrameKind::Close as u8, &[0]);
+    rig.machine
+        .redirect(rig.now, servers(&[9001]), vec![], b"token".to_vec());
+    rig.frame(0, FrameKind::Close as u8, &[0]);
+    rig.serve(9001);
+    assert_eq!(joins_of_the_next_session(&mut rig), 1);
+    let refused = Record::Refused {
+        request: 1,
+        code: Code::NotAllowed,
+        retry_ms: 0,
+    };
+    rig.tell(rig.peers.len() - 1, &refused);
+    rig.turn();
+    assert_eq!(joins_of_the_next_session(&mut rig), 0);
+}
+
 #[test]
 fn a_client_whose_server_says_nothing_or_goodbye_goes_to_another_and_one_that_is_reset_comes_back() {
     for seed in 0..8 {

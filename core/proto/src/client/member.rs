@@ -158,6 +158,8 @@ pub struct Member {
     /// Retry of a refused join, and how often in a row it was refused.
     pub retry_at: Option<Micros>,
     pub refusals: u32,
+    /// For good: it is asked for no more.
+    pub refused: bool,
     next: u64,
     known: u64,
     held: Held,
@@ -208,6 +210,7 @@ impl Member {
             told: false,
             retry_at: None,
             refusals: 0,
+            refused: false,
             next: 0,
             known: 0,
             held: Held::default(),

@@ -529,7 +529,7 @@ impl Client {
             return;
         };
         let session = &mut self.sessions[Side::Gateway as usize];
-        if !session.ready {
+        if !session.ready || member.refused {
             return;
         }
         let free = self.leaves.is_empty() || planted_late_leaves();
@@ -1052,7 +1052,8 @@ impl Client {
     }
 
     fn is_joining(&self) -> bool {
-        self.rooms.iter().flatten().any(|member| member.handle.is_none())
+        let mut rooms = self.rooms.iter().flatten();
+        rooms.any(|member| member.handle.is_none() && !member.refused)
     }
 
     fn acknowledged(&mut self, now: Micros, ack: &Ack) {
@@ -1236,6 +1237,7 @@ impl Client {
                     member.refusals += 1;
                     soonest(&mut self.check_at, member.retry_at);
                 } else {
+                    member.refused = true;
                     self.events.push_back(ClientEvent::Refused {
                         room: at as u32,
                         publication: false,
