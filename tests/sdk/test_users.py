@@ -106,6 +106,19 @@ async def test_a_token_whose_time_is_over_ends_a_client_whose_instance_changes_i
                     await anext(room)
 
 
+async def test_both_sessions_go_on_where_their_instance_has_become_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running() as address, running() as other:
+        known = address
+        monkeypatch.setattr(muster.client, "find", lambda _folder: known)
+        async with muster.connect() as client:
+            known = other
+            client._on_events([("down", 0, "not_allowed", False), ("down", 1, "not_allowed", False)])
+            async with client.join("r") as room, asyncio.timeout(10):
+                await client.publish("r", b"still")
+                assert not isinstance(item := await anext(room), muster.Gap)
+                assert item.data == b"still"
+
+
 async def test_a_client_that_is_given_a_function_asks_it_again_when_its_token_opens_nothing() -> None:
     tokens: Iterator[bytes | str] = iter([ANN, ANN_LATER.decode()])
     asked = 0

@@ -252,6 +252,15 @@ impl Links {
         self.by_node.get(&node).copied()
     }
 
+    /// The proven link to a node in this life.
+    pub fn to_life(&self, (node, epoch): (u32, u32)) -> Option<u32> {
+        let slot = self.to(node)?;
+        self.table
+            .get(slot)
+            .is_some_and(|link| link.data.peer.epoch == epoch)
+            .then_some(slot)
+    }
+
     /// Since when there is a proven link to `node`.
     pub fn since(&self, node: u32) -> Option<Micros> {
         let link = self.table.get(self.to(node)?)?;

@@ -642,7 +642,7 @@ impl Router {
     /// There is no place for a gateway's room; it hears so before it could take it for covered, or when it has a link.
     fn refuse(&mut self, now: Micros, life: (u32, u32), room: u64) {
         self.counters.refused_full += 1;
-        match self.links.to(life.0) {
+        match self.links.to_life(life) {
             Some(slot) => self.tell_refused(now, slot, room),
             None => self.untold.note(life, room),
         }

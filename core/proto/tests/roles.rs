@@ -445,7 +445,11 @@ const INTRODUCTION: [&str; 5] = ["1: +1", "1: all up to 1", "1: seen", "3 told",
 
 /// A peer tells of another gateway's only room.
 fn peer_names(rig: &mut Rig<Router>, peer: usize) {
-    let (node, epoch, scope, version) = (77, EPOCH, Scope::ALL, 5);
+    peer_names_life(rig, peer, EPOCH);
+}
+
+fn peer_names_life(rig: &mut Rig<Router>, peer: usize, epoch: u32) {
+    let (node, scope, version) = (77, Scope::ALL, 5);
     let membership = membership(version, true);
     for record in [
         Record::GatewayBegin {
@@ -665,6 +669,10 @@ fn no_broker_hears_that_it_knows_all_before_the_routers_peers_have_told_what_the
 /// A peer has a link to the gateway and place for its rooms; this router has neither. Silence would look like a quiet room.
 #[test]
 fn a_gateway_without_a_link_hears_what_a_full_router_refused_it_when_it_has_one() {
+    [false, true].map(refused_without_a_link);
+}
+
+fn refused_without_a_link(early: bool) {
     let mut rig = Rig::<Router>::bare();
     let config = RouterConfig {
         me: Identity {
@@ -680,10 +688,14 @@ fn a_gateway_without_a_link_hears_what_a_full_router_refused_it_when_it_has_one(
     rig.machine = Router::new(config, 1, entropy(1));
     rig.machine.set_placement(rig.now, placement());
     rig.link(78, Role::Router);
-    peer_names(&mut rig, 0);
+    if early {
+        rig.link(77, Role::Gateway); // of its former life, and not found lost
+    }
+    let epoch = EPOCH + 1;
+    peer_names_life(&mut rig, 0, epoch);
     let said = |room, version, present| Record::GatewayMembership {
         node: 77,
-        epoch: EPOCH,
+        epoch,
         membership: Membership {
             room,
             version,
@@ -696,7 +708,7 @@ fn a_gateway_without_a_link_hears_what_a_full_router_refused_it_when_it_has_one(
     }
     assert_eq!(counter(&rig.machine, "refused_full"), 3);
     let refused = |rig: &mut Rig<Router>| {
-        let at = rig.link(77, Role::Gateway);
+        let at = rig.link_again(77, Role::Gateway);
         rig.pass(60_000, 5_000);
         let records = rig.peers[at].take_records();
         let refused = records.iter().filter_map(|bytes| match Record::read(bytes) {
@@ -1117,6 +1129,44 @@ fn a_message_that_had_begun_to_come_before_an_outage_is_whole_after_it() {
         let given_up = matches!(read(&mut rig), Some(Item::Gap(gap)) if (gap.first, gap.last) == (2, 2));
         assert_eq!(given_up, !comes);
     }
+}
+
+/// Its chunks took place of the rooms that it is still in.
+#[test]
+fn of_a_message_that_had_begun_to_come_nothing_is_kept_where_there_is_no_way_back() {
+    let (mut rig, room) = member_with(Policy::DropOldest);
+    piece(&mut rig, 1, (1, 1), WHOLE);
+    piece(&mut rig, 2, (2, 1), FIRST);
+    rig.peers[0].polite = false;
+    rig.pass(8_000_000, 10_000);
+    rig.out.clear();
+    rig.serve(9001);
+    let back = rig.peers.len() - 1;
+    let (user, token, keepalive_ms) = (42, [0; 16], 1_000);
+    rig.tell(
+        back,
+        &Record::Ready {
+            user,
+            token,
+            keepalive_ms,
+        },
+    );
+    let (request, code, retry_ms) = (3, Code::NotAllowed, 0);
+    rig.tell(
+        back,
+        &Record::Refused {
+            request,
+            code,
+            retry_ms,
+        },
+    );
+    pass(&mut rig, 6_000_000);
+    let mut data = Vec::new();
+    let mut gone = false;
+    while let Some(item) = rig.machine.read(rig.now, room, &mut data) {
+        gone |= matches!(item, Item::Gap(gap) if (gap.first..=gap.last).contains(&2));
+    }
+    assert!(gone);
 }
 
 /// A session that comes back joins all its rooms at once: their answers may be lost, while what follows them comes.
@@ -3708,23 +3758,25 @@ fn who_is_behind_with_hearing_waits_on_asks_seldom_and_finds_silence_once_he_has
 /// One look of fifty that found more in the socket than could be heard kept a dead server for ever.
 #[test]
 fn who_is_behind_now_and_then_finds_silence_all_the_same() {
-    let mut rig = between_two_each(15_000);
-    beats(100_000, 20)(&mut rig, 1);
-    rig.peers[1].polite = false;
-    let start = rig.now;
-    for step in 1..=2_000 {
-        rig.now += 10_000;
-        if step % 50 == 0 {
-            rig.machine.behind(rig.now);
-            rig.machine.expire(rig.now);
+    for looks in [1, 25] {
+        let mut rig = between_two_each(15_000);
+        beats(100_000, 20)(&mut rig, 1);
+        rig.peers[1].polite = false;
+        let start = rig.now;
+        for step in 1..=2_000 {
+            rig.now += 10_000;
+            if step % 50 < looks {
+                rig.machine.behind(rig.now);
+                rig.machine.expire(rig.now);
+            }
+            rig.turn();
+            if !rig.machine.is_ready(Side::Proxy) {
+                break;
+            }
         }
-        rig.turn();
-        if !rig.machine.is_ready(Side::Proxy) {
-            break;
-        }
+        let took = rig.now - start;
+        assert!(took < found_within(250_000) + 1_000_000, "{took}");
     }
-    let took = rig.now - start;
-    assert!(took < found_within(250_000) + 1_000_000, "{took}");
 }
 
 /// However it comes, it costs no more than four questions in three seconds, and one for four datagrams that were heard.

@@ -754,7 +754,7 @@ impl Broker {
                 let full = membership.present && self.interest.len() >= self.rooms_max;
                 if full && self.interest.wants(*node, membership.room).is_none() {
                     self.refuse_room(now, *node, membership.room, Code::Busy);
-                    if self.links.to(*node).is_none() {
+                    if self.links.to_life((*node, *epoch)).is_none() {
                         self.untold.note((*node, *epoch), membership.room);
                     }
                 } else {

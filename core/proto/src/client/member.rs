@@ -790,9 +790,11 @@ impl Member {
         [hole, self.old_at(), self.retry_at].into_iter().flatten().min()
     }
 
-    /// When chunks are too old; while there is no session their rest can't come, and does afterwards.
+    /// When chunks are too old; while there is no session their rest can't come, and does afterwards, if there is an afterwards.
     fn old_at(&self) -> Option<Micros> {
-        self.assembler.deadline().filter(|_| self.handle.is_some())
+        self.assembler
+            .deadline()
+            .filter(|_| self.handle.is_some() || self.refused)
     }
 
     /// Whether the gateway takes it that something is missing and nothing is any more.

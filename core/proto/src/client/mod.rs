@@ -376,8 +376,8 @@ pub struct Client {
     check_at: Option<Micros>,
     /// More than was heard lay in the sockets then.
     behind_at: Option<Micros>,
-    /// All that had come was heard then.
-    clear_at: Micros,
+    /// When it was looked last whether there was more.
+    looked_at: Micros,
     closing: bool,
     pub counters: ClientCounters,
     events: VecDeque<ClientEvent>,
@@ -423,7 +423,7 @@ impl Client {
             window: 212_992,
             check_at: None,
             behind_at: None,
-            clear_at: 0,
+            looked_at: 0,
             closing: false,
             counters: ClientCounters::default(),
             events: VecDeque::new(),
@@ -1238,6 +1238,7 @@ impl Client {
                     soonest(&mut self.check_at, member.retry_at);
                 } else {
                     member.refused = true;
+                    soonest(&mut self.check_at, member.deadline());
                     self.events.push_back(ClientEvent::Refused {
                         room: at as u32,
                         publication: false,
@@ -1298,11 +1299,11 @@ impl Client {
         let behind = self.behind_at == Some(now);
         let session = &mut self.sessions[seat.at()];
         if behind {
-            // The answer may lie in the socket, if it was not to come before that was last empty. A server that falls behind is not
-            // helped by more questions either.
+            // The answer may lie in the socket: the time since the last look does not count. A server that falls behind is not helped
+            // by more questions either.
             session.asked_at = session
                 .asked_at
-                .map(|at| at + now.saturating_sub(at.max(self.clear_at)));
+                .map(|at| at + now.saturating_sub(at.max(self.looked_at)));
             session.attempt_until = session.attempt_until.max(now + 1);
         }
         match session.state {
@@ -1562,9 +1563,7 @@ impl Machine for Client {
         for seat in Seat::all(self.sessions.len()) {
             self.expire_session(now, seat);
         }
-        if self.behind_at != Some(now) {
-            self.clear_at = now;
-        }
+        self.looked_at = now;
         self.keep_spares(now);
         self.expire_rooms(now);
         self.expire_commands(now);

@@ -437,7 +437,7 @@ impl Room {
     pub fn newest(&self) -> Option<&Source> {
         self.sources
             .iter()
-            .max_by_key(|source| (!source.over, source.end_place))
+            .max_by_key(|source| (source.is_live(), source.end_place))
     }
 
     /// Whether members can be admitted: brokers know that they are wanted here, and an owner has said where it stands. What is
@@ -599,7 +599,11 @@ impl Room {
     /// Whether the rest of a stream is lost, which a member at these positions does not know.
     pub fn lost_since(&self, positions: &Positions) -> bool {
         let knows = |stream| positions.of(stream).is_some_and(|had| had.course == Course::Lost);
-        let mut lost = self.sources.iter().filter(|source| source.is_lost());
+        // Also of one whose last messages have not had their turn.
+        let mut lost = self
+            .sources
+            .iter()
+            .filter(|source| !source.is_live() && source.ends_at.is_none());
         lost.any(|source| !knows(source.stream))
     }
 
@@ -764,7 +768,13 @@ impl Room {
             let waits = now < since + TURN_WAIT || other.has_hole() && now < since + TURN_WAIT + hole_wait;
             !other.over && !other.away && other.waits.is_none() && waits
         };
-        let early = early && others.any(|(_, other)| (known || other.cluster == cluster) && comes(other));
+        // What waits itself goes first, and is not what this one's stream will bring.
+        let goes_first = |other: &Source| {
+            let held = other.held.get(&other.next).filter(|_| other.waits.is_some());
+            held.is_some_and(|held| held.publisher == publisher && held.sequence < sequence)
+        };
+        let waits = |other: &Source| (known || other.cluster == cluster) && comes(other) || goes_first(other);
+        let early = early && others.any(|(_, other)| waits(other));
         self.sources[at].waits = early.then_some(since);
         early
     }
@@ -863,7 +873,9 @@ impl Room {
                 .iter()
                 .enumerate()
                 .filter(|(_, source)| source.over == over);
-            sources.min_by_key(|(_, source)| source.end_place).map(|(at, _)| at)
+            // One that only waits to end goes before one that lives.
+            let quiet = sources.min_by_key(|(_, source)| (source.is_live(), source.end_place));
+            quiet.map(|(at, _)| at)
         };
         match (quietest(true), quietest(false)) {
             (Some(at), _) => {
@@ -1887,6 +1899,10 @@ mod tests {
             block(&mut room, &mut pen, second, 1, &[(7, 3), (8, 1)]);
             block(&mut room, &mut pen, second, 4, &[(7, 4)]);
             room.owner_gone(&mut pen, second.node, Some(second.epoch + 1));
+            assert!(
+                room.lost_since(&Positions::at([(second, 1)])),
+                "nobody has missed nothing"
+            );
             let again = StreamId {
                 epoch: second.epoch + 1,
                 ..second
@@ -1916,6 +1932,70 @@ mod tests {
                 [first, again]
             );
         }
+    }
+
+    /// Two brokers of one host: who was waited for goes too, and what comes from the next life must not go before what waited.
+    #[test]
+    fn what_waited_for_who_is_gone_too_goes_before_what_comes_next() {
+        let mut arena = Arena::new(1 << 20);
+        let mut pen = Pen {
+            arena: &mut arena,
+            counters: &mut GatewayCounters::default(),
+            ages: &mut Ages::default(),
+            placement: &Placement::default(),
+            now: 0,
+        };
+        let mut room = Room::new(1, 2, "sports:final", false, 0);
+        let [first, second] = [5, 6].map(|node| StreamId { node, ..STREAM });
+        for stream in [first, second] {
+            assert!(room.head(&mut pen, stream, 1, 1));
+        }
+        block(&mut room, &mut pen, first, 1, &[(7, 1)]);
+        block(&mut room, &mut pen, second, 1, &[(7, 3), (7, 4)]);
+        room.owner_gone(&mut pen, second.node, Some(second.epoch + 1));
+        let again = StreamId {
+            epoch: second.epoch + 1,
+            ..second
+        };
+        assert!(room.head(&mut pen, again, 1, 1));
+        room.owner_away(first.node, true);
+        block(&mut room, &mut pen, again, 1, &[(7, 5)]);
+        let placed =
+            (room.ring.first()..room.ring.next()).map(|place| room.ring.get(pen.arena, place).expect("a place"));
+        let sequences: Vec<_> = placed.filter(|entry| !entry.gap).map(|entry| entry.sequence).collect();
+        assert_eq!(sequences, [1, 3, 4, 5]);
+    }
+
+    #[test]
+    fn a_stream_that_only_waits_to_end_makes_way_before_one_that_lives() {
+        let mut arena = Arena::new(1 << 20);
+        let mut pen = Pen {
+            arena: &mut arena,
+            counters: &mut GatewayCounters::default(),
+            ages: &mut Ages::default(),
+            placement: &Placement::default(),
+            now: 0,
+        };
+        let mut room = Room::new(1, 2, "sports:final", false, 0);
+        let streams: Vec<_> = (5..)
+            .take(STREAMS_MAX)
+            .map(|node| StreamId { node, ..STREAM })
+            .collect();
+        for stream in &streams {
+            assert!(room.head(&mut pen, *stream, 1, 1));
+        }
+        block(&mut room, &mut pen, streams[0], 1, &[(7, 1)]);
+        block(&mut room, &mut pen, streams[1], 1, &[(8, 1)]);
+        block(&mut room, &mut pen, streams[1], 2, &[(7, 3)]);
+        room.owner_gone(&mut pen, streams[1].node, Some(streams[1].epoch + 1));
+        room.head(&mut pen, StreamId { node: 50, ..STREAM }, 1, 1);
+        let live: Vec<_> = room.live().map(|source| source.stream.node).collect();
+        let others: Vec<_> = streams
+            .iter()
+            .map(|stream| stream.node)
+            .filter(|node| *node != 6)
+            .collect();
+        assert_eq!(live, others);
     }
 
     #[test]
