@@ -154,7 +154,7 @@ class Client:
         began = self.loop.time()
         if self._source is not None:
             self._token = await self.wait(self._source(), self._timeout, "get a token")
-        self._known = self._went_by = address = self._address()
+        self._known = self._by = address = self._address()
         await self.wait(self._look_up(address), self._timeout, "connect")
         try:
             self.engine = ClientEngine(
@@ -525,7 +525,7 @@ class Client:
     # --- events -----------------------------------------------------------------------------------------------
 
     def _on_events(self, events: list[Event]) -> None:
-        self._went_by = self._known
+        self._by = self._known
         for name, *fields in events:
             self._handlers[name](*fields)
 
@@ -542,7 +542,11 @@ class Client:
         self._down[side] = f"does not answer ({reason})" if silent else f"said {reason}"
         self._lost.add(side)
         self._look_again()
-        if self._is_other(side, self._went_by) or (reason == "bad_credential" and self._renew(side, final=not retry)) or retry:
+        if (
+            self._is_other(side, self._by)
+            or (reason == "bad_credential" and self._renew(side, final=not retry))
+            or retry
+        ):
             return
         self._lost.discard(side)
         self._fail(side, Refused(f"session with the {SESSIONS[side]}", reason))
