@@ -669,7 +669,9 @@ fn no_broker_hears_that_it_knows_all_before_the_routers_peers_have_told_what_the
 /// A peer has a link to the gateway and place for its rooms; this router has neither. Silence would look like a quiet room.
 #[test]
 fn a_gateway_without_a_link_hears_what_a_full_router_refused_it_when_it_has_one() {
-    [false, true].map(refused_without_a_link);
+    for early in [false, true] {
+        refused_without_a_link(early);
+    }
 }
 
 fn refused_without_a_link(early: bool) {

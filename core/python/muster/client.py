@@ -525,7 +525,7 @@ class Client:
     # --- events -----------------------------------------------------------------------------------------------
 
     def _on_events(self, events: list[Event]) -> None:
-        self._by = self._known
+        self._by = self._known  # the engine said this when it went by these
         for name, *fields in events:
             self._handlers[name](*fields)
 
