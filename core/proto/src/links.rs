@@ -252,6 +252,12 @@ impl Links {
         self.by_node.get(&node).copied()
     }
 
+    /// Since when there is a proven link to `node` in this role: by its number another one may have been known.
+    pub fn since_as(&self, node: u32, role: Role) -> Option<Micros> {
+        let link = self.table.get(self.to(node)?)?;
+        (link.data.peer.role == role).then_some(link.data.made_at)
+    }
+
     /// The proven link to a node in this life.
     pub fn to_life(&self, (node, epoch): (u32, u32)) -> Option<u32> {
         let slot = self.to(node)?;

@@ -845,7 +845,9 @@ impl Router {
 
     /// A gateway's link came or went, here or at a peer.
     fn seen(&mut self, now: Micros, node: u32, peer: Option<u32>, up: bool) {
-        if !self.gateways.contains_key(&node) && (!up || self.gateways.len() >= NODES_MAX) {
+        // Links are bounded by themselves.
+        let full = peer.is_some() && self.gateways.len() >= NODES_MAX;
+        if !self.gateways.contains_key(&node) && (!up || full) {
             return;
         }
         let seen = self.gateways.entry(node).or_insert_with(|| Seen::away(now));

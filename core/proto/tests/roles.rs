@@ -666,6 +666,36 @@ fn no_broker_hears_that_it_knows_all_before_the_routers_peers_have_told_what_the
     assert_eq!(told(&mut rig, broker), ["complete"], "it does not come back");
 }
 
+/// Its number is that of its name: the map may say so while the link of the role that it had before still stands.
+#[test]
+fn a_node_that_comes_back_as_a_router_is_told_on_the_link_of_the_router() {
+    let mut rig = Rig::<Gateway>::bare();
+    let nodes = |router| {
+        let nodes = [(BROKER, Role::Broker), (70, Role::Broker), (router, Role::Router)];
+        let known = |(node, role)| (node != router || role == Role::Router).then_some((node, role));
+        let nodes = nodes.into_iter().filter_map(known);
+        let nodes = nodes.map(|(node, role)| Node::new(node, role, addr(9000 + node as u16)));
+        nodes.collect::<Vec<_>>()
+    };
+    let (router, now) = (ROUTER, rig.now);
+    rig.machine.set_placement(now, Placement::new(2, nodes(router), 1, 1));
+    rig.link(BROKER, Role::Broker);
+    let former = rig.link(70, Role::Broker);
+    rig.machine.set_placement(rig.now, Placement::new(3, nodes(70), 1, 1));
+    rig.turn();
+    let begins = |rig: &mut Rig<Gateway>, peer: usize| {
+        let records = rig.peers[peer].take_records();
+        let begins = |bytes: &&Vec<u8>| matches!(Record::read(bytes), Some(Record::SnapshotBegin { .. }));
+        records.iter().filter(begins).count()
+    };
+    assert_eq!(begins(&mut rig, former), 0);
+    rig.frame(former, FrameKind::Close as u8, &[0]);
+    rig.turn();
+    let back = rig.link_again(70, Role::Router);
+    rig.turn();
+    assert_eq!(begins(&mut rig, back), 1);
+}
+
 /// A peer has a link to the gateway and place for its rooms; this router has neither. Silence would look like a quiet room.
 #[test]
 fn a_gateway_without_a_link_hears_what_a_full_router_refused_it_when_it_has_one() {

@@ -413,7 +413,8 @@ impl Broker {
         let (links, placement) = (&self.links, &self.placement);
         let me = self.node.me.node;
         let needed = |router| placement.part(me, router).is_some();
-        let moves = self.homes.review(now, placement, needed, |node| links.since(node));
+        let since = |node| links.since_as(node, Role::Router);
+        let moves = self.homes.review(now, placement, needed, since);
         for step in moves {
             match step {
                 Move::Begin { partition, node } => self.subscribe(now, partition, node),
@@ -751,15 +752,17 @@ impl Broker {
                     membership,
                 },
             ) => {
+                let life = (*node, *epoch);
+                let lives = self.interest.epoch_of(*node) == Some(*epoch);
                 let full = membership.present && self.interest.len() >= self.rooms_max;
-                if full && self.interest.wants(*node, membership.room).is_none() {
-                    self.refuse_room(now, *node, membership.room, Code::Busy);
-                    if self.links.to_life((*node, *epoch)).is_none() {
-                        self.untold.note((*node, *epoch), membership.room);
+                if full && lives && self.interest.wants(*node, membership.room).is_none() {
+                    self.refuse_room(now, life, membership.room, Code::Busy);
+                    if self.links.to_life(life).is_none() {
+                        self.untold.note(life, membership.room);
                     }
                 } else {
-                    self.untold.taken((*node, *epoch), membership.room);
-                    self.interest.apply(router, (*node, *epoch), membership, &mut changes);
+                    self.untold.taken(life, membership.room);
+                    self.interest.apply(router, life, membership, &mut changes);
                 }
             }
             (
@@ -842,7 +845,10 @@ impl Broker {
         let at = if self.owns(change.room) {
             match self.open_room(now, change.room, change.check) {
                 Ok(at) => at,
-                Err(code) => return self.refuse_room(now, change.gateway, change.room, code),
+                Err(code) => {
+                    let epoch = self.interest.epoch_of(change.gateway).unwrap_or(0);
+                    return self.refuse_room(now, (change.gateway, epoch), change.room, code);
+                }
             }
         } else {
             // Somebody else's: who wants it is told what came of it here.
@@ -861,12 +867,12 @@ impl Broker {
     }
 
     /// Tells a gateway that nothing will come of its interest in a room.
-    fn refuse_room(&mut self, now: Micros, gateway: u32, room: u64, code: Code) {
+    fn refuse_room(&mut self, now: Micros, life: (u32, u32), room: u64, code: Code) {
         match code {
             Code::NameCollision => self.counters.refused_name_collision += 1,
             _ => self.counters.refused_full += 1,
         }
-        if let Some(slot) = self.links.to(gateway) {
+        if let Some(slot) = self.links.to_life(life) {
             self.links.record(now, slot, &Record::RoomRefused { room, code });
         }
     }
@@ -1189,6 +1195,20 @@ mod tests {
         }
         assert!(broker.membership(0, 4, &told(12, 13, false)));
         assert_eq!(broker.untold.take(2, 1), [11]);
+    }
+
+    #[test]
+    fn what_a_late_router_tells_of_a_life_that_is_over_is_refused_to_nobody() {
+        let mut broker = broker();
+        broker.rooms_max = 1;
+        assert!(broker.membership(0, 4, &told(10, 1, true)));
+        assert!(broker.interest.begin(4, (2, 2), (Scope::ALL, 0), &mut Vec::new()));
+        broker.rooms_max = 0;
+        assert!(broker.membership(0, 4, &told(11, 2, true)));
+        assert_eq!(
+            (broker.counters.refused_full, broker.untold.take(2, 1)),
+            (0, Vec::new())
+        );
     }
 
     /// No router tells this broker any more that the life is over: after its partition doubled the room is another's.

@@ -14,6 +14,7 @@ use crate::owners::Owners;
 use crate::placement::Layer;
 use crate::scope::Scope;
 use crate::wire::record::{Membership, Record};
+use crate::wire::Role;
 
 /// Rooms that are told to a router and may be gone again, before the queue of them is looked through.
 const UNCOVERED_SPARE: usize = 1_024;
@@ -84,9 +85,8 @@ impl Gateway {
     /// Begins to tell the routers that are to be its homes from now on.
     pub(super) fn review_homes(&mut self, now: Micros) {
         let links = &self.links;
-        let moves = self
-            .homes
-            .review(now, &self.placement, |_| true, |node| links.since(node));
+        let since = |node| links.since_as(node, Role::Router);
+        let moves = self.homes.review(now, &self.placement, |_| true, since);
         for step in moves {
             match step {
                 Move::Begin { partition, node } => self.tell_all(now, partition, node),
