@@ -195,6 +195,7 @@ def http(app: App) -> HttpServer:
             ws="none",
             lifespan="off",
             log_config=None,
+            log_level="error",  # what anybody may send is not worth a line: two for each `Upgrade`
             access_log=False,
             interface="asgi3",
             server_header=False,

@@ -48,6 +48,26 @@ class _Least:
 _LEAST: Final = _Least()
 
 
+class _Standard(logging.Handler):
+    """What libraries, and the loop, say by themselves comes as lines like all others, and holds nobody up either.
+
+    Without it the last resort of `logging` writes text to stderr, and waits for who reads that.
+    """
+
+    def __init__(self, log: structlog.typing.FilteringBoundLogger) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one; the levels of others are those below them that are known here."""
+        try:
+            text = record.getMessage()
+        except Exception:  # of its arguments: anything
+            text = str(record.msg)
+        level = min(record.levelno // 10 * 10, logging.CRITICAL)
+        self._log.log(level, text, logger=record.name, exc_info=record.exc_info)
+
+
 def level_of(name: str) -> int:
     """A level as a number."""
     return logging.getLevelNamesMapping()[name.upper()]
@@ -85,4 +105,8 @@ def configure(level: str, style: Literal["json", "text"], **bound: Any) -> struc
         cache_logger_on_first_use=True,
     )
     log: structlog.typing.FilteringBoundLogger = structlog.get_logger(**bound)
+    root = logging.getLogger()
+    for before in [each for each in root.handlers if isinstance(each, _Standard)]:
+        root.removeHandler(before)
+    root.addHandler(_Standard(log))
     return log

@@ -126,6 +126,20 @@ async def test_a_page_that_cannot_be_is_400(site: Site, what: str, query: str) -
     assert (await site.get(f"/api/v1/{what}?{query}"))[0] == 400
 
 
+@pytest.mark.parametrize(
+    "request_",
+    [b"\x16\x03\x01 is no HTTP\r\n\r\n", b"GET / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n"],
+)
+async def test_what_anybody_may_send_is_no_line_in_the_log(
+    site: Site, request_: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    writer.write(request_)
+    assert (await reader.readline()).split()[1] in {b"400", b"404"}
+    writer.close()
+    assert caplog.messages == []
+
+
 async def test_what_is_not_there_is_404_and_nothing_can_be_written(site: Site) -> None:
     assert (await site.get("/elsewhere"))[0] == 404
     assert (await site.get("/api/v1/status", "POST"))[0] == 405

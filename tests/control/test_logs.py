@@ -17,8 +17,23 @@ print(logs.lost(), "lost", flush=True)
 """
 
 
-def run(stderr: int) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", LOGS]
+LIBRARIES = """
+import asyncio, logging
+from control import logs
+logs.configure("info", "json", role="proxy")
+logs.configure("info", "json", role="broker")
+async def fail():
+    asyncio.get_running_loop().create_future().set_exception(ValueError("seen by nobody"))
+asyncio.run(fail())
+for number in range(3_000):
+    logging.getLogger("library").warning("item %d" + "x" * number, number)
+logging.getLogger("library").log(35, "%d", "none")
+print(logs.lost(), "lost", flush=True)
+"""
+
+
+def run(stderr: int, script: str = LOGS) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", script]
     return subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, text=True, timeout=20, check=False)
 
 
@@ -47,6 +62,26 @@ def test_nobody_need_take_it(reader: str) -> None:
         with os.fdopen(ours, "rb") as stream:
             taken = stream.read().count(b"\n")
     assert (done.returncode, done.stdout) == (0, f"{3_000 - taken} lost\n")
+
+
+def test_what_libraries_say_is_one_document_each_too(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    with file.open("wb") as stream:
+        assert run(stream.fileno(), LIBRARIES).stdout == "0 lost\n"
+    first, *items, last = [json.loads(line) for line in file.read_text().splitlines()]
+    assert (first["logger"], first["level"], first["role"]) == ("asyncio", "error", "broker")
+    assert "ValueError: seen by nobody" in first["exception"]
+    assert [line["event"] for line in items] == [f"item {number}{'x' * number}" for number in range(3_000)]
+    assert (last["event"], last["level"], last["logger"]) == ("%d", "warning", "library")
+
+
+def test_what_libraries_say_need_nobody_take_either() -> None:
+    ours, theirs = os.pipe()
+    done = run(theirs, LIBRARIES)
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as stream:
+        taken = stream.read().count(b"\n")
+    assert (done.returncode, done.stdout) == (0, f"{3_002 - taken} lost\n")
 
 
 def test_a_node_begins_without_what_shows_tracebacks_in_colour() -> None:
