@@ -562,6 +562,52 @@ def test_ctrl_c_while_the_command_is_loaded_is_no_traceback() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
 
 
+TERMINATED = """
+import os, signal, sys
+class Ending:
+    def find_spec(self, name, *_):
+        if name == "control.options":
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.write(1, b"goes on")
+            os._exit(0)
+sys.meta_path.insert(0, Ending())
+from control.start import main
+sys.exit(main())
+"""
+
+HOLDING = """
+import os, signal, sys
+class Looking:
+    def find_spec(self, name, *_):
+        if name == "control.options":
+            os.write(1, b"left" if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL else b"held")
+            os._exit(0)
+sys.meta_path.insert(0, Looking())
+from control.start import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("above", "code"),
+    [([], -signal.SIGTERM), (["unshare", "--user", "--map-root-user", "--pid", "--fork"], 128 + signal.SIGTERM)],
+    ids=["a process", "process 1"],
+)
+def test_sigterm_while_a_node_is_loaded_ends_it(above: list[str], code: int) -> None:
+    if above and subprocess.run(["sh", "-c", f"{' '.join(above)} true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine lets nobody be process 1")
+    command = [*above, sys.executable, "-c", TERMINATED, "serve", "broker"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, b"", b"")
+
+
+@pytest.mark.parametrize(("word", "held"), [("serve", True), ("version", False), ("up", False)])
+def test_only_a_node_takes_sigterm_before_its_loop(word: str, held: bool) -> None:
+    command = [sys.executable, "-c", HOLDING, word]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, b"held" if held else b"left")
+
+
 def test_the_command_begins_where_it_is_said_to() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert scripts["muster"] == "control.start:main"

@@ -9,7 +9,7 @@ import structlog
 import uvloop
 from structlog.testing import capture_logs
 
-from control import hangup
+from control import hangup, start
 from control.daemon import Daemon
 from control.errors import ConfigError
 from control.live import Live, Now
@@ -81,3 +81,22 @@ def test_a_sighup_that_came_before_the_loop_is_a_reload_once_that_turns() -> Non
     finally:
         signal.signal(signal.SIGHUP, before)
     assert reloads == ["one"]
+
+
+def test_a_sigterm_once_the_loop_turns_drains_and_ends_nobody_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["muster", "serve"])
+    monkeypatch.setattr("control.cli.main", lambda: 0)
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
+    systemd = Said()
+
+    async def work(owner: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(60)
+
+    try:
+        assert start.main() == 0
+        uvloop.run(Daemon(Live(structlog.get_logger(), "info"), lambda: Now("info"), systemd).run(work))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert "STOPPING" in systemd.lines
