@@ -1,12 +1,14 @@
 """What systemd is told of a service, and its watchdog: sd_notify(3), of which a datagram with lines of text is all.
 
 Without `NOTIFY_SOCKET` nothing is said. Nobody is waited for longer than `SEND_S`; what found no room by then is said again
-later, as who never hears `READY=1` ends the service. Nothing else that goes wrong here is the service's business.
+later, as who never hears `READY=1` ends the service. Nothing else that goes wrong here is the service's business. The socket
+is kept from the first line on: a process that is out of descriptors is no reason to end it.
 """
 
 import asyncio
 import os
 import socket
+import weakref
 from collections.abc import Mapping
 from typing import Final
 
@@ -23,6 +25,7 @@ class Notify:
         self._address = _address(environment.get("NOTIFY_SOCKET", ""))
         self.watchdog_s = _watchdog_s(environment)
         """Killed when it did not hear for so long; 0 if it does not listen for that."""
+        self._sending: socket.socket | None = None
         self._unsaid: dict[str, str] = {}
         """Lines that found no room, by what they say; of READY, RELOADING and STOPPING the last counts."""
 
@@ -36,9 +39,9 @@ class Notify:
             self._unsaid.pop(name, None)
             self._unsaid[name] = line
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
-                sending.settimeout(patience)
-                sending.sendto("\n".join(self._unsaid.values()).encode(errors="backslashreplace"), self._address)
+            sending = self._sending or self._open()
+            sending.settimeout(patience)
+            sending.sendto("\n".join(self._unsaid.values()).encode(errors="backslashreplace"), self._address)
         except (BlockingIOError, TimeoutError):
             return
         except (OSError, ValueError):
@@ -48,6 +51,11 @@ class Notify:
     def status(self, text: str, *lines: str) -> None:
         """Say these and, for people, how things stand."""
         self(*lines, f"STATUS={' '.join(text.split())[:STATUS_LEN_MAX]}")
+
+    def _open(self) -> socket.socket:
+        self._sending = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        weakref.finalize(self, self._sending.close)
+        return self._sending
 
     async def beat(self) -> None:
         """Say for ever that the loop turns, twice as often as is asked for, and again what found no room."""

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import resource
 import socket
 import time
 from collections.abc import Iterator
@@ -54,6 +55,20 @@ def test_who_does_not_listen_holds_nobody_up(systemd: socket.socket) -> None:
             break
     else:
         pytest.fail("the queue had no bound")
+
+
+def test_who_is_out_of_descriptors_says_that_it_lives(systemd: socket.socket) -> None:
+    notify = Notify({"NOTIFY_SOCKET": systemd.getsockname()})
+    notify("STATUS=starting")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, before[1]))
+        notify("WATCHDOG=1")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert heard(systemd) == ["STATUS=starting", "WATCHDOG=1"]
 
 
 @pytest.mark.parametrize("watchdog", ["", "20000"])
