@@ -11,6 +11,7 @@ or null. What comes or goes meanwhile may or may not be in one of them; what sta
 
 import asyncio
 import contextlib
+import itertools
 import re
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -19,6 +20,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from control import metrics
 from control.links import Links
@@ -30,10 +32,17 @@ if TYPE_CHECKING:  # loaded only where there is a database, or a registry
 
 PAGE: Final = 100
 PAGE_MAX: Final = 1000
+CONNECTIONS_MAX: Final = 64
+"""Beyond that who has waited longest goes, so that who comes is answered."""
+WAIT_S: Final = 10.0
+"""A connection without a request, or whose answer is not read, for so long is one of nobody."""
 NODE_MAX: Final = (1 << 32) - 1
 _LIMIT: Final = re.compile(r"[1-9][0-9]{0,3}")
 _ROOMS_AFTER: Final = re.compile(r"[0-9]{1,18}")
 _INTEREST_AFTER: Final = re.compile(r"(0|[1-9][0-9]{0,9})-([0-9a-f]{16})")
+
+_TURNS: Final = itertools.count()
+"""Who began to wait before whom: the clock of a loop stands still while that takes in several."""
 
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
@@ -148,6 +157,58 @@ def json_answer(status: int, body: Any) -> Answer:
     return status, "application/json", msgspec.json.encode(body) + b"\n"
 
 
+class Connection(H11Protocol):
+    """Of one client; keeps its descriptor for none that asks nothing, nor for one that does not read what it asked for."""
+
+    since = unread = 0
+    _due: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Make room for it."""
+        super().connection_made(transport)
+        self._wait()
+        kept = [each for each in self.connections if isinstance(each, Connection) and each.waits]
+        if len(kept) > CONNECTIONS_MAX:
+            min(kept, key=lambda each: each.since).drop()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait for it no more."""
+        self._leave()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        """From now on the answer is to be read, and the next request to come."""
+        if self.waits:
+            self._wait()
+        super().on_response_complete()
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is not given up."""
+        return self._due is not None
+
+    def drop(self) -> None:
+        """Give it up, with what it did not read."""
+        self._leave()
+        self.transport.abort()
+
+    def _wait(self) -> None:
+        self._leave()
+        self.since, self.unread = next(_TURNS), self.transport.get_write_buffer_size()
+        self._due = self.loop.call_later(WAIT_S, self._overdue)
+
+    def _leave(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+
+    def _overdue(self) -> None:
+        if 0 < self.transport.get_write_buffer_size() < self.unread:  # it reads, if slowly
+            self._wait()
+        else:
+            self.drop()
+
+
 class HttpServer(uvicorn.Server):
     """Leaves the signals to whoever owns the process, and wakes up for requests only, not ten times a second."""
 
@@ -191,7 +252,7 @@ def http(app: App) -> HttpServer:
         uvicorn.Config(
             app,
             loop="none",
-            http="h11",
+            http=Connection,
             ws="none",
             lifespan="off",
             log_config=None,

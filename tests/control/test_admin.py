@@ -1,6 +1,7 @@
 """Administration answers over real HTTP beside the running engine."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -138,6 +139,78 @@ async def test_what_anybody_may_send_is_no_line_in_the_log(
     assert (await reader.readline()).split()[1] in {b"400", b"404"}
     writer.close()
     assert caplog.messages == []
+
+
+async def test_who_asks_nothing_keeps_nobody_out(site: Site) -> None:
+    idle = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(admin.CONNECTIONS_MAX + 5)]
+    assert (await site.get("/healthz"))[0] == 200
+    async with asyncio.timeout(5):
+        for reader, _ in idle[:6]:  # those that waited longest
+            assert await ended(reader) == b""
+    assert not any(reader.at_eof() for reader, _ in idle[6:])
+    for _, writer in idle:
+        await left(writer)
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"GET /healthz HTTP/1.1\r\nHost:", b"POST /healthz HTTP/1.1\r\nContent-Length: 9"]
+)
+async def test_who_asks_nothing_is_waited_for_so_long_only(
+    site: Site, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    monkeypatch.setattr(admin, "WAIT_S", 0.05)
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    writer.write(said)
+    async with asyncio.timeout(5):
+        assert await ended(reader) == b""
+    await left(writer)
+
+
+async def test_who_asks_again_in_time_stays(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin, "WAIT_S", 0.4)
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    for _ in range(8):
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"200" in await reader.readuntil(b'{"status":"ok"}\n')
+        await asyncio.sleep(0.1)
+    await left(writer)
+
+
+@pytest.mark.parametrize("how", [b"close", b"keep-alive"])
+@pytest.mark.parametrize("reads", [False, True])
+async def test_an_answer_waits_for_who_reads_it_if_slowly(
+    site: Site, monkeypatch: pytest.MonkeyPatch, how: bytes, reads: bool
+) -> None:
+    size = 24 << 20
+    monkeypatch.setattr(admin, "WAIT_S", 0.5)
+    monkeypatch.setattr(admin.Admin, "answer", lambda *_: (200, "text/plain", b"x" * size))
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: " + how + b"\r\n\r\n")
+    await reader.readuntil(b"\r\n\r\n")
+    read = 0
+    if not reads:
+        await asyncio.sleep(2.5)
+    async with asyncio.timeout(20):
+        while piece := await ended(reader, 1 << 20):
+            read += len(piece)
+            await asyncio.sleep(0.01)
+    assert (read == size) is reads
+    await left(writer)
+
+
+async def left(writer: asyncio.StreamWriter) -> None:
+    """Close it, however the other end went."""
+    writer.close()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+async def ended(reader: asyncio.StreamReader, most: int = 1) -> bytes:
+    """What comes next; nothing, however the other end went."""
+    try:
+        return await reader.read(most)
+    except ConnectionResetError:
+        return b""
 
 
 async def test_what_is_not_there_is_404_and_nothing_can_be_written(site: Site) -> None:
