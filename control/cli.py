@@ -3,6 +3,7 @@
 Manners: data on stdout, all else on stderr; a mistake is one line and an exit code (`control/errors.py`).
 """
 
+import contextlib
 import io
 import os
 import re
@@ -612,15 +613,17 @@ def chance(flag: str, text: str | None) -> float | None:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
     prepare_streams()
+    code = 0
     try:
-        code = app(arguments, prog_name="muster", standalone_mode=False)
+        try:
+            code = app(arguments, prog_name="muster", standalone_mode=False) or 0
+        except UserError as error:
+            code = fail(str(error), error.exit_code)
         sys.stdout.flush()
-        return code or 0
-    except UserError as error:
-        return fail(str(error), error.exit_code)
-    except BrokenPipeError:  # whoever read our output has enough
+        return code
+    except BrokenPipeError:  # whoever read our output has enough; what was found out stands
         sys.stdout = None
-        return 0
+        return code
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):  # as rich says it
             return 0
@@ -645,6 +648,11 @@ def main(arguments: list[str] | None = None) -> int:
             return USAGE
         where = getattr(getattr(error, "ctx", None), "command_path", "muster")
         return fail(f"{show().rstrip('.')}; see {where} --help", USAGE)
+    finally:
+        try:
+            sys.stderr.flush()
+        except OSError:  # as it would be once more when Python ends, with a code of its own
+            sys.stderr = None
 
 
 def prepare_streams() -> None:
@@ -660,8 +668,9 @@ def prepare_streams() -> None:
 
 
 def fail(message: str, code: int) -> int:
-    """Say one line and pass the code on."""
-    print(f"muster: {' '.join(message.split())}", file=sys.stderr)
+    """Say one line, if anybody is there, and pass the code on."""
+    with contextlib.suppress(OSError):
+        print(f"muster: {' '.join(message.split())}", file=sys.stderr, flush=True)
     return code
 
 

@@ -3,6 +3,7 @@
 Asks the nodes twice for rates. A node that does not answer is shown so, named on stderr, and makes the exit code 75.
 """
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -73,7 +74,8 @@ async def show(where: Where, as_json: bool, watch: bool) -> int:
     async with everybody(where) as nodes:
         async for record, before, now in follow(nodes):
             missing = uncovered(record, (reading.status for reading in now.values()))
-            _print(arranged(record.processes, before, now, missing), as_json, watch)
+            with contextlib.nullcontext() if watch else common.verdict_after():
+                _print(arranged(record.processes, before, now, missing), as_json, watch)
             code = name_silent(now)
             if not watch:
                 return code

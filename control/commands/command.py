@@ -1,11 +1,12 @@
 """`muster command ROOM TEXT`: every member is told, and the exit code says what came of it."""
 
 import asyncio
+from collections.abc import Mapping
 
 import msgspec
 
 import muster
-from control.commands.common import counted, typed
+from control.commands.common import counted, typed, verdict_after
 from control.commands.found import Where, connected
 from control.errors import EXPIRED, NO_MEMBER, UserError
 
@@ -19,10 +20,13 @@ async def command(where: Where, room: str, text: str, expires: float, as_json: b
         async with connected(where, reads=False) as client:
             outcome = await client.command(room, typed(text), expires=expires)
     except (UserError, asyncio.CancelledError) as error:
-        if as_json and isinstance(error, UserError):
-            _say({"outcome": "failed", "error": str(error)})
-        elif as_json:
-            _say({"outcome": "unknown", "error": "interrupted"})
+        known = isinstance(error, UserError)
+        document = (
+            {"outcome": "failed", "error": str(error)} if known else {"outcome": "unknown", "error": "interrupted"}
+        )
+        with verdict_after():
+            if as_json:
+                print(_json(document))
         raise
     match outcome:
         case muster.Delivered(members):
@@ -32,12 +36,10 @@ async def command(where: Where, room: str, text: str, expires: float, as_json: b
         case muster.Expired(members):
             word, count, code = "expired", members, EXPIRED
             words = f"expired; {counted(members, 'member')} had it by then"
-    if as_json:
-        _say({"outcome": word, "members": count})
-    else:
-        print(words)
+    with verdict_after():
+        print(_json({"outcome": word, "members": count}) if as_json else words)
     return code
 
 
-def _say(document: dict[str, object]) -> None:
-    print(msgspec.json.encode(document).decode())
+def _json(document: Mapping[str, object]) -> str:
+    return msgspec.json.encode(document).decode()

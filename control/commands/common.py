@@ -7,10 +7,11 @@ import http.client
 import ipaddress
 import json
 import logging
+import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -142,7 +143,7 @@ class Asking:
         if self._silent and not self._answered:
             raise self._silent[0]
         for error in self._silent:
-            print(f"muster: {error}", file=sys.stderr)
+            say(f"muster: {error}")
         return TRY_LATER if self._silent else 0
 
 
@@ -167,6 +168,19 @@ def out() -> Console:
 def screen() -> Console:
     """The console for what is drawn again and again: as wide as the terminal, what is longer is cut."""
     return Console(highlight=False, markup=False, emoji=False)
+
+
+@contextlib.contextmanager
+def verdict_after() -> Iterator[None]:
+    """While that is printed whose verdict is the exit code: who reads no more has enough, and the verdict stands."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for what else is said
+    except SystemExit as end:  # as rich says it, which sees to the rest
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
 
 
 def errors_alone() -> structlog.typing.FilteringBoundLogger:

@@ -13,7 +13,7 @@ from control.options import UP
 def check(config_file: Path | None) -> int:
     """Read everything; a mistake has been raised before this prints."""
     loaded = config.load(config_file, profile=UP)
-    print(f"ok: {loaded.file or 'no file, all by default'}", file=sys.stderr)
+    common.say(f"ok: {loaded.file or 'no file, all by default'}")
     return 0
 
 

@@ -53,10 +53,11 @@ def show(where: Where, as_json: bool) -> int:
         found = [fail("configuration", str(error), "mend that; what follows is of the defaults")]
     found += examined(Examination(loaded.config, where).checks(), LIMIT_S)
     counts = {level: sum(finding.level == level for finding in found) for level in STYLES}
-    if as_json:
-        common.print_json({"failures": counts["fail"], "warnings": counts["warn"], "findings": found})
-    else:
-        _print(found, counts)
+    with common.verdict_after():
+        if as_json:
+            common.print_json({"failures": counts["fail"], "warnings": counts["warn"], "findings": found})
+        else:
+            _print(found, counts)
     return FAILURE if counts["fail"] else 0
 
 

@@ -5,7 +5,6 @@ What a registry knows of a node is where it is and how far; the rest the node sa
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -182,7 +181,7 @@ async def everybody(where: Where) -> AsyncIterator[Nodes]:
                 _, directory = await stack.enter_async_context(read)
                 nodes = Beside(nodes, Elsewhere(settings, directory))
             except UserError as error:
-                print(f"muster: {error}; nodes beside those of the instance are left out", file=sys.stderr)
+                common.say(f"muster: {error}; nodes beside those of the instance are left out")
         yield nodes
 
 

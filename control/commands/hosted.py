@@ -4,7 +4,6 @@ Nothing is started or ended from here; the registry says who came, and who is go
 """
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
@@ -108,7 +107,7 @@ async def _waited(look: Callable[[], Awaitable[Process | None]], still: str) -> 
 
 
 def _tell(text: str) -> None:
-    print(f"muster: {text}", file=sys.stderr, flush=True)
+    common.say(f"muster: {text}")
 
 
 def _say(process: Process, of: Of, as_json: bool, what: str, state: str) -> int:

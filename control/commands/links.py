@@ -5,6 +5,7 @@ say of their links to it is shown.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Final
 
@@ -83,7 +84,8 @@ async def show(where: Where, *, as_json: bool, watch: bool, check: bool, probe_s
                     hinted = True
                     common.say(f"muster: {paths.hint(record)}")
                 ways = None if probes is None else paths.judged(record.processes, probes, settings)
-                _print(lines, ways, aged(record.processes, now), as_json, watch)
+                with contextlib.nullcontext() if watch else common.verdict_after():
+                    _print(lines, ways, aged(record.processes, now), as_json, watch)
                 code = name_silent(now) or paths.name_unknown(probes, check=check or probe_s is not None)
                 if not watch:
                     failed = always or any(way.beyond for way in ways or ())

@@ -1,7 +1,6 @@
 """Hash paths as `muster links` shows them: every way by a proxy, a broker and a gateway, worst first (ROOM-13, ROOM-21)."""
 
 import asyncio
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -159,14 +158,14 @@ def name_unknown(probed: Probed | None, *, check: bool) -> int:
     if probed is None:
         return 0
     if probed.error:
-        print(f"muster: {probed.error}", file=sys.stderr)
+        common.say(f"muster: {probed.error}")
         return TRY_LATER
     without = probed.paths - sum(figures.sent > 0 for figures in probed.figures)
     if without > 0:
         of = common.counted(without, "path")
-        print(f"muster: of {of} nothing is known yet; probe for longer, or raise probes.per_s_max", file=sys.stderr)
+        common.say(f"muster: of {of} nothing is known yet; probe for longer, or raise probes.per_s_max")
     if probed.left_out:
-        print(f"muster: {common.counted(probed.left_out, 'path')} more than can be probed", file=sys.stderr)
+        common.say(f"muster: {common.counted(probed.left_out, 'path')} more than can be probed")
     return TRY_LATER if (check and without > 0) or probed.left_out else 0
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 from control.commands import pipes
+from control.commands.common import say
 from control.commands.found import Where, connected
 from control.errors import UserError
 from control.sdk import Client
@@ -17,7 +18,7 @@ async def publish(where: Where, room: str) -> int:
     async with connected(where, reads=False) as client:
         with progress() as step:
             sent = await send(client, room, step)
-    print(f"published {sent} to {room}", file=sys.stderr)
+    say(f"published {sent} to {room}")
     return 0
 
 

@@ -5,7 +5,6 @@ The only place where a command reads `/metrics`. What the figures mean is for th
 
 import asyncio
 import re
-import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -116,5 +115,5 @@ def name_silent(now: Readings) -> int:
     """Name on stderr who did not answer. Gives the exit code."""
     errors = [reading.error for reading in now.values() if reading.error is not None]
     for error in errors:
-        print(f"muster: {error}", file=sys.stderr)
+        common.say(f"muster: {error}")
     return TRY_LATER if errors else 0

@@ -4,7 +4,6 @@ Asks the supervisor to begin, then looks until it is done. Interrupted, what was
 """
 
 import asyncio
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -80,14 +79,14 @@ async def _watched(
                 state = "" if seated is None else "drains" if seated.leaving else seated.state
                 error = "" if seated is None else seated.error
                 if state + error != shown:
-                    print(f"{asked.name}: {state}" + (f": {error}" if error else ""), file=sys.stderr)
+                    common.say(f"{asked.name}: {state}" + (f": {error}" if error else ""))
                 shown = state + error
                 await asyncio.sleep(LOOK_S)
     except TimeoutError:
         why = error or "its log says more"
         raise UserError(f"{asked.name} {late} after {patience_s:.0f} s: {why}; muster status", TRY_LATER) from None
     except asyncio.CancelledError:
-        print(f"muster: {asked.name} {late}; it goes on, see muster status", file=sys.stderr)
+        common.say(f"muster: {asked.name} {late}; it goes on, see muster status")
         return False
 
 

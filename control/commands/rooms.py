@@ -37,14 +37,15 @@ def ls(where: Where, offset: int, limit: int, as_json: bool) -> int:
                 first = _first(first, offset + limit)
     rooms = [merged(entries) for entries in _first(first, offset + limit).values()][offset:]
     code = asking.code()
-    if as_json:
-        common.print_json(rooms)
-    elif rooms:
-        columns = list(rooms[0])
-        table = Table(*columns, box=None, pad_edge=False)
-        for room in rooms:
-            table.add_row(*(_cell(room[column]) for column in columns))
-        common.out().print(table)
+    with common.verdict_after():
+        if as_json:
+            common.print_json(rooms)
+        elif rooms:
+            columns = list(rooms[0])
+            table = Table(*columns, box=None, pad_edge=False)
+            for room in rooms:
+                table.add_row(*(_cell(room[column]) for column in columns))
+            common.out().print(table)
     return code
 
 
@@ -84,14 +85,15 @@ def show(where: Where, name: str, as_json: bool) -> int:
     code = asking.code()
     if not answers:
         raise UserError(f"no room {name!r} here; muster rooms ls shows those that have members or recent messages")
-    if as_json:
-        common.print_json({"room": name, **answers})
-        return code
-    table = Table("node", "what", "value", box=None, pad_edge=False)
-    for node, answer in answers.items():
-        for what, value in answer.items():
-            table.add_row(node, what, _cell(value))
-    common.out().print(table)
+    with common.verdict_after():
+        if as_json:
+            common.print_json({"room": name, **answers})
+            return code
+        table = Table("node", "what", "value", box=None, pad_edge=False)
+        for node, answer in answers.items():
+            for what, value in answer.items():
+                table.add_row(node, what, _cell(value))
+        common.out().print(table)
     return code
 
 

@@ -1,6 +1,5 @@
 """`muster status`: the instance and each of its nodes."""
 
-import sys
 from typing import Any
 
 from rich.table import Table
@@ -11,6 +10,7 @@ from control.commands.found import Where, once
 from control.commands.readings import silent, uncovered
 from control.config import address_text
 from control.errors import UserError
+from control.instance import Record
 
 
 def show(where: Where, as_json: bool) -> int:
@@ -25,7 +25,7 @@ def show(where: Where, as_json: bool) -> int:
     for process, each in zip(processes, said, strict=True):
         if isinstance(each, UserError):
             answer = {"role": process.role, "node": process.node, "state": silent(process), "error": str(each)}
-            print(f"muster: {each}", file=sys.stderr)
+            common.say(f"muster: {each}")
         else:
             _, answer = each
         known: dict[str, Any] = {"name": process.name, "partition": process.partition}
@@ -33,11 +33,17 @@ def show(where: Where, as_json: bool) -> int:
         roles.append({**answer, **known, "admin": f"http://{address_text(*process.admin)}"})
     missing = uncovered(record, roles)
     healthy = not missing and all(role["state"] == "ready" or _only_begins(role) for role in roles)
-    if as_json:
-        registry = {"registry": record.registry, "uncovered": missing} if record.registry else {}
-        about = {"instance": record.name, "version": record.version, "faults": record.faults}
-        common.print_json({**about, **registry, "roles": roles})
-        return 0 if healthy else 1
+    with common.verdict_after():
+        if as_json:
+            registry = {"registry": record.registry, "uncovered": missing} if record.registry else {}
+            about = {"instance": record.name, "version": record.version, "faults": record.faults}
+            common.print_json({**about, **registry, "roles": roles})
+        else:
+            _print(record, roles, missing)
+    return 0 if healthy else 1
+
+
+def _print(record: Record, roles: list[dict[str, Any]], missing: dict[str, list[int]]) -> None:
     console = common.out()
     by = f"process {record.pid}" if record.pid else f"{common.counted(len(roles), 'node')} of muster serve"
     console.print(Text.assemble((record.name, "bold"), f" {record.version}, {by}"))
@@ -67,7 +73,6 @@ def show(where: Where, as_json: bool) -> int:
         )
         table.add_row(*(str(cell) for cell in cells), addresses, role["admin"])
     console.print(table)
-    return 0 if healthy else 1
 
 
 def _kept(database: dict[str, Any]) -> str:

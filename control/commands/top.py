@@ -110,7 +110,8 @@ async def show(where: Where, sort: Column, *, single: bool, seconds: float | Non
                         if screen is not None:
                             screen.draw(sample)
                             continue
-                        _print(sample, sort, as_json, single)
+                        with common.verdict_after() if single else contextlib.nullcontext():
+                            _print(sample, sort, as_json, single)
                         code = name_silent(now)
                         if single:
                             break

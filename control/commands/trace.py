@@ -120,10 +120,11 @@ async def show(where: Where, room: str, cluster: str | None, message: str | None
     first: dict[str, Any] = {name: getattr(ways[0], name) for name in Way.__struct_fields__}
     members = counts[0] if counts else None
     trace = Trace(room=room, gateways=gateways, members=members, others=ways[1:], **first)
-    if as_json:
-        common.print_json(trace)
-    else:
-        _print(trace, ways)
+    with common.verdict_after():
+        if as_json:
+            common.print_json(trace)
+        else:
+            _print(trace, ways)
     times = [timed for way in ways for timed in (*way.asked, *way.delivered, way.acknowledged) if timed is not None]
     return name_silent(now) or (TRY_LATER if any(timed.ms is None for timed in times) else 0)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from control import config, logs
-from control.commands.common import say
+from control.commands.common import say, verdict_after
 from control.layout import seats
 from control.openfiles import enough_files
 from control.options import DEMO_ROOM, UP
@@ -80,7 +80,8 @@ async def run_demo(supervisor: Supervisor, seconds: float | None, as_json: bool)
                 await show_lines(room, quiet=as_json)
         except (TimeoutError, asyncio.CancelledError) as end:
             figures = await room.finish()
-            summary(figures, as_json)
+            with verdict_after():
+                summary(figures, as_json)
             if isinstance(end, asyncio.CancelledError):
                 raise  # a signal is an end like others: exit code 0
             return 0 if figures.whole else 1

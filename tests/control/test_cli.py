@@ -542,6 +542,87 @@ def test_whoever_reads_no_more_has_enough_and_nothing_has_failed(
     assert (code, [line for line in complaints.splitlines() if not line.startswith(hint)]) == (0, [])
 
 
+STREAMS: Final = ("stdout", "stderr")
+HALF_DEAF: Final = {
+    ("status",): 1,
+    ("status", "--json"): 1,
+    ("links",): 75,
+    ("links", "--json"): 75,
+    ("cluster", "show"): 75,
+    ("rooms", "ls"): 75,
+    ("rooms", "show", "room-1", "--json"): 75,
+    ("top", "--once"): 75,
+    ("rooms", "show", "nowhere"): 1,
+}
+"""What each ends with where a gateway does not answer."""
+
+
+@pytest.fixture(scope="module")
+def unheard(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, ...], Mapping[str, int]]:
+    """The exit code of each command where a gateway does not answer, by the stream that nobody reads."""
+    muster = Command(tmp_path_factory.mktemp("unheard") / "instance")
+
+    def end(*words: str) -> Mapping[str, int]:
+        codes: dict[str, int] = {}
+        for stream in STREAMS:
+            reading, writing = os.pipe()
+            os.close(reading)
+            streams: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: writing}
+            command, environment = [*COMMAND, *words], muster.environment
+            done = subprocess.run(command, env=environment, cwd=ROOT, timeout=60, check=False, **streams)
+            codes[stream] = done.returncode
+            os.close(writing)
+        return codes
+
+    with muster.up("--gateways", "2"):
+        roles = json.loads(muster("status", "--json").stdout)["roles"]
+        pid = next(role["pid"] for role in roles if role["name"] == "gateway-1")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            return together(end, list(HALF_DEAF))
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("words", HALF_DEAF, ids=" ".join)
+def test_what_was_found_out_is_the_exit_code_whoever_reads_to_the_end(
+    unheard: Mapping[tuple[str, ...], Mapping[str, int]], words: tuple[str, ...]
+) -> None:
+    assert unheard[words] == dict.fromkeys(STREAMS, HALF_DEAF[words])
+
+
+COMMANDED = """
+import asyncio, sys
+import muster
+from control import cli
+from control.commands import command
+from control.errors import UserError
+from tests.fakes import library
+async def answered(*_, **__):
+    if "raises" in sys.argv:
+        raise UserError("nobody is there", 3)
+    return muster.NoMember()
+library.Client.command = answered
+command.connected = library.connect
+cli.app = lambda *_, **__: asyncio.run(command.command(None, "room", "hi", 1.0, True))
+sys.exit(cli.main())
+"""
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("how", ["returns", "raises"])
+def test_what_became_of_a_command_is_the_exit_code_whoever_reads(how: str, unbuffered: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    for unread in (["stdout"], ["stderr"], ["stdout", "stderr"]):
+        streams: dict[str, Any] = {each: writing if each in unread else subprocess.DEVNULL for each in STREAMS}
+        command = [sys.executable, "-c", COMMANDED, how]
+        done = subprocess.run(command, cwd=ROOT, env=environment, timeout=60, check=False, **streams)
+        assert done.returncode == 3, unread
+    os.close(writing)
+
+
 INTERRUPTED = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts tests in the background has it ignored
