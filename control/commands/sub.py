@@ -1,6 +1,7 @@
 """`muster sub ROOM`: prints what a room's members get."""
 
 import base64
+import contextlib
 import sys
 from collections.abc import Iterable
 from itertools import groupby
@@ -19,12 +20,12 @@ async def subscribe(where: Where, room: str, count: int | None, history: int, as
     """Print messages until `count` have come, the reader has gone, or a signal cancels this."""
     left = count
     async with connected(where, publishes=False) as client, client.join(room, history=history) as joined:
-        print(f"joined {room}" + _history(joined, history), file=sys.stderr, flush=True)
-        writer = Writer(1)
+        writer, words = Writer(1), Writer(2)
+        await _tell(words, f"joined {room}" + _history(joined, history))
         async for batch in joined.batches():
             wanted, left = take(batch, left)
             try:
-                await show(writer, wanted, as_json)
+                await show(writer, words, wanted, as_json)
             except BrokenPipeError:
                 return 0
             if left == 0:
@@ -52,8 +53,11 @@ def take(batch: Iterable[Item], left: int | None) -> tuple[list[Item], int | Non
     return wanted, left
 
 
-async def show(writer: Writer, batch: Iterable[Item], as_json: bool) -> None:
-    """Print in order: messages on stdout, what else there is on stderr once all before is written; in JSON all on stdout."""
+async def show(writer: Writer, words: Writer, batch: Iterable[Item], as_json: bool) -> None:
+    """Print in order: messages on stdout, what else there is on stderr once all before is written; in JSON all on stdout.
+
+    Raises `BrokenPipeError` when nobody reads the messages any more.
+    """
     if as_json:
         await writer.write(b"".join(_json(item) + b"\n" for item in batch))
         return
@@ -62,7 +66,13 @@ async def show(writer: Writer, batch: Iterable[Item], as_json: bool) -> None:
             await writer.write(b"".join(item.data + b"\n" for item in filter(sdk.is_message, items)))
             continue
         for item in items:
-            print(_words(item), file=sys.stderr, flush=True)
+            await _tell(words, _words(item))
+
+
+async def _tell(words: Writer, line: str) -> None:
+    """To people, if anybody is there; the messages go on without."""
+    with contextlib.suppress(OSError):
+        await words.write(f"{line}\n".encode(sys.stderr.encoding, "backslashreplace"))
 
 
 def _words(item: Item) -> str:

@@ -20,8 +20,8 @@ GAP = Gap(5, 3, None, "owner_lost")
 async def shown(*items: Message | Gap, as_json: bool) -> bytes:
     """What comes out of one pipe that both stdout and stderr lead to."""
     ours, theirs = os.pipe()
-    with os.fdopen(theirs, "w") as both, contextlib.redirect_stderr(both):
-        await asyncio.wait_for(show(pipes.Writer(theirs), items, as_json), 5)
+    await asyncio.wait_for(show(pipes.Writer(theirs), pipes.Writer(theirs), items, as_json), 5)
+    os.close(theirs)
     with os.fdopen(ours, "rb") as pipe:
         return pipe.read()
 
@@ -39,6 +39,32 @@ async def test_json_keeps_order_and_bytes_that_are_no_text() -> None:
         {"gap": {"stream": "5", "first": 3, "last": None, "reason": "owner_lost"}},
         {"room": "r", "position": "2", "sender": 7, "data_base64": "/wA="},
     ]
+
+
+async def test_who_reads_the_gaps_no_more_ends_no_messages() -> None:
+    (ours, theirs), (unread, broken) = os.pipe(), os.pipe()
+    os.close(unread)
+    await asyncio.wait_for(show(pipes.Writer(theirs), pipes.Writer(broken), [ONE, GAP, TWO], as_json=False), 5)
+    os.close(broken)
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as pipe:
+        assert pipe.read() == b"one\n\xff\x00\n"
+
+
+async def test_who_does_not_read_the_gaps_does_not_stop_the_loop() -> None:
+    (ours, theirs), (unread, full) = os.pipe(), os.pipe()
+    os.set_blocking(full, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(full, bytes(1 << 12))
+    os.set_blocking(full, True)
+    showing = asyncio.create_task(show(pipes.Writer(theirs), pipes.Writer(full), [ONE, GAP, TWO], as_json=False))
+    await asyncio.sleep(0.05)
+    assert not showing.done()
+    os.close(unread)
+    await asyncio.wait_for(showing, 5)
+    for descriptor in (ours, theirs, full):
+        os.close(descriptor)
 
 
 def test_only_messages_count() -> None:
