@@ -4,6 +4,7 @@ A path is a proxy, a broker and a gateway. Each probe is one sample of the paths
 Knows no clock and no network; its memory is `window` samples a path and the probes of `timeout_ms`.
 """
 
+import heapq
 import math
 from array import array
 from collections.abc import Callable, Collection, Iterator
@@ -61,7 +62,9 @@ class Account:
     __slots__ = (
         "_at",
         "_failed_row",
+        "_lost",
         "_seen_row",
+        "_slowest",
         "_window",
         "failing_since",
         "failures",
@@ -79,6 +82,8 @@ class Account:
         self.failing_since: float | None = None
         self._window = array("f", [0.0]) * window  # ms, negative: failed
         self._at = self._failed_row = self._seen_row = 0
+        self._lost, self._slowest = 0, 0.0
+        """Of the window."""
 
     def keep(self, window: int) -> None:
         """From now on of so many samples, of which it has the last."""
@@ -86,10 +91,11 @@ class Account:
         last = [self._window[at % len(self._window)] for at in range(self._at - had, self._at)][-window:]
         self._window = array("f", [*last, *[0.0] * (window - len(last))])
         self._at = len(last)
+        self._lost, self._slowest = sum(ms < 0 for ms in last), max(self._window)
 
     def take(self, now: float, ms: float | None, limits: Probes) -> bool:
         """One sample, without `ms` a failed one. Says whether the alarm was raised or cleared by it."""
-        self._window[self._at % len(self._window)] = -1.0 if ms is None else ms
+        self._keep(-1.0 if ms is None else ms)
         self._at, self.sent, self.last = self._at + 1, self.sent + 1, now
         if ms is None:
             self._failed_row, self._seen_row = self._failed_row + 1, 0
@@ -104,6 +110,29 @@ class Account:
                 return True
         return False
 
+    def _keep(self, ms: float) -> None:
+        at = self._at % len(self._window)
+        before, self._window[at] = self._window[at], ms
+        self._lost += (ms < 0) - (before < 0)
+        if self._window[at] >= self._slowest:
+            self._slowest = self._window[at]
+        elif before == self._slowest:
+            self._slowest = max(self._window)
+
+    @property
+    def loss(self) -> float:
+        """Of the last samples."""
+        return self._lost / min(self._at, len(self._window)) if self._at else 0.0
+
+    @property
+    def availability(self) -> float:
+        """Of all samples."""
+        return self.seen / self.sent if self.sent else 1.0
+
+    def badness(self) -> tuple[bool, float, float, float]:
+        """Greater is worse. It is known without a look at the window."""
+        return (self.failing_since is not None, self.loss, -self.availability, max(0.0, self._slowest))
+
     def figures(self, path: Path, now: float) -> Figures:
         """All that is told of it."""
         samples = self._window[: min(self._at, len(self._window))]
@@ -113,8 +142,8 @@ class Account:
             path=path,
             sent=self.sent,
             seen=self.seen,
-            loss=1 - len(times) / len(samples) if samples else 0.0,
-            availability=self.seen / self.sent if self.sent else 1.0,
+            loss=self.loss,
+            availability=self.availability,
             last_ms=None if last < 0 else round(last, 3),
             p50_ms=_rank(times, 0.5),
             p99_ms=_rank(times, 0.99),
@@ -207,6 +236,16 @@ class Ledger:
         """Every path."""
         for path, account in self._accounts.items():
             yield account.figures(path, now)
+
+    def worst(self, now: float, count: int) -> Iterator[Figures]:
+        """So many paths, the worst first."""
+        for path, account in heapq.nlargest(count, self._accounts.items(), key=lambda known: known[1].badness()):
+            yield account.figures(path, now)
+
+    @property
+    def failing(self) -> int:
+        """So many paths fail."""
+        return sum(account.failing_since is not None for account in self._accounts.values())
 
     def _judge(self, now: float, probe: _Probe, gateway: int, ms: float | None) -> None:
         path = Path(probe.proxy, probe.broker, gateway)

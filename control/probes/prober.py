@@ -189,8 +189,14 @@ class Prober:
 
     def figures(self, now: float) -> Iterator[Figures]:
         """Every path, with its hops."""
-        for figures in self.ledger.figures(now):
-            yield msgspec.structs.replace(figures, hops=self._hops.of(figures.path))
+        return map(self._with_hops, self.ledger.figures(now))
+
+    def worst(self, now: float, count: int) -> Iterator[Figures]:
+        """So many paths, the worst first, with their hops."""
+        return map(self._with_hops, self.ledger.worst(now, count))
+
+    def _with_hops(self, figures: Figures) -> Figures:
+        return msgspec.structs.replace(figures, hops=self._hops.of(figures.path))
 
     # --- probes -----------------------------------------------------------------------------------------------------
 
@@ -227,8 +233,8 @@ class Prober:
     def _sum_up(self) -> None:
         """Say how many alarms have had no line."""
         if self._told > LINES_MAX:
-            failing = sum(figures.failing for figures in self.ledger.figures(time.monotonic()))
-            self._log.warning("more paths fail, or hold again", more=self._told - LINES_MAX, failing=failing)
+            more, failing = self._told - LINES_MAX, self.ledger.failing
+            self._log.warning("more paths fail, or hold again", more=more, failing=failing)
         self._told = 0
 
 

@@ -5,7 +5,6 @@ from itertools import zip_longest
 from typing import Final
 
 from control import logs
-from control.probes.paths import Figures
 from control.probes.prober import Prober
 
 WORST: Final = 20
@@ -19,7 +18,7 @@ class Told:
 
     def __init__(self, prober: Prober, ready: bool) -> None:
         self._prober, self._ready = prober, ready
-        self._figures = sorted(prober.figures(time.monotonic()), key=_badness, reverse=True)
+        self._worst = list(prober.worst(time.monotonic(), WORST))
 
     def counters(self) -> list[Figure]:
         """Since the start."""
@@ -34,14 +33,14 @@ class Told:
 
     def gauges(self) -> list[Figure]:
         """Now."""
-        failing = sum(figures.failing for figures in self._figures)
+        ledger = self._prober.ledger
         found: list[Figure] = [
             ("ready", "1 while the role serves", float(self._ready)),
             ("probe_paths", "Paths of a proxy, a broker and a gateway that are probed", self._prober.paths),
             ("probe_paths_left_out", "Paths that are not probed: they are too many", self._prober.left_out),
-            ("probe_paths_failing", "Paths of which as many probes in a row failed as raise the alarm", failing),
+            ("probe_paths_failing", "Paths of which as many probes in a row failed as raise the alarm", ledger.failing),
         ]
-        for figures in self._figures[:WORST]:
+        for figures in self._worst:
             path = figures.path
             way = f'proxy="{path.proxy}",broker="{path.broker}",gateway="{path.gateway}"'
             labels = f"{{{way}}}"
@@ -73,7 +72,3 @@ class Told:
                     (f'probe_path_hop_seconds{{{way},hop="{hop}"}}', text, times.p50_ms / 1000 if times else 0.0)
                 )
         return found
-
-
-def _badness(figures: Figures) -> tuple[bool, float, float, float]:
-    return (figures.failing, figures.loss, -figures.availability, figures.p99_ms or 0.0)

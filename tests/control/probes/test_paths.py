@@ -1,9 +1,15 @@
 """The account of probes by a clock of its own: windows, the alarm and what clears it, and what says nothing."""
 
+import random
 from itertools import count
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from control.options import Probes
-from control.probes.paths import GRACE_S, Figures, Ledger, Path
+from control.probes.paths import GRACE_S, Account, Figures, Ledger, Path
+from control.probes.told import WORST, Told
 
 LIMITS = Probes(timeout_ms=1_000, failures=3, successes=2, window=10)
 PROXY, BROKER, OTHER_BROKER, GATEWAY, OTHER_GATEWAY = 4, 2, 6, 3, 7
@@ -44,6 +50,45 @@ def test_loss_and_latencies_are_of_the_last_samples_and_availability_of_all() ->
     assert figures.age_s == 0.0
     probed.now += 5
     assert probed.figures().age_s == 5.0
+
+
+def test_the_worst_paths_are_found_without_a_look_at_each_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger, gateways = Ledger(LIMITS), range(1_000)
+    for now in range(10, 35):
+        number = ledger.send(now, PROXY, BROKER, gateways)
+        for gateway in gateways:
+            slow = 0.5 if (gateway, now) in {(7, 20), (8, 30)} else 0.0  # of 7 none of the window any more
+            if gateway != 5 and (gateway, now) != (6, 32):
+                ledger.saw(now + slow + 0.001, number, gateway, BROKER)
+        ledger.pass_time(now + 1)
+    looked, figures = list[Path](), Account.figures
+
+    def look(account: Account, path: Path, now: float) -> Figures:
+        looked.append(path)
+        return figures(account, path, now)
+
+    monkeypatch.setattr(Account, "figures", look)
+    worst = list(ledger.worst(35.0, 3))
+    assert [each.path.gateway for each in worst] == [5, 6, 8]
+    assert [(each.failing, each.loss) for each in worst] == [(True, 1.0), (False, 0.1), (False, 0.0)]
+    assert (len(looked), ledger.failing) == (3, 1)
+    prober: Any = SimpleNamespace(ledger=ledger, paths=1_000, left_out=0, worst=ledger.worst)
+    gauges = {name: value for name, _, value in Told(prober, ready=True).gauges()}
+    assert (len(looked), gauges["probe_paths_failing"]) == (3 + WORST, 1)
+    assert sum(name.startswith("probe_path_p99_seconds") for name in gauges) == WORST
+
+
+def test_what_is_known_of_a_window_is_what_is_in_it() -> None:
+    chance, window, had = random.Random(7), 10, list[int | None]()
+    account = Account(0.0, window)
+    for turn in range(2_000):
+        if turn % 50 == 49:
+            window = chance.randint(1, 20)
+            account.keep(window)
+        had = [*had, chance.choice((None, chance.randint(1, 99)))][-window:]
+        account.take(float(turn), had[-1], LIMITS)
+        _, loss, _, slowest = account.badness()
+        assert (loss, slowest) == (had.count(None) / len(had), max(ms or 0 for ms in had))
 
 
 def test_a_probe_is_a_sample_of_the_path_to_each_gateway() -> None:
