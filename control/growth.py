@@ -152,6 +152,7 @@ class Coordinator:
         The next doubling begins with the end of this one, lest nobody know of it who goes on. Gives to how many
         partitions what is under way then goes.
         """
+        self._directory.takes_steps_of = self._layer
         self._new = await asyncio.to_thread(self._provided, growth.to)
         if not await self._wait(count, growth):
             await self._give_back(count)

@@ -125,6 +125,8 @@ class Directory:
         self._connected = asyncio.Event()
         self.trouble: Exception | None = None
         """Why the map could not be read last, or not all of it be done that follows from it."""
+        self.takes_steps_of = ""
+        """The layer whose growth this process coordinates: it may be the only one that knows how far that is."""
         self._begins = True
         self._mends: dict[str, tuple[int, float]] = {}
         """Counts that are not believed: the version that was read, and when it is replaced."""
@@ -360,18 +362,20 @@ class Directory:
         own.path = path.removeprefix(f"{self._root}/")
         self._log.info("registered", path=path, epoch=own.node.epoch)
 
-    async def _mend(self, own: _Own, reading: Mapping[str, Entry]) -> None:
+    async def _mend(self, own: _Own | None, reading: Mapping[str, Entry]) -> None:
         """A registry that forgot how far a growth was, or holds what is no step after that, is told by who knows.
 
-        Of those who are registered there: who only reads may know a cluster that was there before. A step that a
-        coordinator may have taken is left alone, whatever it says. On the same number nobody insists where others go by
-        it. Of many who know, one writes: each waits for a while of its own.
+        Of those who are registered there, or coordinate that growth: who only reads may know a cluster that was there
+        before. A step that a coordinator may have taken is left alone, whatever it says. On the same number nobody
+        insists where others go by it. Of many who know, one writes: each waits for a while of its own.
         """
         now, loop = time.monotonic(), asyncio.get_running_loop()
         for of, count in self.snapshot.counts.items():
             path = f"{of}/{COUNT}"
             if path not in reading or path not in self._view.refused:
                 self._mends.pop(path, None)
+                continue
+            if own is None and of != self.takes_steps_of:
                 continue
             data, version = reading[path]
             if not is_behind(data, count):
@@ -389,9 +393,9 @@ class Directory:
                     "registry: mended", path=path, partitions=count.partitions, was=ascii(data[:SAID_MAX])
                 )
 
-    def _insists(self, own: _Own, of: str, count: Count, data: bytes) -> bool:
+    def _insists(self, own: _Own | None, of: str, count: Count, data: bytes) -> bool:
         """Whether this process knows better than a count that it refuses."""
-        if may_follow(data, count):
+        if own is None or may_follow(data, count):
             return False
         try:
             return read_count(data).partitions not in self._view.said(of, own.node.node)
@@ -462,9 +466,9 @@ class Directory:
             self._publish()
         self._begins = self._begins and not self._serves()
         self._read.set()
+        if self._own is None or self._own.live:
+            await self._mend(self._own, reading)
         if self._own is not None:
-            if self._own.live:
-                await self._mend(self._own, reading)
             await self._keep(self._own, reading)
         if asked == self._asked and (self._own is None or self._own.live):
             self._settled.set()

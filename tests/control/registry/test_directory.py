@@ -376,6 +376,21 @@ async def test_who_only_reads_does_not_bring_a_former_cluster_s_count_into_a_new
     await until(lambda: late.snapshot.counts == {"router": Count(2)}, 20)
 
 
+async def test_who_takes_the_steps_of_a_growth_writes_again_what_the_registry_forgot_before_others_knew(
+    open_directory: Open, make: Make
+) -> None:
+    path, coordinator, tree = "/pubsub/router/partition_num", await open_directory(), make()
+    coordinator.takes_steps_of = "router"
+    await connected(tree)
+    known = encode(Count(1, 2, Growth(2, "switched", 2, "x")))
+    await tree.create(path, known)
+    await until(lambda: coordinator.snapshot.counts, 20)
+    await tree.set(path, encode(Count(1, 1, Growth(2, "prepare", 2, "x"))))
+    async with asyncio.timeout(20):
+        while (entry := await tree.get(path)) is None or entry.data != known:
+            await coordinator.again()
+
+
 async def test_a_process_whose_identity_a_later_one_has_leaves_and_says_so(open_directory: Open) -> None:
     old, new = await open_directory(), await open_directory()
     told: list[str] = []
