@@ -1490,6 +1490,22 @@ mod tests {
     use crate::wire::record::{Record, JOIN_GAPS};
     use crate::wire::room::LinkBlock;
 
+    /// What a room of no placement is written with when time begins.
+    macro_rules! pen {
+        ($arena:expr) => {
+            pen!($arena, &mut GatewayCounters::default())
+        };
+        ($arena:expr, $counters:expr) => {
+            Pen {
+                arena: $arena,
+                counters: $counters,
+                ages: &mut Ages::default(),
+                placement: &Placement::default(),
+                now: 0,
+            }
+        };
+    }
+
     /// How often history is asked for before it is given up, of an owner that takes so long to answer.
     fn asked(rtt: Micros) -> usize {
         let (mut arena, mut counters) = (Arena::new(1 << 20), GatewayCounters::default());
@@ -1499,13 +1515,7 @@ mod tests {
             epoch: 1,
             generation: 1,
         };
-        let mut pen = Pen {
-            arena: &mut arena,
-            counters: &mut counters,
-            ages: &mut Ages::default(),
-            placement: &Placement::default(),
-            now: 0,
-        };
+        let mut pen = pen!(&mut arena, &mut counters);
         assert!(room.head(&mut pen, stream, 101, 101));
         let had = Positions::at([(stream, 40)]);
         let start = room.start(pen.arena, 0, &had, false, |_| false, |_| true);
@@ -1537,13 +1547,7 @@ mod tests {
 
     #[test]
     fn a_room_of_one_stream_has_no_place_for_more() {
-        let mut pen = Pen {
-            arena: &mut Arena::new(1 << 20),
-            counters: &mut GatewayCounters::default(),
-            ages: &mut Ages::default(),
-            placement: &Placement::default(),
-            now: 0,
-        };
+        let mut pen = pen!(&mut Arena::new(1 << 20));
         let mut room = Room::new(1, 2, "sports:final", false, 0);
         assert!(room.head(&mut pen, STREAM, 1, 1));
         assert_eq!(room.sources.capacity(), 1);
@@ -1552,13 +1556,7 @@ mod tests {
     #[test]
     fn a_stream_that_had_ended_does_not_say_since_when_its_owner_knows_of_this_gateway() {
         let (mut arena, mut counters) = (Arena::new(1 << 20), GatewayCounters::default());
-        let mut pen = Pen {
-            arena: &mut arena,
-            counters: &mut counters,
-            ages: &mut Ages::default(),
-            placement: &Placement::default(),
-            now: 0,
-        };
+        let mut pen = pen!(&mut arena, &mut counters);
         let had = Positions::at([(STREAM, 21)]);
         let mut late = Room::new(1, 2, "sports:final", false, 0);
         assert!(late.ended(&mut pen, STREAM, 1, 22));
@@ -1573,13 +1571,7 @@ mod tests {
     fn filled(arena: &mut Arena, first: u64, entries: &[(u64, u8)]) -> Room {
         let mut counters = GatewayCounters::default();
         let mut room = Room::new(1, 2, "sports:final", false, 0);
-        let mut pen = Pen {
-            arena,
-            counters: &mut counters,
-            ages: &mut Ages::default(),
-            placement: &Placement::default(),
-            now: 0,
-        };
+        let mut pen = pen!(arena, &mut counters);
         assert!(room.head(&mut pen, STREAM, first, first));
         for (offset, (user, flags)) in (first..).zip(entries) {
             let message = Message {
@@ -1607,13 +1599,7 @@ mod tests {
     fn who_is_new_waits_for_no_other_cluster_and_who_was_here_for_what_it_said_there() {
         let mut arena = Arena::new(1 << 20);
         let mut room = filled(&mut arena, 101, &[(7, FIRST | LAST); 3]);
-        let mut pen = Pen {
-            arena: &mut arena,
-            counters: &mut GatewayCounters::default(),
-            ages: &mut Ages::default(),
-            placement: &Placement::default(),
-            now: 0,
-        };
+        let mut pen = pen!(&mut arena);
         assert!(room.head(&mut pen, StreamId { node: 6, ..STREAM }, 1, 1));
         room.turns = Some(Box::new(Turns::of(&room.ring, &arena)));
         let mut waits = |cluster, user, sequence| {
@@ -1758,13 +1744,7 @@ mod tests {
     #[test]
     fn a_stream_that_is_heard_of_after_somebody_came_back_begins_earlier() {
         let (mut arena, mut counters) = (Arena::new(1 << 20), GatewayCounters::default());
-        let mut pen = Pen {
-            arena: &mut arena,
-            counters: &mut counters,
-            ages: &mut Ages::default(),
-            placement: &Placement::default(),
-            now: 0,
-        };
+        let mut pen = pen!(&mut arena, &mut counters);
         let mut began = |returned, base| {
             let mut room = Room::new(1, 2, "sports:final", false, 0);
             room.returned = returned;
@@ -1812,13 +1792,7 @@ mod tests {
         for gone_first in [true, false] {
             let mut arena = Arena::new(1 << 20);
             let mut room = filled(&mut arena, 1, &[(7, FIRST | LAST); 100]);
-            let mut pen = Pen {
-                arena: &mut arena,
-                counters: &mut GatewayCounters::default(),
-                ages: &mut Ages::default(),
-                placement: &Placement::default(),
-                now: 0,
-            };
+            let mut pen = pen!(&mut arena);
             let (ended, first) = (StreamId { node: 6, ..STREAM }, FIRST_PLACE + 50);
             assert!(room.ended(&mut pen, ended, 150, 150));
             let had = Positions::at([(STREAM, 100), (ended, 100)]);
@@ -1852,13 +1826,7 @@ mod tests {
     #[test]
     fn a_publisher_that_jumps_again_and_again_holds_nobody_for_longer_than_one_turn() {
         let mut arena = Arena::new(1 << 20);
-        let mut pen = Pen {
-            arena: &mut arena,
-            counters: &mut GatewayCounters::default(),
-            ages: &mut Ages::default(),
-            placement: &Placement::default(),
-            now: 0,
-        };
+        let mut pen = pen!(&mut arena);
         let mut room = Room::new(1, 2, "sports:final", false, 0);
         for node in [5, 6] {
             assert!(room.head(&mut pen, StreamId { node, ..STREAM }, 1, 1));
@@ -1883,13 +1851,7 @@ mod tests {
     fn what_waits_for_its_turn_has_it_though_its_stream_ends() {
         for comes in [true, false] {
             let mut arena = Arena::new(1 << 20);
-            let mut pen = Pen {
-                arena: &mut arena,
-                counters: &mut GatewayCounters::default(),
-                ages: &mut Ages::default(),
-                placement: &Placement::default(),
-                now: 0,
-            };
+            let mut pen = pen!(&mut arena);
             let mut room = Room::new(1, 2, "sports:final", false, 0);
             let [first, second] = [5, 6].map(|node| StreamId { node, ..STREAM });
             for stream in [first, second] {
@@ -1938,13 +1900,7 @@ mod tests {
     #[test]
     fn what_waited_for_who_is_gone_too_goes_before_what_comes_next() {
         let mut arena = Arena::new(1 << 20);
-        let mut pen = Pen {
-            arena: &mut arena,
-            counters: &mut GatewayCounters::default(),
-            ages: &mut Ages::default(),
-            placement: &Placement::default(),
-            now: 0,
-        };
+        let mut pen = pen!(&mut arena);
         let mut room = Room::new(1, 2, "sports:final", false, 0);
         let [first, second] = [5, 6].map(|node| StreamId { node, ..STREAM });
         for stream in [first, second] {
@@ -1969,13 +1925,7 @@ mod tests {
     #[test]
     fn a_stream_that_only_waits_to_end_makes_way_before_one_that_lives() {
         let mut arena = Arena::new(1 << 20);
-        let mut pen = Pen {
-            arena: &mut arena,
-            counters: &mut GatewayCounters::default(),
-            ages: &mut Ages::default(),
-            placement: &Placement::default(),
-            now: 0,
-        };
+        let mut pen = pen!(&mut arena);
         let mut room = Room::new(1, 2, "sports:final", false, 0);
         let streams: Vec<_> = (5..)
             .take(STREAMS_MAX)
@@ -2001,13 +1951,7 @@ mod tests {
     #[test]
     fn the_answer_to_a_join_names_every_gap_that_there_can_be() {
         let mut arena = Arena::new(1 << 20);
-        let mut pen = Pen {
-            arena: &mut arena,
-            counters: &mut GatewayCounters::default(),
-            ages: &mut Ages::default(),
-            placement: &Placement::default(),
-            now: 0,
-        };
+        let mut pen = pen!(&mut arena);
         let stream = |node| StreamId { node, ..STREAM };
         let nodes = 0..STREAMS_MAX as u32;
         let mut room = Room::new(1, 2, "sports:final", false, 0);
@@ -2175,13 +2119,7 @@ mod tests {
         for (paced, wait) in [(false, HOLE_WAIT), (true, HOLE_WAIT_PACED)] {
             let (mut arena, mut counters) = (Arena::new(1 << 20), GatewayCounters::default());
             let mut room = Room::new(1, 2, "sports:final", paced, 0);
-            let mut pen = Pen {
-                arena: &mut arena,
-                counters: &mut counters,
-                ages: &mut Ages::default(),
-                placement: &Placement::default(),
-                now: 0,
-            };
+            let mut pen = pen!(&mut arena, &mut counters);
             assert!(room.head(&mut pen, stream, 1, 1));
             room.head(&mut pen, stream, 1, 8);
             room.note_hole(0);
