@@ -3,7 +3,6 @@
 Manners: data on stdout, all else on stderr; a mistake is one line and an exit code (`control/errors.py`).
 """
 
-import contextlib
 import io
 import os
 import re
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from control.commands.choices import Column, Edge, Layer
+from control.commands.words import say
 from control.errors import FAILURE, USAGE, UserError
 from control.options import Served
 
@@ -669,8 +669,7 @@ def prepare_streams() -> None:
 
 def fail(message: str, code: int) -> int:
     """Say one line, if anybody is there, and pass the code on."""
-    with contextlib.suppress(OSError):
-        print(f"muster: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    say(f"muster: {' '.join(message.split())}")
     return code
 
 

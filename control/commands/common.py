@@ -21,6 +21,7 @@ import structlog
 from rich.console import Console
 
 from control import config, instance
+from control.commands.words import say
 from control.errors import TRY_LATER, UserError
 from control.instance import Folder, Process, Record
 from control.openfiles import enough_files
@@ -186,15 +187,9 @@ def verdict_after() -> Iterator[None]:
 def errors_alone() -> structlog.typing.FilteringBoundLogger:
     """The log of what a command uses of the roles: on stderr, and nothing but errors."""
     logger: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
-        structlog.PrintLogger(sys.stderr), wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR)
+        structlog.WriteLogger(sys.stderr), wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR)
     )
     return logger
-
-
-def say(text: str) -> None:
-    """To people: stderr, if anybody is there."""
-    with contextlib.suppress(OSError):
-        print(text, file=sys.stderr, flush=True)
 
 
 def run(work: Coroutine[Any, Any, int], *, endless: bool = False) -> int:

@@ -7,13 +7,14 @@ from rich.table import Table
 
 from control import config
 from control.commands import common
+from control.commands.words import say
 from control.options import UP
 
 
 def check(config_file: Path | None) -> int:
     """Read everything; a mistake has been raised before this prints."""
     loaded = config.load(config_file, profile=UP)
-    common.say(f"ok: {loaded.file or 'no file, all by default'}")
+    say(f"ok: {loaded.file or 'no file, all by default'}")
     return 0
 
 

@@ -16,6 +16,7 @@ import muster
 from control import config, instance, sdk, specs
 from control.backends import Servers
 from control.commands import common
+from control.commands.words import say
 from control.enrolment import tree
 from control.errors import TRY_LATER, UNAVAILABLE, ConfigError, NotRunning, UserError
 from control.instance import Endpoint, Folder, Process, Record
@@ -181,7 +182,7 @@ async def everybody(where: Where) -> AsyncIterator[Nodes]:
                 _, directory = await stack.enter_async_context(read)
                 nodes = Beside(nodes, Elsewhere(settings, directory))
             except UserError as error:
-                common.say(f"muster: {error}; nodes beside those of the instance are left out")
+                say(f"muster: {error}; nodes beside those of the instance are left out")
         yield nodes
 
 

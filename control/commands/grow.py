@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from control import instance, requests, specs
-from control.commands import common
 from control.commands.found import Where, reading
+from control.commands.words import say
 from control.errors import TRY_LATER, NotRunning, UserError
 from control.growth import Coordinator, Hosts, Report
 from control.registry.places import MAIN, layer
@@ -70,7 +70,7 @@ async def grow(
             with shown() as coordinator.tell:
                 partitions = await coordinator.grow(to, resume=resume)
             if isinstance(hosts, Supervised):
-                common.say(f"muster: the next muster up has as many, whatever up.{of.role}s says")
+                say(f"muster: the next muster up has as many, whatever up.{of.role}s says")
             _say(of, partitions, as_json)
             return 0
     return _left(of)
@@ -96,7 +96,7 @@ def _say(of: Of, partitions: int, as_json: bool) -> None:
 
 
 def _left(of: Of) -> int:
-    common.say(f"muster: left as it is; muster cluster show says how far, {of.command} --resume")
+    say(f"muster: left as it is; muster cluster show says how far, {of.command} --resume")
     return TRY_LATER
 
 
@@ -195,7 +195,7 @@ class Lines:
     def __call__(self, report: Report) -> None:
         line = f"{report.layer}: {_step(report)}{_waits(report)}"
         if line != self._said:
-            common.say(line)
+            say(line)
         self._said = line
 
 

@@ -14,6 +14,7 @@ from control import config
 from control.commands import common
 from control.commands.found import Elsewhere, Nodes, Where, found
 from control.commands.grow import Of
+from control.commands.words import say
 from control.errors import TRY_LATER, NotRunning, UserError
 from control.instance import Process
 from control.registry.places import MAIN
@@ -107,7 +108,7 @@ async def _waited(look: Callable[[], Awaitable[Process | None]], still: str) -> 
 
 
 def _tell(text: str) -> None:
-    common.say(f"muster: {text}")
+    say(f"muster: {text}")
 
 
 def _say(process: Process, of: Of, as_json: bool, what: str, state: str) -> int:

@@ -18,6 +18,7 @@ from control.commands import common, paths
 from control.commands.found import Where, everybody
 from control.commands.paths import AVAILABILITY, DOWN, LATENCY, LOSS
 from control.commands.readings import Readings, name_silent, read_all
+from control.commands.words import say
 from control.errors import FAILURE
 from control.instance import Process
 from control.links import Link, links
@@ -82,7 +83,7 @@ async def show(where: Where, *, as_json: bool, watch: bool, check: bool, probe_s
                 probes = probed or await asyncio.to_thread(paths.asked, record, settings)
                 if probes is None and not hinted:
                     hinted = True
-                    common.say(f"muster: {paths.hint(record)}")
+                    say(f"muster: {paths.hint(record)}")
                 ways = None if probes is None else paths.judged(record.processes, probes, settings)
                 with contextlib.nullcontext() if watch else common.verdict_after():
                     _print(lines, ways, aged(record.processes, now), as_json, watch)

@@ -12,6 +12,7 @@ from rich.table import Table
 from control import instance
 from control.commands import common
 from control.commands.found import Where, client_of, mapped
+from control.commands.words import say
 from control.config import address_text, split_address
 from control.errors import TRY_LATER, ConfigError, UserError
 from control.instance import Process, Record, prober_process
@@ -158,14 +159,14 @@ def name_unknown(probed: Probed | None, *, check: bool) -> int:
     if probed is None:
         return 0
     if probed.error:
-        common.say(f"muster: {probed.error}")
+        say(f"muster: {probed.error}")
         return TRY_LATER
     without = probed.paths - sum(figures.sent > 0 for figures in probed.figures)
     if without > 0:
         of = common.counted(without, "path")
-        common.say(f"muster: of {of} nothing is known yet; probe for longer, or raise probes.per_s_max")
+        say(f"muster: of {of} nothing is known yet; probe for longer, or raise probes.per_s_max")
     if probed.left_out:
-        common.say(f"muster: {common.counted(probed.left_out, 'path')} more than can be probed")
+        say(f"muster: {common.counted(probed.left_out, 'path')} more than can be probed")
     return TRY_LATER if (check and without > 0) or probed.left_out else 0
 
 

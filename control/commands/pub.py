@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable, Iterator
 
 from control.commands import pipes
-from control.commands.common import say
 from control.commands.found import Where, connected
+from control.commands.words import say
 from control.errors import UserError
 from control.sdk import Client
 from muster.client import MESSAGE_BYTES_MAX

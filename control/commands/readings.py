@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from control.commands import common
 from control.commands.found import Nodes
+from control.commands.words import say
 from control.errors import TRY_LATER, UserError
 from control.instance import Process, Record
 
@@ -115,5 +116,5 @@ def name_silent(now: Readings) -> int:
     """Name on stderr who did not answer. Gives the exit code."""
     errors = [reading.error for reading in now.values() if reading.error is not None]
     for error in errors:
-        common.say(f"muster: {error}")
+        say(f"muster: {error}")
     return TRY_LATER if errors else 0

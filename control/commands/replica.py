@@ -12,6 +12,7 @@ import msgspec
 
 from control import requests
 from control.commands import common
+from control.commands.words import say
 from control.errors import FAILURE, TRY_LATER, UserError
 from control.options import Role
 from control.registry.places import PARTITIONED
@@ -79,14 +80,14 @@ async def _watched(
                 state = "" if seated is None else "drains" if seated.leaving else seated.state
                 error = "" if seated is None else seated.error
                 if state + error != shown:
-                    common.say(f"{asked.name}: {state}" + (f": {error}" if error else ""))
+                    say(f"{asked.name}: {state}" + (f": {error}" if error else ""))
                 shown = state + error
                 await asyncio.sleep(LOOK_S)
     except TimeoutError:
         why = error or "its log says more"
         raise UserError(f"{asked.name} {late} after {patience_s:.0f} s: {why}; muster status", TRY_LATER) from None
     except asyncio.CancelledError:
-        common.say(f"muster: {asked.name} {late}; it goes on, see muster status")
+        say(f"muster: {asked.name} {late}; it goes on, see muster status")
         return False
 
 

@@ -8,6 +8,7 @@ from rich.text import Text
 from control.commands import common
 from control.commands.found import Where, once
 from control.commands.readings import silent, uncovered
+from control.commands.words import say
 from control.config import address_text
 from control.errors import UserError
 from control.instance import Record
@@ -25,7 +26,7 @@ def show(where: Where, as_json: bool) -> int:
     for process, each in zip(processes, said, strict=True):
         if isinstance(each, UserError):
             answer = {"role": process.role, "node": process.node, "state": silent(process), "error": str(each)}
-            common.say(f"muster: {each}")
+            say(f"muster: {each}")
         else:
             _, answer = each
         known: dict[str, Any] = {"name": process.name, "partition": process.partition}

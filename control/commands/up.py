@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from control import config, logs
-from control.commands.common import say, verdict_after
+from control.commands.common import verdict_after
+from control.commands.words import say
 from control.layout import seats
 from control.openfiles import enough_files
 from control.options import DEMO_ROOM, UP
