@@ -120,7 +120,7 @@ class Examination:
             "UDP sent": lambda: [network.udp_sent(*_udp_counts())],
             "packet queue": self._backlog,
             "open files": self._files,
-            "cores": lambda: [machine.cores(probe.cores(), len(self._nodes))],
+            "cores": lambda: [machine.cores(probe.cores(), self._count())],
             "limits": self._limits,
             "memory": self._memory,
             "steal": lambda: [machine.steal(probe.text("/proc/stat"))],
@@ -240,7 +240,7 @@ class Examination:
         return [network.backlog(probe.text("/proc/net/softnet_stat"), limit)]
 
     def _files(self) -> list[Finding]:
-        return [machine.files(probe.files(), files_wanted(len(self._nodes)))]
+        return [machine.files(probe.files(), files_wanted(self._count()))]
 
     def _limits(self) -> list[Finding]:
         limits = machine.read_group(Path("/"), probe.text("/proc/self/cgroup"))
@@ -259,7 +259,21 @@ class Examination:
             return False
         except UserError:
             return True
-        return record.pid != 0 or any(common.is_of_this_machine(process.link[0]) for process in record.processes)
+        return record.pid != 0 or _here(record) > 0
+
+    def _count(self) -> int:
+        """The nodes of this machine: those that run, else those that `muster up` would start."""
+        try:
+            return _here(self._record()) or len(self._nodes)
+        except UserError:
+            return len(self._nodes)
+
+
+def _here(record: Record) -> int:
+    """How many of these nodes run on this machine."""
+    if record.pid:
+        return len(record.processes)
+    return sum(common.is_of_this_machine(process.link[0]) for process in record.processes)
 
 
 def _udp_counts() -> tuple[str, str]:

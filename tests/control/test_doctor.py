@@ -106,6 +106,7 @@ def test_a_running_instance_is_asked_and_a_node_that_stands_still_fails(muster: 
     with muster.up("--gateways", "2"):
         told = next(filter(answered, (findings(muster) for _ in range(TRIES))))
         assert {"nodes", "buffers in use", "counters"} <= {each["check"] for each in told}
+        assert ["for 5 nodes" in each["text"] for each in told if each["check"] == "cores"] == [True]
         pids = {role["name"]: role["pid"] for role in json.loads(muster("status", "--json").stdout)["roles"]}
         os.kill(pids["gateway-1"], signal.SIGSTOP)
         try:
