@@ -7,9 +7,9 @@ from typing import Final
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.child import ChildFailedError
-from control.commands.common import fetch, get
+from control.cluster.instance import Process, Record
+from control.console.common import fetch, get
 from control.errors import UserError
-from control.instance import Process, Record
 
 WHOLE_SECONDS: Final = 60.0
 

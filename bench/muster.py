@@ -23,9 +23,9 @@ from bench.listeners import Listeners, Reach, Where
 from bench.node import TICK_BUCKET_US, TICK_BUCKETS, ticks_file
 from bench.null.sockets import allow_files
 from bench.targets import Latency, Load, Result
-from control import instance as folders
+from control.cluster import instance as folders
+from control.config.options import ROLES
 from control.errors import UserError
-from control.options import ROLES
 from muster._core import LoadEngine
 
 PACED, LIVE = "paced", "live"
@@ -76,7 +76,7 @@ class Instance:
         self.folder = directory / "instance"
         cores = [str(pin.SERVER_CORE), str(pin.DRIVER_CORE)]  # what is started sees only the one that it inherits
         words = [[each, *cores] if each == "--gateway-alone" else [each] for each in self._options]
-        module = ["bench.up", *itertools.chain(*words)] if words else ["control.cli", "up"]
+        module = ["bench.up", *itertools.chain(*words)] if words else ["control.cli.main", "up"]
         environment = {
             **python_environment(),
             "MUSTER_INSTANCE__DIR": str(self.folder),

@@ -1,4 +1,4 @@
-"""A role's process as a bench wants it: what `control.node` runs, with options that only a bench has.
+"""A role's process as a bench wants it: what `control.node.process` runs, with options that only a bench has.
 
 Owns the lateness of a 10 ms timer in the role's own loop, and the gateway without bundles or super-packets. Started by
 `bench.up`; everything else is the real program.
@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from bench import pin
-from control import node
+from control.node import process as node
 from muster import _core
 from plane.rooms import gateway
 from plane.spec import Spec, read

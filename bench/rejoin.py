@@ -31,8 +31,8 @@ from bench.muster import GATEWAY, KEEPALIVES, LIVE, Instance, reach
 from bench.progress import Progress, silent
 from bench.report import Case, Goal
 from bench.rounds import Entry, Sample, interleave
+from control.cluster.instance import Process
 from control.errors import UserError
-from control.instance import Process
 from muster._core import LoadEngine
 
 SETTINGS: Final[dict[str, object]] = {

@@ -5,9 +5,10 @@ import contextlib
 import signal
 import sys
 
-from control import config, logs
-from control.options import UP
-from control.supervisor import Supervisor
+from control.cluster.supervisor import Supervisor
+from control.config import load as config
+from control.config.options import UP
+from control.node import logs
 
 
 async def up(options: list[str]) -> None:

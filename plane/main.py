@@ -1,4 +1,4 @@
-"""Builds one role from its spec. What runs it as a process of its own, with admin and logs, is `control/node.py`."""
+"""Builds one role from its spec. What runs it as a process of its own, with admin and logs, is `control/node/process.py`."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module

@@ -1,6 +1,6 @@
 """Ports for servers that tests start, kill and start again: none that the kernel gives meanwhile to who asks for any."""
 
-from control.ports import Ports
+from control.host.ports import Ports
 
 
 def free_ports(count: int) -> list[int]:

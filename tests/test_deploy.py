@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import pytest
 
-from control.commands.cluster import DUE
-from control.options import ROLES, Links
+from control.cli.cluster import DUE
+from control.config.options import ROLES, Links
 from control.registry.steps import STANDS_S
 from tests.documents import ROOT, cells
 from tests.promql import Names, Use, names

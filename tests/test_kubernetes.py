@@ -10,16 +10,17 @@ import pytest
 import structlog
 
 import muster as muster_client
-from control import config, daemon
-from control.admin import Admin, App
-from control.options import Config, Probes, Served
+from control.cluster import daemon
+from control.config import load as config
+from control.config.options import Config, Probes, Served
+from control.node.admin import Admin, App
 from control.probes.prober import Prober, Source
 from control.probes.process import App as ProberApp
 from control.registry import Snapshot
 from control.registry.server import RegistryServer
 from plane.role import Role
 from plane.server import Server
-from tests.control.test_help import muster, understood
+from tests.control.cli.test_help import muster, understood
 from tests.documents import ROOT
 from tests.fakes.engine import FakeEngine
 from tests.faults.hosts import Hosts, Node

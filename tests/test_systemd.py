@@ -11,10 +11,10 @@ from typing import Final, get_args
 
 import pytest
 
-from control import daemon
+from control.cluster import daemon
+from control.config.options import Served
 from control.errors import BAD_CONFIG, USAGE
-from control.options import Served
-from tests.control.test_help import muster, understood
+from tests.control.cli.test_help import muster, understood
 from tests.documents import ROOT
 
 SERVED: Final = get_args(Served)

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from control.config.options import Cluster
 from control.doctor.finding import Finding, fail, ok, warn
-from control.options import Cluster
 from plane.keys import listed
 from plane.spec import SpecError
 

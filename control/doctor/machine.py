@@ -8,7 +8,7 @@ from typing import Final
 from control.doctor.finding import Finding, fail, mib, ok, warn
 
 NODE_MIB: Final = 60
-"""What a node takes beside its rings, as `NODES_MAX` of control/layout.py counts it."""
+"""What a node takes beside its rings, as `NODES_MAX` of control/config/layout.py counts it."""
 FREE_LEAST: Final = 1 << 20
 FREE_ENOUGH: Final = 64 << 20
 SLOW_CLOCKS: Final = frozenset({"hpet", "acpi_pm", "xen", "pit", "jiffies", "refined-jiffies"})

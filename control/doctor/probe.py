@@ -15,7 +15,7 @@ from typing import Final
 from control.doctor.machine import Place
 from control.doctor.network import Offload
 from control.errors import UserError
-from control.ports import Ports
+from control.host.ports import Ports
 
 SO_SNDBUFFORCE: Final = 32
 SO_RCVBUFFORCE: Final = 33

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from control.commands import common
-from control.commands.readings import NO_ANSWER, Readings, uncovered
+from control.cluster.instance import Process, Record
+from control.console import common
+from control.console.readings import NO_ANSWER, Readings, uncovered
 from control.doctor.finding import Finding, fail, mib, ok, warn
 from control.doctor.network import ENOUGH_BYTES, sysctl
-from control.instance import Process, Record
 
 
 class Trouble(NamedTuple):

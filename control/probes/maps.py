@@ -2,8 +2,8 @@
 
 import msgspec
 
-from control.instance import Endpoint, Process, Record
-from control.options import Role
+from control.cluster.instance import Endpoint, Process, Record
+from control.config.options import Role
 from control.registry import Node, Snapshot
 from control.registry.places import Count, layer
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from control.options import Probes
+from control.config.options import Probes
 from control.probes.hops import HopTimes
 
 GRACE_S: Final = 2.0

@@ -19,10 +19,10 @@ import msgspec
 import structlog
 
 import muster
-from control import sdk
+from control.cluster import sdk
+from control.cluster.instance import Endpoint
+from control.config.options import Probes
 from control.errors import UserError
-from control.instance import Endpoint
-from control.options import Probes
 from control.probes.hops import Hops
 from control.probes.paths import Figures, Ledger
 from control.probes.rooms import Rooms

@@ -16,12 +16,13 @@ import structlog
 import uvloop
 
 import muster
-from control import admin, instance, logs, metrics
-from control.enrolment import tree
+from control.cluster import instance
+from control.cluster.instance import Folder
 from control.errors import UserError
-from control.instance import Folder
-from control.live import Live, Now
-from control.node import Owner, Parent, child
+from control.node import admin, logs, metrics
+from control.node.enrolment import tree
+from control.node.live import Live, Now
+from control.node.process import Owner, Parent, child
 from control.probes.maps import Fixed
 from control.probes.prober import Prober, Source
 from control.probes.spec import NAME, Spec

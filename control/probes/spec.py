@@ -4,9 +4,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from control import specs
-from control.instance import Folder
-from control.options import Config, Probes
+from control.cluster import specs
+from control.cluster.instance import Folder
+from control.config.options import Config, Probes
 from plane.spec import Registration
 
 NAME: Final = "prober"

@@ -4,7 +4,7 @@ import time
 from itertools import zip_longest
 from typing import Final
 
-from control import logs
+from control.node import logs
 from control.probes.prober import Prober
 
 WORST: Final = 20

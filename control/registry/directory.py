@@ -17,8 +17,8 @@ from typing import Final, Self
 import msgspec
 import structlog
 
-from control.epoch import EPOCH_MAX
-from control.layout import PARTITIONS_MAX
+from control.config.layout import PARTITIONS_MAX
+from control.registry.epoch import EPOCH_MAX
 from control.registry.identities import Identities, IdentityTaken
 from control.registry.places import (
     CLUSTERS_MAX,

@@ -11,12 +11,12 @@ from typing import Final
 
 import msgspec
 
+from control.host.sockets import address
 from control.registry import frames, tree
 from control.registry.kept import Kept
 from control.registry.server import SOCKET
 from control.registry.signals import Signals
 from control.registry.tree import CALL_S, Entry, Operation, Result, Session, Tree, TreeError, Unavailable
-from control.sockets import address
 
 SESSION_S: Final = 5.0
 CONNECT_S: Final = 2.0

@@ -11,8 +11,8 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from typing import Final
 
-from control.epoch import EPOCH_MAX
-from control.layout import NUMBER_MAX
+from control.config.layout import NUMBER_MAX
+from control.registry.epoch import EPOCH_MAX
 from control.registry.places import ROOT, Identity, Wrong, encode, read_identity
 from control.registry.tree import (
     TRANSACTION_MAX,

@@ -12,8 +12,8 @@ from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 
-from control.layout import PARTITIONS_MAX
-from control.options import Role
+from control.config.layout import PARTITIONS_MAX
+from control.config.options import Role
 from plane import engine
 
 ROOT: Final = "/pubsub"

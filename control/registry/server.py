@@ -16,12 +16,12 @@ import msgspec
 import structlog
 
 from control.errors import UserError
-from control.files import write_atomically
+from control.host.files import write_atomically
+from control.host.sockets import listen
 from control.registry import frames
 from control.registry.frames import Frame
 from control.registry.store import Store
 from control.registry.tree import Operation, Result, TreeError, check, check_path
-from control.sockets import listen
 
 SOCKET: Final = "registry.sock"
 STATE: Final = "registry.state"

@@ -6,7 +6,7 @@ from typing import Final
 from control.registry.places import Count
 
 STANDS_S: Final = 600.0
-"""A command that works has taken the next step by then, or has given up: `PATIENCE_S` of control/growth.py, and a grace."""
+"""A command that works has taken the next step by then, or has given up: `PATIENCE_S` of growth.py, and a grace."""
 
 
 class Steps:

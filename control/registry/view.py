@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from control.layout import PARTITIONS_MAX
+from control.config.layout import PARTITIONS_MAX
 from control.registry.places import (
     COUNT,
     LAYER,

@@ -8,10 +8,10 @@ from typing import Any
 
 import structlog
 
-from control.enrolment import Enrolment
+from control.cluster.growth import Coordinator
+from control.config.options import Role
 from control.errors import UserError
-from control.growth import Coordinator
-from control.options import Role
+from control.node.enrolment import Enrolment
 from control.registry.directory import Directory
 from control.registry.memory import Memory, MemoryTree
 from control.registry.places import COUNT, ROOT, Count, layer, read_count

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from control.instance import Process
-from control.layout import seats
-from control.options import Up
+from control.cluster.instance import Process
+from control.config.layout import seats
+from control.config.options import Up
 
 
 def processes(up: Up) -> list[Process]:

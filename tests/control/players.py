@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from control.enrolment import Enrolment
+from control.node.enrolment import Enrolment
 from plane.engine import Beside, Server
 from plane.engine import Node as Entry
 from plane.spec import Registration, Spec

@@ -7,7 +7,8 @@ import os
 import sys
 
 import muster
-from control import cli, supervisor
+from control.cli import main as cli
+from control.cluster import supervisor
 from tests.fakes import library
 
 supervisor.NODE_COMMAND = (sys.executable, "-m", "tests.fakes.node")  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""The client library in memory: clients of one process that share rooms. As `control.sdk` uses it."""
+"""The client library in memory: clients of one process that share rooms. As `control.cluster.sdk` uses it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence

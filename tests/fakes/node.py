@@ -1,8 +1,8 @@
-"""`control.node` with fake engines: the role process that supervisor tests start."""
+"""`control.node.process` with fake engines: the role process that supervisor tests start."""
 
 import sys
 
-from control import node
+from control.node import process as node
 from muster import _core
 from tests.fakes.engine import FakeEngine
 

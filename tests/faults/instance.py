@@ -23,12 +23,12 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
+from control.cluster.instance import Endpoint, Folder, Process, Record, find
 from control.errors import UserError
-from control.instance import Endpoint, Folder, Process, Record, find
 from tests.waiting import until
 
 ROOT: Final = Path(__file__).parents[2]
-MUSTER: Final = (sys.executable, "-m", "control.cli")
+MUSTER: Final = (sys.executable, "-m", "control.cli.main")
 ROLES: Final = ("router", "broker", "gateway", "proxy")
 """Also the names of the nodes where there is one of each."""
 START_S: Final = 30.0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import muster
-from control import backends
+from control.cluster import backends
 from tests.control.registry.zookeeper import ZooKeeper
 from tests.faults.hosts import Hosts
 from tests.faults.load import PATIENT_S

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 import muster
-from control.instance import make_node_key
+from control.cluster.instance import make_node_key
 from plane.keys import public_key
 from tests.faults.hosts import Hosts, Node
 from tests.faults.ledger import Ledger

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import muster
-from control.config import address_text
-from control.ports import Ports
+from control.config.load import address_text
+from control.host.ports import Ports
 from tests.faults.conftest import Make
 from tests.faults.instance import Instance
 from tests.faults.ledger import Ledger

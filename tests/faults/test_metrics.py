@@ -5,8 +5,8 @@ import re
 from collections import Counter
 from typing import Final
 
-from control.commands import common
-from control.metrics_docs import markdown
+from control.cli.metrics_docs import markdown
+from control.console import common
 from tests.documents import ROOT, spans
 from tests.faults.conftest import Make
 from tests.faults.instance import ROLES, Instance
@@ -46,5 +46,5 @@ async def test_every_metric_of_every_role_is_in_the_documents_and_no_other(make:
             mine = f'role="{role}"' in name and f'node="{nodes[role]}"' in name
             assert mine or name.startswith(("muster_process_", "muster_build_info{")), name
     assert PAGE.read_text() == markdown(pages, prober), (
-        "while MUSTER_PROBES__EVERY_MS=200 muster up runs: .venv/bin/python -m control.metrics_docs > docs/metrics.md"
+        "while MUSTER_PROBES__EVERY_MS=200 muster up runs: .venv/bin/python -m control.cli.metrics_docs > docs/metrics.md"
     )

@@ -15,17 +15,17 @@ import msgspec
 import pytest
 import structlog
 
-from control.commands import common
-from control.config import load
+from control.cluster.instance import Process
+from control.cluster.supervisor import Supervisor
+from control.config.layout import Seat
+from control.config.load import load
+from control.console import common
 from control.errors import UserError
-from control.instance import Process
-from control.layout import Seat
-from control.supervisor import Supervisor
 from plane.spec import Spec
 from tests.faults.conftest import Make
 from tests.faults.instance import samples
 
-MUSTER = (sys.executable, "-m", "control.cli")
+MUSTER = (sys.executable, "-m", "control.cli.main")
 ROOT = Path(__file__).parents[2]
 PATIENT_S = 60.0
 SOON_S = 30.0

@@ -14,8 +14,8 @@ import pytest
 import structlog
 
 import muster
-from control.config import address_text
-from control.ports import Ports
+from control.config.load import address_text
+from control.host.ports import Ports
 from control.registry.server import RegistryServer
 from tests.control.registry.zookeeper import ZooKeeper
 from tests.faults.hosts import Hosts, Node
@@ -194,7 +194,9 @@ async def test_who_waits_for_the_registry_keeps_its_ports(tmp_path: Path) -> Non
 
 ENDLESS = """
 import asyncio, sys
-from control import cli, daemon, node
+from control.cli import main as cli
+from control.cluster import daemon
+from control.node import process as node
 async def serve_enrolled(spec, log, owner, *_):
     owner.watch(asyncio.Event(), asyncio.Event())
     log.info("registered")
@@ -709,7 +711,7 @@ async def test_who_is_killed_by_the_watchdog_writes_where_it_stood(hosts: Hosts)
     node.process.send_signal(signal.SIGABRT)
     assert await asyncio.to_thread(node.process.wait, PATIENT_S) == -signal.SIGABRT
     assert "Fatal Python error: Aborted" in node.said()
-    assert "control/daemon.py" in node.said()
+    assert "control/cluster/daemon.py" in node.said()
 
 
 # --- mistakes --------------------------------------------------------------------------------------------------------

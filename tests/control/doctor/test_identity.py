@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Literal
 
+from control.config.options import Cluster
 from control.doctor.finding import Finding
 from control.doctor.identity import judged
-from control.options import Cluster
 from muster import _core
 
 KEY, OTHER = (bytes(_core.public_key(bytes([number]) * 32)).hex() for number in (1, 2))

@@ -7,12 +7,12 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from control.config import load
+from control.cluster.specs import secret_files, warn_of_secrets
+from control.config.load import load
 from control.doctor import machine
 from control.doctor.finding import Level
 from control.doctor.machine import Group, Place, read_group
-from control.files import open_to_all
-from control.specs import secret_files, warn_of_secrets
+from control.host.files import open_to_all
 
 
 def place(**other: Any) -> Place:

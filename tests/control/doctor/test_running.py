@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from control.commands.readings import NO_ANSWER, Reading
+from control.cluster.instance import Record
+from control.config.options import Up
+from control.console.readings import NO_ANSWER, Reading
 from control.doctor.running import CONNECTED, LAG, TROUBLE, buffers, judged, nodes, troubles
-from control.instance import Record
-from control.options import Up
 from tests.control.nodes import processes
 from tests.documents import ROOT, spans
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from control.options import Probes
+from control.config.options import Probes
 from control.probes.paths import GRACE_S, Account, Figures, Ledger, Path
 from control.probes.told import WORST, Told
 

@@ -4,7 +4,7 @@ import structlog
 from structlog.testing import capture_logs
 
 import muster
-from control.options import Probes
+from control.config.options import Probes
 from control.probes.paths import Ledger
 from control.probes.prober import LINES_MAX, Prober, Source
 from control.registry import Snapshot

@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
-from control import config, instance
-from control.ports import Ports
+from control.cluster import instance
+from control.config import load as config
+from control.host.ports import Ports
 from control.probes.spec import spec
 from tests.documents import ROOT
 from tests.waiting import until

@@ -2,7 +2,7 @@
 
 import pytest
 
-from control.options import Role
+from control.config.options import Role
 from control.probes.rooms import NAMESPACE, Rooms
 from control.registry import Node, Snapshot
 from control.registry.places import Count, Growth, State, layer

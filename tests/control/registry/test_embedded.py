@@ -12,11 +12,11 @@ import pytest
 import structlog
 
 from control.errors import UserError
+from control.host.sockets import address
 from control.registry import frames, server
 from control.registry.embedded import EmbeddedTree
 from control.registry.server import SOCKET, STATE, RegistryServer
 from control.registry.tree import Entry, Unavailable
-from control.sockets import address
 from tests.control.registry.services import connected, until_session
 
 LOG = structlog.get_logger()

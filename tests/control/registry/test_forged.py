@@ -9,8 +9,8 @@ from typing import Any, Final
 import pytest
 import structlog
 
-from control.epoch import EPOCH_MAX
 from control.registry.directory import Directory
+from control.registry.epoch import EPOCH_MAX
 from control.registry.places import CLUSTERS_MAX, Count, Growth, Node, encode
 from control.registry.tree import Create, Tree
 from tests.control.registry.services import PATIENT_S, Service, connected

@@ -1,0 +1,218 @@
+"""`muster cluster show`: every node by layer and partition, what it carries, and what growth is due (ROOM-22).
+
+Asks the nodes twice for rates. A node that does not answer is shown so, named on stderr, and makes the exit code 75.
+"""
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+import msgspec
+from rich.table import Table
+
+from control.cli import grow
+from control.cluster.instance import Process
+from control.config.layout import PARTITIONS_MAX
+from control.config.options import Role
+from control.console import common
+from control.console.found import Where, everybody
+from control.console.readings import CPU, Reading, Readings, follow, name_silent, registry, uncovered
+from control.registry.places import CLUSTERED, MAIN, PARTITIONED, Count, Growth, layer
+from control.registry.steps import STANDS_S
+
+DUE: Final = 0.7
+"""The share of a bound, or of a core, from which on growth is due: a doubling, or another node, takes its time."""
+ORDER: Final[tuple[Role, ...]] = ("broker", "router", "gateway", "proxy")
+TRAFFIC: Final[Mapping[str, str]] = {
+    "broker": "muster_messages_published_total",
+    "router": "muster_memberships_received_total",
+    "gateway": "muster_messages_sent_total",
+    "proxy": "muster_messages_forwarded_total",
+}
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """One node. `per_s`: what its role is there for, as `TRAFFIC` counts it; `cpu`: the share of a core."""
+
+    name: str
+    node: int
+    partition: int
+    state: str
+    epoch: int
+    restarts: int
+    rooms: int | None = None
+    memberships: int | None = None
+    memberships_max: int | None = None
+    members: int | None = None
+    per_s: float | None = None
+    cpu: float | None = None
+    weight: int | msgspec.UnsetType = msgspec.UNSET
+    """With a registry, the share that a gateway or proxy has of the clients that learn of it."""
+    registered: str | msgspec.UnsetType = msgspec.UNSET
+    """With a registry, its state in the map: init, running, draining or absent."""
+
+
+class Layer(msgspec.Struct, frozen=True, kw_only=True):
+    """The nodes of a role, of brokers and proxies those of a cluster. `due`: growth, a line each."""
+
+    layer: str
+    partitions: int
+    """That rooms are spread over."""
+    uncovered: list[int]
+    """Those of them that have no replica that runs."""
+    nodes: list[Load]
+    due: list[str]
+    growth: Growth | msgspec.UnsetType = msgspec.UNSET
+    """Where one is under way."""
+    step_s: float | msgspec.UnsetType = msgspec.UNSET
+    """For how long it is at its step, by the node that has known so for longest."""
+
+
+async def show(where: Where, as_json: bool, watch: bool) -> int:
+    """Print the cluster once, or every second until a signal."""
+    async with everybody(where) as nodes:
+        async for record, before, now in follow(nodes):
+            missing = uncovered(record, (reading.status for reading in now.values()))
+            with contextlib.nullcontext() if watch else common.verdict_after():
+                _print(arranged(record.processes, before, now, missing), as_json, watch)
+            code = name_silent(now)
+            if not watch:
+                return code
+    return 0
+
+
+def arranged(
+    processes: Sequence[Process], before: Readings, now: Readings, missing: Mapping[str, list[int]] = {}
+) -> list[Layer]:
+    """The layers, each with its nodes by partition. `missing`: by layer the partitions without a replica that runs."""
+    layers: list[Layer] = []
+    known = registry(reading.status for reading in now.values())
+    counts = {} if known is None else msgspec.convert(known.get("partitions", {}), dict[str, Count])
+    of_brokers = (of.partition("/")[2] for of in missing if of != layer("router"))
+    clusters = [MAIN, *sorted({*(each.cluster for each in processes), *of_brokers} - {MAIN})]
+    kinds = [(role, cluster) for role in ORDER for cluster in (clusters if role in CLUSTERED else [MAIN])]
+    for role, cluster in kinds:
+        mine = [each for each in processes if (each.role, each.cluster) == (role, cluster)]
+        name = layer(role, cluster) if role in PARTITIONED else role if cluster == MAIN else f"{role}/{cluster}"
+        lacks = missing.get(name, [])
+        if not mine and not lacks and cluster != MAIN:
+            continue
+        mine.sort(key=lambda each: (each.partition, each.node))
+        nodes = [_load(process, before.get(process.node), now[process.node], known) for process in mine]
+        count = counts.get(name) or Count(1 + max((*(node.partition for node in nodes), *lacks), default=0))
+        lines = due(name, count.partitions, nodes, lacks)
+        made = Layer(layer=name, partitions=count.partitions, uncovered=lacks, nodes=nodes, due=lines)
+        if count.growth:
+            made = msgspec.structs.replace(made, growth=count.growth, step_s=_at_step(now, name))
+        layers.append(made)
+    return layers
+
+
+def _at_step(now: Readings, name: str) -> float:
+    registries = (reading.status.get("registry", {}) for reading in now.values())
+    return max(float(registry.get("growth_step_s", {}).get(name, 0.0)) for registry in registries)
+
+
+def _load(process: Process, before: Reading | None, now: Reading, known: Mapping[str, Any] | None) -> Load:
+    states = None if known is None else known["nodes"]
+    weights = None if known is None else known.get("weights")
+    return Load(
+        name=process.name,
+        node=process.node,
+        partition=process.partition,
+        state=now.state,
+        epoch=process.epoch,
+        restarts=process.restarts,
+        rooms=now.count("muster_rooms"),
+        memberships=now.count("muster_interest"),
+        memberships_max=now.count("muster_interest_max"),
+        members=now.count("muster_members"),
+        per_s=now.rate(before, TRAFFIC[process.role]),
+        cpu=now.rate(before, CPU),
+        weight=msgspec.UNSET if weights is None else weights.get(str(process.node), msgspec.UNSET),
+        registered=process.registered or (msgspec.UNSET if states is None else states.get(str(process.node), "absent")),
+    )
+
+
+def _is_partitioned(name: str) -> bool:
+    return name.partition("/")[0] in PARTITIONED
+
+
+def due(name: str, partitions: int, nodes: Sequence[Load], missing: Sequence[int] = ()) -> list[str]:
+    """What should grow: partitions for memberships, replicas for messages; of gateways and proxies, their number."""
+    lines = [f"{name}: partition {partition} has no replica that runs: a first one" for partition in missing]
+    if not nodes:
+        return lines or [f"{name}: there is none: the first one"]
+    fullest = max(nodes, key=_fullness)
+    if _fullness(fullest) >= DUE:
+        what = f"{fullest.name} has {fullest.memberships:,} of {fullest.memberships_max:,} memberships"
+        grow = (
+            f"double to {2 * partitions} partitions" if partitions < PARTITIONS_MAX else "no more partitions can be had"
+        )
+        lines.append(f"{name}: {what}: {grow}")
+    partitioned = _is_partitioned(name)
+    for partition, group in groupby(nodes, lambda node: node.partition):
+        busiest = max(group, key=lambda node: node.cpu or 0.0)
+        if busiest.cpu is not None and busiest.cpu >= DUE:
+            grow = f"another replica of partition {partition}" if partitioned else f"another {name}"
+            lines.append(f"{name}: {busiest.name} takes {busiest.cpu:.0%} of a core: {grow}")
+    return lines
+
+
+def _fullness(node: Load) -> float:
+    """Which part of the memberships that there is place for a node has."""
+    return (node.memberships or 0) / (node.memberships_max or float("inf"))
+
+
+def _print(layers: Sequence[Layer], as_json: bool, watch: bool) -> None:
+    if as_json:
+        document = {"layers": layers}
+        common.print_json(document, line=watch)
+        return
+    console = common.out()
+    if watch:
+        console.clear()
+    table = Table(box=None, pad_edge=False)
+    enrolled = any(node.registered for each in layers for node in each.nodes)
+    weighed = any(node.weight not in {msgspec.UNSET, 1} for each in layers for node in each.nodes)
+    said = [*(["registered"] if enrolled else []), *(["weight"] if weighed else [])]
+    for column in ("layer", "partition", "node", "state", *said, "epoch"):
+        table.add_column(column)
+    for column in ("rooms", "memberships", "members", "per second", "CPU"):
+        table.add_column(column, justify="right")
+    for each in layers:
+        for node in each.nodes:
+            wide = each.growth.to if each.growth else each.partitions
+            partition = f"{node.partition}/{wide}" if _is_partitioned(each.layer) else ""
+            counts = ("" if count is None else f"{count:,}" for count in (node.rooms, node.memberships, node.members))
+            per_s = "" if node.per_s is None else f"{node.per_s:,.0f}"
+            cpu = "" if node.cpu is None else f"{node.cpu:.0%}"
+            states = (node.state, str(node.registered)) if enrolled else (node.state,)
+            weights = ("" if node.weight is msgspec.UNSET else str(node.weight),) if weighed else ()
+            table.add_row(each.layer, partition, node.name, *states, *weights, str(node.epoch), *counts, per_s, cpu)
+        for missing in each.uncovered:
+            if all(node.partition != missing for node in each.nodes):
+                table.add_row(each.layer, f"{missing}/{each.partitions}", "none", style="red")
+    console.print(table)
+    for each in layers:
+        if each.growth:
+            console.print(growing(each.layer, each.partitions, each.growth, each.step_s or 0.0))
+    for line in (line for each in layers for line in each.due):
+        console.print(f"due: {line}")
+    if not any(each.due for each in layers):
+        console.print("no growth is due")
+
+
+def growing(name: str, partitions: int, growth: Growth, step_s: float) -> str:
+    """A growth under way, and what is to be done where it stands."""
+    goal = f" on the way to {growth.goal}" if growth.goal > growth.to else ""
+    of = f"{partitions} to {growth.to}" if partitions < growth.to else f"{growth.to}"
+    begun = max(0, round(time.time() - growth.started))
+    command = grow.command(name)
+    undo = f", or {command} --abort" if growth.step == "prepare" else ""
+    stands = step_s >= STANDS_S
+    way = f"nobody goes on with it: {command} --resume{undo}" if stands else f"if it stands: {command} --resume"
+    word, at = ("stands", f" for {step_s:,.0f} s") if stands else ("grows", f" for {step_s:.0f} s")
+    return f"{word}: {name}, {of} partitions{goal}: {growth.step}{at}, begun {begun:,} s ago; {way}"

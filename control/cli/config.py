@@ -1,0 +1,45 @@
+"""`muster config check | show | docs`."""
+
+import sys
+from pathlib import Path
+
+from rich.table import Table
+
+from control.config import load as config
+from control.config.options import UP
+from control.console import common
+from control.console.words import say
+
+
+def check(config_file: Path | None) -> int:
+    """Read everything; a mistake has been raised before this prints."""
+    loaded = config.load(config_file, profile=UP)
+    say(f"ok: {loaded.file or 'no file, all by default'}")
+    return 0
+
+
+def show(config_file: Path | None, origin: bool, as_json: bool) -> int:
+    """Print every key as `muster up` takes it."""
+    loaded = config.load(config_file, profile=UP)
+    rows = list(config.values(loaded.config))
+    if as_json:
+        if origin:
+            common.print_json({name: {"value": value, "origin": loaded.origins[name]} for name, value in rows})
+        else:
+            common.print_json(dict(rows))
+        return 0
+    table = Table("key", "value", *(["origin"] if origin else []), box=None, pad_edge=False)
+    for name, value in rows:
+        if value is not None:
+            shown = repr(value) if isinstance(value, str) else str(value)
+            table.add_row(name, shown, *([loaded.origins[name]] if origin else []))
+    common.out().print(table)
+    return 0
+
+
+def docs() -> int:
+    """Print the page `docs/configuration.md`."""
+    from control.config.docs import markdown
+
+    sys.stdout.write(markdown())
+    return 0

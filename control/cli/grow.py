@@ -1,0 +1,209 @@
+"""`muster cluster grow`: doubles the partitions of a layer. The command itself coordinates; another one may go on with it.
+
+Nodes of an instance of `muster up` are started by its supervisor, those of `muster serve` by whoever runs their hosts.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
+from control.cluster import instance, requests, specs
+from control.cluster.growth import Coordinator, Hosts, Report
+from control.cluster.requests import Counted, Layered, Look, Provide, Withdraw
+from control.console.found import Where, reading
+from control.console.words import say
+from control.errors import TRY_LATER, NotRunning, UserError
+from control.registry.places import MAIN, layer
+from plane.spec import Registration
+
+LOOK_S: Final = 0.2
+NAMED_MAX: Final = 3
+"""So many of those who are waited for are named."""
+STEPS: Final = ("prepare", "switched", "final")
+
+
+@dataclass(frozen=True, slots=True)
+class Of:
+    """The layer that is meant."""
+
+    role: Layered
+    cluster: str = MAIN
+    """Of brokers."""
+
+    @property
+    def layer(self) -> str:
+        """Its name."""
+        return layer(self.role, self.cluster)
+
+    @property
+    def command(self) -> str:
+        """The command that grows it."""
+        return command(self.layer)
+
+
+def command(of: str) -> str:
+    """The command that grows a layer."""
+    role, _, cluster = of.partition("/")
+    return f"muster cluster grow {role}" + (f" --cluster {cluster}" if cluster not in {"", MAIN} else "")
+
+
+async def grow(
+    where: Where,
+    of: Of,
+    to: int | None,
+    *,
+    resume: bool,
+    grace_s: float,
+    wait_s: float,
+    as_json: bool,
+) -> int:
+    """Double until there are `to` partitions. Raises `UserError`; 75 where a signal ended this in the midst."""
+    with contextlib.suppress(asyncio.CancelledError):
+        async with _coordinator(where, of, grace_s, wait_s) as (coordinator, hosts):
+            with shown() as coordinator.tell:
+                partitions = await coordinator.grow(to, resume=resume)
+            if isinstance(hosts, Supervised):
+                say(f"muster: the next muster up has as many, whatever up.{of.role}s says")
+            _say(of, partitions, as_json)
+            return 0
+    return _left(of)
+
+
+async def abort(where: Where, of: Of, wait_s: float, as_json: bool) -> int:
+    """Undo what is only prepared, and wait until the nodes are gone that were started for it. Raises `UserError`."""
+    with contextlib.suppress(asyncio.CancelledError):
+        async with _coordinator(where, of, 0.0, wait_s) as (coordinator, hosts):
+            partitions = await coordinator.abort()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    while hosts.beyond(partitions):  # noqa: ASYNC110 - it happens in another process
+                        await asyncio.sleep(LOOK_S)
+            _say(of, partitions, as_json)
+            return 0
+    return _left(of)
+
+
+def _say(of: Of, partitions: int, as_json: bool) -> None:
+    said = msgspec.json.encode({"layer": of.layer, "partitions": partitions}).decode()
+    print(said if as_json else f"{of.layer} has {partitions} partition{'' if partitions == 1 else 's'}")
+
+
+def _left(of: Of) -> int:
+    say(f"muster: left as it is; muster cluster show says how far, {of.command} --resume")
+    return TRY_LATER
+
+
+class Supervised(Hosts):
+    """The supervisor of a running `muster up`."""
+
+    def __init__(self, folder: Path, role: Layered) -> None:
+        self._folder, self._role = folder, role
+
+    def provide(self, partitions: int) -> Mapping[int, str]:
+        found = requests.ask(self._folder, Provide(role=self._role, partitions=partitions))
+        return {each.node: each.name for each in found}
+
+    def withdraw(self, partitions: int) -> None:
+        requests.ask(self._folder, Withdraw(role=self._role, partitions=partitions))
+
+    def counted(self, partitions: int) -> None:
+        requests.ask(self._folder, Counted(role=self._role, partitions=partitions))
+
+    def beyond(self, partitions: int) -> bool:
+        """Whether nodes of partitions from this number on are still there."""
+        found = requests.ask(self._folder, Look())
+        return any(each.role == self._role and each.partition >= partitions for each in found)
+
+
+class Elsewhere(Hosts):
+    """Hosts of `muster serve`: somebody else starts and ends their nodes."""
+
+    def provide(self, partitions: int) -> Mapping[int, str]:
+        return {}
+
+    def withdraw(self, partitions: int) -> None:
+        pass
+
+    def counted(self, partitions: int) -> None:
+        pass
+
+    def beyond(self, partitions: int) -> bool:
+        """Nobody is waited for."""
+        return False
+
+
+@contextlib.asynccontextmanager
+async def _coordinator(
+    where: Where, of: Of, grace_s: float, wait_s: float
+) -> AsyncIterator[tuple[Coordinator, Supervised | Elsewhere]]:
+    """With the registry that was named, of the instance that runs here, or of the configuration."""
+    found, hosts = _found(where, of)
+    async with reading(found) as (opened, directory):
+        made = Coordinator(opened, directory, of.role, hosts, grace_s=grace_s, patience_s=wait_s, cluster=of.cluster)
+        yield made, hosts
+
+
+def _found(where: Where, of: Of) -> tuple[Registration, Supervised | Elsewhere]:
+    settings = where.config()
+    place, registry = instance.folder(settings), settings.registry
+    # The supervisor runs the first cluster; the others are of muster serve.
+    hosts: Supervised | Elsewhere = Supervised(place.path, of.role) if of.cluster == MAIN else Elsewhere()
+    try:
+        url = instance.find(place).registry or ""
+    except NotRunning:
+        if not registry.url.startswith("zk://"):
+            raise
+        url, hosts = registry.url, Elsewhere()
+    if where.registry is not None and url != registry.url:
+        url, hosts = registry.url, Elsewhere()
+    if not url:
+        raise UserError("without a registry partitions cannot grow: muster up --registry embedded")
+    return specs.reader(settings, url), hosts
+
+
+@contextlib.contextmanager
+def shown() -> Iterator[Callable[[Report], None]]:
+    """Who is told of every step: a bar for eyes, else a line for each change, on stderr."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield Lines()
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[waits]}"))
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=len(STEPS), waits="")
+
+        def tell(report: Report) -> None:
+            done = STEPS.index(report.step)
+            bar.update(task, description=_step(report), completed=done, waits=_waits(report).removeprefix(", "))
+
+        yield tell
+
+
+class Lines:
+    """Says what changed."""
+
+    def __init__(self) -> None:
+        self._said = ""
+
+    def __call__(self, report: Report) -> None:
+        line = f"{report.layer}: {_step(report)}{_waits(report)}"
+        if line != self._said:
+            say(line)
+        self._said = line
+
+
+def _step(report: Report) -> str:
+    return f"to {report.to} partitions: {report.step}"
+
+
+def _waits(report: Report) -> str:
+    named = ", ".join(report.waits[:NAMED_MAX])
+    more = len(report.waits) - NAMED_MAX
+    return "" if not named else f", waits for {named}" + (f" and {more} more" if more > 0 else "")

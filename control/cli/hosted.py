@@ -1,0 +1,120 @@
+"""Replicas that their hosts run (`muster serve`), one more or one less: says what is to be done there, and waits for it.
+
+Nothing is started or ended from here; the registry says who came, and who is gone.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from control.cli.grow import Of
+from control.cluster.instance import Process
+from control.config import load as config
+from control.console import common
+from control.console.found import Elsewhere, Nodes, Where, found
+from control.console.words import say
+from control.errors import TRY_LATER, NotRunning, UserError
+from control.registry.places import MAIN
+
+LOOK_S: Final = 0.2
+WAIT_S: Final = 300.0
+"""Somebody goes to another host and types."""
+
+
+def registry(config_file: Path | None, url: str | None, of: Of) -> Where | None:
+    """Where the replicas register that their hosts run; None where those of the `muster up` are meant that runs here."""
+    if url is not None:
+        return Where(config_file, url)
+    try:
+        record = common.running(config_file)
+    except NotRunning:
+        configured = config.load(config_file).config.registry.url
+        if not configured.startswith("zk://"):
+            raise
+        return Where(config_file, configured)
+    if of.cluster == MAIN:
+        return None
+    if not record.registry:
+        raise UserError("without a registry there is no other cluster: muster up --registry embedded")
+    return Where(config_file, record.registry)
+
+
+async def add(where: Where, of: Of, partition: int, as_json: bool) -> int:
+    """Wait until one more replica runs than now."""
+    async with found(where) as nodes:
+        now = await _replicas(nodes, of, partition)
+        before = {(each.node, each.epoch) for each in now if each.registered == "running"}
+        cluster = f" --cluster {of.cluster}" if of.cluster != MAIN else ""
+        _tell(f"start it on its host: muster serve {of.role}{cluster} --partition {partition} --config …")
+
+        async def runs() -> Process | None:
+            new = [each for each in await _replicas(nodes, of, partition) if (each.node, each.epoch) not in before]
+            return next((each for each in new if each.registered == "running"), None)
+
+        made = await _waited(runs, f"no other replica of partition {partition} of {of.layer} runs")
+        return TRY_LATER if made is None else _say(made, of, as_json, "runs", "running")
+
+
+async def remove(where: Where, of: Of, partition: int, node: str, as_json: bool) -> int:
+    """Wait until a replica is gone. `node` is its number or its name."""
+    async with found(where) as nodes:
+        replicas = await _replicas(nodes, of, partition)
+        leaving = next((each for each in replicas if node in {str(each.node), each.name}), None)
+        if leaving is None:
+            has = ", ".join(f"{each.name} ({each.node})" for each in replicas) or "none"
+            raise UserError(f"{node} is no replica of partition {partition} of {of.layer}, which has {has}")
+        if not any(each.registered == "running" for each in replicas if each != leaving):
+            last = f"{leaving.name} is the last of partition {partition} of {of.layer} that runs"
+            raise UserError(f"{last}: add another one first", TRY_LATER)
+        _tell(f"end it on its host, {leaving.link[0]}: SIGTERM, or systemctl stop, to {leaving.name}")
+
+        async def gone() -> Process | None:
+            replicas = await _replicas(nodes, of, partition)
+            return None if any(each.node == leaving.node for each in replicas) else leaving
+
+        left = await _waited(gone, f"{leaving.name} has not ended")
+        return TRY_LATER if left is None else _say(left, of, as_json, "is gone", "removed")
+
+
+async def _replicas(nodes: Nodes, of: Of, partition: int) -> list[Process]:
+    """Those of the partition that are registered. Raises `UserError` where there is none such."""
+    if not isinstance(nodes, Elsewhere):
+        raise UserError("the nodes of muster serve are found by a registry: --registry URL")
+    processes = (await nodes.record()).processes
+    counts = nodes.snapshot.counts
+    if of.layer not in counts:
+        raise UserError(f"there is no {of.layer}, only {', '.join(sorted(counts))}")
+    if partition >= counts[of.layer].wide:
+        raise UserError(f"{of.layer} has no partition {partition}, the last one is {counts[of.layer].wide - 1}")
+    mine = [each for each in processes if (each.role, each.partition) == (of.role, partition)]
+    return [each for each in mine if of.role == "router" or each.cluster == of.cluster]
+
+
+async def _waited(look: Callable[[], Awaitable[Process | None]], still: str) -> Process | None:
+    """What was looked for; None where a signal ended this. Raises `UserError` when it is late."""
+    try:
+        async with asyncio.timeout(WAIT_S):
+            while (seen := await look()) is None:  # noqa: ASYNC110 - it happens on another host
+                await asyncio.sleep(LOOK_S)
+            return seen
+    except TimeoutError:
+        raise UserError(f"{still} after {WAIT_S:.0f} s; muster cluster show", TRY_LATER) from None
+    except asyncio.CancelledError:
+        _tell(f"{still} yet; muster cluster show")
+        return None
+
+
+def _tell(text: str) -> None:
+    say(f"muster: {text}")
+
+
+def _say(process: Process, of: Of, as_json: bool, what: str, state: str) -> int:
+    if as_json:
+        about = {"name": process.name, "role": process.role, "node": process.node, "partition": process.partition}
+        print(msgspec.json.encode({**about, "cluster": process.cluster, "state": state}).decode())
+    else:
+        print(f"{process.name} {what}, a replica of partition {process.partition} of {of.layer}: id {process.node}")
+    return 0

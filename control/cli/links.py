@@ -1,0 +1,209 @@
+"""`muster links`: every link between nodes as its sender sees it, worst first, and what is beyond the limits (ROOM-21).
+
+Asks each node for its status. A node that does not answer is named on stderr and makes the exit code 75; what the others
+say of their links to it is shown.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from rich.table import Table
+
+from control.cluster.instance import Process
+from control.config import options
+from control.console import common
+from control.console.found import Where, everybody
+from control.console.readings import Readings, name_silent, read_all
+from control.console.words import say
+from control.errors import FAILURE
+from control.node.ages import Ages, ages
+from control.node.links import Link, links
+from control.probes import report as paths
+from control.probes.report import AVAILABILITY, DOWN, LATENCY, LOSS
+
+EVERY_S: Final = 1.0
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """One direction of a link. `loss` is of what `sender` sent; `beyond` names the limits it does not keep."""
+
+    sender: str
+    receiver: str
+    role: str
+    """Of the receiver."""
+    up: bool
+    lasts_s: float | None
+    """Up, or down, for so long; None where there never was a link."""
+    rtt_ms: float | None
+    loss: float | None
+    availability: float
+    failures: int
+    ejected: str | None
+    """Why `sender` leaves the receiver out of its choices, if it does."""
+    observed_s: float
+    beyond: list[str]
+
+    def badness(self) -> tuple[bool, int, float, float, float]:
+        """Greater is worse."""
+        return (not self.up, len(self.beyond), self.loss or 0.0, -self.availability, self.rtt_ms or 0.0)
+
+
+class Messages(msgspec.Struct, frozen=True, kw_only=True):
+    """How old messages of clients were when they came from `sender` to `receiver`, by those that carry their age.
+
+    Since a proxy took them; the percentiles are of late.
+    """
+
+    sender: str
+    receiver: str
+    seen: int
+    p50_ms: float | None
+    p99_ms: float | None
+
+
+async def show(where: Where, *, as_json: bool, watch: bool, check: bool, probe_s: float | None = None) -> int:
+    """Print the links once, or every second until a signal. With `check` 1 where one is beyond a limit time and again.
+
+    The hash paths too, where a prober runs; with `probe_s` they are probed for so long before.
+    """
+    settings, readings, hinted = where.config(), 0, False
+    limits = settings.links
+    always: set[tuple[str, str]] = set()
+    probed = None if probe_s is None else await paths.probed(where, probe_s)
+    async with everybody(where) as nodes:
+        while True:
+            record = await nodes.record()
+            now = await asyncio.to_thread(read_all, record.processes)
+            lines, readings = seen(record.processes, now, limits), readings + 1
+            beyond = {(line.sender, line.receiver) for line in lines if line.beyond}
+            always = beyond if readings == 1 else always & beyond
+            if watch or not (check and always and readings < limits.failures):
+                probes = probed or await asyncio.to_thread(paths.asked, record, settings)
+                if probes is None and not hinted:
+                    hinted = True
+                    say(f"muster: {paths.hint(record)}")
+                ways = None if probes is None else paths.judged(record.processes, probes, settings)
+                with contextlib.nullcontext() if watch else common.verdict_after():
+                    _print(lines, ways, aged(record.processes, now), as_json, watch)
+                code = name_silent(now) or paths.name_unknown(probes, check=check or probe_s is not None)
+                if not watch:
+                    failed = always or any(way.beyond for way in ways or ())
+                    return FAILURE if check and failed else code
+            await asyncio.sleep(EVERY_S)
+
+
+def seen(processes: Sequence[Process], now: Readings, limits: options.Links) -> list[Line]:
+    """What all nodes say, worst first. A way to a node that left the instance is no link any more."""
+    names = {process.node: process.name for process in processes}
+    lines = [
+        _line(process.name, names[link.node], link, limits)
+        for process in processes
+        if (reading := now[process.node]).status
+        for link in links(reading.status)
+        if link.node in names
+    ]
+    return sorted(lines, key=lambda line: line.badness(), reverse=True)
+
+
+def aged(processes: Sequence[Process], now: Readings) -> list[Messages]:
+    """What all nodes say of real messages, the oldest first."""
+    names = {process.node: process.name for process in processes}
+
+    def messages(receiver: str, known: Ages) -> Messages:
+        p50_ms, p99_ms = (None if us is None else us / 1000 for us in (known.p50_us, known.p99_us))
+        sender = names[known.node]
+        return Messages(sender=sender, receiver=receiver, seen=known.count, p50_ms=p50_ms, p99_ms=p99_ms)
+
+    lines = [
+        messages(process.name, known)
+        for process in processes
+        if (reading := now[process.node]).status
+        for known in ages(reading.status)
+        if known.node in names
+    ]
+    return sorted(lines, key=lambda line: line.p99_ms or 0.0, reverse=True)
+
+
+def _line(sender: str, receiver: str, link: Link, limits: options.Links) -> Line:
+    rtt_ms = None if link.rtt_us is None else link.rtt_us / 1000
+    broken = {
+        DOWN: not link.up,
+        LATENCY: (rtt_ms or 0.0) > limits.latency_ms,
+        LOSS: (link.loss or 0.0) > limits.loss,
+        AVAILABILITY: link.availability < limits.availability,
+    }
+    return Line(
+        sender=sender,
+        receiver=receiver,
+        role=link.role,
+        up=link.up,
+        lasts_s=link.lasts_s,
+        rtt_ms=rtt_ms,
+        loss=link.loss,
+        availability=link.availability,
+        failures=link.failures,
+        ejected=link.ejected,
+        observed_s=link.observed_s,
+        beyond=[what for what, is_beyond in broken.items() if is_beyond],
+    )
+
+
+def _print(
+    lines: Sequence[Line], ways: Sequence[paths.Line] | None, real: Sequence[Messages], as_json: bool, watch: bool
+) -> None:
+    if as_json:
+        document = {"links": lines, "messages": real} | ({} if ways is None else {"paths": ways})
+        common.print_json(document, line=watch)
+        return
+    console = common.out()
+    if watch:
+        console.clear()
+    console.print(table(lines))
+    marked = sum(bool(line.beyond) for line in lines)
+    console.print(f"{common.counted(len(lines), 'link')}, {marked} beyond a limit")
+    if real:
+        console.print(_messages(real))
+    if ways is not None:
+        console.print(paths.table(ways))
+        marked = sum(bool(way.beyond) for way in ways)
+        console.print(f"{common.counted(len(ways), 'path')}, {marked} beyond a limit")
+
+
+def _messages(lines: Sequence[Messages]) -> Table:
+    shown = Table(box=None, pad_edge=False, title="from real messages, since a proxy took them", title_justify="left")
+    for column in ("from", "to"):
+        shown.add_column(column)
+    for column in ("seen", "p50 ms", "p99 ms"):
+        shown.add_column(column, justify="right")
+    for line in lines:
+        ms = ("" if value is None else f"{value:.1f}" for value in (line.p50_ms, line.p99_ms))
+        shown.add_row(line.sender, line.receiver, str(line.seen), *ms)
+    return shown
+
+
+def table(lines: Sequence[Line]) -> Table:
+    """For eyes."""
+    shown = Table(box=None, pad_edge=False)
+    for column in ("from", "to", "state"):
+        shown.add_column(column)
+    for column in ("for s", "round trip ms", "loss", "availability", "observed s", "failures"):
+        shown.add_column(column, justify="right")
+    shown.add_column("beyond")
+    for line in lines:
+        shown.add_row(
+            line.sender,
+            line.receiver,
+            f"up, left out: {line.ejected}" if line.ejected else "up" if line.up else "down",
+            "" if line.lasts_s is None else f"{line.lasts_s:.0f}",
+            "" if line.rtt_ms is None else f"{line.rtt_ms:.1f}",
+            "" if line.loss is None else f"{line.loss:.2%}",
+            f"{line.availability:.2%}",
+            f"{line.observed_s:.0f}",
+            str(line.failures),
+            ", ".join(line.beyond),
+            style="red" if line.beyond else None,
+        )
+    return shown

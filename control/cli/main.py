@@ -1,0 +1,681 @@
+"""The command `muster`: its words and options.
+
+What a word does is in `control/cli/` and `control/<system>/`, imported when the word is used.
+
+Manners: data on stdout, all else on stderr; a mistake is one line and an exit code (`control/errors.py`).
+"""
+
+import io
+import os
+import re
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from control.config.options import Served
+from control.console.choices import Column, Edge, Layer
+from control.console.words import say
+from control.errors import FAILURE, USAGE, UserError
+
+if TYPE_CHECKING:
+    from control.cli.grow import Of
+
+app: Final = typer.Typer(
+    name="muster",
+    help="Rooms over UDP: what a client publishes reaches every member.",
+    epilog="Example: muster up --demo",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+)
+rooms_app: Final = typer.Typer(
+    help="The rooms of the running instance.", epilog="Example: muster rooms ls", no_args_is_help=True
+)
+cluster_app: Final = typer.Typer(
+    help="The nodes of the running instance, layer by layer.",
+    epilog="Example: muster cluster show",
+    no_args_is_help=True,
+)
+replica_app: Final = typer.Typer(
+    help="Replicas of a partition of brokers or routers, added and removed while the instance runs.",
+    epilog="Example: muster cluster replica add broker 1",
+    no_args_is_help=True,
+)
+config_app: Final = typer.Typer(
+    help="The configuration: check it, show it, document it.",
+    epilog="Example: muster config check",
+    no_args_is_help=True,
+)
+app.add_typer(rooms_app, name="rooms")
+app.add_typer(cluster_app, name="cluster")
+cluster_app.add_typer(replica_app, name="replica")
+app.add_typer(config_app, name="config")
+
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="The TOML file [$MUSTER_CONFIG, ./muster.toml, …].")
+]
+Elsewhere = Annotated[
+    str | None,
+    typer.Option(
+        "--registry", metavar="URL", help="Of the nodes of muster serve that register there, wherever they are."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
+Chance = Annotated[str | None, typer.Option(metavar="CHANCE", help="Inject on every link: 0.02 or 2%.")]
+Ms = Annotated[int | None, typer.Option(min=0, help="Inject on every link, in ms.")]
+Nodes = Annotated[int | None, typer.Option(metavar="NODES", help="How many to run.")]
+Partition = Annotated[int, typer.Argument(metavar="PARTITION", min=0, max=255)]
+Cluster = Annotated[str, typer.Option(metavar="NAME", help="Of brokers: which cluster.")]
+Node = Annotated[str, typer.Argument(metavar="ID", help="The node's number, or its name.")]
+Grid = Annotated[str | None, typer.Option(metavar="PARTITIONSxREPLICAS", help="How many to run: 2x2, or 2 for 2x1.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    wanted: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version, as `muster version` does."
+        ),
+    ] = False,
+) -> None:
+    """What the command takes without a word."""
+
+
+@app.command(epilog="Example: muster up --demo --gateways 2 --brokers 2x2")
+def up(
+    config: ConfigFile = None,
+    demo: Annotated[bool, typer.Option("--demo", help="Run the demo room and show it, a line a second.")] = False,
+    for_: Annotated[float | None, typer.Option("--for", min=0.1, metavar="SECONDS", help="End by itself.")] = None,
+    members: Annotated[int | None, typer.Option(min=1, help="Members of the demo room.")] = None,
+    rate: Annotated[int | None, typer.Option(min=1, help="Messages a second in the demo room.")] = None,
+    gateways: Nodes = None,
+    brokers: Grid = None,
+    routers: Grid = None,
+    proxies: Nodes = None,
+    registry: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Where nodes register: embedded, as by default, zk://HOST:PORT,HOST:PORT/PATH, or none."
+        ),
+    ] = None,
+    database: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Where routers keep memberships: sqlite, as by default, sqlite:///PATH, mysql://USER@HOST/NAME, "
+            "postgresql://USER@HOST/NAME, or none.",
+        ),
+    ] = None,
+    loss: Chance = None,
+    duplicate: Chance = None,
+    reorder: Chance = None,
+    corrupt: Chance = None,
+    delay_ms: Ms = None,
+    jitter_ms: Ms = None,
+    json: Json = False,
+) -> int:
+    """Run proxies, brokers, routers and gateways on this machine, one of each by default, until Ctrl-C."""
+    from control.cli.up import up as run
+    from control.console import common
+
+    if not demo:
+        unused({"--members": members is not None, "--rate": rate is not None, "--json": json}, "--demo")
+    wanted: dict[str, Any] = {
+        "demo.members": members,
+        "demo.rate": rate,
+        "up.gateways": gateways,
+        "up.brokers": brokers,
+        "up.routers": routers,
+        "up.proxies": proxies,
+        "registry.url": registry,
+        "database.url": database,
+        "faults.loss": chance("--loss", loss),
+        "faults.duplicate": chance("--duplicate", duplicate),
+        "faults.reorder": chance("--reorder", reorder),
+        "faults.corrupt": chance("--corrupt", corrupt),
+        "faults.delay_ms": delay_ms,
+        "faults.jitter_ms": jitter_ms,
+    }
+    flags = {
+        key: (value, "--" + key.removesuffix(".url").rpartition(".")[2].replace("_", "-"))
+        for key, value in wanted.items()
+        if value is not None
+    }
+    return common.run(run(config, flags, demo=demo, seconds=for_, as_json=json), endless=True)
+
+
+@app.command(epilog="Example: muster serve broker --partition 1 --config /etc/muster/muster.toml")
+def serve(
+    role: Annotated[Served, typer.Argument(metavar="ROLE", help="broker, router, gateway or proxy; or prober.")],
+    cluster: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of a broker or proxy: which cluster of brokers, main.")
+    ] = None,
+    partition: Annotated[int | None, typer.Option(min=0, max=255, help="Of a broker or router.")] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The node's, which keeps its number in the registry: HOST-ROLE.")
+    ] = None,
+    config: ConfigFile = None,
+) -> int:
+    """Run one node of a cluster on this host, in the foreground; the registry says where the others are.
+
+    SIGTERM and Ctrl-C drain it, SIGHUP reads the configuration again. Speaks to systemd, where that runs it.
+    """
+    from control.cli.serve import serve as run
+
+    wanted = {"serve.cluster": cluster, "serve.partition": partition, "serve.name": name}
+    flags = {key: (value, "--" + key.rpartition(".")[2]) for key, value in wanted.items() if value is not None}
+    return run(config, role, flags)
+
+
+@app.command(epilog="Example: muster sub sports:final --count 10")
+def sub(
+    room: Annotated[str, typer.Argument(metavar="ROOM")],
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many messages.")] = None,
+    history: Annotated[int, typer.Option(min=0, help="Up to so many of the last messages first.")] = 0,
+    json: Json = False,
+    registry: Elsewhere = None,
+    config: ConfigFile = None,
+) -> int:
+    """Print a room's messages as they come; gaps are told on stderr."""
+    from control.console import common
+    from control.console.found import Where
+    from control.rooms.sub import subscribe
+
+    return common.run(subscribe(Where(config, registry), room, count, history, json), endless=count is None)
+
+
+@app.command(epilog="Example: echo hello | muster pub sports:final")
+def pub(
+    room: Annotated[str, typer.Argument(metavar="ROOM")], registry: Elsewhere = None, config: ConfigFile = None
+) -> int:
+    """Publish every line of stdin as a message, and wait until all are acknowledged."""
+    from control.console import common
+    from control.console.found import Where
+    from control.rooms.pub import publish
+
+    return common.run(publish(Where(config, registry), room))
+
+
+@app.command(epilog="Example: muster command sports:final 'half-time' --expires 5")
+def command(
+    room: Annotated[str, typer.Argument(metavar="ROOM")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="At most 800 bytes.")],
+    expires: Annotated[float, typer.Option(min=0.001, max=60, help="Seconds to try for.")] = 5.0,
+    json: Json = False,
+    registry: Elsewhere = None,
+    config: ConfigFile = None,
+) -> int:
+    """Have every member of a room told, and say what came of it.
+
+    Exit code 0 if all members have it, 3 if nobody is in the room, 4 if it expired before all had it. Any other one is of
+    a command of which nothing is known, or that was not sent.
+    """
+    from control.console import common
+    from control.console.found import Where
+    from control.rooms.command import command as send
+
+    return common.run(send(Where(config, registry), room, text, expires, json))
+
+
+@app.command(epilog="Example: muster members sports:final --ids")
+def members(
+    room: Annotated[str, typer.Argument(metavar="ROOM")],
+    ids: Annotated[bool, typer.Option("--ids", help="Also the users, at most 100, each once.")] = False,
+    start: Annotated[int, typer.Option(min=0, help="The first user to name.")] = 0,
+    wait: Annotated[float, typer.Option(min=0.001, max=60, help="Seconds that gateways have to answer.")] = 1.0,
+    json: Json = False,
+    registry: Elsewhere = None,
+    config: ConfigFile = None,
+) -> int:
+    """Count a room's members over all gateways: memberships, so that a user with two clients counts twice.
+
+    Exit code 0 if all gateways have answered, 75 if one has not, whose members are not counted then.
+    """
+    from control.console import common
+    from control.console.found import Where
+    from control.rooms.members import show
+
+    if not ids:
+        unused({"--start": start != 0}, "--ids")
+    return common.run(show(Where(config, registry), room, ids, start, wait, json))
+
+
+@app.command(epilog="Example: muster token 7 --rights read,publish --expires 15m")
+def token(
+    user: Annotated[str, typer.Argument(metavar="USER", help="A number from 2 to 2^64-1.")],
+    rights: Annotated[
+        str, typer.Option(metavar="WORDS", help="What it allows: read, publish, or both with a comma between.")
+    ] = "read",
+    expires: Annotated[str, typer.Option(metavar="TIME", help="How long it opens sessions: 90s, 15m, 1h, 7d.")] = "1h",
+    config: ConfigFile = None,
+) -> int:
+    """Print a token that a client shows as this user, signed with `cluster.jwt_secret_file` or that of the instance here."""
+    from control.cli.token import token as run
+
+    return run(config, user, rights, expires)
+
+
+@app.command(epilog="Example: muster status --json")
+def status(json: Json = False, registry: Elsewhere = None, config: ConfigFile = None) -> int:
+    """Show the nodes of the instance that runs here, or of a registry.
+
+    Exit code 1 if one does not serve, or a partition of brokers or routers has nobody who does.
+    """
+    from control.cli.status import show
+    from control.console.found import Where
+
+    return show(Where(config, registry), json)
+
+
+@app.command(epilog="Example: muster links --check")
+def links(
+    json: Json = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show them anew every second, until Ctrl-C.")] = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Exit code 1 if one is beyond a limit of [links], `failures` times in a row."),
+    ] = False,
+    probe: Annotated[
+        float | None,
+        typer.Option(
+            "--probe",
+            min=1,
+            max=3600,
+            metavar="SECONDS",
+            help="Send probes for so long, over every hash path, and show them.",
+        ),
+    ] = None,
+    registry: Elsewhere = None,
+    config: ConfigFile = None,
+) -> int:
+    """Show every link between nodes, worst first: round trip, loss, availability, and what is beyond the limits.
+
+    With --probe every way by a proxy, a broker and a gateway too.
+    """
+    from control.cli.links import show
+    from control.console import common
+    from control.console.found import Where
+
+    if watch and (check or probe is not None):
+        raise UserError(f"{'--check' if check else '--probe'}: not with --watch", USAGE)
+    return common.run(
+        show(Where(config, registry), as_json=json, watch=watch, check=check, probe_s=probe), endless=watch
+    )
+
+
+@app.command(epilog="Example: muster trace sports:final")
+def trace(
+    room: Annotated[str, typer.Argument(metavar="ROOM")],
+    message: Annotated[
+        str | None,
+        typer.Option(
+            "--message",
+            metavar="TEXT",
+            help="Publish this through each, which every member sees, and time it.",
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Through this cluster of brokers alone, not through each.")
+    ] = None,
+    wait: Annotated[float, typer.Option(min=0.1, max=60, help="Seconds for each step.")] = 5.0,
+    json: Json = False,
+    registry: Elsewhere = None,
+    config: ConfigFile = None,
+) -> int:
+    """Show by whom a room's messages go, how long it takes through each proxy, and each link on the way.
+
+    Exit code 75 if somebody has not answered in time.
+    """
+    from control.console import common
+    from control.console.found import Where
+    from control.rooms.trace import show
+
+    return common.run(show(Where(config, registry), room, cluster, message, wait, json))
+
+
+@app.command(epilog="Example: muster doctor")
+def doctor(json: Json = False, registry: Elsewhere = None, config: ConfigFile = None) -> int:
+    """Check this machine, the configuration and the running instance, or the nodes of a registry.
+
+    Each finding has the line that mends it. Exit code 1 if something fails; warnings do not.
+    """
+    from control.cli.doctor import show
+    from control.console.found import Where
+
+    return show(Where(config, registry), json)
+
+
+@rooms_app.command("ls", epilog="Example: muster rooms ls --limit 20")
+def rooms_ls(
+    offset: Annotated[int, typer.Option(min=0, max=(1 << 32) - 1, help="Rooms to pass over.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Rooms to show.")] = 100,
+    json: Json = False,
+    registry: Elsewhere = None,
+    config: ConfigFile = None,
+) -> int:
+    """List rooms."""
+    from control.console.found import Where
+    from control.rooms.ls import ls
+
+    return ls(Where(config, registry), offset, limit, json)
+
+
+@rooms_app.command("show", epilog="Example: muster rooms show sports:final --json")
+def rooms_show(
+    room: Annotated[str, typer.Argument(metavar="ROOM")],
+    json: Json = False,
+    registry: Elsewhere = None,
+    config: ConfigFile = None,
+) -> int:
+    """Show what each role knows of one room."""
+    from control.console.found import Where
+    from control.rooms.ls import show
+
+    return show(Where(config, registry), room, json)
+
+
+@cluster_app.command("show", epilog="Example: muster cluster show --watch")
+def cluster_show(
+    json: Json = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it anew every second, until Ctrl-C.")] = False,
+    registry: Elsewhere = None,
+    config: ConfigFile = None,
+) -> int:
+    """Show every node by layer and partition: state, epoch, rooms, members, traffic, and what growth is due."""
+    from control.cli.cluster import show
+    from control.console import common
+    from control.console.found import Where
+
+    return common.run(show(Where(config, registry), json, watch), endless=watch)
+
+
+@replica_app.command("add", epilog="Example: muster cluster replica add broker 1")
+def replica_add(
+    role: Layer,
+    partition: Partition,
+    cluster: Cluster = "main",
+    json: Json = False,
+    registry: Elsewhere = None,
+    config: ConfigFile = None,
+) -> int:
+    """Start one more replica of a partition, and wait until it runs and has its share of the rooms.
+
+    Of nodes that muster serve runs it says what to start on its host, and waits until that runs.
+    """
+    from control.cli import hosted
+    from control.cli.replica import add
+    from control.console import common
+
+    of = layer_of(role, cluster)
+    where = hosted.registry(config, registry, of)
+    work = add(config, of.role, partition, json) if where is None else hosted.add(where, of, partition, json)
+    return common.run(work)
+
+
+@replica_app.command("remove", epilog="Example: muster cluster replica remove broker 1 6")
+def replica_remove(
+    role: Layer,
+    partition: Partition,
+    replica: Node,
+    cluster: Cluster = "main",
+    json: Json = False,
+    registry: Elsewhere = None,
+    config: ConfigFile = None,
+) -> int:
+    """Have a replica hand its rooms to the others of its partition and end; the last one that runs stays.
+
+    Of nodes that muster serve runs it says what to end on its host, and waits until that is gone.
+    """
+    from control.cli import hosted
+    from control.cli.replica import remove
+    from control.console import common
+
+    of = layer_of(role, cluster)
+    where = hosted.registry(config, registry, of)
+    if where is not None:
+        return common.run(hosted.remove(where, of, partition, replica, json))
+    return common.run(remove(config, replica, of.role, partition, json))
+
+
+@cluster_app.command("grow", epilog="Example: muster cluster grow broker --to 4")
+def cluster_grow(
+    role: Layer,
+    to: Annotated[int | None, typer.Option(min=1, max=256, help="Partitions in the end, a power of two.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what was interrupted.")] = False,
+    abort: Annotated[bool, typer.Option("--abort", help="Undo what is not switched yet.")] = False,
+    cluster: Cluster = "main",
+    grace: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="SECONDS", help="Between all having switched and the end of the old ways, 5."),
+    ] = None,
+    wait: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="For a step, before it is left as it is.")
+    ] = 300.0,
+    json: Json = False,
+    registry: Elsewhere = None,
+    config: ConfigFile = None,
+) -> int:
+    """Double the partitions of brokers or routers, while messages flow, until there are so many.
+
+    Says who is waited for. Interrupted, it stays as it is: --resume goes on with it, --abort undoes it before the switch.
+    """
+    from control.cli import grow as growing
+    from control.console import common
+    from control.console.found import Where
+
+    if abort and (resume or to is not None):
+        raise UserError("--abort: not with --resume or --to", USAGE)
+    if abort and grace is not None:
+        raise UserError("--grace: not with --abort, which switches nothing", USAGE)
+    if not (abort or resume) and to is None:
+        raise UserError("one of --to, --resume and --abort is wanted; see muster cluster grow --help", USAGE)
+    if to is not None and to.bit_count() != 1:
+        raise UserError(f"--to: {to} is no power of two", USAGE)
+    of, where = layer_of(role, cluster), Where(config, registry)
+    if abort:
+        return common.run(growing.abort(where, of, wait, json))
+    return common.run(
+        growing.grow(where, of, to, resume=resume, grace_s=5.0 if grace is None else grace, wait_s=wait, as_json=json)
+    )
+
+
+@cluster_app.command("add", epilog="Example: muster cluster add gateway")
+def cluster_add(role: Edge, json: Json = False, config: ConfigFile = None) -> int:
+    """Start one more gateway or proxy, and wait until it runs."""
+    from control.cli.replica import add
+    from control.console import common
+
+    return common.run(add(config, role.value, 0, json))
+
+
+@cluster_app.command("remove", epilog="Example: muster cluster remove gateway-1")
+def cluster_remove(node: Node, json: Json = False, config: ConfigFile = None) -> int:
+    """Have a gateway or a proxy drain and end; the last one that runs stays."""
+    from control.cli.replica import remove
+    from control.console import common
+
+    return common.run(remove(config, node, None, 0, json))
+
+
+@cluster_app.command("node-key", epilog="Example: muster cluster node-key /etc/muster/node.key")
+def cluster_node_key(file: Annotated[Path, typer.Argument(metavar="FILE", help="Where the private key is.")]) -> int:
+    """Print the public key of a node, as cluster.nodes_file lists it; the private one is made where there is none."""
+    from control.cli.node_key import node_key
+
+    return node_key(file)
+
+
+@app.command(epilog="Example: muster top --sort cpu")
+def top(
+    sort: Annotated[
+        Column, typer.Option("--sort", help="Order the nodes by this, greatest first; as they stand without.")
+    ] = Column.none,
+    once: Annotated[bool, typer.Option("--once", help="One sample, of a second, and no more.")] = False,
+    for_: Annotated[float | None, typer.Option("--for", min=0.1, metavar="SECONDS", help="End by itself.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="JSON on stdout: one sample; with --for a line each.")] = False,
+    registry: Elsewhere = None,
+    config: ConfigFile = None,
+) -> int:
+    """Watch every node: CPU, memory, rooms, members, messages, repairs, drops, lateness. Ends with q or Ctrl-C."""
+    from control.cli.top import show
+    from control.console import common
+    from control.console.found import Where
+
+    single = once or (json and for_ is None)
+    work = show(Where(config, registry), sort, single=single, seconds=for_, as_json=json)
+    return common.run(work, endless=not single)
+
+
+@config_app.command("check", epilog="Example: muster config check --config muster.toml")
+def config_check(config: ConfigFile = None) -> int:
+    """Read file and environment and say what is wrong; exit code 78 if something is."""
+    from control.cli.config import check
+
+    return check(config)
+
+
+@config_app.command("show", epilog="Example: muster config show --origin")
+def config_show(
+    origin: Annotated[bool, typer.Option("--origin", help="Also where each value came from.")] = False,
+    json: Json = False,
+    config: ConfigFile = None,
+) -> int:
+    """Show every key as `muster up` takes it."""
+    from control.cli.config import show
+
+    return show(config, origin, json)
+
+
+@config_app.command("docs", epilog="Example: muster config docs > configuration.md")
+def config_docs() -> int:
+    """Print the page of all keys, in Markdown."""
+    from control.cli.config import docs
+
+    return docs()
+
+
+@app.command(epilog="Example: muster version --json")
+def version(json: Json = False) -> int:
+    """Print the version."""
+    from muster import __version__
+
+    print(f'{{"muster": "{__version__}"}}' if json else __version__)
+    return 0
+
+
+@app.command(
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
+    add_help_option=False,
+)
+def bench(context: typer.Context) -> int:
+    """Measure this machine, Muster and its peers."""
+    # By name: `bench` stands above `control` and is no import of it.
+    module: Any = import_module("bench.cli")
+    code = module.app(context.args, prog_name="muster bench", standalone_mode=False)
+    return code or 0
+
+
+def unused(given: Mapping[str, bool], without: str) -> None:
+    """Raise `UserError` for a flag that is given and means nothing without another one."""
+    if flag := next((flag for flag, is_given in given.items() if is_given), None):
+        raise UserError(f"{flag}: means nothing without {without}", USAGE)
+
+
+def layer_of(role: Layer, cluster: str) -> "Of":
+    """The layer that is meant. Raises `UserError`."""
+    from control.cli.grow import Of
+    from control.registry.places import NAME
+
+    if cluster != "main" and role.value != "broker":
+        raise UserError("--cluster: routers belong to none, they serve all", USAGE)
+    if not re.fullmatch(NAME, cluster):
+        raise UserError(f"--cluster: {cluster!r} is no name of a cluster", USAGE)
+    return Of(role.value, cluster)
+
+
+def chance(flag: str, text: str | None) -> float | None:
+    """A probability as `0.02` or `2%`. Raises `UserError`."""
+    if text is None:
+        return None
+    try:
+        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        raise UserError(f"{flag}: {text!r} is no chance; write 0.02 or 2%", USAGE) from None
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    prepare_streams()
+    code = 0
+    try:
+        try:
+            code = app(arguments, prog_name="muster", standalone_mode=False) or 0
+        except UserError as error:
+            code = fail(str(error), error.exit_code)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # whoever read our output has enough; what was found out stands
+        sys.stdout = None
+        return code
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # as rich says it
+            return 0
+        raise
+    except OSError as error:
+        sys.stdout = None  # what it still holds would be tried once more
+        where = f"{error.filename}: " if error.filename else ""
+        return fail(f"{where}{error.strerror or error}", FAILURE)
+    except MemoryError:
+        return fail("there is too little memory, or `ulimit -v` leaves too little", FAILURE)
+    except ImportError as error:  # also where there is no memory to map it
+        return fail(f"cannot load: {error}", FAILURE)
+    except typer.Abort:
+        return 130
+    except Exception as error:
+        # What typer raises for a wrong word or option; it does not name the class.
+        show = getattr(error, "format_message", None)
+        if show is None:
+            raise
+        if type(error).__name__ == "NoArgsIsHelpError":
+            getattr(error, "show")()  # noqa: B009
+            return USAGE
+        where = getattr(getattr(error, "ctx", None), "command_path", "muster")
+        return fail(f"{show().rstrip('.')}; see {where} --help", USAGE)
+    finally:
+        try:
+            sys.stderr.flush()
+        except OSError:  # as it would be once more when Python ends, with a code of its own
+            sys.stderr = None
+
+
+def prepare_streams() -> None:
+    """A standard stream that was closed is /dev/null: another file would get its number, which libuv aborts on.
+
+    Names of rooms are printed in every locale, with escapes for the letters that it lacks.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - it gets the lowest number: its own
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def fail(message: str, code: int) -> int:
+    """Say one line, if anybody is there, and pass the code on."""
+    say(f"muster: {' '.join(message.split())}")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""Writes `docs/metrics.md` from what the roles of a running instance expose: `python -m control.cli.metrics_docs`.
+
+The instance is to have a registry, a database and a prober (`[probes] every_ms`), so that nothing is missing.
+"""
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from control.config.options import ROLES
+from control.console import common
+from control.console.readings import REASON
+
+HEAD: Final = """\
+# Metrics
+
+<!-- Written by `python -m control.cli.metrics_docs` while `muster up` runs; edit core/. -->
+
+Every role serves `/metrics` for Prometheus on its admin port, on loopback; `muster status` names the ports. Counters count
+from the start of the process and are 0 where nothing happened. What a count without a unit is of, its meaning begins with.
+What was dropped, refused, withheld or given up is counted by the reason in its name. `muster_process_…` and
+`muster_build_info` have no labels `role` and `node`. Only where nodes register are there `muster_registry_…` and
+`muster_placement_epoch`, only where there is a database `muster_database_…`. A prober (`[probes]`) has what stands under its
+name, `muster_ready`, `muster_log_lines_lost_total`, `muster_process_…` and `muster_build_info`.
+"""
+PART: Final = re.compile(r"_(total|bucket|sum)$")
+"""What a name ends with that is no unit."""
+UNITS: Final = {"bytes": "bytes", "seconds": "seconds", "fds": "descriptors", "ratio": "share, 0 to 1"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One metric, as a role exposes it."""
+
+    name: str
+    type: str
+    labels: str
+    meaning: str
+
+    def cells(self) -> tuple[str, ...]:
+        """As the page shows it."""
+        what = PART.sub("", self.name)
+        reason = REASON.search(what)
+        return (
+            f"`{self.name}`",
+            self.type,
+            UNITS.get(what.rpartition("_")[2], ""),
+            self.labels,
+            f"`{reason[1]}`" if reason else "",
+            self.meaning.removesuffix(".").replace("|", "\\|"),
+        )
+
+
+def markdown(pages: Mapping[str, str], prober: str) -> str:
+    """The whole page, from the `/metrics` of every role and of a prober."""
+    exposed = {role: list(rows(page)) for role, page in pages.items()}
+    found: dict[Row, tuple[str, ...]] = {}
+    for row in (row for each in exposed.values() for row in each):
+        found[row] = tuple(role for role in pages if row in exposed[role])
+    groups = sorted(set(found.values()), key=lambda group: (-len(group), [list(pages).index(role) for role in group]))
+    sections = [_section(group, [row for row in found if found[row] == group]) for group in groups]
+    return "\n".join([HEAD, *sections, _section(("prober",), [row for row in rows(prober) if row not in found])])
+
+
+def rows(page: str) -> Iterator[Row]:
+    """What one role exposes, in its order."""
+    for family in text_string_to_metric_families(page):
+        names = {sample.name: ", ".join(f"`{label}`" for label in sample.labels) for sample in family.samples}
+        for name, labels in names.items():
+            yield Row(name, family.type, labels, family.documentation)
+
+
+def _section(group: tuple[str, ...], metrics: list[Row]) -> str:
+    title = "Every role" if len(group) == len(ROLES) else ", ".join(group).capitalize()
+    lines = [f"## {title}\n", "| name | type | unit | labels | reason | meaning |", "|---|---|---|---|---|---|"]
+    lines += ["| " + " | ".join(row.cells()) + " |" for row in metrics]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Print the page."""
+    record = common.running(None)
+    assert record.prober, "without a prober its metrics are missing: MUSTER_PROBES__EVERY_MS=200 muster up"
+    processes = {process.role: process for process in record.processes}
+    pages: dict[str, str] = {role: common.fetch(processes[role], "/metrics")[1].decode() for role in ROLES}
+    sys.stdout.write(markdown(pages, common.fetch(record.prober, "/metrics")[1].decode()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""`muster cluster replica add | remove`, `cluster add | remove`: a node more or less, while the instance runs.
+
+Asks the supervisor to begin, then looks until it is done. Interrupted, what was begun goes on.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from control.cluster import requests
+from control.cluster.requests import Add, Look, Remove, Seated
+from control.config.options import Role
+from control.console import common
+from control.console.words import say
+from control.errors import FAILURE, TRY_LATER, UserError
+from control.registry.places import PARTITIONED
+
+LOOK_S: Final = 0.2
+ADD_S: Final = 60.0
+"""A start, on a machine that has other things to do."""
+REMOVE_S: Final = 60.0
+"""More than the supervisor gives a node before it kills it."""
+
+
+async def add(config_file: Path | None, role: Role, partition: int, as_json: bool) -> int:
+    """Start one more node and wait until it serves."""
+    folder = _folder(config_file)
+    (asked,) = requests.ask(folder, Add(role=role, partition=partition))
+
+    def done(seated: Seated | None) -> bool:
+        if seated is None or seated.leaving:
+            raise UserError(f"{asked.name} was removed again before it ran", FAILURE)
+        return seated.state == "ready"
+
+    if not await _watched(folder, asked, done, ADD_S, "does not run yet"):
+        return TRY_LATER
+    _say(asked, as_json, f"{asked.name} runs{_of(asked)}: id {asked.node}", "running")
+    return 0
+
+
+async def remove(config_file: Path | None, node: str, role: Role | None, partition: int, as_json: bool) -> int:
+    """Have a node drain, and wait until it is gone. `node` is its number or its name; `role` what it must be, if given."""
+    folder = _folder(config_file)
+    found = [each for each in requests.ask(folder, Look()) if node in {str(each.node), each.name}]
+    if not found:
+        raise UserError(f"the instance has no node {node}; muster status has their names and numbers")
+    if role is not None and (found[0].role, found[0].partition) != (role, partition):
+        raise UserError(f"{node} is no replica of partition {partition} of {role}, but {found[0].name}{_of(found[0])}")
+    if role is None and found[0].role in PARTITIONED:
+        of = f"{found[0].role} {found[0].partition} {node}"
+        raise UserError(f"{found[0].name} is a replica: muster cluster replica remove {of}")
+    (asked,) = requests.ask(folder, Remove(node=found[0].node))
+    if not await _watched(folder, asked, lambda seated: seated is None, REMOVE_S, "has not ended yet"):
+        return TRY_LATER
+    _say(asked, as_json, f"{asked.name} is gone{_of(asked)}: id {asked.node}", "removed")
+    return 0
+
+
+def _folder(config_file: Path | None) -> Path:
+    place = common.place(config_file)
+    common.running(config_file)
+    return place.path
+
+
+async def _watched(
+    folder: Path, asked: Seated, done: Callable[[Seated | None], bool], patience_s: float, late: str
+) -> bool:
+    """Show what the node does until it is done; False where a signal ended this. Raises `UserError` when it is late."""
+    shown, error = "", ""
+    try:
+        async with asyncio.timeout(patience_s):
+            while True:
+                every = {each.node: each for each in requests.ask(folder, Look())}
+                seated = every.get(asked.node)
+                if done(seated):
+                    return True
+                state = "" if seated is None else "drains" if seated.leaving else seated.state
+                error = "" if seated is None else seated.error
+                if state + error != shown:
+                    say(f"{asked.name}: {state}" + (f": {error}" if error else ""))
+                shown = state + error
+                await asyncio.sleep(LOOK_S)
+    except TimeoutError:
+        why = error or "its log says more"
+        raise UserError(f"{asked.name} {late} after {patience_s:.0f} s: {why}; muster status", TRY_LATER) from None
+    except asyncio.CancelledError:
+        say(f"muster: {asked.name} {late}; it goes on, see muster status")
+        return False
+
+
+def _of(seated: Seated) -> str:
+    return f", a replica of partition {seated.partition} of {seated.role}" if seated.role in PARTITIONED else ""
+
+
+def _say(seated: Seated, as_json: bool, text: str, state: str) -> None:
+    if as_json:
+        about = {"name": seated.name, "role": seated.role, "node": seated.node, "partition": seated.partition}
+        print(msgspec.json.encode({**about, "state": state}).decode())
+    else:
+        print(text)

@@ -1,0 +1,96 @@
+"""`muster status`: the instance and each of its nodes."""
+
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from control.cluster.instance import Record
+from control.config.load import address_text
+from control.console import common
+from control.console.found import Where, once
+from control.console.readings import silent, uncovered
+from control.console.words import say
+from control.errors import UserError
+
+
+def show(where: Where, as_json: bool) -> int:
+    """Print what every node says; exit code 1 when one does not serve, or a partition has nobody who does.
+
+    A prober that starts is no reason: nobody waits for it.
+    """
+    record = once(where)
+    roles: list[dict[str, Any]] = []
+    processes = [*record.processes, *([record.prober] if record.prober else [])]
+    said = common.together(lambda process: common.tried(process, "/api/v1/status"), processes)
+    for process, each in zip(processes, said, strict=True):
+        if isinstance(each, UserError):
+            answer = {"role": process.role, "node": process.node, "state": silent(process), "error": str(each)}
+            say(f"muster: {each}")
+        else:
+            _, answer = each
+        known: dict[str, Any] = {"name": process.name, "partition": process.partition}
+        known |= {"restarts": process.restarts} if record.pid else {"registered": process.registered}
+        roles.append({**answer, **known, "admin": f"http://{address_text(*process.admin)}"})
+    missing = uncovered(record, roles)
+    healthy = not missing and all(role["state"] == "ready" or _only_begins(role) for role in roles)
+    with common.verdict_after():
+        if as_json:
+            registry = {"registry": record.registry, "uncovered": missing} if record.registry else {}
+            about = {"instance": record.name, "version": record.version, "faults": record.faults}
+            common.print_json({**about, **registry, "roles": roles})
+        else:
+            _print(record, roles, missing)
+    return 0 if healthy else 1
+
+
+def _print(record: Record, roles: list[dict[str, Any]], missing: dict[str, list[int]]) -> None:
+    console = common.out()
+    by = f"process {record.pid}" if record.pid else f"{common.counted(len(roles), 'node')} of muster serve"
+    console.print(Text.assemble((record.name, "bold"), f" {record.version}, {by}"))
+    if record.faults:
+        console.print(Text.assemble(("FAULTS ARE INJECTED ON PURPOSE", "bold red"), ", as the configuration says"))
+    if record.registry:
+        console.print(f"registry {record.registry}: {_connected(roles)}")
+    for of, partition in ((of, partition) for of, partitions in missing.items() for partition in partitions):
+        console.print(Text.assemble((f"partition {partition} of {of} has no replica that runs", "bold red")))
+    for role in roles:
+        if database := role.get("database"):
+            console.print(f"database {database['url']}, {role['name']}: {_kept(database)}", soft_wrap=True)
+    table = Table(box=None, pad_edge=False)
+    more = "restarts" if record.pid else "registered"
+    for column in ("name", "partition", "node", "state", more, "epoch", "pid", "address", "admin"):
+        table.add_column(column)
+    for role in roles:
+        addresses = ", ".join(address_text(*each) for each in role.get("addresses", []))
+        cells = (
+            role["name"],
+            role["partition"] if role["role"] in {"broker", "router"} else "",
+            role["node"],
+            role["state"],
+            role[more],
+            role.get("epoch", ""),
+            role.get("pid", ""),
+        )
+        table.add_row(*(str(cell) for cell in cells), addresses, role["admin"])
+    console.print(table)
+
+
+def _kept(database: dict[str, Any]) -> str:
+    """How a router stands with its database, in words."""
+    start = database["warm_start"]
+    if database["connected"]:
+        return f"{start}; {database['written']} changes written, {database['waiting']} wait"
+    return f"{start}; not written, {database['waiting']} changes wait: {database['error'] or 'no answer yet'}"
+
+
+def _connected(roles: list[dict[str, Any]]) -> str:
+    """Who is connected with the registry, in words."""
+    without = [role["name"] for role in roles if role.get("registry", {}).get("session") != "connected"]
+    if not without:
+        return "all are connected"
+    return f"not connected: {', '.join(without)}; the last map stays in force"
+
+
+def _only_begins(role: dict[str, Any]) -> bool:
+    return bool(role["role"] == "prober" and role["state"] == "starting")

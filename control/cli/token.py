@@ -1,0 +1,54 @@
+"""`muster token USER`: a token for one user, signed with the cluster's secret as a team's own backend would sign it."""
+
+import re
+import time
+from pathlib import Path
+from typing import Final, cast, get_args
+
+from control.cluster import instance, specs
+from control.config import load as config
+from control.errors import USAGE, ConfigError, UserError
+from plane.auth import Right, mint, signing_secrets, user_of
+from plane.spec import SpecError
+
+UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+EXPIRES_S_MAX: Final = 366 * 86_400
+
+
+def token(config_file: Path | None, user: str, rights: str, expires: str) -> int:
+    """Print a token. Raises `UserError`."""
+    try:
+        number = user_of(user)
+    except ValueError as error:
+        raise UserError(f"USER: {error}", USAGE) from None
+    allowed, seconds = _rights(rights), _seconds(expires)
+    settings = config.load(config_file).config
+    place = instance.folder(settings)
+    if not settings.cluster.jwt_secret_file:
+        instance.check(place)
+    file = specs.jwt_secret_file(settings, place)
+    if not file:
+        raise ConfigError(
+            f"cluster.jwt_secret_file: names no secret, and {place.jwt_secret} is missing, which muster up makes"
+        )
+    try:
+        secret = signing_secrets(file)[0]
+    except SpecError as error:
+        raise ConfigError(str(error)) from None
+    print(mint(secret, number, allowed, time.time(), seconds))
+    return 0
+
+
+def _rights(text: str) -> list[Right]:
+    words, known = text.split(","), get_args(Right)
+    if unknown := [word for word in words if word not in known]:
+        raise UserError(f"--rights: {unknown[0]!r} is none of {', '.join(known)}", USAGE)
+    return [cast(Right, word) for word in known if word in words]
+
+
+def _seconds(text: str) -> int:
+    match = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
+    seconds = int(match[1]) * UNITS[match[2]] if match else 0
+    if not 0 < seconds <= EXPIRES_S_MAX:
+        raise UserError(f"--expires: {text!r} is no time from 1s to 366d, as 90s, 15m, 1h or 7d", USAGE)
+    return seconds

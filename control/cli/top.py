@@ -1,0 +1,341 @@
+"""`muster top`: what every node does a second, drawn again and again, or as samples.
+
+What is counted how is in `control/console/readings.py`. A node that does not answer stays in its line without figures.
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+import termios
+import time
+import tty
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from control.cluster.instance import Process
+from control.console import common
+from control.console.choices import Column
+from control.console.found import Where, found
+from control.console.readings import CPU, NO_ANSWER, RSS, Reading, Readings, follow, name_silent
+from control.errors import TRY_LATER, UserError
+
+IN: Final[Mapping[str, str]] = {
+    "broker": "muster_messages_received_total",
+    "router": "muster_memberships_received_total",
+    "gateway": "muster_messages_received_total",
+    "proxy": "muster_messages_received_total",
+}
+OUT: Final[Mapping[str, str]] = {
+    "broker": "muster_messages_sent_total",
+    "router": "muster_memberships_sent_total",
+    "gateway": "muster_messages_sent_total",
+    "proxy": "muster_messages_forwarded_total",
+}
+PUBLISHED: Final = "muster_messages_published_total"
+REPAIRED: Final = "muster_messages_repaired_total"
+BYTES_IN: Final = "muster_udp_received_bytes_total"
+BYTES_OUT: Final = "muster_udp_sent_bytes_total"
+LAG: Final = "muster_loop_lag_seconds"
+METRICS: Final = frozenset({*IN.values(), *OUT.values(), PUBLISHED, REPAIRED, BYTES_IN, BYTES_OUT, LAG, CPU, RSS})
+KEYS: Final[Mapping[str, Column]] = {column.value[0]: column for column in Column}
+"""What is typed to sort by a column: its first letter."""
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One node. `cpu`: the share of a core; `lag_s`: the longest delay of its loop since anybody asked."""
+
+    name: str
+    role: str
+    node: int
+    partition: int
+    state: str
+    cpu: float | None = None
+    rss_bytes: int | None = None
+    rooms: int | None = None
+    memberships: int | None = None
+    members: int | None = None
+    in_per_s: float | None = None
+    out_per_s: float | None = None
+    bytes_in_per_s: float | None = None
+    bytes_out_per_s: float | None = None
+    repaired_per_s: float | None = None
+    dropped_per_s: float | None = None
+    dropped_most: str | None = None
+    lag_s: float | None = None
+
+
+class Total(msgspec.Struct, frozen=True, kw_only=True):
+    """All nodes: sums of those that answered; `published` by brokers, `delivered` by gateways."""
+
+    nodes: int
+    ready: int
+    cpu: float
+    rss_bytes: int
+    members: int
+    published_per_s: float
+    delivered_per_s: float
+    bytes_in_per_s: float
+    bytes_out_per_s: float
+    repaired_per_s: float
+    dropped_per_s: float
+    lag_s: float
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """One second of an instance. `at`: seconds since 1970."""
+
+    at: float
+    instance: str
+    total: Total
+    nodes: list[Row]
+
+
+async def show(where: Where, sort: Column, *, single: bool, seconds: float | None, as_json: bool) -> int:
+    """Show samples until `seconds` are over, a signal or `q`; or a `single` one. Raises `UserError` where none came."""
+    live = not single and not as_json and sys.stdout.isatty()
+    code: int | None = None
+    with Screen(sort) if live else contextlib.nullcontext() as screen:
+        async with found(where) as nodes:
+            try:
+                async with asyncio.timeout(seconds):
+                    async for record, before, now in follow(nodes):
+                        sample = taken(record.name, record.processes, before, now)
+                        if screen is not None:
+                            screen.draw(sample)
+                            continue
+                        with common.verdict_after() if single else contextlib.nullcontext():
+                            _print(sample, sort, as_json, single)
+                        code = name_silent(now)
+                        if single:
+                            break
+            except TimeoutError:
+                if screen is None and code is None:
+                    raise UserError(f"no sample within {seconds:g} s; try again, or for longer", TRY_LATER) from None
+    return code or 0
+
+
+def taken(name: str, processes: Sequence[Process], before: Readings, now: Readings) -> Sample:
+    """What two readings say."""
+    rows = [_row(process, before.get(process.node), now[process.node]) for process in processes]
+    published = [now[process.node].rate(before.get(process.node), PUBLISHED) for process in processes]
+    gateways = [row for row in rows if row.role == "gateway"]
+    total = Total(
+        nodes=len(rows),
+        ready=sum(row.state == "ready" for row in rows),
+        cpu=_sum(row.cpu for row in rows),
+        rss_bytes=sum(row.rss_bytes or 0 for row in rows),
+        members=sum(row.members or 0 for row in rows),
+        published_per_s=_sum(published),
+        delivered_per_s=_sum(row.out_per_s for row in gateways),
+        bytes_in_per_s=_sum(row.bytes_in_per_s for row in rows),
+        bytes_out_per_s=_sum(row.bytes_out_per_s for row in rows),
+        repaired_per_s=_sum(row.repaired_per_s for row in rows),
+        dropped_per_s=_sum(row.dropped_per_s for row in rows),
+        lag_s=max((row.lag_s or 0.0 for row in rows), default=0.0),
+    )
+    return Sample(at=time.time(), instance=name, total=total, nodes=rows)
+
+
+def _sum(rates: Iterable[float | None]) -> float:
+    return round(sum(rate or 0.0 for rate in rates), 3)
+
+
+def _row(process: Process, before: Reading | None, now: Reading) -> Row:
+    drops = now.drops(before)
+    most = max(drops, key=lambda name: drops[name], default=None)
+    return Row(
+        name=process.name,
+        role=process.role,
+        node=process.node,
+        partition=process.partition,
+        state=now.state,
+        cpu=now.rate(before, CPU),
+        rss_bytes=now.count(RSS),
+        rooms=now.count("muster_rooms"),
+        memberships=now.count("muster_interest"),
+        members=now.count("muster_members"),
+        in_per_s=now.rate(before, IN[process.role]),
+        out_per_s=now.rate(before, OUT[process.role]),
+        bytes_in_per_s=now.rate(before, BYTES_IN),
+        bytes_out_per_s=now.rate(before, BYTES_OUT),
+        repaired_per_s=now.rate(before, REPAIRED),
+        dropped_per_s=_sum(drops.values()) if drops else None,
+        dropped_most=most if most is not None and drops[most] else None,
+        lag_s=now.values.get(LAG),
+    )
+
+
+FIGURES: Final[Mapping[Column, Callable[[Row], float | None]]] = {
+    Column.cpu: lambda row: row.cpu,
+    Column.rss: lambda row: row.rss_bytes,
+    Column.members: lambda row: row.members,
+    Column.inbound: lambda row: row.in_per_s,
+    Column.out: lambda row: row.out_per_s,
+    Column.drops: lambda row: row.dropped_per_s,
+    Column.lag: lambda row: row.lag_s,
+}
+
+
+def ordered(rows: Sequence[Row], sort: Column) -> list[Row]:
+    """By a figure, greatest first, those without one last; equal ones as they stand."""
+    figure = FIGURES.get(sort)
+    if figure is None:
+        return list(rows)
+    return sorted(rows, key=lambda row: -1.0 if (value := figure(row)) is None else value, reverse=True)
+
+
+# --- for eyes -------------------------------------------------------------------------------------------------------
+
+
+class Screen:
+    """The terminal while it is drawn upon: its keys come at once and unseen, and it is left as it was."""
+
+    def __init__(self, sort: Column) -> None:
+        self._sort = sort
+        self._sample: Sample | None = None
+        self._open = contextlib.ExitStack()
+
+    def __enter__(self) -> "Screen":
+        self._console = common.screen()
+        with contextlib.ExitStack() as opened:
+            if sys.stdin.isatty():
+                opened.enter_context(_keys(sys.stdin.fileno(), self._typed))
+            waiting = Text("the first sample comes in a second")
+            self._live = opened.enter_context(
+                Live(waiting, console=self._console, screen=True, auto_refresh=False, transient=True)
+            )
+            self._open = opened.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def draw(self, sample: Sample) -> None:
+        """Show this one from now on."""
+        self._sample = sample
+        self._live.update(_page(sample, self._sort, self._console), refresh=True)
+
+    def _typed(self, key: str, task: "asyncio.Task[int]") -> None:
+        if key == "q":
+            task.cancel()
+        elif key in KEYS:
+            self._sort = KEYS[key]
+            if self._sample is not None:
+                self.draw(self._sample)
+
+
+@contextlib.contextmanager
+def _keys(descriptor: int, typed: "Callable[[str, asyncio.Task[int]], None]") -> Iterator[None]:
+    """Have `typed` called for each key, with the task that runs here."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    before = termios.tcgetattr(descriptor)
+
+    def read() -> None:
+        keys = os.read(descriptor, 64).decode(errors="replace")
+        for key in keys:
+            typed(key, task)
+        if not keys:  # the terminal is gone
+            loop.remove_reader(descriptor)
+
+    tty.setcbreak(descriptor, termios.TCSADRAIN)
+    loop.add_reader(descriptor, read)
+    try:
+        yield
+    finally:
+        loop.remove_reader(descriptor)
+        with contextlib.suppress(termios.error):
+            termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+def _page(sample: Sample, sort: Column, console: Console) -> Group:
+    table = _table(sample.nodes, sort)
+    table.width = table.__rich_measure__(console, console.options.update(max_width=common.WIDTH)).maximum
+    keys = "  ".join(f"{column.value[0]} {column.value}" for column in Column)
+    return Group(_total(sample), Text(), table, Text(), Text(f"q ends, order by: {keys}", style="dim"))
+
+
+def _total(sample: Sample) -> Text:
+    total = sample.total
+    words = (
+        f"{total.ready} of {total.nodes} nodes ready",
+        f"{total.cpu:.0%} of a core",
+        f"{short(total.rss_bytes)}B",
+        f"{total.members:,} members",
+        f"{short(total.published_per_s)}/s published",
+        f"{short(total.delivered_per_s)}/s delivered",
+        f"{short(total.bytes_in_per_s)}B/s in",
+        f"{short(total.bytes_out_per_s)}B/s out",
+        f"{short(total.repaired_per_s)}/s repaired",
+        f"{short(total.dropped_per_s)}/s dropped",
+        f"{1000 * total.lag_s:.0f} ms late",
+    )
+    style = "bold" if total.ready == total.nodes else "bold red"
+    return Text.assemble((sample.instance, style), "  ", ", ".join(words))
+
+
+def _table(rows: Sequence[Row], sort: Column) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for title in ("node", "part", "state"):
+        table.add_column(title, no_wrap=True)
+    titles = {
+        "CPU": Column.cpu,
+        "RSS": Column.rss,
+        "in/s": Column.inbound,
+        "out/s": Column.out,
+        "late ms": Column.lag,
+        "drops/s": Column.drops,
+        "most": None,
+        "repairs/s": None,
+        "rooms": None,
+        "memberships": None,
+        "members": Column.members,
+        "B/s in": None,
+        "B/s out": None,
+    }
+    for title, column in titles.items():
+        style = "bold underline" if column is sort and column is not None else "bold"
+        table.add_column(title, justify="left" if title == "most" else "right", no_wrap=True, header_style=style)
+    for row in ordered(rows, sort):
+        last = (row.repaired_per_s, row.rooms, row.memberships, row.members, row.bytes_in_per_s, row.bytes_out_per_s)
+        table.add_row(
+            row.name,
+            str(row.partition) if row.role in {"broker", "router"} else "",
+            row.state,
+            "" if row.cpu is None else f"{row.cpu:.0%}",
+            *map(short, (row.rss_bytes, row.in_per_s, row.out_per_s)),
+            "" if row.lag_s is None else f"{1000 * row.lag_s:.1f}",
+            short(row.dropped_per_s),
+            row.dropped_most or "",
+            *map(short, last),
+            style=None if row.state == "ready" else "red" if row.state == NO_ANSWER else "yellow",
+        )
+    return table
+
+
+def short(figure: float | None) -> str:
+    """Three digits and what they are times: 999, 1.02k, 3.4M."""
+    if figure is None:
+        return ""
+    for unit in ("", "k", "M", "G"):
+        if figure < 999.5:
+            return f"{figure:.3g}{unit}" if unit else f"{figure:.0f}"
+        figure /= 1000
+    return f"{figure:.3g}T"
+
+
+def _print(sample: Sample, sort: Column, as_json: bool, single: bool) -> None:
+    if as_json:
+        document = msgspec.structs.replace(sample, nodes=ordered(sample.nodes, sort))
+        common.print_json(document, line=not single)
+        return
+    console = common.out()
+    console.print(_total(sample))
+    console.print(_table(sample.nodes, sort))

@@ -1,0 +1,138 @@
+"""`muster up`: run everything on this machine until a signal, or for a while."""
+
+import asyncio
+import functools
+import os
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from control.cluster.specs import warn_of_secrets
+from control.cluster.supervisor import Supervisor
+from control.config import load as config
+from control.config.layout import seats
+from control.config.options import DEMO_ROOM, UP
+from control.console.common import verdict_after
+from control.console.words import say
+from control.host.openfiles import enough_files
+from control.node import logs
+
+if TYPE_CHECKING:  # loaded only with a demo: NumPy is a third of a start
+    from control.rooms.demo import DemoRoom, Figures
+
+COLUMNS: Final = ("seconds", "published", "delivered", "repaired", "lost", "p50_ms", "p99_ms")
+HEADER_EVERY: Final = 20
+
+
+async def up(
+    config_file: Path | None, flags: Mapping[str, tuple[Any, str]], *, demo: bool, seconds: float | None, as_json: bool
+) -> int:
+    """Run the instance; with `demo` the demo room too. Exit code 1 if a member of it missed a message."""
+    read = functools.partial(config.load, config_file, flags=flags, profile=UP)
+    settings = read().config
+    enough_files(len(seats(settings.up)))
+    log = logs.configure(settings.log.level, settings.log.format, role="supervisor", instance=settings.instance.name)
+    warn_of_secrets(settings, log)
+    if settings.faults.active():
+        say("FAULTS ARE INJECTED ON PURPOSE: see muster config show --origin")
+    terminal = has_terminal()
+    async with Supervisor(settings, log, logs_to_files=demo) as supervisor:
+        reloads(functools.partial(supervisor.reload, read), terminal)
+        greet(supervisor, demo)
+        if not demo:
+            await asyncio.sleep(float("inf") if seconds is None else seconds)
+            return 0
+        return await run_demo(supervisor, seconds, as_json)
+
+
+def has_terminal() -> bool:
+    """Whether this process has a controlling terminal; one that has gone away is none."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+def reloads(reload: Callable[[], None], terminal: bool) -> None:
+    """From now on SIGHUP is for reading the configuration again, but where it says that the `terminal` went away."""
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # nohup
+        return
+
+    def hung_up() -> None:
+        if terminal and not has_terminal():
+            signal.raise_signal(signal.SIGTERM)
+        else:
+            reload()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up)
+
+
+async def run_demo(supervisor: Supervisor, seconds: float | None, as_json: bool) -> int:
+    """Publish and show a line a second, until the time is over or a signal cancels this; then the summary."""
+    from control.rooms.demo import DemoRoom
+
+    room = DemoRoom(supervisor.config.demo)
+    async with room.opened(supervisor.folder):
+        try:
+            async with asyncio.timeout(seconds):
+                await show_lines(room, quiet=as_json)
+        except (TimeoutError, asyncio.CancelledError) as end:
+            figures = await room.finish()
+            with verdict_after():
+                summary(figures, as_json)
+            if isinstance(end, asyncio.CancelledError):
+                raise  # a signal is an end like others: exit code 0
+            return 0 if figures.whole else 1
+    return 0
+
+
+async def show_lines(room: "DemoRoom", quiet: bool) -> None:
+    """One line a second, for ever."""
+    count = 0
+    while True:
+        await asyncio.sleep(1.0)
+        if quiet:
+            continue
+        if count % HEADER_EVERY == 0:
+            print("  ".join(f"{column:>10}" for column in COLUMNS))
+        count += 1
+        print(line(room.figures()), flush=True)
+
+
+def line(figures: "Figures") -> str:
+    """The figures under `COLUMNS`."""
+    cells = (getattr(figures, column) for column in COLUMNS)
+    return "  ".join(f"{cell:>10.1f}" if isinstance(cell, float) else f"{cell:>10,}" for cell in cells)
+
+
+def summary(figures: "Figures", as_json: bool) -> None:
+    """The last word, on stdout."""
+    if as_json:
+        document = {**msgspec.to_builtins(figures), "whole": figures.whole}
+        print(msgspec.json.encode(document).decode())
+        return
+    verdict = "every member got every message" if figures.whole else "MESSAGES ARE MISSING OR DOUBLE"
+    print(
+        f"{figures.members} members, {figures.published:,} published, {figures.delivered:,} delivered, "
+        f"{figures.repaired:,} repaired, {figures.lost:,} lost, {figures.repeated:,} repeated: {verdict}"
+    )
+
+
+def greet(supervisor: Supervisor, demo: bool) -> None:
+    """Where it is and what to try next, on stderr."""
+    record = supervisor.record()
+    names = {process.node: process.name for process in record.processes}
+    width = max(8, *map(len, names.values()))
+    for endpoint in (*record.gateways, *record.proxies):
+        say(f"{names[endpoint.node]:{width}} {config.address_text(endpoint.host, endpoint.port)}")
+    for process in record.processes:
+        say(f"{process.name:{width}} http://{config.address_text(*process.admin)}/metrics")
+    say(f"instance {supervisor.folder.path}" + (f", logs in {supervisor.folder.logs}" if demo else ""))
+    say("try, in other terminals:")
+    for command in (f"muster sub {DEMO_ROOM}", f"echo hello | muster pub {DEMO_ROOM}", "muster status"):
+        say(f"  {command}")
+    say("Ctrl-C ends it")

@@ -1,0 +1,151 @@
+"""Clients of nodes that a registry has: for backends, which learn of proxies there and of those that come and go (ROOM-15).
+
+The library itself asks no registry; this reads one for it, and says what it reads. End clients are told servers by servers.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+import muster
+from control.cluster import specs
+from control.config import load as configuration
+from control.config.options import Config
+from control.errors import ConfigError
+from control.node.enrolment import tree
+from control.registry import Directory, Snapshot
+from muster.instance import Endpoint, read_token
+from plane.engine import Server
+from plane.spec import SpecError
+
+TIMEOUT_S: Final = 10.0
+LOG: Final = "muster.backends"
+"""Of the program's own logging."""
+
+
+@contextlib.asynccontextmanager
+async def connect(
+    *,
+    registry: str | None = None,
+    config: str | Path | None = None,
+    token: bytes | str | None = None,
+    cluster: str | None = None,
+    publishes: bool = True,
+    reads: bool = True,
+    timeout: float = TIMEOUT_S,
+    **options: Any,
+) -> AsyncIterator[muster.Client]:
+    """A client of the nodes of a registry while the block lasts, by those that are there at any time.
+
+    What is not given is that of the configuration, a file and the environment as every command has it: `registry.url` with
+    its user and password, `cluster.token_file`, and `serve.cluster`, by whose proxies it publishes. Waits `timeout` seconds
+    for the registry, and for a server of each kind; `options` are those of `muster.connect`. While the registry is away the
+    last servers stay. Raises `muster.MusterError`.
+    """
+    try:
+        flags = {} if registry is None else {"registry.url": (registry, "registry")}
+        settings = configuration.load(None if config is None else Path(config), flags=flags).config
+        if not settings.registry.url:
+            raise ConfigError("registry.url: it is by a registry that servers are found")
+        if token is None:
+            token = _token(settings)
+        opened = tree(specs.reader(settings, settings.registry.url))
+    except (ConfigError, SpecError) as error:
+        raise muster.Invalid(str(error)) from None
+    until = asyncio.get_running_loop().time() + timeout
+    where = f"the registry {settings.registry.url}"
+    async with Directory(opened, _log()) as directory:
+        try:
+            async with asyncio.timeout_at(until):
+                await directory.known()
+        except TimeoutError:
+            raise muster.Unavailable(f"{where} does not answer within {timeout:g} s") from None
+        servers = Servers(directory, where, cluster or settings.serve.cluster, token, publishes=publishes, reads=reads)
+        await servers.there(until)
+        async with servers.client(timeout=timeout, **options) as client:
+            yield client
+
+
+def _log() -> structlog.typing.FilteringBoundLogger:
+    logger: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
+        logging.getLogger(LOG),
+        processors=[structlog.stdlib.render_to_log_kwargs],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+    )
+    return logger
+
+
+def _token(settings: Config) -> bytes:
+    if not settings.cluster.token_file:
+        raise ConfigError("cluster.token_file: a client needs the credential in it, or a token")
+    return read_token(specs.absolute(settings.cluster.token_file))
+
+
+class Servers:
+    """Those that a client is to know, out of the map of a registry."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        where: str,
+        cluster: str,
+        token: bytes | str,
+        *,
+        publishes: bool,
+        reads: bool,
+    ) -> None:
+        self._directory, self._where, self._cluster = directory, where, cluster
+        self._token = token.encode() if isinstance(token, str) else token
+        self._publishes, self._reads = publishes, reads
+
+    async def there(self, until: float) -> None:
+        """Wait for one of each kind."""
+        changed = asyncio.Event()
+        self._directory.on_snapshot = lambda snapshot: changed.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                while self._missing():
+                    changed.clear()
+                    await changed.wait()
+
+    @contextlib.asynccontextmanager
+    async def client(self, **options: Any) -> AsyncIterator[muster.Client]:
+        """One that goes by each map as it comes. Raises `muster.MusterError`."""
+        if missing := self._missing():
+            raise muster.Unavailable(f"{self._where} has no {missing}")
+        client = muster.connect(
+            self._address(),
+            gateways=None if self._reads else (),
+            proxies=None if self._publishes else (),
+            **options,
+        )
+
+        def follow(snapshot: Snapshot) -> None:
+            if not client.closed:
+                client.redirect(self._address())
+
+        self._directory.on_snapshot = follow
+        async with client:
+            follow(self._directory.snapshot)
+            yield client
+
+    def _address(self) -> muster.Address:
+        snapshot = self._directory.snapshot
+        gateways = _endpoints(snapshot.servers("gateway")) if self._reads else ()
+        proxies = _endpoints(snapshot.servers("proxy", self._cluster)) if self._publishes else ()
+        return muster.Address(gateways, proxies, self._token)
+
+    def _missing(self) -> str:
+        address = self._address()
+        if self._publishes and not address.proxies:
+            return f"proxy of cluster {self._cluster}"
+        return "gateway" if self._reads and not address.gateways else ""
+
+
+def _endpoints(servers: Sequence[Server]) -> tuple[Endpoint, ...]:
+    return tuple((host, port, key.hex()) for host, port, key, _ in servers)

@@ -1,0 +1,289 @@
+"""Doubles the partitions of a layer while messages flow: prepare, switch, final, clean (H10 of the room plane's faults).
+
+One record in the registry says how far it is, the layer's own `Count`. Each step is one write on condition of its version,
+and of the versions of the nodes it rests on, so any coordinator may go on with what another one began, and one that was
+left behind can do no more harm. Nobody is passed over: a registered node that does not say that it goes by the step, and
+has done what it asks, holds it up and is named. Knows no engine, and not how nodes are started.
+"""
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import msgspec
+
+from control.config.options import Role
+from control.errors import FAILURE, TRY_LATER, UserError
+from control.registry import Directory, Node
+from control.registry.places import (
+    CLUSTERED,
+    COUNT,
+    MAIN,
+    ROOT,
+    STEPS_MAX,
+    Count,
+    Growth,
+    Step,
+    Wrong,
+    encode,
+    layer,
+    read_count,
+)
+from control.registry.tree import TRANSACTION_MAX, BadVersion, NoNode, Refused, Set, Tree, Unavailable
+
+GRACE_S: Final = 5.0
+PATIENCE_S: Final = 300.0
+LOOK_S: Final = 0.1
+AGAIN_S: Final = 0.5
+FENCED: Final = "another muster cluster grow goes on with it: see muster cluster show"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How far a doubling is, and who is waited for."""
+
+    layer: str
+    partitions: int
+    to: int
+    step: Step
+    waits: tuple[str, ...] = ()
+
+
+class Hosts(Protocol):
+    """Who starts and ends nodes. Each of these may be asked again."""
+
+    def provide(self, partitions: int) -> Mapping[int, str]:
+        """Have partitions up to this number have replicas, as many as there are of those they split. Gives who is new.
+
+        Names by number; empty where somebody else starts nodes.
+        """
+
+    def withdraw(self, partitions: int) -> None:
+        """End the replicas of partitions from this number on."""
+
+    def counted(self, partitions: int) -> None:
+        """From now on there are so many."""
+
+
+class Coordinator:
+    """One attempt. Used in one loop, with a directory that reads the tree and registers nobody."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        directory: Directory,
+        role: Role,
+        hosts: Hosts,
+        *,
+        grace_s: float = GRACE_S,
+        patience_s: float = PATIENCE_S,
+        root: str = ROOT,
+        cluster: str = MAIN,
+        look_s: float = LOOK_S,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.name: Final = secrets.token_hex(8)
+        self._tree, self._directory, self._role, self._hosts = tree, directory, role, hosts
+        self._grace_s, self._patience_s, self._look_s = grace_s, patience_s, look_s
+        self.tell: Callable[[Report], None] = lambda report: None
+        """Is told at every look how far it is."""
+        self._wall, self._cluster = wall, cluster
+        self._layer = layer(role, cluster)
+        self._path = f"{root}/{self._layer}/{COUNT}"
+        self._new: Mapping[int, str] = {}
+        self._found = False
+
+    async def grow(self, to: int | None, *, resume: bool = False) -> int:
+        """Double until there are `to` partitions, or as many as what is resumed was to have. Raises `UserError`."""
+        doubling = 0
+        while True:
+            count, version = await self._record()
+            growth = count.growth
+            if growth is None and doubling > count.partitions:
+                raise UserError(f"{self._layer}: the growth to {doubling} partitions was given up meanwhile", TRY_LATER)
+            if growth is None:
+                self._hosts.counted(count.partitions)
+                if to is None or count.partitions == to:
+                    return count.partitions
+                if count.partitions > to:
+                    raise UserError(f"{self._layer} has {count.partitions} partitions, and the number never falls")
+                if await self._write(count, version, self._begun(count, to)):
+                    doubling = 2 * count.partitions
+            elif growth.coordinator == self.name:
+                to, doubling = growth.goal, await self._advance(count, growth, version)
+            elif doubling:
+                raise UserError(f"{self._layer}: {FENCED}", TRY_LATER)
+            elif not resume:
+                raise UserError(
+                    f"{self._layer}: {_under_way(growth)}: --resume goes on with it{_undo(growth)}", TRY_LATER
+                )
+            else:
+                goal = max(growth.goal, to or 0)
+                taken = msgspec.structs.replace(growth, coordinator=self.name, goal=goal)
+                if await self._write(count, version, msgspec.structs.replace(count, growth=taken)):
+                    doubling = growth.to
+
+    async def abort(self) -> int:
+        """Undo what is only prepared. Gives the number of partitions. Raises `UserError`."""
+        while True:
+            count, version = await self._record()
+            if count.growth is not None and count.growth.step != "prepare":
+                raise UserError(f"{self._layer}: {_under_way(count.growth)}: too late to undo it, --resume finishes it")
+            if count.growth is None or await self._write(count, version, Count(count.partitions)):
+                now, _ = await self._record()
+                if now.growth is not None:
+                    raise UserError(f"{self._layer}: {_under_way(now.growth)}, begun since", TRY_LATER)
+                self._hosts.withdraw(now.partitions)
+                return now.partitions
+
+    # --- one step ---------------------------------------------------------------------------------------------------
+
+    def _begun(self, count: Count, goal: int) -> Count:
+        growth = Growth(2 * count.partitions, "prepare", goal, self.name, round(self._wall(), 3))
+        return msgspec.structs.replace(count, growth=growth)
+
+    async def _advance(self, count: Count, growth: Growth, version: int) -> int:
+        """Take the next step when all are ready for it; return early where the record is another one meanwhile.
+
+        The next doubling begins with the end of this one, lest nobody know of it who goes on. Gives to how many
+        partitions what is under way then goes.
+        """
+        self._directory.takes_steps_of = self._layer
+        self._new = await asyncio.to_thread(self._provided, growth.to)
+        if not await self._wait(count, growth):
+            await self._give_back(count)
+            return growth.to
+        if growth.step == "switched":
+            self.tell(Report(self._layer, count.partitions, growth.to, growth.step, (f"{self._grace_s:g} s of grace",)))
+            await asyncio.sleep(self._grace_s)
+            if not await self._wait(count, growth):
+                return growth.to
+        after = {
+            "prepare": Count(count.partitions, growth=msgspec.structs.replace(growth, step="switched")),
+            "switched": Count(growth.to, growth=msgspec.structs.replace(growth, step="final")),
+            "final": Count(growth.to) if growth.goal == growth.to else self._begun(Count(growth.to), growth.goal),
+        }
+        taken = after[growth.step]
+        return taken.wide if await self._write(count, version, taken, checked=True) else growth.to
+
+    def _provided(self, partitions: int) -> Mapping[int, str]:
+        """Who is new. The hosts may have missed what this growth went on from: somebody else may have brought it there."""
+        self._hosts.counted(partitions // 2)
+        return self._hosts.provide(partitions)
+
+    async def _give_back(self, before: Count) -> None:
+        """Where the growth was given up meanwhile, that may have ended nodes before this one had them started."""
+        count, _ = await self._record()
+        with contextlib.suppress(Wrong):  # no step after that: its partitions may own rooms
+            read_count(encode(count), before)
+            if count.wide < before.wide:
+                self._hosts.withdraw(count.wide)
+
+    async def _wait(self, count: Count, growth: Growth) -> bool:
+        """Until all go by this record; False where it is another one meanwhile. Raises `UserError` when it is late."""
+        waits: list[str] = []
+        try:
+            async with asyncio.timeout(self._patience_s):
+                while True:
+                    known = self._directory.snapshot.counts.get(self._layer)
+                    if known != count and (await self._record())[0] != count:
+                        return False  # somebody was quicker, or the registry forgot it before anybody had read it
+                    waits = self._waits(count, growth)
+                    self.tell(Report(self._layer, count.partitions, growth.to, growth.step, tuple(waits)))
+                    if not waits:
+                        await self._directory.again()
+                        if not self._waits(count, growth):
+                            return True
+                    await asyncio.sleep(self._look_s)
+        except TimeoutError:
+            late = f"waits after {self._patience_s:g} s for {', '.join(waits) or 'the registry'}"
+            way = f"--resume goes on with it{_undo(growth)}"
+            raise UserError(f"{self._layer}: {_under_way(growth)} {late}: {way}", TRY_LATER) from None
+
+    def _waits(self, count: Count, growth: Growth) -> list[str]:
+        """Who is not so far, a line each."""
+        directory = self._directory
+        believed = (
+            directory.snapshot.counts.get(self._layer) == count and f"{self._layer}/{COUNT}" not in directory.refused
+        )
+        if directory.session != "connected" or not believed:
+            return ["the registry"]
+        lacking: list[str] = []
+        # Not those that are only kept for a while: a step gives rooms to who is there.
+        running = {node.node: node.partition for node in directory.present() if self._runs(node)}
+        empty = set(range(growth.to // 2, growth.to)) - set(running.values())
+        lacking += [f"a replica of partition {partition}" for partition in sorted(empty)]
+        lacking += [f"{name} to run" for number, name in self._new.items() if number not in running]
+        acks = directory.acks
+        for node in directory.snapshot.nodes:
+            if self._role == "broker" and node.role in CLUSTERED and node.cluster != self._cluster:
+                continue
+            said = [ack for ack in acks.get(node.node, ()) if (ack.layer, ack.serial) == (self._layer, count.serial)]
+            name = self._new.get(node.node, f"{node.role} {node.node}")
+            if not said:
+                lacking.append(f"{name} to hear of it")
+            elif not said[0].settled:
+                lacking.append(f"{name} to settle")
+        return lacking
+
+    def _runs(self, node: Node) -> bool:
+        return (node.role, node.cluster, node.state) == (self._role, self._cluster, "running")
+
+    # --- the record -------------------------------------------------------------------------------------------------
+
+    async def _record(self) -> tuple[Count, int]:
+        try:
+            async with asyncio.timeout(self._patience_s):
+                while True:
+                    with contextlib.suppress(Unavailable):
+                        if (entry := await self._tree.get(self._path)) is not None:
+                            self._found = True
+                            return read_count(entry.data), entry.version
+                        if not self._found:
+                            raise UserError(
+                                f"no {self._role} has ever registered there: {self._path} is missing", FAILURE
+                            )
+                    await asyncio.sleep(AGAIN_S)
+        except TimeoutError:
+            raise UserError(
+                f"{self._path}: the registry does not answer; --resume goes on with it", TRY_LATER
+            ) from None
+        except Wrong as wrong:
+            raise UserError(f"{self._path}: {wrong}", FAILURE) from None
+        except Refused as refused:
+            raise UserError(f"{self._path}: the registry refuses to be read: {refused}") from None
+
+    async def _write(self, before: Count, version: int, after: Count, *, checked: bool = False) -> bool:
+        """Whether it was done; else somebody was quicker, or nobody knows: read again."""
+        acked = [ack.serial for acks in self._directory.acks.values() for ack in acks if ack.layer == self._layer]
+        believed = [serial for serial in acked if serial < before.serial + STEPS_MAX]
+        numbered = msgspec.structs.replace(after, serial=1 + max([before.serial, *believed]))
+        try:
+            read_count(encode(numbered), before)
+        except Wrong as wrong:
+            raise UserError(f"{self._path}: nobody would follow the next step: {wrong}") from None
+        first = before.partitions if before.growth is None else before.growth.to // 2
+        rests_on = self._directory.checks(self._layer, first)[: TRANSACTION_MAX - 1] if checked else []
+        try:
+            await self._tree.transaction([Set(self._path, encode(numbered), version), *rests_on])
+        except (BadVersion, NoNode):
+            return False
+        except Unavailable:
+            await asyncio.sleep(AGAIN_S)
+            return False
+        except Refused as refused:
+            raise UserError(f"{self._path}: the registry refuses the next step: {refused}") from None
+        return True
+
+
+def _under_way(growth: Growth) -> str:
+    """For the sentence that says what is to be done."""
+    return f"a growth to {growth.to} partitions is under way ({growth.step})"
+
+
+def _undo(growth: Growth) -> str:
+    return ", --abort undoes it" if growth.step == "prepare" else ""

@@ -1,0 +1,287 @@
+"""The folder of a running instance: keys, token, and `instance.json`, by which clients and commands find it.
+
+Owns names, modes and life of these files. What runs in the instance is the supervisor's business.
+"""
+
+import contextlib
+import fcntl
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from control.config.options import Config
+from control.errors import TRY_LATER, ConfigError, NotRunning, UserError
+from control.host.files import absolute, create_once, write_atomically
+from muster.errors import Unavailable
+from muster.instance import FILE, check_default, default_folder, start_time
+
+FORMAT: Final = 1
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Where clients reach a gateway or a proxy. `public_key` in hex."""
+
+    node: int
+    host: str
+    port: int
+    public_key: str
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    """One node's process. `admin` is the address of its HTTP."""
+
+    name: str
+    role: str
+    node: int
+    partition: int
+    pid: int
+    epoch: int
+    restarts: int
+    ready: bool
+    link: tuple[str, int]
+    admin: tuple[str, int]
+    waits: str | UnsetType = UNSET
+    """For what, while it cannot begin."""
+    registered: str | UnsetType = UNSET
+    """Its state in the registry, where it was found there."""
+    cluster: str = "main"
+    """Of brokers, in which a broker or a proxy is."""
+
+
+def prober_process(pid: int, restarts: int, *, ready: bool, admin: tuple[str, int]) -> Process:
+    """A prober, as far as it is like a node."""
+    return Process(
+        name="prober",
+        role="prober",
+        node=0,
+        partition=0,
+        pid=pid,
+        epoch=0,
+        restarts=restarts,
+        ready=ready,
+        link=(admin[0], 0),
+        admin=admin,
+    )
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """What `instance.json` says. `pid` and `started` (clock ticks since boot) tell whether it is stale.
+
+    `pid` is 0 where nodes run by themselves.
+    """
+
+    format: int = FORMAT
+    name: str
+    version: str
+    pid: int
+    started: int
+    token_file: str
+    gateways: list[Endpoint]
+    proxies: list[Endpoint]
+    processes: list[Process]
+    faults: bool
+    registry: str | UnsetType = UNSET
+    """Its address, where there is one."""
+    uncovered: dict[str, list[int]] | UnsetType = UNSET
+    """By layer the partitions without a replica that runs, where the nodes were found in a registry."""
+    prober: Process | UnsetType = UNSET
+    """Where it probes steadily. Not among `processes`: it is no node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """Paths below `instance.dir`. `chosen`: somebody wrote where it is; else it has to be this user's own."""
+
+    path: Path
+    chosen: bool = True
+
+    @property
+    def record(self) -> Path:
+        """Where the record lies while the instance runs."""
+        return self.path / FILE
+
+    @property
+    def token(self) -> Path:
+        """The credential of clients on this machine: one line of text."""
+        return self.path / "token"
+
+    @property
+    def jwt_secret(self) -> Path:
+        """What users' tokens are signed with: one or two lines of text."""
+        return self.path / "jwt.secret"
+
+    @property
+    def cluster_secret(self) -> Path:
+        """32 bytes in hex."""
+        return self.path / "cluster.secret"
+
+    @property
+    def name_key(self) -> Path:
+        """16 bytes in hex: keys the mapping of room names to ids."""
+        return self.path / "names.key"
+
+    @property
+    def reset_secret(self) -> Path:
+        """32 bytes in hex: kept across restarts, so that a restarted role can reset the sessions of the one before."""
+        return self.path / "reset.secret"
+
+    @property
+    def epochs(self) -> Path:
+        """The folder of the last epochs."""
+        return self.path / "epochs"
+
+    @property
+    def memberships(self) -> Path:
+        """The database, where it is a file here."""
+        return self.path / "memberships.db"
+
+    @property
+    def logs(self) -> Path:
+        """The folder of the nodes' logs, where they are not on stderr."""
+        return self.path / "logs"
+
+    @property
+    def node_key(self) -> Path:
+        """32 private bytes in hex, by which a node of `muster serve` proves on links which one it is."""
+        return self.path / "node.key"
+
+    @property
+    def number(self) -> Path:
+        """The number and the last epoch of a node of `muster serve`, in JSON."""
+        return self.path / "number.json"
+
+    def server_key(self, name: str) -> Path:
+        """32 private bytes in hex, of a node that clients speak to."""
+        return self.path / f"{name}.key"
+
+    def spec(self, name: str) -> Path:
+        """What the node's process is started with."""
+        return self.path / f"{name}.spec.json"
+
+    def log(self, name: str) -> Path:
+        """The log of a node."""
+        return self.logs / f"{name}.log"
+
+
+def folder(config: Config, environment: Mapping[str, str] | None = None) -> Folder:
+    """Where the instance of this configuration lies; the default is the library's. Raises `ConfigError`."""
+    if config.instance.dir:
+        return Folder(absolute(config.instance.dir))
+    return Folder(default_folder(os.environ if environment is None else environment), chosen=False)
+
+
+def check(place: Folder) -> None:
+    """Raise `ConfigError` if nobody chose this folder and somebody else made it, `NotRunning` if nobody did."""
+    try:
+        if not place.chosen:
+            check_default(place.path)
+    except FileNotFoundError:
+        raise _nothing(place) from None
+    except Unavailable as error:
+        raise ConfigError(str(error)) from None
+
+
+def prepare(place: Folder, servers: Iterable[str] = ()) -> None:
+    """Make the folder, its secrets, its token and the keys of the servers so named, each once. Raises `UserError`."""
+    with _writing(place, "instance.dir"):
+        place.epochs.mkdir(mode=0o700, exist_ok=True)
+        create_once(place.cluster_secret, _hex(32))
+        create_once(place.name_key, _hex(16))
+        create_once(place.token, secrets.token_urlsafe(32).encode() + b"\n")
+        create_once(place.jwt_secret, _hex(32))
+        _make_own(place, servers)
+
+
+def prepare_node(place: Folder, servers: Sequence[str], proves: bool = False) -> None:
+    """Make the folder of one node of `muster serve`, with nothing in it that others share. Raises `UserError`.
+
+    `proves`: with a key of its own, by which it proves on links which one it is.
+    """
+    with _writing(place, "serve.dir"):
+        if proves:
+            make_node_key(place.node_key)
+        if servers:
+            _make_own(place, servers)
+
+
+@contextlib.contextmanager
+def _writing(place: Folder, key: str) -> Iterator[None]:
+    try:
+        place.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        info = place.path.lstat()
+        if place.path.is_symlink() or info.st_uid != os.getuid():
+            raise ConfigError(f"{place.path}: belongs to somebody else or is a link; set {key} to a folder of yours")
+        place.path.chmod(0o700)
+        yield
+    except OSError as error:
+        raise UserError(f"{error.filename or place.path}: cannot be written: {error.strerror}; set {key}") from None
+
+
+def make_node_key(file: Path) -> None:
+    """A key by which a node proves on links which one it is, unless there is one; and its folder, where it is made first."""
+    file.parent.mkdir(mode=0o700, exist_ok=True)
+    create_once(file, _hex(32), 0o400)
+
+
+def _make_own(place: Folder, servers: Iterable[str]) -> None:
+    create_once(place.reset_secret, _hex(32))
+    for name in servers:
+        create_once(place.server_key(name), _hex(32))
+
+
+@contextlib.contextmanager
+def lock(place: Folder, taken: Callable[[Folder], UserError] | None = None) -> Iterator[None]:
+    """Hold the folder for this process. The kernel lets go when the process ends, however it ends.
+
+    Raises what `taken` makes where another process holds it.
+    """
+    with (place.path / "lock").open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise (taken or _taken)(place) from None
+        yield
+
+
+def _taken(place: Folder) -> UserError:
+    try:
+        running = find(place)
+    except UserError:
+        return UserError(f"already starting or ending in {place.path}; try again in a moment", TRY_LATER)
+    who = f"{running.name}, process {running.pid}, in {place.path}"
+    return UserError(f"already running: {who}; end it, or set instance.dir for a second one")
+
+
+def write(place: Folder, record: Record) -> None:
+    """Publish the record."""
+    write_atomically(place.record, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
+
+
+def find(place: Folder) -> Record:
+    """The running instance. Raises `NotRunning` if there is none, or only what a dead one left, and other `UserError`s."""
+    check(place)
+    try:
+        record = msgspec.json.decode(place.record.read_bytes(), type=Record)
+    except FileNotFoundError:
+        raise _nothing(place) from None
+    except OSError as error:
+        raise UserError(f"{place.record}: cannot be read: {error.strerror}") from None
+    except msgspec.MsgspecError as error:
+        raise UserError(f"{place.record}: not written by this version of muster: {error}") from None
+    if start_time(record.pid) != record.started:
+        raise NotRunning(f"the instance in {place.path} died (process {record.pid} is gone); start one: muster up")
+    return record
+
+
+def _nothing(place: Folder) -> NotRunning:
+    return NotRunning(f"no instance runs here ({place.record} is missing); start one: muster up")
+
+
+def _hex(length: int) -> bytes:
+    return secrets.token_hex(length).encode() + b"\n"

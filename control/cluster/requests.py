@@ -1,0 +1,167 @@
+"""What commands ask of the supervisor of a running instance: a Unix socket in its folder, a line of JSON each way.
+
+One request a connection, answered at once: what it begins takes longer, and `Look` says how far it is. Owns the words;
+what is done is the supervisor's business.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import msgspec
+import structlog
+
+from control.config.layout import PARTITIONS_MAX
+from control.config.options import Role
+from control.errors import FAILURE, TRY_LATER, NotRunning, UserError
+from control.host.sockets import address, listen
+
+SOCKET: Final = "requests.sock"
+FORMAT: Final = 1
+REQUEST_MAX: Final = 4 << 10
+ANSWER_MAX: Final = 256 << 10
+"""512 nodes, each of some 200 B and a line of what is wrong with it."""
+AT_ONCE: Final = 8
+ASKED_S: Final = 5.0
+"""So long a connection may take."""
+
+Partition = Annotated[int, msgspec.Meta(ge=0, lt=PARTITIONS_MAX)]
+Layered = Literal["broker", "router"]
+Partitions = Annotated[int, msgspec.Meta(ge=1, le=PARTITIONS_MAX)]
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True, tag_field="ask", tag=str.lower, forbid_unknown_fields=True):
+    """One request."""
+
+    format: int = FORMAT
+
+
+class Look(Ask, frozen=True, kw_only=True):
+    """Who is there."""
+
+
+class Add(Ask, frozen=True, kw_only=True):
+    """One more node. The answer names it."""
+
+    role: Role
+    partition: Partition = 0
+
+
+class Remove(Ask, frozen=True, kw_only=True):
+    """Have a node drain, and not start again. The answer names it."""
+
+    node: int
+
+
+class Provide(Ask, frozen=True, kw_only=True):
+    """Have partitions up to this number have replicas, as many as those they split. The answer names them."""
+
+    role: Layered
+    partitions: Partitions
+
+
+class Withdraw(Ask, frozen=True, kw_only=True):
+    """End the replicas of partitions from this number on. The answer names them."""
+
+    role: Layered
+    partitions: Partitions
+
+
+class Counted(Ask, frozen=True, kw_only=True):
+    """There are so many partitions from now on."""
+
+    role: Layered
+    partitions: Partitions
+
+
+class Seated(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of the instance. `state` is that of its process; `error` what it waits for, or fails by."""
+
+    name: str
+    role: Role
+    node: int
+    partition: int
+    state: str
+    leaving: bool = False
+    error: str = ""
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The nodes that were asked about, or why not, with the exit code that it makes."""
+
+    nodes: list[Seated] = []
+    error: str = ""
+    exit_code: int = 0
+
+
+Request = Look | Add | Remove | Provide | Withdraw | Counted
+Take = Callable[[Request], Sequence[Seated]]
+_REQUEST: Final = msgspec.json.Decoder(Request)
+_ANSWER: Final = msgspec.json.Decoder(Answer)
+
+
+@contextlib.asynccontextmanager
+async def answered(folder: Path, take: Take, log: structlog.typing.FilteringBoundLogger) -> AsyncIterator[None]:
+    """Serve while the block lasts. `take` raises `UserError` for what it does not do."""
+    waiting = asyncio.Semaphore(AT_ONCE)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with waiting, asyncio.timeout(ASKED_S):
+                answer = _taken(await reader.readline(), take, log)
+                if writer.is_closing():
+                    return
+                writer.write(msgspec.json.encode(answer) + b"\n")
+                await writer.drain()
+                writer.close()
+        except (OSError, TimeoutError, ValueError):  # gone, too slow, or a line without an end
+            writer.transport.abort()
+
+    with listen(folder, SOCKET) as listening:
+        server = await asyncio.start_unix_server(serve, sock=listening, limit=REQUEST_MAX)
+        try:
+            yield
+        finally:
+            server.close()
+
+
+def _taken(line: bytes, take: Take, log: structlog.typing.FilteringBoundLogger) -> Answer:
+    try:
+        request = _REQUEST.decode(line)
+        if request.format != FORMAT:
+            raise UserError(f"the instance speaks format {FORMAT}, this command {request.format}: use one version")
+        return Answer(nodes=list(take(request)))
+    except msgspec.MsgspecError as error:
+        return Answer(error=f"the instance does not know this request: {error}: use one version", exit_code=FAILURE)
+    except UserError as error:
+        return Answer(error=str(error), exit_code=error.exit_code)
+    except Exception as error:
+        log.exception("a request was not done", line=line[:200].decode(errors="replace"))
+        return Answer(error=f"the instance could not do it: {error!r}; its log says more", exit_code=FAILURE)
+
+
+def ask(folder: Path, request: Request) -> list[Seated]:
+    """Ask the running instance, and wait for its answer. Raises `UserError`."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+            asking.settimeout(ASKED_S)
+            with address(folder, SOCKET) as path:
+                asking.connect(path)
+            asking.sendall(msgspec.json.encode(request) + b"\n")
+            with asking.makefile("rb") as reader:
+                line = reader.readline(ANSWER_MAX)
+        answer = _ANSWER.decode(line)
+    except FileNotFoundError:
+        raise NotRunning(f"no instance takes requests in {folder}; start one: muster up") from None
+    except TimeoutError:
+        raise UserError(f"the instance in {folder} does not answer; try again", TRY_LATER) from None
+    except OSError as error:
+        raise UserError(f"{folder / SOCKET}: {error.strerror}; try again", TRY_LATER) from None
+    except msgspec.MsgspecError as error:
+        raise UserError(f"{folder / SOCKET}: not answered by this version of muster: {error}") from None
+    if answer.error:
+        raise UserError(answer.error, answer.exit_code or FAILURE)
+    return answer.nodes

@@ -1,0 +1,643 @@
+"""`muster up`: one process per node on this machine, restarted when they die, ended together.
+
+Composes the instance's folder, the chosen addresses, the placement and one `Child` per node. With a registry the children
+register there, the embedded one is served from here, and nodes come and go as commands ask.
+"""
+
+import asyncio
+import contextlib
+import functools
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import IO, Any, Final, Self
+
+import msgspec
+import structlog
+from msgspec import UNSET
+
+from control.cluster import instance, requests, specs
+from control.cluster.child import Backoff, Child
+from control.cluster.instance import Endpoint, Process, Record
+from control.cluster.requests import Add, Counted, Look, Provide, Remove, Request, Seated, Withdraw
+from control.cluster.roster import Roster
+from control.config.layout import NODES_MAX, NUMBER_MAX, Seat, grid, seat_name
+from control.config.load import Loaded, split_address
+from control.config.options import LINKS, ClientOptions, Config, Faults, Role
+from control.errors import TRY_LATER, ConfigError, UserError
+from control.host.files import write_atomically
+from control.host.openfiles import enough_files
+from control.host.ports import Ports
+from control.node.enrolment import tree
+from control.node.live import Live, Now, merged, needing_restart, reloading
+from control.probes.spec import NAME as PROBER
+from control.probes.spec import Spec as ProberSpec
+from control.probes.spec import spec as prober_spec
+from control.registry import Directory, Node, Snapshot
+from control.registry.epoch import next_epoch
+from control.registry.places import ROOT, Count, layer
+from control.registry.server import RegistryServer
+from control.registry.tree import Tree, TreeError
+from muster import __version__, _core
+from muster.instance import start_time
+from plane.spec import Fault, Registration, Spec, SpecError, secret
+
+NODE_COMMAND: Final = (sys.executable, "-m", "control.node.process")
+PROBER_COMMAND: Final = (sys.executable, "-m", "control.probes.process")
+READY_S: Final = 20.0
+READY_EACH_S: Final = 1.0
+"""More for each node: all start at once, on whatever cores there are."""
+REGISTRY_S: Final = 2.0
+"""A start waits for so long for what has grown in the registry; where that says so later, what lacks starts then."""
+_Asked = tuple[dict[Seat, tuple[str, int]], Seat, str, str, int]
+"""Where an address is kept, whose it is, the key that asks for it, and the host and port asked."""
+STARTS_MAX: Final = 3
+TURN_S: Final = 5.0
+"""So long a node that comes later keeps the next one from starting, if it does not begin to serve before."""
+KILL_S: Final = 2.0
+LEAVE_S: Final = 10.0
+"""More where there is a registry: a broker hands its rooms over first, and an end is said there."""
+FORSAKE_S: Final = 3.0
+"""More where there is a database: so long may its drivers wait for one that stands still."""
+WRITE_AGAIN_S: Final = 1.0
+OTHERS: Final = ("serve.", "demo.", "links.")
+"""Keys that mean nothing to an instance that runs begin so."""
+LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Where clients of this machine reach what listens everywhere."""
+# Publishers are refused first, members last are told what was still numbered.
+STOP_ORDER: Final[tuple[Role, ...]] = ("proxy", "broker", "gateway", "router")
+
+
+class Supervisor:
+    """Runs an instance while the context is open."""
+
+    def __init__(
+        self,
+        config: Config,
+        log: structlog.typing.FilteringBoundLogger,
+        *,
+        command: Sequence[str] | None = None,
+        logs_to_files: bool = False,
+    ) -> None:
+        _check(config)
+        self.folder = instance.folder(config)
+        self.config, self._log, self._command = config, log, command or NODE_COMMAND
+        self._logs_to_files = logs_to_files
+        self.snapshot = Snapshot()
+        self._roster = Roster(config.up)
+        self._servers = [seat for seat in self._roster.seats if isinstance(config.role(seat.role), ClientOptions)]
+        self._clients: dict[Seat, tuple[str, int]] = {}
+        self._links: dict[Seat, tuple[str, int]] = {}
+        self._admins: dict[Seat, tuple[str, int]] = {}
+        self._epochs: dict[Seat, int] = {}
+        self._public_keys: dict[Seat, str] = {}
+        self._children: dict[Seat, Child] = {}
+        self._tasks: dict[Seat, asyncio.Task[None]] = {}
+        self._leaving: dict[Seat, asyncio.Task[None]] = {}
+        self._prober: Child | None = None
+        self._prober_admin = ("", 0)
+        self._probing = set[asyncio.Task[None]]()
+        self._started = self._ending = False
+        self._counting: asyncio.Task[Mapping[str, Count]] | None = None
+        """Until it is known what has grown."""
+        self._reloads = 0
+        # A start is a second of a processor: half of them stay with those who have traffic.
+        self._turns = asyncio.Semaphore(max(1, len(os.sched_getaffinity(0)) // 2))
+        self._live: Live | None = None
+        self._changed = asyncio.Event()
+        self._write_again: asyncio.TimerHandle | None = None
+        self._unwritten = False
+        """The last record could not be written, which is said once."""
+        self._open = contextlib.AsyncExitStack()
+        self._registry = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        try:
+            instance.prepare(self.folder, [seat.name for seat in self._servers])
+            self._open.enter_context(instance.lock(self.folder))
+            self._check_addresses()
+            if self.config.registry.url == "embedded":
+                # All who registered there have ended with the instance before.
+                server = RegistryServer(self.folder.path, self._log, sessions=False)
+                await self._registry.enter_async_context(server)
+            if self.config.registry.url:
+                await self._count()
+            self._choose(self._roster.seats)
+            self._start(self._roster.seats, asyncio.Semaphore(len(self._roster.seats)))
+            await self._until_ready()
+            self._started = True
+            told = self.spec(self._representative())
+            self._live = Live(self._log, self.config.log.level, told, linked=True)
+            self._begin_or_end_probes()
+            await self._open.enter_async_context(requests.answered(self.folder.path, self.take, self._log))
+        except BaseException:
+            await self._end()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._end()
+
+    def record(self) -> Record:
+        """The instance as it is now."""
+        return Record(
+            name=self.config.instance.name,
+            version=__version__,
+            pid=os.getpid(),
+            started=start_time(os.getpid()) or 0,
+            token_file=specs.token_file(self.config, self.folder),
+            gateways=[self._endpoint(seat) for seat in self._servers if seat.role == "gateway"],
+            proxies=[self._endpoint(seat) for seat in self._servers if seat.role == "proxy"],
+            processes=[self._process(seat, child) for seat, child in self._children.items()],
+            faults=self.config.faults.active(),
+            registry=self.config.registry.url or UNSET,
+            prober=UNSET if self._prober is None else self._prober_process(self._prober),
+        )
+
+    # --- start ----------------------------------------------------------------------------------------------------
+
+    async def _count(self) -> None:
+        """Start as many partitions as there are by now, or as were asked for until that is known. Raises `UserError`."""
+        self._counting = counting = asyncio.create_task(self._counted(), name="asks what has grown")
+        await asyncio.wait([counting], timeout=REGISTRY_S)
+        if counting.done():
+            self._take_up(counting.result())
+            self._counting = None
+        else:
+            self._log.warning(f"waits for the registry {self.config.registry.url}")
+            self._take_up({})
+            counting.add_done_callback(lambda _: self._changed.set())
+
+    async def _counted(self) -> Mapping[str, Count]:
+        """How many partitions each layer has by now. Waits for the registry. Raises `UserError`."""
+        try:
+            opened = tree(specs.reader(self.config, self.config.registry.url))
+        except SpecError as error:
+            raise UserError(str(error)) from None
+        async with Directory(opened, self._log) as directory:
+            counts = (await directory.known()).counts
+            if self.config.registry.url == "embedded":
+                with contextlib.suppress(TreeError):
+                    await self._free_numbers(directory, opened)
+            return counts
+
+    async def _free_numbers(self, directory: Directory, opened: Tree) -> None:
+        """Those that an instance of another name had in this folder. Raises `TreeError`."""
+        for number, name in (await directory.names()).items():
+            if number <= NUMBER_MAX and name != self._registered(seat_name(number)):
+                await opened.delete(f"{ROOT}/ids/{name}")
+
+    def _take_up(self, counts: Mapping[str, Count]) -> None:
+        """Start as many partitions as there are by now: what grew stays, whatever it began with. Raises `UserError`."""
+        up = self.config.up
+        grids: dict[Role, str] = {"broker": up.brokers, "router": up.routers}
+        for role, asked in grids.items():
+            known, (partitions, replicas) = counts.get(layer(role), Count(1)), grid(asked)
+            if partitions < known.spread:
+                up = msgspec.structs.replace(up, **{f"{role}s": f"{known.spread}x{replicas}"})
+                self._log.warning(
+                    "starts as many partitions as there are by now",
+                    layer=role,
+                    partitions=known.spread,
+                    asked=partitions,
+                )
+        self._roster = Roster(up)
+        for role, partitions in self._roster.partitions.items():
+            known = counts.get(layer(role), Count(partitions))
+            if partitions == known.wide:
+                self._roster.partitions[role] = known.spread  # what is only prepared may be undone
+        count = len(self._roster.seats)
+        if count > NODES_MAX:
+            raise UserError(f"{count} nodes by now, and {NODES_MAX} are the most in one instance; fewer replicas fit")
+        enough_files(count)
+        self._servers = [seat for seat in self._roster.seats if isinstance(self.config.role(seat.role), ClientOptions)]
+
+    def _catch_up(self, counts: Mapping[str, Count]) -> None:
+        """Start what lacks by what the registry said late, beside those that waited for it too. Raises `UserError`."""
+        before = self._roster.seats
+        self._take_up(counts)
+        new = [seat for seat in self._roster.seats if seat not in before]
+        self._choose(new)
+        self._start(new, asyncio.Semaphore(max(1, len(new))))
+
+    def _check_addresses(self) -> None:
+        """Before anything else is begun. Raises `UserError` where one cannot be had."""
+        with Ports() as ports:
+            for _, _, key, host, port in self._asked(self._roster.seats):
+                ports.udp(key, host, port)
+
+    def _choose(self, new: Sequence[Seat]) -> None:
+        with Ports() as ports:
+            for chosen, seat, key, host, port in self._asked(new):
+                chosen[seat] = ports.udp(key, host, port)
+            for seat in new:
+                self._admins[seat] = ports.tcp("admin.host", self.config.admin.host)
+        for seat in new:
+            if seat in self._servers:
+                private = secret(str(self.folder.server_key(seat.name)), 32)
+                self._public_keys[seat] = bytes(_core.public_key(private)).hex()
+        self._place()
+
+    def _place(self) -> None:
+        nodes = [Node(seat.node, seat.role, *self._links[seat], seat.partition) for seat in self._roster.seats]
+        counts = {layer(role): Count(partitions) for role, partitions in self._roster.partitions.items()}
+        self.snapshot = Snapshot(1, tuple(sorted(nodes, key=lambda node: node.node)), counts)
+
+    def _asked(self, new: Sequence[Seat]) -> list[_Asked]:
+        """For each socket what is asked: ports first, lest a free one that the kernel gives be one of them."""
+        return sorted(self._binds(new), key=lambda asked: asked[-1] == 0)
+
+    def _binds(self, new: Sequence[Seat]) -> Iterator[_Asked]:
+        for seat in new:
+            section = self.config.role(seat.role)
+            binds = [(self._links, "bind", section.bind)]
+            if isinstance(section, ClientOptions):
+                binds = [(self._clients, "bind", section.bind), (self._links, "link_bind", section.link_bind)]
+            for chosen, name, text in binds:
+                host, port = split_address(text)
+                yield chosen, seat, f"{seat.role}.{name}", host, port and port + seat.index
+
+    def _start(self, new: Sequence[Seat], turns: asyncio.Semaphore) -> None:
+        for seat in new:
+            child = Child(
+                seat.name,
+                functools.partial(self._prepare, seat),
+                self._on_change,
+                self._log,
+                Backoff(random.Random()),
+                self._stderr(seat.name),
+            )
+            self._children[seat] = child
+            self._tasks[seat] = asyncio.create_task(_run(child, turns), name=f"child {seat.name}")
+
+    def _stderr(self, name: str) -> IO[bytes] | None:
+        if not self._logs_to_files:
+            return None
+        self.folder.logs.mkdir(mode=0o700, exist_ok=True)
+        return self._open.enter_context(self.folder.log(name).open("wb"))
+
+    def _begin_or_end_probes(self) -> None:
+        """Have a prober where one is wanted, and none where not."""
+        if self.config.probes.every_ms and self._prober is None:
+            self._start_prober()
+        elif not self.config.probes.every_ms and self._prober is not None:
+            running = {task for task in self._probing if not task.done()}
+            self._probing = running | {asyncio.create_task(self._prober.stop(KILL_S), name=f"removes {PROBER}")}
+            self._prober = None
+            self._on_change()
+
+    def _start_prober(self) -> None:
+        with Ports() as ports:
+            self._prober_admin = ports.tcp("admin.host", self.config.admin.host)
+        file = self.folder.spec(PROBER)
+        write_atomically(file, msgspec.json.encode(self._prober_spec()))
+        command = [*PROBER_COMMAND, "--spec", str(file), "--parent", str(os.getpid())]
+        back_off, stderr = Backoff(random.Random()), self._stderr(PROBER)
+        self._prober = Child(PROBER, lambda: command, self._on_change, self._log, back_off, stderr)
+        self._probing.add(asyncio.create_task(self._prober.run(), name=f"child {PROBER}"))
+
+    def _prober_spec(self) -> ProberSpec:
+        return prober_spec(self.config, self.folder, self._prober_admin, self.config.registry.url)
+
+    def _prober_process(self, child: Child) -> Process:
+        ready = child.state == "ready"
+        return instance.prober_process(child.pid, child.restarts, ready=ready, admin=self._prober_admin)
+
+    def _prepare(self, seat: Seat) -> list[str]:
+        """Write the spec for one start, with the epoch of that start, and say what to run."""
+        self._epochs[seat] = next_epoch(self.folder.epochs, seat.node)
+        file = self.folder.spec(seat.name)
+        write_atomically(file, msgspec.json.encode(self.spec(seat)))
+        return [*self._command, "--spec", str(file), "--parent", str(os.getpid())]
+
+    def spec(self, seat: Seat) -> Spec:
+        """What the node's process is told."""
+        config, placement = self.config, self.snapshot
+        own = specs.Own(
+            role=seat.role,
+            files=seat.name,
+            node=seat.node,
+            epoch=self._epochs[seat],
+            partition=seat.partition,
+            bind=self._clients.get(seat),
+            link_bind=self._links[seat],
+            admin=self._admins[seat],
+        )
+        made = specs.spec(
+            config,
+            self.folder,
+            own,
+            placement,
+            self._registration(seat, own) if config.registry.url else None,
+            fault_rules(seat.role, config.faults, placement) if config.faults.active() else None,
+        )
+        made = msgspec.structs.replace(made, reloads=self._reloads)
+        if config.registry.url or seat not in self._servers:
+            return made
+        gateways, proxies = self._told("gateway"), self._told("proxy")
+        return msgspec.structs.replace(made, gateways=gateways, proxies=proxies)
+
+    def _registered(self, name: str) -> str:
+        """What the registry calls a node."""
+        return f"{self.config.instance.name}-{name}"
+
+    def _told(self, role: Role) -> list[tuple[str, int, str]]:
+        """Those of a role that clients are told of, where no registry knows them."""
+        ends = [self._endpoint(seat) for seat in self._servers if seat.role == role]
+        return [(end.host, end.port, end.public_key) for end in ends]
+
+    def _registration(self, seat: Seat, own: specs.Own) -> Registration:
+        end = self._endpoint(seat) if seat in self._clients else None
+        client, public_key = (None, "") if end is None else ((end.host, end.port), end.public_key)
+        name = self._registered(seat.name)
+        made = specs.registration(self.config, self.folder, own, name, client, public_key)
+        fellows = [] if self._started else [other.node for other in self._roster.seats]
+        return msgspec.structs.replace(made, grown=self._started or self._counting is not None, fellows=fellows)
+
+    async def _until_ready(self) -> None:
+        wait = READY_S + READY_EACH_S * len(self._roster.seats)
+        try:
+            async with asyncio.timeout(wait) as limit:
+                while self._counting or not all(child.state == "ready" for child in self._children.values()):
+                    if self._counting and self._counting.done():
+                        self._catch_up(self._counting.result())
+                        self._counting = None
+                        wait = READY_S + READY_EACH_S * len(self._roster.seats)
+                        limit.reschedule(None)
+                    if any(child.state == "waiting" for child in self._children.values()):
+                        limit.reschedule(None)  # nothing here is late
+                    elif limit.when() is None:
+                        limit.reschedule(asyncio.get_running_loop().time() + wait)
+                    for child in self._children.values():
+                        if child.state == "failed":
+                            raise UserError(f"{child.name} cannot start: {child.error}")
+                        if child.restarts >= STARTS_MAX:
+                            raise UserError(
+                                f"{child.name} died {child.restarts} times before it was ready; its log says why"
+                            )
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            late = [f"{child.name} ({child.state})" for child in self._children.values() if child.state != "ready"]
+            who = ", ".join(late) or f"the registry {self.config.registry.url}"
+            raise UserError(f"not ready after {wait:.0f} s: {who}; their logs say why") from None
+
+    # --- while it runs ----------------------------------------------------------------------------------------------
+
+    def _on_change(self) -> None:
+        self._changed.set()
+        if len(self._children) == len(self._roster.seats) and any(child.pid for child in self._children.values()):
+            self._write_record()
+
+    def _write_record(self) -> None:
+        """Write it, however often that takes: what it says of a node is no reason to let the node go."""
+        if self._write_again is not None:
+            self._write_again.cancel()
+            self._write_again = None
+        try:
+            instance.write(self.folder, self.record())
+        except OSError as error:
+            if not self._unwritten:
+                self._log.warning("cannot be written", file=str(self.folder.record), error=error.strerror)
+            self._unwritten = True
+            self._write_again = asyncio.get_running_loop().call_later(WRITE_AGAIN_S, self._write_record)
+        else:
+            if self._unwritten:
+                self._log.info("written again", file=str(self.folder.record))
+            self._unwritten = False
+
+    def _endpoint(self, seat: Seat) -> Endpoint:
+        host, port = self._clients[seat]
+        host = LOOPBACK.get(host, host)
+        return Endpoint(node=seat.node, host=host, port=port, public_key=self._public_keys[seat])
+
+    def _process(self, seat: Seat, child: Child) -> Process:
+        return Process(
+            name=seat.name,
+            role=seat.role,
+            node=seat.node,
+            partition=seat.partition,
+            pid=child.pid,
+            epoch=child.epoch or self._epochs.get(seat, 0),
+            restarts=child.restarts,
+            ready=child.state == "ready",
+            link=self._links[seat],
+            admin=self._admins[seat],
+            waits=child.error or UNSET if child.state == "waiting" else UNSET,
+        )
+
+    # --- another configuration --------------------------------------------------------------------------------------
+
+    def reload(self, read: Callable[[], Loaded]) -> None:
+        """Read the configuration again: all nodes take what can change while they run; a bad one changes nothing."""
+        if self._live is None or self._ending:
+            return
+        before = self.config
+
+        def again() -> Now:
+            now = read().config
+            _check(now)
+            self.config = merged(before, now)
+            needs_restart, in_force = needing_restart(before, now, OTHERS), reloading(before, now)
+            return Now(now.log.level, self.spec(self._representative()), needs_restart, in_force)
+
+        if not self._live.reload(again):
+            self.config = before
+            return
+        self._reloads += 1
+        for seat in self._roster.seats:
+            if seat in self._epochs:
+                self._pass_on(self._children[seat], seat.name, self.spec(seat))
+        if self._prober is not None and self.config.probes.every_ms:
+            self._pass_on(self._prober, PROBER, self._prober_spec())
+        else:
+            self._begin_or_end_probes()
+
+    def _pass_on(self, child: Child, name: str, told: msgspec.Struct) -> None:
+        try:
+            write_atomically(self.folder.spec(name), msgspec.json.encode(told))
+        except OSError as error:
+            self._log.error("not told of the new configuration", child=name, error=error.strerror)
+        else:
+            child.hang_up()
+
+    def _representative(self) -> Seat:
+        """Who is told all that can change."""
+        seats = self._roster.seats
+        return next((seat for seat in seats if seat.role == "gateway" and seat in self._epochs), seats[0])
+
+    # --- who comes and goes -----------------------------------------------------------------------------------------
+
+    def take(self, request: Request) -> list[Seated]:
+        """Begin what a command asks for. Raises `UserError`."""
+        roster = self._roster
+        if isinstance(request, Look):
+            return [self._seated(seat) for seat in roster.seats]
+        if not self.config.registry.url:
+            raise UserError(
+                "without a registry nodes know each other from their start alone; for some to come and go: "
+                "muster up --registry embedded"
+            )
+        if self._ending:
+            raise UserError("the instance ends", TRY_LATER)
+        match request:
+            case Add(role=role, partition=partition):
+                concerned = [roster.another(role, partition)]
+                self._add(concerned)
+            case Remove(node=node):
+                concerned = [roster.dispensable(node, lambda seat: self._children[seat].state == "ready")]
+                self._retire(concerned)
+            case Provide(role=role, partitions=partitions):
+                self._add(roster.lacking(role, partitions))
+                concerned = roster.beyond(role, roster.partitions[role])
+            case Withdraw(role=role, partitions=partitions):
+                concerned = roster.beyond(role, partitions)
+                self._retire(concerned)
+            case Counted(role=role, partitions=partitions):
+                roster.partitions[role] = max(partitions, roster.partitions[role])
+                self._place()
+                concerned = []
+        return [self._seated(seat) for seat in concerned]
+
+    def _add(self, new: Sequence[Seat]) -> None:
+        if not new:
+            return
+        count = len(self._roster.seats) + len(new)
+        if count > NODES_MAX:
+            raise UserError(f"{NODES_MAX} nodes are the most in one instance")
+        enough_files(count)
+        servers = [seat for seat in new if isinstance(self.config.role(seat.role), ClientOptions)]
+        instance.prepare(self.folder, [seat.name for seat in servers])
+        self._servers += servers
+        self._roster.seats += new
+        try:
+            self._choose(new)
+        except BaseException:
+            for seat in new:
+                self._forget(seat)
+            raise
+        self._log.info("adds", nodes=[seat.name for seat in new])
+        self._start(new, self._turns)
+
+    def _retire(self, gone: Sequence[Seat]) -> None:
+        async def retire(seat: Seat) -> None:
+            await self._children[seat].stop(self._patience_s)
+            await self._tasks[seat]
+            self._forget(seat)
+            self._log.info("removed", node=seat.name)
+
+        for seat in gone:
+            if seat not in self._leaving:
+                self._log.info("removes", node=seat.name)
+                self._roster.leaving.add(seat)
+                self._leaving[seat] = asyncio.create_task(retire(seat), name=f"removes {seat.name}")
+
+    def _forget(self, seat: Seat) -> None:
+        self._roster.seats.remove(seat)
+        self._roster.leaving.discard(seat)
+        if seat in self._servers:
+            self._servers.remove(seat)
+        for by_seat in (self._links, self._admins, self._clients, self._children, self._tasks, self._leaving):
+            by_seat.pop(seat, None)
+        self._on_change()
+
+    def _seated(self, seat: Seat) -> Seated:
+        child = self._children[seat]
+        return Seated(
+            name=seat.name,
+            role=seat.role,
+            node=seat.node,
+            partition=seat.partition,
+            state=child.state,
+            leaving=seat in self._leaving,
+            error=child.error or "",
+        )
+
+    # --- end ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def _patience_s(self) -> float:
+        """So long a node may take to end."""
+        patience = KILL_S + (LEAVE_S if self.config.registry.url else 0.0)
+        return patience + (FORSAKE_S if self.config.database.url else 0.0)
+
+    async def _end(self) -> None:
+        """End all, also where whoever waits for it is cancelled: a node that is not told loses what it took."""
+        self._ending = True
+        ending = asyncio.create_task(self._end_all(), name="ends the instance")
+        while not ending.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([ending])
+        ending.result()
+
+    async def _end_all(self) -> None:
+        if self._counting is not None:
+            self._counting.cancel()
+            await asyncio.gather(self._counting, return_exceptions=True)
+        if self._prober is not None:
+            await self._prober.stop(KILL_S)
+        await asyncio.gather(*self._probing)
+        # All end: nobody is left to read there who does, and without a session a node does not wait until it was read.
+        await self._registry.aclose()
+        for role in STOP_ORDER:
+            children = [child for seat, child in self._children.items() if seat.role == role]
+            await asyncio.gather(*(child.stop(self._patience_s) for child in children))
+        if self._tasks:
+            await asyncio.gather(*self._tasks.values(), *self._leaving.values())
+            if self._write_again is not None:
+                self._write_again.cancel()
+            self.folder.record.unlink(missing_ok=True)
+        await self._open.aclose()
+
+
+async def _run(child: Child, turns: asyncio.Semaphore) -> None:
+    """Have it run when it is its turn, until it is stopped."""
+    async with turns:
+        running = asyncio.create_task(child.run(), name=f"runs {child.name}")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(child.begun.wait(), TURN_S)
+    await running
+
+
+def _check(config: Config) -> None:
+    """What `muster serve` alone can do. Raises `ConfigError`."""
+    if config.cluster.identity != "off":
+        raise ConfigError(
+            "cluster.identity: is for muster serve; the nodes of muster up share a user and a folder, and so their keys"
+        )
+
+
+def fault_rules(role: Role, faults: Faults, placement: Snapshot) -> list[Fault]:
+    """The rules that a node of a role injects: what it sends to its peers, and both directions of its clients' links."""
+    rules = [
+        _rule(faults, f"{role}->{node.role}", "out", (node.host, node.link_port))
+        for node in placement.nodes
+        if f"{role}->{node.role}" in LINKS
+    ]
+    clients = ((f"{role}->client", "out"), (f"client->{role}", "in"))
+    return rules + [_rule(faults, link, direction, None) for link, direction in clients if link in LINKS]
+
+
+def _rule(faults: Faults, link: str, direction: str, peer: tuple[str, int] | None) -> Fault:
+    own = faults.links.get(link)
+
+    def pick(name: str) -> Any:
+        value = getattr(own, name, None)
+        return getattr(faults, name) if value is None else value
+
+    return (
+        direction,
+        peer,
+        pick("loss"),
+        pick("duplicate"),
+        pick("corrupt"),
+        pick("reorder"),
+        pick("reorder_hold_ms"),
+        pick("delay_ms"),
+        pick("jitter_ms"),
+        pick("burst"),
+    )

@@ -1,0 +1,394 @@
+"""Reads the configuration: defaults < `muster up` < TOML file < environment < flags, and where each value came from.
+
+Owns precedence, names and messages. The keys themselves are in `control/config/options.py`. Parsed once; what comes out is
+frozen and checked, and the rest of the program trusts it.
+"""
+
+import difflib
+import ipaddress
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
+
+import msgspec
+
+from control.config import layout
+from control.config.options import LINKS, ROLES, SQLITE, ClientOptions, Config, Registry, Role
+from control.errors import ConfigError
+
+PREFIX: Final = "MUSTER_"
+FILE_VARIABLE: Final = "MUSTER_CONFIG"
+NOT_KEYS: Final = frozenset({FILE_VARIABLE, "MUSTER_BENCH_LOOPBACK"})
+"""Variables with the prefix that are no keys: ours, and that by which `muster bench` finds itself in its namespace."""
+DEFAULT: Final = "default"
+NONE: Final = "none"
+"""Says of a URL that there is to be none, where `muster up` presets one."""
+ADDRESS: Final = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<v4>[0-9.]+)):(?P<port>[0-9]{1,5})")
+NO_ADDRESS: Final = "is no IP address and port, as 127.0.0.1:7400 or [::1]:7400"
+PORT_MAX: Final = 65_535
+FILE_BYTES_MAX: Final = 1 << 20
+"""Of the file, which may be a device or a pipe without end."""
+NAMESPACE: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+
+KeyPath = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A leaf of one layer: what it says and where it stands. `text`: it came as text and may be converted."""
+
+    raw: Any
+    origin: str
+    text: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The configuration and, for every key, where its value came from."""
+
+    config: Config
+    origins: Mapping[str, str]
+    file: Path | None
+
+
+def load(
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, tuple[Any, str]] | None = None,
+    profile: Mapping[str, Any] | None = None,
+    roles: Iterable[Role] = ROLES,
+) -> Loaded:
+    """Read all layers.
+
+    `flags` maps a dotted key to its value and the flag's name; `profile` is what the command itself presets
+    (`control.config.options.UP`). Addresses are checked of these `roles`, which are to reach each other.
+    Raises `ConfigError` with one line that says what, where and how to mend.
+    """
+    environment = os.environ if environment is None else environment
+    layers: dict[KeyPath, Value] = {}
+    for name, raw in (profile or {}).items():
+        layers[tuple(name.split("."))] = Value(raw, "muster up")
+    found = find_file(file, environment)
+    if found is not None:
+        layers.update(_from_file(found))
+    layers.update(_from_environment(environment))
+    for name, (raw, flag) in (flags or {}).items():
+        layers[tuple(name.split("."))] = Value(raw, flag)
+    config = _build(layers)
+    _check(config, layers, roles)
+    origins = {name: layers[path].origin if path in layers else DEFAULT for path, name in _leaves(config)}
+    return Loaded(config, MappingProxyType(origins), found)
+
+
+def find_file(file: Path | None, environment: Mapping[str, str]) -> Path | None:
+    """The file to read: the flag's, `$MUSTER_CONFIG`'s, `./muster.toml`, the user's own; the last two may be absent."""
+    if file is not None:
+        return file
+    if named := environment.get(FILE_VARIABLE):
+        return Path(named)
+    home = Path(environment.get("XDG_CONFIG_HOME") or Path(environment.get("HOME", "/")) / ".config")
+    return next((each for each in (Path("muster.toml"), home / "muster" / "muster.toml") if _is_file(each)), None)
+
+
+def _is_file(path: Path) -> bool:
+    """Whose folder may not be entered is not there for us, as where another user's command was begun."""
+    try:
+        return path.is_file()
+    except PermissionError:
+        return False
+
+
+def values(config: Config) -> Iterator[tuple[str, Any]]:
+    """Every key with its value, in the order of the documentation."""
+    for path, name in _leaves(config):
+        node: Any = config
+        for part in path:
+            node = node[part] if isinstance(node, Mapping) else getattr(node, part)
+        yield name, node
+
+
+def dotted(path: Iterable[str]) -> str:
+    """A key as it is written and shown: parts that are no bare TOML key are quoted."""
+    return ".".join(part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else f'"{part}"' for part in path)
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """`host:port` (an IPv6 host in brackets) as a pair. Raises `ValueError`."""
+    match = ADDRESS.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    host = ipaddress.IPv6Address(match["v6"]) if match["v6"] else ipaddress.IPv4Address(match["v4"])
+    port = int(match["port"])
+    if port > PORT_MAX:
+        raise ValueError(text)
+    return str(getattr(host, "ipv4_mapped", None) or host), port
+
+
+def address_text(host: str, port: int) -> str:
+    """The pair as it is written and shown."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+# --- layers ---------------------------------------------------------------------------------------------------------
+
+
+def _from_file(file: Path) -> dict[KeyPath, Value]:
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(FILE_BYTES_MAX + 1)
+        if len(content) > FILE_BYTES_MAX:
+            raise ConfigError(f"{file}: is longer than {FILE_BYTES_MAX >> 20} MiB, which no configuration is")
+        tree = tomllib.loads(content.decode())
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{file}: is not UTF-8 text") from None
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, tables in tables without end
+        raise ConfigError(f"{file}: is not TOML: {error}") from None
+    return {path: Value(raw, str(file)) for path, raw in _flatten(tree, Config, (), str(file))}
+
+
+def _flatten(node: Any, kind: Any, path: KeyPath, where: str) -> Iterator[tuple[KeyPath, Any]]:
+    if not isinstance(node, dict):
+        raise ConfigError(f"{where}: {dotted(path)} is a table: write [{dotted(path)}]")
+    for name, child in node.items():
+        inner = _child(kind, (*path, name), where)
+        if _is_table(inner):
+            yield from _flatten(child, inner, (*path, name), where)
+        else:
+            yield (*path, name), child
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[KeyPath, Value]:
+    layer: dict[KeyPath, Value] = {}
+    for name in sorted(environment):
+        if not name.startswith(PREFIX) or name in NOT_KEYS:
+            continue
+        if any("\ud800" <= letter <= "\udfff" for letter in environment[name]):  # bytes that no letter stands for
+            raise ConfigError(f"{name}: {environment[name]!a} is not text in this locale")
+        path = tuple(name[len(PREFIX) :].lower().split("__"))
+        if len(path) == 1:
+            close = _close(name, [_variable(key) for key, _ in _leaves(Config())])
+            raise ConfigError(f"{name}: not a variable of Muster; a key is MUSTER_SECTION__KEY{close}")
+        kind: Any = Config
+        for end in range(1, len(path) + 1):
+            if not _is_table(kind):
+                raise ConfigError(f"{name}: {dotted(path[: end - 1])} has nothing below it")
+            kind = _child(kind, path[:end], name)
+        if _is_table(kind):
+            raise ConfigError(f"{name}: {dotted(path)} is a table: name one of its keys, {_variable((*path, 'key'))}")
+        layer[path] = Value(environment[name], name, text=True)
+    return layer
+
+
+def _variable(path: KeyPath) -> str:
+    return PREFIX + "__".join(path).upper()
+
+
+# --- the shape ------------------------------------------------------------------------------------------------------
+
+
+def _is_table(kind: Any) -> bool:
+    return _is_class(get_origin(kind), Mapping) or _is_struct(kind)
+
+
+def _is_class(kind: Any, parent: type) -> bool:
+    return isinstance(kind, type) and issubclass(kind, parent)
+
+
+def _is_struct(kind: Any) -> bool:
+    return _is_class(kind, msgspec.Struct)
+
+
+def _child(kind: Any, path: KeyPath, where: str) -> Any:
+    """The type below a table, or a `ConfigError` with the nearest name."""
+    if not _is_struct(kind):
+        return get_args(kind)[1]
+    fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    if path[-1] not in fields:
+        match = difflib.get_close_matches(path[-1], fields, 1)
+        close = f"; did you mean {dotted((*path[:-1], match[0]))}?" if match else ""
+        raise ConfigError(f"{where}: unknown key {dotted(path)}{close or '; `muster config docs` lists them all'}")
+    return fields[path[-1]]
+
+
+def _choices(kind: Any) -> tuple[Any, ...]:
+    """All that a key may be, where that is a list."""
+    plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    return get_args(plain) if get_origin(plain) is Literal else ()
+
+
+def _close(name: str, names: Iterable[str]) -> str:
+    match = difflib.get_close_matches(name, list(names), 1)
+    return f"; did you mean {match[0]}?" if match else ""
+
+
+def _leaves(node: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
+    if isinstance(node, msgspec.Struct):
+        children = [(field.name, getattr(node, field.name)) for field in msgspec.structs.fields(node)]
+    elif isinstance(node, Mapping):
+        children = list(node.items())
+    else:
+        yield path, dotted(path)
+        return
+    for name, child in children:
+        yield from _leaves(child, (*path, name))
+
+
+def _build(layers: Mapping[KeyPath, Value]) -> Config:
+    tree: dict[str, Any] = {}
+    for path, value in layers.items():
+        kind: Any = Config
+        for end in range(1, len(path) + 1):
+            kind = _child(kind, path[:end], value.origin)
+        node = tree
+        for part in path[:-1]:
+            node = node.setdefault(part, {})
+        try:
+            node[path[-1]] = msgspec.convert(value.raw, kind, strict=not value.text)
+        except msgspec.ValidationError as error:
+            choices = ", ".join(repr(choice) for choice in _choices(kind))
+            wrong = f"is none of {choices}" if choices else str(error)
+            raise ConfigError(f"{value.origin}: {dotted(path)} = {value.raw!r}: {wrong}") from None
+        if isinstance(value.raw, str) and "\0" in value.raw:  # of which no path can be made
+            raise ConfigError(f"{value.origin}: {dotted(path)} = {value.raw!r}: has a NUL in it")
+    config = msgspec.convert(tree, Config)
+    for section in (config.registry, config.database):
+        if section.url == NONE:
+            msgspec.structs.force_setattr(section, "url", "")
+    msgspec.structs.force_setattr(config, "namespaces", MappingProxyType(dict(config.namespaces)))
+    msgspec.structs.force_setattr(config.faults, "links", MappingProxyType(dict(config.faults.links)))
+    return config
+
+
+def _check(config: Config, layers: Mapping[KeyPath, Value], roles: Iterable[Role]) -> None:
+    """What one key's type cannot say."""
+
+    def fail(path: KeyPath, text: str) -> ConfigError:
+        below = (value.origin for each, value in layers.items() if each[: len(path)] == path)
+        return ConfigError(f"{next(below, DEFAULT)}: {dotted(path)}: {text}")
+
+    for role, text in (("broker", config.up.brokers), ("router", config.up.routers)):
+        try:
+            layout.grid(text)
+        except ValueError as error:
+            raise fail(("up", f"{role}s"), str(error)) from None
+    for name in ("broker_partitions", "router_partitions"):
+        if (count := getattr(config.serve, name)).bit_count() != 1:
+            raise fail(("serve", name), f"{count} partitions are no power of two")
+    if config.clients.backoff_max_ms < config.clients.backoff_ms:
+        name = "backoff_max_ms" if ("clients", "backoff_max_ms") in layers else "backoff_ms"
+        soonest, longest = config.clients.backoff_ms, config.clients.backoff_max_ms
+        raise fail(("clients", name), f"the longest wait, {longest} ms, is less than the first, {soonest} ms")
+    if config.probes.ask:
+        try:
+            split_address(config.probes.ask)
+        except ValueError:
+            raise fail(("probes", "ask"), f"{config.probes.ask!r} {NO_ADDRESS}") from None
+    if wrong := _wrong_admin(config.serve.admin):
+        raise fail(("serve", "admin"), wrong)
+    seats = layout.seats(config.up)
+    if len(seats) > layout.NODES_MAX:
+        raise fail(("up",), f"{len(seats)} nodes are more than the {layout.NODES_MAX} that one machine is asked to run")
+    if fault := _fault_of(config.registry):
+        raise fail(("registry", fault[0]), fault[1])
+    if wrong := _wrong_database(config.database.url):
+        raise fail(("database", "url"), wrong)
+    links: dict[KeyPath, str] = {}
+    for role in roles:
+        section = config.role(role)
+        names = ("bind", "link_bind") if isinstance(section, ClientOptions) else ("bind",)
+        for name in names:
+            address: str = getattr(section, name)
+            try:
+                links[role, names[-1]], port = split_address(address)
+            except ValueError:
+                raise fail((role, name), f"{address!r} {NO_ADDRESS}") from None
+            count = sum(seat.role == role for seat in seats)
+            if port and port + count - 1 > PORT_MAX:
+                raise fail((role, name), f"{count} nodes from port {port} on: there is none above {PORT_MAX}")
+        if ipaddress.ip_address(links[role, names[-1]]).is_unspecified:
+            raise fail((role, names[-1]), f"{address!r} is every address; the other roles send there, so name one")
+        if isinstance(section, ClientOptions) and section.idle_timeout_ms < 2 * section.keepalive_ms:
+            name = "idle_timeout_ms" if (role, "idle_timeout_ms") in layers else "keepalive_ms"
+            silence, keepalive = section.idle_timeout_ms, section.keepalive_ms
+            raise fail((role, name), f"an idle timeout of {silence} ms is less than two keepalives of {keepalive} ms")
+    written = sorted(links, key=lambda path: path not in layers)  # who wrote an address can change it
+    for path in written[1:]:
+        first = written[0]
+        if (":" in links[path]) != (":" in links[first]):
+            text = f"{links[first]} does not reach {dotted(path)}, {links[path]}: links are all IPv4 or all IPv6"
+            raise fail(first, text)
+    _check_payloads(config, layers, tuple(roles), fail)
+    for name in config.namespaces:
+        if not NAMESPACE.fullmatch(name):
+            raise fail(("namespaces", name), "a namespace has 1 to 32 of a-z, 0-9, _ and -")
+    for link in config.faults.links:
+        if link not in LINKS:
+            raise fail(("faults", "links", link), f"no such link{_close(link, LINKS) or f': one of {sorted(LINKS)}'}")
+
+
+def _check_payloads(
+    config: Config, layers: Mapping[KeyPath, Value], roles: Sequence[Role], fail: Callable[[KeyPath, str], ConfigError]
+) -> None:
+    """A message goes from proxy to broker to gateway: what one takes the next is to be able to pass on."""
+    way: tuple[Role, ...] = ("proxy", "broker", "gateway")
+    for sender, receiver in pairwise(role for role in way if role in roles):
+        longest, taken = config.role(sender).payload_bytes, config.role(receiver).payload_bytes
+        if longest > taken:
+            path = (receiver if (receiver, "payload_bytes") in layers else sender, "payload_bytes")
+            raise fail(path, f"a {sender} takes messages for {longest} bytes, a {receiver} passes on those for {taken}")
+
+
+def _wrong_admin(address: str) -> str | None:
+    """What is wrong with where operators are to ask a node."""
+    try:
+        host, _ = split_address(address)
+    except ValueError:
+        return f"{address!r} {NO_ADDRESS}"
+    every = ipaddress.ip_address(host).is_unspecified
+    return f"{address!r} is every address; the registry says it to others, so name one" if every else None
+
+
+def _wrong_database(url: str) -> str | None:
+    """What is wrong with where the database is."""
+    if url in {"", SQLITE}:
+        return None
+    from control.rooms.database.url import (
+        driver,
+        location,  # SQLAlchemy, and only here
+    )
+
+    try:
+        where = location(url)
+    except ValueError as error:
+        return str(error)
+    if find_spec(driver(where)) is None:
+        return f"{driver(where)} is not installed; to mend: pip install 'muster-server[database]'"
+    return None if where.password is None else "a password is not taken here; put it into database.password_file"
+
+
+def _fault_of(registry: Registry) -> tuple[str, str] | None:
+    """The key that is wrong, and what is."""
+    if registry.url.startswith("zk://"):
+        from control.registry.zookeeper import servers  # kazoo, and only here
+
+        try:
+            servers(registry.url)
+        except ValueError as error:
+            return "url", str(error)
+    elif registry.url not in {"", "embedded"}:
+        return "url", f"{registry.url!r} is neither embedded, zk://HOST:PORT,HOST:PORT/PATH nor none"
+    if registry.auth == "none":
+        return None
+    if not registry.url.startswith("zk://"):
+        return "auth", "only ZooKeeper asks who we are: registry.url = zk://…"
+    missing = next((name for name in ("user", "password_file") if not getattr(registry, name)), None)
+    return (missing, f"registry.auth = {registry.auth!r} needs it") if missing else None

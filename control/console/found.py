@@ -1,0 +1,303 @@
+"""The nodes that a command asks: those of the `muster up` that runs here, or all that a registry has.
+
+What a registry knows of a node is where it is and how far; the rest the node says itself, at its admin address.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+import muster
+from control.cluster import instance, sdk, specs
+from control.cluster.backends import Servers
+from control.cluster.instance import Endpoint, Folder, Process, Record
+from control.cluster.specs import absolute
+from control.config import load as config
+from control.config.options import Config
+from control.console import common
+from control.console.words import say
+from control.errors import TRY_LATER, UNAVAILABLE, ConfigError, NotRunning, UserError
+from control.node.enrolment import tree
+from control.probes.maps import Fixed
+from control.registry import Directory, Snapshot, reach
+from control.registry import Node as Registered
+from control.registry.tree import Refused, Tree, TreeError, Unavailable
+from muster.instance import read_token
+from plane.spec import Registration, SpecError
+
+REGISTRY_S: Final = 3.0
+"""So long the registry has to answer at the beginning: somebody waits for it who can try again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """What a command was told: a file, and a registry whose nodes are meant in any case."""
+
+    file: Path | None = None
+    registry: str | None = None
+
+    def config(self) -> Config:
+        """The configuration with both."""
+        flags = {} if self.registry is None else {"registry.url": (self.registry, "--registry")}
+        return config.load(self.file, flags=flags).config
+
+
+class Nodes(Protocol):
+    """Who is there, asked again and again."""
+
+    async def record(self) -> Record:
+        """As it is now. Raises `UserError`."""
+
+
+class Here:
+    """The instance of a folder."""
+
+    def __init__(self, place: Folder) -> None:
+        self._place = place
+
+    async def record(self) -> Record:
+        """What its supervisor writes."""
+        return instance.find(self._place)
+
+
+class Elsewhere:
+    """Nodes of `muster serve`, by what they registered."""
+
+    def __init__(self, settings: Config, directory: Directory) -> None:
+        self._settings, self._directory = settings, directory
+        self._names: Mapping[int, str] = {}
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The map itself."""
+        return self._directory.snapshot
+
+    def servers(self, token: bytes, *, publishes: bool, reads: bool) -> Servers:
+        """Those that a client of these nodes is to know."""
+        where, cluster = f"the registry {self._settings.registry.url}", self._settings.serve.cluster
+        return Servers(self._directory, where, cluster, token, publishes=publishes, reads=reads)
+
+    async def record(self) -> Record:
+        """As the map is now."""
+        nodes = self._directory.snapshot.nodes
+        url = self._settings.registry.url
+        if not nodes:
+            raise NotRunning(f"no instance runs here, and the registry {url} has no node")
+        if any(node.node not in self._names for node in nodes):
+            with contextlib.suppress(Unavailable):  # the map stays in force: they are called by role and number
+                self._names = await self._directory.names()
+        return Record(
+            name=self._settings.instance.name,
+            version=", ".join(sorted({node.version for node in nodes})),
+            pid=0,
+            started=0,
+            token_file=absolute(self._settings.cluster.token_file),
+            gateways=[_endpoint(node) for node in nodes if node.role == "gateway"],
+            proxies=[_endpoint(node) for node in nodes if node.role == "proxy"],
+            processes=[self._process(node) for node in nodes],
+            faults=False,
+            registry=url,
+            uncovered=self._directory.snapshot.uncovered(),
+        )
+
+    def _process(self, node: Registered) -> Process:
+        return Process(
+            name=self._names.get(node.node, f"{node.role}-{node.node}"),
+            role=node.role,
+            node=node.node,
+            partition=node.partition,
+            cluster=node.cluster,
+            pid=0,
+            epoch=node.epoch,
+            restarts=0,
+            ready=node.state == "running",
+            link=(node.host, node.link_port),
+            admin=node.admin or ("", 0),
+            registered=node.state,
+        )
+
+
+class Beside:
+    """The instance of a folder, and who is registered beside its nodes."""
+
+    def __init__(self, here: Nodes, others: Elsewhere) -> None:
+        self._here, self._others = here, others
+
+    async def record(self) -> Record:
+        """Of both."""
+        record = await self._here.record()
+        try:
+            registered = await self._others.record()
+        except NotRunning:
+            return record
+        mine = {process.node for process in record.processes}
+        return msgspec.structs.replace(
+            record,
+            gateways=[*record.gateways, *(each for each in registered.gateways if each.node not in mine)],
+            proxies=[*record.proxies, *(each for each in registered.proxies if each.node not in mine)],
+            processes=[*record.processes, *(each for each in registered.processes if each.node not in mine)],
+            uncovered=registered.uncovered,
+        )
+
+
+def _endpoint(node: Registered) -> Endpoint:
+    host, port = node.client or ("", 0)
+    return Endpoint(node=node.node, host=host, port=port, public_key=node.public_key)
+
+
+@contextlib.asynccontextmanager
+async def found(where: Where, wait_s: float = REGISTRY_S) -> AsyncIterator[Nodes]:
+    """The instance that runs here; where none does, or a registry was named, the nodes of that. Raises `UserError`."""
+    settings = where.config()
+    place = instance.folder(settings)
+    if where.registry is None:
+        try:
+            instance.find(place)
+        except NotRunning:
+            if not settings.registry.url.startswith("zk://"):  # the embedded one ended with its instance
+                raise
+        else:
+            yield Here(place)
+            return
+    if not settings.registry.url:
+        raise NotRunning("--registry none: it is by a registry that nodes of muster serve are found")
+    async with reading(specs.reader(settings, settings.registry.url), wait_s) as (_, directory):
+        yield Elsewhere(settings, directory)
+
+
+@contextlib.asynccontextmanager
+async def everybody(where: Where) -> AsyncIterator[Nodes]:
+    """As `found`, and those too that `muster serve` runs beside an instance. Raises `UserError`."""
+    async with contextlib.AsyncExitStack() as stack:
+        nodes = await stack.enter_async_context(found(where))
+        record = await nodes.record()
+        if record.pid and record.registry:
+            settings = where.config()
+            try:
+                read = reading(specs.reader(settings, record.registry))
+                _, directory = await stack.enter_async_context(read)
+                nodes = Beside(nodes, Elsewhere(settings, directory))
+            except UserError as error:
+                say(f"muster: {error}; nodes beside those of the instance are left out")
+        yield nodes
+
+
+@contextlib.asynccontextmanager
+async def mapped(where: Where) -> AsyncIterator[tuple[Nodes, Callable[[], Snapshot]]]:
+    """The nodes, and their map as their registry has it at any time. Raises `UserError`."""
+    async with found(where) as nodes:
+        if isinstance(nodes, Elsewhere):
+            yield nodes, lambda: nodes.snapshot
+            return
+        record = await nodes.record()
+        if not record.registry:
+            yield nodes, Fixed(record).snapshot
+            return
+        async with reading(specs.reader(where.config(), record.registry)) as (_, directory):
+            yield nodes, lambda: directory.snapshot
+
+
+def once(where: Where, wait_s: float = REGISTRY_S) -> Record:
+    """Look a single time. Raises `UserError`."""
+
+    async def look() -> Record:
+        async with found(where, wait_s) as nodes:
+            return await nodes.record()
+
+    return asyncio.run(look())
+
+
+def client_of(record: Record) -> muster.Address:
+    """What a client of theirs needs beside the server that it speaks to. Raises `UserError`."""
+    if not record.token_file:
+        raise ConfigError("cluster.token_file: a client of these nodes needs the credential in it")
+    try:
+        return muster.Address((), (), read_token(record.token_file))
+    except muster.MusterError as error:
+        raise UserError(str(error), UNAVAILABLE) from None
+
+
+@contextlib.asynccontextmanager
+async def connected(where: Where, *, publishes: bool = True, reads: bool = True) -> AsyncIterator[sdk.Client]:
+    """Of the instance that runs here; where none does, or a registry was named, of the nodes of that. Raises `UserError`."""
+    settings = where.config()
+    async with found(where) as nodes:
+        if not isinstance(nodes, Elsewhere):
+            async with sdk.connect(instance.folder(settings), publishes=publishes, reads=reads) as opened:
+                yield opened
+            return
+        servers = nodes.servers(client_of(await nodes.record()).token, publishes=publishes, reads=reads)
+        with sdk.in_one_line():
+            async with servers.client() as opened:
+                yield opened
+
+
+@contextlib.asynccontextmanager
+async def reading(where: Registration, wait_s: float = REGISTRY_S) -> AsyncIterator[tuple[Tree, Directory]]:
+    """A registry that is read by nobody in it. Raises `UserError` where it does not answer, now or in the block."""
+    until = asyncio.get_running_loop().time() + wait_s
+    try:
+        chosen, tried = await _answering(where)
+        opened = tree(chosen)
+    except SpecError as error:
+        raise UserError(str(error)) from None
+    async with Directory(opened, common.errors_alone()) as directory:
+        try:
+            async with asyncio.timeout_at(until):
+                await directory.known()
+        except TimeoutError:
+            if isinstance(directory.trouble, Refused):
+                raise ConfigError(_refused(where, directory.trouble)) from None
+            raise UserError(_away(where, tried, wait_s), UNAVAILABLE) from None
+        if tried:
+            _know_all(opened, where)
+        try:
+            yield opened, directory
+        except Refused as refused:
+            raise ConfigError(_refused(where, refused)) from None
+        except TreeError as error:
+            raise UserError(
+                f"the registry {where.url} has gone away meanwhile: {error}; try again", TRY_LATER
+            ) from None
+
+
+async def _answering(where: Registration) -> tuple[Registration, Mapping[str, str]]:
+    """Without servers that take no connection, which the library would try for long, and what each said."""
+    if not where.url.startswith("zk://"):
+        return where, {}
+    from control.registry.zookeeper import servers  # kazoo, and only here
+
+    hosts = servers(where.url).hosts
+    tried = await asyncio.to_thread(reach.tried, hosts, one=True)
+    answering = ",".join(server for server, cause in tried.items() if not cause)
+    chosen = msgspec.structs.replace(where, url=where.url.replace(hosts, answering or hosts, 1))
+    return chosen, tried
+
+
+def _know_all(opened: Tree, where: Registration) -> None:
+    """Have it ask those too that took no connection at first, once those that did have gone."""
+    from control.registry.zookeeper import ZooKeeperTree, servers
+
+    assert isinstance(opened, ZooKeeperTree)
+    opened.know(servers(where.url).hosts)
+
+
+def _refused(where: Registration, cause: Refused) -> str:
+    keys = "registry.auth, registry.user, registry.password_file say who asks"
+    return f"the registry {where.url} refuses this: {cause}; {keys}"
+
+
+def _away(where: Registration, tried: Mapping[str, str], wait_s: float) -> str:
+    late = f"the registry {where.url} does not answer within {wait_s:g} s"
+    if not tried:
+        return f"{late}; the muster up in {where.folder} serves it, whose log says more"
+    causes = (f"{server}: {cause or 'takes connections, gives no session'}" for server, cause in tried.items())
+    way = "look at ZooKeeper, and the way there"
+    if where.auth == "sasl" and "" in tried.values():  # to whom it does not know by it, it says nothing more
+        way += ", and at registry.user, registry.password_file"
+    return f"{late} ({', '.join(causes)}); {way}"

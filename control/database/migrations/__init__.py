@@ -1,1 +1,0 @@
-"""How a database comes to this program's schema: a step per file in `versions/`, run by `control/database/migrate.py`."""

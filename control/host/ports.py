@@ -1,0 +1,85 @@
+"""Chooses addresses once, before anything starts, so that a restarted node comes back where it was.
+
+A free port is none of those that the kernel gives to sockets that ask for any: one of these, as a client's, could have it
+while its node is away.
+"""
+
+import contextlib
+import errno
+import random
+import socket
+from pathlib import Path
+from typing import Final, Self
+
+from control.config.load import address_text
+from control.errors import UserError
+
+KERNELS: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+OWN: Final = range(20_000, 65_536)
+TRIES: Final = 64
+WHY: Final = {
+    errno.EADDRINUSE: "is in use by another process; choose another port, or 0 for a free one",
+    errno.EADDRNOTAVAIL: "is no address of this machine",
+    errno.EACCES: "needs privileges; choose a port from 1024 up, or 0 for a free one",
+}
+
+
+class Ports:
+    """Reserves addresses until `release`, or the end of the context. What is reserved in one pass is distinct."""
+
+    def __init__(self) -> None:
+        self._held = contextlib.ExitStack()
+        self._keys: dict[tuple[str, int], str] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def udp(self, key: str, host: str, port: int) -> tuple[str, int]:
+        """The address, port 0 replaced. `key` names it in the `UserError` when it is taken."""
+        bound = self._take(key, host, port, socket.SOCK_DGRAM)
+        self._keys[bound] = key
+        return bound
+
+    def tcp(self, key: str, host: str, port: int = 0) -> tuple[str, int]:
+        """The same for TCP."""
+        return self._take(key, host, port, socket.SOCK_STREAM)
+
+    def release(self) -> None:
+        """Let go, for those who will bind them."""
+        self._held.close()
+
+    def _take(self, key: str, host: str, port: int, kind: socket.SocketKind) -> tuple[str, int]:
+        if not port:
+            for free in _free():
+                with contextlib.suppress(OSError):
+                    return self._bind(host, free, kind)
+        try:
+            return self._bind(host, port, kind, named=port > 0)
+        except OSError as error:
+            why = WHY.get(error.errno or 0, f"cannot be bound: {error.strerror}")
+            if (host, port) in self._keys:
+                why = f"is {self._keys[host, port]}'s already; choose another port, or 0 for a free one"
+            raise UserError(f"{key}: {address_text(host, port)} {why}") from None
+
+    def _bind(self, host: str, port: int, kind: socket.SocketKind, *, named: bool = False) -> tuple[str, int]:
+        with contextlib.ExitStack() as held:
+            bound = held.enter_context(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, kind))
+            if kind is socket.SOCK_STREAM and named:  # connections that a node ended go on for a minute without it
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind((host, port))
+            self._held.push(held.pop_all())
+        name: tuple[str, int] = bound.getsockname()[:2]
+        return name
+
+
+def _free() -> list[int]:
+    """Ports to be tried, in no order; none where the kernel gives all of them, or does not say which."""
+    try:
+        low, high = map(int, KERNELS.read_text(encoding="ascii").split())
+    except (OSError, ValueError):
+        return []
+    own = [port for port in OWN if not low <= port <= high]
+    return random.sample(own, min(TRIES, len(own)))

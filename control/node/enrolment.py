@@ -1,0 +1,507 @@
+"""One role's process in the registry: it says who it is and how far, and hands its engine every map that comes.
+
+The registry is needed to start, and waited for; from then on nothing of the message path waits for it: while it is away
+the last map stays in force. Knows no engine, only where maps go.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Set
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from control.errors import ConfigError
+from control.registry import Directory, Node, Snapshot
+from control.registry.directory import SPREAD_S
+from control.registry.identities import IdentityTaken
+from control.registry.number import NumberFile
+from control.registry.places import CLUSTERED, COUNT, PARTITIONED, Ack, Count, State, layer
+from control.registry.server import STATE
+from control.registry.steps import Steps
+from control.registry.tree import Denied, Tree, TreeError
+from muster import __version__
+from plane import engine
+from plane.spec import Registration, Spec, SpecError
+
+PATIENCE_S: Final = 1.0
+"""After this somebody is told that the registry is waited for."""
+HAND_OVER_S: Final = 6.0
+"""A broker that is to end serves on for so long at most, for what its gateways still ask."""
+AGAIN_S: Final = 0.5
+"""The registry is read again so often, while it says what cannot be believed of this process's layer."""
+QUIET_S: Final = 1.0
+LOOK_S: Final = 0.05
+FRESH_S: Final = 0.5
+"""A gateway that had acknowledged everything so long ago does not stand still."""
+SAID_S: Final = 1.0
+"""The registry has so long to hear that this process drains."""
+HEARD_S: Final = 1.5 * SPREAD_S
+"""In which the others then read it."""
+
+REFUSED_MAX: Final = 100
+"""So many of what is not believed are told to operators."""
+UNCOVERED: Final = "Partitions whose rooms nobody serves, as none of their replicas runs"
+SETTLED_S: Final = 0.1
+"""While a layer grows, the engine is asked so often whether it has done its part."""
+
+Map = tuple[int, list[engine.Node], tuple[int, int], tuple[int, int], list[engine.Beside]]
+Take = Callable[[int, list[engine.Node], tuple[int, int], tuple[int, int], list[engine.Beside]], None]
+"""An engine's `placement`."""
+Name = Callable[[list[engine.Server], list[engine.Server]], None]
+"""An engine's `servers`."""
+
+
+def tree(where: Registration) -> Tree:
+    """The client of the registry that the spec names; nobody else's library is loaded. Raises `SpecError`."""
+    if where.url == "embedded":
+        from control.registry.embedded import EmbeddedTree
+
+        return EmbeddedTree(Path(where.folder), session_s=where.session_ms / 1000)
+    from control.registry.zookeeper import ZooKeeperTree, servers
+
+    try:
+        return ZooKeeperTree(servers(where.url, session_s=where.session_ms / 1000, **_credentials(where)))
+    except ValueError as error:
+        raise SpecError(f"registry.url: {error}") from None
+
+
+def _credentials(where: Registration) -> dict[str, Any]:
+    if where.auth == "none":
+        return {}
+    try:
+        password = Path(where.password_file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"registry.password_file: {where.password_file}: cannot be read: {error}") from None
+    if where.auth == "digest":
+        return {"digest": f"{where.user}:{password}"}
+    return {"sasl": {"mechanism": "DIGEST-MD5", "username": where.user, "password": password}}
+
+
+class Enrolment:
+    """Made by `enrolled`. Used in one loop."""
+
+    def __init__(self, spec: Spec, directory: Directory, log: structlog.typing.FilteringBoundLogger) -> None:
+        assert spec.registry is not None
+        self.on_registered: Callable[[], None] = lambda: None
+        """Called when the map says that this process serves, and when it says so of all that start with it."""
+        self.on_superseded: Callable[[], None] = lambda: None
+        """Called when a later process of the name is registered: this one is to end."""
+        self.on_displaced: Callable[[], None] = lambda: None
+        """Called when the registry gave this process's number to another one: this one is to end, too."""
+        self._spec, self._where, self._directory, self._log = spec, spec.registry, directory, log
+        self._take: Take = _nowhere
+        self._name: Name = _to_nobody
+        self._settled: Callable[[], bool] = _all_done
+        self._looks: asyncio.TimerHandle | None = None
+        self._steps = Steps()
+        self._others: list[str] = []
+        """Clusters beside the own one, in the order in which they appeared: an engine knows them by their places."""
+        self._own = Node(
+            spec.node,
+            spec.role,
+            *spec.link_bind,
+            partition=self._where.partition,
+            state="init",
+            cluster=self._where.cluster,
+            client=self._where.client,
+            public_key=self._where.public_key,
+            weight=1 if spec.weight is None else spec.weight,
+            admin=spec.admin,
+            version=__version__,
+        )
+        self._apart = False
+        """It has stepped back."""
+        self.registered = False
+        """The map has said that this process serves."""
+        self.acquainted = False
+        """And that all who start together with it do."""
+        self.superseded = False
+        self.displaced = ""
+        """Whose number this process's is now, if the registry came to say so."""
+        self._placed = asyncio.Event()
+        directory.on_snapshot, directory.on_superseded = self._on_snapshot, self._on_superseded
+        directory.on_displaced = self._on_displaced
+
+    @property
+    def name(self) -> str:
+        """The stable name that has this process's number."""
+        return self._where.name
+
+    @property
+    def partitions(self) -> int:
+        """How many the layer of this process has, or had until a growth that is not final."""
+        return self._count(self._directory.snapshot).partitions
+
+    # --- its life -------------------------------------------------------------------------------------------------
+
+    async def begin(self) -> Spec:
+        """Wait for the registry, take an epoch and the first map, and give the spec with both.
+
+        Raises `SpecError`, and `ConfigError` where the registry does not take who asks.
+        """
+        spec, where = self._spec, self._where
+        kept = NumberFile(Path(where.number_file), self._log) if where.number_file else None
+        before = None if kept is None else kept.read()
+        if kept is not None:
+            self._directory.on_identity(kept.write)
+        epoch, had = (spec.epoch - 1, None) if before is None else (max(spec.epoch - 1, before.epoch), before.node)
+        try:
+            identity = await self._directory.identity(where.name, spec.node or None, epoch, had)
+            snapshot = await self._known()
+        except Denied as denied:
+            keys = "registry.auth, registry.user and registry.password_file say who asks"
+            raise ConfigError(f"registry {where.url}: {denied}; {keys}") from None
+        except (IdentityTaken, TreeError) as error:
+            raise SpecError(f"registry {where.url}: {error}") from None
+        taken = {"node": identity.node, "epoch": identity.epoch}
+        self._own = msgspec.structs.replace(self._own, **taken)
+        if spec.role in PARTITIONED:
+            of, mine = layer(spec.role, where.cluster), self._first_count
+            count = snapshot.counts.get(of, Count(mine))
+            least = count.spread
+            known = f"registry {where.url}: {of} has {least} partitions"
+            if mine not in {least, count.wide} and not where.grown:
+                raise SpecError(f"{known}, not {mine} as up.{spec.role}s says; {self._way(least, mine)}")
+            if where.partition >= count.wide:
+                key = f"serve.{spec.role}_partitions"
+                first = "" if of in snapshot.counts else f", as {key} says where nobody has registered yet"
+                raise SpecError(f"{known}{first}, there is no partition {where.partition}")
+        # Of other clusters it hears once it is attached.
+        epoch, nodes, partitions, growth, _ = self._placement(snapshot)
+        return msgspec.structs.replace(
+            spec, **taken, placement_epoch=epoch, nodes=nodes, partitions=partitions, growth=growth
+        )
+
+    def _way(self, partitions: int, wanted: int) -> str:
+        """For whom there are other partitions than it wants."""
+        start = f"start it with {partitions}"
+        if wanted < partitions:  # the number never falls
+            return start
+        grow = f"{start}, and muster cluster grow {self._spec.role} --to {wanted} while it runs"
+        if self._where.url != "embedded":
+            return grow
+        return f"{grow}, or delete {Path(self._where.folder) / STATE} to begin anew"
+
+    async def _known(self) -> Snapshot:
+        """The first map in which what the registry says of this process's layer is believed."""
+        snapshot = await self._directory.known()
+        if self._own.role not in PARTITIONED:
+            return snapshot
+        of = layer(self._own.role, self._own.cluster)
+        path, said = f"{of}/{COUNT}", ""
+        while of not in snapshot.counts and path in self._directory.refused:
+            if (cause := self._directory.refused[path]) != said:
+                self._log.warning("waits for a number of partitions that can be believed", path=path, cause=cause)
+                said = cause
+            await asyncio.sleep(AGAIN_S)
+            snapshot = await self._directory.again()
+        return snapshot
+
+    def attach(self, take: Take, settled: Callable[[], bool], name: Name | None = None) -> None:
+        """Give every map to this engine from now on, and register. A proxy does so once it serves: only then is it found.
+
+        `settled` says whether the engine has done what the last map asks of it. `name` takes the servers that clients
+        are told of.
+        """
+        self._take, self._settled, self._name = take, settled, name or _to_nobody
+        if self._spec.role != "proxy":
+            self._announce()
+        self._on_snapshot(self._directory.snapshot)
+
+    def detach(self) -> None:
+        """The engine is to be asked nothing and to take no more maps."""
+        self._take, self._settled, self._name = _nowhere, _all_done, _to_nobody
+        if self._looks is not None:
+            self._looks.cancel()
+
+    def weigh(self, weight: int) -> None:
+        """Say another weight of this process."""
+        if weight != self._own.weight:
+            self._own = msgspec.structs.replace(self._own, weight=weight)
+            self._directory.weigh(weight)
+
+    def serve(self) -> None:
+        """The engine knows what it must know: others may turn to this process, unless it has stepped back."""
+        if self._own.state == "init":
+            state: State = "draining" if self._apart else "running"
+            self._own = msgspec.structs.replace(self._own, state=state)
+            if self._spec.role == "proxy":
+                self._announce()
+            else:
+                self._directory.update(state)
+
+    @property
+    def connected(self) -> bool:
+        """Whether the map is fresh, and others hear what this process says."""
+        return self._directory.session == "connected"
+
+    def can_be_spared(self) -> bool:
+        """Whether at least half of all that clients may be at instead serve without this process."""
+        own = self._own
+        kind = [
+            node
+            for node in self._directory.snapshot.of(own.role)
+            if node.node != own.node and (own.role != "proxy" or node.cluster == own.cluster)
+        ]
+        serving = [node for node in kind if node.state == "running" and node.weight > 0]
+        return 2 * len(serving) >= len(kind) + 1
+
+    async def step_back(self) -> None:
+        """Say that nobody is to come to this process for now. To who does not serve yet nobody comes."""
+        self._apart = True
+        if self._own.state != "init":
+            await self._say_draining()
+
+    def step_forward(self) -> None:
+        """Say that it serves again, if it ever did."""
+        self._apart = False
+        if self._own.state != "init":
+            self._own = msgspec.structs.replace(self._own, state="running")
+            self._directory.update("running")
+
+    async def hand_over(self, moved: Callable[[], object], in_flight: Callable[[], Mapping[int, int]]) -> None:
+        """Say that this process drains. A broker with a successor then waits until its gateways have everything.
+
+        That is when nothing of what `moved` counts has grown for a while, though all of them are linked and acknowledge what
+        they are sent: `in_flight` says by peer how many datagrams they have not. Without a successor it stays the owner to
+        its end; without the registry nobody would hear of it.
+        """
+        if not self._can_say or (self._spec.role == "broker" and not self._has_successor()):
+            return
+        await self._say_draining()
+        if self._spec.role == "broker":
+            began = asyncio.get_running_loop().time()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HAND_OVER_S):
+                    await self._quiet(moved, in_flight)
+            self._log.info("handed over", seconds=round(asyncio.get_running_loop().time() - began, 3))
+
+    async def leave(self) -> None:
+        """The engine is gone. Who has not yet said that it drains says so now, lest its end be doubted."""
+        if self._can_say and self._own.state == "running":
+            await self._say_draining()
+
+    @property
+    def _can_say(self) -> bool:
+        return self.connected and not self.superseded and not self.displaced
+
+    async def _say_draining(self) -> None:
+        self._own = msgspec.structs.replace(self._own, state="draining")
+        self._directory.update("draining")
+        if not self.connected:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SAID_S):
+                await self._directory.settled()
+                await asyncio.sleep(HEARD_S)
+
+    async def _quiet(self, moved: Callable[[], object], in_flight: Callable[[], Mapping[int, int]]) -> None:
+        while self._state(self._directory.snapshot) != "draining":
+            self._placed.clear()
+            await self._placed.wait()
+        loop = asyncio.get_running_loop()
+        before, since, clear = moved(), loop.time(), dict[int, float]()
+        while self._has_successor():
+            await asyncio.sleep(LOOK_S)
+            now, flying = loop.time(), in_flight()
+            if (counted := moved()) != before:
+                before, since = counted, now
+            clear |= {node: now for node, count in flying.items() if not count}
+            gateways = [node.node for node in self._directory.snapshot.of("gateway") if node.state == "running"]
+            if now >= since + QUIET_S and all(now < clear.get(node, 0.0) + FRESH_S for node in gateways):
+                return
+
+    def _has_successor(self) -> bool:
+        return any(
+            node.node != self._own.node
+            and (node.partition, node.state, node.cluster) == (self._own.partition, "running", self._own.cluster)
+            for node in self._directory.snapshot.of(self._spec.role)
+        )
+
+    # --- the map --------------------------------------------------------------------------------------------------
+
+    def _announce(self) -> None:
+        self._directory.announce(self._where.name, self._own, self._first_count)
+
+    @property
+    def _first_count(self) -> int:
+        return self._spec.partitions[self._spec.role == "router"]
+
+    def _on_snapshot(self, snapshot: Snapshot) -> None:
+        self._steps.take(snapshot.counts, time.monotonic())
+        if self._own.role not in PARTITIONED or self._own.partition < self._count(snapshot).wide:
+            self._take(*self._placement(snapshot))  # else its partition was given up, and it is to end
+        # Of several clusters a proxy names the proxies of its own, a gateway all.
+        cluster = self._own.cluster if self._own.role == "proxy" else None
+        self._name(snapshot.servers("gateway"), snapshot.servers("proxy", cluster))
+        self._look()
+        self._placed.set()
+        if not self.acquainted:
+            self._look_around(snapshot)
+
+    def _on_superseded(self) -> None:
+        self.superseded = True
+        self.on_superseded()
+
+    def _on_displaced(self, why: str) -> None:
+        self.displaced = why
+        self.on_displaced()
+
+    def _look_around(self, snapshot: Snapshot) -> None:
+        running = {node.node for node in snapshot.nodes if node.state == "running"}
+        registered = self.registered or self._said(snapshot) == "running"
+        acquainted = registered and running.issuperset(self._where.fellows)
+        if (registered, acquainted) != (self.registered, self.acquainted):
+            self.registered, self.acquainted = registered, acquainted
+            self.on_registered()
+
+    def _look(self) -> None:
+        """Acknowledge what grows, as far as the engine has come; look again while something does."""
+        if self._looks is not None:
+            self._looks.cancel()
+            self._looks = None
+        growing = [(of, count) for of, count in self._directory.snapshot.counts.items() if count.growth]
+        mine = [(of, count) for of, count in growing if self._concerns(of)]
+        settled = self._settled() if mine else False
+        self._directory.acknowledge(tuple(Ack(of, count.serial, settled) for of, count in sorted(mine)))
+        if mine:
+            self._looks = asyncio.get_running_loop().call_later(SETTLED_S, self._look)
+
+    def _concerns(self, of: str) -> bool:
+        return self._own.role not in CLUSTERED or of in {layer("router"), layer("broker", self._own.cluster)}
+
+    def _placement(self, snapshot: Snapshot) -> Map:
+        """What the engine takes: this process is always in it, as far as the others know it to be.
+
+        The brokers are those of its own cluster; who serves all, a router or a gateway, gets those of the others beside
+        them, lest something be in force that these have not heard.
+        """
+        cluster = self._own.cluster
+        own = msgspec.structs.replace(self._own, state=self._state(snapshot))
+        others = [node for node in snapshot.nodes if node.node != own.node]
+        of_brokers, of_routers = map(Count, self._spec.partitions)
+        counts = {layer("broker", cluster): of_brokers, layer("router"): of_routers} | dict(snapshot.counts)
+        whole = Snapshot(snapshot.epoch, tuple(sorted([*others, own], key=lambda node: node.node)), counts)
+        if self._own.role not in CLUSTERED:
+            known = {cluster, *self._others}
+            self._others += [other for other in whole.clusters() if other not in known]
+        beside = whole.beside(self._others)
+        return whole.epoch, whole.entries(cluster), whole.partitions(cluster), whole.growth(cluster), beside
+
+    def _count(self, snapshot: Snapshot) -> Count:
+        """Of the layer of this process."""
+        return snapshot.counts.get(layer(self._own.role, self._own.cluster), Count(self._first_count))
+
+    def _state(self, snapshot: Snapshot) -> State:
+        return self._said(snapshot) or self._own.state
+
+    def _said(self, snapshot: Snapshot) -> State | None:
+        """What the map says of this life of this process."""
+        for node in snapshot.nodes:
+            if node.node == self._own.node and node.epoch >= self._own.epoch:
+                return node.state
+        return None
+
+    # --- what it says of itself -----------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """For operators, ready for JSON."""
+        directory = self._directory
+        return {
+            "url": self._where.url,
+            "session": directory.session,
+            "state": self._said(directory.snapshot) or "absent",
+            "placement_epoch": directory.snapshot.epoch,
+            "nodes": {str(node.node): node.state for node in directory.snapshot.nodes},
+            "weights": {str(node.node): node.weight for node in directory.snapshot.nodes if node.client is not None},
+            "partitions": msgspec.to_builtins(dict(directory.snapshot.counts)),
+            "uncovered": directory.snapshot.uncovered(),
+            "growth_step_s": self._steps.seconds(time.monotonic()),
+            "refused": dict(islice(directory.refused.items(), REFUSED_MAX)),
+        }
+
+    def nodes(self) -> Set[int]:
+        """All numbers in the map in force."""
+        return {node.node for node in self._directory.snapshot.nodes}
+
+    def placement(self) -> dict[str, Any]:
+        """The map in force, ready for JSON."""
+        snapshot = self._directory.snapshot
+        return {
+            "epoch": snapshot.epoch,
+            "partitions": {of: count.partitions for of, count in snapshot.counts.items()},
+            "growth": {of: msgspec.to_builtins(count) for of, count in snapshot.counts.items() if count.growth},
+            "nodes": msgspec.to_builtins(snapshot.nodes),
+        }
+
+    def counters(self) -> list[tuple[str, str, float]]:
+        """Name, help and value, as an engine has them."""
+        directory = self._directory
+        return [
+            ("registry_sessions_lost", "Sessions with the registry that expired", directory.sessions_lost),
+            ("registry_refused", "Values read from the registry that were not believed", directory.refusals),
+            ("registry_doubted", "Nodes kept although the registry had lost most of their kind", directory.doubts),
+        ]
+
+    def gauges(self) -> list[tuple[str, str, float]]:
+        """Name, help and value, as an engine has them."""
+        connected, snapshot = self.connected, self._directory.snapshot
+        uncovered = snapshot.uncovered()
+        at_step = max(self._steps.seconds(time.monotonic()).values(), default=0.0)
+        return [
+            ("registry_connected", "1 while there is a session with the registry", float(connected)),
+            ("registry_nodes", "Nodes in the map in force", float(len(snapshot.nodes))),
+            ("registry_growth_step_seconds", "How long a growth of partitions is at its step, 0 without one", at_step),
+            *((f'registry_partitions_uncovered{{layer="{of}"}}', UNCOVERED, len(at)) for of, at in uncovered.items()),
+            ("placement_epoch", "Maps that this process has taken, the present one included", float(snapshot.epoch)),
+        ]
+
+
+def _to_nobody(gateways: list[engine.Server], proxies: list[engine.Server]) -> None:
+    """Where the names of servers go while there is no engine."""
+
+
+def _all_done() -> bool:
+    """Whether what a map asks is done, while there is no engine that it is asked of."""
+    return True
+
+
+def _nowhere(
+    epoch: int,
+    nodes: list[engine.Node],
+    partitions: tuple[int, int],
+    growth: tuple[int, int],
+    beside: list[engine.Beside],
+) -> None:
+    """Where maps go while there is no engine."""
+
+
+@contextlib.asynccontextmanager
+async def enrolled(
+    spec: Spec, log: structlog.typing.FilteringBoundLogger, waits: Callable[[str], None]
+) -> AsyncIterator[tuple[Spec, Enrolment]]:
+    """The spec with what the registry said, and who keeps it true while the block lasts. Raises `SpecError`.
+
+    `waits` is told when the registry is waited for.
+    """
+    assert spec.registry is not None
+    where = f"the registry {spec.registry.url}"
+
+    def late() -> None:
+        log.warning(f"waits for {where}")
+        waits(where)
+
+    async with Directory(tree(spec.registry), log) as directory:
+        made = Enrolment(spec, directory, log)
+        impatient = asyncio.get_running_loop().call_later(PATIENCE_S, late)
+        try:
+            begun = await made.begin()
+        finally:
+            impatient.cancel()
+        yield begun, made
+        await made.leave()

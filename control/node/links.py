@@ -1,0 +1,78 @@
+"""The links that a node tells of in its status: what they are as metrics, by the node at their other end.
+
+A link is told of by both its ends, each for what it sends: the loss is that of one direction.
+"""
+
+from collections.abc import Iterator, Mapping, Set
+from typing import Any, Final
+
+import msgspec
+
+from control.node.ages import Histogram, histograms
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to a node, as the engine's status has it. Where `lasts_s` is None there never was a link."""
+
+    node: int
+    role: str
+    up: bool = True
+    lasts_s: float | None
+    observed_s: float
+    availability: float
+    failures: int
+    ejected: str | None = None
+    """Why it is left out of choices, if it is: `away`, `loss`, `delay` or `unanswered`."""
+    rtt_us: int | None = None
+    loss: float | None = None
+
+
+Figure = tuple[str, str, float]
+
+
+def links(status: Mapping[str, Any]) -> Iterator[Link]:
+    """Those that are there and those that are not."""
+    for entry in status["links"]:
+        yield msgspec.convert(entry, Link)
+    for entry in status["links_lost"]:
+        yield msgspec.convert({**entry, "up": False}, Link)
+
+
+class Links:
+    """What a status says of the links, as metrics; there are as many as nodes that this one has to do with.
+
+    `known`: the nodes of the map. A lost link to another one is none any more, and nothing that an alarm should tell of.
+    """
+
+    _UP: Final = "1 while there is a link to the peer"
+    _AVAILABILITY: Final = "Share of the time since the first link to the peer in which there was one"
+    _RTT: Final = "Smoothed round trip to the peer, 0 before the first one"
+    _LOSS: Final = "Share of the datagrams sent to the peer of late that it did not receive"
+    _FAILURES: Final = "Links to the peer that were lost"
+
+    def __init__(self, status: Mapping[str, Any], known: Set[int] | None = None) -> None:
+        self._links = [each for each in links(status) if each.up or known is None or each.node in known]
+        self._ages = histograms(status)
+
+    def counters(self) -> list[Figure]:
+        """How often each was lost."""
+        return [(_named("link_failures", link), self._FAILURES, link.failures) for link in self._links]
+
+    def gauges(self) -> list[Figure]:
+        """How each is now."""
+        found: list[Figure] = []
+        for link in self._links:
+            found.append((_named("link_up", link), self._UP, float(link.up)))
+            found.append((_named("link_availability_ratio", link), self._AVAILABILITY, link.availability))
+            if link.up:
+                found.append((_named("link_rtt_seconds", link), self._RTT, (link.rtt_us or 0) / 1e6))
+                found.append((_named("link_loss_ratio", link), self._LOSS, link.loss or 0.0))
+        return found
+
+    def histograms(self) -> list[Histogram]:
+        """How old messages were that came over each."""
+        return self._ages
+
+
+def _named(name: str, link: Link) -> str:
+    return f'{name}{{peer="{link.node}",peer_role="{link.role}"}}'

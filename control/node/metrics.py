@@ -1,0 +1,158 @@
+"""An engine's counters and gauges as Prometheus metrics, read when somebody asks.
+
+Every name begins with `muster_` and carries role and node; counters end with `_total`. An engine may put labels into a
+name, as `datagrams_dropped{reason="malformed"}`.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, Protocol, runtime_checkable
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from control.node import logs
+from control.node.ages import Histogram
+from plane.server import Server
+
+NAME: Final = re.compile(r"(?P<name>[a-z][a-z0-9_]*)(?:\{(?P<labels>.*)\})?")
+LABEL: Final = re.compile(r'([a-z_]+)="([^"]*)"')
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Counted(Protocol):
+    """What counts beside the engine, in the same words."""
+
+    def counters(self) -> list[tuple[str, str, float]]:
+        """Name, help and value of what was counted since the start."""
+
+    def gauges(self) -> list[tuple[str, str, float]]:
+        """Name, help and value of what goes up and down."""
+
+
+@runtime_checkable
+class Distributed(Protocol):
+    """What of that has distributions besides."""
+
+    def histograms(self) -> list[Histogram]:
+        """Since the start."""
+
+
+More = Callable[[], Iterable[Counted]]
+
+
+class EngineCollector(Collector):
+    """Asks one server's engine. Collected in the server's own loop, so nothing is locked.
+
+    `more` gives, once for each scrape, what else there is.
+    """
+
+    def __init__(self, server: Server, role: str, node: int, version: str, more: More) -> None:
+        self._server, self._version, self._more = server, version, more
+        self._labels = {"role": role, "node": str(node)}
+
+    def collect(self) -> Iterator[Metric]:
+        """Everything the engine and its server count."""
+        server = self._server
+        yield _build(self._version)
+        yield from self._families(CounterMetricFamily, server.engine.counters())
+        yield from self._families(GaugeMetricFamily, server.engine.gauges())
+        counters = [
+            ("turns", "Turns of the engine", server.turns),
+            ("log_lines_lost", "Lines of the log that nobody took whole", logs.lost()),
+        ]
+        yield from self._families(CounterMetricFamily, counters)
+        gauges = [
+            ("ready", "1 while the role serves", float(server.ready)),
+            ("loop_lag_seconds", "Longest delay of the event loop since the last scrape", server.engine.take_late()),
+        ]
+        yield from self._families(GaugeMetricFamily, gauges)
+        for each in self._more():
+            yield from self._families(CounterMetricFamily, each.counters())
+            yield from self._families(GaugeMetricFamily, each.gauges())
+            if isinstance(each, Distributed):
+                yield from _histograms(self._labels, each.histograms())
+
+    def _families(
+        self,
+        kind: type[CounterMetricFamily] | type[GaugeMetricFamily],
+        samples: Iterable[tuple[str, str, float]],
+    ) -> Iterator[Metric]:
+        return _families(kind, self._labels, samples)
+
+
+class LoneCollector(Collector):
+    """Of a process without an engine."""
+
+    def __init__(self, role: str, node: int, version: str, counted: Callable[[], Counted]) -> None:
+        self._labels, self._version, self._counted = {"role": role, "node": str(node)}, version, counted
+
+    def collect(self) -> Iterator[Metric]:
+        """Everything it counts."""
+        yield _build(self._version)
+        counted = self._counted()
+        yield from _families(CounterMetricFamily, self._labels, counted.counters())
+        yield from _families(GaugeMetricFamily, self._labels, counted.gauges())
+
+
+def _build(version: str) -> Metric:
+    build = InfoMetricFamily("muster_build", "Version of the running program")
+    build.add_metric([], {"version": version})
+    return build
+
+
+def _families(
+    kind: type[CounterMetricFamily] | type[GaugeMetricFamily],
+    own: Mapping[str, str],
+    samples: Iterable[tuple[str, str, float]],
+) -> Iterator[Metric]:
+    families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+    for full, text, value in samples:
+        name, labels = _named(own, full)
+        family = families.setdefault(name, kind(name, text, labels=list(labels)))
+        family.add_metric(list(labels.values()), value)
+    yield from families.values()
+
+
+def _histograms(own: Mapping[str, str], samples: Iterable[Histogram]) -> Iterator[Metric]:
+    families: dict[str, HistogramMetricFamily] = {}
+    for full, text, buckets, total in samples:
+        name, labels = _named(own, full)
+        family = families.setdefault(name, HistogramMetricFamily(name, text, labels=list(labels)))
+        family.add_metric(list(labels.values()), buckets, total)
+    yield from families.values()
+
+
+def _named(own: Mapping[str, str], full: str) -> tuple[str, dict[str, str]]:
+    """As Prometheus has it, and the labels."""
+    match = NAME.fullmatch(full)
+    assert match is not None, f"an engine named a metric {full!r}"
+    return "muster_" + match["name"].removesuffix("_total"), {**own, **dict(LABEL.findall(match["labels"] or ""))}
+
+
+def registry(server: Server, role: str, node: int, version: str, more: More) -> CollectorRegistry:
+    """The engine's metrics, those of its process, and `more`."""
+    made = CollectorRegistry()
+    made.register(EngineCollector(server, role, node, version, more))
+    ProcessCollector(namespace="muster", registry=made)
+    return made
+
+
+def alone(role: str, node: int, version: str, counted: Callable[[], Counted]) -> CollectorRegistry:
+    """The metrics of a process without an engine, and of the process itself."""
+    made = CollectorRegistry()
+    made.register(LoneCollector(role, node, version, counted))
+    ProcessCollector(namespace="muster", registry=made)
+    return made
+
+
+def text(source: CollectorRegistry) -> bytes:
+    """The page that Prometheus reads."""
+    return generate_latest(source)

@@ -1,0 +1,40 @@
+"""The number and the last epoch of a node of `muster serve`, in its folder: what a registry that lost everything has not.
+
+Owns the file. Which number and epoch a node takes is decided in `control/registry/identities.py`.
+"""
+
+import asyncio
+from pathlib import Path
+
+import structlog
+
+from control.host.files import write_atomically
+from control.registry.places import Identity, Wrong, encode, read_identity
+from plane.spec import SpecError
+
+
+class NumberFile:
+    """One node's."""
+
+    def __init__(self, file: Path, log: structlog.typing.FilteringBoundLogger) -> None:
+        self._file, self._log = file, log
+
+    def read(self) -> Identity | None:
+        """What was taken last; None where nothing was. Raises `SpecError`."""
+        try:
+            return read_identity(self._file.read_bytes())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise SpecError(f"{self._file}: cannot be read: {error.strerror}") from None
+        except Wrong as wrong:
+            raise SpecError(
+                f"{self._file}: no number and epoch: {wrong}; delete it if the registry knows this node"
+            ) from None
+
+    async def write(self, identity: Identity) -> None:
+        """Replace it. A node serves without it, and the log says so."""
+        try:
+            await asyncio.to_thread(write_atomically, self._file, encode(identity))
+        except OSError as error:
+            self._log.warning("the node's number cannot be kept", file=str(self._file), error=error.strerror)

@@ -1,0 +1,1 @@
+"""The room plane's commands, demo, and database of memberships."""

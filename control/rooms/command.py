@@ -1,0 +1,45 @@
+"""`muster command ROOM TEXT`: every member is told, and the exit code says what came of it."""
+
+import asyncio
+from collections.abc import Mapping
+
+import msgspec
+
+import muster
+from control.console.common import counted, typed, verdict_after
+from control.console.found import Where, connected
+from control.errors import EXPIRED, NO_MEMBER, UserError
+
+
+async def command(where: Where, room: str, text: str, expires: float, as_json: bool) -> int:
+    """Send one and wait until it is known what came of it: 0 delivered, 3 no member, 4 expired. Raises `UserError`.
+
+    In JSON there is a document in any case; of who is interrupted it says that nobody knows.
+    """
+    try:
+        async with connected(where, reads=False) as client:
+            outcome = await client.command(room, typed(text), expires=expires)
+    except (UserError, asyncio.CancelledError) as error:
+        known = isinstance(error, UserError)
+        document = (
+            {"outcome": "failed", "error": str(error)} if known else {"outcome": "unknown", "error": "interrupted"}
+        )
+        with verdict_after():
+            if as_json:
+                print(_json(document))
+        raise
+    match outcome:
+        case muster.Delivered(members):
+            word, count, words, code = "delivered", members, f"delivered to {counted(members, 'member')}", 0
+        case muster.NoMember():
+            word, count, words, code = "no_member", 0, "nobody is in the room", NO_MEMBER
+        case muster.Expired(members):
+            word, count, code = "expired", members, EXPIRED
+            words = f"expired; {counted(members, 'member')} had it by then"
+    with verdict_after():
+        print(_json({"outcome": word, "members": count}) if as_json else words)
+    return code
+
+
+def _json(document: Mapping[str, object]) -> str:
+    return msgspec.json.encode(document).decode()

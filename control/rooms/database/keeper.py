@@ -1,0 +1,278 @@
+"""What a router's process does with the database: it begins with what was kept, then keeps what changes.
+
+The engine takes what is loaded as hints, which stand below anything that a gateway says; it remembers what changed until
+this asks for it, so nothing waits here. One load, at the start: once it is over or has failed, gateways have told the rest.
+Imports no library of databases: `Late` does, while the engine serves.
+"""
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, cast
+
+import structlog
+
+from control.rooms.database.errors import Refused, told
+from control.rooms.database.records import Change, Ended, Membership, Partition
+from control.rooms.database.writer import BATCH, Writer
+from plane.spec import Kept, Spec, SpecError
+
+if TYPE_CHECKING:
+    from control.rooms.database.store import Store
+
+CHANGES_MAX: Final = 1 << 20
+"""Rooms whose changes wait in the engine while the database is away: 60 MB."""
+ASK_S: Final = 0.1
+LOAD_S: Final = 10.0
+CLOSE_S: Final = 0.5
+"""Less than what a child has to end in."""
+
+
+class Engine(Protocol):
+    """What a router's engine has for this; see `muster._core.RouterEngine`."""
+
+    def keep_changes(self, max: int) -> None:
+        """Remember from now on what changes."""
+
+    def take_changes(self, limit: int) -> tuple[list[tuple[int, int]], list[tuple[int, int, int, int, int, bool]]]:
+        """Lives that ended, to be forgotten first, and what is true now of rooms that changed."""
+
+    def changes_kept(self) -> tuple[int, int]:
+        """How many wait, and how many had no place so far."""
+
+    def hint(self, gateway: int, epoch: int, rooms: list[tuple[int, int, int]]) -> int:
+        """Take what was kept; how many stand now."""
+
+
+class Late:
+    """A store whose library is loaded when it is first asked, in a thread: that takes a second, in which the loop turns."""
+
+    def __init__(self, where: str, make: "Callable[[], Store]") -> None:
+        self.where, self._make = where, make
+        self._made: Store | None = None
+        self._making = asyncio.Lock()
+
+    async def made(self) -> "Store":
+        """The store. Raises `DatabaseError`."""
+        async with self._making:
+            if self._made is None:
+                try:
+                    self._made = await asyncio.to_thread(self._make)
+                except (ImportError, ValueError) as error:
+                    raise Refused(f"{self.where}: {error}") from None
+            return self._made
+
+    async def open(self) -> None:
+        """As `Store.open`."""
+        await (await self.made()).open()
+
+    async def write(self, changes: Sequence[Change]) -> None:
+        """As `Store.write`."""
+        await (await self.made()).write(changes)
+
+    async def prune(self) -> None:
+        """As `Store.prune`."""
+        await (await self.made()).prune()
+
+    async def load(self, partition: Partition) -> AsyncIterator[list[Membership]]:
+        """As `Store.load`."""
+        async for page in (await self.made()).load(partition):
+            yield page
+
+    @property
+    def malformed(self) -> int:
+        """As `Store.malformed`."""
+        return 0 if self._made is None else self._made.malformed
+
+    async def close(self) -> None:
+        """As `Store.close`."""
+        if self._made is not None:
+            await self._made.close()
+
+
+class Keeper:
+    """Keeps while the context is open."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: Late,
+        partition: Callable[[], Partition],
+        log: structlog.typing.FilteringBoundLogger,
+    ) -> None:
+        self.warm_start = "loading"
+        """How the load went, in words."""
+        self.loaded, self.load_s = 0, 0.0
+        self._malformed = 0
+        self._failed = ""
+        """Why nothing is asked of the engine now, if that is so."""
+        self._engine, self._store, self._partition_now = engine, store, partition
+        self._log = log.bind(database=store.where)
+        self._writer = Writer(store, log)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def partition(self) -> Partition:
+        """The router's, as it is now."""
+        return self._partition_now()
+
+    async def __aenter__(self) -> Self:
+        self._engine.keep_changes(CHANGES_MAX)
+        self._tasks = [asyncio.create_task(self._load()), asyncio.create_task(self._keep())]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks, timeout=CLOSE_S)
+        await self._writer.close(CLOSE_S)
+        await self._store.close()
+
+    def status(self) -> dict[str, Any]:
+        """For `/api/v1/status`."""
+        writer = self._writer
+        return {
+            "url": self._store.where,
+            "connected": self._connected(),
+            "error": self._failed or writer.error,
+            "warm_start": self.warm_start,
+            "loaded": self.loaded,
+            "written": writer.written,
+            "waiting": self._waiting(),
+            "dropped": self._dropped(),
+            "malformed": self._skipped(),
+        }
+
+    def counters(self) -> list[tuple[str, str, float]]:
+        """Name, help and value, as an engine has them."""
+        writer = self._writer
+        return [
+            ("database_written", "Changes written to the database", writer.written),
+            ("database_failed", "Attempts to write to the database that failed", writer.failed),
+            ("database_dropped", "Changes that the database lacks: too many waited", self._dropped()),
+            ("database_malformed", "Changes and rows that were skipped: they are no memberships", self._skipped()),
+        ]
+
+    def gauges(self) -> list[tuple[str, str, float]]:
+        """Name, help and value, as an engine has them."""
+        return [
+            ("database_connected", "1 while what changes is written to the database", float(self._connected())),
+            ("database_waiting", "Changes that are not in the database yet", float(self._waiting())),
+            ("database_loaded", "Memberships that the warm start began with", float(self.loaded)),
+            ("database_load_seconds", "How long the warm start took, or tried", self.load_s),
+        ]
+
+    def _waiting(self) -> int:
+        return self._writer.waiting + self._engine.changes_kept()[0]
+
+    def _connected(self) -> bool:
+        return self._writer.connected and not self._failed
+
+    def _skipped(self) -> int:
+        return self._malformed + self._store.malformed
+
+    def _dropped(self) -> int:
+        return self._writer.dropped + self._engine.changes_kept()[1]
+
+    async def _load(self) -> None:
+        began = time.monotonic()
+        try:
+            await self._store.made()  # no part of what the database has to answer in
+            async with asyncio.timeout(LOAD_S):
+                async for page in self._store.load(self.partition):
+                    self._hint(page)
+        except Exception as error:
+            self.warm_start = "no warm start" if not self.loaded else "warm start cut short"
+            reason = f"not loaded within {LOAD_S:.0f} s" if isinstance(error, TimeoutError) else told(error)
+            self._log.warning(f"{self.warm_start}: gateways tell their rooms", reason=reason, loaded=self.loaded)
+        else:
+            self.warm_start = f"warm start with {self.loaded} memberships"
+            self._log.info("warm start", loaded=self.loaded, seconds=round(time.monotonic() - began, 3))
+        self.load_s = time.monotonic() - began
+
+    def _hint(self, page: list[Membership]) -> None:
+        def life(each: Membership) -> tuple[int, int]:
+            return each.gateway, each.epoch
+
+        for (gateway, epoch), rooms in itertools.groupby(sorted(page, key=life), life):
+            told = [(each.room, each.check, each.version) for each in rooms]
+            self.loaded += self._engine.hint(gateway, epoch, told)
+
+    async def _keep(self) -> None:
+        """Ask the engine now and then, and no more than the writer takes: what waits, waits there as keys."""
+        self._writer.start()
+        while True:
+            try:
+                self._ask()
+            except Exception as error:  # a defect is said and seen, and costs no more than what was asked for now
+                if not self._failed:
+                    self._log.exception("the engine's changes are not taken")
+                self._failed = told(error)
+            else:
+                self._failed = ""
+            await asyncio.sleep(ASK_S)
+
+    def _ask(self) -> None:
+        while self._writer.waiting < BATCH:
+            ended, changed = self._engine.take_changes(BATCH)
+            # Other partitions' routers may know of that life still; if not, they say so themselves.
+            partition = self.partition
+            for each in ended:
+                self._put(Ended, *each, partition)
+            for said in changed:
+                self._put(Membership, *said)
+            if len(changed) < BATCH:
+                break
+
+    def _put(self, make: Callable[..., Change], *fields: Any) -> None:
+        try:
+            self._writer.put(make(*fields))
+        except ValueError as error:
+            if not self._malformed:
+                self._log.warning("a change that is none is not written, nor are others like it", reason=str(error))
+            self._malformed += 1
+
+
+def opened(kept: Kept) -> Late:
+    """Where a router keeps memberships; asks nobody yet. Raises `SpecError`."""
+    try:
+        password = Path(kept.password_file).read_text(encoding="utf-8").strip("\r\n") if kept.password_file else None
+    except (OSError, ValueError) as error:
+        raise SpecError(f"database: {error}") from None
+
+    def make() -> "Store":
+        from control.rooms.database.store import Store
+        from control.rooms.database.url import location
+
+        where = location(kept.url)
+        return Store(where if password is None else where.identified(password), kept.cluster)
+
+    return Late(kept.url, make)
+
+
+def keeper(
+    spec: Spec,
+    store: Late,
+    engine: object,
+    log: structlog.typing.FilteringBoundLogger,
+    partitions: Callable[[], int],
+) -> Keeper:
+    """For the router of this spec; `partitions` says how many routers have now."""
+    assert spec.database is not None
+    index = spec.database.partition
+
+    def partition() -> Partition:
+        count = partitions()
+        return Partition(
+            count if index < count else 2 * count, index
+        )  # of one that is there for a growth to twice as many
+
+    return Keeper(cast(Engine, engine), store, partition, log)

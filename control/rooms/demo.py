@@ -1,0 +1,148 @@
+"""The room `demo`: members and one publisher in this process, through the client library, checked message by message.
+
+Every payload carries a mark, its number and when it was published, so that nothing has to be believed: a member that misses
+a message, gets one twice or out of order is counted. What others publish to the room lacks the mark and is not.
+"""
+
+import asyncio
+import contextlib
+import secrets
+import struct
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from control.cluster import sdk
+from control.cluster.instance import Folder
+from control.cluster.sdk import Client, Room
+from control.config.options import DEMO_ROOM, Demo
+from pyext.histogram import Histogram
+
+HEADER: Final = struct.Struct("<8sQQ")
+TICK_S: Final = 0.01
+SETTLE_S: Final = 5.0
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """What has happened so far. `lost`: announced as gaps or skipped; after `finish`, also what never came."""
+
+    seconds: float
+    members: int
+    published: int
+    delivered: int
+    repaired: int
+    lost: int
+    repeated: int
+    p50_ms: float
+    p99_ms: float
+
+    @property
+    def whole(self) -> bool:
+        """Whether every member got everything exactly once."""
+        return self.lost == 0 and self.repeated == 0 and self.delivered == self.published * self.members
+
+
+@dataclass(slots=True)
+class Member:
+    """One member's account."""
+
+    client: Client
+    room: Room
+    expected: int = 0
+    delivered: int = 0
+    skipped: int = 0
+    repeated: int = 0
+
+
+@dataclass(slots=True)
+class DemoRoom:
+    """Owns the sessions while `opened`."""
+
+    options: Demo
+    members: list[Member] = field(default_factory=list)
+    published: int = 0
+    latencies: Histogram = field(default_factory=lambda: Histogram(1, 60_000_000, 3))
+    _mark: bytes = field(default_factory=lambda: secrets.token_bytes(8))
+    _began: float = 0.0
+    _stop: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @contextlib.asynccontextmanager
+    async def opened(self, place: Folder) -> AsyncIterator["DemoRoom"]:
+        """Join all members, then publish until `finish` or the end of the block."""
+        async with contextlib.AsyncExitStack() as stack:
+            publisher = await stack.enter_async_context(sdk.connect(place, reads=False))
+            for _ in range(self.options.members):
+                client = await stack.enter_async_context(sdk.connect(place, publishes=False))
+                room = await stack.enter_async_context(client.join(DEMO_ROOM))
+                self.members.append(Member(client, room))
+            self._began = time.monotonic()
+            try:
+                async with asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(self._read(member)) for member in self.members]
+                    tasks.append(group.create_task(self._publish(publisher)))
+                    try:
+                        yield self
+                    finally:
+                        self._stop.set()
+                        for task in tasks:
+                            task.cancel()
+            except ExceptionGroup as failures:
+                raise failures.exceptions[0] from None
+
+    async def finish(self) -> Figures:
+        """Stop publishing, wait for what is still on its way, and count what never came as lost."""
+        self._stop.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S):
+                while any(member.expected < self.published for member in self.members):  # noqa: ASYNC110
+                    await asyncio.sleep(TICK_S)
+        figures = self.figures()
+        never = sum(self.published - member.expected for member in self.members)
+        return msgspec.structs.replace(figures, lost=figures.lost + never)
+
+    def figures(self) -> Figures:
+        """The account of all members so far."""
+        p50, p99 = (float(us) / 1000 for us in self.latencies.percentiles([50.0, 99.0]))
+        return Figures(
+            seconds=round(time.monotonic() - self._began, 3),
+            members=len(self.members),
+            published=self.published,
+            delivered=sum(member.delivered for member in self.members),
+            repaired=sum(int(member.client.stats().get("repaired", 0)) for member in self.members),
+            lost=sum(member.skipped for member in self.members),
+            repeated=sum(member.repeated for member in self.members),
+            p50_ms=round(p50, 3),
+            p99_ms=round(p99, 3),
+        )
+
+    async def _publish(self, client: Client) -> None:
+        padding = bytes(self.options.payload_bytes - HEADER.size)
+        start = time.monotonic()
+        while not self._stop.is_set():
+            due = int((time.monotonic() - start) * self.options.rate) + 1
+            while self.published < due and not self._stop.is_set():
+                payload = HEADER.pack(self._mark, self.published, time.monotonic_ns()) + padding
+                if not client.publish_nowait(DEMO_ROOM, payload):
+                    await client.publish(DEMO_ROOM, payload)
+                self.published += 1
+            await asyncio.sleep(TICK_S)
+
+    async def _read(self, member: Member) -> None:
+        async for batch in member.room.batches():
+            now, took = time.monotonic_ns(), []
+            for item in batch:
+                if not sdk.is_message(item) or not item.data.startswith(self._mark):
+                    continue  # what a gap takes away shows in the numbers
+                _, number, sent = HEADER.unpack_from(item.data)
+                if number < member.expected:
+                    member.repeated += 1
+                    continue
+                member.skipped += number - member.expected
+                member.expected = number + 1
+                member.delivered += 1
+                took.append((now - sent) // 1000)
+            self.latencies.record(np.array(took, dtype=np.uint64))

@@ -1,0 +1,101 @@
+"""`muster rooms ls | show`: what the nodes know of rooms, put together.
+
+A node that does not answer is named on stderr and makes the exit code 75; what the others know is shown.
+"""
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import quote
+
+from rich.table import Table
+
+from control.cluster import sdk
+from control.cluster.instance import Process
+from control.console import common
+from control.console.found import Where, once
+from control.errors import UserError
+
+PAGE: Final = 1_000
+"""Rooms that a gateway tells at a time, at most."""
+
+Entry = dict[str, Any]
+
+
+def ls(where: Where, offset: int, limit: int, as_json: bool) -> int:
+    """Print a page of the rooms of all gateways, by name."""
+    record, asking = once(where), common.Asking()
+    names = {process.node: process.name for process in record.processes}
+    first: dict[str, list[Entry]] = {}
+    gateways = [process for process in record.processes if process.role == "gateway"]
+    # At once, and little: who does not answer is waited for here, and only once.
+    answering = asking.all(gateways, "/api/v1/rooms?limit=1")
+    for gateway in (gateway for gateway, answer in zip(gateways, answering, strict=True) if answer is not None):
+        for room in _told(asking, gateway, names):
+            first.setdefault(room["name"], []).append(room)
+            if len(first) >= 2 * (offset + limit):
+                first = _first(first, offset + limit)
+    rooms = [merged(entries) for entries in _first(first, offset + limit).values()][offset:]
+    code = asking.code()
+    with common.verdict_after():
+        if as_json:
+            common.print_json(rooms)
+        elif rooms:
+            columns = list(rooms[0])
+            table = Table(*columns, box=None, pad_edge=False)
+            for room in rooms:
+                table.add_row(*(_cell(room[column]) for column in columns))
+            common.out().print(table)
+    return code
+
+
+def _told(asking: common.Asking, gateway: Process, names: Mapping[int, str]) -> Iterator[Entry]:
+    """A gateway's rooms in the order in which it keeps them, asked for as they are taken."""
+    after: str | None = ""
+    while after is not None:
+        answer = asking.get(gateway, f"/api/v1/rooms?after={after}&limit={PAGE}")
+        if answer is None:
+            return
+        for room in answer["rooms"]:
+            owner = None if room["stream"] is None else names.get(room["stream"][0])
+            yield {**room, "owner": owner, "gateways": [gateway.name]}
+        after = answer["next"]
+
+
+def _first(rooms: Mapping[str, list[Entry]], count: int) -> dict[str, list[Entry]]:
+    """So many of them, the first by name. What is taken out now can't be among the first later."""
+    return {name: rooms[name] for name in heapq.nsmallest(count, rooms)}
+
+
+def merged(entries: Sequence[Entry]) -> Entry:
+    """What several gateways say of one room: sums of what each has, and of the stream what the newest one says."""
+    newest = max(entries, key=lambda entry: [*(entry["stream"] or [0, 0, 0])[1:], entry["next_offset"]])
+    sums = {key: sum(entry[key] for entry in entries) for key in ("members", "joining", "held", "held_bytes")}
+    gateways = [name for entry in entries for name in entry["gateways"]]
+    return {**newest, **sums, "in_force": all(entry["in_force"] for entry in entries), "gateways": gateways}
+
+
+def show(where: Where, name: str, as_json: bool) -> int:
+    """Print what each node says of one room."""
+    sdk.check_name(name)
+    record, asking = once(where), common.Asking()
+    asked = asking.all(record.processes, f"/api/v1/rooms/{quote(name, safe='')}")
+    told = zip(record.processes, asked, strict=True)
+    answers = {process.name: answer for process, answer in told if answer is not None}
+    code = asking.code()
+    if not answers:
+        raise UserError(f"no room {name!r} here; muster rooms ls shows those that have members or recent messages")
+    with common.verdict_after():
+        if as_json:
+            common.print_json({"room": name, **answers})
+            return code
+        table = Table("node", "what", "value", box=None, pad_edge=False)
+        for node, answer in answers.items():
+            for what, value in answer.items():
+                table.add_row(node, what, _cell(value))
+        common.out().print(table)
+    return code
+
+
+def _cell(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,102 @@
+"""`muster sub ROOM`: prints what a room's members get."""
+
+import base64
+import contextlib
+import sys
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from control.cluster import sdk
+from control.cluster.sdk import Item
+from control.console.common import counted
+from control.console.found import Where, connected
+from control.console.pipes import Writer
+
+
+async def subscribe(where: Where, room: str, count: int | None, history: int, as_json: bool) -> int:
+    """Print messages until `count` have come, the reader has gone, or a signal cancels this."""
+    left = count
+    async with connected(where, publishes=False) as client, client.join(room, history=history) as joined:
+        writer, words = Writer(1), Writer(2)
+        await _tell(words, f"joined {room}" + _history(joined, history))
+        async for batch in joined.batches():
+            wanted, left = take(batch, left)
+            try:
+                await show(writer, words, wanted, as_json)
+            except BrokenPipeError:
+                return 0
+            if left == 0:
+                return 0
+    return 0
+
+
+def _history(joined: sdk.Room, asked: int) -> str:
+    if not asked:
+        return ""
+    given = joined.history
+    return f", {counted(given.messages, 'message')} of history{'' if given.whole else ', older ones are gone'}"
+
+
+def take(batch: Iterable[Item], left: int | None) -> tuple[list[Item], int | None]:
+    """The part of a batch that is still wanted; only messages count."""
+    if left is None:
+        return list(batch), None
+    wanted: list[Item] = []
+    for item in batch:
+        if left == 0:
+            break
+        wanted.append(item)
+        left -= sdk.is_message(item)
+    return wanted, left
+
+
+async def show(writer: Writer, words: Writer, batch: Iterable[Item], as_json: bool) -> None:
+    """Print in order: messages on stdout, what else there is on stderr once all before is written; in JSON all on stdout.
+
+    Raises `BrokenPipeError` when nobody reads the messages any more.
+    """
+    if as_json:
+        await writer.write(b"".join(_json(item) + b"\n" for item in batch))
+        return
+    for messages, items in groupby(batch, sdk.is_message):
+        if messages:
+            await writer.write(b"".join(item.data + b"\n" for item in filter(sdk.is_message, items)))
+            continue
+        for item in items:
+            await _tell(words, _words(item))
+
+
+async def _tell(words: Writer, line: str) -> None:
+    """To people, if anybody is there; the messages go on without."""
+    with contextlib.suppress(OSError):
+        await words.write(f"{line}\n".encode(sys.stderr.encoding, "backslashreplace"))
+
+
+def _words(item: Item) -> str:
+    if sdk.is_gap(item):
+        last = "unknown" if item.last is None else item.last
+        return f"gap stream={item.stream} first={item.first} last={last} reason={item.reason}"
+    assert sdk.is_command(item)
+    return f"command sender={item.sender} data={item.data.decode(errors='replace')}"
+
+
+def _json(item: Item) -> bytes:
+    document: dict[str, Any] = {}
+    if sdk.is_message(item):
+        document = {"room": item.room, "position": str(item.position), "sender": item.sender} | _data(item.data)
+    elif sdk.is_command(item):
+        document = {"room": item.room, "command": item.number, "sender": item.sender} | _data(item.data)
+    elif sdk.is_gap(item):
+        reason = str(item.reason)
+        document["gap"] = {"stream": str(item.stream), "first": item.first, "last": item.last, "reason": reason}
+    return msgspec.json.encode(document)
+
+
+def _data(data: bytes) -> dict[str, str]:
+    try:
+        return {"data": data.decode()}
+    except UnicodeDecodeError:
+        return {"data_base64": base64.b64encode(data).decode()}

@@ -1,0 +1,1 @@
+"""The suite. A package, so that no installed distribution can take its name."""

@@ -1,0 +1,64 @@
+"""Every word of the command explains itself, with an example that can be typed."""
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import typer
+
+import bench.cli
+from control.cli import main as cli
+
+NotUnderstood: Final[Any] = typer.BadParameter.__base__
+"""What typer raises, and does not name."""
+
+
+def commands(command: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """All words below, with what each is. `muster bench` gives the rest of its line to another program."""
+    yield path, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from commands(bench_words if (*path, name) == ("muster", "bench") else inner, *path, name)
+
+
+bench_words: Final[Any] = typer.main.get_command(bench.cli.app)
+muster: Final[Any] = typer.main.get_command(cli.app)
+EVERY: Final = list(commands(muster, "muster"))
+
+
+@pytest.mark.parametrize(("path", "command"), EVERY, ids=[" ".join(path) for path, _ in EVERY])
+def test_a_word_has_an_example_of_itself_that_is_understood(
+    path: tuple[str, ...], command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert command.help, "no help"
+    assert command.epilog is not None, "no example"
+    example = command.epilog.removeprefix("Example: ")
+    assert example != command.epilog
+    parts = example.split(" | ")[-1].partition(" > ")[0]
+    words = shlex.split(parts)
+    assert tuple(words[: len(path)]) == path
+    monkeypatch.chdir(tmp_path)
+    for word in words:
+        if word.endswith(".json"):
+            (tmp_path / word).touch()
+    understood(muster, words)
+
+
+def understood(command: Any, words: list[str]) -> None:
+    """Read a line as the command does, without doing anything. Raises what it would say."""
+    name, *rest = words
+    with command.make_context(name, rest) as context:
+        if not hasattr(command, "commands"):
+            return
+        left = [*context._protected_args, *context.args]
+        inner_name, inner, rest = command.resolve_command(context, left)
+        if inner_name == "bench":
+            inner = bench_words
+        understood(inner, [inner_name, *rest])
+
+
+@pytest.mark.parametrize("line", ["muster top --sort size", "muster rooms list", "muster bench peers --rounds 0"])
+def test_an_example_that_is_not_understood_is_found(line: str) -> None:
+    with pytest.raises(NotUnderstood):
+        understood(muster, line.split())

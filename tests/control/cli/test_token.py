@@ -1,0 +1,83 @@
+"""`muster token` signs what gateways and proxies accept, and says in one line what it cannot."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from control.cli.token import token
+from control.errors import BAD_CONFIG, UNAVAILABLE, USAGE, UserError
+from plane.auth import Right, TokenAuthenticator
+
+SECRET, FORMER = "n" * 32, "f" * 40
+
+
+def configured(tmp_path: Path, content: str | None = f"{SECRET}\n{FORMER}\n") -> Path:
+    """A configuration that names a file of secrets, with this content if any."""
+    file, config = tmp_path / "jwt.secret", tmp_path / "muster.toml"
+    config.write_text(f'[cluster]\njwt_secret_file = "{file}"\n')
+    if content is not None:
+        file.write_text(content)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("rights", "reads", "publishes"), [("read", True, False), ("publish", False, True), ("publish,read", True, True)]
+)
+def test_a_token_is_signed_with_the_first_secret_and_allows_what_was_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], rights: str, reads: bool, publishes: bool
+) -> None:
+    assert token(configured(tmp_path), "7", rights, "15m") == 0
+    made = capsys.readouterr().out.strip().encode()
+    expected: dict[Right, bool] = {"read": reads, "publish": publishes}
+    for right, may in expected.items():
+        checks = TokenAuthenticator(b"shared", right, (SECRET.encode(),))
+        assert checks.authenticate(made) == (7 if may else "not_allowed")
+        checks.take_secrets((FORMER.encode(),))
+        assert checks.authenticate(made) == "bad_credential"
+
+
+def test_a_token_ends_when_it_was_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time()
+    checks = TokenAuthenticator(b"shared", "read", (SECRET.encode(),))
+    for expires, ago_s, good in (("90s", 60, True), ("90s", 120, False), ("1h", 3_000, True), ("1d", 90_000, False)):
+        monkeypatch.setattr("control.cli.token.time.time", lambda ago_s=ago_s: now - ago_s)
+        token(configured(tmp_path), "7", "read", expires)
+        monkeypatch.undo()
+        said = checks.authenticate(capsys.readouterr().out.strip().encode())
+        assert said == (7 if good else "bad_credential"), expires
+
+
+@pytest.mark.parametrize(
+    ("user", "rights", "expires", "words"),
+    [
+        ("1", "read", "1h", "shared token"),
+        ("0", "read", "1h", "decimal number from 2"),
+        ("ann", "read", "1h", "decimal number from 2"),
+        (str(1 << 64), "read", "1h", "decimal number from 2"),
+        ("7", "write", "1h", "--rights: 'write'"),
+        ("7", "", "1h", "--rights: ''"),
+        ("7", "read", "0s", "--expires"),
+        ("7", "read", "367d", "--expires"),
+        ("7", "read", "1", "--expires"),
+        ("7", "read", "-1h", "--expires"),
+    ],
+)
+def test_a_mistake_is_one_line(tmp_path: Path, user: str, rights: str, expires: str, words: str) -> None:
+    with pytest.raises(UserError, match=words) as told:
+        token(configured(tmp_path), user, rights, expires)
+    assert told.value.exit_code == USAGE
+
+
+def test_without_a_good_secret_nothing_is_signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for content in (None, "", "short\n"):
+        with pytest.raises(UserError, match=r"jwt\.secret") as told:
+            token(configured(tmp_path, content), "7", "read", "1h")
+        assert told.value.exit_code == BAD_CONFIG
+        (tmp_path / "jwt.secret").unlink(missing_ok=True)
+    monkeypatch.setenv("MUSTER_INSTANCE__DIR", str(tmp_path / "none"))
+    with pytest.raises(UserError, match=r"jwt_secret_file.*muster up") as told:
+        token(None, "7", "read", "1h")
+    assert told.value.exit_code in {BAD_CONFIG, UNAVAILABLE}

@@ -1,0 +1,107 @@
+"""A supervised process comes back with back-off and goes when asked."""
+
+import asyncio
+import errno
+import random
+import sys
+from collections.abc import Sequence
+
+import structlog
+
+from control.cluster.child import BACKOFF_MAX_S, HEALTHY_S, Backoff, Child
+from control.errors import UserError
+from tests.waiting import until
+
+LOG = structlog.get_logger()
+SERVES = """
+import sys
+print('{"state": "ready"}', flush=True)
+sys.stdin.read()
+"""
+DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)" + SERVES
+
+
+def make(code: str) -> Child:
+    command: Sequence[str] = [sys.executable, "-c", code]
+    return Child("fake", lambda: command, lambda: None, LOG, Backoff(random.Random(1)))
+
+
+async def until_ready(child: Child, besides: int = -1) -> int:
+    await until(lambda: child.state == "ready" and child.pid not in (0, besides))
+    return child.pid
+
+
+def test_the_first_restart_is_at_once_then_delays_double_to_the_cap() -> None:
+    backoff = Backoff(random.Random(1))
+    delays = [backoff.delay(0.0) for _ in range(12)]
+    assert delays[0] == 0.0
+    for exponent, delay in enumerate(delays[1:]):
+        longest = min(BACKOFF_MAX_S, 0.05 * 2**exponent)
+        assert longest / 2 <= delay <= longest
+    assert delays[-1] > 2.0
+
+
+def test_a_long_healthy_life_forgives_what_was_before() -> None:
+    backoff = Backoff(random.Random(1))
+    for _ in range(5):
+        backoff.delay(HEALTHY_S / 2)
+    assert backoff.delay(HEALTHY_S) == 0.0
+
+
+async def test_a_killed_process_is_started_again() -> None:
+    child = make(SERVES)
+    task = asyncio.create_task(child.run())
+    first = await until_ready(child)
+    assert child._process is not None
+    child._process.kill()
+    assert await until_ready(child, besides=first) != first
+    assert child.restarts == 1
+    await child.stop(5)
+    await task
+    assert child.state == "ended"
+    assert child.pid == 0
+
+
+async def test_a_process_that_another_one_took_the_place_of_is_not_started_again() -> None:
+    child = make("""print('{"state": "failed", "error": "another one"}', flush=True); raise SystemExit(78)""")
+    task = asyncio.create_task(child.run())
+    await child.begun.wait()
+    await until(lambda: child.pid == 0)
+    assert (child.state, child.error) == ("failed", "another one")
+    await child.stop(5)
+    await task
+    assert (child.state, child.restarts) == ("ended", 0)
+
+
+async def test_a_start_that_fails_for_now_is_tried_again() -> None:
+    failures: list[Exception] = [OSError(errno.ENOSPC, "no space"), UserError("the last epoch cannot be read")]
+
+    def command() -> Sequence[str]:
+        if failures:
+            raise failures.pop()
+        return [sys.executable, "-c", SERVES]
+
+    said: list[tuple[str, str | None]] = []
+    child = Child("fake", command, lambda: said.append((child.state, child.error)), LOG, Backoff(random.Random(1)))
+    task = asyncio.create_task(child.run())
+    await until_ready(child)
+    assert ("failed", "the last epoch cannot be read") in said
+    assert child.error is None
+    await child.stop(5)
+    await task
+
+
+async def test_a_process_that_does_not_listen_is_killed_at_the_deadline() -> None:
+    child = make(DEAF)
+    task = asyncio.create_task(child.run())
+    await until_ready(child)
+    await asyncio.wait_for(child.stop(0.1), 5)
+    await asyncio.wait_for(task, 5)
+
+
+async def test_what_is_no_state_is_passed_over() -> None:
+    child = make("print('hello'); print('{}')" + SERVES)
+    task = asyncio.create_task(child.run())
+    await until_ready(child)
+    await child.stop(5)
+    await task

@@ -1,0 +1,261 @@
+"""Nodes that come and go while `muster up` runs: what the supervisor does when asked, and what it refuses in one line."""
+
+import asyncio
+import socket
+import stat
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from control.cluster import instance, requests
+from control.cluster.requests import (
+    REQUEST_MAX,
+    SOCKET,
+    Add,
+    Counted,
+    Look,
+    Provide,
+    Remove,
+    Seated,
+    Withdraw,
+    answered,
+)
+from control.cluster.supervisor import Supervisor
+from control.config.layout import NODES_MAX, REPLICAS_MAX
+from control.config.load import load
+from control.errors import FAILURE, TRY_LATER, NotRunning, UserError
+from control.host.sockets import address
+from tests.waiting import until
+
+LOG = structlog.get_logger()
+FAKE = (sys.executable, "-m", "tests.fakes.node")
+PATIENT_S = 30.0
+
+
+@pytest.fixture
+async def supervisor(tmp_path: Path) -> AsyncIterator[Supervisor]:
+    """Two partitions of brokers, in the embedded registry."""
+    flags: dict[str, tuple[object, str]] = {
+        "instance.dir": (str(tmp_path / "i"), "flag"),
+        "probes.every_ms": (0, "flag"),
+        "registry.url": ("embedded", "flag"),
+        "up.brokers": ("2x1", "flag"),
+    }
+    async with Supervisor(load(environment={}, flags=flags).config, LOG, command=FAKE) as made:
+        yield made
+
+
+async def ask(supervisor: Supervisor, request: requests.Request) -> list[Seated]:
+    """As a command does, by the socket."""
+    return await asyncio.to_thread(requests.ask, supervisor.folder.path, request)
+
+
+def names(supervisor: Supervisor) -> dict[str, bool]:
+    """The nodes of the record, and whether they serve."""
+    return {process.name: process.ready for process in instance.find(supervisor.folder).processes}
+
+
+async def test_a_node_that_is_added_registers_in_its_partition_and_one_that_is_removed_does_not_come_back(
+    supervisor: Supervisor,
+) -> None:
+    before = names(supervisor)
+    (added,) = await ask(supervisor, Add(role="broker", partition=1))
+    assert (added.name, added.partition, added.node) == ("broker-2", 1, 10)
+    await until(lambda: names(supervisor) == before | {"broker-2": True}, PATIENT_S)
+    (gone,) = await ask(supervisor, Remove(node=6))
+    assert (gone.name, gone.leaving) == ("broker-1", True)
+    await until(lambda: "broker-1" not in names(supervisor), PATIENT_S)
+    assert names(supervisor) == {name: True for name in (*before, "broker-2") if name != "broker-1"}
+    (again,) = await ask(supervisor, Add(role="broker", partition=1))
+    assert again.name == "broker-3", "no number is given twice"
+    everybody = {each.name: each for each in await ask(supervisor, Look())}
+    assert set(everybody) == {"router", "broker", "gateway", "proxy", "broker-2", "broker-3"}
+
+
+async def test_the_last_that_runs_of_a_partition_stays_however_it_is_asked(supervisor: Supervisor) -> None:
+    with pytest.raises(UserError, match="broker-1 is the last of partition 1 of broker that runs") as refused:
+        await ask(supervisor, Remove(node=6))
+    assert refused.value.exit_code == TRY_LATER
+    with pytest.raises(UserError, match="gateway is the last of every gateway that runs"):
+        await ask(supervisor, Remove(node=3))
+    await ask(supervisor, Add(role="broker", partition=1))
+    await until(lambda: names(supervisor).get("broker-2"), PATIENT_S)
+    first, second = await asyncio.gather(
+        *(ask(supervisor, Remove(node=node)) for node in (6, 10)), return_exceptions=True
+    )
+    assert sorted([isinstance(first, UserError), isinstance(second, UserError)]) == [False, True]
+
+
+async def test_what_cannot_be_added_or_removed_is_said_in_one_line(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match="broker has no partition 2, the last one is 1"):
+        await ask(supervisor, Add(role="broker", partition=2))
+    with pytest.raises(UserError, match="the instance has no node 99"):
+        await ask(supervisor, Remove(node=99))
+    monkeypatch.setattr("control.cluster.roster.REPLICAS_MAX", 1)
+    with pytest.raises(UserError, match="partition 0 of router has 1 replicas, which are the most"):
+        await ask(supervisor, Add(role="router"))
+    monkeypatch.setattr("control.cluster.supervisor.NODES_MAX", len(names(supervisor)))
+    with pytest.raises(UserError, match="nodes are the most in one instance"):
+        await ask(supervisor, Add(role="proxy"))
+    assert all(names(supervisor).values())
+    assert REPLICAS_MAX < NODES_MAX
+
+
+async def test_a_node_that_is_added_has_a_key_and_is_in_the_file_by_which_clients_find_it(
+    supervisor: Supervisor,
+) -> None:
+    await ask(supervisor, Add(role="gateway"))
+    await until(lambda: names(supervisor).get("gateway-1"), PATIENT_S)
+    first, second = instance.find(supervisor.folder).gateways
+    assert first.public_key != second.public_key
+    assert len(bytes.fromhex(second.public_key)) == 32
+    await ask(supervisor, Remove(node=first.node))
+    await until(lambda: instance.find(supervisor.folder).gateways == [second], PATIENT_S)
+
+
+async def test_new_partitions_get_as_many_replicas_as_those_they_split_once_however_often_they_are_asked_for(
+    supervisor: Supervisor,
+) -> None:
+    before = set(names(supervisor))
+    await ask(supervisor, Add(role="broker", partition=1))
+    first = await ask(supervisor, Provide(role="broker", partitions=4))
+    assert [(each.name, each.partition) for each in first] == [("broker-3", 2), ("broker-4", 3), ("broker-5", 3)]
+    assert [each.name for each in await ask(supervisor, Provide(role="broker", partitions=4))] == [
+        each.name for each in first
+    ]
+    with pytest.raises(UserError, match="broker has 2 partitions, which can be doubled, but not become 8"):
+        await ask(supervisor, Provide(role="broker", partitions=8))
+
+    gone = await ask(supervisor, Withdraw(role="broker", partitions=2))
+    assert {each.name for each in gone} == {each.name for each in first}
+    assert await ask(supervisor, Withdraw(role="broker", partitions=2)) == []
+    await until(lambda: set(names(supervisor)) == {*before, "broker-2"}, PATIENT_S)
+
+    again = await ask(supervisor, Provide(role="broker", partitions=4))
+    assert [each.name for each in again] == ["broker-6", "broker-7", "broker-8"]
+    await ask(supervisor, Counted(role="broker", partitions=4))
+    assert supervisor.spec(supervisor._roster.seats[0]).partitions == (4, 1)
+    with pytest.raises(UserError, match="broker has 4 partitions, and the number never falls"):
+        await ask(supervisor, Withdraw(role="broker", partitions=2))
+
+
+async def test_new_nodes_start_in_turns_lest_they_take_the_machine_from_those_that_run(supervisor: Supervisor) -> None:
+    supervisor._turns = asyncio.Semaphore(2)
+    before, at_once = set(supervisor._roster.seats), set()
+    for add in (Add(role="gateway"), Add(role="proxy"), Add(role="broker", partition=1), Add(role="router")):
+        await ask(supervisor, add)
+    new = set(supervisor._roster.seats) - before
+
+    def all_serve() -> bool:
+        children = [supervisor._children[seat] for seat in new]
+        at_once.add(sum(bool(child.pid) and not child.begun.is_set() for child in children))
+        return all(child.state == "ready" for child in children)
+
+    await until(all_serve, PATIENT_S)
+    assert max(at_once) == 2
+
+
+@pytest.mark.parametrize(("program", "turn_s"), [("import sys; sys.stdin.read()", 0.2), ("", PATIENT_S)])
+async def test_one_that_does_not_begin_or_that_ends_does_not_keep_the_next_one_for_ever(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, program: str, turn_s: float
+) -> None:
+    supervisor._turns = asyncio.Semaphore(1)
+    monkeypatch.setattr("control.cluster.supervisor.TURN_S", turn_s)
+    supervisor._command = (sys.executable, "-c", program)
+    await ask(supervisor, Provide(role="broker", partitions=4))
+    children = [supervisor._children[seat] for seat in supervisor._roster.beyond("broker", 2)]
+    began = asyncio.get_running_loop().time()
+    await until(lambda: all(child.pid or child.restarts for child in children), PATIENT_S)
+    assert asyncio.get_running_loop().time() - began < PATIENT_S / 2
+
+
+async def test_who_waits_for_its_turn_can_be_withdrawn(supervisor: Supervisor) -> None:
+    before = set(names(supervisor))
+    supervisor._turns = asyncio.Semaphore(1)
+    supervisor._command = (sys.executable, "-c", "import sys; sys.stdin.read()")
+    await ask(supervisor, Provide(role="broker", partitions=4))
+    await ask(supervisor, Withdraw(role="broker", partitions=2))
+    await until(lambda: set(names(supervisor)) == before, PATIENT_S)
+
+
+async def test_without_a_registry_nodes_do_not_come_and_go(tmp_path: Path) -> None:
+    flags = {"instance.dir": (str(tmp_path / "i"), "flag"), "probes.every_ms": (0, "flag")}
+    config = load(environment={}, flags=flags).config
+    async with Supervisor(config, LOG, command=FAKE) as supervisor:
+        assert len(await ask(supervisor, Look())) == 4
+        with pytest.raises(UserError, match="muster up --registry embedded"):
+            await ask(supervisor, Add(role="broker"))
+        assert stat.S_IMODE((supervisor.folder.path / SOCKET).stat().st_mode) == 0o600
+    with pytest.raises(NotRunning, match="start one: muster up"):
+        requests.ask(supervisor.folder.path, Look())
+
+
+# --- the channel --------------------------------------------------------------------------------------------------------
+
+
+def say(folder: Path, line: bytes) -> bytes:
+    """One line, and all that is answered."""
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.settimeout(PATIENT_S)
+        with address(folder, SOCKET) as path:
+            asking.connect(path)
+        asking.sendall(line)
+        asking.shutdown(socket.SHUT_WR)
+        try:
+            return b"".join(iter(lambda: asking.recv(4096), b""))
+        except ConnectionResetError:
+            return b""
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        (b"nonsense\n", b"use one version"),
+        (b'{"ask":"dance"}\n', b"use one version"),
+        (b'{"ask":"look","format":2}\n', b"the instance speaks format 1, this command 2"),
+        (b'{"ask":"add","role":"queen"}\n', b"use one version"),
+        (b'{"ask":"add","role":"broker","partition":256}\n', b"use one version"),
+        (b'{"ask":"look","more":1}\n', b"use one version"),
+        (b"", b"use one version"),
+        (b"x" * REQUEST_MAX * 4 + b"\n", b""),
+        (b'{"ask":"look"}\n', b'{"nodes":['),
+    ],
+)
+async def test_what_is_no_request_is_answered_by_a_line_or_not_at_all(
+    tmp_path: Path, line: bytes, answer: bytes
+) -> None:
+    seated = Seated(name="broker", role="broker", node=2, partition=0, state="ready")
+    async with answered(tmp_path, lambda request: [seated], LOG):
+        said = await asyncio.to_thread(say, tmp_path, line)
+        assert answer in said
+        assert await asyncio.to_thread(requests.ask, tmp_path, Look()) == [seated]
+
+
+async def test_a_defect_is_answered_and_the_next_is_served(tmp_path: Path) -> None:
+    def broken(request: requests.Request) -> list[Seated]:
+        raise ZeroDivisionError("a bug")
+
+    async with answered(tmp_path, broken, LOG):
+        for _ in range(2):
+            with pytest.raises(UserError, match="its log says more") as error:
+                await asyncio.to_thread(requests.ask, tmp_path, Look())
+            assert error.value.exit_code == FAILURE
+
+
+async def test_who_says_nothing_keeps_nobody_waiting_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "ASKED_S", 0.2)
+    async with answered(tmp_path, lambda request: [], LOG):
+        silent = []
+        for _ in range(requests.AT_ONCE):
+            with address(tmp_path, SOCKET) as path:
+                silent.append(await asyncio.open_unix_connection(path))
+        assert await asyncio.gather(*(reader.read() for reader, _ in silent)) == [b""] * len(silent)
+        monkeypatch.setattr(requests, "ASKED_S", PATIENT_S)
+        assert await asyncio.to_thread(requests.ask, tmp_path, Look()) == []
+        for _, writer in silent:
+            writer.close()

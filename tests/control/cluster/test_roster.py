@@ -1,0 +1,37 @@
+"""The nodes that an instance has, and how many it ever may."""
+
+import pytest
+
+from control.cluster.roster import Roster
+from control.config.layout import NUMBER_MAX, PLACES_MAX
+from control.config.options import Up
+from control.errors import UserError
+
+
+def test_no_node_of_an_instance_gets_a_number_that_a_node_beside_it_may_have() -> None:
+    roster = Roster(Up())
+    for _ in range(1, PLACES_MAX):
+        seat = roster.another("proxy", 0)
+    assert seat.node == NUMBER_MAX
+    with pytest.raises(UserError, match="2500 nodes with the role proxy"):
+        roster.another("proxy", 0)
+
+
+def test_a_partition_that_a_growth_has_begun_with_takes_replicas_until_that_is_given_up() -> None:
+    roster = Roster(Up())
+    with pytest.raises(UserError, match="broker has no partition 1, the last one is 0"):
+        roster.another("broker", 1)
+    roster.seats += roster.lacking("broker", 2)
+    (only,) = roster.beyond("broker", 1)
+    with pytest.raises(UserError, match="broker-1 is the last of partition 1 of broker that runs"):
+        roster.dispensable(only.node, lambda seat: True)
+    other = roster.another("broker", 1)
+    roster.seats.append(other)
+    assert roster.dispensable(only.node, lambda seat: True) == only
+    with pytest.raises(UserError, match="broker has no partition 2, the last one is 1"):
+        roster.another("broker", 2)
+    with pytest.raises(UserError, match="router has no partition 1, the last one is 0"):
+        roster.another("router", 1)
+    roster.leaving |= {only, other}
+    with pytest.raises(UserError, match="broker has no partition 1, the last one is 0"):
+        roster.another("broker", 1)

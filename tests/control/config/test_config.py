@@ -1,0 +1,285 @@
+"""Configuration: precedence, unknown names, origins, and messages that say what, where and how to mend."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control.config.docs import markdown
+from control.config.layout import seats
+from control.config.load import address_text, find_file, load, split_address, values
+from control.config.options import ROLES, UP, Up
+from control.errors import BAD_CONFIG, ConfigError
+
+ROOT = Path(__file__).parents[3]
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "muster.toml"
+    file.write_text(text)
+    return file
+
+
+def refusal(tmp_path: Path, text: str = "", environment: Mapping[str, str] | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(write(tmp_path, text), environment or {})
+    assert caught.value.exit_code == BAD_CONFIG
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_each_layer_wins_over_the_one_before(tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        "[gateway]\narena_mib = 1\nkeepalive_ms = 900\n[demo]\nrate = 10\nmembers = 5\n[broker]\narena_mib = 9\n",
+    )
+    environment = {"MUSTER_DEMO__RATE": "20", "MUSTER_DEMO__MEMBERS": "6"}
+    loaded = load(file, environment, {"demo.members": (7, "--members")}, UP)
+    config, origins = loaded.config, loaded.origins
+    assert (config.proxy.keepalive_ms, origins["proxy.keepalive_ms"]) == (400, "muster up")
+    assert (config.gateway.keepalive_ms, origins["gateway.keepalive_ms"]) == (900, str(file))
+    assert (config.demo.rate, origins["demo.rate"]) == (20, "MUSTER_DEMO__RATE")
+    assert (config.demo.members, origins["demo.members"]) == (7, "--members")
+    assert (config.demo.payload_bytes, origins["demo.payload_bytes"]) == (200, "default")
+
+
+def test_the_registry_and_the_database_that_muster_up_presets_can_be_turned_off(tmp_path: Path) -> None:
+    off = {"MUSTER_REGISTRY__URL": "none", "MUSTER_DATABASE__URL": "none"}
+    told = [load(write(tmp_path, ""), environment, profile=UP).config for environment in ({}, off)]
+    assert [(each.registry.url, each.database.url) for each in told] == [("embedded", "sqlite"), ("", "")]
+
+
+def test_every_value_has_an_origin(tmp_path: Path) -> None:
+    loaded = load(
+        write(tmp_path, '[namespaces.files]\nflow = "paced"\n[faults.links."gateway->client"]\nloss = 0.5\n'), {}
+    )
+    assert {name for name, _ in values(loaded.config)} == set(loaded.origins)
+    assert loaded.origins["namespaces.files.flow"].endswith("muster.toml")
+    assert loaded.config.faults.links["gateway->client"].loss == 0.5
+    assert loaded.config.faults.active()
+
+
+def test_the_result_is_frozen(tmp_path: Path) -> None:
+    config: Any = load(write(tmp_path, '[namespaces.a]\nflow = "live"\n'), {}).config
+    with pytest.raises(AttributeError):
+        config.gateway.arena_mib = 1
+    with pytest.raises(TypeError):
+        config.namespaces["b"] = None
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[gatewy]\nx = 1", ["unknown key gatewy", "did you mean gateway?"]),
+        ("[gateway]\narena = 1", ["unknown key gateway.arena", "did you mean gateway.arena_mib?"]),
+        ("[gateway]\nzzz = 1", ["unknown key gateway.zzz", "muster config docs"]),
+        ("gateway = 1", ["write [gateway]"]),
+        ('[instance]\ndir = "a\\u0000b"', ["instance.dir", "'a\\x00b'", "has a NUL"]),
+        ('[gateway]\narena_mib = "64"', ["gateway.arena_mib", "`int`"]),
+        ("[gateway]\narena_mib = 0", [">= 1"]),
+        ('[gateway]\nbind = "somewhere"', ["gateway.bind", "127.0.0.1:7400"]),
+        ('[gateway]\nbind = "::1:7400"', ["gateway.bind", "[::1]:7400"]),
+        ('[gateway]\nbind = "[fe80::1%lo]:7400"', ["gateway.bind", "no IP address"]),
+        ('[router]\nbind = "0.0.0.0:7400"', ["router.bind", "'0.0.0.0:7400'", "name one"]),
+        ('[proxy]\nlink_bind = "[::]:0"', ["proxy.link_bind", "'[::]:0'", "name one"]),
+        ('[router]\nbind = "[::1]:0"', ["muster.toml: router.bind", "broker.bind", "IPv4", "IPv6"]),
+        ("[gateway]\nkeepalive_ms = 60000", ["gateway.keepalive_ms", "45000"]),
+        ("[clients]\nbackoff_ms = 9000", ["clients.backoff_ms", "5000", "9000"]),
+        ('[namespaces."No Name"]\nflow = "live"', ['namespaces."No Name"', "a-z"]),
+        ('[faults.links."gateway-client"]\nloss = 0.1', ["did you mean gateway->client?"]),
+        ('[admin]\nhost = "0.0.0.0"', ["admin.host"]),
+        ("[faults]\nloss = 2.0", ["faults.loss"]),
+        ("[gateway", ["not TOML"]),
+        ("x = " + "[" * 20_000, ["not TOML"]),
+        ("x = " + "9" * 20_000, ["not TOML"]),
+        ("#" * ((1 << 20) + 1), ["longer than 1 MiB"]),
+        ('[log]\nformat = "xml"', ["log.format = 'xml'", "none of 'json', 'text'"]),
+        ('[namespaces.a]\nflow = "fast"', ["namespaces.a.flow", "none of 'live', 'paced'"]),
+        ("[up]\ngateways = 0", ["up.gateways = 0", ">= 1"]),
+        ("[up]\nproxies = 65", ["up.proxies = 65", "<= 64"]),
+        ('[up]\nbrokers = "3x2"', ["up.brokers", "3 partitions", "power of two from 1 to 256"]),
+        ('[up]\nbrokers = "0"', ["up.brokers", "0 partitions"]),
+        ('[up]\nbrokers = "512x1"', ["up.brokers", "512 partitions"]),
+        ('[up]\nbrokers = "2x0"', ["up.brokers", "0 replicas are not 1 to 16"]),
+        ('[up]\nbrokers = "2x17"', ["up.brokers", "17 replicas"]),
+        *(
+            (f'[up]\nbrokers = "{text}"', ["up.brokers", text, "PARTITIONSxREPLICAS, as 2x2"])
+            for text in ("", "x", "2x", "x2", "2x2x2", "-2", "2 x 2", "two", "2,2", "\u0662")
+        ),
+        ('[up]\nbrokers = "256x2"', ["up: 515 nodes", "512"]),
+        ('[up]\nrouters = "6x2"', ["up.routers", "6 partitions"]),
+        ('[up]\nproxies = 3\n[proxy]\nbind = "127.0.0.1:65534"', ["proxy.bind", "3 nodes from port 65534", "65535"]),
+    ],
+)
+def test_a_mistake_in_the_file_is_one_line_that_names_it(tmp_path: Path, text: str, words: list[str]) -> None:
+    message = refusal(tmp_path, text)
+    assert "muster.toml" in message
+    for word in words:
+        assert word in message
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "words"),
+    [
+        ("MUSTER_GATEWAY_ARENA_MIB", "1", ["did you mean MUSTER_GATEWAY__ARENA_MIB?"]),
+        ("MUSTER_GATEWAY__ARENA", "1", ["did you mean gateway.arena_mib?"]),
+        ("MUSTER_GATEWAY__ARENA_MIB", "much", ["'much'", "`int`"]),
+        ("MUSTER_GATEWAY__BIND__X", "1", ["nothing below"]),
+        ("MUSTER_GATEWAY", "1", ["MUSTER_SECTION__KEY"]),
+        ("MUSTER_NAMESPACES__FILES", "paced", ["is a table"]),
+        ("MUSTER_INSTANCE__DIR", "/tmp/\udcff", ["MUSTER_INSTANCE__DIR", "not text"]),
+    ],
+)
+def test_a_mistake_in_the_environment_is_one_line_that_names_it(
+    tmp_path: Path, name: str, raw: str, words: list[str]
+) -> None:
+    message = refusal(tmp_path, environment={name: raw})
+    assert message.startswith(name)
+    for word in words:
+        assert word in message
+
+
+@pytest.mark.parametrize(
+    ("keys", "wrong"),
+    [
+        ('url = "zk:/h:1"', "registry.url: 'zk:/h:1' is neither embedded, zk://HOST:PORT,HOST:PORT/PATH nor none"),
+        ('url = "zk://h:1,h"', "registry.url: 'h' in 'zk://h:1,h' is not HOST:PORT"),
+        ('url = "zk://zk..a:1"', "registry.url: 'zk..a:1' in 'zk://zk..a:1' is not HOST:PORT"),
+        ('url = "embedded"\nauth = "digest"', "registry.auth: only ZooKeeper asks who we are"),
+        ('url = "zk://h:1"\nauth = "sasl"', "registry.user: registry.auth = 'sasl' needs it"),
+        ('url = "zk://h:1"\nauth = "digest"\nuser = "me"', "registry.password_file: registry.auth = 'digest' needs it"),
+    ],
+)
+def test_a_registry_that_cannot_be_meant_is_one_line(tmp_path: Path, keys: str, wrong: str) -> None:
+    assert wrong in refusal(tmp_path, f"[registry]\n{keys}\n")
+
+
+def test_a_database_without_its_extra_is_one_line_that_mends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    line = refusal(tmp_path, '[database]\nurl = "postgresql://me@db/muster"\n')
+    assert "database.url: asyncpg is not installed; to mend: pip install 'muster-server[database]'" in line
+
+
+def test_a_database_that_cannot_be_meant_is_one_line(tmp_path: Path) -> None:
+    line = refusal(tmp_path, '[database]\nurl = "mysql://me@db"\n')
+    assert "database.url: 'mysql://me@db' names no database" in line
+    line = refusal(tmp_path, '[database]\nurl = "mysql://me:s3cret@db/rooms"\n')
+    assert "database.url: a password is not taken here; put it into database.password_file" in line
+    assert "s3cret" not in line
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent\.toml: cannot be read: No such file"):
+        load(tmp_path / "absent.toml", {})
+    (tmp_path / "latin.toml").write_bytes(b"# \xe9")
+    with pytest.raises(ConfigError, match=r"latin\.toml: is not UTF-8"):
+        load(tmp_path / "latin.toml", {})
+
+
+def test_a_file_without_end_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"/dev/zero: is longer than"):
+        load(Path("/dev/zero"), {})
+
+
+def test_the_file_is_searched_in_the_documented_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    own = tmp_path / ".config" / "muster" / "muster.toml"
+    own.parent.mkdir(parents=True)
+    environment = {"HOME": str(tmp_path)}
+    assert find_file(None, environment) is None
+    own.touch()
+    assert find_file(None, environment) == own
+    Path("muster.toml").touch()
+    assert find_file(None, environment) == Path("muster.toml")
+    assert find_file(None, environment | {"MUSTER_CONFIG": "named.toml"}) == Path("named.toml")
+    assert find_file(Path("flag.toml"), environment | {"MUSTER_CONFIG": "named.toml"}) == Path("flag.toml")
+
+
+def test_a_folder_that_may_not_be_entered_has_no_file_for_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    home = tmp_path / "home"
+    home.mkdir(mode=0)
+    tmp_path.chmod(0)
+    root = os.geteuid() == 0
+    try:
+        if root:
+            os.seteuid(65_534)
+        assert find_file(None, {"HOME": str(home)}) is None
+    finally:
+        if root:
+            os.seteuid(0)
+        tmp_path.chmod(0o700)
+        home.chmod(0o700)
+
+
+def test_the_nodes_of_a_layout_are_the_same_ones_when_there_are_more() -> None:
+    one, more = (seats(up) for up in (Up(), Up(gateways=3, brokers="2x2", routers="4", proxies=2)))
+    assert [(seat.node, seat.name) for seat in one] == [(1, "router"), (2, "broker"), (3, "gateway"), (4, "proxy")]
+    assert set(one) < set(more)
+    assert len({seat.node for seat in more}) == len({seat.name for seat in more}) == len(more) == 13
+    assert [seat.name for seat in more if seat.role == "gateway"] == ["gateway", "gateway-1", "gateway-2"]
+    assert [seat.partition for seat in more if seat.role == "broker"] == [0, 0, 1, 1]
+    assert [seat.partition for seat in more if seat.role == "router"] == [0, 1, 2, 3]
+    assert seats(Up(brokers="4")) == seats(Up(brokers="4x1"))
+    assert len(seats(Up(brokers="256"))) == 259
+
+
+@pytest.mark.parametrize("text", ["", "127.0.0.1", "127.0.0.1:", "localhost:1", "127.0.0.1:65536", "127.0.0.1:-1"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        split_address(text)
+
+
+def test_an_ipv6_address_stands_in_brackets() -> None:
+    assert split_address("[::1]:7400") == ("::1", 7400)
+    assert address_text("::1", 7400) == "[::1]:7400"
+    assert split_address("[::ffff:127.0.0.1]:0") == ("127.0.0.1", 0)
+    for wrong in ("::1:7400", "::1", "[::1]", "[127.0.0.1]:0", "127.0.0.1: 1", "127.0.0.1:65536"):
+        with pytest.raises(ValueError):
+            split_address(wrong)
+
+
+def test_who_runs_one_role_is_not_asked_for_the_addresses_of_the_others() -> None:
+    environment = {"MUSTER_BROKER__BIND": "[::1]:7410"}
+    with pytest.raises(ConfigError, match=r"does not reach router\.bind"):
+        load(environment=environment)
+    assert load(environment=environment, roles=("broker",)).config.broker.bind == "[::1]:7410"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "wrong"),
+    [
+        (
+            {"proxy": 1472},
+            "proxy.payload_bytes: a proxy takes messages for 1472 bytes, a broker passes on those for 1200",
+        ),
+        ({"broker": 1472}, "broker.payload_bytes: a broker takes"),
+        ({"proxy": 1472, "broker": 1300, "gateway": 1472}, "broker.payload_bytes: "),
+        ({"gateway": 1472}, ""),
+        ({"broker": 1400, "gateway": 1472}, ""),
+        ({"proxy": 1472, "broker": 1472, "gateway": 1472}, ""),
+        ({"router": 1472}, ""),
+    ],
+)
+def test_a_message_that_one_role_takes_the_next_one_can_pass_on(
+    tmp_path: Path, sizes: dict[str, int], wrong: str
+) -> None:
+    text = "".join(f"[{role}]\npayload_bytes = {size}\n" for role, size in sizes.items())
+    if wrong:
+        assert wrong in refusal(tmp_path, text)
+    else:
+        load(write(tmp_path, text), {})
+    for role in ROLES:
+        load(write(tmp_path, text), {}, roles=(role,))
+
+
+def test_the_documentation_is_what_the_code_says() -> None:
+    assert (ROOT / "docs" / "configuration.md").read_text() == markdown(), (
+        "run: muster config docs > docs/configuration.md"
+    )

@@ -1,0 +1,63 @@
+"""Addresses are chosen once: named ones as they are, free ones where nobody else is given any."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from control.errors import UserError
+from control.host import ports
+from control.host.ports import Ports
+
+
+def kernels() -> range:
+    low, high = map(int, ports.KERNELS.read_text().split())
+    return range(low, high + 1)
+
+
+@pytest.fixture
+def chosen() -> Iterator[Ports]:
+    with Ports() as chosen:
+        yield chosen
+
+
+def test_a_free_port_is_none_that_the_kernel_gives_to_who_asks_for_any(chosen: Ports) -> None:
+    """A client's socket could have it while the node that listens there is away, which then never comes back."""
+    given = [chosen.udp("a", "127.0.0.1", 0) for _ in range(50)] + [chosen.tcp("b", "127.0.0.1") for _ in range(50)]
+    assert not {port for _, port in given} & set(kernels())
+    assert len(set(given[:50])) == len(set(given[50:])) == 50
+
+
+def test_where_the_kernel_gives_all_ports_one_of_them_is_taken(
+    chosen: Ports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for text in ("1024 65535", "no range"):
+        (tmp_path / "range").write_text(text)
+        monkeypatch.setattr(ports, "KERNELS", tmp_path / "range")
+        assert chosen.udp("a", "127.0.0.1", 0)[1] > 0
+    monkeypatch.setattr(ports, "KERNELS", tmp_path / "absent")
+    assert chosen.udp("a", "127.0.0.1", 0)[1] > 0
+
+
+def test_an_address_of_another_machine_is_named(chosen: Ports) -> None:
+    with pytest.raises(UserError, match=r"gateway\.bind: 192\.0\.2\.1:0 is no address of this machine"):
+        chosen.udp("gateway.bind", "192.0.2.1", 0)
+
+
+def test_a_port_whose_last_node_ended_its_connections_is_there_for_the_next_one(chosen: Ports) -> None:
+    """As of each request that says `Connection: close`, which leaves the address in use for a minute."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        with socket.create_connection(address) as client:
+            accepted, _ = server.accept()
+            accepted.close()
+            assert client.recv(1) == b""
+    assert chosen.tcp("serve.admin", *address) == address
+
+
+def test_a_port_that_somebody_listens_on_is_taken(chosen: Ports) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        with pytest.raises(UserError, match=rf"serve\.admin: 127\.0\.0\.1:{address[1]} is in use by another process"):
+            chosen.tcp("serve.admin", *address)

@@ -1,0 +1,218 @@
+"""Administration answers over real HTTP beside the running engine."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import structlog
+
+from control.node import admin
+from plane.role import Role
+from plane.server import Server
+from tests.fakes.engine import FakeEngine
+
+LOG = structlog.get_logger()
+
+
+class Site:
+    """A running admin port with its server."""
+
+    def __init__(self, server: Server, port: int) -> None:
+        self.server, self.port = server, port
+        self._stop = asyncio.Event()
+        self._running = asyncio.create_task(server.run(self._stop, 1.0))
+
+    async def end(self) -> None:
+        """The engine's end; administration goes on."""
+        self._stop.set()
+        await self._running
+
+    async def get(self, path: str, method: str = "GET") -> tuple[int, str]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+        return int(head.split()[1]), body.decode()
+
+    async def json(self, path: str) -> Any:
+        return json.loads((await self.get(path))[1])
+
+
+@pytest_asyncio.fixture
+async def site() -> AsyncIterator[Site]:
+    server = Server(Role(FakeEngine(link_bind=("127.0.0.1", 0))), LOG)
+    http = admin.http(admin.Admin(server, {"role": "gateway", "node": 3, "version": "0.0.0"}))
+    listener = admin.listen(("127.0.0.1", 0))
+    serving = asyncio.create_task(http.serve(sockets=[listener]))
+    made = Site(server, listener.getsockname()[1])
+    yield made
+    http.end()
+    await serving
+    await made.end()
+
+
+async def test_health_is_told_apart_from_readiness(site: Site) -> None:
+    assert await site.get("/healthz") == (200, '{"status":"ok"}\n')
+    assert (await site.get("/readyz"))[0] == 200
+    site.server.ready = False
+    assert (await site.get("/readyz"))[0] == 503
+    assert (await site.get("/healthz"))[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/readyz", "/metrics", "/api/v1/status", "/api/v1/rooms", "/api/v1/rooms/room-0"])
+async def test_where_the_engine_has_ended_it_is_asked_nothing(site: Site, path: str) -> None:
+    assert (await site.get(path))[0] == 200
+    await site.end()
+    site.server.draining = False  # as where the engine failed
+    assert (await site.get(path))[0] == 503
+    assert (await site.get("/healthz"))[0] == 200
+
+
+async def test_metrics_carry_the_engines_counters_by_reason(site: Site) -> None:
+    status, body = await site.get("/metrics")
+    lines = body.splitlines()
+    assert status == 200
+    assert 'muster_datagrams_received_total{node="3",role="gateway"} 7.0' in lines
+    assert 'muster_datagrams_dropped_total{node="3",reason="unknown",role="gateway"} 3.0' in lines
+    assert 'muster_rooms{node="3",role="gateway"} 2.0' in lines
+    assert any(line.startswith("muster_process_resident_memory_bytes ") for line in lines)
+    assert any(line.startswith("muster_loop_lag_seconds{") for line in lines)
+
+
+async def test_a_scrape_asks_the_engine_for_its_status_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, asked = site.server.engine, list[str]()
+    status = engine.status
+    monkeypatch.setattr(engine, "status", lambda: asked.append("status") or status())  # type: ignore[func-returns-value]
+    await site.get("/metrics")
+    assert asked == ["status"]
+
+
+async def test_status_says_who_answers_and_what_the_engine_says(site: Site) -> None:
+    status = await site.json("/api/v1/status")
+    assert (status["role"], status["node"], status["state"]) == ("gateway", 3, "ready")
+    assert status["receive_buffers"] == [{"asked": 4 << 20, "effective": 212_992}]
+    assert status["sessions"] == 1
+
+
+async def test_rooms_come_in_pages_and_one_by_one(site: Site) -> None:
+    first = await site.json("/api/v1/rooms?limit=1")
+    page = await site.json(f"/api/v1/rooms?after={first['next']}&limit=2")
+    assert [room["name"] for each in (first, page) for room in each["rooms"]] == ["room-0", "room-1", "room-2"]
+    assert page["next"] is None
+    assert (await site.json("/api/v1/rooms/room-2"))["members"] == 2
+    assert (await site.get("/api/v1/rooms/absent"))[0] == 404
+
+
+async def test_interest_is_gateways_with_room_ids_in_hex_in_pages(site: Site) -> None:
+    first = await site.json("/api/v1/interest")
+    assert first == {"interest": [[3, "000000000000feed"]], "next": "3-8000000000000000"}
+    last = await site.json(f"/api/v1/interest?after={first['next']}")
+    assert last == {"interest": [[4, "000000000000beef"]], "next": None}
+
+
+@pytest.mark.parametrize("what", ["rooms", "interest"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("limit=many", "limit=0", "limit=1001", "limit=%D9%A1", "limit=00001999999", f"limit=00001{'0' * 5_000}"),
+        *("after=x", f"after={1 << 64}", "after=4294967296-"),
+    ],
+)
+async def test_a_page_that_cannot_be_is_400(site: Site, what: str, query: str) -> None:
+    query += "0" * 16 if query.endswith("-") else ""
+    assert (await site.get(f"/api/v1/{what}?{query}"))[0] == 400
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [b"\x16\x03\x01 is no HTTP\r\n\r\n", b"GET / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n"],
+)
+async def test_what_anybody_may_send_is_no_line_in_the_log(
+    site: Site, request_: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    writer.write(request_)
+    assert (await reader.readline()).split()[1] in {b"400", b"404"}
+    writer.close()
+    assert caplog.messages == []
+
+
+async def test_who_asks_nothing_keeps_nobody_out(site: Site) -> None:
+    idle = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(admin.CONNECTIONS_MAX + 5)]
+    assert (await site.get("/healthz"))[0] == 200
+    async with asyncio.timeout(5):
+        for reader, _ in idle[:6]:  # those that waited longest
+            assert await ended(reader) == b""
+    assert not any(reader.at_eof() for reader, _ in idle[6:])
+    for _, writer in idle:
+        await left(writer)
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"GET /healthz HTTP/1.1\r\nHost:", b"POST /healthz HTTP/1.1\r\nContent-Length: 9"]
+)
+async def test_who_asks_nothing_is_waited_for_so_long_only(
+    site: Site, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    monkeypatch.setattr(admin, "WAIT_S", 0.05)
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    writer.write(said)
+    async with asyncio.timeout(5):
+        assert await ended(reader) == b""
+    await left(writer)
+
+
+async def test_who_asks_again_in_time_stays(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin, "WAIT_S", 0.4)
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    for _ in range(8):
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"200" in await reader.readuntil(b'{"status":"ok"}\n')
+        await asyncio.sleep(0.1)
+    await left(writer)
+
+
+@pytest.mark.parametrize("how", [b"close", b"keep-alive"])
+@pytest.mark.parametrize("reads", [False, True])
+async def test_an_answer_waits_for_who_reads_it_if_slowly(
+    site: Site, monkeypatch: pytest.MonkeyPatch, how: bytes, reads: bool
+) -> None:
+    size = 24 << 20
+    monkeypatch.setattr(admin, "WAIT_S", 0.5)
+    monkeypatch.setattr(admin.Admin, "answer", lambda *_: (200, "text/plain", b"x" * size))
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: " + how + b"\r\n\r\n")
+    await reader.readuntil(b"\r\n\r\n")
+    read = 0
+    if not reads:
+        await asyncio.sleep(2.5)
+    async with asyncio.timeout(20):
+        while piece := await ended(reader, 1 << 20):
+            read += len(piece)
+            await asyncio.sleep(0.01)
+    assert (read == size) is reads
+    await left(writer)
+
+
+async def left(writer: asyncio.StreamWriter) -> None:
+    """Close it, however the other end went."""
+    writer.close()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+async def ended(reader: asyncio.StreamReader, most: int = 1) -> bytes:
+    """What comes next; nothing, however the other end went."""
+    try:
+        return await reader.read(most)
+    except ConnectionResetError:
+        return b""
+
+
+async def test_what_is_not_there_is_404_and_nothing_can_be_written(site: Site) -> None:
+    assert (await site.get("/elsewhere"))[0] == 404
+    assert (await site.get("/api/v1/status", "POST"))[0] == 405

@@ -1,0 +1,304 @@
+"""Real databases that tests own: a file, and MariaDB and PostgreSQL as processes on loopback, killed and started again.
+
+Each server's folder is made once for the whole run; each test has a database of its own there.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
+
+from control.rooms.database.url import location
+from tests.ports import free_ports
+
+READY_S: Final = 60.0
+PASSWORD: Final = "s3cret:/@pass"  # with everything that a URL must write otherwise
+QUOTED: Final = "s3cret%3A%2F%40pass"
+_NAMES: Final = itertools.count(1)
+
+
+class Database(Protocol):
+    """A database for one test, and what runs it."""
+
+    url: str
+
+    def start(self) -> None:
+        """Serve, with what was there before."""
+
+    def kill(self) -> None:
+        """Serve nobody, as after kill -9."""
+
+    def signal(self, number: int) -> None:
+        """To the server, if there is one."""
+
+
+class File:
+    """SQLite: no server, so nothing to kill."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "muster.db"
+        self.url = f"sqlite:///{self.file}"
+
+    def start(self) -> None:
+        """It is there."""
+
+    def kill(self) -> None:
+        """It stays there."""
+
+    def signal(self, number: int) -> None:
+        """Nobody hears it."""
+
+
+class Server(Protocol):
+    """A process that serves many databases."""
+
+    port: int
+
+    def start(self) -> None:
+        """Serve, if it does not."""
+
+    def kill(self) -> None:
+        """kill -9, if it runs."""
+
+    def signal(self, number: int) -> None:
+        """To this process."""
+
+    def url(self, name: str) -> str:
+        """A database there, as its owner reaches it."""
+
+    async def make(self, name: str) -> None:
+        """An empty database."""
+
+    async def grant(self, name: str, user: str, rights: str) -> None:
+        """A user who has only these rights on the tables there."""
+
+    def close(self) -> None:
+        """Kill it and forget all that it holds."""
+
+
+class Served:
+    """A database of a server."""
+
+    def __init__(self, server: Server, name: str) -> None:
+        self.server, self.name, self.url = server, name, server.url(name)
+
+    def start(self) -> None:
+        self.server.start()
+
+    def kill(self) -> None:
+        self.server.kill()
+
+    def signal(self, number: int) -> None:
+        self.server.signal(number)
+
+    async def grant(self, user: str, rights: str) -> None:
+        """A user of the same password with only these rights on the tables that are there."""
+        await self.server.grant(self.name, user, rights)
+
+
+class _Process:
+    """What both servers have: a folder of their own, a port, one process."""
+
+    packages: str
+    programs: Sequence[str]
+
+    def __init__(self) -> None:
+        for program in self.programs:
+            if not found(program):
+                _missing(f"needs {program}; to get it: apt-get install --no-install-recommends {self.packages}")
+        # Sockets have short paths, and another user must be able to enter.
+        self.folder = Path(tempfile.mkdtemp(prefix="muster-"))
+        (self.port,) = free_ports(1)
+        self.user: list[str] = []
+        """What setpriv is told, where it may not be root."""
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self, command: Sequence[str]) -> None:
+        """To its end."""
+        command = ["setpriv", *self.user, "--", *command]
+        done = subprocess.run(command, cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr.decode()[-2000:]
+
+    def serve(self, command: Sequence[str]) -> None:
+        """In the background, unless it runs."""
+        if self._process is not None:
+            return
+        # What it becomes is the server itself, so signals reach that; it does not outlive the tests.
+        command = ["setpriv", "--pdeathsig=KILL", *self.user, "--", *command]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def signal(self, number: int) -> None:
+        """To it and to those that work for it, each of which has a session of its own."""
+        for pid in self._pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def kill(self) -> None:
+        """All of it. Who is left of an earlier life keeps the next one from its files, so wait for their end."""
+        if self._process is None:
+            return
+        pids = self._pids()
+        self.signal(signal.SIGKILL)
+        self._process.wait()
+        self._process = None
+        deadline = time.monotonic() + READY_S
+        while any(map(_runs, pids)):
+            assert time.monotonic() < deadline, f"{pids} do not end"
+            time.sleep(0.005)
+
+    def _pids(self) -> list[int]:
+        assert self._process is not None
+        pid = self._process.pid
+        return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+
+    def close(self) -> None:
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class MariaDb(_Process):
+    """MariaDB."""
+
+    packages = "mariadb-server"
+    programs = ("mariadbd", "mariadb-install-db")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._user = pwd.getpwuid(os.getuid()).pw_name
+        install = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
+        install += ["--innodb-log-file-size=8M", f"--datadir={self.folder / 'data'}", f"--user={self._user}"]
+        self.run([found("mariadb-install-db"), "--no-defaults", *install])
+
+    def start(self) -> None:
+        options = ["--bind-address=127.0.0.1", "--skip-name-resolve", "--performance-schema=OFF"]
+        options += ["--innodb-buffer-pool-size=32M", "--innodb-log-file-size=8M", "--key-buffer-size=1M"]
+        options += [f"--datadir={self.folder / 'data'}", f"--tmpdir={self.folder}", f"--socket={self.folder / 's'}"]
+        options += [f"--pid-file={self.folder / 'pid'}", f"--port={self.port}", f"--user={self._user}"]
+        self.serve([found("mariadbd"), "--no-defaults", *options])
+
+    def url(self, name: str) -> str:
+        return f"mysql://{name}:{QUOTED}@127.0.0.1:{self.port}/{name}"
+
+    async def make(self, name: str) -> None:
+        root = f"mysql+asyncmy://root@127.0.0.1:{self.port}/mysql"
+        user = f"'{name}'@'%' IDENTIFIED BY '{PASSWORD}'"
+        await ask(root, f"CREATE DATABASE {name}", f"CREATE USER {user}", f"GRANT ALL ON {name}.* TO '{name}'@'%'")
+
+    async def grant(self, name: str, user: str, rights: str) -> None:
+        root = f"mysql+asyncmy://root@127.0.0.1:{self.port}/mysql"
+        who = f"'{user}'@'%'"
+        await ask(root, f"CREATE USER {who} IDENTIFIED BY '{PASSWORD}'", f"GRANT {rights} ON {name}.* TO {who}")
+
+
+class PostgreSql(_Process):
+    """PostgreSQL, which does not run as root."""
+
+    packages = "postgresql"
+    programs = ("initdb", "postgres")
+
+    def __init__(self) -> None:
+        super().__init__()
+        if os.getuid() == 0:
+            shutil.chown(self.folder, "postgres")
+            self.user = ["--reuid=postgres", "--regid=postgres", "--clear-groups"]
+        options = ["-U", "owner", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"]
+        self.run([found("initdb"), "-D", str(self.folder / "data"), *options])
+        rules = "host all owner 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
+        (self.folder / "data" / "pg_hba.conf").write_text(rules)
+
+    def start(self) -> None:
+        settings = ["listen_addresses=127.0.0.1", f"unix_socket_directories={self.folder}", "shared_buffers=32MB"]
+        settings += ["max_connections=50", "max_wal_size=64MB", "log_min_messages=warning", "jit=off"]
+        options = [part for setting in settings for part in ("-c", setting)]
+        self.serve([found("postgres"), "-D", str(self.folder / "data"), "-p", str(self.port), *options])
+
+    def url(self, name: str) -> str:
+        return f"postgresql://{name}:{QUOTED}@127.0.0.1:{self.port}/{name}"
+
+    async def make(self, name: str) -> None:
+        owner = f"postgresql+asyncpg://owner@127.0.0.1:{self.port}/postgres"
+        await ask(owner, f"CREATE ROLE {name} LOGIN PASSWORD '{PASSWORD}'", f"CREATE DATABASE {name} OWNER {name}")
+
+    async def grant(self, name: str, user: str, rights: str) -> None:
+        owner = f"postgresql+asyncpg://owner@127.0.0.1:{self.port}/{name}"
+        tables = f"GRANT {rights} ON ALL TABLES IN SCHEMA public TO {user}"
+        await ask(owner, f"CREATE ROLE {user} LOGIN PASSWORD '{PASSWORD}'", tables)
+
+
+async def ask(url: str, *statements: str) -> list[tuple[object, ...]]:
+    """Run statements one by one, as soon as the server answers; the rows of the last."""
+    engine = create_async_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+    async with asyncio.timeout(READY_S):
+        while True:
+            try:
+                async with engine.connect() as connection:
+                    rows: list[tuple[object, ...]] = []
+                    for statement in statements:
+                        result = await connection.execute(text(statement))
+                        rows = [tuple(row) for row in result] if result.returns_rows else []
+                    return rows
+            except (OSError, SQLAlchemyError) as error:
+                if not _not_yet(error):
+                    raise
+                await asyncio.sleep(0.02)
+
+
+async def plain(url: str, *statements: str) -> list[tuple[object, ...]]:
+    """Run statements where the URL of the configuration points."""
+    return await ask(location(url).url.render_as_string(hide_password=False), *statements)
+
+
+async def made(server: Server) -> Served:
+    """A new database of a server, which serves."""
+    server.start()
+    name = f"muster_{next(_NAMES)}"
+    await server.make(name)
+    return Served(server, name)
+
+
+def found(program: str) -> str:
+    """Where a program is, also where Debian hides it."""
+    hidden = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: int(folder.parent.name))
+    path = ":".join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin", *map(str, reversed(hidden))])
+    return shutil.which(program, path=path) or ""
+
+
+def _not_yet(error: Exception) -> bool:
+    code = getattr(getattr(error, "orig", error), "args", [None])[0]
+    return isinstance(error, OSError) or code in {2002, 2003, 2006, 2013} or "starting up" in str(error)
+
+
+def _missing(mend: str) -> None:
+    if os.environ.get("CI") == "true":
+        pytest.fail(mend)
+    pytest.skip(mend)
+
+
+def _runs(pid: int) -> bool:
+    """Whether it is there and not merely waiting to be buried."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+STOP: Final = signal.SIGSTOP
+CONTINUE: Final = signal.SIGCONT
