@@ -14,7 +14,9 @@ from bench.report import Case, Goal
 from bench.rounds import Entry, Results, Sample
 from control.registry.places import Node, Snapshot
 from muster._core import BrokerEngine, GatewayEngine, ProxyEngine, RouterEngine, ScaleEngine
-from plane.engine import Engine
+from plane.engine import Placement
+from plane.rooms.build import placing
+from plane.rooms.engine import RoomsEngine
 
 ROOMS, NODES, BASE, TIMES = 10_000, 500, 50, 20
 MANY_ROOMS, MANY_ROOMS_QUICK, LINEAR = 300_000, 100_000, 2.0
@@ -65,7 +67,7 @@ def standing_us(role: str, nodes: int, times: int) -> list[float]:
         for epoch in range(1, times + 2):
             snapshot = _snapshot(nodes, epoch)
             began = time.thread_time_ns()
-            engine.placement(epoch, snapshot.entries(), snapshot.partitions(), snapshot.growth())
+            placing(engine, Placement(epoch, snapshot.entries(), snapshot.layers(), []))
             spent.append((time.thread_time_ns() - began) / 1000)
     finally:
         engine.close()
@@ -88,7 +90,7 @@ def _snapshot(nodes: int, epoch: int) -> Snapshot:
     return Snapshot(epoch, several)
 
 
-def _engine(role: str) -> Engine:
+def _engine(role: str) -> RoomsEngine:
     common: dict[str, Any] = {
         "node": 1,
         "epoch": 1,

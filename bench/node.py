@@ -18,7 +18,7 @@ import numpy as np
 from bench import pin
 from control.node import process as node
 from muster import _core
-from plane.rooms import gateway
+from plane.rooms import build
 from plane.spec import Spec, read
 
 Serve = Callable[..., Coroutine[Any, Any, None]]
@@ -67,7 +67,9 @@ def main() -> int:
     if own.gateway_alone:
         pin.pin(own.gateway_alone[spec.role != "gateway"])
     options: dict[str, Any] = {"bundle": not own.unbundled, "coalesce": not (own.unbundled or own.single)}
-    vars(gateway)["_core"] = SimpleNamespace(GatewayEngine=functools.partial(_core.GatewayEngine, **options))
+    engines = {name: getattr(_core, name) for name in dir(_core) if name.endswith("Engine")}
+    engines["GatewayEngine"] = functools.partial(_core.GatewayEngine, **options)
+    vars(build)["_core"] = SimpleNamespace(**engines)
     if own.ticks:
         vars(node)["serve"] = _ticking(node.serve, ticks_file(spec_file.parent, spec.role))
     sys.argv[1:] = rest

@@ -13,9 +13,9 @@ from typing import Any, Final, Literal, Protocol
 import jwt
 
 from muster import _core
-from plane.engine import Engine
-from plane.role import Role
-from plane.spec import Role as Name
+from plane.engine import DoorEngine
+from plane.kind import Right
+from plane.role import Handler
 from plane.spec import Spec, SpecError
 
 EMBEDDED_USER: Final = _core.SHARED_USER
@@ -27,9 +27,6 @@ SECRETS_MAX: Final = 2
 LEEWAY_S: Final = 5.0
 """By so much the clocks of who signs and who checks may differ."""
 
-Right = Literal["read", "publish"]
-RIGHTS: Final[Mapping[Name, Right]] = {"gateway": "read", "proxy": "publish"}
-"""What each role is there for."""
 Denied = Literal["bad_credential", "not_allowed"]
 """What a client hears: it stands for nobody (any more), or for somebody who may not do this."""
 
@@ -133,19 +130,19 @@ def signing_secrets(file: str) -> tuple[bytes, ...]:
     return secrets
 
 
-def embedded(spec: Spec) -> TokenAuthenticator:
-    """What opens sessions with a gateway or a proxy. Raises `SpecError`."""
-    if spec.token_file is None:
+def embedded(spec: Spec, right: Right | None) -> TokenAuthenticator:
+    """What opens sessions with a door, for tokens with this right. Raises `SpecError`."""
+    if spec.token_file is None or right is None:
         raise SpecError(f"a {spec.role} needs token_file")
     try:
         token = Path(spec.token_file).read_bytes().strip()
     except OSError as error:
         raise SpecError(f"{spec.token_file}: cannot be read: {error.strerror}") from None
-    return TokenAuthenticator(token, RIGHTS[spec.role], signing_secrets(spec.jwt_secret_file))
+    return TokenAuthenticator(token, right, signing_secrets(spec.jwt_secret_file))
 
 
-def answering(engine: Engine, authenticator: Authenticator) -> Role:
-    """A role whose engine asks who a client is."""
+def answering(engine: DoorEngine, authenticator: Authenticator) -> Handler:
+    """The handler of an engine's questions who a client is."""
 
     def authenticate(question: int, credential: bytes) -> None:
         said = authenticator.authenticate(credential)
@@ -154,4 +151,4 @@ def answering(engine: Engine, authenticator: Authenticator) -> Role:
         else:
             engine.answer(question, None, said)
 
-    return Role(engine, {"authenticate": authenticate}, authenticator.take_secrets)
+    return authenticate

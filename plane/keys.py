@@ -5,10 +5,11 @@ Reads files that a spec names. What a handshake makes of them is the engine's bu
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Final, Literal, NamedTuple
 
 from muster import _core
-from plane.spec import Role, Spec, SpecError, secret
+from plane.kinds import linked
+from plane.spec import Spec, SpecError, secret
 
 KEY_BYTES: Final = 32
 NODE_MAX: Final = 2**32 - 1
@@ -106,8 +107,8 @@ def _lines(file: Path) -> Iterator[tuple[int, str, bytes]]:
         if len(words) < 3:
             raise SpecError(f"{where}: {line.strip()!r} is not NUMBER ROLE PUBLIC-KEY")
         number, key = _number(where, words[0]), _key(where, words[2])
-        if words[1] not in get_args(Role):
-            raise SpecError(f"{where}: {words[1]!r} is none of {', '.join(get_args(Role))}")
+        if words[1] not in linked():
+            raise SpecError(f"{where}: {words[1]!r} is none of {', '.join(linked())}")
         if number in numbers:
             raise SpecError(f"{where}: node {number} stands there twice")
         if key in keys:

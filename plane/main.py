@@ -1,29 +1,40 @@
-"""Builds one role from its spec. What runs it as a process of its own, with admin and logs, is `control/node/process.py`."""
+"""Builds what a spec says. What runs it as a process of its own, with admin and logs, is `control/node/process.py`."""
 
-from collections.abc import Callable, Mapping
-from importlib import import_module
-from typing import Final, cast
+from typing import Any
 
+import msgspec
 import structlog
 
 from plane import engine
+from plane.kind import RoleKind, named
 from plane.role import Role
 from plane.server import Server
-from plane.spec import Spec
+from plane.service import Context, Service
+from plane.spec import Spec, SpecError
 
-ROLES: Final[Mapping[str, str]] = {role: f"plane.rooms.{role}" for role in ("proxy", "broker", "router", "gateway")}
+
+def settings(kind: RoleKind[Any, Any], spec: Spec) -> Any:
+    """The settings of the spec's role. Raises `SpecError`."""
+    try:
+        return kind.of(spec.settings)
+    except msgspec.ValidationError as error:
+        raise SpecError(f"settings of a {spec.role}: {error}") from None
 
 
-def server(spec: Spec, log: structlog.typing.FilteringBoundLogger) -> Server:
-    """Make the role's engine and put its placement in force. Raises `SpecError`, and `OSError` when an address is taken."""
-    build = cast(Callable[[Spec], Role], import_module(ROLES[spec.role]).build)
-    role = build(spec)
-    role.engine.placement(spec.placement_epoch, spec.nodes, spec.partitions, spec.growth)
-    if spec.gateways or spec.proxies:
-        role.engine.servers(*([_named(each) for each in servers] for servers in (spec.gateways, spec.proxies)))
+def server(kind: RoleKind[Any, Any], spec: Spec, log: structlog.typing.FilteringBoundLogger) -> Server:
+    """Make a machine's engine and put its map in force. Raises `SpecError`, and `OSError` when an address is taken."""
+    role: Role = named(kind.build)(spec, settings(kind, spec))
+    role.place(engine.Placement(spec.placement_epoch, spec.nodes, spec.layers, []))
+    if spec.servers:
+        role.name({each: [_server(*found) for found in servers] for each, servers in spec.servers.items()})
     return Server(role, log)
 
 
-def _named(server: tuple[str, int, str]) -> engine.Server:
-    host, port, key = server
+def service(kind: RoleKind[Any, Any], spec: Spec, context: Context) -> Service:
+    """Make an edge or a worker. Raises `SpecError`, and `OSError` when an address is taken."""
+    made: Service = named(kind.build)(spec, settings(kind, spec), context)
+    return made
+
+
+def _server(host: str, port: int, key: str) -> engine.Server:
     return host, port, bytes.fromhex(key), 1

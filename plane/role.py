@@ -1,21 +1,32 @@
-"""What a role is to the server: its engine, and which events it answers itself."""
+"""What a machine is to its server: its engine, and what the server passes on to it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from plane.engine import Engine
+from plane.engine import Engine, Placement, Server
 
 Handler = Callable[..., None]
 TakeSecrets = Callable[[Sequence[bytes]], None]
+Servers = Mapping[str, list[Server]]
+"""By role, where clients reach its nodes."""
+
+
+def _nothing(told: Any) -> None:
+    """What a role does with what is nothing to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """An engine and the handlers of its events, by the event's name.
-
-    `take_secrets`: where it checks who clients are, with what it checks their tokens from now on.
-    """
+    """An engine and the handlers of its events, by the event's name."""
 
     engine: Engine
     handlers: Mapping[str, Handler] = field(default_factory=dict[str, Handler])
     take_secrets: TakeSecrets | None = None
+    """Of a door: check tokens with these from now on."""
+    place: Callable[[Placement], None] = _nothing
+    """Put a newer map in force."""
+    take: Callable[[Any], None] = _nothing
+    """Put those settings in force that a running node takes."""
+    name: Callable[[Servers], None] = _nothing
+    """Of a door: tell clients of these servers from now on."""

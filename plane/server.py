@@ -13,6 +13,7 @@ import structlog
 
 from plane.engine import EVENTS, MORE, Event
 from plane.role import Handler, Role
+from plane.service import Figure
 
 DRAIN_POLL_S: Final = 0.02
 
@@ -22,6 +23,7 @@ class Server:
 
     def __init__(self, role: Role, log: structlog.typing.FilteringBoundLogger) -> None:
         self.engine = role.engine
+        self.place, self.name, self.take = role.place, role.name, role.take
         self.take_secrets = role.take_secrets
         self.ready = False
         self.draining = False
@@ -67,6 +69,19 @@ class Server:
         buffers = [{"asked": asked, "effective": effective} for asked, effective in self.engine.buffers()]
         state = "draining" if self.draining else "ready" if self.ready else "not ready"
         return {"state": state, "turns": self.turns, "receive_buffers": buffers, **self.engine.status()}
+
+    def addresses(self) -> list[tuple[str, int]]:
+        """The sockets as bound: that for clients first, where there is one, then that for links."""
+        return self.engine.addresses()
+
+    def counters(self) -> list[Figure]:
+        """Everything the engine and its server counted since the start."""
+        return [*self.engine.counters(), ("turns", "Turns of the engine", self.turns)]
+
+    def gauges(self) -> list[Figure]:
+        """Everything of both that goes up and down."""
+        late = ("loop_lag_seconds", "Longest delay of the event loop since the last scrape", self.engine.take_late())
+        return [*self.engine.gauges(), ("ready", "1 while the role serves", float(self.ready)), late]
 
     # One turn. An engine that raises is a defect of ours: the process ends and the supervisor starts another.
     def _turn(self) -> None:

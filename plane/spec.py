@@ -1,10 +1,10 @@
-"""What one role's process is told at its start: a file of JSON, written anew for each start.
+"""What one node's process is told at its start: a file of JSON, written anew for each start.
 
 Secrets are named by file, never written here.
 """
 
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -13,7 +13,6 @@ from plane.engine import Node
 Server = tuple[str, int, str]
 T = TypeVar("T", bound=msgspec.Struct)
 
-Role = Literal["router", "broker", "gateway", "proxy"]
 Identity = Literal["off", "accepted", "offered", "required"]
 Fault = tuple[str, tuple[str, int] | None, float, float, float, float, int, int, int, float]
 """Direction ("in" or "out"), peer (None: every client), loss, duplicate, corrupt, reorder (chances), then
@@ -53,39 +52,28 @@ class Registration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Nodes that start together with this one: it is ready when the map that it has says that all of them serve."""
 
 
-class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where a router keeps memberships; the control plane's business."""
-
-    url: str
-    password_file: str
-    cluster: str
-    """Whose memberships they are."""
-    partition: int
-
-
 class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One role of one node, for one start. Addresses are (host, port)."""
+    """One node, for one start: what every role is told, and the settings of its own role. Addresses are (host, port)."""
 
     instance: str
-    role: Role
+    role: str
     node: int
     """0: the registry gives the number."""
     epoch: int
     """Grows strictly with each start of this node (I-1)."""
     bind: tuple[str, int] | None
     """For clients; None where no client speaks to the role."""
-    link_bind: tuple[str, int]
+    link_bind: tuple[str, int] | None
+    """For links; None where the role has none."""
     admin: tuple[str, int]
     placement_epoch: int
     nodes: list[Node]
-    partitions: tuple[int, int]
-    """Of brokers and of routers."""
-    growth: tuple[int, int] = (0, 0)
-    """How far brokers and routers have grown to twice as many."""
+    layers: dict[str, tuple[int, int]]
+    """By partitioned role: how many partitions its layer has, and how far these double."""
+    servers: dict[str, list[Server]] = {}
+    """By role, the nodes that clients are told of where no registry knows them: host, port and public key in hex."""
     registry: Registration | None = None
     """With it, epoch and placement come from the registry; what stands here is the least epoch and the first partitions."""
-    database: Kept | None = None
-    """Of a router."""
     key_id: int
     cluster_secret_file: str
     other_key_id: int = 0
@@ -97,44 +85,26 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     nodes_file: str = ""
     name_key_file: str
     server_key_file: str | None
+    """The private key by which clients know the node; None where no client speaks to it."""
     reset_secret_file: str | None
     token_file: str | None
+    """The shared credential of clients, of a role that checks or shows it."""
     jwt_secret_file: str = ""
-    """Of a gateway or proxy: with what users' tokens are signed; empty: there are none."""
+    """The secrets that users' tokens are signed with; empty: there are none."""
     recv_buffer: int
     send_buffer: int
-    arena_bytes: int | None
     payload_bytes: int
-    keepalive_ms: int | None
-    idle_timeout_ms: int | None
-    history_max: int | None = None
-    """Of a gateway, as is the next."""
-    membership_again_ms: int | None = None
-    memberships_max: int | None = None
-    """Of a router."""
-    backoff_ms: int | None = None
-    """Of a gateway or proxy, as is the next: how clients come back from a loss."""
-    backoff_max_ms: int | None = None
-    sessions_max: int | None = None
-    """Of a gateway or proxy, as is the next: how many sessions it lets in, and how fast from one network."""
-    accept_rate: int | None = None
     weight: int | None = None
-    """Of a gateway or proxy: its share of the clients that learn of it."""
-    gateways: list[Server] = []
-    """Those that clients are told of, as are `proxies`, where no registry knows them: host, port and public key in hex."""
-    proxies: list[Server] = []
-    age_every: int | None = None
-    """Of a proxy, as are the next two: how many commands it takes of a user, a second and at once."""
-    command_rate: int | None = None
-    command_burst: int | None = None
+    """Its share of the clients that learn of it, of a role that clients are told of."""
     reloads: int = 0
     """How often the configuration was read again: files that the spec names may be others though it is the same."""
-    paced_namespaces: list[str]
     faults: list[Fault] | None
     seed: int
     drain_ms: int
     log_level: Literal["debug", "info", "warning", "error"]
     log_format: Literal["json", "text"]
+    settings: Any
+    """What only this role is told: a struct of `RoleKind.settings`, or that as JSON has it."""
 
 
 def read(file: Path) -> Spec:

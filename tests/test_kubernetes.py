@@ -3,7 +3,7 @@
 import copy
 import re
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import msgspec
 import pytest
@@ -12,10 +12,11 @@ import structlog
 import muster as muster_client
 from control.cluster import daemon
 from control.config import load as config
-from control.config.options import Config, Probes, Served
+from control.config.options import SERVED, Config
 from control.node.admin import Admin, App
 from control.probes.prober import Prober, Source
-from control.probes.process import App as ProberApp
+from control.probes.system import Probes
+from control.probes.worker import Probing
 from control.registry import Snapshot
 from control.registry.server import RegistryServer
 from plane.role import Role
@@ -31,9 +32,6 @@ FOLDER: Final = ROOT / "deploy" / "kubernetes"
 CUSTOMIZED: Final[dict[str, Any]] = documents(FOLDER / "kustomization.yaml")[0]
 EVERY: Final = [each for name in CUSTOMIZED["resources"] for each in documents(FOLDER / name)]
 ADDRESS: Final = "10.0.0.7"
-
-
-SERVED: Final = get_args(Served)
 
 
 def of(role: str, kind: str) -> dict[str, Any]:
@@ -69,10 +67,10 @@ def configuration() -> str:
     return str(found)
 
 
-def loaded(role: Served, tmp_path: Path) -> Config:
+def loaded(role: str, tmp_path: Path) -> Config:
     file = tmp_path / "muster.toml"
     file.write_text(configuration())
-    return config.load(file, environment(role), roles=() if role == "prober" else (role,)).config
+    return config.load(file, environment(role), roles=(role,)).config
 
 
 @pytest.mark.parametrize("document", EVERY, ids=lambda each: f"{each['kind']} {each['metadata']['name']}")
@@ -133,11 +131,11 @@ def admin_port(role: str) -> str:
     return "admin-local" if local else "admin"
 
 
-def addresses(settings: Config, role: Served) -> dict[str, str]:
+def addresses(settings: Config, role: str) -> dict[str, str]:
     """What a pod binds, by the names of its ports."""
     texts = {admin_port(role): settings.serve.admin}
     if role == "prober":
-        assert settings.probes.ask == settings.serve.admin
+        assert settings.section("probes").ask == settings.serve.admin
         return texts
     section = settings.role(role)
     texts["link"] = getattr(section, "link_bind", section.bind)
@@ -148,7 +146,7 @@ def addresses(settings: Config, role: Served) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("role", SERVED)
-def test_a_pod_s_configuration_is_taken_and_names_its_ports_and_its_volumes(role: Served, tmp_path: Path) -> None:
+def test_a_pod_s_configuration_is_taken_and_names_its_ports_and_its_volumes(role: str, tmp_path: Path) -> None:
     settings = loaded(role, tmp_path)
     daemon._check(settings, role)
     assert settings.serve.name == f"muster-{role}-0"
@@ -173,7 +171,7 @@ def admin_of(role: str) -> App:
     about = {"role": role, "node": 1, "version": "0"}
     if role == "prober":
         nobody = Source(Snapshot, muster_client.Address((), (), b""), bytes(16))
-        return ProberApp(Prober(Probes(every_ms=1_000), nobody, structlog.get_logger()), about, lambda: None)
+        return Admin(Probing(Prober(Probes(every_ms=1_000), nobody, structlog.get_logger()), Snapshot), about)
     engine = FakeEngine(link_bind=("127.0.0.1", 0))
     app = Admin(Server(Role(engine), structlog.get_logger()), about)
     engine.close()

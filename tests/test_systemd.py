@@ -7,17 +7,16 @@ import shlex
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final
 
 import pytest
 
 from control.cluster import daemon
-from control.config.options import Served
+from control.config.options import SERVED
 from control.errors import BAD_CONFIG, USAGE
 from tests.control.cli.test_help import muster, understood
 from tests.documents import ROOT
 
-SERVED: Final = get_args(Served)
 FOLDER: Final = ROOT / "deploy" / "systemd"
 MEND: Final = "needs systemd-analyze; to get it: apt-get install --no-install-recommends systemd"
 

@@ -15,26 +15,19 @@ from rich.table import Table
 from control.cli import grow
 from control.cluster.instance import Process
 from control.config.layout import PARTITIONS_MAX
-from control.config.options import Role
 from control.console import common
 from control.console.found import Where, everybody
 from control.console.readings import CPU, Reading, Readings, follow, name_silent, registry, uncovered
-from control.registry.places import CLUSTERED, MAIN, PARTITIONED, Count, Growth, layer
+from control.registry.places import MAIN, Count, Growth, layer
 from control.registry.steps import STANDS_S
+from plane.kinds import clustered, kind, kinds, partitioned
 
 DUE: Final = 0.7
 """The share of a bound, or of a core, from which on growth is due: a doubling, or another node, takes its time."""
-ORDER: Final[tuple[Role, ...]] = ("broker", "router", "gateway", "proxy")
-TRAFFIC: Final[Mapping[str, str]] = {
-    "broker": "muster_messages_published_total",
-    "router": "muster_memberships_received_total",
-    "gateway": "muster_messages_sent_total",
-    "proxy": "muster_messages_forwarded_total",
-}
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """One node. `per_s`: what its role is there for, as `TRAFFIC` counts it; `cpu`: the share of a core."""
+    """One node. `per_s`: what its role is there for (`RoleKind.carried`); `cpu`: the share of a core."""
 
     name: str
     node: int
@@ -90,14 +83,14 @@ def arranged(
     layers: list[Layer] = []
     known = registry(reading.status for reading in now.values())
     counts = {} if known is None else msgspec.convert(known.get("partitions", {}), dict[str, Count])
-    of_brokers = (of.partition("/")[2] for of in missing if of != layer("router"))
-    clusters = [MAIN, *sorted({*(each.cluster for each in processes), *of_brokers} - {MAIN})]
-    kinds = [(role, cluster) for role in ORDER for cluster in (clusters if role in CLUSTERED else [MAIN])]
-    for role, cluster in kinds:
+    named = filter(None, (of.partition("/")[2] for of in missing))
+    clusters = [MAIN, *sorted({*(each.cluster for each in processes), *named} - {MAIN})]
+    roles = [of.name for of in sorted(kinds().values(), key=lambda of: of.row)]
+    for role, cluster in ((of, each) for of in roles for each in (clusters if of in clustered() else [MAIN])):
         mine = [each for each in processes if (each.role, each.cluster) == (role, cluster)]
-        name = layer(role, cluster) if role in PARTITIONED else role if cluster == MAIN else f"{role}/{cluster}"
+        name = layer(role, cluster) if role in partitioned() else role if cluster == MAIN else f"{role}/{cluster}"
         lacks = missing.get(name, [])
-        if not mine and not lacks and cluster != MAIN:
+        if not mine and not lacks and (cluster != MAIN or not kind(role).always):
             continue
         mine.sort(key=lambda each: (each.partition, each.node))
         nodes = [_load(process, before.get(process.node), now[process.node], known) for process in mine]
@@ -129,7 +122,7 @@ def _load(process: Process, before: Reading | None, now: Reading, known: Mapping
         memberships=now.count("muster_interest"),
         memberships_max=now.count("muster_interest_max"),
         members=now.count("muster_members"),
-        per_s=now.rate(before, TRAFFIC[process.role]),
+        per_s=now.rate(before, kind(process.role).carried),
         cpu=now.rate(before, CPU),
         weight=msgspec.UNSET if weights is None else weights.get(str(process.node), msgspec.UNSET),
         registered=process.registered or (msgspec.UNSET if states is None else states.get(str(process.node), "absent")),
@@ -137,7 +130,7 @@ def _load(process: Process, before: Reading | None, now: Reading, known: Mapping
 
 
 def _is_partitioned(name: str) -> bool:
-    return name.partition("/")[0] in PARTITIONED
+    return name.partition("/")[0] in partitioned()
 
 
 def due(name: str, partitions: int, nodes: Sequence[Load], missing: Sequence[int] = ()) -> list[str]:

@@ -19,7 +19,7 @@ from control.cluster.specs import absolute, secret_files
 from control.config import load as configuration
 from control.config.layout import seats
 from control.config.load import Loaded, split_address
-from control.config.options import ROLES, UP, Broker, ClientOptions, Config, Gateway
+from control.config.options import ROLES, UP, Config
 from control.console import common
 from control.console.found import Where, once
 from control.console.readings import read_all
@@ -31,6 +31,7 @@ from control.host.openfiles import files_wanted
 from control.registry import reach
 from muster import __version__
 from plane.keys import public_key
+from plane.kinds import kinds
 from plane.spec import SpecError
 
 LIMIT_S: Final = 4.0
@@ -98,9 +99,9 @@ class Examination:
             self._place = instance.folder(config)
         except ConfigError as error:
             self._homeless = error
-        self._nodes = seats(config.up)
+        self._nodes = seats(config)
         sections = (config.role(seat.role) for seat in self._nodes)
-        self._rings_mib = sum(each.arena_mib for each in sections if isinstance(each, Gateway | Broker))
+        self._rings_mib = sum(getattr(each, "arena_mib", 0) for each in sections)
         self._binds = dict(_binds(config))
 
     def checks(self) -> dict[str, Check]:
@@ -282,15 +283,12 @@ def _udp_counts() -> tuple[str, str]:
 
 def _binds(config: Config) -> Iterator[tuple[str, tuple[str, range]]]:
     """The addresses that the configuration names: key, host and ports, one for each node; port 0 stays alone."""
-    counts = Counter(seat.role for seat in seats(config.up))
-    for role in ROLES:
-        section = config.role(role)
-        named = {"bind": section.bind}
-        if isinstance(section, ClientOptions):
-            named["link_bind"] = section.link_bind
-        for name, address in named.items():
-            host, port = split_address(address)
-            yield f"{role}.{name}", (host, range(port, port + counts[role] if port else 1))
+    counts = Counter(seat.role for seat in seats(config))
+    for of in (of for of in kinds().values() if of.process != "worker" and counts[of.name]):
+        section = config.options(of)
+        for name in ("bind", "link_bind") if of.door else ("bind",):
+            host, port = split_address(getattr(section, name))
+            yield f"{of.key}.{name}", (host, range(port, port + counts[of.name] if port else 1))
 
 
 def _print(found: Sequence[Finding], counts: Mapping[str, int]) -> None:

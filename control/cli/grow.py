@@ -21,6 +21,7 @@ from control.console.found import Where, reading
 from control.console.words import say
 from control.errors import TRY_LATER, NotRunning, UserError
 from control.registry.places import MAIN, layer
+from plane.kinds import kind
 from plane.spec import Registration
 
 LOOK_S: Final = 0.2
@@ -70,7 +71,7 @@ async def grow(
             with shown() as coordinator.tell:
                 partitions = await coordinator.grow(to, resume=resume)
             if isinstance(hosts, Supervised):
-                say(f"muster: the next muster up has as many, whatever up.{of.role}s says")
+                say(f"muster: the next muster up has as many, whatever up.{kind(of.role).plural} says")
             _say(of, partitions, as_json)
             return 0
     return _left(of)

@@ -18,6 +18,7 @@ from control.console.found import Elsewhere, Nodes, Where, found
 from control.console.words import say
 from control.errors import TRY_LATER, NotRunning, UserError
 from control.registry.places import MAIN
+from plane.kinds import clustered
 
 LOOK_S: Final = 0.2
 WAIT_S: Final = 300.0
@@ -90,7 +91,7 @@ async def _replicas(nodes: Nodes, of: Of, partition: int) -> list[Process]:
     if partition >= counts[of.layer].wide:
         raise UserError(f"{of.layer} has no partition {partition}, the last one is {counts[of.layer].wide - 1}")
     mine = [each for each in processes if (each.role, each.partition) == (of.role, partition)]
-    return [each for each in mine if of.role == "router" or each.cluster == of.cluster]
+    return [each for each in mine if of.role not in clustered() or each.cluster == of.cluster]
 
 
 async def _waited(look: Callable[[], Awaitable[Process | None]], still: str) -> Process | None:

@@ -5,21 +5,25 @@ What a word does is in `control/cli/` and `control/<system>/`, imported when the
 Manners: data on stdout, all else on stderr; a mistake is one line and an exit code (`control/errors.py`).
 """
 
+import inspect
 import io
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from control.config.options import Served
-from control.console.choices import Column, Edge, Layer
+from control import systems
+from control.console.choices import Addable, Column, Layer, Served
+from control.console.options import ConfigFile, Elsewhere, Json, unused
 from control.console.words import say
 from control.errors import FAILURE, USAGE, UserError
+from plane.kind import named
+from plane.kinds import kind, kinds
 
 if TYPE_CHECKING:
     from control.cli.grow import Of
@@ -31,9 +35,6 @@ app: Final = typer.Typer(
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
-)
-rooms_app: Final = typer.Typer(
-    help="The rooms of the running instance.", epilog="Example: muster rooms ls", no_args_is_help=True
 )
 cluster_app: Final = typer.Typer(
     help="The nodes of the running instance, layer by layer.",
@@ -50,28 +51,41 @@ config_app: Final = typer.Typer(
     epilog="Example: muster config check",
     no_args_is_help=True,
 )
-app.add_typer(rooms_app, name="rooms")
 app.add_typer(cluster_app, name="cluster")
 cluster_app.add_typer(replica_app, name="replica")
 app.add_typer(config_app, name="config")
 
-ConfigFile = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="The TOML file [$MUSTER_CONFIG, ./muster.toml, …].")
-]
-Elsewhere = Annotated[
-    str | None,
-    typer.Option(
-        "--registry", metavar="URL", help="Of the nodes of muster serve that register there, wherever they are."
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 Chance = Annotated[str | None, typer.Option(metavar="CHANCE", help="Inject on every link: 0.02 or 2%.")]
 Ms = Annotated[int | None, typer.Option(min=0, help="Inject on every link, in ms.")]
-Nodes = Annotated[int | None, typer.Option(metavar="NODES", help="How many to run.")]
 Partition = Annotated[int, typer.Argument(metavar="PARTITION", min=0, max=255)]
 Cluster = Annotated[str, typer.Option(metavar="NAME", help="Of brokers: which cluster.")]
 Node = Annotated[str, typer.Argument(metavar="ID", help="The node's number, or its name.")]
-Grid = Annotated[str | None, typer.Option(metavar="PARTITIONSxREPLICAS", help="How many to run: 2x2, or 2 for 2x1.")]
+
+
+FLAGS: Final = {"systems.enabled": "--with"}
+"""Flags that are called otherwise than their keys."""
+
+
+def counts(word: Callable[..., int]) -> Callable[..., int]:
+    """Give a word an option for each key of `[up]`, by its descriptors: how many nodes of a role to run."""
+    nodes = Annotated[int | None, typer.Option(metavar="NODES", help="How many to run.")]
+    grid = Annotated[
+        str | None, typer.Option(metavar="PARTITIONSxREPLICAS", help="How many to run: 2x2, or 2 for 2x1.")
+    ]
+    signature = inspect.signature(word)
+    fixed = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    more = [
+        inspect.Parameter(
+            of.plural.replace("-", "_"),
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=grid if of.partitioned else nodes,
+        )
+        for of in kinds().values()
+        if of.plural
+    ]
+    vars(word)["__signature__"] = signature.replace(parameters=[*fixed, *more])
+    return word
 
 
 def _version(wanted: bool) -> None:
@@ -93,16 +107,13 @@ def _options(
 
 
 @app.command(epilog="Example: muster up --demo --gateways 2 --brokers 2x2")
+@counts
 def up(
     config: ConfigFile = None,
     demo: Annotated[bool, typer.Option("--demo", help="Run the demo room and show it, a line a second.")] = False,
     for_: Annotated[float | None, typer.Option("--for", min=0.1, metavar="SECONDS", help="End by itself.")] = None,
     members: Annotated[int | None, typer.Option(min=1, help="Members of the demo room.")] = None,
     rate: Annotated[int | None, typer.Option(min=1, help="Messages a second in the demo room.")] = None,
-    gateways: Nodes = None,
-    brokers: Grid = None,
-    routers: Grid = None,
-    proxies: Nodes = None,
     registry: Annotated[
         str | None,
         typer.Option(
@@ -123,7 +134,12 @@ def up(
     corrupt: Chance = None,
     delay_ms: Ms = None,
     jitter_ms: Ms = None,
+    with_: Annotated[
+        str | None,
+        typer.Option("--with", metavar="SYSTEM,…", help="Run these systems too, beside rooms, or all."),
+    ] = None,
     json: Json = False,
+    **nodes: int | str | None,
 ) -> int:
     """Run proxies, brokers, routers and gateways on this machine, one of each by default, until Ctrl-C."""
     from control.cli.up import up as run
@@ -134,10 +150,8 @@ def up(
     wanted: dict[str, Any] = {
         "demo.members": members,
         "demo.rate": rate,
-        "up.gateways": gateways,
-        "up.brokers": brokers,
-        "up.routers": routers,
-        "up.proxies": proxies,
+        **{f"up.{plural}": count for plural, count in nodes.items()},
+        "systems.enabled": with_,
         "registry.url": registry,
         "database.url": database,
         "faults.loss": chance("--loss", loss),
@@ -148,7 +162,7 @@ def up(
         "faults.jitter_ms": jitter_ms,
     }
     flags = {
-        key: (value, "--" + key.removesuffix(".url").rpartition(".")[2].replace("_", "-"))
+        key: (value, FLAGS.get(key) or "--" + key.removesuffix(".url").rpartition(".")[2].replace("_", "-"))
         for key, value in wanted.items()
         if value is not None
     }
@@ -157,7 +171,7 @@ def up(
 
 @app.command(epilog="Example: muster serve broker --partition 1 --config /etc/muster/muster.toml")
 def serve(
-    role: Annotated[Served, typer.Argument(metavar="ROLE", help="broker, router, gateway or proxy; or prober.")],
+    role: Annotated[Served, typer.Argument(metavar="ROLE", help=f"One of {', '.join(Served)}.")],
     cluster: Annotated[
         str | None, typer.Option(metavar="NAME", help="Of a broker or proxy: which cluster of brokers, main.")
     ] = None,
@@ -175,80 +189,7 @@ def serve(
 
     wanted = {"serve.cluster": cluster, "serve.partition": partition, "serve.name": name}
     flags = {key: (value, "--" + key.rpartition(".")[2]) for key, value in wanted.items() if value is not None}
-    return run(config, role, flags)
-
-
-@app.command(epilog="Example: muster sub sports:final --count 10")
-def sub(
-    room: Annotated[str, typer.Argument(metavar="ROOM")],
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many messages.")] = None,
-    history: Annotated[int, typer.Option(min=0, help="Up to so many of the last messages first.")] = 0,
-    json: Json = False,
-    registry: Elsewhere = None,
-    config: ConfigFile = None,
-) -> int:
-    """Print a room's messages as they come; gaps are told on stderr."""
-    from control.console import common
-    from control.console.found import Where
-    from control.rooms.sub import subscribe
-
-    return common.run(subscribe(Where(config, registry), room, count, history, json), endless=count is None)
-
-
-@app.command(epilog="Example: echo hello | muster pub sports:final")
-def pub(
-    room: Annotated[str, typer.Argument(metavar="ROOM")], registry: Elsewhere = None, config: ConfigFile = None
-) -> int:
-    """Publish every line of stdin as a message, and wait until all are acknowledged."""
-    from control.console import common
-    from control.console.found import Where
-    from control.rooms.pub import publish
-
-    return common.run(publish(Where(config, registry), room))
-
-
-@app.command(epilog="Example: muster command sports:final 'half-time' --expires 5")
-def command(
-    room: Annotated[str, typer.Argument(metavar="ROOM")],
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="At most 800 bytes.")],
-    expires: Annotated[float, typer.Option(min=0.001, max=60, help="Seconds to try for.")] = 5.0,
-    json: Json = False,
-    registry: Elsewhere = None,
-    config: ConfigFile = None,
-) -> int:
-    """Have every member of a room told, and say what came of it.
-
-    Exit code 0 if all members have it, 3 if nobody is in the room, 4 if it expired before all had it. Any other one is of
-    a command of which nothing is known, or that was not sent.
-    """
-    from control.console import common
-    from control.console.found import Where
-    from control.rooms.command import command as send
-
-    return common.run(send(Where(config, registry), room, text, expires, json))
-
-
-@app.command(epilog="Example: muster members sports:final --ids")
-def members(
-    room: Annotated[str, typer.Argument(metavar="ROOM")],
-    ids: Annotated[bool, typer.Option("--ids", help="Also the users, at most 100, each once.")] = False,
-    start: Annotated[int, typer.Option(min=0, help="The first user to name.")] = 0,
-    wait: Annotated[float, typer.Option(min=0.001, max=60, help="Seconds that gateways have to answer.")] = 1.0,
-    json: Json = False,
-    registry: Elsewhere = None,
-    config: ConfigFile = None,
-) -> int:
-    """Count a room's members over all gateways: memberships, so that a user with two clients counts twice.
-
-    Exit code 0 if all gateways have answered, 75 if one has not, whose members are not counted then.
-    """
-    from control.console import common
-    from control.console.found import Where
-    from control.rooms.members import show
-
-    if not ids:
-        unused({"--start": start != 0}, "--ids")
-    return common.run(show(Where(config, registry), room, ids, start, wait, json))
+    return run(config, role.value, flags)
 
 
 @app.command(epilog="Example: muster token 7 --rights read,publish --expires 15m")
@@ -314,36 +255,6 @@ def links(
     )
 
 
-@app.command(epilog="Example: muster trace sports:final")
-def trace(
-    room: Annotated[str, typer.Argument(metavar="ROOM")],
-    message: Annotated[
-        str | None,
-        typer.Option(
-            "--message",
-            metavar="TEXT",
-            help="Publish this through each, which every member sees, and time it.",
-        ),
-    ] = None,
-    cluster: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Through this cluster of brokers alone, not through each.")
-    ] = None,
-    wait: Annotated[float, typer.Option(min=0.1, max=60, help="Seconds for each step.")] = 5.0,
-    json: Json = False,
-    registry: Elsewhere = None,
-    config: ConfigFile = None,
-) -> int:
-    """Show by whom a room's messages go, how long it takes through each proxy, and each link on the way.
-
-    Exit code 75 if somebody has not answered in time.
-    """
-    from control.console import common
-    from control.console.found import Where
-    from control.rooms.trace import show
-
-    return common.run(show(Where(config, registry), room, cluster, message, wait, json))
-
-
 @app.command(epilog="Example: muster doctor")
 def doctor(json: Json = False, registry: Elsewhere = None, config: ConfigFile = None) -> int:
     """Check this machine, the configuration and the running instance, or the nodes of a registry.
@@ -354,35 +265,6 @@ def doctor(json: Json = False, registry: Elsewhere = None, config: ConfigFile = 
     from control.console.found import Where
 
     return show(Where(config, registry), json)
-
-
-@rooms_app.command("ls", epilog="Example: muster rooms ls --limit 20")
-def rooms_ls(
-    offset: Annotated[int, typer.Option(min=0, max=(1 << 32) - 1, help="Rooms to pass over.")] = 0,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Rooms to show.")] = 100,
-    json: Json = False,
-    registry: Elsewhere = None,
-    config: ConfigFile = None,
-) -> int:
-    """List rooms."""
-    from control.console.found import Where
-    from control.rooms.ls import ls
-
-    return ls(Where(config, registry), offset, limit, json)
-
-
-@rooms_app.command("show", epilog="Example: muster rooms show sports:final --json")
-def rooms_show(
-    room: Annotated[str, typer.Argument(metavar="ROOM")],
-    json: Json = False,
-    registry: Elsewhere = None,
-    config: ConfigFile = None,
-) -> int:
-    """Show what each role knows of one room."""
-    from control.console.found import Where
-    from control.rooms.ls import show
-
-    return show(Where(config, registry), room, json)
 
 
 @cluster_app.command("show", epilog="Example: muster cluster show --watch")
@@ -491,7 +373,7 @@ def cluster_grow(
 
 
 @cluster_app.command("add", epilog="Example: muster cluster add gateway")
-def cluster_add(role: Edge, json: Json = False, config: ConfigFile = None) -> int:
+def cluster_add(role: Addable, json: Json = False, config: ConfigFile = None) -> int:
     """Start one more gateway or proxy, and wait until it runs."""
     from control.cli.replica import add
     from control.console import common
@@ -574,6 +456,11 @@ def version(json: Json = False) -> int:
     return 0
 
 
+for _system in systems.named().values():
+    if _system.commands:
+        named(_system.commands)(app)
+
+
 @app.command(
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
     add_help_option=False,
@@ -586,19 +473,13 @@ def bench(context: typer.Context) -> int:
     return code or 0
 
 
-def unused(given: Mapping[str, bool], without: str) -> None:
-    """Raise `UserError` for a flag that is given and means nothing without another one."""
-    if flag := next((flag for flag, is_given in given.items() if is_given), None):
-        raise UserError(f"{flag}: means nothing without {without}", USAGE)
-
-
 def layer_of(role: Layer, cluster: str) -> "Of":
     """The layer that is meant. Raises `UserError`."""
     from control.cli.grow import Of
     from control.registry.places import NAME
 
-    if cluster != "main" and role.value != "broker":
-        raise UserError("--cluster: routers belong to none, they serve all", USAGE)
+    if cluster != "main" and not kind(role.value).clustered:
+        raise UserError(f"--cluster: {kind(role.value).plural} belong to none, they serve all", USAGE)
     if not re.fullmatch(NAME, cluster):
         raise UserError(f"--cluster: {cluster!r} is no name of a cluster", USAGE)
     return Of(role.value, cluster)

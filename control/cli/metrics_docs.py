@@ -84,10 +84,11 @@ def _section(group: tuple[str, ...], metrics: list[Row]) -> str:
 def main() -> int:
     """Print the page."""
     record = common.running(None)
-    assert record.prober, "without a prober its metrics are missing: MUSTER_PROBES__EVERY_MS=200 muster up"
+    probers = record.of("prober")
+    assert probers, "without a prober its metrics are missing: MUSTER_PROBES__EVERY_MS=200 muster up"
     processes = {process.role: process for process in record.processes}
     pages: dict[str, str] = {role: common.fetch(processes[role], "/metrics")[1].decode() for role in ROLES}
-    sys.stdout.write(markdown(pages, common.fetch(record.prober, "/metrics")[1].decode()))
+    sys.stdout.write(markdown(pages, common.fetch(probers[0], "/metrics")[1].decode()))
     return 0
 
 

@@ -12,11 +12,10 @@ import msgspec
 
 from control.cluster import requests
 from control.cluster.requests import Add, Look, Remove, Seated
-from control.config.options import Role
 from control.console import common
 from control.console.words import say
 from control.errors import FAILURE, TRY_LATER, UserError
-from control.registry.places import PARTITIONED
+from plane.kinds import partitioned
 
 LOOK_S: Final = 0.2
 ADD_S: Final = 60.0
@@ -25,7 +24,7 @@ REMOVE_S: Final = 60.0
 """More than the supervisor gives a node before it kills it."""
 
 
-async def add(config_file: Path | None, role: Role, partition: int, as_json: bool) -> int:
+async def add(config_file: Path | None, role: str, partition: int, as_json: bool) -> int:
     """Start one more node and wait until it serves."""
     folder = _folder(config_file)
     (asked,) = requests.ask(folder, Add(role=role, partition=partition))
@@ -41,7 +40,7 @@ async def add(config_file: Path | None, role: Role, partition: int, as_json: boo
     return 0
 
 
-async def remove(config_file: Path | None, node: str, role: Role | None, partition: int, as_json: bool) -> int:
+async def remove(config_file: Path | None, node: str, role: str | None, partition: int, as_json: bool) -> int:
     """Have a node drain, and wait until it is gone. `node` is its number or its name; `role` what it must be, if given."""
     folder = _folder(config_file)
     found = [each for each in requests.ask(folder, Look()) if node in {str(each.node), each.name}]
@@ -49,7 +48,7 @@ async def remove(config_file: Path | None, node: str, role: Role | None, partiti
         raise UserError(f"the instance has no node {node}; muster status has their names and numbers")
     if role is not None and (found[0].role, found[0].partition) != (role, partition):
         raise UserError(f"{node} is no replica of partition {partition} of {role}, but {found[0].name}{_of(found[0])}")
-    if role is None and found[0].role in PARTITIONED:
+    if role is None and found[0].role in partitioned():
         of = f"{found[0].role} {found[0].partition} {node}"
         raise UserError(f"{found[0].name} is a replica: muster cluster replica remove {of}")
     (asked,) = requests.ask(folder, Remove(node=found[0].node))
@@ -92,7 +91,7 @@ async def _watched(
 
 
 def _of(seated: Seated) -> str:
-    return f", a replica of partition {seated.partition} of {seated.role}" if seated.role in PARTITIONED else ""
+    return f", a replica of partition {seated.partition} of {seated.role}" if seated.role in partitioned() else ""
 
 
 def _say(seated: Seated, as_json: bool, text: str, state: str) -> None:

@@ -6,21 +6,20 @@ from pathlib import Path
 from typing import Any
 
 from control.config import load as config
-from control.config.options import Served
 from control.errors import USAGE, UserError
 from control.host.openfiles import enough_files
-from control.registry.places import CLUSTERED, PARTITIONED
+from plane.kinds import kind
 
 
-def serve(config_file: Path | None, role: Served, flags: Mapping[str, tuple[Any, str]]) -> int:
+def serve(config_file: Path | None, role: str, flags: Mapping[str, tuple[Any, str]]) -> int:
     """Run the node. SIGTERM and SIGINT drain it, SIGHUP reads the configuration again."""
     from control.cluster.daemon import run
 
-    if "serve.cluster" in flags and role not in CLUSTERED:
+    if "serve.cluster" in flags and not kind(role).clustered:
         raise UserError(f"--cluster: a {role} belongs to none, it serves all", USAGE)
-    if "serve.partition" in flags and role not in PARTITIONED:
+    if "serve.partition" in flags and not kind(role).partitioned:
         raise UserError(f"--partition: a {role} has none", USAGE)
-    read = functools.partial(config.load, config_file, flags=flags, roles=() if role == "prober" else (role,))
+    read = functools.partial(config.load, config_file, flags=flags, roles=(role,))
     loaded = read()
     enough_files()
     return run(loaded, role, read)

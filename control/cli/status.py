@@ -12,6 +12,7 @@ from control.console.found import Where, once
 from control.console.readings import silent, uncovered
 from control.console.words import say
 from control.errors import UserError
+from plane.kinds import kind, kinds, partitioned, system_of
 
 
 def show(where: Where, as_json: bool) -> int:
@@ -21,7 +22,7 @@ def show(where: Where, as_json: bool) -> int:
     """
     record = once(where)
     roles: list[dict[str, Any]] = []
-    processes = [*record.processes, *([record.prober] if record.prober else [])]
+    processes = record.processes
     said = common.together(lambda process: common.tried(process, "/api/v1/status"), processes)
     for process, each in zip(processes, said, strict=True):
         if isinstance(each, UserError):
@@ -38,7 +39,7 @@ def show(where: Where, as_json: bool) -> int:
         if as_json:
             registry = {"registry": record.registry, "uncovered": missing} if record.registry else {}
             about = {"instance": record.name, "version": record.version, "faults": record.faults}
-            common.print_json({**about, **registry, "roles": roles})
+            common.print_json({**about, **registry, "systems": systems(record), "nodes": roles})
         else:
             _print(record, roles, missing)
     return 0 if healthy else 1
@@ -65,7 +66,7 @@ def _print(record: Record, roles: list[dict[str, Any]], missing: dict[str, list[
         addresses = ", ".join(address_text(*each) for each in role.get("addresses", []))
         cells = (
             role["name"],
-            role["partition"] if role["role"] in {"broker", "router"} else "",
+            role["partition"] if role["role"] in partitioned() else "",
             role["node"],
             role["state"],
             role[more],
@@ -93,4 +94,15 @@ def _connected(roles: list[dict[str, Any]]) -> str:
 
 
 def _only_begins(role: dict[str, Any]) -> bool:
-    return bool(role["role"] == "prober" and role["state"] == "starting")
+    return role["role"] in kinds() and not kind(role["role"]).awaited and role["state"] == "starting"
+
+
+def systems(record: Record) -> dict[str, dict[str, Any]]:
+    """By system the address of its first edge."""
+    found: dict[str, dict[str, Any]] = {}
+    for process in record.processes:
+        if process.bind:
+            host, port = process.bind
+            said = {"url": f"http://{address_text(host, port)}", "host": host, "port": port}
+            found.setdefault(system_of(process.role), said)
+    return found

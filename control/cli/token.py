@@ -8,7 +8,8 @@ from typing import Final, cast, get_args
 from control.cluster import instance, specs
 from control.config import load as config
 from control.errors import USAGE, ConfigError, UserError
-from plane.auth import Right, mint, signing_secrets, user_of
+from plane.auth import mint, signing_secrets, user_of
+from plane.kind import Right
 from plane.spec import SpecError
 
 UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}

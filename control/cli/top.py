@@ -25,25 +25,16 @@ from control.console.choices import Column
 from control.console.found import Where, found
 from control.console.readings import CPU, NO_ANSWER, RSS, Reading, Readings, follow, name_silent
 from control.errors import TRY_LATER, UserError
+from plane.kinds import kind, kinds, partitioned
 
-IN: Final[Mapping[str, str]] = {
-    "broker": "muster_messages_received_total",
-    "router": "muster_memberships_received_total",
-    "gateway": "muster_messages_received_total",
-    "proxy": "muster_messages_received_total",
-}
-OUT: Final[Mapping[str, str]] = {
-    "broker": "muster_messages_sent_total",
-    "router": "muster_memberships_sent_total",
-    "gateway": "muster_messages_sent_total",
-    "proxy": "muster_messages_forwarded_total",
-}
-PUBLISHED: Final = "muster_messages_published_total"
 REPAIRED: Final = "muster_messages_repaired_total"
 BYTES_IN: Final = "muster_udp_received_bytes_total"
 BYTES_OUT: Final = "muster_udp_sent_bytes_total"
 LAG: Final = "muster_loop_lag_seconds"
-METRICS: Final = frozenset({*IN.values(), *OUT.values(), PUBLISHED, REPAIRED, BYTES_IN, BYTES_OUT, LAG, CPU, RSS})
+TRAFFIC: Final = frozenset(
+    each for of in kinds().values() for each in (of.received, of.sent, of.published, of.delivered)
+)
+METRICS: Final = (TRAFFIC - {""}) | {REPAIRED, BYTES_IN, BYTES_OUT, LAG, CPU, RSS}
 KEYS: Final[Mapping[str, Column]] = {column.value[0]: column for column in Column}
 """What is typed to sort by a column: its first letter."""
 
@@ -124,8 +115,9 @@ async def show(where: Where, sort: Column, *, single: bool, seconds: float | Non
 def taken(name: str, processes: Sequence[Process], before: Readings, now: Readings) -> Sample:
     """What two readings say."""
     rows = [_row(process, before.get(process.node), now[process.node]) for process in processes]
-    published = [now[process.node].rate(before.get(process.node), PUBLISHED) for process in processes]
-    gateways = [row for row in rows if row.role == "gateway"]
+    rates = [(kind(process.role), before.get(process.node), now[process.node]) for process in processes]
+    published = [reading.rate(earlier, of.published) for of, earlier, reading in rates]
+    delivered = [reading.rate(earlier, of.delivered) for of, earlier, reading in rates]
     total = Total(
         nodes=len(rows),
         ready=sum(row.state == "ready" for row in rows),
@@ -133,7 +125,7 @@ def taken(name: str, processes: Sequence[Process], before: Readings, now: Readin
         rss_bytes=sum(row.rss_bytes or 0 for row in rows),
         members=sum(row.members or 0 for row in rows),
         published_per_s=_sum(published),
-        delivered_per_s=_sum(row.out_per_s for row in gateways),
+        delivered_per_s=_sum(delivered),
         bytes_in_per_s=_sum(row.bytes_in_per_s for row in rows),
         bytes_out_per_s=_sum(row.bytes_out_per_s for row in rows),
         repaired_per_s=_sum(row.repaired_per_s for row in rows),
@@ -161,8 +153,8 @@ def _row(process: Process, before: Reading | None, now: Reading) -> Row:
         rooms=now.count("muster_rooms"),
         memberships=now.count("muster_interest"),
         members=now.count("muster_members"),
-        in_per_s=now.rate(before, IN[process.role]),
-        out_per_s=now.rate(before, OUT[process.role]),
+        in_per_s=now.rate(before, kind(process.role).received),
+        out_per_s=now.rate(before, kind(process.role).sent),
         bytes_in_per_s=now.rate(before, BYTES_IN),
         bytes_out_per_s=now.rate(before, BYTES_OUT),
         repaired_per_s=now.rate(before, REPAIRED),
@@ -307,7 +299,7 @@ def _table(rows: Sequence[Row], sort: Column) -> Table:
         last = (row.repaired_per_s, row.rooms, row.memberships, row.members, row.bytes_in_per_s, row.bytes_out_per_s)
         table.add_row(
             row.name,
-            str(row.partition) if row.role in {"broker", "router"} else "",
+            str(row.partition) if row.role in partitioned() else "",
             row.state,
             "" if row.cpu is None else f"{row.cpu:.0%}",
             *map(short, (row.rss_bytes, row.in_per_s, row.out_per_s)),

@@ -14,11 +14,12 @@ from control.cluster.specs import warn_of_secrets
 from control.cluster.supervisor import Supervisor
 from control.config import load as config
 from control.config.layout import seats
-from control.config.options import DEMO_ROOM, UP
+from control.config.options import UP
 from control.console.common import verdict_after
 from control.console.words import say
 from control.host.openfiles import enough_files
 from control.node import logs
+from control.rooms.system import DEMO_ROOM
 
 if TYPE_CHECKING:  # loaded only with a demo: NumPy is a third of a start
     from control.rooms.demo import DemoRoom, Figures
@@ -33,7 +34,7 @@ async def up(
     """Run the instance; with `demo` the demo room too. Exit code 1 if a member of it missed a message."""
     read = functools.partial(config.load, config_file, flags=flags, profile=UP)
     settings = read().config
-    enough_files(len(seats(settings.up)))
+    enough_files(len(seats(settings)))
     log = logs.configure(settings.log.level, settings.log.format, role="supervisor", instance=settings.instance.name)
     warn_of_secrets(settings, log)
     if settings.faults.active():
@@ -75,7 +76,7 @@ async def run_demo(supervisor: Supervisor, seconds: float | None, as_json: bool)
     """Publish and show a line a second, until the time is over or a signal cancels this; then the summary."""
     from control.rooms.demo import DemoRoom
 
-    room = DemoRoom(supervisor.config.demo)
+    room = DemoRoom(supervisor.config.section("demo"))
     async with room.opened(supervisor.folder):
         try:
             async with asyncio.timeout(seconds):
@@ -129,6 +130,9 @@ def greet(supervisor: Supervisor, demo: bool) -> None:
     width = max(8, *map(len, names.values()))
     for endpoint in (*record.gateways, *record.proxies):
         say(f"{names[endpoint.node]:{width}} {config.address_text(endpoint.host, endpoint.port)}")
+    for process in record.processes:
+        if process.bind:
+            say(f"{process.name:{width}} http://{config.address_text(*process.bind)}")
     for process in record.processes:
         say(f"{process.name:{width}} http://{config.address_text(*process.admin)}/metrics")
     say(f"instance {supervisor.folder.path}" + (f", logs in {supervisor.folder.logs}" if demo else ""))

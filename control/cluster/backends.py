@@ -136,8 +136,9 @@ class Servers:
 
     def _address(self) -> muster.Address:
         snapshot = self._directory.snapshot
-        gateways = _endpoints(snapshot.servers("gateway")) if self._reads else ()
-        proxies = _endpoints(snapshot.servers("proxy", self._cluster)) if self._publishes else ()
+        servers = snapshot.servers(self._cluster)
+        gateways = _endpoints(servers["gateway"]) if self._reads else ()
+        proxies = _endpoints(servers["proxy"]) if self._publishes else ()
         return muster.Address(gateways, proxies, self._token)
 
     def _missing(self) -> str:

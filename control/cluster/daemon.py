@@ -23,32 +23,31 @@ import structlog
 from control.cluster import instance, specs
 from control.cluster.instance import Folder
 from control.config.load import Loaded, split_address
-from control.config.options import ROLES, ClientOptions, Config, Probes, Role, Served
+from control.config.options import Config
 from control.errors import FAILURE, ConfigError, UserError
 from control.host import hangup
 from control.host.notify import Notify
 from control.host.ports import Ports
 from control.node import logs
 from control.node import process as node
-from control.node.live import Again, Limit, Live, Now, Weigh, needing_restart
+from control.node.live import Again, Live, Now, needing_restart
 from control.registry import Snapshot
-from control.registry.places import CLUSTERED, MAIN, NAME, PARTITIONED, Count, layer
+from control.registry.places import MAIN, NAME, Count, layer
 from muster import _core
 from plane.auth import signing_secrets
-from plane.engine import Engine
 from plane.keys import ClusterKeys, cluster_keys
-from plane.role import TakeSecrets
+from plane.kinds import kind, kinds, partitioned
 from plane.spec import Registration, Spec, SpecError, secret
 
 END_S: Final = 15.0
 """A node that was told to end has ended by then, or is ended as it stands; longer than all that a drain waits for."""
 Work = Callable[[node.Owner], Coroutine[Any, Any, None]]
 """What runs, and tells its owner how it goes."""
-OTHERS: Final = ("up.", "demo.", "admin.", "links.")
+OTHERS: Final = ("up.", "demo.", "admin.", "links.", "systems.", "probes.ask")
 """Keys that mean nothing to a single node begin so."""
 
 
-def node_name(config: Config, role: Served) -> str:
+def node_name(config: Config, role: str) -> str:
     """The name that has the node's number. Raises `ConfigError`."""
     if config.serve.name:
         return config.serve.name
@@ -64,59 +63,63 @@ def folder(config: Config, name: str) -> Folder:
 
 
 @contextlib.contextmanager
-def prepared(config: Config, role: Role) -> Iterator[tuple[Spec, Ports]]:
+def prepared(config: Config, role: str) -> Iterator[tuple[Spec, Ports]]:
     """What the node is told, with its folder and its ports held: the ports until they are released. Raises `UserError`."""
     _check(config, role)
     place = folder(config, node_name(config, role))
-    proves = config.cluster.identity != "off" and not config.cluster.node_key_file
-    instance.prepare_node(place, [role] if isinstance(config.role(role), ClientOptions) else [], proves)
+    proves = kind(role).linked and config.cluster.identity != "off" and not config.cluster.node_key_file
+    instance.prepare_node(place, [role] if kind(role).door else [], proves)
     with instance.lock(place, _taken), Ports() as ports:
         yield spec(config, role, place, ports), ports
 
 
-def spec(config: Config, role: Role, place: Folder, ports: Ports) -> Spec:
+def spec(config: Config, role: str, place: Folder, ports: Ports) -> Spec:
     """What the node is told. Raises `UserError`."""
-    section = config.role(role)
-    client = isinstance(section, ClientOptions)
-    link_key = f"{role}.link_bind" if isinstance(section, ClientOptions) else f"{role}.bind"
-    link_text = section.link_bind if isinstance(section, ClientOptions) else section.bind
+    section, of = config.role(role), kind(role)
+    bind = link_bind = None
+    if of.door:
+        bind = ports.udp(f"{of.key}.bind", *split_address(section.bind))
+        link_bind = ports.udp(f"{of.key}.link_bind", *split_address(section.link_bind))
+    elif of.linked:
+        link_bind = ports.udp(f"{of.key}.bind", *split_address(section.bind))
+    elif of.process == "edge":
+        bind = ports.tcp(f"{of.key}.bind", *split_address(section.bind))
     own = specs.Own(
         role=role,
         files=role,
         node=0,
         epoch=1,
-        partition=config.serve.partition if role in PARTITIONED else 0,
-        cluster=config.serve.cluster if role in CLUSTERED else MAIN,
-        bind=ports.udp(f"{role}.bind", *split_address(section.bind)) if client else None,
-        link_bind=ports.udp(link_key, *split_address(link_text)),
+        partition=config.serve.partition if of.partitioned else 0,
+        cluster=config.serve.cluster if of.clustered else MAIN,
+        bind=bind,
+        link_bind=link_bind,
         admin=ports.tcp("serve.admin", *split_address(config.serve.admin)),
     )
-    numbers = {layer("broker"): config.serve.broker_partitions, layer("router"): config.serve.router_partitions}
-    first = {of: Count(partitions) for of, partitions in numbers.items()}
+    first = {layer(each): Count(config.serve.partitions(each)) for each in partitioned()}
     made = specs.spec(config, place, own, Snapshot(counts=first), _registration(config, place, own))
     keys = _check_secrets(made)
-    return made if keys.allow is None else msgspec.structs.replace(made, node=keys.allow.number())
+    return made if keys is None or keys.allow is None else msgspec.structs.replace(made, node=keys.allow.number())
 
 
-def _check(config: Config, role: Served) -> None:
+def _check(config: Config, role: str) -> None:
     """What `muster up` needs not. Raises `ConfigError`."""
+    of = kind(role)
     if not config.registry.url:
         raise ConfigError("registry.url: muster serve needs one, by which nodes find each other: zk://HOST:PORT/PATH")
-    if role == "prober" and not config.probes.every_ms:
-        raise ConfigError("probes.every_ms: muster serve prober needs it: how often it is to probe")
-    node = role != "prober"
-    client = role == "prober" or isinstance(config.role(role), ClientOptions)
-    for key, wanted in (("secret_file", node), ("names_file", role != "router"), ("token_file", client)):
-        if wanted and not getattr(config.cluster, key):
+    if lacks := of.check(config.section):
+        raise ConfigError(lacks)
+    for key, secret_name in (("secret_file", "cluster"), ("names_file", "names"), ("token_file", "token")):
+        if secret_name in of.secrets and not getattr(config.cluster, key):
             raise ConfigError(f"cluster.{key}: muster serve needs it, with the same content on each host")
     if config.faults.active():
         raise ConfigError("faults: muster up injects them, muster serve does not; take them out")
 
 
-def _check_secrets(made: Spec) -> ClusterKeys:
+def _check_secrets(made: Spec) -> ClusterKeys | None:
+    of = kind(made.role)
     try:
-        keys = cluster_keys(made)
-        if made.role != "router":
+        keys = cluster_keys(made) if of.linked else None
+        if "names" in of.secrets:
             secret(made.name_key_file, 16)
         if made.token_file is not None and not Path(made.token_file).read_bytes().strip():
             raise ConfigError(f"{made.token_file}: is empty, which would let everybody in")
@@ -132,56 +135,37 @@ def _registration(config: Config, place: Folder, own: specs.Own) -> Registration
     client, public_key = own.bind, ""
     if client is not None:
         if ipaddress.ip_address(client[0]).is_unspecified:
+            if own.link_bind is None:
+                raise ConfigError(f"{own.role}.bind: the registry says it to others, so name one address")
             if client[0] == "0.0.0.0" and ":" in own.link_bind[0]:
                 raise ConfigError(
                     f"{own.role}.bind: 0.0.0.0 is no address of IPv6, as {own.role}.link_bind is; write [::]"
                 )
             client = own.link_bind[0], client[1]
-        public_key = bytes(_core.public_key(secret(str(place.server_key(own.files)), 32))).hex()
+        if kind(own.role).door:
+            public_key = bytes(_core.public_key(secret(str(place.server_key(own.files)), 32))).hex()
     of = instance.folder(config)  # where the embedded registry is, if that is meant
     made = specs.registration(config, of, own, place.path.name, client, public_key)
     return msgspec.structs.replace(made, grown=True, number_file=str(place.number))
 
 
-def run(loaded: Loaded, role: Served, read: Callable[[], Loaded]) -> int:
+def run(loaded: Loaded, role: str, read: Callable[[], Loaded]) -> int:
     """Run the node until SIGTERM or SIGINT. `read` reads the configuration anew. Raises `UserError`."""
     config = loaded.config
-    if role == "prober":
-        return _probe(config, read)
     with prepared(config, role) as (made, ports):
         assert made.registry is not None
         log = _begin(config, role, made.registry.name)
         if made.registry.client is not None:
             log.info("clients reach it", address=made.registry.client, public_key=made.registry.public_key)
         with _said():
-            store = node.store_of(made)
+            companion = node.companion_of(made)
             live = Live(log, config.log.level, made)
             again = reread(config, role, read, made)
-            _run(Daemon(live, again), lambda owner: node.serve_enrolled(made, log, owner, store, ports.release))
+            _run(Daemon(live, again), lambda owner: node.serve_enrolled(made, log, owner, companion, ports.release))
     return 0
 
 
-def _probe(config: Config, read: Callable[[], Loaded]) -> int:
-    from control.probes import process
-    from control.probes.spec import spec as told
-
-    _check(config, "prober")
-    name = node_name(config, "prober")
-    place = folder(config, name)
-    instance.prepare_node(place, [])
-    with instance.lock(place, _taken):
-        with Ports() as ports:
-            admin = ports.tcp("serve.admin", *split_address(config.serve.admin))
-        made = told(config, place, admin, config.registry.url)
-        log = _begin(config, "prober", name)
-        with _said():
-            live = Live(log, config.log.level, config.probes)
-            again = reread(config, "prober", read)
-            _run(Daemon(live, again), lambda owner: process.serve(made, log, owner))
-    return 0
-
-
-def _begin(config: Config, role: Served, name: str) -> structlog.typing.FilteringBoundLogger:
+def _begin(config: Config, role: str, name: str) -> structlog.typing.FilteringBoundLogger:
     node.give_back_memory()
     faulthandler.enable()  # systemd's watchdog sends SIGABRT: where did it stand?
     log = logs.configure(config.log.level, config.log.format, role=role, name=name, instance=config.instance.name)
@@ -251,22 +235,10 @@ class Daemon:
             case _:
                 self._notify.status(state)
 
-    def watch(
-        self,
-        end: asyncio.Event,
-        stop: asyncio.Event,
-        engine: Engine | None = None,
-        node: int = 0,
-        weigh: Weigh | None = None,
-        take_secrets: TakeSecrets | None = None,
-        limit: Limit | None = None,
-    ) -> None:
+    def watch(self, end: asyncio.Event, stop: asyncio.Event, attach: Callable[[Live], None]) -> None:
         """A signal that came before counts too."""
         self._end = end
-        if limit is not None:
-            self._live.attach_prober(limit)
-        if engine is not None:
-            self._live.attach(engine, node, weigh, take_secrets)
+        attach(self._live)
         if self._ending:
             end.set()
 
@@ -298,22 +270,20 @@ class Daemon:
             self._notify("READY=1")
 
 
-def reread(began: Config, role: Served, read: Callable[[], Loaded], made: Spec | None = None) -> Again:
+def reread(began: Config, role: str, read: Callable[[], Loaded], made: Spec) -> Again:
     """How a node that began so reads what is to be in force."""
 
     def again() -> Now:
         config = read().config
         _check(config, role)
-        told: Spec | Probes = config.probes
-        if made is not None:
-            place = folder(config, node_name(config, role))
-            told = msgspec.structs.replace(made, **specs.live(config, place, made.role))
+        place = folder(config, node_name(config, role))
+        partition = 0 if made.registry is None else made.registry.partition
+        told = msgspec.structs.replace(made, **specs.live(config, place, role, partition))
         return Now(config.log.level, told, needing_restart(began, config, _others(role)))
 
     return again
 
 
-def _others(role: Served) -> tuple[str, ...]:
+def _others(role: str) -> tuple[str, ...]:
     """How keys begin that say nothing to such a node."""
-    probes = () if role == "prober" else ("probes.",)
-    return (*OTHERS, *probes, *(f"{other}." for other in ROLES if other != role))
+    return (*OTHERS, *(f"{other.key}." for other in kinds().values() if other.name != role))

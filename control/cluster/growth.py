@@ -16,11 +16,9 @@ from typing import Final, Protocol
 
 import msgspec
 
-from control.config.options import Role
 from control.errors import FAILURE, TRY_LATER, UserError
 from control.registry import Directory, Node
 from control.registry.places import (
-    CLUSTERED,
     COUNT,
     MAIN,
     ROOT,
@@ -29,6 +27,7 @@ from control.registry.places import (
     Growth,
     Step,
     Wrong,
+    concerns,
     encode,
     layer,
     read_count,
@@ -76,7 +75,7 @@ class Coordinator:
         self,
         tree: Tree,
         directory: Directory,
-        role: Role,
+        role: str,
         hosts: Hosts,
         *,
         grace_s: float = GRACE_S,
@@ -220,7 +219,7 @@ class Coordinator:
         lacking += [f"{name} to run" for number, name in self._new.items() if number not in running]
         acks = directory.acks
         for node in directory.snapshot.nodes:
-            if self._role == "broker" and node.role in CLUSTERED and node.cluster != self._cluster:
+            if not concerns(self._layer, node.role, node.cluster):
                 continue
             said = [ack for ack in acks.get(node.node, ()) if (ack.layer, ack.serial) == (self._layer, count.serial)]
             name = self._new.get(node.node, f"{node.role} {node.node}")

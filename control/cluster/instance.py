@@ -45,29 +45,16 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int
     ready: bool
     link: tuple[str, int]
+    """Port 0 where the role has no links."""
     admin: tuple[str, int]
     waits: str | UnsetType = UNSET
     """For what, while it cannot begin."""
     registered: str | UnsetType = UNSET
     """Its state in the registry, where it was found there."""
     cluster: str = "main"
-    """Of brokers, in which a broker or a proxy is."""
-
-
-def prober_process(pid: int, restarts: int, *, ready: bool, admin: tuple[str, int]) -> Process:
-    """A prober, as far as it is like a node."""
-    return Process(
-        name="prober",
-        role="prober",
-        node=0,
-        partition=0,
-        pid=pid,
-        epoch=0,
-        restarts=restarts,
-        ready=ready,
-        link=(admin[0], 0),
-        admin=admin,
-    )
+    """The cluster that a node of a role with clusters is in."""
+    bind: tuple[str, int] | UnsetType = UNSET
+    """Where an edge serves its protocol."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,8 +77,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Its address, where there is one."""
     uncovered: dict[str, list[int]] | UnsetType = UNSET
     """By layer the partitions without a replica that runs, where the nodes were found in a registry."""
-    prober: Process | UnsetType = UNSET
-    """Where it probes steadily. Not among `processes`: it is no node."""
+
+    def of(self, role: str) -> list[Process]:
+        """The processes with this role."""
+        return [process for process in self.processes if process.role == role]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,16 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
 
 import msgspec
 import structlog
 
 from control.config.layout import PARTITIONS_MAX
-from control.config.options import Role
+from control.config.options import SERVED
 from control.errors import FAILURE, TRY_LATER, NotRunning, UserError
 from control.host.sockets import address, listen
+from plane.kinds import partitioned
 
 SOCKET: Final = "requests.sock"
 FORMAT: Final = 1
@@ -29,7 +30,11 @@ ASKED_S: Final = 5.0
 """So long a connection may take."""
 
 Partition = Annotated[int, msgspec.Meta(ge=0, lt=PARTITIONS_MAX)]
-Layered = Literal["broker", "router"]
+if TYPE_CHECKING:
+    Role: TypeAlias = str
+    Layered: TypeAlias = str
+else:  # a request that names no role is refused as it is read
+    Role, Layered = Literal[SERVED], Literal[tuple(sorted(partitioned()))]
 Partitions = Annotated[int, msgspec.Meta(ge=1, le=PARTITIONS_MAX)]
 
 

@@ -3,38 +3,43 @@
 from collections import Counter
 from collections.abc import Callable
 
-from control.config.layout import PLACES_MAX, REPLICAS_MAX, Seat, grid, seats
-from control.config.options import Role, Up
+from control.config.layout import REPLICAS_MAX, Seat, seats, wanted
+from control.config.options import Config
 from control.errors import TRY_LATER, UserError
-from control.registry.places import PARTITIONED
+from plane.kind import PLACES_MAX
+from plane.kinds import kind, partitioned
 
 
 class Roster:
     """Who there is. What is asked of it gives nodes to be started or ended; nothing is until `seats` has it."""
 
-    def __init__(self, up: Up) -> None:
-        self.seats = seats(up)
+    def __init__(self, config: Config) -> None:
+        self.seats = seats(config)
         self.leaving: set[Seat] = set()
         """Of `seats`, those that are ending."""
-        self.partitions: dict[Role, int] = {"broker": grid(up.brokers)[0], "router": grid(up.routers)[0]}
+        self.partitions = {
+            role: wanted(config, kind(role))[0]
+            for role in sorted(partitioned())
+            if any(seat.role == role for seat in self.seats)
+        }
         self._used = Counter(seat.role for seat in self.seats)
         """Places of a role that ever were taken: none is taken twice."""
 
-    def staying(self, role: Role) -> list[Seat]:
+    def staying(self, role: str) -> list[Seat]:
         """The nodes of a role that are not ending."""
         return [seat for seat in self.seats if seat.role == role and seat not in self.leaving]
 
-    def another(self, role: Role, partition: int) -> Seat:
+    def another(self, role: str, partition: int) -> Seat:
         """One more. Raises `UserError`."""
         begun = [seat.partition + 1 for seat in self.staying(role)]  # a growth has partitions that do not count yet
         partitions = max([self.partitions.get(role, 1), *begun])
         if partition >= partitions:
             raise UserError(f"{role} has no partition {partition}, the last one is {partitions - 1}")
-        if role in PARTITIONED and self._replicas(role)[partition] >= REPLICAS_MAX:
+        if role in partitioned() and self._replicas(role)[partition] >= REPLICAS_MAX:
             raise UserError(f"partition {partition} of {role} has {REPLICAS_MAX} replicas, which are the most")
         return self._fresh(role, partition)
 
-    def lacking(self, role: Role, partitions: int) -> list[Seat]:
+    def lacking(self, role: str, partitions: int) -> list[Seat]:
         """Replicas that new partitions up to this number have fewer of than those they split. Raises `UserError`."""
         before = self.partitions[role]
         if partitions not in {before, 2 * before}:
@@ -46,7 +51,7 @@ class Roster:
             for _ in range(replicas[partition], replicas[partition - before])
         ]
 
-    def beyond(self, role: Role, partitions: int) -> list[Seat]:
+    def beyond(self, role: str, partitions: int) -> list[Seat]:
         """The nodes of partitions from this number on, which there are none of. Raises `UserError`."""
         if partitions < self.partitions[role]:
             raise UserError(f"{role} has {self.partitions[role]} partitions, and the number never falls")
@@ -59,14 +64,14 @@ class Roster:
             raise UserError(f"the instance has no node {node}; muster cluster show --json has their numbers")
         others = [other for other in self.staying(seat.role) if other.partition == seat.partition and other != seat]
         if seat not in self.leaving and not any(map(runs, others)):
-            of = f"partition {seat.partition} of {seat.role}" if seat.role in PARTITIONED else f"every {seat.role}"
+            of = f"partition {seat.partition} of {seat.role}" if seat.role in partitioned() else f"every {seat.role}"
             raise UserError(f"{seat.name} is the last of {of} that runs: add another one first", TRY_LATER)
         return seat
 
-    def _replicas(self, role: Role) -> Counter[int]:
+    def _replicas(self, role: str) -> Counter[int]:
         return Counter(seat.partition for seat in self.staying(role))
 
-    def _fresh(self, role: Role, partition: int) -> Seat:
+    def _fresh(self, role: str, partition: int) -> Seat:
         if self._used[role] >= PLACES_MAX:
             most = f"{PLACES_MAX} nodes with the role {role}, which are the most"
             raise UserError(f"the instance has had {most}: start it again")

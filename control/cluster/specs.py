@@ -11,11 +11,14 @@ from typing import Any, Final
 import structlog
 
 from control.cluster.instance import Folder, check, folder
-from control.config.options import SQLITE, ClientOptions, Config, Gateway, Proxy, Role, Router
+from control.config.options import Config
 from control.host import files
 from control.registry import Snapshot
 from control.registry.places import MAIN
-from plane.spec import Fault, Kept, Registration, Spec
+from plane.kind import Around
+from plane.kinds import kind
+from plane.options import MachineOptions
+from plane.spec import Fault, Registration, Spec
 
 DRAIN_MS: Final = 1_000
 
@@ -24,13 +27,13 @@ DRAIN_MS: Final = 1_000
 class Own:
     """What a node has for itself. `files`: what its files are called in the folder."""
 
-    role: Role
+    role: str
     files: str
     node: int
     epoch: int
     partition: int
     bind: tuple[str, int] | None
-    link_bind: tuple[str, int]
+    link_bind: tuple[str, int] | None
     admin: tuple[str, int]
     cluster: str = MAIN
 
@@ -44,9 +47,9 @@ def spec(
     faults: list[Fault] | None = None,
 ) -> Spec:
     """What the node's process is told. With a registry only the numbers of partitions of the placement count."""
+    of = kind(own.role)
     section = config.role(own.role)
-    client = own.bind is not None
-    arena_mib: int | None = getattr(section, "arena_mib", None)
+    sockets = section if isinstance(section, MachineOptions) else None
     return Spec(
         instance=config.instance.name,
         role=own.role,
@@ -57,35 +60,28 @@ def spec(
         admin=own.admin,
         placement_epoch=0 if registration else placement.epoch,
         nodes=[] if registration else placement.entries(),
-        partitions=placement.partitions(),
+        layers=placement.layers(),
         registry=registration,
-        database=_kept(config, place, own),
         node_key_file=absolute(config.cluster.node_key_file) or str(place.node_key),
         name_key_file=absolute(config.cluster.names_file) or str(place.name_key),
-        server_key_file=str(place.server_key(own.files)) if client else None,
-        reset_secret_file=str(place.reset_secret) if client else None,
-        token_file=token_file(config, place) if client else None,
-        recv_buffer=section.recv_buffer_bytes,
-        send_buffer=section.send_buffer_bytes,
-        arena_bytes=None if arena_mib is None else arena_mib << 20,
-        payload_bytes=section.payload_bytes,
-        keepalive_ms=section.keepalive_ms if isinstance(section, ClientOptions) else None,
-        idle_timeout_ms=section.idle_timeout_ms if isinstance(section, ClientOptions) else None,
-        membership_again_ms=section.membership_again_ms if isinstance(section, Gateway) else None,
-        memberships_max=section.memberships_max if isinstance(section, Router) else None,
-        age_every=section.age_every if isinstance(section, Proxy) else None,
-        paced_namespaces=[name for name, space in config.namespaces.items() if space.flow == "paced"],
+        server_key_file=str(place.server_key(own.files)) if of.door else None,
+        reset_secret_file=str(place.reset_secret) if of.door else None,
+        token_file=token_file(config, place) if "token" in of.secrets else None,
+        recv_buffer=sockets.recv_buffer_bytes if sockets else 0,
+        send_buffer=sockets.send_buffer_bytes if sockets else 0,
+        payload_bytes=sockets.payload_bytes if sockets else 0,
         faults=faults,
         seed=config.faults.seed + own.node if config.faults.seed else secrets.randbits(63),
         drain_ms=DRAIN_MS,
-        **live(config, place, own.role),
+        **live(config, place, own.role, own.partition),
         log_format=config.log.format,
     )
 
 
-def live(config: Config, place: Folder, role: Role) -> dict[str, Any]:
-    """Those words of a spec that a running node takes others of."""
-    section, cluster = config.role(role), config.cluster
+def live(config: Config, place: Folder, role: str, partition: int = 0) -> dict[str, Any]:
+    """Those fields of a spec of which a running node takes some anew."""
+    of, cluster = kind(role), config.cluster
+    around = Around(config.section, config.instance.name, place.path, partition, absolute)
     return {
         "key_id": cluster.key_id,
         "cluster_secret_file": absolute(cluster.secret_file) or str(place.cluster_secret),
@@ -93,16 +89,10 @@ def live(config: Config, place: Folder, role: Role) -> dict[str, Any]:
         "other_secret_file": absolute(cluster.other_secret_file),
         "identity": cluster.identity,
         "nodes_file": absolute(cluster.nodes_file),
-        "jwt_secret_file": jwt_secret_file(config, place) if isinstance(section, ClientOptions) else "",
-        "command_rate": section.command_rate if isinstance(section, Proxy) else None,
-        "command_burst": section.command_burst if isinstance(section, Proxy) else None,
-        "history_max": section.history_max if isinstance(section, Gateway) else None,
-        "backoff_ms": config.clients.backoff_ms if isinstance(section, ClientOptions) else None,
-        "backoff_max_ms": config.clients.backoff_max_ms if isinstance(section, ClientOptions) else None,
-        "sessions_max": section.sessions_max if isinstance(section, ClientOptions) else None,
-        "accept_rate": section.accept_rate if isinstance(section, ClientOptions) else None,
-        "weight": config.serve.weight if isinstance(section, ClientOptions) else None,
+        "jwt_secret_file": jwt_secret_file(config, place) if "token" in of.secrets else "",
+        "weight": config.serve.weight if of.door else None,
         "log_level": config.log.level,
+        "settings": of.settle(config.role(role), around),
     }
 
 
@@ -160,8 +150,7 @@ def secret_files(config: Config) -> list[str]:
         cluster.token_file,
         cluster.jwt_secret_file,
         cluster.node_key_file,
-        config.registry.password_file,
-        config.database.password_file,
+        *(section.password_file for section in config.sections() if hasattr(section, "password_file")),
     )
     return [absolute(file) for file in named if file]
 
@@ -186,15 +175,3 @@ def jwt_secret_file(config: Config, place: Folder) -> str:
 def absolute(file: str) -> str:
     """Empty stays empty. Raises `ConfigError`."""
     return file and str(files.absolute(file))
-
-
-def _kept(config: Config, place: Folder, own: Own) -> Kept | None:
-    database = config.database
-    if not database.url or own.role != "router":
-        return None
-    return Kept(
-        url=f"sqlite:///{place.memberships}" if database.url == SQLITE else database.url,
-        password_file=absolute(database.password_file),
-        cluster=config.instance.name,
-        partition=own.partition,
-    )

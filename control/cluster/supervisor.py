@@ -23,18 +23,15 @@ from control.cluster.child import Backoff, Child
 from control.cluster.instance import Endpoint, Process, Record
 from control.cluster.requests import Add, Counted, Look, Provide, Remove, Request, Seated, Withdraw
 from control.cluster.roster import Roster
-from control.config.layout import NODES_MAX, NUMBER_MAX, Seat, grid, seat_name
+from control.config.layout import NODES_MAX, Seat, of_instance, seat_name, wanted
 from control.config.load import Loaded, split_address
-from control.config.options import LINKS, ClientOptions, Config, Faults, Role
+from control.config.options import LINKS, Config, Faults
 from control.errors import TRY_LATER, ConfigError, UserError
 from control.host.files import write_atomically
 from control.host.openfiles import enough_files
 from control.host.ports import Ports
 from control.node.enrolment import tree
 from control.node.live import Live, Now, merged, needing_restart, reloading
-from control.probes.spec import NAME as PROBER
-from control.probes.spec import Spec as ProberSpec
-from control.probes.spec import spec as prober_spec
 from control.registry import Directory, Node, Snapshot
 from control.registry.epoch import next_epoch
 from control.registry.places import ROOT, Count, layer
@@ -42,10 +39,10 @@ from control.registry.server import RegistryServer
 from control.registry.tree import Tree, TreeError
 from muster import __version__, _core
 from muster.instance import start_time
+from plane.kinds import doors, kind, kinds, system_of
 from plane.spec import Fault, Registration, Spec, SpecError, secret
 
 NODE_COMMAND: Final = (sys.executable, "-m", "control.node.process")
-PROBER_COMMAND: Final = (sys.executable, "-m", "control.probes.process")
 READY_S: Final = 20.0
 READY_EACH_S: Final = 1.0
 """More for each node: all start at once, on whatever cores there are."""
@@ -62,12 +59,10 @@ LEAVE_S: Final = 10.0
 FORSAKE_S: Final = 3.0
 """More where there is a database: so long may its drivers wait for one that stands still."""
 WRITE_AGAIN_S: Final = 1.0
-OTHERS: Final = ("serve.", "demo.", "links.")
+OTHERS: Final = ("serve.", "demo.", "links.", "probes.ask")
 """Keys that mean nothing to an instance that runs begin so."""
 LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """Where clients of this machine reach what listens everywhere."""
-# Publishers are refused first, members last are told what was still numbered.
-STOP_ORDER: Final[tuple[Role, ...]] = ("proxy", "broker", "gateway", "router")
 
 
 class Supervisor:
@@ -86,8 +81,8 @@ class Supervisor:
         self.config, self._log, self._command = config, log, command or NODE_COMMAND
         self._logs_to_files = logs_to_files
         self.snapshot = Snapshot()
-        self._roster = Roster(config.up)
-        self._servers = [seat for seat in self._roster.seats if isinstance(config.role(seat.role), ClientOptions)]
+        self._roster = Roster(config)
+        self._servers = self._doors(self._roster.seats)
         self._clients: dict[Seat, tuple[str, int]] = {}
         self._links: dict[Seat, tuple[str, int]] = {}
         self._admins: dict[Seat, tuple[str, int]] = {}
@@ -96,9 +91,6 @@ class Supervisor:
         self._children: dict[Seat, Child] = {}
         self._tasks: dict[Seat, asyncio.Task[None]] = {}
         self._leaving: dict[Seat, asyncio.Task[None]] = {}
-        self._prober: Child | None = None
-        self._prober_admin = ("", 0)
-        self._probing = set[asyncio.Task[None]]()
         self._started = self._ending = False
         self._counting: asyncio.Task[Mapping[str, Count]] | None = None
         """Until it is known what has grown."""
@@ -125,12 +117,14 @@ class Supervisor:
             if self.config.registry.url:
                 await self._count()
             self._choose(self._roster.seats)
-            self._start(self._roster.seats, asyncio.Semaphore(len(self._roster.seats)))
+            awaited = [seat for seat in self._roster.seats if kind(seat.role).awaited]
+            self._start(awaited, asyncio.Semaphore(len(awaited)))
             await self._until_ready()
             self._started = True
+            others = [seat for seat in self._roster.seats if seat not in awaited]
+            self._start(others, self._turns)
             told = self.spec(self._representative())
             self._live = Live(self._log, self.config.log.level, told, linked=True)
-            self._begin_or_end_probes()
             await self._open.enter_async_context(requests.answered(self.folder.path, self.take, self._log))
         except BaseException:
             await self._end()
@@ -155,7 +149,6 @@ class Supervisor:
             processes=[self._process(seat, child) for seat, child in self._children.items()],
             faults=self.config.faults.active(),
             registry=self.config.registry.url or UNSET,
-            prober=UNSET if self._prober is None else self._prober_process(self._prober),
         )
 
     # --- start ----------------------------------------------------------------------------------------------------
@@ -188,24 +181,23 @@ class Supervisor:
     async def _free_numbers(self, directory: Directory, opened: Tree) -> None:
         """Those that an instance of another name had in this folder. Raises `TreeError`."""
         for number, name in (await directory.names()).items():
-            if number <= NUMBER_MAX and name != self._registered(seat_name(number)):
+            if of_instance(number) and name != self._registered(seat_name(number)):
                 await opened.delete(f"{ROOT}/ids/{name}")
 
     def _take_up(self, counts: Mapping[str, Count]) -> None:
         """Start as many partitions as there are by now: what grew stays, whatever it began with. Raises `UserError`."""
         up = self.config.up
-        grids: dict[Role, str] = {"broker": up.brokers, "router": up.routers}
-        for role, asked in grids.items():
-            known, (partitions, replicas) = counts.get(layer(role), Count(1)), grid(asked)
+        for role in Roster(self.config).partitions:
+            known, (partitions, replicas) = counts.get(layer(role), Count(1)), wanted(self.config, kind(role))
             if partitions < known.spread:
-                up = msgspec.structs.replace(up, **{f"{role}s": f"{known.spread}x{replicas}"})
+                up = msgspec.structs.replace(up, **{kind(role).plural: f"{known.spread}x{replicas}"})
                 self._log.warning(
                     "starts as many partitions as there are by now",
                     layer=role,
                     partitions=known.spread,
                     asked=partitions,
                 )
-        self._roster = Roster(up)
+        self._roster = Roster(msgspec.structs.replace(self.config, up=up))
         for role, partitions in self._roster.partitions.items():
             known = counts.get(layer(role), Count(partitions))
             if partitions == known.wide:
@@ -214,7 +206,12 @@ class Supervisor:
         if count > NODES_MAX:
             raise UserError(f"{count} nodes by now, and {NODES_MAX} are the most in one instance; fewer replicas fit")
         enough_files(count)
-        self._servers = [seat for seat in self._roster.seats if isinstance(self.config.role(seat.role), ClientOptions)]
+        self._servers = self._doors(self._roster.seats)
+
+    @staticmethod
+    def _doors(seats: Sequence[Seat]) -> list[Seat]:
+        """Those that clients speak to over UDP."""
+        return [seat for seat in seats if kind(seat.role).door]
 
     def _catch_up(self, counts: Mapping[str, Count]) -> None:
         """Start what lacks by what the registry said late, beside those that waited for it too. Raises `UserError`."""
@@ -227,13 +224,13 @@ class Supervisor:
     def _check_addresses(self) -> None:
         """Before anything else is begun. Raises `UserError` where one cannot be had."""
         with Ports() as ports:
-            for _, _, key, host, port in self._asked(self._roster.seats):
-                ports.udp(key, host, port)
+            for _, seat, key, host, port in self._asked(self._roster.seats):
+                self._held(ports, seat)(key, host, port)
 
     def _choose(self, new: Sequence[Seat]) -> None:
         with Ports() as ports:
             for chosen, seat, key, host, port in self._asked(new):
-                chosen[seat] = ports.udp(key, host, port)
+                chosen[seat] = self._held(ports, seat)(key, host, port)
             for seat in new:
                 self._admins[seat] = ports.tcp("admin.host", self.config.admin.host)
         for seat in new:
@@ -243,9 +240,21 @@ class Supervisor:
         self._place()
 
     def _place(self) -> None:
-        nodes = [Node(seat.node, seat.role, *self._links[seat], seat.partition) for seat in self._roster.seats]
+        nodes = [
+            Node(seat.node, seat.role, *self._link(seat), seat.partition)
+            for seat in self._roster.seats
+            if kind(seat.role).linked or self.config.registry.url
+        ]
         counts = {layer(role): Count(partitions) for role, partitions in self._roster.partitions.items()}
         self.snapshot = Snapshot(1, tuple(sorted(nodes, key=lambda node: node.node)), counts)
+
+    def _held(self, ports: Ports, seat: Seat) -> Callable[[str, str, int], tuple[str, int]]:
+        """How an address of this node is had: over TCP for an edge."""
+        return ports.udp if kind(seat.role).linked else ports.tcp
+
+    def _link(self, seat: Seat) -> tuple[str, int]:
+        """Its address for links; port 0 where it has none."""
+        return self._links.get(seat) or (self._admins[seat][0], 0)
 
     def _asked(self, new: Sequence[Seat]) -> list[_Asked]:
         """For each socket what is asked: ports first, lest a free one that the kernel gives be one of them."""
@@ -253,13 +262,15 @@ class Supervisor:
 
     def _binds(self, new: Sequence[Seat]) -> Iterator[_Asked]:
         for seat in new:
-            section = self.config.role(seat.role)
-            binds = [(self._links, "bind", section.bind)]
-            if isinstance(section, ClientOptions):
-                binds = [(self._clients, "bind", section.bind), (self._links, "link_bind", section.link_bind)]
-            for chosen, name, text in binds:
-                host, port = split_address(text)
-                yield chosen, seat, f"{seat.role}.{name}", host, port and port + seat.index
+            section, of = self.config.role(seat.role), kind(seat.role)
+            binds: list[tuple[dict[Seat, tuple[str, int]], str]] = []
+            if of.door:
+                binds = [(self._clients, "bind"), (self._links, "link_bind")]
+            elif of.process != "worker":
+                binds = [(self._links if of.linked else self._clients, "bind")]
+            for chosen, name in binds:
+                host, port = split_address(getattr(section, name))
+                yield chosen, seat, f"{of.key}.{name}", host, port and port + seat.index
 
     def _start(self, new: Sequence[Seat], turns: asyncio.Semaphore) -> None:
         for seat in new:
@@ -280,33 +291,6 @@ class Supervisor:
         self.folder.logs.mkdir(mode=0o700, exist_ok=True)
         return self._open.enter_context(self.folder.log(name).open("wb"))
 
-    def _begin_or_end_probes(self) -> None:
-        """Have a prober where one is wanted, and none where not."""
-        if self.config.probes.every_ms and self._prober is None:
-            self._start_prober()
-        elif not self.config.probes.every_ms and self._prober is not None:
-            running = {task for task in self._probing if not task.done()}
-            self._probing = running | {asyncio.create_task(self._prober.stop(KILL_S), name=f"removes {PROBER}")}
-            self._prober = None
-            self._on_change()
-
-    def _start_prober(self) -> None:
-        with Ports() as ports:
-            self._prober_admin = ports.tcp("admin.host", self.config.admin.host)
-        file = self.folder.spec(PROBER)
-        write_atomically(file, msgspec.json.encode(self._prober_spec()))
-        command = [*PROBER_COMMAND, "--spec", str(file), "--parent", str(os.getpid())]
-        back_off, stderr = Backoff(random.Random()), self._stderr(PROBER)
-        self._prober = Child(PROBER, lambda: command, self._on_change, self._log, back_off, stderr)
-        self._probing.add(asyncio.create_task(self._prober.run(), name=f"child {PROBER}"))
-
-    def _prober_spec(self) -> ProberSpec:
-        return prober_spec(self.config, self.folder, self._prober_admin, self.config.registry.url)
-
-    def _prober_process(self, child: Child) -> Process:
-        ready = child.state == "ready"
-        return instance.prober_process(child.pid, child.restarts, ready=ready, admin=self._prober_admin)
-
     def _prepare(self, seat: Seat) -> list[str]:
         """Write the spec for one start, with the epoch of that start, and say what to run."""
         self._epochs[seat] = next_epoch(self.folder.epochs, seat.node)
@@ -316,7 +300,7 @@ class Supervisor:
 
     def spec(self, seat: Seat) -> Spec:
         """What the node's process is told."""
-        config, placement = self.config, self.snapshot
+        config, placement, linked = self.config, self.snapshot, kind(seat.role).linked
         own = specs.Own(
             role=seat.role,
             files=seat.name,
@@ -324,7 +308,7 @@ class Supervisor:
             epoch=self._epochs[seat],
             partition=seat.partition,
             bind=self._clients.get(seat),
-            link_bind=self._links[seat],
+            link_bind=self._links.get(seat),
             admin=self._admins[seat],
         )
         made = specs.spec(
@@ -333,29 +317,29 @@ class Supervisor:
             own,
             placement,
             self._registration(seat, own) if config.registry.url else None,
-            fault_rules(seat.role, config.faults, placement) if config.faults.active() else None,
+            fault_rules(seat.role, config.faults, placement) if linked and config.faults.active() else None,
         )
         made = msgspec.structs.replace(made, reloads=self._reloads)
         if config.registry.url or seat not in self._servers:
             return made
-        gateways, proxies = self._told("gateway"), self._told("proxy")
-        return msgspec.structs.replace(made, gateways=gateways, proxies=proxies)
+        return msgspec.structs.replace(made, servers={role: self._told(role) for role in doors()})
 
     def _registered(self, name: str) -> str:
         """What the registry calls a node."""
         return f"{self.config.instance.name}-{name}"
 
-    def _told(self, role: Role) -> list[tuple[str, int, str]]:
+    def _told(self, role: str) -> list[tuple[str, int, str]]:
         """Those of a role that clients are told of, where no registry knows them."""
         ends = [self._endpoint(seat) for seat in self._servers if seat.role == role]
         return [(end.host, end.port, end.public_key) for end in ends]
 
     def _registration(self, seat: Seat, own: specs.Own) -> Registration:
-        end = self._endpoint(seat) if seat in self._clients else None
-        client, public_key = (None, "") if end is None else ((end.host, end.port), end.public_key)
+        client, public_key = None, ""
+        if seat in self._clients:
+            client, public_key = self._reached(seat), self._public_keys.get(seat, "")
         name = self._registered(seat.name)
         made = specs.registration(self.config, self.folder, own, name, client, public_key)
-        fellows = [] if self._started else [other.node for other in self._roster.seats]
+        fellows = [] if self._started else [other.node for other in self._awaited()]
         return msgspec.structs.replace(made, grown=self._started or self._counting is not None, fellows=fellows)
 
     async def _until_ready(self) -> None:
@@ -390,7 +374,7 @@ class Supervisor:
 
     def _on_change(self) -> None:
         self._changed.set()
-        if len(self._children) == len(self._roster.seats) and any(child.pid for child in self._children.values()):
+        if self._children.keys() >= set(self._awaited()) and any(child.pid for child in self._children.values()):
             self._write_record()
 
     def _write_record(self) -> None:
@@ -410,9 +394,17 @@ class Supervisor:
                 self._log.info("written again", file=str(self.folder.record))
             self._unwritten = False
 
-    def _endpoint(self, seat: Seat) -> Endpoint:
+    def _awaited(self) -> list[Seat]:
+        """Those without which the instance is not ready."""
+        return [seat for seat in self._roster.seats if kind(seat.role).awaited]
+
+    def _reached(self, seat: Seat) -> tuple[str, int]:
+        """Where clients of this machine reach it."""
         host, port = self._clients[seat]
-        host = LOOPBACK.get(host, host)
+        return LOOPBACK.get(host, host), port
+
+    def _endpoint(self, seat: Seat) -> Endpoint:
+        host, port = self._reached(seat)
         return Endpoint(node=seat.node, host=host, port=port, public_key=self._public_keys[seat])
 
     def _process(self, seat: Seat, child: Child) -> Process:
@@ -425,8 +417,9 @@ class Supervisor:
             epoch=child.epoch or self._epochs.get(seat, 0),
             restarts=child.restarts,
             ready=child.state == "ready",
-            link=self._links[seat],
+            link=self._link(seat),
             admin=self._admins[seat],
+            bind=self._reached(seat) if kind(seat.role).process == "edge" else UNSET,
             waits=child.error or UNSET if child.state == "waiting" else UNSET,
         )
 
@@ -450,12 +443,16 @@ class Supervisor:
             return
         self._reloads += 1
         for seat in self._roster.seats:
-            if seat in self._epochs:
+            if seat in self._epochs and seat in self._children:
                 self._pass_on(self._children[seat], seat.name, self.spec(seat))
-        if self._prober is not None and self.config.probes.every_ms:
-            self._pass_on(self._prober, PROBER, self._prober_spec())
-        else:
-            self._begin_or_end_probes()
+        self._follow_counts()
+
+    def _follow_counts(self) -> None:
+        """Start or end nodes of roles whose number follows from other keys."""
+        for of in (of for of in kinds().values() if not of.plural and self.config.runs(system_of(of.name))):
+            staying, count = self._roster.staying(of.name), of.wanted(self.config.section)
+            self._retire(staying[count:])
+            self._add([self._roster.another(of.name, 0) for _ in range(count - len(staying))])
 
     def _pass_on(self, child: Child, name: str, told: msgspec.Struct) -> None:
         try:
@@ -466,9 +463,9 @@ class Supervisor:
             child.hang_up()
 
     def _representative(self) -> Seat:
-        """Who is told all that can change."""
-        seats = self._roster.seats
-        return next((seat for seat in seats if seat.role == "gateway" and seat in self._epochs), seats[0])
+        """A node that is told as much as any of what can change."""
+        seats = [seat for seat in self._roster.seats if seat in self._epochs] or self._roster.seats
+        return max(seats, key=lambda seat: (kind(seat.role).linked, len(kind(seat.role).reloads)))
 
     # --- who comes and goes -----------------------------------------------------------------------------------------
 
@@ -510,7 +507,7 @@ class Supervisor:
         if count > NODES_MAX:
             raise UserError(f"{NODES_MAX} nodes are the most in one instance")
         enough_files(count)
-        servers = [seat for seat in new if isinstance(self.config.role(seat.role), ClientOptions)]
+        servers = self._doors(new)
         instance.prepare(self.folder, [seat.name for seat in servers])
         self._servers += servers
         self._roster.seats += new
@@ -560,10 +557,15 @@ class Supervisor:
     # --- end ----------------------------------------------------------------------------------------------------------
 
     @property
+    def _writes(self) -> bool:
+        """Whether something runs beside an engine that may have to write at the end."""
+        return bool(self.config.section("database").url)
+
+    @property
     def _patience_s(self) -> float:
         """So long a node may take to end."""
         patience = KILL_S + (LEAVE_S if self.config.registry.url else 0.0)
-        return patience + (FORSAKE_S if self.config.database.url else 0.0)
+        return patience + (FORSAKE_S if self._writes else 0.0)
 
     async def _end(self) -> None:
         """End all, also where whoever waits for it is cancelled: a node that is not told loses what it took."""
@@ -578,13 +580,10 @@ class Supervisor:
         if self._counting is not None:
             self._counting.cancel()
             await asyncio.gather(self._counting, return_exceptions=True)
-        if self._prober is not None:
-            await self._prober.stop(KILL_S)
-        await asyncio.gather(*self._probing)
         # All end: nobody is left to read there who does, and without a session a node does not wait until it was read.
         await self._registry.aclose()
-        for role in STOP_ORDER:
-            children = [child for seat, child in self._children.items() if seat.role == role]
+        for order in sorted({kind(seat.role).ends for seat in self._children}):
+            children = [child for seat, child in self._children.items() if kind(seat.role).ends == order]
             await asyncio.gather(*(child.stop(self._patience_s) for child in children))
         if self._tasks:
             await asyncio.gather(*self._tasks.values(), *self._leaving.values())
@@ -611,7 +610,7 @@ def _check(config: Config) -> None:
         )
 
 
-def fault_rules(role: Role, faults: Faults, placement: Snapshot) -> list[Fault]:
+def fault_rules(role: str, faults: Faults, placement: Snapshot) -> list[Fault]:
     """The rules that a node of a role injects: what it sends to its peers, and both directions of its clients' links."""
     rules = [
         _rule(faults, f"{role}->{node.role}", "out", (node.host, node.link_port))

@@ -1,38 +1,37 @@
 """The nodes that `muster up` starts: how many of each role, in which partitions, and what each is called.
 
 A node's number and name follow from its role and its place among those of the role, the first one's name being the
-role's own. So epochs, keys and logs stay where they are when other nodes come or go.
+role's own. So epochs, keys and logs stay where they are when other nodes come or go, and when other roles are added.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from control.config.options import ROLES, Role, Up
+from control import systems
+from control.config.options import Config
+from plane.kind import LATER, RoleKind
+from plane.kinds import kind, kinds
 
 PARTITIONS_MAX: Final = 256
 REPLICAS_MAX: Final = 16
 NODES_MAX: Final = 512
 """In one instance: each is a process of some 60 MiB beside its rings."""
-FIRST: Final[Mapping[Role, int]] = {"router": 1, "broker": 2, "gateway": 3, "proxy": 4}
-PLACES_MAX: Final = 2_500
-"""Of a role, all that an instance ever has from its start to its end."""
-NUMBER_MAX: Final = len(FIRST) * PLACES_MAX
-"""Of a node of an instance, which must have the number of its place; a node of `muster serve` gets one above."""
+FIRST_NUMBERS: Final = 10_000
+"""The numbers from 1 on that nodes of an instance have; `muster serve` gives those above, up to 999,999,999."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
     """One node, whether it runs or not. `partition` is 0 for roles that have none."""
 
-    role: Role
+    role: str
     index: int
     partition: int = 0
 
     @property
     def node(self) -> int:
         """Its number, which no other node of the instance has."""
-        return FIRST[self.role] + len(FIRST) * self.index
+        return kind(self.role).numbers[self.index]
 
     @property
     def name(self) -> str:
@@ -40,10 +39,15 @@ class Seat:
         return f"{self.role}-{self.index}" if self.index else self.role
 
 
+def of_instance(number: int) -> bool:
+    """Whether this is the number of a node of an instance, which must have the number of its place."""
+    return number <= FIRST_NUMBERS or number >= LATER
+
+
 def seat_name(node: int) -> str:
-    """What the node with this number is called."""
-    index, place = divmod(node - 1, len(FIRST))
-    return Seat(list(FIRST)[place], index).name
+    """The name of the node with this number; empty where no role has it."""
+    names = (Seat(each.name, each.numbers.index(node)).name for each in kinds().values() if node in each.numbers)
+    return next(names, "")
 
 
 def grid(text: str) -> tuple[int, int]:
@@ -59,14 +63,21 @@ def grid(text: str) -> tuple[int, int]:
     return partitions, replicas
 
 
-def seats(up: Up) -> list[Seat]:
+def wanted(config: Config, of: RoleKind[Any, Any]) -> tuple[int, int]:
+    """Partitions and replicas of a role. Raises `ValueError` like `grid`."""
+    if not of.plural:
+        return 1, of.wanted(config.section)
+    count = config.up.wanted(of.name)
+    return grid(count) if isinstance(count, str) else (1, count)
+
+
+def seats(config: Config) -> list[Seat]:
     """All nodes, role by role. Raises `ValueError` like `grid`."""
-    grids = {
-        "router": grid(up.routers),
-        "broker": grid(up.brokers),
-        "gateway": (1, up.gateways),
-        "proxy": (1, up.proxies),
-    }
-    return [
-        Seat(role, index, index // grids[role][1]) for role in ROLES for index in range(grids[role][0] * grids[role][1])
-    ]
+    found: list[Seat] = []
+    for system in systems.named().values():
+        if not config.runs(system.name):
+            continue
+        for each in system.kinds:
+            partitions, replicas = wanted(config, each)
+            found += [Seat(each.name, index, index // max(1, replicas)) for index in range(partitions * replicas)]
+    return [seat if kind(seat.role).partitioned else Seat(seat.role, seat.index) for seat in found]

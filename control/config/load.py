@@ -11,17 +11,19 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 import msgspec
 
+from control import systems
 from control.config import layout
-from control.config.options import LINKS, ROLES, SQLITE, ClientOptions, Config, Registry, Role
+from control.config.options import LINKS, SERVED, Config, Registry, whole
 from control.errors import ConfigError
+from plane.kind import RoleKind, named
+from plane.kinds import kind, partitioned
+from plane.options import DoorOptions
 
 PREFIX: Final = "MUSTER_"
 FILE_VARIABLE: Final = "MUSTER_CONFIG"
@@ -35,7 +37,6 @@ NO_ADDRESS: Final = "is no IP address and port, as 127.0.0.1:7400 or [::1]:7400"
 PORT_MAX: Final = 65_535
 FILE_BYTES_MAX: Final = 1 << 20
 """Of the file, which may be a device or a pipe without end."""
-NAMESPACE: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 
 KeyPath = tuple[str, ...]
 
@@ -63,7 +64,7 @@ def load(
     environment: Mapping[str, str] | None = None,
     flags: Mapping[str, tuple[Any, str]] | None = None,
     profile: Mapping[str, Any] | None = None,
-    roles: Iterable[Role] = ROLES,
+    roles: Iterable[str] = SERVED,
 ) -> Loaded:
     """Read all layers.
 
@@ -152,7 +153,7 @@ def _from_file(file: Path) -> dict[KeyPath, Value]:
         raise ConfigError(f"{file}: is not UTF-8 text") from None
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits, tables in tables without end
         raise ConfigError(f"{file}: is not TOML: {error}") from None
-    return {path: Value(raw, str(file)) for path, raw in _flatten(tree, Config, (), str(file))}
+    return {path: Value(raw, str(file)) for path, raw in _flatten(tree, whole(), (), str(file))}
 
 
 def _flatten(node: Any, kind: Any, path: KeyPath, where: str) -> Iterator[tuple[KeyPath, Any]]:
@@ -175,9 +176,9 @@ def _from_environment(environment: Mapping[str, str]) -> dict[KeyPath, Value]:
             raise ConfigError(f"{name}: {environment[name]!a} is not text in this locale")
         path = tuple(name[len(PREFIX) :].lower().split("__"))
         if len(path) == 1:
-            close = _close(name, [_variable(key) for key, _ in _leaves(Config())])
+            close = _close(name, [_variable(key) for key, _ in _leaves(whole()())])
             raise ConfigError(f"{name}: not a variable of Muster; a key is MUSTER_SECTION__KEY{close}")
-        kind: Any = Config
+        kind: Any = whole()
         for end in range(1, len(path) + 1):
             if not _is_table(kind):
                 raise ConfigError(f"{name}: {dotted(path[: end - 1])} has nothing below it")
@@ -245,7 +246,7 @@ def _leaves(node: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
 def _build(layers: Mapping[KeyPath, Value]) -> Config:
     tree: dict[str, Any] = {}
     for path, value in layers.items():
-        kind: Any = Config
+        kind: Any = whole()
         for end in range(1, len(path) + 1):
             kind = _child(kind, path[:end], value.origin)
         node = tree
@@ -259,92 +260,88 @@ def _build(layers: Mapping[KeyPath, Value]) -> Config:
             raise ConfigError(f"{value.origin}: {dotted(path)} = {value.raw!r}: {wrong}") from None
         if isinstance(value.raw, str) and "\0" in value.raw:  # of which no path can be made
             raise ConfigError(f"{value.origin}: {dotted(path)} = {value.raw!r}: has a NUL in it")
-    config = msgspec.convert(tree, Config)
-    for section in (config.registry, config.database):
-        if section.url == NONE:
+    config: Config = msgspec.convert(tree, whole())
+    for section in config.sections():
+        if getattr(section, "url", None) == NONE:
             msgspec.structs.force_setattr(section, "url", "")
-    msgspec.structs.force_setattr(config, "namespaces", MappingProxyType(dict(config.namespaces)))
+    for name in config.__struct_fields__:
+        if isinstance(tables := getattr(config, name), Mapping):
+            msgspec.structs.force_setattr(config, name, MappingProxyType(dict(tables)))
     msgspec.structs.force_setattr(config.faults, "links", MappingProxyType(dict(config.faults.links)))
     return config
 
 
-def _check(config: Config, layers: Mapping[KeyPath, Value], roles: Iterable[Role]) -> None:
+def _check(config: Config, layers: Mapping[KeyPath, Value], roles: Iterable[str]) -> None:
     """What one key's type cannot say."""
 
     def fail(path: KeyPath, text: str) -> ConfigError:
         below = (value.origin for each, value in layers.items() if each[: len(path)] == path)
         return ConfigError(f"{next(below, DEFAULT)}: {dotted(path)}: {text}")
 
-    for role, text in (("broker", config.up.brokers), ("router", config.up.routers)):
+    for role in sorted(partitioned()):
         try:
-            layout.grid(text)
+            layout.grid(str(config.up.wanted(role)))
         except ValueError as error:
-            raise fail(("up", f"{role}s"), str(error)) from None
-    for name in ("broker_partitions", "router_partitions"):
-        if (count := getattr(config.serve, name)).bit_count() != 1:
-            raise fail(("serve", name), f"{count} partitions are no power of two")
-    if config.clients.backoff_max_ms < config.clients.backoff_ms:
-        name = "backoff_max_ms" if ("clients", "backoff_max_ms") in layers else "backoff_ms"
-        soonest, longest = config.clients.backoff_ms, config.clients.backoff_max_ms
-        raise fail(("clients", name), f"the longest wait, {longest} ms, is less than the first, {soonest} ms")
-    if config.probes.ask:
-        try:
-            split_address(config.probes.ask)
-        except ValueError:
-            raise fail(("probes", "ask"), f"{config.probes.ask!r} {NO_ADDRESS}") from None
+            raise fail(("up", kind(role).plural), str(error)) from None
+        if (count := config.serve.partitions(role)).bit_count() != 1:
+            raise fail(("serve", f"{role}_partitions"), f"{count} partitions are no power of two")
+    for word in filter(None, map(str.strip, config.systems.enabled.split(","))):
+        if word not in {*systems.named(), "all"}:
+            raise fail(("systems", "enabled"), f"no system {word!r}{_close(word, systems.named())}")
     if wrong := _wrong_admin(config.serve.admin):
         raise fail(("serve", "admin"), wrong)
-    seats = layout.seats(config.up)
+    seats = layout.seats(config)
     if len(seats) > layout.NODES_MAX:
         raise fail(("up",), f"{len(seats)} nodes are more than the {layout.NODES_MAX} that one machine is asked to run")
     if fault := _fault_of(config.registry):
         raise fail(("registry", fault[0]), fault[1])
-    if wrong := _wrong_database(config.database.url):
-        raise fail(("database", "url"), wrong)
+    _check_addresses(config, layers, [kind(role) for role in roles], seats, fail)
+    for link in config.faults.links:
+        if link not in LINKS:
+            raise fail(("faults", "links", link), f"no such link{_close(link, LINKS) or f': one of {sorted(LINKS)}'}")
+    for system in systems.named().values():
+        if system.check:
+            for path, text in named(system.check)(config, tuple(roles), lambda path: path in layers):
+                raise fail(path, text)
+
+
+def _check_addresses(
+    config: Config,
+    layers: Mapping[KeyPath, Value],
+    roles: Sequence[RoleKind[Any, Any]],
+    seats: Sequence[layout.Seat],
+    fail: Callable[[KeyPath, str], ConfigError],
+) -> None:
     links: dict[KeyPath, str] = {}
-    for role in roles:
-        section = config.role(role)
-        names = ("bind", "link_bind") if isinstance(section, ClientOptions) else ("bind",)
+    for of in (of for of in roles if of.process != "worker"):
+        section = config.options(of)
+        names = ("bind", "link_bind") if of.door else ("bind",)
+        hosts: dict[KeyPath, str] = {}
         for name in names:
             address: str = getattr(section, name)
             try:
-                links[role, names[-1]], port = split_address(address)
+                hosts[of.key, name], port = split_address(address)
             except ValueError:
-                raise fail((role, name), f"{address!r} {NO_ADDRESS}") from None
-            count = sum(seat.role == role for seat in seats)
+                raise fail((of.key, name), f"{address!r} {NO_ADDRESS}") from None
+            count = sum(seat.role == of.name for seat in seats)
             if port and port + count - 1 > PORT_MAX:
-                raise fail((role, name), f"{count} nodes from port {port} on: there is none above {PORT_MAX}")
-        if ipaddress.ip_address(links[role, names[-1]]).is_unspecified:
-            raise fail((role, names[-1]), f"{address!r} is every address; the other roles send there, so name one")
-        if isinstance(section, ClientOptions) and section.idle_timeout_ms < 2 * section.keepalive_ms:
-            name = "idle_timeout_ms" if (role, "idle_timeout_ms") in layers else "keepalive_ms"
+                raise fail((of.key, name), f"{count} nodes from port {port} on: there is none above {PORT_MAX}")
+        if not of.linked:
+            continue
+        link = of.key, names[-1]
+        if ipaddress.ip_address(hosts[link]).is_unspecified:
+            raise fail(link, f"{address!r} is every address; the other roles send there, so name one")
+        links[link] = hosts[link]
+        if isinstance(section, DoorOptions) and section.idle_timeout_ms < 2 * section.keepalive_ms:
+            name = "idle_timeout_ms" if (of.key, "idle_timeout_ms") in layers else "keepalive_ms"
             silence, keepalive = section.idle_timeout_ms, section.keepalive_ms
-            raise fail((role, name), f"an idle timeout of {silence} ms is less than two keepalives of {keepalive} ms")
+            raise fail((of.key, name), f"an idle timeout of {silence} ms is less than two keepalives of {keepalive} ms")
     written = sorted(links, key=lambda path: path not in layers)  # who wrote an address can change it
     for path in written[1:]:
         first = written[0]
         if (":" in links[path]) != (":" in links[first]):
             text = f"{links[first]} does not reach {dotted(path)}, {links[path]}: links are all IPv4 or all IPv6"
             raise fail(first, text)
-    _check_payloads(config, layers, tuple(roles), fail)
-    for name in config.namespaces:
-        if not NAMESPACE.fullmatch(name):
-            raise fail(("namespaces", name), "a namespace has 1 to 32 of a-z, 0-9, _ and -")
-    for link in config.faults.links:
-        if link not in LINKS:
-            raise fail(("faults", "links", link), f"no such link{_close(link, LINKS) or f': one of {sorted(LINKS)}'}")
-
-
-def _check_payloads(
-    config: Config, layers: Mapping[KeyPath, Value], roles: Sequence[Role], fail: Callable[[KeyPath, str], ConfigError]
-) -> None:
-    """A message goes from proxy to broker to gateway: what one takes the next is to be able to pass on."""
-    way: tuple[Role, ...] = ("proxy", "broker", "gateway")
-    for sender, receiver in pairwise(role for role in way if role in roles):
-        longest, taken = config.role(sender).payload_bytes, config.role(receiver).payload_bytes
-        if longest > taken:
-            path = (receiver if (receiver, "payload_bytes") in layers else sender, "payload_bytes")
-            raise fail(path, f"a {sender} takes messages for {longest} bytes, a {receiver} passes on those for {taken}")
 
 
 def _wrong_admin(address: str) -> str | None:
@@ -355,24 +352,6 @@ def _wrong_admin(address: str) -> str | None:
         return f"{address!r} {NO_ADDRESS}"
     every = ipaddress.ip_address(host).is_unspecified
     return f"{address!r} is every address; the registry says it to others, so name one" if every else None
-
-
-def _wrong_database(url: str) -> str | None:
-    """What is wrong with where the database is."""
-    if url in {"", SQLITE}:
-        return None
-    from control.rooms.database.url import (
-        driver,
-        location,  # SQLAlchemy, and only here
-    )
-
-    try:
-        where = location(url)
-    except ValueError as error:
-        return str(error)
-    if find_spec(driver(where)) is None:
-        return f"{driver(where)} is not installed; to mend: pip install 'muster-server[database]'"
-    return None if where.password is None else "a password is not taken here; put it into database.password_file"
 
 
 def _fault_of(registry: Registry) -> tuple[str, str] | None:

@@ -1,64 +1,22 @@
-"""Every key of the configuration: type, bounds, default, unit and why the default is what it is.
+"""Every key of the configuration that no system owns, and the whole that the systems' sections make with them.
 
-Owns the shape only. It must not know files, environment or flags (`control/config/load.py`), nor what starts with the
-values (`control/cluster/supervisor.py`). `docs/configuration.md` is generated from here.
+Owns the shape only: type, bounds, default, unit and why the default is what it is. It must not know files, environment or
+flags (`control/config/load.py`), nor what starts with the values (`control/cluster/`). A role's keys stand in the folder of
+its system. `docs/configuration.md` is generated from all of them.
 """
 
+import functools
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, cast
 
 import msgspec
-from msgspec import Meta
 
-Role = Literal["router", "broker", "gateway", "proxy"]
-Served = Literal["router", "broker", "gateway", "proxy", "prober"]
-"""What `muster serve` runs: a role, or what probes them."""
-ROLES: Final[tuple[Role, ...]] = ("router", "broker", "gateway", "proxy")
+from control import systems
+from plane.kind import O, RoleKind
+from plane.kinds import clustered, kind, kinds, linked, partitioned
+from plane.options import Section, key
 
-# The links that exist, by who sends. Faults can be set for each direction apart.
-LINKS: Final = frozenset(
-    f"{one}->{other}"
-    for pair in (
-        ("client", "proxy"),
-        ("client", "gateway"),
-        ("proxy", "broker"),
-        ("broker", "gateway"),
-        ("gateway", "router"),
-        ("router", "broker"),
-        ("router", "router"),
-    )
-    for one, other in (pair, pair[::-1])
-)
-
-
-def key(text: str, why: str = "", unit: str = "", **bounds: Any) -> Meta:
-    """Describe one key: what it sets, why its default is what it is, its unit, its bounds."""
-    return Meta(description=text, extra={"why": why, "unit": unit}, **bounds)
-
-
-Address = Annotated[
-    str,
-    key(
-        "UDP address, `host:port`, an IPv6 host in brackets",
-        "port 0: a free one is chosen once and kept across restarts",
-    ),
-]
-LinkAddress = Annotated[
-    str,
-    key(
-        "UDP address for links to the other roles, `host:port`; all IPv4 or all IPv6",
-        "apart from clients: a flood there cannot fill it",
-    ),
-]
 Chance = Annotated[float, key("", "faults are off unless asked for", "fraction", ge=0.0, le=1.0)]
-ArenaMib = Annotated[
-    int,
-    key("Memory for the rings of recent messages", "what can still be repaired; taken at start", "MiB", ge=1, le=65536),
-]
-
-
-class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A table of the file."""
 
 
 class Instance(Section, frozen=True):
@@ -145,25 +103,21 @@ class Cluster(Section, frozen=True):
     ] = ""
 
 
+class Systems(Section, frozen=True):
+    """Which systems run beside rooms."""
+
+    enabled: Annotated[
+        str,
+        key("Systems that `muster up` also starts, with commas between, or `all`", "empty: rooms alone; `--with` adds"),
+    ] = ""
+
+
 class Up(Section, frozen=True):
     """How many nodes of each role `muster up` starts. Where a `bind` names a port, the second node has the next one."""
 
-    gateways: Annotated[int, key("Gateways", "members spread over them", ge=1, le=64)] = 1
-    brokers: Annotated[
-        str,
-        key(
-            "Brokers, PARTITIONSxREPLICAS as `2x2`, or PARTITIONS: a power of two up to 256, each of up to 16 replicas",
-            "partitions divide the memberships, the replicas of one its messages",
-        ),
-    ] = "1"
-    routers: Annotated[
-        str,
-        key(
-            "Routers, as `brokers`",
-            "partitions divide the memberships, whatever those of the brokers; replicas, who is told",
-        ),
-    ] = "1"
-    proxies: Annotated[int, key("Proxies", "publishers spread over them", ge=1, le=64)] = 1
+    def wanted(self, role: str) -> int | str:
+        """What the key of a role says: a number of nodes, or PARTITIONSxREPLICAS."""
+        return cast(int | str, getattr(self, kind(role).plural))
 
 
 class Serve(Section, frozen=True):
@@ -190,19 +144,6 @@ class Serve(Section, frozen=True):
         ),
     ] = "main"
     partition: Annotated[int, key("Which partition a broker or router is of", "", ge=0, le=255)] = 0
-    broker_partitions: Annotated[
-        int,
-        key(
-            "Partitions of its brokers to begin with",
-            "a power of two; what the registry says later holds",
-            ge=1,
-            le=256,
-        ),
-    ] = 1
-    router_partitions: Annotated[
-        int,
-        key("Partitions of routers to begin with", "a power of two; what the registry says later holds", ge=1, le=256),
-    ] = 1
     weight: Annotated[
         int,
         key(
@@ -219,6 +160,10 @@ class Serve(Section, frozen=True):
             "it has no login: on an address that others reach, let only probes and Prometheus through",
         ),
     ] = "127.0.0.1:0"
+
+    def partitions(self, role: str) -> int:
+        """How many partitions the layer of a role begins with."""
+        return cast(int, getattr(self, f"{role}_partitions"))
 
 
 class Registry(Section, frozen=True):
@@ -265,188 +210,6 @@ class Registry(Section, frozen=True):
     ] = ""
 
 
-SQLITE: Final = "sqlite"
-"""A database in a file that needs no name."""
-
-
-class Database(Section, frozen=True):
-    """Where routers keep which gateway wants which room, so that one that starts knows it before all gateways told it.
-
-    All but SQLite need the extra `database` of `muster-server`. Nothing waits for it, and without it nothing else changes.
-    """
-
-    url: Annotated[
-        str,
-        key(
-            "`sqlite`: the file `memberships.db` in the folder of the instance, or of the node; `sqlite:///PATH` (a second "
-            "slash before an absolute one), `mysql://USER@HOST:PORT/NAME`, `postgresql://USER@HOST:PORT/NAME`; or `none`",
-            "empty: none; gateways tell their rooms anyhow",
-        ),
-    ] = ""
-    password_file: Annotated[
-        str, key("File with the password of that user, one line", "no secret is in a list of keys")
-    ] = ""
-
-
-class RoleOptions(Section, frozen=True):
-    """What every role's process has."""
-
-    bind: Address = "127.0.0.1:0"
-    recv_buffer_bytes: Annotated[
-        int,
-        key(
-            "Socket receive buffer to ask for; 0 leaves the kernel's default",
-            "the default of Linux holds some 256 small datagrams; what was really given is in `muster status`",
-            "bytes",
-            ge=0,
-            le=1 << 30,
-        ),
-    ] = 4 << 20
-    send_buffer_bytes: Annotated[
-        int,
-        key("Socket send buffer to ask for; 0 leaves the kernel's default", "two slices", "bytes", ge=0, le=1 << 30),
-    ] = 4 << 20
-    payload_bytes: Annotated[
-        int,
-        key("Largest datagram", "passes every usual path without fragments", "bytes", ge=1200, le=1472),
-    ] = 1200
-
-
-class ClientOptions(RoleOptions, frozen=True):
-    """What the roles have that clients speak to."""
-
-    link_bind: LinkAddress = "127.0.0.1:0"
-    keepalive_ms: Annotated[
-        int, key("Silence after which a keepalive is sent", "NAT bindings live 30 s", "ms", ge=100, le=600_000)
-    ] = 15_000
-    idle_timeout_ms: Annotated[
-        int, key("Silence after which a peer counts as gone", "three lost keepalives", "ms", ge=300, le=3_600_000)
-    ] = 45_000
-    sessions_max: Annotated[
-        int,
-        key(
-            "Sessions at once; beyond, who comes is not answered and looks for another server, who is there stays",
-            "some 1 KB each: 1 GB, the most that a process should hold",
-            "sessions",
-            ge=1,
-            le=1 << 20,
-        ),
-    ] = 1 << 20
-    accept_rate: Annotated[
-        int,
-        key(
-            "Handshakes taken from one network, an IPv4 /24 or an IPv6 /56; twice as many at once",
-            "one network alone keeps nobody out; more where many clients come by one translated address",
-            "1/s",
-            ge=1,
-            le=1_000_000,
-        ),
-    ] = 1_000
-
-
-class Clients(Section, frozen=True):
-    """What gateways and proxies tell the clients that come to them, each at the start of its session."""
-
-    backoff_ms: Annotated[
-        int,
-        key(
-            "Who loses a session opens another within this, at random; twice as long after each attempt that failed",
-            "of few clients; 100,000 that come back within 10 s are 10,000 handshakes a second",
-            "ms",
-            ge=10,
-            le=60_000,
-        ),
-    ] = 100
-    backoff_max_ms: Annotated[
-        int,
-        key("The longest that becomes", "no less than the first", "ms", ge=10, le=600_000),
-    ] = 5_000
-
-
-class Gateway(ClientOptions, frozen=True):
-    """Carries rooms to members: clients join here."""
-
-    arena_mib: ArenaMib = 256
-    history_max: Annotated[
-        int,
-        key(
-            "Messages that a join may ask to come first", "fetched from a broker at a time", "messages", ge=0, le=65_536
-        ),
-    ] = 1_024
-    membership_again_ms: Annotated[
-        int,
-        key(
-            "A room that got its first member, or lost its last, is told the router once more after this, where no"
-            " acknowledgement came; 0: only once it may be lost",
-            "sooner than a loss can be found; where many change at once nothing is told twice",
-            "ms",
-            ge=0,
-            le=1_000,
-        ),
-    ] = 10
-
-
-class Proxy(ClientOptions, frozen=True):
-    """Takes what clients publish to the room's broker."""
-
-    age_every: Annotated[
-        int,
-        key(
-            "Of so many publish frames one carries the age of its messages, by which their latency is known; 0: none",
-            "costs 33 bytes on a link each, and is often enough for percentiles of a minute",
-            "frames",
-            ge=0,
-            le=1 << 30,
-        ),
-    ] = 1_024
-    command_rate: Annotated[
-        int,
-        key(
-            "Commands of one user, whatever sessions it has here; with the shared token of one session",
-            "they are for what is seldom, and cost each member and each hop an answer",
-            "1/s",
-            ge=1,
-            le=10_000,
-        ),
-    ] = 1
-    command_burst: Annotated[
-        int, key("The same at once, after a pause", "one after the other", "commands", ge=1, le=10_000)
-    ] = 1
-
-
-class Broker(RoleOptions, frozen=True):
-    """Numbers a room's messages and keeps the recent ones. `bind` is for links: no client speaks to it."""
-
-    arena_mib: ArenaMib = 256
-
-
-class Router(RoleOptions, frozen=True):
-    """Tells brokers which gateway wants which room. `bind` is for links: no client speaks to it."""
-
-    memberships_max: Annotated[
-        int,
-        key(
-            "Memberships (rooms wanted, once per gateway) that it holds; more are refused; taken at start",
-            "64 B each: 1 GiB; what peers are not told yet takes up to 66 B each besides",
-            "memberships",
-            ge=1,
-            le=1 << 25,
-        ),
-    ] = 16 << 20
-
-
-class Namespace(Section, frozen=True):
-    """What holds for the rooms whose name begins with this namespace (`NAME:room`)."""
-
-    flow: Annotated[
-        Literal["live", "paced"],
-        key(
-            "`live`: a slow member slows nobody; `paced`: publishers wait for it for up to 5 s, and repair has 3 s",
-            "a live room must not stand still for one reader; files and feeds should arrive whole",
-        ),
-    ] = "live"
-
-
 class Links(Section, frozen=True):
     """What `muster links` calls beyond the limits. Nothing else goes by it."""
 
@@ -470,49 +233,6 @@ class Links(Section, frozen=True):
             le=3600,
         ),
     ] = 3
-
-
-class Probes(Section, frozen=True):
-    """Small messages by every proxy, broker and gateway, to see whether each hash path holds and how long it takes."""
-
-    every_ms: Annotated[
-        int,
-        key(
-            "Each proxy sends one to each broker in so long; all gateways have members that should see it",
-            "who stands still is told of within seconds; 0: none, but by `muster links --probe`",
-            "ms",
-            ge=0,
-            le=3_600_000,
-        ),
-    ] = 1_000
-    ask: Annotated[
-        str,
-        key("Where `muster links` asks a `muster serve prober`, `host:port`", "empty: it asks that of `muster up`"),
-    ] = ""
-    timeout_ms: Annotated[
-        int,
-        key("What is not seen in so long has failed", "a busy machine is no failure", "ms", ge=10, le=60_000),
-    ] = 1_000
-    failures: Annotated[
-        int, key("Failed ones in a row that raise the alarm of a path", "one may be chance", "", ge=1, le=3600)
-    ] = 3
-    successes: Annotated[
-        int, key("Seen ones in a row that clear it", "a path that comes and goes stays alarmed", "", ge=1, le=3600)
-    ] = 5
-    window: Annotated[
-        int,
-        key("Last samples of a path that its loss and latencies are of", "p99 means something", "", ge=10, le=1_000),
-    ] = 100
-    per_s_max: Annotated[
-        int,
-        key(
-            "Most that are sent; with more proxies times brokers it takes longer than `every_ms` to go round",
-            "bounds what probes cost however many paths there are: each is delivered at every gateway",
-            "1/s",
-            ge=1,
-            le=10_000,
-        ),
-    ] = 20
 
 
 class LinkFaults(Section, frozen=True):
@@ -574,56 +294,101 @@ class Log(Section, frozen=True):
     format: Annotated[Literal["json", "text"], key("One JSON object per line, or text for eyes")] = "json"
 
 
-DEMO_ROOM: Final = "demo"
-
-
-class Demo(Section, frozen=True):
-    """The room `demo` of `muster up --demo`."""
-
-    members: Annotated[int, key("Sessions that join it", "enough to see fan-out", ge=1, le=10_000)] = 100
-    rate: Annotated[int, key("Messages published", "10,000 deliveries a second", "1/s", ge=1, le=100_000)] = 100
-    payload_bytes: Annotated[int, key("Size of a message", "a chat line", "bytes", ge=24, le=65_536)] = 200
-
-
 class Config(Section, frozen=True):
-    """The whole configuration, checked and frozen."""
+    """The whole configuration, checked and frozen. The sections of roles and systems are added by `whole`."""
 
     instance: Instance = Instance()
     cluster: Cluster = Cluster()
+    systems: Systems = Systems()
     up: Up = Up()
     serve: Serve = Serve()
     registry: Registry = Registry()
-    database: Database = Database()
-    clients: Clients = Clients()
-    gateway: Gateway = Gateway()
-    proxy: Proxy = Proxy()
-    broker: Broker = Broker()
-    router: Router = Router()
-    namespaces: Mapping[str, Namespace] = msgspec.field(default_factory=dict[str, Namespace])
     links: Links = Links()
-    probes: Probes = Probes()
     faults: Faults = Faults()
     admin: Admin = Admin()
     log: Log = Log()
-    demo: Demo = Demo()
 
-    def role(self, role: Role) -> Gateway | Proxy | Broker | Router:
-        """The section of one role."""
-        sections: dict[str, Gateway | Proxy | Broker | Router] = {
-            "gateway": self.gateway,
-            "proxy": self.proxy,
-            "broker": self.broker,
-            "router": self.router,
-        }
-        return sections[role]
+    def section(self, name: str) -> Any:
+        """A section by its name."""
+        return getattr(self, name)
+
+    def sections(self) -> list[Any]:
+        """All of them."""
+        return [getattr(self, name) for name in self.__struct_fields__]
+
+    def options(self, of: RoleKind[O, Any]) -> O:
+        """The section of a role."""
+        return cast(O, getattr(self, of.key))
+
+    def role(self, role: str) -> Any:
+        """The section of a role by its name."""
+        return self.options(kind(role))
+
+    def runs(self, system: str) -> bool:
+        """Whether `muster up` starts this system."""
+        wanted = {word.strip() for word in self.systems.enabled.split(",")}
+        return systems.named()[system].always or system in wanted or "all" in wanted
 
 
-# Where `muster up` differs: everything on one machine, restarts must be noticed in a second, nodes may come and go.
+def _serve() -> type[Serve]:
+    fields: list[tuple[str, Any, Any]] = []
+    for role in sorted(partitioned()):
+        text = f"Partitions of {'its ' if role in clustered() else ''}{kind(role).plural} to begin with"
+        why = "a power of two; what the registry says later holds"
+        fields.append((f"{role}_partitions", Annotated[int, key(text, why, ge=1, le=256)], 1))
+    made = msgspec.defstruct("Serve", fields, bases=(Serve,), frozen=True, forbid_unknown_fields=True, kw_only=True)
+    made.__doc__ = Serve.__doc__
+    return cast(type[Serve], made)
+
+
+def _up() -> type[Up]:
+    fields: list[tuple[str, Any, Any]] = []
+    for each in kinds().values():
+        if each.plural and each.partitioned:
+            text = f"{each.plural.capitalize()}, PARTITIONSxREPLICAS as `2x2`, or PARTITIONS: a power of two up to 256"
+            hint: Any = Annotated[str, key(f"{text}, each of up to 16 replicas", each.count_why)]
+            fields.append((each.plural, hint, str(each.count)))
+        elif each.plural:
+            hint = Annotated[int, key(each.plural.capitalize(), each.count_why, ge=1, le=64)]
+            fields.append((each.plural, hint, each.count))
+    made = msgspec.defstruct("Up", fields, bases=(Up,), frozen=True, forbid_unknown_fields=True, kw_only=True)
+    made.__doc__ = Up.__doc__
+    return cast(type[Up], made)
+
+
+@functools.cache
+def whole() -> type[Config]:
+    """The configuration with the sections of all systems."""
+    up, serve = _up(), _serve()
+    fields: list[tuple[str, Any, Any]] = [("up", up, up()), ("serve", serve, serve())]
+    for system in systems.named().values():
+        for name, hint in system.sections.items():
+            default = hint() if isinstance(hint, type) else msgspec.field(default_factory=dict)
+            fields.append((name, hint, default))
+        fields += [(each.key, each.options, each.options()) for each in system.kinds if each.key not in system.sections]
+    made = msgspec.defstruct("Config", fields, bases=(Config,), frozen=True, forbid_unknown_fields=True, kw_only=True)
+    return cast(type[Config], made)
+
+
+def counted(**counts: int | str) -> Up:
+    """The section `up` with these numbers of nodes."""
+    return _up()(**counts)
+
+
+ROLES: Final = tuple(linked())
+"""The roles whose nodes have links."""
+SERVED: Final = tuple(kinds())
+"""The roles that `muster serve` runs."""
+LINKS: Final = frozenset(
+    f"{one}->{other}"
+    for each in kinds().values()
+    for peer in (*each.dials, *(("client",) if each.clients else ()))
+    for one, other in ((each.name, peer), (peer, each.name))
+)
+"""The links that exist, by sender and receiver. Faults can be set for each direction apart."""
+
 UP: Final[Mapping[str, int | str]] = {
     "registry.url": "embedded",
-    "database.url": "sqlite",
-    "gateway.arena_mib": 64,
-    "broker.arena_mib": 64,
-    **{f"{role}.keepalive_ms": 400 for role in ("gateway", "proxy")},
-    **{f"{role}.idle_timeout_ms": 10_000 for role in ("gateway", "proxy")},
+    **{name: value for system in systems.named().values() for name, value in system.presets.items()},
 }
+"""Where `muster up` differs: all on one machine, restarts must be noticed in a second, nodes may come and go."""

@@ -1,6 +1,12 @@
 """What a word of the command may be followed by: apart, for the words are read before what they do is loaded."""
 
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from control import systems
+from plane.kinds import kinds
+
+systems.named()
 
 
 class Column(StrEnum):
@@ -16,15 +22,18 @@ class Column(StrEnum):
     lag = "lag"
 
 
-class Layer(StrEnum):
-    """Roles that have partitions."""
+if TYPE_CHECKING:
 
-    broker = "broker"
-    router = "router"
+    class Layer(StrEnum):
+        """Roles that have partitions."""
 
+    class Addable(StrEnum):
+        """Roles of which nodes are added and removed one by one."""
 
-class Edge(StrEnum):
-    """Roles that clients speak to."""
+    class Served(StrEnum):
+        """Roles that `muster serve` runs."""
 
-    gateway = "gateway"
-    proxy = "proxy"
+else:
+    Layer = StrEnum("Layer", [(of.name, of.name) for of in kinds().values() if of.partitioned])
+    Addable = StrEnum("Addable", [(of.name, of.name) for of in kinds().values() if of.plural and not of.partitioned])
+    Served = StrEnum("Served", [(of.name, of.name) for of in kinds().values()])

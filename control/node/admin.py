@@ -1,22 +1,16 @@
 """Administration over HTTP, one port per process, on loopback, in the role's own loop.
 
-`/healthz` the process lives, `/readyz` the role serves, `/metrics` for Prometheus, `/api/v1/status`, `/api/v1/rooms`,
-`/api/v1/rooms/{name}`, `/api/v1/interest`, and with a registry `/api/v1/placement`. It has no login and so never leaves the
-machine (`admin.host`).
-
-Rooms and interest come in pages, each of which costs what its `limit` says, however much there is: in the order in which a
-node keeps them, which stays while it lives. A page may be short; `next` is what `after` has to be for the one that follows,
-or null. What comes or goes meanwhile may or may not be in one of them; what stays is in one.
+`/healthz` the process lives, `/readyz` the role serves, `/metrics` for Prometheus, `/api/v1/status`, with a registry
+`/api/v1/placement`, and the pages of the role (`RoleKind.pages`). It has no login and so never leaves the machine
+(`admin.host`).
 """
 
 import asyncio
 import contextlib
 import itertools
-import re
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qs
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 import uvicorn
@@ -24,23 +18,18 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from control.node import metrics
 from control.node.links import Links
+from plane.kind import named
+from plane.kinds import kind
 from plane.server import Server
+from plane.service import Service
 
-if TYPE_CHECKING:  # loaded only where there is a database, or a registry
+if TYPE_CHECKING:  # loaded only where there is a registry
     from control.node.enrolment import Enrolment
-    from control.rooms.database.keeper import Keeper
 
-PAGE: Final = 100
-PAGE_MAX: Final = 1000
 CONNECTIONS_MAX: Final = 64
 """Beyond that who has waited longest goes, so that who comes is answered."""
 WAIT_S: Final = 10.0
 """A connection without a request, or whose answer is not read, for so long is one of nobody."""
-NODE_MAX: Final = (1 << 32) - 1
-_LIMIT: Final = re.compile(r"[1-9][0-9]{0,3}")
-_ROOMS_AFTER: Final = re.compile(r"[0-9]{1,18}")
-_INTEREST_AFTER: Final = re.compile(r"(0|[1-9][0-9]{0,9})-([0-9a-f]{16})")
-
 _TURNS: Final = itertools.count()
 """Who began to wait before whom: the clock of a loop stands still while that takes in several."""
 
@@ -74,77 +63,66 @@ class App:
         raise NotImplementedError
 
 
+class Companion(Protocol):
+    """What runs beside a machine's engine: it counts, and says how it stands."""
+
+    @property
+    def name(self) -> str:
+        """Its key in the status."""
+
+    def counters(self) -> list[tuple[str, str, float]]:
+        """As those of a service."""
+
+    def gauges(self) -> list[tuple[str, str, float]]:
+        """As those of a service."""
+
+    def status(self) -> dict[str, Any]:
+        """For operators, ready for JSON."""
+
+
 class Admin(App):
-    """The application of a role. `about` is what the process says of itself; its engine and its enrolment say the rest."""
+    """The application of a node. `about` is what the process says of itself; its service and its enrolment say the rest."""
 
     def __init__(
         self,
-        server: Server,
+        service: Service,
         about: Mapping[str, Any],
         enrolment: "Enrolment | None" = None,
-        keeper: "Keeper | None" = None,
+        companion: Companion | None = None,
     ) -> None:
-        self._server, self._enrolment, self._keeper = server, enrolment, keeper
-        self._about = dict(about)
-        more: list[metrics.Counted] = [each for each in (enrolment, keeper) if each is not None]
+        self._service, self._enrolment, self._companion = service, enrolment, companion
+        self._about, self._kind = dict(about), kind(str(about["role"]))
+        self._pages = named(self._kind.pages) if self._kind.pages else None
+        more: list[metrics.Counted] = [each for each in (enrolment, companion) if each is not None]
         labels = str(about["role"]), int(about["node"])
 
         def counted() -> list[metrics.Counted]:
-            return [Links(server.engine.status(), None if enrolment is None else enrolment.nodes()), *more]
+            if not isinstance(service, Server):
+                return more
+            return [Links(service.engine.status(), None if enrolment is None else enrolment.nodes()), *more]
 
-        self._metrics = metrics.registry(server, *labels, str(about["version"]), counted)
+        self._metrics = metrics.registry(service, *labels, str(about["version"]), counted)
 
     def answer(self, path: str, query: str) -> Answer:
-        """All that its engine and its enrolment say."""
+        """All that its service and its enrolment say."""
+        service = self._service
         if path == "/readyz":
-            serves = self._server.ready and not self._server.draining and not self._server.closed
+            serves = service.ready and not service.draining and not service.closed
             return json_answer(200 if serves else 503, {"ready": serves})
-        if self._server.closed:
+        if service.closed:
             return json_answer(503, {"error": "the role has ended, its process is about to"})
         if path == "/metrics":
             return 200, metrics.CONTENT_TYPE, metrics.text(self._metrics)
         if path == "/api/v1/status":
             registry = {} if self._enrolment is None else {"registry": self._enrolment.status()}
-            database = {} if self._keeper is None else {"database": self._keeper.status()}
-            return json_answer(200, {**self._about, **self._server.status(), **registry, **database})
+            beside = {} if self._companion is None else {self._companion.name: self._companion.status()}
+            return json_answer(200, {**self._about, **service.status(), **registry, **beside})
         if path == "/api/v1/placement" and self._enrolment is not None:
             return json_answer(200, self._enrolment.placement())
-        if path == "/api/v1/rooms":
-            return self._page(parse_qs(query), self._rooms)
-        if path == "/api/v1/interest":
-            return self._page(parse_qs(query), self._interest)
-        if path.startswith("/api/v1/rooms/"):
-            name = path.removeprefix("/api/v1/rooms/")
-            room = self._server.engine.room(name)
-            return json_answer(404, {"error": f"no room {name!r} here"}) if room is None else json_answer(200, room)
-        return nothing(path)
-
-    def _page(self, query: Mapping[str, list[str]], page: Callable[[str, int], dict[str, Any] | None]) -> Answer:
-        after, limit = query.get("after", [""])[0], query.get("limit", [str(PAGE)])[0]
-        if not _LIMIT.fullmatch(limit) or int(limit) > PAGE_MAX:
-            return json_answer(400, {"error": f"limit is a number from 1 to {PAGE_MAX}"})
-        found = page(after, int(limit))
-        if found is None:
-            return json_answer(400, {"error": "after is what the page before says as next"})
-        return json_answer(200, found)
-
-    def _rooms(self, after: str, limit: int) -> dict[str, Any] | None:
-        if after and not _ROOMS_AFTER.fullmatch(after):
-            return None
-        rooms, following = self._server.engine.rooms(int(after or 0), limit)
-        return {"rooms": rooms, "next": None if following is None else str(following)}
-
-    def _interest(self, after: str, limit: int) -> dict[str, Any] | None:
-        start = (0, 0)
-        if after:
-            said = _INTEREST_AFTER.fullmatch(after)
-            if said is None or int(said[1]) > NODE_MAX:
-                return None
-            start = int(said[1]), int(said[2], 16)
-        interest, following = self._server.engine.interest(start, limit)
-        # Ids in hex: they use all 64 bits, and a number of JSON has 53.
-        wanted = [[gateway, f"{room:016x}"] for gateway, room in interest]
-        return {"interest": wanted, "next": None if following is None else f"{following[0]}-{following[1]:016x}"}
+        found = None
+        if self._pages is not None:
+            found = self._pages(service.engine if isinstance(service, Server) else service, path, query)
+        return nothing(path) if found is None else json_answer(*found)
 
 
 def nothing(path: str) -> Answer:

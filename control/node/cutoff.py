@@ -7,10 +7,11 @@ Everybody who is cut off waits, asks the map and says so in it before clients ar
 import asyncio
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import structlog
 
+from plane.engine import DoorEngine
 from plane.server import Server
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class CutOff:
         dice: Callable[[], float] = random.random,
     ) -> None:
         self._server, self._enrolment, self._log = server, enrolment, log
+        self._engine = cast(DoorEngine, server.engine)
         self._after_s, self._look_s, self._back_s, self._dice = after_s, look_s, back_s, dice
 
     async def run(self) -> None:
@@ -52,7 +54,7 @@ class CutOff:
         since = loop.time()
         while loop.time() < since + seconds:
             await asyncio.sleep(self._look_s)
-            if (self._server.engine.cut_off() is not None) != cut:
+            if (self._engine.cut_off() is not None) != cut:
                 since = loop.time()
 
     def _may_leave(self) -> bool:
@@ -69,11 +71,11 @@ class CutOff:
         return False
 
     async def _away(self) -> None:
-        self._log.warning("cut off, clients are sent to others", reason=self._server.engine.cut_off())
+        self._log.warning("cut off, clients are sent to others", reason=self._engine.cut_off())
         self._server.draining = True
-        self._server.engine.drain()
+        self._engine.drain()
         await self._lasts(False, self._back_s)
-        self._server.engine.stay()
+        self._engine.stay()
         self._server.draining = False
         self._enrolment.step_forward()
         self._log.info("clients are let in again")

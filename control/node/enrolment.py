@@ -20,12 +20,14 @@ from control.registry import Directory, Node, Snapshot
 from control.registry.directory import SPREAD_S
 from control.registry.identities import IdentityTaken
 from control.registry.number import NumberFile
-from control.registry.places import CLUSTERED, COUNT, PARTITIONED, Ack, Count, State, layer
+from control.registry.places import COUNT, Ack, Count, State, concerns, layer
 from control.registry.server import STATE
 from control.registry.steps import Steps
 from control.registry.tree import Denied, Tree, TreeError
 from muster import __version__
-from plane import engine
+from plane.engine import Placement
+from plane.kinds import clustered, kind, partitioned
+from plane.role import Servers
 from plane.spec import Registration, Spec, SpecError
 
 PATIENCE_S: Final = 1.0
@@ -49,11 +51,10 @@ UNCOVERED: Final = "Partitions whose rooms nobody serves, as none of their repli
 SETTLED_S: Final = 0.1
 """While a layer grows, the engine is asked so often whether it has done its part."""
 
-Map = tuple[int, list[engine.Node], tuple[int, int], tuple[int, int], list[engine.Beside]]
-Take = Callable[[int, list[engine.Node], tuple[int, int], tuple[int, int], list[engine.Beside]], None]
-"""An engine's `placement`."""
-Name = Callable[[list[engine.Server], list[engine.Server]], None]
-"""An engine's `servers`."""
+Take = Callable[[Placement], None]
+"""A role's `place`."""
+Name = Callable[[Servers], None]
+"""A role's `name`."""
 
 
 def tree(where: Registration) -> Tree:
@@ -94,6 +95,7 @@ class Enrolment:
         self.on_displaced: Callable[[], None] = lambda: None
         """Called when the registry gave this process's number to another one: this one is to end, too."""
         self._spec, self._where, self._directory, self._log = spec, spec.registry, directory, log
+        self._kind = kind(spec.role)
         self._take: Take = _nowhere
         self._name: Name = _to_nobody
         self._settled: Callable[[], bool] = _all_done
@@ -104,7 +106,7 @@ class Enrolment:
         self._own = Node(
             spec.node,
             spec.role,
-            *spec.link_bind,
+            *(spec.link_bind or (spec.admin[0], 0)),
             partition=self._where.partition,
             state="init",
             cluster=self._where.cluster,
@@ -160,21 +162,20 @@ class Enrolment:
             raise SpecError(f"registry {where.url}: {error}") from None
         taken = {"node": identity.node, "epoch": identity.epoch}
         self._own = msgspec.structs.replace(self._own, **taken)
-        if spec.role in PARTITIONED:
+        if spec.role in partitioned():
             of, mine = layer(spec.role, where.cluster), self._first_count
             count = snapshot.counts.get(of, Count(mine))
             least = count.spread
             known = f"registry {where.url}: {of} has {least} partitions"
             if mine not in {least, count.wide} and not where.grown:
-                raise SpecError(f"{known}, not {mine} as up.{spec.role}s says; {self._way(least, mine)}")
+                raise SpecError(f"{known}, not {mine} as up.{kind(spec.role).plural} says; {self._way(least, mine)}")
             if where.partition >= count.wide:
                 key = f"serve.{spec.role}_partitions"
                 first = "" if of in snapshot.counts else f", as {key} says where nobody has registered yet"
                 raise SpecError(f"{known}{first}, there is no partition {where.partition}")
-        # Of other clusters it hears once it is attached.
-        epoch, nodes, partitions, growth, _ = self._placement(snapshot)
+        placement = self._placement(snapshot)  # it hears of other clusters once it is attached
         return msgspec.structs.replace(
-            spec, **taken, placement_epoch=epoch, nodes=nodes, partitions=partitions, growth=growth
+            spec, **taken, placement_epoch=placement.epoch, nodes=placement.nodes, layers=dict(placement.layers)
         )
 
     def _way(self, partitions: int, wanted: int) -> str:
@@ -190,7 +191,7 @@ class Enrolment:
     async def _known(self) -> Snapshot:
         """The first map in which what the registry says of this process's layer is believed."""
         snapshot = await self._directory.known()
-        if self._own.role not in PARTITIONED:
+        if self._own.role not in partitioned():
             return snapshot
         of = layer(self._own.role, self._own.cluster)
         path, said = f"{of}/{COUNT}", ""
@@ -203,13 +204,13 @@ class Enrolment:
         return snapshot
 
     def attach(self, take: Take, settled: Callable[[], bool], name: Name | None = None) -> None:
-        """Give every map to this engine from now on, and register. A proxy does so once it serves: only then is it found.
+        """Give every map to this engine from now on, and register. Some roles register only once they serve.
 
         `settled` says whether the engine has done what the last map asks of it. `name` takes the servers that clients
         are told of.
         """
         self._take, self._settled, self._name = take, settled, name or _to_nobody
-        if self._spec.role != "proxy":
+        if self._kind.registers == "starting":
             self._announce()
         self._on_snapshot(self._directory.snapshot)
 
@@ -230,7 +231,7 @@ class Enrolment:
         if self._own.state == "init":
             state: State = "draining" if self._apart else "running"
             self._own = msgspec.structs.replace(self._own, state=state)
-            if self._spec.role == "proxy":
+            if self._kind.registers == "serving":
                 self._announce()
             else:
                 self._directory.update(state)
@@ -246,7 +247,7 @@ class Enrolment:
         kind = [
             node
             for node in self._directory.snapshot.of(own.role)
-            if node.node != own.node and (own.role != "proxy" or node.cluster == own.cluster)
+            if node.node != own.node and (own.role not in clustered() or node.cluster == own.cluster)
         ]
         serving = [node for node in kind if node.state == "running" and node.weight > 0]
         return 2 * len(serving) >= len(kind) + 1
@@ -265,16 +266,16 @@ class Enrolment:
             self._directory.update("running")
 
     async def hand_over(self, moved: Callable[[], object], in_flight: Callable[[], Mapping[int, int]]) -> None:
-        """Say that this process drains. A broker with a successor then waits until its gateways have everything.
+        """Say that this process drains. A role that hands over then waits until its peers have everything.
 
         That is when nothing of what `moved` counts has grown for a while, though all of them are linked and acknowledge what
         they are sent: `in_flight` says by peer how many datagrams they have not. Without a successor it stays the owner to
         its end; without the registry nobody would hear of it.
         """
-        if not self._can_say or (self._spec.role == "broker" and not self._has_successor()):
+        if not self._can_say or (self._kind.hands_over_to and not self._has_successor()):
             return
         await self._say_draining()
-        if self._spec.role == "broker":
+        if self._kind.hands_over_to:
             began = asyncio.get_running_loop().time()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HAND_OVER_S):
@@ -304,7 +305,7 @@ class Enrolment:
         while self._state(self._directory.snapshot) != "draining":
             self._placed.clear()
             await self._placed.wait()
-        loop = asyncio.get_running_loop()
+        loop, to = asyncio.get_running_loop(), self._kind.hands_over_to
         before, since, clear = moved(), loop.time(), dict[int, float]()
         while self._has_successor():
             await asyncio.sleep(LOOK_S)
@@ -312,8 +313,8 @@ class Enrolment:
             if (counted := moved()) != before:
                 before, since = counted, now
             clear |= {node: now for node, count in flying.items() if not count}
-            gateways = [node.node for node in self._directory.snapshot.of("gateway") if node.state == "running"]
-            if now >= since + QUIET_S and all(now < clear.get(node, 0.0) + FRESH_S for node in gateways):
+            peers = [node.node for node in self._directory.snapshot.of(to) if node.state == "running"]
+            if now >= since + QUIET_S and all(now < clear.get(node, 0.0) + FRESH_S for node in peers):
                 return
 
     def _has_successor(self) -> bool:
@@ -330,15 +331,14 @@ class Enrolment:
 
     @property
     def _first_count(self) -> int:
-        return self._spec.partitions[self._spec.role == "router"]
+        return self._spec.layers.get(self._spec.role, (1, 0))[0]
 
     def _on_snapshot(self, snapshot: Snapshot) -> None:
         self._steps.take(snapshot.counts, time.monotonic())
-        if self._own.role not in PARTITIONED or self._own.partition < self._count(snapshot).wide:
-            self._take(*self._placement(snapshot))  # else its partition was given up, and it is to end
+        if self._own.role not in partitioned() or self._own.partition < self._count(snapshot).wide:
+            self._take(self._placement(snapshot))  # else its partition was given up, and it is to end
         # Of several clusters a proxy names the proxies of its own, a gateway all.
-        cluster = self._own.cluster if self._own.role == "proxy" else None
-        self._name(snapshot.servers("gateway"), snapshot.servers("proxy", cluster))
+        self._name(snapshot.servers(self._own.cluster if self._own.role in clustered() else None))
         self._look()
         self._placed.set()
         if not self.acquainted:
@@ -373,25 +373,25 @@ class Enrolment:
             self._looks = asyncio.get_running_loop().call_later(SETTLED_S, self._look)
 
     def _concerns(self, of: str) -> bool:
-        return self._own.role not in CLUSTERED or of in {layer("router"), layer("broker", self._own.cluster)}
+        return concerns(of, self._own.role, self._own.cluster)
 
-    def _placement(self, snapshot: Snapshot) -> Map:
+    def _placement(self, snapshot: Snapshot) -> Placement:
         """What the engine takes: this process is always in it, as far as the others know it to be.
 
-        The brokers are those of its own cluster; who serves all, a router or a gateway, gets those of the others beside
-        them, lest something be in force that these have not heard.
+        A role with clusters sees the nodes of its own. A router or a gateway, which serve all, get those of the others
+        beside them, lest something be in force that these have not heard.
         """
         cluster = self._own.cluster
         own = msgspec.structs.replace(self._own, state=self._state(snapshot))
         others = [node for node in snapshot.nodes if node.node != own.node]
-        of_brokers, of_routers = map(Count, self._spec.partitions)
-        counts = {layer("broker", cluster): of_brokers, layer("router"): of_routers} | dict(snapshot.counts)
+        first = {layer(role, cluster): Count(partitions) for role, (partitions, _) in self._spec.layers.items()}
+        counts = first | dict(snapshot.counts)
         whole = Snapshot(snapshot.epoch, tuple(sorted([*others, own], key=lambda node: node.node)), counts)
-        if self._own.role not in CLUSTERED:
+        if self._own.role not in clustered():
             known = {cluster, *self._others}
             self._others += [other for other in whole.clusters() if other not in known]
         beside = whole.beside(self._others)
-        return whole.epoch, whole.entries(cluster), whole.partitions(cluster), whole.growth(cluster), beside
+        return Placement(whole.epoch, whole.entries(cluster), whole.layers(cluster), beside)
 
     def _count(self, snapshot: Snapshot) -> Count:
         """Of the layer of this process."""
@@ -424,6 +424,16 @@ class Enrolment:
             "growth_step_s": self._steps.seconds(time.monotonic()),
             "refused": dict(islice(directory.refused.items(), REFUSED_MAX)),
         }
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The map in force."""
+        return self._directory.snapshot
+
+    @property
+    def session(self) -> str:
+        """How the connection to the registry stands."""
+        return self._directory.session
 
     def nodes(self) -> Set[int]:
         """All numbers in the map in force."""
@@ -462,7 +472,7 @@ class Enrolment:
         ]
 
 
-def _to_nobody(gateways: list[engine.Server], proxies: list[engine.Server]) -> None:
+def _to_nobody(servers: Servers) -> None:
     """Where the names of servers go while there is no engine."""
 
 
@@ -471,13 +481,7 @@ def _all_done() -> bool:
     return True
 
 
-def _nowhere(
-    epoch: int,
-    nodes: list[engine.Node],
-    partitions: tuple[int, int],
-    growth: tuple[int, int],
-    beside: list[engine.Beside],
-) -> None:
+def _nowhere(placement: Placement) -> None:
     """Where maps go while there is no engine."""
 
 

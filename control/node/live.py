@@ -12,12 +12,14 @@ import msgspec
 import structlog
 
 from control.config.load import values
-from control.config.options import Config, Probes
+from control.config.options import Config
 from control.errors import UserError
 from control.node import logs
 from plane.auth import signing_secrets
 from plane.engine import Engine
 from plane.keys import ClusterKeys, check_number, cluster_keys
+from plane.kinds import kind, kinds
+from plane.main import settings
 from plane.role import TakeSecrets
 from plane.spec import Spec, SpecError
 
@@ -30,20 +32,10 @@ FIELDS: Final[Mapping[str, str]] = {
     "cluster.identity": "identity",
     "cluster.nodes_file": "nodes_file",
     "cluster.jwt_secret_file": "jwt_secret_file",
-    "gateway.history_max": "history_max",
-    "proxy.command_rate": "command_rate",
-    "proxy.command_burst": "command_burst",
-    "clients.backoff_ms": "backoff_ms",
-    "clients.backoff_max_ms": "backoff_max_ms",
-    **{f"{role}.{name}": name for role in ("gateway", "proxy") for name in ("sessions_max", "accept_rate")},
     "serve.weight": "weight",
 }
-"""Keys of the configuration that a running engine takes, and what they are called in a spec."""
-PROBES: Final = tuple(f"probes.{name}" for name in Probes.__struct_fields__ if name != "ask")
-"""Those that a running prober takes; who asks it reads where it is each time."""
-OF_ALL: Final = frozenset({"cluster", "clients", "serve"})
-"""Sections of an engine's keys that are of no role."""
-RELOADED: Final = frozenset({LEVEL, *FIELDS, *PROBES})
+"""Keys of the configuration that every running node takes, and the fields of a spec that hold them."""
+RELOADED: Final = frozenset({LEVEL, *FIELDS, *(key for each in kinds().values() for key in each.reloads)})
 """Keys that come into force by SIGHUP; all others need a restart."""
 
 
@@ -52,8 +44,8 @@ class Now:
     """What is to be in force now."""
 
     level: str
-    told: Spec | Probes | None = None
-    """What the engine, or the prober, of this process is told."""
+    told: Spec | None = None
+    """What this process is told."""
     needs_restart: Sequence[str] = ()
     """Other keys that have changed."""
     in_force: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -64,8 +56,8 @@ Again = Callable[[], Now]
 """Reads it. Raises whatever keeps it from that."""
 
 Weigh = Callable[[int], None]
-Limit = Callable[[Probes], None]
-"""A prober's `limit`."""
+TakeSettings = Callable[[Any], None]
+"""A role's or a service's `take`."""
 
 
 def merged(began: Config, now: Config) -> Config:
@@ -94,7 +86,7 @@ def needing_restart(before: Config, now: Config, others: tuple[str, ...]) -> lis
 
 
 class Live:
-    """What is in force in this process. `told`: what its engine, or its prober, was told.
+    """What is in force in this process. `told`: what it was told.
 
     `linked`: links are made by it already, as those of the nodes of an instance are by what its supervisor was told.
     """
@@ -103,46 +95,47 @@ class Live:
         self,
         log: structlog.typing.FilteringBoundLogger,
         level: str,
-        told: Spec | Probes | None = None,
+        told: Spec | None = None,
         *,
         linked: bool = False,
     ) -> None:
         """Raises `SpecError`."""
         self.log, self._level = log, level
-        self._spec = told if isinstance(told, Spec) else None
-        self._keys = None if self._spec is None else cluster_keys(self._spec)
+        self._spec = None if told is None else _typed(told)
+        self._keys = None if self._spec is None else _keys(self._spec)
         self._secrets = () if self._spec is None else signing_secrets(self._spec.jwt_secret_file)
         self._engine: Engine | None = None
         self._linked = linked
         self._weigh: Weigh | None = None
         self._take_secrets: TakeSecrets | None = None
-        self._probes = told if isinstance(told, Probes) else None
-        self._limit: Limit | None = None
+        self._take_settings: TakeSettings | None = None
 
     def attach(
-        self, engine: Engine, node: int, weigh: Weigh | None = None, take_secrets: TakeSecrets | None = None
+        self,
+        engine: Engine | None,
+        node: int,
+        take_settings: TakeSettings,
+        weigh: Weigh | None = None,
+        take_secrets: TakeSecrets | None = None,
     ) -> None:
-        """From now on this engine takes what comes, and what came since it was made. Raises `SpecError`.
+        """From now on this node takes what comes, and what came since it was made. Raises `SpecError`.
 
         `weigh` tells others the node's weight, `take_secrets` the role by what users' tokens are signed.
         """
         self._engine, self._linked, self._weigh, self._take_secrets = engine, True, weigh, take_secrets
-        if self._spec is not None and self._keys is not None:
+        self._take_settings = take_settings
+        if self._spec is not None:
             self._spec = msgspec.structs.replace(self._spec, node=node)
-            check_number(self._spec, self._keys.allow)
+            if self._keys is not None:
+                check_number(self._spec, self._keys.allow)
         self._tell()
-
-    def attach_prober(self, limit: Limit) -> None:
-        """From now on this prober takes what comes, and what came since it was made."""
-        self._limit = limit
-        if self._probes is not None:
-            limit(self._probes)
 
     def current(self, spec: Spec) -> Spec:
         """The spec with what came into force since it was made."""
         if self._spec is None:
             return spec
-        return msgspec.structs.replace(spec, **{name: getattr(self._spec, name) for name in FIELDS.values()})
+        fields = {name: getattr(self._spec, name) for name in FIELDS.values()}
+        return msgspec.structs.replace(spec, **fields, settings=self._spec.settings)
 
     def reload(self, again: Again) -> bool:
         """Put in force what can be, name what cannot; what is wrong changes nothing. Whether all was well."""
@@ -161,35 +154,33 @@ class Live:
         logs.set_level(level)
         return True
 
-    def _take(self, told: Spec | Probes | None) -> dict[str, Any]:
-        if isinstance(told, Probes):
-            return self._take_probes(told)
-        return {} if told is None else self._take_spec(told)
-
-    def _take_probes(self, now: Probes) -> dict[str, Any]:
-        before, self._probes = self._probes, now
-        if self._limit is not None:
-            self._limit(now)
-        names = (key.partition(".")[2] for key in PROBES)
-        return {f"probes.{name}": getattr(now, name) for name in names if getattr(before, name) != getattr(now, name)}
-
-    def _take_spec(self, spec: Spec) -> dict[str, Any]:
-        if self._spec is None or self._keys is None:
+    def _take(self, told: Spec | None) -> dict[str, Any]:
+        if told is None or self._spec is None:
             return {}
-        spec = msgspec.structs.replace(spec, node=self._spec.node)
-        keys = cluster_keys(spec)
-        if self._linked:  # else there are no links that it has to follow
+        old = self._spec
+        spec = msgspec.structs.replace(_typed(told), node=old.node)
+        of = kind(spec.role)
+        keys = _keys(spec)
+        if (
+            self._linked and keys is not None and self._keys is not None
+        ):  # else there are no links that it has to follow
             succeed(self._keys, keys)
         secrets = signing_secrets(spec.jwt_secret_file)
         changed = {
-            key: getattr(spec, name)
-            for key, name in FIELDS.items()
-            if self._differs(spec, name) and key.partition(".")[0] in {spec.role, *OF_ALL}
+            key: getattr(spec, name) for key, name in FIELDS.items() if getattr(spec, name) != getattr(old, name)
         }
-        if keys.other != self._keys.other and spec.other_secret_file:
-            changed["cluster.other_secret_file"] = spec.other_secret_file  # another content of the same file, too
-        if keys.allow != self._keys.allow and spec.nodes_file:
-            changed["cluster.nodes_file"] = spec.nodes_file
+        taken: dict[str, Any] = {}
+        for key, name in of.reloads.items():
+            was, now = _at(old.settings, name), _at(spec.settings, name)
+            if was != now:
+                changed[key] = now
+            taken[name.partition(".")[0]] = getattr(spec.settings, name.partition(".")[0])
+        spec = msgspec.structs.replace(spec, settings=msgspec.structs.replace(old.settings, **taken))
+        if keys is not None and self._keys is not None:
+            if keys.other != self._keys.other and spec.other_secret_file:
+                changed["cluster.other_secret_file"] = spec.other_secret_file  # another content of the same file, too
+            if keys.allow != self._keys.allow and spec.nodes_file:
+                changed["cluster.nodes_file"] = spec.nodes_file
         if secrets != self._secrets and spec.jwt_secret_file:
             changed["cluster.jwt_secret_file"] = spec.jwt_secret_file
         before = self._spec, self._keys, self._secrets
@@ -202,25 +193,34 @@ class Live:
             raise
         return changed
 
-    def _differs(self, spec: Spec, name: str) -> bool:
-        return bool(getattr(spec, name) != getattr(self._spec, name))
-
     def _tell(self) -> None:
-        if self._engine is None or self._spec is None or self._keys is None:
+        if self._spec is None:
             return
-        self._engine.cluster_keys(self._keys.current, self._keys.other, self._keys.allow)
-        if self._spec.history_max is not None:
-            self._engine.history_max(self._spec.history_max)
-        if self._spec.backoff_ms is not None and self._spec.backoff_max_ms is not None:
-            self._engine.backoff(self._spec.backoff_ms, self._spec.backoff_max_ms)
-        if self._spec.sessions_max is not None and self._spec.accept_rate is not None:
-            self._engine.session_limits(self._spec.sessions_max, self._spec.accept_rate)
-        if self._spec.command_rate is not None and self._spec.command_burst is not None:
-            self._engine.command_limit(self._spec.command_rate, self._spec.command_burst)
+        if self._engine is not None and self._keys is not None:
+            self._engine.cluster_keys(self._keys.current, self._keys.other, self._keys.allow)
+        if self._take_settings is not None:
+            self._take_settings(self._spec.settings)
         if self._take_secrets is not None:
             self._take_secrets(self._secrets)
         if self._weigh is not None and self._spec.weight is not None:
             self._weigh(self._spec.weight)
+
+
+def _typed(spec: Spec) -> Spec:
+    """The spec with its settings as their struct. Raises `SpecError`."""
+    return msgspec.structs.replace(spec, settings=settings(kind(spec.role), spec))
+
+
+def _keys(spec: Spec) -> ClusterKeys | None:
+    """The secrets of its links; None where the role has none. Raises `SpecError`."""
+    return cluster_keys(spec) if kind(spec.role).linked else None
+
+
+def _at(told: Any, path: str) -> Any:
+    """A field of the settings, or a field of a field."""
+    for name in path.split("."):
+        told = getattr(told, name)
+    return told
 
 
 def _said(error: Exception) -> str:

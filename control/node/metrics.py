@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from control.node import logs
 from control.node.ages import Histogram
-from plane.server import Server
+from plane.service import Service
 
 NAME: Final = re.compile(r"(?P<name>[a-z][a-z0-9_]*)(?:\{(?P<labels>.*)\})?")
 LABEL: Final = re.compile(r'([a-z_]+)="([^"]*)"')
@@ -48,32 +48,22 @@ class Distributed(Protocol):
 More = Callable[[], Iterable[Counted]]
 
 
-class EngineCollector(Collector):
-    """Asks one server's engine. Collected in the server's own loop, so nothing is locked.
+class ServiceCollector(Collector):
+    """Asks one service. Collected in its own loop, so nothing is locked.
 
     `more` gives, once for each scrape, what else there is.
     """
 
-    def __init__(self, server: Server, role: str, node: int, version: str, more: More) -> None:
-        self._server, self._version, self._more = server, version, more
+    def __init__(self, service: Service, role: str, node: int, version: str, more: More) -> None:
+        self._service, self._version, self._more = service, version, more
         self._labels = {"role": role, "node": str(node)}
 
     def collect(self) -> Iterator[Metric]:
-        """Everything the engine and its server count."""
-        server = self._server
+        """Everything that the service and its process count."""
         yield _build(self._version)
-        yield from self._families(CounterMetricFamily, server.engine.counters())
-        yield from self._families(GaugeMetricFamily, server.engine.gauges())
-        counters = [
-            ("turns", "Turns of the engine", server.turns),
-            ("log_lines_lost", "Lines of the log that nobody took whole", logs.lost()),
-        ]
-        yield from self._families(CounterMetricFamily, counters)
-        gauges = [
-            ("ready", "1 while the role serves", float(server.ready)),
-            ("loop_lag_seconds", "Longest delay of the event loop since the last scrape", server.engine.take_late()),
-        ]
-        yield from self._families(GaugeMetricFamily, gauges)
+        lost = ("log_lines_lost", "Lines of the log that nobody took whole", logs.lost())
+        yield from self._families(CounterMetricFamily, [*self._service.counters(), lost])
+        yield from self._families(GaugeMetricFamily, self._service.gauges())
         for each in self._more():
             yield from self._families(CounterMetricFamily, each.counters())
             yield from self._families(GaugeMetricFamily, each.gauges())
@@ -86,20 +76,6 @@ class EngineCollector(Collector):
         samples: Iterable[tuple[str, str, float]],
     ) -> Iterator[Metric]:
         return _families(kind, self._labels, samples)
-
-
-class LoneCollector(Collector):
-    """Of a process without an engine."""
-
-    def __init__(self, role: str, node: int, version: str, counted: Callable[[], Counted]) -> None:
-        self._labels, self._version, self._counted = {"role": role, "node": str(node)}, version, counted
-
-    def collect(self) -> Iterator[Metric]:
-        """Everything it counts."""
-        yield _build(self._version)
-        counted = self._counted()
-        yield from _families(CounterMetricFamily, self._labels, counted.counters())
-        yield from _families(GaugeMetricFamily, self._labels, counted.gauges())
 
 
 def _build(version: str) -> Metric:
@@ -137,18 +113,10 @@ def _named(own: Mapping[str, str], full: str) -> tuple[str, dict[str, str]]:
     return "muster_" + match["name"].removesuffix("_total"), {**own, **dict(LABEL.findall(match["labels"] or ""))}
 
 
-def registry(server: Server, role: str, node: int, version: str, more: More) -> CollectorRegistry:
-    """The engine's metrics, those of its process, and `more`."""
+def registry(service: Service, role: str, node: int, version: str, more: More) -> CollectorRegistry:
+    """The service's metrics, those of its process, and `more`."""
     made = CollectorRegistry()
-    made.register(EngineCollector(server, role, node, version, more))
-    ProcessCollector(namespace="muster", registry=made)
-    return made
-
-
-def alone(role: str, node: int, version: str, counted: Callable[[], Counted]) -> CollectorRegistry:
-    """The metrics of a process without an engine, and of the process itself."""
-    made = CollectorRegistry()
-    made.register(LoneCollector(role, node, version, counted))
+    made.register(ServiceCollector(service, role, node, version, more))
     ProcessCollector(namespace="muster", registry=made)
     return made
 

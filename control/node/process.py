@@ -16,7 +16,8 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import msgspec
 import structlog
@@ -24,18 +25,19 @@ import uvloop
 
 from control.errors import FAILURE, ConfigError, UserError
 from control.node import admin, logs
+from control.node.admin import Companion
 from control.node.cutoff import CutOff
-from control.node.live import Again, Limit, Live, Now, Weigh
+from control.node.live import Again, Live, Now
 from muster import __version__
 from plane import main as plane
-from plane.engine import Engine
-from plane.role import TakeSecrets
+from plane.kind import named
+from plane.kinds import kind
 from plane.server import Server
-from plane.spec import Spec, SpecError, T, content, decoded
+from plane.service import Context, Service
+from plane.spec import Spec, SpecError, content, decoded
 
-if TYPE_CHECKING:  # loaded only where there is a database, or a registry
+if TYPE_CHECKING:  # loaded only where there is a registry
     from control.node.enrolment import Enrolment
-    from control.rooms.database.keeper import Keeper, Late
 
 PR_SET_PDEATHSIG: Final = 1
 M_MMAP_THRESHOLD: Final = -3
@@ -56,26 +58,32 @@ def die_with(parent: int) -> None:
         raise SystemExit(1)
 
 
+class Running(Companion, Protocol):
+    """A companion, which runs while its context is open."""
+
+    async def __aenter__(self) -> Self:
+        """Begin."""
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End, with all that is still to be written."""
+
+
+Begin = Callable[[Any, structlog.typing.FilteringBoundLogger, Callable[[], int]], Running]
+"""Begins a companion: its engine, a log, and how many partitions its layer has now."""
+
+
 class Owner(Protocol):
     """Who runs the process: is told how it goes, and says when it is to end."""
 
     def tell(self, state: str, **more: Any) -> None:
         """`waiting` and for what (`error`), `starting`, `registered`, `ready`, `not_ready`, `failed` and why (`error`)."""
 
-    def watch(
-        self,
-        end: asyncio.Event,
-        stop: asyncio.Event,
-        engine: Engine | None = None,
-        node: int = 0,
-        weigh: Weigh | None = None,
-        take_secrets: TakeSecrets | None = None,
-        limit: Limit | None = None,
-    ) -> None:
+    def watch(self, end: asyncio.Event, stop: asyncio.Event, attach: Callable[[Live], None]) -> None:
         """From now on set `end` when the process is to end in order, `stop` when it is to end at once.
 
-        The engine, if there is one, is told what else is to be in force from now on; `weigh` its weight, for others;
-        `take_secrets` what users' tokens are signed with; `limit` is told a prober's limits.
+        `attach` has the node take what comes into force from now on.
         """
 
     def current(self, spec: Spec) -> Spec:
@@ -92,9 +100,9 @@ class Parent:
         self._live: Live | None = None
         self._again: Again | None = None
 
-    def spec(self, kind: type[T]) -> T:
+    def spec(self) -> Spec:
         """What the file says now. Raises `SpecError`."""
-        return decoded(self._file, self._content(), kind)
+        return decoded(self._file, self._content(), Spec)
 
     def _content(self) -> bytes:
         self._seen = content(self._file)
@@ -109,26 +117,15 @@ class Parent:
         with contextlib.suppress(OSError):
             os.write(1, msgspec.json.encode({"state": state, **more}) + b"\n")
 
-    def watch(
-        self,
-        end: asyncio.Event,
-        stop: asyncio.Event,
-        engine: Engine | None = None,
-        node: int = 0,
-        weigh: Weigh | None = None,
-        take_secrets: TakeSecrets | None = None,
-        limit: Limit | None = None,
-    ) -> None:
+    def watch(self, end: asyncio.Event, stop: asyncio.Event, attach: Callable[[Live], None]) -> None:
         """SIGTERM, SIGHUP, and the end of stdin."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, end.set)
         loop.add_signal_handler(signal.SIGINT, lambda: None)  # the terminal's Ctrl-C is the supervisor's business
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         self._reload()
-        if self._live is not None and engine is not None:
-            self._live.attach(engine, node, weigh, take_secrets)
-        if self._live is not None and limit is not None:
-            self._live.attach_prober(limit)
+        if self._live is not None:
+            attach(self._live)
         loop.add_reader(0, self._read, stop)
 
     def current(self, spec: Spec) -> Spec:
@@ -156,7 +153,7 @@ async def serve_enrolled(
     spec: Spec,
     log: structlog.typing.FilteringBoundLogger,
     owner: Owner,
-    store: "Late | None" = None,
+    companion: "Begin | None" = None,
     release: Callable[[], None] = lambda: None,
 ) -> None:
     """Begin with what the registry says, which is waited for. Raises `SpecError`.
@@ -171,34 +168,50 @@ async def serve_enrolled(
         owner.tell("starting", epoch=begun.epoch)
         log = log.bind(node=begun.node)
         release()
-        now = owner.current(begun)
-        await serve(now, plane.server(now, log), log, owner, enrolment, store)
+        await serve(owner.current(begun), log, owner, enrolment, companion)
         if enrolment.superseded:
             raise ConfigError(SUPERSEDED.format(name=enrolment.name))
         if enrolment.displaced:
             raise UserError(DISPLACED.format(name=enrolment.name, why=enrolment.displaced), FAILURE)
 
 
+def made(spec: Spec, log: structlog.typing.FilteringBoundLogger, enrolment: "Enrolment | None" = None) -> Service:
+    """What the spec says is to run. Raises `SpecError`, and `OSError` when an address is taken."""
+    of = kind(spec.role)
+    if of.linked:
+        return plane.server(of, spec, log)
+    if enrolment is None:
+        return plane.service(of, spec, Context(log, lambda: None, lambda: None))
+    return plane.service(of, spec, Context(log, lambda: enrolment.snapshot, lambda: enrolment.session))
+
+
 async def serve(
     spec: Spec,
-    server: Server,
     log: structlog.typing.FilteringBoundLogger,
     owner: Owner,
     enrolment: "Enrolment | None" = None,
-    store: "Late | None" = None,
+    companion: "Begin | None" = None,
+    service: Service | None = None,
 ) -> None:
-    """Run until the owner says that it ends, then drain."""
+    """Run until the owner says that it ends, then drain. `service`: in place of the one that the spec says."""
+    service = made(spec, log, enrolment) if service is None else service
+    server = service if isinstance(service, Server) else None
+    engine = None if server is None else server.engine
     stop = asyncio.Event()
     end = stop if enrolment is None else asyncio.Event()
-    weigh = None if enrolment is None else enrolment.weigh
-    owner.watch(end, stop, server.engine, spec.node, weigh, server.take_secrets)
-    server.on_ready = lambda ready: owner.tell("ready" if ready else "not_ready")
+
+    def attach(live: Live) -> None:
+        weigh = None if enrolment is None else enrolment.weigh
+        live.attach(engine, spec.node, service.take, weigh, None if server is None else server.take_secrets)
+
+    owner.watch(end, stop, attach)
+    service.on_ready = lambda ready: owner.tell("ready" if ready else "not_ready")
     handing_over = None
     if enrolment is not None:
         enrolment.on_superseded = enrolment.on_displaced = end.set
-        _join(server, enrolment, owner)
+        _join(service, enrolment, owner)
         handing_over = asyncio.create_task(
-            _hand_over(server, enrolment, end, stop, _cut_off(spec, server, enrolment, log))
+            _hand_over(service, enrolment, end, stop, _cut_off(spec, server, enrolment, log))
         )
     about = {
         "instance": spec.instance,
@@ -207,23 +220,23 @@ async def serve(
         "epoch": spec.epoch,
         "pid": os.getpid(),
         "version": __version__,
-        "addresses": server.engine.addresses(),
+        "addresses": service.addresses(),
         "faults": spec.faults,
     }
-    keeper = None if store is None else _keep(spec, store, server, log, enrolment)
-    http = admin.http(admin.Admin(server, about, enrolment, keeper))
+    running = None if companion is None or engine is None else companion(engine, log, _partitions(spec, enrolment))
+    http = admin.http(admin.Admin(service, about, enrolment, running))
     serving = asyncio.create_task(http.serve(sockets=[admin.listen(spec.admin)]))
     if spec.faults:
         log.warning("FAULTS ARE INJECTED ON PURPOSE", faults=spec.faults)
-    for asked, effective in server.engine.buffers():
+    for asked, effective in [] if engine is None else engine.buffers():
         if effective < asked:
             log.warning("the kernel gave a smaller receive buffer", asked=asked, effective=effective)
-    log.info("started", addresses=server.engine.addresses(), admin=spec.admin, epoch=spec.epoch)
+    log.info("started", addresses=service.addresses(), admin=spec.admin, epoch=spec.epoch)
     try:
-        async with contextlib.nullcontext() if keeper is None else keeper:
+        async with contextlib.nullcontext() if running is None else running:
             try:
-                await server.run(stop, spec.drain_ms / 1000)
-            finally:  # at once: the keeper may have to write for a while
+                await service.run(stop, spec.drain_ms / 1000)
+            finally:  # at once: the companion may have to write for a while
                 if handing_over is not None and enrolment is not None:
                     enrolment.detach()
                     handing_over.cancel()
@@ -233,31 +246,25 @@ async def serve(
     log.info("ended")
 
 
-def store_of(spec: Spec) -> "Late | None":
-    """The database of a router that has one. Raises `SpecError`."""
-    if spec.database is None:
+def companion_of(spec: Spec) -> "Begin | None":
+    """How to begin what runs beside the engine; None where nothing does. Raises `SpecError`."""
+    of = kind(spec.role)
+    if not of.companion:
         return None
-    from control.rooms.database.keeper import opened
+    begin: Begin | None = named(of.companion)(spec, plane.settings(of, spec))
+    return begin
 
-    return opened(spec.database)
 
-
-def _keep(
-    spec: Spec,
-    store: "Late",
-    server: Server,
-    log: structlog.typing.FilteringBoundLogger,
-    enrolment: "Enrolment | None",
-) -> "Keeper":
-    from control.rooms.database.keeper import keeper
+def _partitions(spec: Spec, enrolment: "Enrolment | None") -> Callable[[], int]:
+    """How many partitions the layer of this node has now."""
 
     def partitions() -> int:
-        return spec.partitions[1] if enrolment is None else enrolment.partitions
+        return spec.layers[spec.role][0] if enrolment is None else enrolment.partitions
 
-    return keeper(spec, store, server.engine, log, partitions)
+    return partitions
 
 
-def _join(server: Server, enrolment: "Enrolment", owner: Owner) -> None:
+def _join(service: Service, enrolment: "Enrolment", owner: Owner) -> None:
     """The engine takes every map; that it is ready is said to others first, and to the owner once both know each other."""
 
     def on_ready(ready: bool) -> None:
@@ -266,26 +273,30 @@ def _join(server: Server, enrolment: "Enrolment", owner: Owner) -> None:
         if enrolment.registered:
             owner.tell(("ready" if enrolment.acquainted else "registered") if ready else "not_ready")
 
-    server.on_ready = on_ready
-    enrolment.on_registered = lambda: on_ready(server.ready)
-    enrolment.attach(server.engine.placement, server.engine.settled, server.engine.servers)
+    service.on_ready = on_ready
+    enrolment.on_registered = lambda: on_ready(service.ready)
+    if isinstance(service, Server):
+        enrolment.attach(service.place, service.engine.settled, service.name)
+    else:
+        enrolment.attach(lambda placement: None, lambda: True)
 
 
 def _cut_off(
-    spec: Spec, server: Server, enrolment: "Enrolment", log: structlog.typing.FilteringBoundLogger
+    spec: Spec, server: Server | None, enrolment: "Enrolment", log: structlog.typing.FilteringBoundLogger
 ) -> CutOff | None:
-    after_ms = 0 if spec.registry is None or spec.bind is None else spec.registry.cut_off_ms
-    return CutOff(server, enrolment, log, after_s=after_ms / 1000) if after_ms else None
+    if server is None or not kind(spec.role).door or spec.registry is None or not spec.registry.cut_off_ms:
+        return None
+    return CutOff(server, enrolment, log, after_s=spec.registry.cut_off_ms / 1000)
 
 
 async def _hand_over(
-    server: Server, enrolment: "Enrolment", end: asyncio.Event, stop: asyncio.Event, cut_off: CutOff | None
+    service: Service, enrolment: "Enrolment", end: asyncio.Event, stop: asyncio.Event, cut_off: CutOff | None
 ) -> None:
-    def moved() -> list[int]:
-        return [value for name, _, value in server.engine.counters() if name.startswith(MOVED)]
+    def moved() -> list[float]:
+        return [value for name, _, value in service.counters() if name.startswith(MOVED)]
 
     def in_flight() -> dict[int, int]:
-        return {link["node"]: link["in_flight"] for link in server.engine.status()["links"]}
+        return {link["node"]: link["in_flight"] for link in service.status()["links"]}
 
     watching = None if cut_off is None else asyncio.create_task(cut_off.run())
     try:
@@ -293,7 +304,7 @@ async def _hand_over(
     finally:
         if watching is not None:
             watching.cancel()
-    server.draining = True
+    service.draining = True
     try:
         await enrolment.hand_over(moved, in_flight)
     finally:
@@ -309,12 +320,26 @@ def give_back_memory() -> None:
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD)
 
 
-def child(prog: str, run: Callable[[Parent], None]) -> int:
-    """Run something under a supervisor. `run` raises `SpecError`, `OSError` or `UserError`.
+def run(owner: Parent) -> None:
+    """Run one role until it has drained. Raises `SpecError`, and `OSError` when an address is taken."""
 
-    Exit codes: 0 ended as told, 1 failed, 78 and is not to be started again.
-    """
-    parser = argparse.ArgumentParser(prog=prog)
+    def again() -> Now:
+        now = owner.spec()
+        return Now(now.log_level, now)
+
+    spec = owner.spec()
+    log = logs.configure(spec.log_level, spec.log_format, role=spec.role, node=spec.node, instance=spec.instance)
+    owner.reloads(Live(log, spec.log_level, spec), again)
+    companion = companion_of(spec)
+    if spec.registry is None:
+        uvloop.run(serve(spec, log, owner, companion=companion))
+    else:
+        uvloop.run(serve_enrolled(spec, log, owner, companion))
+
+
+def main() -> int:
+    """Run one role under a supervisor. Exit codes: 0 ended as told, 1 failed, 78 not to be started again."""
+    parser = argparse.ArgumentParser(prog="control.node.process")
     parser.add_argument("--spec", type=Path, required=True)
     parser.add_argument("--parent", type=int, required=True)
     arguments = parser.parse_args()
@@ -327,28 +352,6 @@ def child(prog: str, run: Callable[[Parent], None]) -> int:
         owner.tell("failed", error=str(error))
         return error.exit_code if isinstance(error, UserError) else FAILURE
     return 0
-
-
-def run(owner: Parent) -> None:
-    """Run one role until it has drained. Raises `SpecError`, and `OSError` when an address is taken."""
-
-    def again() -> Now:
-        now = owner.spec(Spec)
-        return Now(now.log_level, now)
-
-    spec = owner.spec(Spec)
-    log = logs.configure(spec.log_level, spec.log_format, role=spec.role, node=spec.node, instance=spec.instance)
-    owner.reloads(Live(log, spec.log_level, spec), again)
-    store = store_of(spec)
-    if spec.registry is None:
-        uvloop.run(serve(spec, plane.server(spec, log), log, owner, store=store))
-    else:
-        uvloop.run(serve_enrolled(spec, log, owner, store))
-
-
-def main() -> int:
-    """Run one role under a supervisor, and give the exit code."""
-    return child("control.node.process", run)
 
 
 if __name__ == "__main__":

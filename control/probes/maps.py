@@ -1,11 +1,9 @@
 """The map of nodes that were told each other at their start, for good: without a registry no other is anywhere."""
 
-import msgspec
-
 from control.cluster.instance import Endpoint, Process, Record
-from control.config.options import Role
 from control.registry import Node, Snapshot
 from control.registry.places import Count, layer
+from plane.kinds import partitioned
 
 
 class Fixed:
@@ -14,8 +12,8 @@ class Fixed:
     def __init__(self, record: Record) -> None:
         ends = {end.node: end for end in (*record.gateways, *record.proxies)}
         nodes = tuple(_node(process, ends.get(process.node)) for process in record.processes)
-        layers: tuple[Role, ...] = ("broker", "router")
-        counts = {layer(role): Count(1 + max(node.partition for node in nodes if node.role == role)) for role in layers}
+        parts = {role: [node.partition for node in nodes if node.role == role] for role in partitioned()}
+        counts = {layer(role): Count(1 + max(found)) for role, found in parts.items() if found}
         self._snapshot = Snapshot(1, nodes, counts)
 
     def snapshot(self) -> Snapshot:
@@ -25,5 +23,4 @@ class Fixed:
 
 def _node(process: Process, end: Endpoint | None) -> Node:
     client, key = (None, "") if end is None else ((end.host, end.port), end.public_key)
-    role = msgspec.convert(process.role, Role)
-    return Node(process.node, role, *process.link, process.partition, client=client, public_key=key)
+    return Node(process.node, process.role, *process.link, process.partition, client=client, public_key=key)

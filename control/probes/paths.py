@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from control.config.options import Probes
 from control.probes.hops import HopTimes
+from control.probes.system import Probes
 
 GRACE_S: Final = 2.0
 """A path that is new, or whose room moved, has so long until it can fail, or until its first probe is seen."""

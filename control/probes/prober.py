@@ -21,12 +21,12 @@ import structlog
 import muster
 from control.cluster import sdk
 from control.cluster.instance import Endpoint
-from control.config.options import Probes
 from control.errors import UserError
 from control.probes.hops import Hops
 from control.probes.paths import Figures, Ledger
 from control.probes.rooms import Rooms
 from control.probes.rounds import Rounds
+from control.probes.system import Probes
 from control.registry import Node, Snapshot
 from muster.client import ROOMS_MAX
 

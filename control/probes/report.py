@@ -10,7 +10,7 @@ import msgspec
 from rich.table import Table
 
 from control.cluster import instance
-from control.cluster.instance import Process, Record, prober_process
+from control.cluster.instance import Process, Record
 from control.cluster.specs import absolute
 from control.config.load import address_text, split_address
 from control.config.options import Config
@@ -20,6 +20,7 @@ from control.console.words import say
 from control.errors import TRY_LATER, ConfigError, UserError
 from control.probes.paths import Figures, Measured
 from control.probes.prober import Prober, Source
+from control.probes.system import NAME, Probes
 from plane.spec import SpecError, secret
 
 EVERY_S: Final = 0.2
@@ -72,8 +73,9 @@ async def probed(where: Where, seconds: float) -> Probed:
     async with mapped(where) as (nodes, snapshot):
         record = await nodes.record()
         source = Source(snapshot, client_of(record), _name_key(settings, here=record.pid != 0))
-        every_s = min(settings.probes.every_ms / 1000 or EVERY_S, EVERY_S)
-        prober = Prober(settings.probes, source, common.errors_alone(), every_s=every_s)
+        probes: Probes = settings.section("probes")
+        every_s = min(probes.every_ms / 1000 or EVERY_S, EVERY_S)
+        prober = Prober(probes, source, common.errors_alone(), every_s=every_s)
         work = asyncio.create_task(prober.run())
         await asyncio.wait([work], timeout=seconds)
         now = time.monotonic()
@@ -97,11 +99,13 @@ def _name_key(settings: Config, *, here: bool) -> bytes:
 
 def asked(record: Record, settings: Config) -> Probed | None:
     """What the prober of this instance, or of the configuration, says; None where there is none."""
-    process = record.prober or None
-    if process is None and settings.probes.ask:
-        address = split_address(settings.probes.ask)
-        process = prober_process(0, 0, ready=True, admin=address)
-    if process is None:
+    probes: Probes = settings.section("probes")
+    found = record.of(NAME)
+    if probes.ask and not (record.pid and found):
+        process = _elsewhere(split_address(probes.ask))
+    elif found:
+        process = found[0]
+    else:
         return None
     try:
         _, said = common.get(process, "/api/v1/status")
@@ -111,6 +115,22 @@ def asked(record: Record, settings: Config) -> Probed | None:
     except (LookupError, TypeError, msgspec.ValidationError):
         where = address_text(*process.admin)
         return Probed((), 0, 0, f"who answers on {where} is no prober of this version; see probes.ask")
+
+
+def _elsewhere(admin: tuple[str, int]) -> Process:
+    """A prober of which only this address is known."""
+    return Process(
+        name=NAME,
+        role=NAME,
+        node=0,
+        partition=0,
+        pid=0,
+        epoch=0,
+        restarts=0,
+        ready=True,
+        link=(admin[0], 0),
+        admin=admin,
+    )
 
 
 def hint(record: Record) -> str:
@@ -136,7 +156,7 @@ def judged(processes: Sequence[Process], probed: Probed, settings: Config) -> li
 
 
 def _line(names: Sequence[str], figures: Figures, settings: Config) -> Line:
-    limits, often = settings.links, figures.sent - figures.seen >= settings.probes.failures
+    limits, often = settings.links, figures.sent - figures.seen >= settings.section("probes").failures
     broken = {
         DOWN: figures.failing,
         LATENCY: (figures.p50_ms or 0.0) > limits.latency_ms,

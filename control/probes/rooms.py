@@ -70,12 +70,19 @@ class Rooms:
                 if owner is not None:
                     found.setdefault(owner, name)
             tried += BATCH
-        counted = snapshot.partitions(cluster), snapshot.growth(cluster)
+        counted = _numbers(snapshot, cluster)
         return {
             broker: _Place(room, cluster, partition[broker], frozenset(running[partition[broker]]), *counted)
             for broker, room in found.items()
         }
 
     def _owners(self, names: list[str], cluster: str, snapshot: Snapshot) -> list[int | None]:
-        nodes, partitions, growth = snapshot.entries(cluster), snapshot.partitions(cluster), snapshot.growth(cluster)
-        return _core.room_owners(names, self._name_key, nodes, partitions, growth)
+        nodes, numbers = snapshot.entries(cluster), _numbers(snapshot, cluster)
+        return _core.room_owners(names, self._name_key, nodes, *numbers)
+
+
+def _numbers(snapshot: Snapshot, cluster: str) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Partitions of brokers and routers, and how far they grow."""
+    layers = snapshot.layers(cluster)
+    (brokers, brokers_grow), (routers, routers_grow) = layers["broker"], layers["router"]
+    return (brokers, routers), (brokers_grow, routers_grow)

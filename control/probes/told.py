@@ -4,7 +4,6 @@ import time
 from itertools import zip_longest
 from typing import Final
 
-from control.node import logs
 from control.probes.prober import Prober
 
 WORST: Final = 20
@@ -28,7 +27,6 @@ class Told:
             ("probe_samples_seen", "Probes seen in time, each counted at every gateway", ledger.samples_seen),
             ("probe_samples_failed", "Probes not seen in time, each counted at every gateway", ledger.samples_failed),
             ("probe_alarms", "Paths that began to fail", ledger.alarms),
-            ("log_lines_lost", "Lines of the log that nobody took whole", logs.lost()),
         ]
 
     def gauges(self) -> list[Figure]:

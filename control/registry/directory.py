@@ -24,7 +24,6 @@ from control.registry.places import (
     CLUSTERS_MAX,
     COUNT,
     NAME,
-    PARTITIONED,
     ROOT,
     Ack,
     Count,
@@ -52,6 +51,7 @@ from control.registry.tree import (
     Unavailable,
 )
 from control.registry.view import HOLD_S, View
+from plane.kinds import clustered, kinds, partitioned
 
 POLL_S: Final = 5.0
 READS_S: Final = 20_000
@@ -217,7 +217,7 @@ class Directory:
 
         def rank(found: tuple[str, Node]) -> int:
             node = found[1]
-            if node.role not in PARTITIONED or layer(node.role, node.cluster) != of:
+            if node.role not in partitioned() or layer(node.role, node.cluster) != of:
                 return 3
             if node.partition < first:
                 return 2
@@ -320,7 +320,7 @@ class Directory:
             if own.superseded:
                 self.on_superseded()
             return
-        if own.node.role in PARTITIONED:
+        if own.node.role in partitioned():
             await self._count(own, reading)
             known = self.snapshot.counts.get(layer(own.node.role, own.node.cluster))
             own.node = msgspec.structs.replace(own.node, among=0 if known is None else known.partitions)
@@ -480,24 +480,29 @@ class Directory:
         )
 
     async def _reading(self) -> dict[str, Entry]:
-        clusters = await self._tree.children(f"{self._root}/broker")
-        believed = self._clusters(clusters)
-        layers = [layer("router"), *(layer("broker", cluster) for cluster in believed)]
-        reading = {f"broker/{name}": entry for name, entry in clusters.items() if name not in believed}
-        below = list[str]()
-        for path, entry in await self._below("proxy", "gateway", *layers):
+        layers, reading, below = list[str](), dict[str, Entry](), list[str]()
+        for role in sorted(partitioned()):
+            if role not in clustered():
+                layers.append(layer(role))
+                continue
+            clusters = await self._tree.children(f"{self._root}/{role}")
+            believed = self._clusters(role, clusters)
+            layers += [layer(role, cluster) for cluster in believed]
+            reading |= {f"{role}/{name}": entry for name, entry in clusters.items() if name not in believed}
+        plain = sorted(kinds().keys() - partitioned())
+        for path, entry in await self._below(*plain, *layers):
             match = PARTITION.fullmatch(path.rpartition("/")[2])
-            if match and int(match[1]) < PARTITIONS_MAX and not path.startswith(("proxy/", "gateway/")):
+            if match and int(match[1]) < PARTITIONS_MAX and path.partition("/")[0] not in plain:
                 below.append(path)
             else:
                 reading[path] = entry
         reading.update(await self._below(*below))
         return reading
 
-    def _clusters(self, found: Iterable[str]) -> set[str]:
-        """Those that are read: of more than there may be this process's own and the known ones."""
+    def _clusters(self, role: str, found: Iterable[str]) -> set[str]:
+        """The clusters of a role that are read: of more than there may be this process's own and the known ones."""
         own = "" if self._own is None else self._own.node.cluster
-        known = {of.removeprefix("broker/") for of in self.snapshot.counts}
+        known = {of.removeprefix(f"{role}/") for of in self.snapshot.counts}
         named = sorted((name != own, name not in known, name) for name in found if re.fullmatch(NAME, name))
         return {name for *_, name in named[:CLUSTERS_MAX]}
 

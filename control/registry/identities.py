@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from typing import Final
 
-from control.config.layout import NUMBER_MAX
+from control.config.layout import FIRST_NUMBERS
 from control.registry.epoch import EPOCH_MAX
 from control.registry.places import ROOT, Identity, Wrong, encode, read_identity
 from control.registry.tree import (
@@ -28,7 +28,7 @@ from control.registry.tree import (
     Unavailable,
 )
 
-NUMBERS: Final = 999_999_999 - NUMBER_MAX
+NUMBERS: Final = 999_999_999 - FIRST_NUMBERS
 """So many numbers a node may have that belongs to no instance: of 1,000 names two have one place in 1 of 2,000 clusters."""
 CONTESTS_MAX: Final = 64
 """So often somebody else may be quicker to take an identity."""
@@ -171,4 +171,4 @@ def numbers(name: str, had: int | None = None) -> Iterator[int]:
         yield had
     first = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])
     for at in itertools.count(first):
-        yield NUMBER_MAX + 1 + at % NUMBERS
+        yield FIRST_NUMBERS + 1 + at % NUMBERS

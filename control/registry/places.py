@@ -3,9 +3,10 @@
 Owns paths and values. How they are read, doubted and kept is in `view.py`, the talking in `directory.py`.
 """
 
+import functools
 import ipaddress
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Annotated, Final, Literal, TypeVar
@@ -13,8 +14,8 @@ from typing import Annotated, Final, Literal, TypeVar
 import msgspec
 
 from control.config.layout import PARTITIONS_MAX
-from control.config.options import Role
 from plane import engine
+from plane.kinds import clustered, doors, kinds, linked, partitioned, system_of
 
 ROOT: Final = "/pubsub"
 MAIN: Final = "main"
@@ -22,9 +23,6 @@ MAIN: Final = "main"
 NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 """Of a cluster, and the stable name of a process."""
 COUNT: Final = "partition_num"
-PARTITIONED: Final = frozenset({"router", "broker"})
-CLUSTERED: Final = frozenset({"broker", "proxy"})
-"""Each of these belongs to one cluster, the others serve all."""
 
 CLUSTERS_MAX: Final = 64
 ACKS_MAX: Final = CLUSTERS_MAX + 1
@@ -57,21 +55,22 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     """A role's process as its peers reach it."""
 
     node: U32
-    role: Role
+    role: Annotated[str, msgspec.Meta(max_length=64)]
     host: Host
-    link_port: Port
+    link_port: Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+    """0 where the role has no links."""
     partition: Annotated[int, msgspec.Meta(ge=0, lt=PARTITIONS_MAX)] = 0
-    """Of brokers and routers."""
+    """0 where the role has none."""
     state: State = "running"
     cluster: Name = MAIN
-    """Of brokers and proxies; who serves all clusters has this one."""
+    """A node that serves all clusters has this one."""
     epoch: Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)] = 0
     """Of this registration: greater than that of any before by the same node (I-1)."""
     client: tuple[Host, Port] | None = None
-    """Where clients reach a gateway or a proxy, and the key in hex that it proves itself by."""
+    """Where clients reach it, and the key in hex that it proves itself by."""
     public_key: Annotated[str, msgspec.Meta(pattern=r"^(?:[0-9a-f]{64})?\Z")] = ""
     weight: Annotated[int, msgspec.Meta(ge=0, le=1_000)] = 1
-    """Of a gateway or a proxy: its share of the clients that learn of it."""
+    """Its share of the clients that learn of it."""
     admin: tuple[Host, Port] | None = None
     version: Annotated[str, msgspec.Meta(max_length=64)] = ""
     acks: Annotated[tuple[Ack, ...], msgspec.Meta(max_length=ACKS_MAX)] = ()
@@ -133,68 +132,77 @@ class Snapshot:
     counts: Mapping[str, Count] = field(default_factory=lambda: MappingProxyType({}))
     """How many partitions a layer has, by `layer`."""
 
-    def of(self, role: Role) -> tuple[Node, ...]:
+    def of(self, role: str) -> tuple[Node, ...]:
         """The nodes with this role."""
         return tuple(node for node in self.nodes if node.role == role)
 
     def entries(self, cluster: str = MAIN) -> list[engine.Node]:
-        """The nodes as an engine takes them, with the brokers of one cluster."""
-        return [_entry(node) for node in self.nodes if node.role != "broker" or node.cluster == cluster]
-
-    def servers(self, role: Role, cluster: str | None = None) -> list[engine.Server]:
-        """Those of a role, and of one cluster, that clients are to be told of, as an engine takes them."""
-        found = (node for node in self.of(role) if node.state == "running" and cluster in {None, node.cluster})
+        """The nodes with links as an engine takes them; of the partitioned roles with clusters those of one."""
         return [
-            (*node.client, bytes.fromhex(node.public_key), node.weight)
-            for node in found
-            if node.client is not None and node.public_key and node.weight
+            _entry(node)
+            for node in self.nodes
+            if node.role in linked() and (node.cluster == cluster or node.role not in _layered())
         ]
 
+    def servers(self, cluster: str | None = None) -> dict[str, list[engine.Server]]:
+        """By role, the nodes that clients are to be told of, as an engine takes them.
+
+        With a `cluster`, those of roles with clusters are of that one.
+        """
+        told: dict[str, list[engine.Server]] = {role: [] for role in doors()}
+        for node in self.nodes:
+            if node.role not in told or node.state != "running" or node.client is None:
+                continue
+            mine = cluster is None or node.role not in clustered() or node.cluster == cluster
+            if mine and node.public_key and node.weight:
+                told[node.role].append((*node.client, bytes.fromhex(node.public_key), node.weight))
+        return told
+
     def clusters(self) -> list[str]:
-        """Every cluster that has brokers, or had them."""
-        counted = {of.removeprefix("broker/") for of in self.counts if of.startswith("broker/")}
-        return sorted(counted | {node.cluster for node in self.of("broker")})
+        """Every cluster that has partitions, or had them."""
+        counted = {name for of in self.counts for _, slash, name in [of.partition("/")] if slash}
+        return sorted(counted | {node.cluster for node in self.nodes if node.role in _layered()})
 
     def uncovered(self) -> dict[str, list[int]]:
         """By `layer`, which partitions own rooms and have no replica that runs; nothing where there is no node at all.
 
-        Of the clusters that anybody is left of: the count of one that was taken away stays in the registry for good.
+        Only of clusters that still have nodes: the count of one that was taken away stays in the registry for good.
         """
         if not self.nodes:
             return {}
-        clusters = {node.cluster for node in self.nodes if node.role in CLUSTERED} or {MAIN}
-        running = {folder("", node) for node in self.nodes if node.role in PARTITIONED and node.state == "running"}
-        layers = [layer("router"), *(layer("broker", cluster) for cluster in sorted(clusters))]
+        clusters = {node.cluster for node in self.nodes if node.role in clustered()} or {MAIN}
+        running = {folder("", node) for node in self.nodes if node.role in partitioned() and node.state == "running"}
+        present = {system_of(node.role) for node in self.nodes}
+        layers = [of for of in layers_of(sorted(clusters)) if system_of(of.partition("/")[0]) in present]
         return {
             of: [at for at in range(self.counts.get(of, ONE).spread) if f"/{of}/partition{at}" not in running]
             for of in layers
         }
 
     def beside(self, clusters: Sequence[str]) -> list[engine.Beside]:
-        """The brokers of these clusters, as an engine takes them that has others too."""
-        brokers = {cluster: list[engine.Node]() for cluster in clusters}
-        for node in self.of("broker"):
-            if node.cluster in brokers:
-                brokers[node.cluster].append(_entry(node))
-        counts = {cluster: self._counts(cluster)[0] for cluster in clusters}
-        return [(brokers[cluster], count.partitions, grown(count)) for cluster, count in counts.items()]
+        """The nodes and layers of these clusters, as an engine takes them that has others too."""
+        nodes = {cluster: list[engine.Node]() for cluster in clusters}
+        for node in self.nodes:
+            if node.role in _layered() and node.cluster in nodes:
+                nodes[node.cluster].append(_entry(node))
+        return [(nodes[cluster], self._layers(cluster, _layered())) for cluster in clusters]
 
-    def partitions(self, cluster: str = MAIN) -> tuple[int, int]:
-        """Numbers of partitions of brokers and of routers."""
-        brokers, routers = self._counts(cluster)
-        return brokers.partitions, routers.partitions
+    def layers(self, cluster: str = MAIN) -> dict[str, tuple[int, int]]:
+        """Every layer as an engine takes it, of the roles with clusters that of one."""
+        return self._layers(cluster, partitioned())
 
-    def growth(self, cluster: str = MAIN) -> tuple[int, int]:
-        """How far brokers and routers have grown, as an engine takes it."""
-        brokers, routers = self._counts(cluster)
-        return grown(brokers), grown(routers)
-
-    def _counts(self, cluster: str) -> tuple[Count, Count]:
-        return self.counts.get(layer("broker", cluster), ONE), self.counts.get(layer("router"), ONE)
+    def _layers(self, cluster: str, roles: Collection[str]) -> dict[str, tuple[int, int]]:
+        counts = {role: self.counts.get(layer(role, cluster), ONE) for role in sorted(roles)}
+        return {role: (count.partitions, grown(count)) for role, count in counts.items()}
 
 
 def _entry(node: Node) -> engine.Node:
     return node.node, node.role, node.host, node.link_port, node.partition, node.state
+
+
+def _layered() -> frozenset[str]:
+    """The roles that have partitions in each cluster."""
+    return partitioned() & clustered()
 
 
 ONE: Final = Count(1)
@@ -210,22 +218,47 @@ GROWN: Final[Mapping[Step, int]] = {"prepare": 1, "switched": 2}
 
 # --- paths ----------------------------------------------------------------------------------------------------------
 
-LAYER: Final = re.compile(rf"router|broker/{NAME}")
-"""What `layer` gives."""
-_LEAF: Final = re.compile(
-    rf"(?P<role>proxy|gateway)/[^/]+"
-    rf"|(?P<layer>router|broker/(?P<cluster>{NAME}))/partition(?P<partition>0|[1-9][0-9]{{0,2}})/[^/]+"
-)
+
+@functools.cache
+def layer_pattern() -> str:
+    """What `layer` gives, as a pattern."""
+    return "|".join(rf"{role}/{NAME}" if role in clustered() else role for role in sorted(partitioned()))
 
 
-def layer(role: Role, cluster: str = MAIN) -> str:
+@functools.cache
+def _leaf() -> re.Pattern[str]:
+    plain = "|".join(sorted(kinds().keys() - partitioned()))
+    parts = "|".join(
+        rf"{role}/(?P<{role.replace('-', '_')}>{NAME})" if role in clustered() else role
+        for role in sorted(partitioned())
+    )
+    return re.compile(rf"(?P<role>{plain})/[^/]+|(?P<layer>{parts})/partition(?P<partition>0|[1-9][0-9]{{0,2}})/[^/]+")
+
+
+def layer(role: str, cluster: str = MAIN) -> str:
     """Where a partitioned role's partitions are, below the root."""
-    return f"broker/{cluster}" if role == "broker" else "router"
+    return f"{role}/{cluster}" if role in clustered() else role
+
+
+def layers_of(clusters: Iterable[str]) -> list[str]:
+    """All layers, of the roles with clusters those of these."""
+    found: list[str] = []
+    for role in sorted(partitioned()):
+        found += [layer(role, cluster) for cluster in clusters] if role in clustered() else [role]
+    return found
+
+
+def concerns(of: str, role: str, cluster: str) -> bool:
+    """Whether nodes of this role and cluster go by this layer, and so have to follow as it grows."""
+    layered, _, name = of.partition("/")
+    if system_of(layered) != system_of(role):
+        return False
+    return not name or role not in clustered() or name == cluster
 
 
 def folder(root: str, node: Node) -> str:
     """The path below which a node registers."""
-    if node.role not in PARTITIONED:
+    if node.role not in partitioned():
         return f"{root}/{node.role}"
     return f"{root}/{layer(node.role, node.cluster)}/partition{node.partition}"
 
@@ -307,8 +340,8 @@ def read_identity(data: bytes) -> Identity:
 
 def read_node(path: str, data: bytes, counts: Mapping[str, Count]) -> Node:
     """Read a node and whether it stands where it belongs; `path` is below the root. Raises `Wrong`."""
-    match = _LEAF.fullmatch(path)
-    if match is None and re.fullmatch(f"broker/{NAME}", path):
+    match = _leaf().fullmatch(path)
+    if match is None and any(re.fullmatch(f"{role}/{NAME}", path) for role in _layered()):
         raise Wrong(f"one cluster more than {CLUSTERS_MAX}, which are the most")
     if match is None:
         raise Wrong("no node belongs here")
@@ -318,9 +351,12 @@ def read_node(path: str, data: bytes, counts: Mapping[str, Count]) -> Node:
     role = match["role"] or match["layer"].partition("/")[0]
     if node.role != role:
         raise Wrong(f"says that it is a {node.role}")
+    if role in linked() and not node.link_port:
+        raise Wrong("says no port for links")
     if not match["layer"]:
         return node
-    if node.cluster != (match["cluster"] or MAIN) or node.partition != int(match["partition"]):
+    cluster = match["layer"].partition("/")[2] or MAIN
+    if node.cluster != cluster or node.partition != int(match["partition"]):
         raise Wrong(f"says that it is in partition {node.partition} of {layer(node.role, node.cluster)}")
     check_partition(node, counts)
     return node
@@ -328,7 +364,7 @@ def read_node(path: str, data: bytes, counts: Mapping[str, Count]) -> Node:
 
 def check_partition(node: Node, counts: Mapping[str, Count]) -> None:
     """Whether there is its partition. Raises `Wrong`."""
-    if node.role in PARTITIONED:
+    if node.role in partitioned():
         count = counts.get(layer(node.role, node.cluster))
         partitions = 0 if count is None else count.wide
         if node.partition >= partitions:

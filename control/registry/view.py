@@ -6,6 +6,7 @@ said so, they are kept for a while, since a registry errs more often than half o
 """
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -17,8 +18,6 @@ import structlog
 from control.config.layout import PARTITIONS_MAX
 from control.registry.places import (
     COUNT,
-    LAYER,
-    PARTITIONED,
     Ack,
     Count,
     Node,
@@ -26,10 +25,12 @@ from control.registry.places import (
     Wrong,
     check_partition,
     layer,
+    layer_pattern,
     read_count,
     read_node,
 )
 from control.registry.tree import PATH_MAX
+from plane.kinds import partitioned
 
 HOLD_S: Final = 10.0
 
@@ -130,7 +131,7 @@ class View:
 
     def said(self, of: str, but: int) -> set[int]:
         """Numbers of partitions of a layer that its nodes, `but` this one, go by."""
-        nodes = (node for node in self._present.values() if node.role in PARTITIONED and node.node != but)
+        nodes = (node for node in self._present.values() if node.role in partitioned() and node.node != but)
         return {node.among for node in nodes if layer(node.role, node.cluster) == of}
 
     def claims(self, number: int) -> dict[str, Node]:
@@ -145,7 +146,7 @@ class View:
             if name == COUNT:
                 before = self._counts.get(of)
                 try:
-                    if not LAYER.fullmatch(of):
+                    if not re.fullmatch(layer_pattern(), of):
                         raise Wrong("no count belongs here")
                     count = read_count(data, before)
                     if before is None:
@@ -267,7 +268,7 @@ def _check_known(of: str, count: Count, reading: Reading) -> None:
 
 def _serves(node: Node, of: str) -> bool:
     """Whether it owns rooms of a layer."""
-    return node.role in PARTITIONED and node.state == "running" and layer(node.role, node.cluster) == of
+    return node.role in partitioned() and node.state == "running" and layer(node.role, node.cluster) == of
 
 
 def _rivals(node: Node, best: Node) -> bool:
@@ -277,7 +278,7 @@ def _rivals(node: Node, best: Node) -> bool:
 
 def _groups(node: Node) -> tuple[Group, ...]:
     """The role, and the partition."""
-    if node.role not in PARTITIONED:
+    if node.role not in partitioned():
         return ((node.role,),)
     of = layer(node.role, node.cluster)
     return ((of,), (of, node.partition))

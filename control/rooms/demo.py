@@ -19,7 +19,7 @@ import numpy as np
 from control.cluster import sdk
 from control.cluster.instance import Folder
 from control.cluster.sdk import Client, Room
-from control.config.options import DEMO_ROOM, Demo
+from control.rooms.system import DEMO_ROOM, Demo
 from pyext.histogram import Histogram
 
 HEADER: Final = struct.Struct("<8sQQ")

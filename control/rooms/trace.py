@@ -23,8 +23,9 @@ from control.console import common
 from control.console.found import Where, client_of, everybody
 from control.console.readings import name_silent, read_all
 from control.errors import TRY_LATER, UNAVAILABLE, USAGE, UserError
-from control.registry.places import CLUSTERED, MAIN
+from control.registry.places import MAIN
 from muster.client import MESSAGE_BYTES_MAX
+from plane.kinds import clustered
 
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +132,7 @@ async def show(where: Where, room: str, cluster: str | None, message: str | None
 
 def _chosen(record: Record, wanted: str | None) -> list[str]:
     """The clusters whose ways are shown. Raises `UserError`."""
-    found = {each.cluster for each in record.processes if each.role in CLUSTERED} or {MAIN}
+    found = {each.cluster for each in record.processes if each.role in clustered()} or {MAIN}
     if wanted is None:
         return sorted(found, key=lambda name: (name != MAIN, name))
     if wanted not in found:

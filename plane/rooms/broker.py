@@ -1,15 +1,56 @@
 """The broker: numbers each room's messages and keeps the recent ones.
 
-A thin shell: everything that touches a packet is in `muster._core.BrokerEngine`.
+Its options, its settings and its descriptor; the engine is made in `build.py`.
 """
 
-from muster import _core
-from plane.role import Role
-from plane.rooms.options import arena_bytes, link_options, name_key
-from plane.spec import Spec
+from typing import Final
+
+import msgspec
+
+from plane.kind import Around, RoleKind
+from plane.options import MachineOptions
+from plane.rooms.options import PAGES, ArenaMib
 
 
-def build(spec: Spec) -> Role:
-    """Make the engine, which binds its sockets. Raises `SpecError`, and `OSError` when an address is taken."""
-    engine = _core.BrokerEngine(**link_options(spec), name_key=name_key(spec), arena_bytes=arena_bytes(spec))
-    return Role(engine)
+class Broker(MachineOptions, frozen=True):
+    """Numbers a room's messages and keeps the recent ones. `bind` is for links: no client speaks to it."""
+
+    arena_mib: ArenaMib = 256
+
+
+class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a broker is told."""
+
+    arena_bytes: int
+
+
+def settle(options: Broker, around: Around) -> BrokerSettings:
+    """Out of the configuration."""
+    return BrokerSettings(arena_bytes=options.arena_mib << 20)
+
+
+BROKER: Final = RoleKind(
+    name="broker",
+    process="machine",
+    numbers=range(2, 10_001, 4),
+    about="numbers a room's messages and keeps the recent ones",
+    options=Broker,
+    settings=BrokerSettings,
+    settle=settle,
+    build="plane.rooms.build:broker",
+    pages=PAGES,
+    shape="partitioned",
+    clustered=True,
+    secrets=frozenset({"cluster", "names"}),
+    hands_over_to="gateway",
+    plural="brokers",
+    count="1",
+    count_why="partitions divide the memberships, the replicas of one its messages",
+    always=True,
+    ends=20,
+    row=10,
+    received="muster_messages_received_total",
+    sent="muster_messages_sent_total",
+    carried="muster_messages_published_total",
+    published="muster_messages_published_total",
+)

@@ -1,23 +1,86 @@
 """The gateway: clients join rooms here, and it carries each room to its members.
 
-A thin shell: everything that touches a packet is in `muster._core.GatewayEngine`.
+Its options, its settings and its descriptor; the engine is made in `build.py`.
 """
 
-from muster import _core
-from plane.auth import answering, embedded
-from plane.role import Role
-from plane.rooms.options import arena_bytes, client_options, history_max, link_options, membership_again_ms
-from plane.spec import Spec
+from typing import Annotated, Final
+
+from plane.kind import Around, RoleKind
+from plane.options import DoorOptions, key
+from plane.rooms.options import (
+    PAGES,
+    ArenaMib,
+    DoorSettings,
+    door_reloads,
+    door_settings,
+)
 
 
-def build(spec: Spec) -> Role:
-    """Make the engine, which binds its sockets. Raises `SpecError`, and `OSError` when an address is taken."""
-    engine = _core.GatewayEngine(
-        **link_options(spec),
-        **client_options(spec),
-        paced_namespaces=spec.paced_namespaces,
-        arena_bytes=arena_bytes(spec),
-        history_max=history_max(spec),
-        membership_again_ms=membership_again_ms(spec),
+class Gateway(DoorOptions, frozen=True):
+    """Carries rooms to members: clients join here."""
+
+    arena_mib: ArenaMib = 256
+    history_max: Annotated[
+        int,
+        key(
+            "Messages that a join may ask to come first", "fetched from a broker at a time", "messages", ge=0, le=65_536
+        ),
+    ] = 1_024
+    membership_again_ms: Annotated[
+        int,
+        key(
+            "A gateway repeats to the router that a room got its first member, or lost its last, after this without an"
+            " acknowledgement; 0: only once it may be lost",
+            "sooner than a loss can be found; where many change at once nothing is told twice",
+            "ms",
+            ge=0,
+            le=1_000,
+        ),
+    ] = 10
+
+
+class GatewaySettings(DoorSettings, frozen=True):
+    """What a gateway is told."""
+
+    arena_bytes: int
+    history_max: int
+    membership_again_ms: int
+    paced_namespaces: list[str]
+
+
+def settle(options: Gateway, around: Around) -> GatewaySettings:
+    """Out of the configuration."""
+    return GatewaySettings(
+        **door_settings(options, around),
+        arena_bytes=options.arena_mib << 20,
+        history_max=options.history_max,
+        membership_again_ms=options.membership_again_ms,
+        paced_namespaces=[name for name, space in around.section("namespaces").items() if space.flow == "paced"],
     )
-    return answering(engine, embedded(spec))
+
+
+GATEWAY: Final = RoleKind(
+    name="gateway",
+    process="machine",
+    numbers=range(3, 10_001, 4),
+    about="carries rooms to the clients that join them",
+    options=Gateway,
+    settings=GatewaySettings,
+    settle=settle,
+    build="plane.rooms.build:gateway",
+    pages=PAGES,
+    door="read",
+    dials=("broker", "router"),
+    clients=True,
+    secrets=frozenset({"cluster", "names", "token"}),
+    plural="gateways",
+    count_why="members spread over them",
+    always=True,
+    ends=30,
+    row=30,
+    received="muster_messages_received_total",
+    sent="muster_messages_sent_total",
+    carried="muster_messages_sent_total",
+    delivered="muster_messages_sent_total",
+    reloads=door_reloads("gateway") | {"gateway.history_max": "history_max"},
+)

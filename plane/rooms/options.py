@@ -1,76 +1,75 @@
-"""What the engines of the room plane are made with, from a spec."""
+"""What several roles of rooms share: options and settings."""
 
-from typing import Any
+from typing import Annotated, Final, Literal
 
-from plane.keys import cluster_keys
-from plane.spec import Spec, SpecError, secret
+import msgspec
+
+from plane.kind import Around
+from plane.options import DoorOptions, Section, key
+
+ArenaMib = Annotated[
+    int,
+    key("Memory for the rings of recent messages", "what can still be repaired; taken at start", "MiB", ge=1, le=65536),
+]
+PAGES: Final = "plane.rooms.pages:answer"
 
 
-def link_options(spec: Spec) -> dict[str, Any]:
-    """What every engine is made with. Raises `SpecError`."""
-    keys = cluster_keys(spec)
+class Clients(Section, frozen=True):
+    """What gateways and proxies tell the clients that come to them, each at the start of its session."""
+
+    backoff_ms: Annotated[
+        int,
+        key(
+            "A client that loses its session opens another within this, at random; twice as long after each failure",
+            "of few clients; 100,000 that come back within 10 s are 10,000 handshakes a second",
+            "ms",
+            ge=10,
+            le=60_000,
+        ),
+    ] = 100
+    backoff_max_ms: Annotated[
+        int,
+        key("The longest that becomes", "no less than the first", "ms", ge=10, le=600_000),
+    ] = 5_000
+
+
+class Namespace(Section, frozen=True):
+    """What holds for the rooms whose names begin with this namespace (`NAME:room`)."""
+
+    flow: Annotated[
+        Literal["live", "paced"],
+        key(
+            "`live`: a slow member slows nobody; `paced`: publishers wait for it for up to 5 s, and repair has 3 s",
+            "a live room must not stand still for one reader; files and feeds should arrive whole",
+        ),
+    ] = "live"
+
+
+class DoorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a gateway and a proxy are told of their sessions."""
+
+    keepalive_ms: int
+    idle_timeout_ms: int
+    backoff_ms: int
+    backoff_max_ms: int
+    sessions_max: int
+    accept_rate: int
+
+
+def door_settings(options: DoorOptions, around: Around) -> dict[str, int]:
+    """The fields of `DoorSettings`."""
+    clients: Clients = around.section("clients")
     return {
-        "node": spec.node,
-        "epoch": spec.epoch,
-        "link_bind": spec.link_bind,
-        "cluster_key": keys.current,
-        "cluster_other": keys.other,
-        "cluster_allow": keys.allow,
-        "seed": spec.seed,
-        "recv_buffer": spec.recv_buffer,
-        "send_buffer": spec.send_buffer,
-        "payload_bytes": spec.payload_bytes,
-        "faults": spec.faults,
+        "keepalive_ms": options.keepalive_ms,
+        "idle_timeout_ms": options.idle_timeout_ms,
+        "backoff_ms": clients.backoff_ms,
+        "backoff_max_ms": clients.backoff_max_ms,
+        "sessions_max": options.sessions_max,
+        "accept_rate": options.accept_rate,
     }
 
 
-def client_options(spec: Spec) -> dict[str, Any]:
-    """What the engines that clients speak to are made with besides."""
-    return {
-        "bind": spec.bind,
-        "name_key": name_key(spec),
-        "keepalive_ms": spec.keepalive_ms,
-        "idle_timeout_ms": spec.idle_timeout_ms,
-        "server_key": secret(spec.server_key_file, 32),
-        "reset_secret": secret(spec.reset_secret_file, 32),
-    }
-
-
-def name_key(spec: Spec) -> bytes:
-    """The key of the hash that maps room names to ids. Raises `SpecError`."""
-    return secret(spec.name_key_file, 16)
-
-
-def arena_bytes(spec: Spec) -> int:
-    """Memory for the rings, of the roles that have some. Raises `SpecError`."""
-    if spec.arena_bytes is None:
-        raise SpecError(f"a {spec.role} needs arena_bytes")
-    return spec.arena_bytes
-
-
-def age_every(spec: Spec) -> int:
-    """Of how many publish frames one carries its messages' age; 0: none. Raises `SpecError`."""
-    if spec.age_every is None:
-        raise SpecError(f"a {spec.role} needs age_every")
-    return spec.age_every
-
-
-def membership_again_ms(spec: Spec) -> int:
-    """After which a router is told once more what it has not acknowledged; 0: it is not. Raises `SpecError`."""
-    if spec.membership_again_ms is None:
-        raise SpecError(f"a {spec.role} needs membership_again_ms")
-    return spec.membership_again_ms
-
-
-def memberships_max(spec: Spec) -> int:
-    """Memberships that a router holds. Raises `SpecError`."""
-    if spec.memberships_max is None:
-        raise SpecError(f"a {spec.role} needs memberships_max")
-    return spec.memberships_max
-
-
-def history_max(spec: Spec) -> int:
-    """Messages that a join may ask to come first. Raises `SpecError`."""
-    if spec.history_max is None:
-        raise SpecError(f"a {spec.role} needs history_max")
-    return spec.history_max
+def door_reloads(role: str) -> dict[str, str]:
+    """The keys that a running gateway or proxy takes, and their fields."""
+    own = {f"{role}.{name}": name for name in ("sessions_max", "accept_rate")}
+    return own | {f"clients.{name}": name for name in ("backoff_ms", "backoff_max_ms")}

@@ -1,16 +1,89 @@
 """The proxy: takes what clients publish to the room's broker.
 
-A thin shell: everything that touches a packet is in `muster._core.ProxyEngine`.
+Its options, its settings and its descriptor; the engine is made in `build.py`.
 """
 
-from muster import _core
-from plane.auth import answering, embedded
-from plane.role import Role
-from plane.rooms.options import age_every, client_options, link_options
-from plane.spec import Spec
+from typing import Annotated, Final
+
+from plane.kind import Around, RoleKind
+from plane.options import DoorOptions, key
+from plane.rooms.options import (
+    PAGES,
+    DoorSettings,
+    door_reloads,
+    door_settings,
+)
 
 
-def build(spec: Spec) -> Role:
-    """Make the engine, which binds its sockets. Raises `SpecError`, and `OSError` when an address is taken."""
-    engine = _core.ProxyEngine(**link_options(spec), **client_options(spec), age_every=age_every(spec))
-    return answering(engine, embedded(spec))
+class Proxy(DoorOptions, frozen=True):
+    """Takes what clients publish to the room's broker."""
+
+    age_every: Annotated[
+        int,
+        key(
+            "One publish frame of so many carries the age of its messages, from which their latency is known; 0: none",
+            "costs 33 bytes on a link each, and is often enough for percentiles of a minute",
+            "frames",
+            ge=0,
+            le=1 << 30,
+        ),
+    ] = 1_024
+    command_rate: Annotated[
+        int,
+        key(
+            "Commands of one user, whatever sessions it has here; with the shared token of one session",
+            "they are for what is seldom, and cost each member and each hop an answer",
+            "1/s",
+            ge=1,
+            le=10_000,
+        ),
+    ] = 1
+    command_burst: Annotated[
+        int, key("The same at once, after a pause", "one after the other", "commands", ge=1, le=10_000)
+    ] = 1
+
+
+class ProxySettings(DoorSettings, frozen=True):
+    """What a proxy is told."""
+
+    age_every: int
+    command_rate: int
+    command_burst: int
+
+
+def settle(options: Proxy, around: Around) -> ProxySettings:
+    """Out of the configuration."""
+    return ProxySettings(
+        **door_settings(options, around),
+        age_every=options.age_every,
+        command_rate=options.command_rate,
+        command_burst=options.command_burst,
+    )
+
+
+PROXY: Final = RoleKind(
+    name="proxy",
+    process="machine",
+    numbers=range(4, 10_001, 4),
+    about="takes what clients publish to the room's broker",
+    options=Proxy,
+    settings=ProxySettings,
+    settle=settle,
+    build="plane.rooms.build:proxy",
+    pages=PAGES,
+    clustered=True,
+    door="publish",
+    dials=("broker",),
+    clients=True,
+    secrets=frozenset({"cluster", "names", "token"}),
+    registers="serving",
+    plural="proxies",
+    count_why="publishers spread over them",
+    always=True,
+    ends=10,
+    row=40,
+    received="muster_messages_received_total",
+    sent="muster_messages_forwarded_total",
+    carried="muster_messages_forwarded_total",
+    reloads=door_reloads("proxy") | {"proxy.command_rate": "command_rate", "proxy.command_burst": "command_burst"},
+)

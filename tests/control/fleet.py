@@ -9,7 +9,6 @@ from typing import Any
 import structlog
 
 from control.cluster.growth import Coordinator
-from control.config.options import Role
 from control.errors import UserError
 from control.node.enrolment import Enrolment
 from control.registry.directory import Directory
@@ -33,7 +32,7 @@ class Fleet:
     """Everybody who is registered, and who starts and ends them: a `Hosts`."""
 
     memory: Memory
-    role: Role = "broker"
+    role: str = "broker"
     count: int = 1
     starts: bool = True
     """Nodes that are asked for are started."""
@@ -118,11 +117,7 @@ class Fleet:
 
     def agrees(self, partitions: int) -> bool:
         """Whether every engine has the map of so many partitions, with nothing growing."""
-        of_role = self.role == "router"
-        return all(
-            (player.maps[-1][2][of_role], player.maps[-1][3][of_role]) == (partitions, 0)
-            for player in self.players.values()
-        )
+        return all(player.maps[-1].layers[self.role] == (partitions, 0) for player in self.players.values())
 
 
 class Fallible(MemoryTree):
@@ -146,9 +141,10 @@ class Fallible(MemoryTree):
 def steps(player: Player, router: bool = False) -> list[tuple[int, int]]:
     """Numbers of partitions and growths that an engine was given, one after the other."""
     seen: list[tuple[int, int]] = []
-    for _, _, partitions, growth, _ in player.maps:
-        if not seen or seen[-1] != (partitions[router], growth[router]):
-            seen.append((partitions[router], growth[router]))
+    for placement in player.maps:
+        layer = placement.layers["router" if router else "broker"]
+        if not seen or seen[-1] != layer:
+            seen.append(layer)
     return seen
 
 

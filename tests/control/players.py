@@ -2,12 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from control.node.enrolment import Enrolment
-from plane.engine import Beside, Server
-from plane.engine import Node as Entry
+from plane.engine import Placement
+from plane.role import Servers
+from plane.rooms.broker import BrokerSettings
+from plane.rooms.router import RouterSettings
 from plane.spec import Registration, Spec
+
+SETTINGS: Final = {
+    "router": RouterSettings(memberships_max=2),
+    "broker": BrokerSettings(arena_bytes=1 << 20),
+}
 
 
 def spec(number: int, role: str, partition: int = 0, partitions: tuple[int, int] = (1, 1), **where: Any) -> Spec:
@@ -25,7 +32,7 @@ def spec(number: int, role: str, partition: int = 0, partitions: tuple[int, int]
     }
     return Spec(
         instance="muster",
-        role=role,  # type: ignore[arg-type]
+        role=role,
         node=number,
         epoch=7,
         bind=None,
@@ -33,7 +40,7 @@ def spec(number: int, role: str, partition: int = 0, partitions: tuple[int, int]
         admin=("127.0.0.1", 8_000 + number),
         placement_epoch=0,
         nodes=[],
-        partitions=partitions,
+        layers={"broker": (partitions[0], 0), "router": (partitions[1], 0)},
         registry=Registration(**registration | where),
         key_id=1,
         cluster_secret_file="",
@@ -43,16 +50,13 @@ def spec(number: int, role: str, partition: int = 0, partitions: tuple[int, int]
         token_file=None,
         recv_buffer=0,
         send_buffer=0,
-        arena_bytes=None,
         payload_bytes=1200,
-        keepalive_ms=None,
-        idle_timeout_ms=None,
-        paced_namespaces=[],
         faults=None,
         seed=1,
         drain_ms=0,
         log_level="info",
         log_format="json",
+        settings=SETTINGS.get(role),
     )
 
 
@@ -62,20 +66,20 @@ class Player:
 
     enrolment: Enrolment
     begun: Spec
-    maps: list[tuple[int, list[Entry], tuple[int, int], tuple[int, int], list[Beside]]] = field(default_factory=list)
+    maps: list[Placement] = field(default_factory=list)
     settled: Callable[[], bool] = lambda: True
-    named: list[tuple[list[Server], list[Server]]] = field(default_factory=list)
+    named: list[Servers] = field(default_factory=list)
 
-    def take(self, *placement: Any) -> None:
+    def take(self, placement: Placement) -> None:
         self.maps.append(placement)
 
     def states(self) -> dict[int, str]:
         """By node, in the newest map."""
-        return {entry[0]: entry[5] for entry in self.maps[-1][1]}
+        return {entry[0]: entry[5] for entry in self.maps[-1].nodes}
 
     def attach(self) -> None:
         """Have the engine that there is none of take every map."""
-        self.enrolment.attach(self.take, self._settled, lambda *servers: self.named.append(servers))
+        self.enrolment.attach(self.take, self._settled, self.named.append)
 
     def _settled(self) -> bool:
         return self.settled()

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 import pytest
 
 import muster
-from control.config.options import Demo
 from control.rooms.demo import DemoRoom, Figures
+from control.rooms.system import Demo
 from tests.faults.conftest import Make
 from tests.faults.instance import MUSTER, ROOT, Instance
 from tests.faults.load import PATIENT_S

@@ -7,6 +7,7 @@ from typing import Final
 
 from control.cli.metrics_docs import markdown
 from control.console import common
+from plane.kinds import kind
 from tests.documents import ROOT, spans
 from tests.faults.conftest import Make
 from tests.faults.instance import ROLES, Instance
@@ -25,8 +26,8 @@ async def probed(instance: Instance) -> str:
     """The metrics of the prober, once it has paths."""
     async with asyncio.timeout(30):
         while True:
-            if (prober := instance.record().prober) and prober.ready:
-                page = common.fetch(prober, "/metrics")[1].decode()
+            if (probers := instance.record().of("prober")) and probers[0].ready:
+                page = common.fetch(probers[0], "/metrics")[1].decode()
                 if "muster_probe_path_failing{" in page:
                     return page
             await asyncio.sleep(0.05)
@@ -36,7 +37,7 @@ async def test_every_metric_of_every_role_is_in_the_documents_and_no_other(make:
     instance = make(database={}, probes={"every_ms": 100})
     with instance.running():
         pages = {role: instance.get(role, "/metrics") for role in ROLES}
-        nodes = {role: instance.process(role).node for role in ROLES} | {"prober": 0}
+        nodes = {role: instance.process(role).node for role in ROLES} | {"prober": kind("prober").numbers[0]}
         prober = await probed(instance)
     for role, page in (*pages.items(), ("prober", prober)):
         samples = [SAMPLE.fullmatch(line) for line in page.splitlines() if not line.startswith("#")]

@@ -57,9 +57,7 @@ class Lossy(Supervisor):
 
     def prober(self) -> Process:
         """What probes steadily."""
-        prober = self.record().prober
-        assert prober
-        return prober
+        return self.record().of("prober")[0]
 
     def paths(self) -> list[dict[str, Any]]:
         """What its prober says; nothing while it does not."""
@@ -126,7 +124,7 @@ async def test_every_path_is_seen_what_loses_or_stands_still_is_found_and_the_pr
     try:
         await eventually(lambda: [each["failing"] for each in over()] == [True] * 4)
         page = common.fetch(supervisor.prober(), "/metrics")[1].decode()
-        assert 'muster_probe_paths_failing{node="0",role="prober"} 0.0' not in page
+        assert 'muster_probe_paths_failing{node="1073741824",role="prober"} 0.0' not in page
     finally:
         os.kill(stopped.pid, signal.SIGCONT)
     await eventually(lambda: [each["failing"] for each in over()] == [False] * 4)
@@ -147,8 +145,7 @@ async def test_by_default_all_paths_are_probed_and_who_stands_still_is_an_alarm_
         return paths
 
     def counted(name: str) -> float:
-        prober = instance.record().prober
-        assert prober
+        (prober,) = instance.record().of("prober")
         return samples(common.fetch(prober, "/metrics")[1].decode())[name]
 
     with instance.running("--gateways", "2", "--brokers", "2x2", "--routers", "1x2", "--proxies", "2"):
@@ -173,7 +170,7 @@ async def test_an_instance_begins_and_ends_to_probe_by_sighup(make: Make) -> Non
     instance = make()
 
     def prober() -> Process | None:
-        return instance.record().prober or None
+        return next(iter(instance.record().of("prober")), None)
 
     def is_there() -> bool:
         return prober() is not None

@@ -72,7 +72,7 @@ async def test_nodes_find_each_other_in_zookeeper_and_a_broker_that_ends_loses_n
         gateway = others[2]
         await until(lambda: sorted(states(gateway).values()) == ["running"] * 5, PATIENT_S)
         code, said, _ = await hosts.asked("status", "--json")
-        assert (code, len(json.loads(said)["roles"])) == (0, 5)
+        assert (code, len(json.loads(said)["nodes"])) == (0, 5)
         async with loaded(hosts.address(), ledger):
             before, owned = number(first), [node.metrics()["messages_published"] for node in (first, others[0])]
             assert min(owned) > 0, "both own rooms"
@@ -264,10 +264,10 @@ async def test_commands_find_the_nodes_by_the_registry_and_ask_each(hosts: Hosts
     code, said, _ = await hosts.asked("status", "--json", *NAMED)
     told = json.loads(said)
     assert (code, told["registry"]) == (0, "embedded")
-    assert {(each["name"], each["state"], each["registered"]) for each in told["roles"]} == {
+    assert {(each["name"], each["state"], each["registered"]) for each in told["nodes"]} == {
         (name, "ready", "running") for name in names
     }
-    assert {each["pid"] for each in told["roles"]} == {node.process.pid for node in nodes}
+    assert {each["pid"] for each in told["nodes"]} == {node.process.pid for node in nodes}
     code, said, _ = await hosts.asked("top", "--json", *NAMED)
     assert (code, json.loads(said)["total"]["ready"]) == (0, 4)
     code, said, _ = await hosts.asked("links", "--json", *NAMED)

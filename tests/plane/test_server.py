@@ -64,7 +64,7 @@ async def test_while_work_waits_turns_follow_and_others_get_their_time() -> None
 
 async def test_a_question_is_answered_by_the_authenticator() -> None:
     engine = fake()
-    server = Server(answering(engine, TokenAuthenticator(b"token", "read")), LOG)
+    server = Server(Role(engine, {"authenticate": answering(engine, TokenAuthenticator(b"token", "read"))}), LOG)
     async with running(server):
         order(engine, "authenticate token")
         await until(lambda: len(engine.answers) == 1)

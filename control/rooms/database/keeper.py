@@ -6,6 +6,7 @@ Imports no library of databases: `Late` does, while the engine serves.
 """
 
 import asyncio
+import functools
 import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -18,7 +19,8 @@ import structlog
 from control.rooms.database.errors import Refused, told
 from control.rooms.database.records import Change, Ended, Membership, Partition
 from control.rooms.database.writer import BATCH, Writer
-from plane.spec import Kept, Spec, SpecError
+from plane.rooms.router import Kept, RouterSettings
+from plane.spec import Spec, SpecError
 
 if TYPE_CHECKING:
     from control.rooms.database.store import Store
@@ -95,6 +97,9 @@ class Late:
 
 class Keeper:
     """Keeps while the context is open."""
+
+    name: Final = "database"
+    """Its key in the status of a router."""
 
     def __init__(
         self,
@@ -258,16 +263,25 @@ def opened(kept: Kept) -> Late:
     return Late(kept.url, make)
 
 
+def companion(
+    spec: Spec, settings: RouterSettings
+) -> Callable[[object, structlog.typing.FilteringBoundLogger, Callable[[], int]], Keeper] | None:
+    """How to begin the keeper of a router; None where it has no database. Raises `SpecError`."""
+    kept = settings.database
+    if kept is None:
+        return None
+    return functools.partial(keeper, kept, opened(kept))
+
+
 def keeper(
-    spec: Spec,
+    kept: Kept,
     store: Late,
     engine: object,
     log: structlog.typing.FilteringBoundLogger,
     partitions: Callable[[], int],
 ) -> Keeper:
-    """For the router of this spec; `partitions` says how many routers have now."""
-    assert spec.database is not None
-    index = spec.database.partition
+    """For the router of this partition; `partitions` says how many routers have now."""
+    index = kept.partition
 
     def partition() -> Partition:
         count = partitions()

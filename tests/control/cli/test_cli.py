@@ -205,10 +205,10 @@ def test_an_instance_whose_terminal_goes_away_drains(muster: Command) -> None:
 
     with hanging_up(signal.SIG_DFL), muster.up(start_new_session=True, preexec_fn=take_terminal) as process:
         os.close(other_end)
-        roles = json.loads(muster("status", "--json").stdout)["roles"]
+        roles = json.loads(muster("status", "--json").stdout)["nodes"]
         for role in roles:
             os.kill(role["pid"], signal.SIGHUP)  # the terminal tells all
-        again = json.loads(muster("status", "--json").stdout)["roles"]
+        again = json.loads(muster("status", "--json").stdout)["nodes"]
         assert [(role["pid"], role["state"]) for role in again] == [(role["pid"], "ready") for role in roles]
         os.close(terminal)
         assert process.wait(20) == 0
@@ -224,7 +224,7 @@ async def test_sighup_has_an_instance_read_its_configuration_again_and_pass_it_o
         process.send_signal(signal.SIGHUP)
 
     def asked() -> dict[str, dict[str, Any]]:
-        return {role["role"]: role for role in json.loads(muster("status", "--json").stdout)["roles"]}
+        return {role["role"]: role for role in json.loads(muster("status", "--json").stdout)["nodes"]}
 
     def accepted() -> list[list[int]]:
         return [role.get("key_ids", []) for role in asked().values()]
@@ -289,7 +289,7 @@ def test_an_instance_is_seen_from_other_terminals_and_ends_with_0(muster: Comman
         for role in ("router", "broker", "gateway", "proxy"):
             assert role in status.stdout
         document = json.loads(muster("status", "--json").stdout)
-        assert [role["state"] for role in document["roles"]] == ["ready"] * 4
+        assert [role["state"] for role in document["nodes"]] == ["ready"] * 4
         assert [room["name"] for room in json.loads(muster("rooms", "ls", "--json").stdout)] == [
             "room-0",
             "room-1",
@@ -400,7 +400,7 @@ def await_signal(process: subprocess.Popen[str], number: signal.Signals) -> None
 
 def test_what_several_nodes_say_is_put_together(muster: Command) -> None:
     with muster.up("--gateways", "2", "--brokers", "2x2", "--proxies", "2"):
-        roles = json.loads(muster("status", "--json").stdout)["roles"]
+        roles = json.loads(muster("status", "--json").stdout)["nodes"]
         assert [(role["name"], role["node"], role["partition"]) for role in roles] == [
             ("router", 1, 0),
             *(("broker", 2, 0), ("broker-1", 6, 0), ("broker-2", 10, 1), ("broker-3", 14, 1)),
@@ -421,7 +421,7 @@ def test_what_several_nodes_say_is_put_together(muster: Command) -> None:
 
 def test_a_node_that_does_not_answer_is_named_and_the_others_are_shown(muster: Command) -> None:
     with muster.up("--gateways", "2"):
-        pids = {role["name"]: role["pid"] for role in json.loads(muster("status", "--json").stdout)["roles"]}
+        pids = {role["name"]: role["pid"] for role in json.loads(muster("status", "--json").stdout)["nodes"]}
         os.kill(pids["gateway-1"], signal.SIGSTOP)
         try:
             asked = (("rooms", "ls"), ("rooms", "show", "room-1"), ("cluster", "show"), ("top",))
@@ -467,7 +467,7 @@ def test_the_cluster_is_shown_once_or_again_and_again(muster: Command) -> None:
 
 def test_when_no_gateway_answers_that_is_all_there_is_to_say(muster: Command) -> None:
     with muster.up("--gateways", "2"):
-        roles = json.loads(muster("status", "--json").stdout)["roles"]
+        roles = json.loads(muster("status", "--json").stdout)["nodes"]
         pids = [role["pid"] for role in roles if role["role"] == "gateway"]
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
@@ -576,7 +576,7 @@ def unheard(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, ...]
         return codes
 
     with muster.up("--gateways", "2"):
-        roles = json.loads(muster("status", "--json").stdout)["roles"]
+        roles = json.loads(muster("status", "--json").stdout)["nodes"]
         pid = next(role["pid"] for role in roles if role["name"] == "gateway-1")
         os.kill(pid, signal.SIGSTOP)
         try:

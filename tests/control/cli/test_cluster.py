@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from control.cli.cluster import TRAFFIC, Load, arranged, due, growing
-from control.config.options import Up
+from control.cli.cluster import Load, arranged, due, growing
 from control.console.readings import CPU, Reading
 from control.errors import UserError
 from control.registry.places import Count, Growth
 from control.registry.steps import STANDS_S
+from plane.kinds import kind, kinds
 from tests.control.nodes import processes
 from tests.documents import ROOT, spans
 
@@ -20,10 +20,10 @@ def load(name: str, partition: int = 0, **what: Any) -> Load:
 
 
 def test_layers_come_with_their_nodes_by_partition_and_rates_by_role() -> None:
-    nodes = processes(Up(gateways=2, brokers="2x2"))
-    before = {each.node: Reading(10.0, "ready", {TRAFFIC[each.role]: 100.0, CPU: 1.0}) for each in nodes}
+    nodes = processes(gateways=2, brokers="2x2")
+    before = {each.node: Reading(10.0, "ready", {kind(each.role).carried: 100.0, CPU: 1.0}) for each in nodes}
     said = {"muster_rooms": 3.0, "muster_interest": 4.0, "muster_members": 5.0}
-    now = {each.node: Reading(12.0, "ready", {**said, TRAFFIC[each.role]: 500.0, CPU: 1.5}) for each in nodes}
+    now = {each.node: Reading(12.0, "ready", {**said, kind(each.role).carried: 500.0, CPU: 1.5}) for each in nodes}
     layers = arranged(nodes, before, now)
     assert [(each.layer, each.partitions) for each in layers] == [
         ("broker/main", 2),
@@ -44,7 +44,7 @@ def test_layers_come_with_their_nodes_by_partition_and_rates_by_role() -> None:
 
 
 def test_a_node_that_does_not_answer_or_began_anew_has_no_rates() -> None:
-    nodes = processes(Up(gateways=2))
+    nodes = processes(gateways=2)
     before = {each.node: Reading(10.0, "ready", {CPU: 5.0}) for each in nodes}
     now = {each.node: Reading(11.0, "ready", {CPU: 0.1}) for each in nodes}
     now[3] = Reading(11.0, "no answer", {}, UserError("gone"))
@@ -56,7 +56,7 @@ def test_a_node_that_does_not_answer_or_began_anew_has_no_rates() -> None:
 
 
 def test_the_map_of_a_node_that_is_connected_says_who_is_registered() -> None:
-    nodes = processes(Up())
+    nodes = processes()
     states = {"1": "running", "2": "draining", "3": "running"}
     old = {"registry": {"session": "suspended", "nodes": {"4": "running"}}}
     new = {"registry": {"session": "connected", "nodes": states, "weights": {"3": 0}}}
@@ -86,7 +86,7 @@ def test_a_growth_that_nobody_goes_on_with_is_said_to_stand_and_how_it_goes_on()
 
 
 def test_a_growth_is_at_its_step_for_as_long_as_the_node_that_has_known_it_for_longest_says() -> None:
-    nodes, count = processes(Up()), msgspec.to_builtins(Count(1, 3, Growth(2, "prepare", 2, "somebody")))
+    nodes, count = processes(), msgspec.to_builtins(Count(1, 3, Growth(2, "prepare", 2, "somebody")))
     now = {
         each.node: Reading(
             1.0,
@@ -144,7 +144,7 @@ def test_growth_is_due_before_a_bound_is_reached(
 
 
 def test_a_partition_without_a_replica_is_shown_and_a_first_one_is_due() -> None:
-    nodes = processes(Up())
+    nodes = processes()
     now = {each.node: Reading(1.0, "ready", {}) for each in nodes}
     chat, *others = arranged(nodes, {}, now, {"broker/main": [1], "broker/chat": [0], "router": []})[::-1][2:]
     found = {each.layer: (each.partitions, each.uncovered) for each in (chat, *others)}
@@ -158,4 +158,11 @@ def test_a_partition_without_a_replica_is_shown_and_a_first_one_is_due() -> None
 
 def test_the_metrics_are_those_of_the_roles() -> None:
     known = spans((ROOT / "docs" / "metrics.md").read_text())
-    assert {CPU, *TRAFFIC.values(), "muster_rooms", "muster_interest", "muster_interest_max", "muster_members"} <= known
+    assert {
+        CPU,
+        *(of.carried for of in kinds().values() if of.carried),
+        "muster_rooms",
+        "muster_interest",
+        "muster_interest_max",
+        "muster_members",
+    } <= known

@@ -12,11 +12,13 @@ import pytest
 
 from control.cli import doctor
 from control.cli.doctor import Examination, examined
-from control.config.options import Config, Gateway, Proxy
+from control.config.options import whole
 from control.console.found import Where
 from control.doctor import probe, programs
 from control.doctor.finding import Finding, ok
 from control.errors import UserError
+from plane.rooms.gateway import Gateway
+from plane.rooms.proxy import Proxy
 from tests.control.command import Command
 from tests.ports import free_ports
 
@@ -107,7 +109,7 @@ def test_a_running_instance_is_asked_and_a_node_that_stands_still_fails(muster: 
         told = next(filter(answered, (findings(muster) for _ in range(TRIES))))
         assert {"nodes", "buffers in use", "counters"} <= {each["check"] for each in told}
         assert ["for 5 nodes" in each["text"] for each in told if each["check"] == "cores"] == [True]
-        pids = {role["name"]: role["pid"] for role in json.loads(muster("status", "--json").stdout)["roles"]}
+        pids = {role["name"]: role["pid"] for role in json.loads(muster("status", "--json").stdout)["nodes"]}
         os.kill(pids["gateway-1"], signal.SIGSTOP)
         try:
             found = findings(muster, code=1)
@@ -137,7 +139,7 @@ def test_a_file_of_the_kernel_that_is_not_there_is_a_finding(monkeypatch: pytest
         raise FileNotFoundError(2, "No such file", path)
 
     monkeypatch.setattr(probe, "text", none)
-    levels = {each.level for each in examined(Examination(Config(), Where()).checks(), doctor.LIMIT_S)}
+    levels = {each.level for each in examined(Examination(whole()(), Where()).checks(), doctor.LIMIT_S)}
     assert "warn" in levels
 
 
@@ -150,11 +152,11 @@ def test_a_wildcard_of_the_configuration_is_held_against_the_addresses_of_this_m
     }
     monkeypatch.setattr(probe, "text", files.__getitem__)
     monkeypatch.setattr(probe, "ipv6", lambda: True)
-    config = Config(gateway=Gateway(bind="192.0.2.2:7400"), proxy=Proxy(bind="[::]:7402", link_bind="192.0.2.2:0"))
+    config = whole()(gateway=Gateway(bind="192.0.2.2:7400"), proxy=Proxy(bind="[::]:7402", link_bind="192.0.2.2:0"))  # type: ignore[call-arg]
     (told,) = Examination(config, Where()).checks()["addresses"]()
     assert (told.level, told.text.partition(";")[0]) == ("warn", "proxy.bind: any of 192.0.2.2, 192.0.2.3")
     files.clear()  # where nothing is a wildcard, nothing is read
-    assert [each.level for each in Examination(Config(), Where()).checks()["addresses"]()] == ["ok"]
+    assert [each.level for each in Examination(whole()(), Where()).checks()["addresses"]()] == ["ok"]
 
 
 def test_a_super_packet_really_goes_to_ourselves() -> None:

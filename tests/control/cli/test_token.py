@@ -7,7 +7,8 @@ import pytest
 
 from control.cli.token import token
 from control.errors import BAD_CONFIG, UNAVAILABLE, USAGE, UserError
-from plane.auth import Right, TokenAuthenticator
+from plane.auth import TokenAuthenticator
+from plane.kind import Right
 
 SECRET, FORMER = "n" * 32, "f" * 40
 

@@ -14,8 +14,7 @@ from typing import Final, Self
 
 import pytest
 
-from control.cli.top import BYTES_OUT, IN, KEYS, LAG, METRICS, OUT, PUBLISHED, Row, ordered, short, taken
-from control.config.options import Up
+from control.cli.top import BYTES_OUT, KEYS, LAG, METRICS, TRAFFIC, Row, ordered, short, taken
 from control.console.choices import Column
 from control.console.readings import CPU, NO_ANSWER, RSS, Reading
 from control.errors import UserError
@@ -24,6 +23,7 @@ from tests.control.nodes import processes
 from tests.documents import ROOT, spans
 
 SECONDS_MAX: Final = 60.0
+PUBLISHED: Final = "muster_messages_published_total"
 
 
 def row(name: str, **figures: float | None) -> Row:
@@ -31,10 +31,10 @@ def row(name: str, **figures: float | None) -> Row:
 
 
 def test_a_sample_has_the_rates_of_each_node_and_the_sums_of_all() -> None:
-    nodes = processes(Up(gateways=2))
-    zero = dict.fromkeys([*IN.values(), *OUT.values(), PUBLISHED, BYTES_OUT, CPU, "muster_link_dropped_old_total"], 0.0)
+    nodes = processes(gateways=2)
+    zero = dict.fromkeys([*(TRAFFIC - {""}), BYTES_OUT, CPU, "muster_link_dropped_old_total"], 0.0)
     before = {each.node: Reading(10.0, "ready", zero) for each in nodes}
-    grown = dict.fromkeys([*IN.values(), *OUT.values()], 100.0) | {CPU: 0.5, BYTES_OUT: 2000.0}
+    grown = dict.fromkeys(TRAFFIC - {"", PUBLISHED}, 100.0) | {CPU: 0.5, BYTES_OUT: 2000.0}
     gauges = {RSS: 1 << 20, LAG: 0.25, "muster_rooms": 3.0, "muster_members": 7.0}
     said = grown | gauges | {"muster_link_dropped_old_total": 4.0}
     now = {each.node: Reading(12.0, "ready", said | {PUBLISHED: 60.0}) for each in nodes}
@@ -54,7 +54,7 @@ def test_a_sample_has_the_rates_of_each_node_and_the_sums_of_all() -> None:
 
 
 def test_a_node_that_does_not_answer_keeps_its_line_without_figures() -> None:
-    nodes = processes(Up())
+    nodes = processes()
     before = {each.node: Reading(10.0, "ready", {CPU: 1.0}) for each in nodes}
     now = {each.node: Reading(11.0, NO_ANSWER, {}, UserError("gone")) for each in nodes}
     sample = taken("mine", nodes, before, now)

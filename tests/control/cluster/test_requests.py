@@ -139,7 +139,7 @@ async def test_new_partitions_get_as_many_replicas_as_those_they_split_once_howe
     again = await ask(supervisor, Provide(role="broker", partitions=4))
     assert [each.name for each in again] == ["broker-6", "broker-7", "broker-8"]
     await ask(supervisor, Counted(role="broker", partitions=4))
-    assert supervisor.spec(supervisor._roster.seats[0]).partitions == (4, 1)
+    assert supervisor.spec(supervisor._roster.seats[0]).layers == {"broker": (4, 0), "router": (1, 0)}
     with pytest.raises(UserError, match="broker has 4 partitions, and the number never falls"):
         await ask(supervisor, Withdraw(role="broker", partitions=2))
 

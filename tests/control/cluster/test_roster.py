@@ -3,22 +3,23 @@
 import pytest
 
 from control.cluster.roster import Roster
-from control.config.layout import NUMBER_MAX, PLACES_MAX
-from control.config.options import Up
+from control.config.layout import FIRST_NUMBERS
 from control.errors import UserError
+from plane.kind import PLACES_MAX
+from tests.control.nodes import configured
 
 
 def test_no_node_of_an_instance_gets_a_number_that_a_node_beside_it_may_have() -> None:
-    roster = Roster(Up())
+    roster = Roster(configured())
     for _ in range(1, PLACES_MAX):
         seat = roster.another("proxy", 0)
-    assert seat.node == NUMBER_MAX
+    assert seat.node == FIRST_NUMBERS
     with pytest.raises(UserError, match="2500 nodes with the role proxy"):
         roster.another("proxy", 0)
 
 
 def test_a_partition_that_a_growth_has_begun_with_takes_replicas_until_that_is_given_up() -> None:
-    roster = Roster(Up())
+    roster = Roster(configured())
     with pytest.raises(UserError, match="broker has no partition 1, the last one is 0"):
         roster.another("broker", 1)
     roster.seats += roster.lacking("broker", 2)

@@ -21,15 +21,16 @@ import muster.testing
 from control.cluster import instance, sdk, specs
 from control.cluster.instance import Endpoint, Folder, Record
 from control.cluster.supervisor import Supervisor, fault_rules
-from control.config.layout import NUMBER_MAX, seats
+from control.config.layout import FIRST_NUMBERS, seats
 from control.config.load import load
-from control.config.options import LINKS, ROLES, Config, Up
+from control.config.options import LINKS, ROLES, Config
 from control.errors import ConfigError, NotRunning, UserError
 from control.host.ports import Ports
 from control.registry import Directory
 from control.registry.memory import Memory
 from control.registry.places import Identity, encode
 from muster.instance import start_time
+from tests.control.nodes import configured
 from tests.waiting import until
 
 LOG = structlog.get_logger()
@@ -338,7 +339,7 @@ def test_every_link_of_every_node_gets_its_rule_once_and_client_links_both_direc
     )
     config = load(file, {}, {"instance.dir": (str(tmp_path / "i"), "flag")}).config
     supervisor = made(config)
-    instance.prepare(supervisor.folder, [seat.name for seat in seats(config.up)])
+    instance.prepare(supervisor.folder, [seat.name for seat in seats(config)])
     supervisor._choose(supervisor._roster.seats)
     rules = {role: fault_rules(role, config.faults, supervisor.snapshot) for role in ROLES}
     links = {
@@ -375,8 +376,8 @@ async def test_a_record_that_cannot_be_written_is_said_once_and_so_is_that_it_ca
 
 async def test_an_instance_has_the_numbers_of_one_in_its_folder_whose_name_begins_with_its_own(tmp_path: Path) -> None:
     supervisor, opened = made(settings(tmp_path, instance__name="muster")), Memory().tree()
-    before = {f"muster-{seat.name}": seat.node for seat in seats(Up(brokers="2x2", gateways=3))}
-    before |= {"muster-router-9": 37, "elsewhere": NUMBER_MAX + 9, "muster-elsewhere": NUMBER_MAX + 10}
+    before = {f"muster-{seat.name}": seat.node for seat in seats(configured(brokers="2x2", gateways=3))}
+    before |= {"muster-router-9": 37, "elsewhere": FIRST_NUMBERS + 9, "muster-elsewhere": FIRST_NUMBERS + 10}
     others = {"muster-eu-broker": 2, "muster-eu-gateway-9": 39, "muster-eu-router": 1_001, "other-proxy": 4}
     async with Directory(opened, LOG) as directory:
         for name, number in (before | others).items():

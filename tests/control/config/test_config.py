@@ -11,8 +11,9 @@ import pytest
 from control.config.docs import markdown
 from control.config.layout import seats
 from control.config.load import address_text, find_file, load, split_address, values
-from control.config.options import ROLES, UP, Up
+from control.config.options import ROLES, UP
 from control.errors import BAD_CONFIG, ConfigError
+from tests.control.nodes import configured
 
 ROOT = Path(__file__).parents[3]
 
@@ -39,17 +40,17 @@ def test_each_layer_wins_over_the_one_before(tmp_path: Path) -> None:
     environment = {"MUSTER_DEMO__RATE": "20", "MUSTER_DEMO__MEMBERS": "6"}
     loaded = load(file, environment, {"demo.members": (7, "--members")}, UP)
     config, origins = loaded.config, loaded.origins
-    assert (config.proxy.keepalive_ms, origins["proxy.keepalive_ms"]) == (400, "muster up")
-    assert (config.gateway.keepalive_ms, origins["gateway.keepalive_ms"]) == (900, str(file))
-    assert (config.demo.rate, origins["demo.rate"]) == (20, "MUSTER_DEMO__RATE")
-    assert (config.demo.members, origins["demo.members"]) == (7, "--members")
-    assert (config.demo.payload_bytes, origins["demo.payload_bytes"]) == (200, "default")
+    assert (config.section("proxy").keepalive_ms, origins["proxy.keepalive_ms"]) == (400, "muster up")
+    assert (config.section("gateway").keepalive_ms, origins["gateway.keepalive_ms"]) == (900, str(file))
+    assert (config.section("demo").rate, origins["demo.rate"]) == (20, "MUSTER_DEMO__RATE")
+    assert (config.section("demo").members, origins["demo.members"]) == (7, "--members")
+    assert (config.section("demo").payload_bytes, origins["demo.payload_bytes"]) == (200, "default")
 
 
 def test_the_registry_and_the_database_that_muster_up_presets_can_be_turned_off(tmp_path: Path) -> None:
     off = {"MUSTER_REGISTRY__URL": "none", "MUSTER_DATABASE__URL": "none"}
     told = [load(write(tmp_path, ""), environment, profile=UP).config for environment in ({}, off)]
-    assert [(each.registry.url, each.database.url) for each in told] == [("embedded", "sqlite"), ("", "")]
+    assert [(each.registry.url, each.section("database").url) for each in told] == [("embedded", "sqlite"), ("", "")]
 
 
 def test_every_value_has_an_origin(tmp_path: Path) -> None:
@@ -65,7 +66,7 @@ def test_every_value_has_an_origin(tmp_path: Path) -> None:
 def test_the_result_is_frozen(tmp_path: Path) -> None:
     config: Any = load(write(tmp_path, '[namespaces.a]\nflow = "live"\n'), {}).config
     with pytest.raises(AttributeError):
-        config.gateway.arena_mib = 1
+        config.section("gateway").arena_mib = 1
     with pytest.raises(TypeError):
         config.namespaces["b"] = None
 
@@ -219,15 +220,15 @@ def test_a_folder_that_may_not_be_entered_has_no_file_for_us(tmp_path: Path, mon
 
 
 def test_the_nodes_of_a_layout_are_the_same_ones_when_there_are_more() -> None:
-    one, more = (seats(up) for up in (Up(), Up(gateways=3, brokers="2x2", routers="4", proxies=2)))
+    one, more = (seats(each) for each in (configured(), configured(gateways=3, brokers="2x2", routers="4", proxies=2)))
     assert [(seat.node, seat.name) for seat in one] == [(1, "router"), (2, "broker"), (3, "gateway"), (4, "proxy")]
     assert set(one) < set(more)
     assert len({seat.node for seat in more}) == len({seat.name for seat in more}) == len(more) == 13
     assert [seat.name for seat in more if seat.role == "gateway"] == ["gateway", "gateway-1", "gateway-2"]
     assert [seat.partition for seat in more if seat.role == "broker"] == [0, 0, 1, 1]
     assert [seat.partition for seat in more if seat.role == "router"] == [0, 1, 2, 3]
-    assert seats(Up(brokers="4")) == seats(Up(brokers="4x1"))
-    assert len(seats(Up(brokers="256"))) == 259
+    assert seats(configured(brokers="4")) == seats(configured(brokers="4x1"))
+    assert len(seats(configured(brokers="256"))) == 259
 
 
 @pytest.mark.parametrize("text", ["", "127.0.0.1", "127.0.0.1:", "localhost:1", "127.0.0.1:65536", "127.0.0.1:-1"])
@@ -249,7 +250,7 @@ def test_who_runs_one_role_is_not_asked_for_the_addresses_of_the_others() -> Non
     environment = {"MUSTER_BROKER__BIND": "[::1]:7410"}
     with pytest.raises(ConfigError, match=r"does not reach router\.bind"):
         load(environment=environment)
-    assert load(environment=environment, roles=("broker",)).config.broker.bind == "[::1]:7410"
+    assert load(environment=environment, roles=("broker",)).config.section("broker").bind == "[::1]:7410"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from control.cli import status
 from control.cluster import specs
 from control.cluster.instance import Process, Record
 from control.config.load import load
-from control.config.options import ROLES, Up
+from control.config.options import ROLES
 from control.console import common, found
 from control.console.found import Where, reading
 from control.console.readings import read
@@ -59,7 +59,7 @@ ELSEWHERE = ("192.0.2.1", 7_410)
     ],
 )
 def test_who_cannot_be_asked_from_here_is_one_line(link: tuple[str, int], admin: tuple[str, int], said: str) -> None:
-    process = msgspec.structs.replace(processes(Up())[0], link=link, admin=admin)
+    process = msgspec.structs.replace(processes()[0], link=link, admin=admin)
     with pytest.raises(UserError, match=f"^{process.name} ") as caught:
         common.get(process, "/api/v1/status")
     assert said in str(caught.value)
@@ -74,7 +74,7 @@ NODES = Record(
     token_file="",
     gateways=[],
     proxies=[],
-    processes=processes(Up(gateways=3, brokers="2x2")),
+    processes=processes(gateways=3, brokers="2x2"),
     faults=False,
 )
 
@@ -120,7 +120,7 @@ async def test_a_node_that_is_about_to_end_is_one_that_does_not_answer() -> None
     server.closed = True
     http = admin.http(admin.Admin(server, {"role": "router", "node": 1, "version": "0"}))
     listener = admin.listen(("127.0.0.1", 0))
-    process = msgspec.structs.replace(processes(Up())[0], admin=listener.getsockname()[:2])
+    process = msgspec.structs.replace(processes()[0], admin=listener.getsockname()[:2])
     serving = asyncio.create_task(http.serve(sockets=[listener]))
     try:
         said = await asyncio.to_thread(read, process)

@@ -5,13 +5,12 @@ from collections.abc import Mapping
 import msgspec
 
 from control.cluster.instance import Record
-from control.config.options import Up
 from control.console.readings import NO_ANSWER, Reading
 from control.doctor.running import CONNECTED, LAG, TROUBLE, buffers, judged, nodes, troubles
 from tests.control.nodes import processes
 from tests.documents import ROOT, spans
 
-STANDING = [msgspec.structs.replace(process, restarts=0) for process in processes(Up(gateways=2))]
+STANDING = [msgspec.structs.replace(process, restarts=0) for process in processes(gateways=2)]
 
 
 def reading(values: Mapping[str, float] | None = None, effective: int = 4 << 20, state: str = "ready") -> Reading:

@@ -198,10 +198,8 @@ async def test_who_serves_all_gets_every_cluster_at_a_place_that_it_keeps_and_br
     late = await begin(3, "broker", 1, (2, 1), cluster="late")
 
     def brokers(player: Player) -> list[list[int]]:
-        _, nodes, _, _, beside = player.maps[-1]
-        return [
-            [entry[0] for entry in part if entry[1] == "broker"] for part in (nodes, *(each for each, _, _ in beside))
-        ]
+        _, nodes, _, beside = player.maps[-1]
+        return [[entry[0] for entry in part if entry[1] == "broker"] for part in (nodes, *(each for each, _ in beside))]
 
     # Who sees both at once gives them places by name.
     await until(lambda: all(brokers(player) == [[2], [3]] for player in (gateway, router)))
@@ -212,7 +210,7 @@ async def test_who_serves_all_gets_every_cluster_at_a_place_that_it_keeps_and_br
     await until(lambda: all(len(player.states()) >= 4 for player in wanted) and brokers(gateway) == every)
     await until(lambda: router.maps[-1][1:] == gateway.maps[-1][1:])
     assert [brokers(player) for player in wanted] == list(wanted.values())
-    assert [(partitions, growth) for _, partitions, growth in gateway.maps[-1][4]] == [(2, 0), (1, 0)]
+    assert [layers["broker"] for _, layers in gateway.maps[-1].beside] == [(2, 0), (1, 0)]
     assert [player.maps[-1][2] for player in (main, late, early)] == [(1, 1), (2, 1), (1, 1)]
 
 
@@ -237,7 +235,7 @@ async def test_clients_are_told_of_servers_that_run_and_have_a_weight_and_by_a_p
         return {"client": ("192.0.2.1", number), "public_key": f"{number:02x}" * 32, "cluster": cluster}
 
     def ports(player: Player) -> tuple[list[int], list[int]]:
-        gateways, proxies = player.named[-1]
+        gateways, proxies = (player.named[-1][role] for role in ("gateway", "proxy"))
         assert all(host == "192.0.2.1" and key == bytes([port]) * 32 for host, port, key, _ in [*gateways, *proxies])
         return [port for _, port, _, _ in gateways], [port for _, port, _, _ in proxies]
 
@@ -250,7 +248,7 @@ async def test_clients_are_told_of_servers_that_run_and_have_a_weight_and_by_a_p
     await until(lambda: ports(proxy) == ports(proxy) == ([3, 5], [4]))
     other.enrolment.weigh(0)
     proxy.enrolment.weigh(7)
-    await until(lambda: ports(gateway) == ([3], [4, 6]) and gateway.named[-1][1][0][3] == 7)
+    await until(lambda: ports(gateway) == ([3], [4, 6]) and gateway.named[-1]["proxy"][0][3] == 7)
     assert gateway.enrolment.status()["weights"] == {"3": 1, "4": 7, "5": 0, "6": 1}
     other.enrolment.weigh(1)
     await until(lambda: ports(gateway)[0] == [3, 5])

@@ -6,7 +6,6 @@ import pytest
 
 from control.cli.links import aged, seen
 from control.config.options import Links as Limits
-from control.config.options import Up
 from control.console.readings import NO_ANSWER, Reading
 from control.errors import UserError
 from control.node.links import Links
@@ -35,7 +34,7 @@ def reading(links: list[dict[str, Any]], gone: list[dict[str, Any]] | None = Non
     return Reading(1.0, "ready", {}, status={"links": links, "links_lost": gone or []})
 
 
-NODES = processes(Up(gateways=2))
+NODES = processes(gateways=2)
 BY_NAME = {process.name: process.node for process in NODES}
 SILENT = {process.node: Reading(1.0, NO_ANSWER, {}, UserError("gone")) for process in NODES}
 BROKER, ROUTER, GATEWAY = BY_NAME["broker"], BY_NAME["router"], BY_NAME["gateway"]

@@ -1,6 +1,7 @@
 """The process of a role from its start to its end, around a fake engine."""
 
 import asyncio
+import functools
 from typing import Any
 
 import msgspec
@@ -10,10 +11,11 @@ from control.node.enrolment import Enrolment
 from control.node.process import serve
 from control.registry.directory import Directory
 from control.registry.memory import Memory
-from control.rooms.database.keeper import Late
+from control.rooms.database.keeper import Late, keeper
 from plane.role import Role
+from plane.rooms.router import Kept
 from plane.server import Server
-from plane.spec import Kept, Spec
+from plane.spec import Spec
 from tests.control.players import spec
 from tests.fakes.engine import FakeEngine
 from tests.ports import free_ports
@@ -53,10 +55,11 @@ async def test_the_engine_is_let_go_of_before_what_waits_is_written() -> None:
 
     async with Directory(Memory().tree(), LOG, spread_s=0.01, hold_s=0.5) as directory:
         kept = Kept(url="fake://db", password_file="", cluster="muster", partition=0)
-        told = msgspec.structs.replace(spec(1, "router"), admin=("127.0.0.1", free_ports(1)[0]), database=kept)
+        told = msgspec.structs.replace(spec(1, "router"), admin=("127.0.0.1", free_ports(1)[0]))
         enrolment = Enrolled(told, directory, LOG)
         begun = await enrolment.begin()
         server = Server(Role(FakeEngine(link_bind=("127.0.0.1", 0))), LOG)
         async with asyncio.timeout(ENDS_S):
-            await serve(begun, server, LOG, Owner(), enrolment, Store("fake://db", none))
+            begin = functools.partial(keeper, kept, Store("fake://db", none))
+            await serve(begun, LOG, Owner(), enrolment, begin, server)
     assert order == ["let go", "written"]

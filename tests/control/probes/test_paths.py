@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from control.config.options import Probes
 from control.probes.paths import GRACE_S, Account, Figures, Ledger, Path
+from control.probes.system import Probes
 from control.probes.told import WORST, Told
 
 LIMITS = Probes(timeout_ms=1_000, failures=3, successes=2, window=10)

@@ -4,9 +4,9 @@ import structlog
 from structlog.testing import capture_logs
 
 import muster
-from control.config.options import Probes
 from control.probes.paths import Ledger
 from control.probes.prober import LINES_MAX, Prober, Source
+from control.probes.system import Probes
 from control.registry import Snapshot
 
 

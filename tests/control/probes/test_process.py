@@ -12,10 +12,11 @@ from typing import Any
 
 import msgspec
 
-from control.cluster import instance
+from control.cluster import instance, specs
 from control.config import load as config
 from control.host.ports import Ports
-from control.probes.spec import spec
+from control.registry import Snapshot
+from plane.kinds import kind
 from tests.documents import ROOT
 from tests.waiting import until
 
@@ -45,9 +46,13 @@ async def test_what_the_prober_is_told_anew_comes_into_force_and_nonsense_change
     place = instance.folder(settings)
     instance.prepare(place)
     with Ports() as ports:
-        told, file = spec(settings, place, ports.tcp("admin", "127.0.0.1"), "embedded"), tmp_path / "spec.json"
+        admin, file = ports.tcp("admin", "127.0.0.1"), tmp_path / "spec.json"
+    number = kind("prober").numbers[0]
+    own = specs.Own("prober", "prober", number, epoch=1, partition=0, bind=None, link_bind=None, admin=admin)
+    registration = specs.registration(settings, place, own, "muster-prober", None, "")
+    told = specs.spec(settings, place, own, Snapshot(), registration)
     file.write_bytes(msgspec.json.encode(told))
-    command = [sys.executable, "-m", "control.probes.process", "--spec", str(file), "--parent", str(os.getpid())]
+    command = [sys.executable, "-m", "control.node.process", "--spec", str(file), "--parent", str(os.getpid())]
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=PIPE, stdout=DEVNULL, stderr=PIPE)
     watched = Watched(process)
     reading = asyncio.create_task(watched.read())

@@ -2,12 +2,12 @@
 
 import pytest
 
-from control.config.options import Role
 from control.probes.rooms import NAMESPACE, Rooms
 from control.registry import Node, Snapshot
 from control.registry.places import Count, Growth, State, layer
 from muster import _core
 from muster.client import check_name
+from tests.control.nodes import growth, partitions
 
 KEY = bytes(range(16))
 
@@ -17,12 +17,12 @@ def broker(number: int, partition: int = 0, state: State = "running") -> Node:
 
 
 def snapshot(*nodes: Node, count: Count = Count(1)) -> Snapshot:  # noqa: B008 - it is frozen
-    role: Role = "broker"
+    role: str = "broker"
     return Snapshot(1, nodes, {layer(role): count})
 
 
 def owner(name: str, now: Snapshot) -> int | None:
-    return _core.room_owners([name], KEY, now.entries(), now.partitions(), now.growth())[0]
+    return _core.room_owners([name], KEY, now.entries(), partitions(now), growth(now))[0]
 
 
 def test_each_running_broker_has_a_room_of_its_own() -> None:

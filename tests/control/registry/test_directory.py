@@ -15,6 +15,7 @@ from control.registry.identities import LONG_GONE_S, IdentityTaken, numbers
 from control.registry.memory import Memory, MemoryTree
 from control.registry.places import Ack, Count, Growth, Identity, Node, Snapshot, encode, read_identity
 from control.registry.tree import Delete, Operation, Refused, Result, Tree, Unavailable
+from tests.control.nodes import growth, partitions
 from tests.control.registry.services import Service, connected
 from tests.waiting import until
 
@@ -24,7 +25,7 @@ Open = Callable[..., Any]
 
 
 def template(number: int = 1, role: str = "broker", **more: Any) -> Node:
-    return Node(number, role, "127.0.0.1", 7_000 + number % 1_000, **more)  # type: ignore[arg-type]
+    return Node(number, role, "127.0.0.1", 7_000 + number % 1_000, **more)
 
 
 @pytest.fixture
@@ -203,7 +204,7 @@ async def test_everybody_sees_who_registers_what_it_says_and_that_it_leaves(open
     assert registered.epoch > 0
     proxy.announce("proxy-a", template(2, "proxy", client=("127.0.0.1", 9), public_key="ab" * 32))
     await until(lambda: places(watching) == [(1, "init"), (2, "running")])
-    assert watching.snapshot.partitions() == (2, 1)
+    assert partitions(watching.snapshot) == (2, 1)
     assert watching.snapshot.nodes[0] == registered
     broker.update("running")
     await until(lambda: places(watching) == [(1, "running"), (2, "running")])
@@ -250,13 +251,13 @@ async def test_wiped_data_brings_registration_anew_with_number_count_and_a_highe
     identity = await mine.identity("broker-a")
     mine.announce("broker-a", template(identity.node, epoch=identity.epoch), partitions=4)
     assert (await mine.settled()).epoch == identity.epoch
-    await until(lambda: watching.snapshot.partitions() == (4, 1) and places(watching))
+    await until(lambda: partitions(watching.snapshot) == (4, 1) and places(watching))
     maps: list[Snapshot] = []
     watching.on_snapshot = maps.append
     await service.wipe()
     await until(lambda: _epoch(watching) > identity.epoch, 30)
     await mine.settled()
-    assert all(places(watching) and snapshot.partitions() == (4, 1) for snapshot in maps)
+    assert all(places(watching) and partitions(snapshot) == (4, 1) for snapshot in maps)
     tree = make()
     await connected(tree)
     count = await tree.get("/pubsub/broker/main/partition_num")
@@ -340,17 +341,16 @@ async def test_a_growth_that_the_registry_forgot_is_written_again_by_who_knows_i
     gateway.announce("gateway-a", template(3, "gateway"))
     await gateway.settled()
     path = "/pubsub/router/partition_num"
-    growth = Growth(2, "switched", 2, "somebody")
-    known = encode(Count(1, 2, growth))
+    known = encode(Count(1, 2, Growth(2, "switched", 2, "somebody")))
     await tree.create(path, known)
-    await until(lambda: gateway.snapshot.growth() == (0, 2), 20)
+    await until(lambda: growth(gateway.snapshot) == (0, 2), 20)
     await tree.set(path, encode(Count(1, 1, Growth(2, "prepare", 2, "somebody"))))
     await _until_data(tree, path, known)
     await tree.set(path, b'{"partitions":1}')
     await _until_data(tree, path, known)
     await tree.set(path, b"nonsense")
     await until(lambda: "malformed" in gateway.refused.get("router/partition_num", ""), 20)
-    assert gateway.snapshot.growth() == (0, 2)
+    assert growth(gateway.snapshot) == (0, 2)
 
 
 async def test_who_only_reads_does_not_bring_a_former_cluster_s_count_into_a_new_one(
@@ -721,7 +721,7 @@ async def test_a_step_of_a_growth_that_somebody_refuses_for_now_is_never_undone(
     assert entry is not None
     assert entry.data == grown
     await coordinator.create("/pubsub/broker/main/partition1/new", encode(template(2, partition=1, among=2)))
-    await until(lambda: not mine.refused and mine.snapshot.partitions() == (2, 1))
+    await until(lambda: not mine.refused and partitions(mine.snapshot) == (2, 1))
 
 
 async def test_two_who_go_by_different_counts_of_one_serial_number_do_not_write_against_each_other(

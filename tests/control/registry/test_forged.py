@@ -22,7 +22,7 @@ COUNTS: Final = {"broker/main": 1, "broker/chat": 2, "router": 1}
 
 
 def node(number: int, role: str, **more: Any) -> Node:
-    return Node(number, role, "127.0.0.1", 7_000 + number, **more)  # type: ignore[arg-type]
+    return Node(number, role, "127.0.0.1", 7_000 + number, **more)
 
 
 NODES: Final = (

@@ -19,6 +19,7 @@ from control.registry.identities import numbers
 from control.registry.places import Node, Snapshot
 from control.registry.tree import Create, Entry, NoNode, Refused, Session, Unavailable
 from control.registry.zookeeper import Servers, ZooKeeperTree, servers
+from tests.control.nodes import partitions
 from tests.control.registry.services import PATIENT_S, connected, until_session
 from tests.control.registry.zookeeper import ZooKeeper
 from tests.waiting import until
@@ -133,7 +134,7 @@ async def test_the_death_of_the_leader_loses_nothing_and_nobody(ensemble: ZooKee
         assert set(acknowledged) <= {f"/written/{name}" for name in await cluster.trees[-1].children("/written")}
         assert cluster.epochs == epochs
         assert all(_whole(snapshot) for snapshot in cluster.maps if snapshot.nodes)
-        assert late.snapshot.partitions() == (2, 2)
+        assert partitions(late.snapshot) == (2, 2)
 
 
 async def _write(tree: ZooKeeperTree, acknowledged: list[str]) -> None:
@@ -170,7 +171,7 @@ async def test_an_ensemble_whose_data_is_wiped_is_filled_again(ensemble: ZooKeep
         fresh = await cluster.add()
         await cluster.agree(above=highest)
         assert {node.role: node.node for node in fresh.snapshot.nodes} == numbers
-        assert fresh.snapshot.partitions() == (2, 2)
+        assert partitions(fresh.snapshot) == (2, 2)
         assert all(
             sorted(node.role for node in snapshot.nodes) == sorted(ROLES) for snapshot in cluster.maps if snapshot.nodes
         )

@@ -3,15 +3,13 @@
 import sqlite3
 from pathlib import Path
 
-import msgspec
 import pytest
 import structlog
 
 from control.rooms.database import schema
 from control.rooms.database.keeper import Late, keeper, opened
 from control.rooms.database.records import Membership, Partition
-from plane.spec import Kept, Spec
-from tests.control.players import spec
+from plane.rooms.router import Kept
 from tests.waiting import until
 
 
@@ -20,8 +18,7 @@ from tests.waiting import until
 )
 def test_a_partition_beyond_the_number_is_one_of_twice_as_many(routers: int, index: int, loads: Partition) -> None:
     kept = Kept(url="sqlite:////nowhere/kept.db", password_file="", cluster="muster", partition=index)
-    told = msgspec.structs.replace(spec(1, "router", index, (1, routers)), database=kept)
-    made = keeper(told, opened(kept), object(), structlog.get_logger(), lambda: routers)
+    made = keeper(kept, opened(kept), object(), structlog.get_logger(), lambda: routers)
     assert made.partition == loads
 
 
@@ -49,11 +46,10 @@ async def test_a_life_ends_for_the_rooms_that_the_router_has_now(tmp_path: Path)
     """Routers of other partitions may have the gateway still; so have those that a growth gave half of this one's rooms."""
     kept = Kept(url=f"sqlite:///{tmp_path}/kept.db", password_file="", cluster="muster", partition=0)
     store, routers, engine = opened(kept), 1, Lost()
-    told = msgspec.structs.replace(spec(1, "router", 0, (1, 1)), database=kept)
     rooms = [Membership(3, 5, room, 1, 1, True) for room in range(4)]
     await store.write(rooms)
     routers = 2
-    async with keeper(told, store, engine, structlog.get_logger(), lambda: routers) as made:
+    async with keeper(kept, store, engine, structlog.get_logger(), lambda: routers) as made:
         await until(lambda: made.status()["written"] == 1)
     left = [each async for page in store.load(Partition()) for each in page]
     await store.close()
@@ -81,23 +77,23 @@ class Says(Lost):
         return len(rooms)
 
 
-def stored(tmp_path: Path) -> tuple[Late, Spec]:
-    """A file, and the spec of a router that keeps there."""
+def stored(tmp_path: Path) -> tuple[Late, Kept]:
+    """A file, and what a router is told of it."""
     kept = Kept(url=f"sqlite:///{tmp_path}/kept.db", password_file="", cluster="muster", partition=0)
-    return opened(kept), msgspec.structs.replace(spec(1, "router", 0, (1, 1)), database=kept)
+    return opened(kept), kept
 
 
 async def test_a_change_that_is_none_is_skipped_and_counted_and_the_others_are_written(tmp_path: Path) -> None:
-    store, told = stored(tmp_path)
+    store, kept = stored(tmp_path)
     engine = Says([(3, 5, 1, 1, 1, True), (3, 5, 2, 1, 1 << 63, True), (3, 5, 3, 1, 2, True)])
-    async with keeper(told, store, engine, structlog.get_logger(), lambda: 1) as made:
+    async with keeper(kept, store, engine, structlog.get_logger(), lambda: 1) as made:
         await until(lambda: made.status()["written"] == 2)
         assert (made.status()["malformed"], made.status()["connected"]) == (1, True)
         assert ("database_malformed", 1) in [(name, value) for name, _, value in made.counters()]
 
 
 async def test_a_keeper_that_fails_says_so_and_goes_on(tmp_path: Path) -> None:
-    store, told = stored(tmp_path)
+    store, kept = stored(tmp_path)
     fails = [RuntimeError("a defect") for _ in range(3)]
     engine = Says([(3, 5, 1, 1, 1, True)], *fails, [(3, 5, 2, 1, 2, True)])
     seen: list[tuple[bool, str]] = []
@@ -107,31 +103,31 @@ async def test_a_keeper_that_fails_says_so_and_goes_on(tmp_path: Path) -> None:
         seen.append((status["connected"], status["error"]))
         return bool(status["written"] == rooms)
 
-    async with keeper(told, store, engine, structlog.get_logger(), lambda: 1) as made:
+    async with keeper(kept, store, engine, structlog.get_logger(), lambda: 1) as made:
         await until(lambda: is_written(2))
     assert (False, "RuntimeError: a defect") in seen
     assert seen[-1] == (True, "")
 
 
 async def test_rows_that_are_none_are_skipped_and_counted_and_the_others_are_hints(tmp_path: Path) -> None:
-    store, told = stored(tmp_path)
+    store, kept = stored(tmp_path)
     await store.write([Membership(3, 5, room, 1, 1, True) for room in range(3)])
     with sqlite3.connect(tmp_path / "kept.db") as file:
         file.execute("UPDATE muster_memberships SET version = -1 WHERE room_reversed = ?", (schema.room_reversed(1),))
     engine = Says()
-    async with keeper(told, store, engine, structlog.get_logger(), lambda: 1) as made:
+    async with keeper(kept, store, engine, structlog.get_logger(), lambda: 1) as made:
         await until(lambda: made.warm_start != "loading")
         assert (made.warm_start, made.status()["malformed"]) == ("warm start with 2 memberships", 1)
     assert engine.hinted == 2
 
 
 async def test_a_warm_start_that_fails_is_over(tmp_path: Path) -> None:
-    store, told = stored(tmp_path)
+    store, kept = stored(tmp_path)
 
     class Broken(Says):
         def hint(self, gateway: int, epoch: int, rooms: list[tuple[int, int, int]]) -> int:
             raise RuntimeError("a defect")
 
     await store.write([Membership(3, 5, 1, 1, 1, True)])
-    async with keeper(told, store, Broken(), structlog.get_logger(), lambda: 1) as made:
+    async with keeper(kept, store, Broken(), structlog.get_logger(), lambda: 1) as made:
         await until(lambda: made.warm_start == "no warm start")

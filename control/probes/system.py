@@ -1,0 +1,103 @@
+"""The system of probes: one worker, a client like others, that says whether every way through the nodes holds."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from plane.kind import Around, RoleKind, System, numbers
+from plane.options import Section, key
+
+NAME: Final = "prober"
+
+
+class Probes(Section, frozen=True):
+    """Small messages by every proxy, broker and gateway, to see whether each hash path holds and how long it takes."""
+
+    every_ms: Annotated[
+        int,
+        key(
+            "Each proxy sends one to each broker in so long; all gateways have members that should see it",
+            "who stands still is told of within seconds; 0: none, but by `muster links --probe`",
+            "ms",
+            ge=0,
+            le=3_600_000,
+        ),
+    ] = 1_000
+    ask: Annotated[
+        str,
+        key("Where `muster links` asks a `muster serve prober`, `host:port`", "empty: it asks that of `muster up`"),
+    ] = ""
+    timeout_ms: Annotated[
+        int,
+        key("What is not seen in so long has failed", "a busy machine is no failure", "ms", ge=10, le=60_000),
+    ] = 1_000
+    failures: Annotated[
+        int, key("Failed ones in a row that raise the alarm of a path", "one may be chance", "", ge=1, le=3600)
+    ] = 3
+    successes: Annotated[
+        int, key("Seen ones in a row that clear it", "a path that comes and goes stays alarmed", "", ge=1, le=3600)
+    ] = 5
+    window: Annotated[
+        int,
+        key("Last samples of a path that its loss and latencies are of", "p99 means something", "", ge=10, le=1_000),
+    ] = 100
+    per_s_max: Annotated[
+        int,
+        key(
+            "Most that are sent; with more proxies times brokers it takes longer than `every_ms` to go round",
+            "bounds what probes cost however many paths there are: each is delivered at every gateway",
+            "1/s",
+            ge=1,
+            le=10_000,
+        ),
+    ] = 20
+
+
+class ProberSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a prober is told."""
+
+    folder: str
+    """Of the instance, where there is no registry."""
+    probes: Probes
+
+
+def settle(options: Probes, around: Around) -> ProberSettings:
+    """Out of the configuration."""
+    return ProberSettings(folder=str(around.folder), probes=options)
+
+
+def wanted(section: Callable[[str], Any]) -> int:
+    """One where paths are probed steadily, else none."""
+    return 1 if section("probes").every_ms else 0
+
+
+def lacks(section: Callable[[str], Any]) -> str | None:
+    """Why no prober can be served."""
+    if section("probes").every_ms:
+        return None
+    return "probes.every_ms: muster serve prober needs it: how often it is to probe"
+
+
+PROBER: Final = RoleKind(
+    name=NAME,
+    process="worker",
+    numbers=numbers(0),
+    about="sends probes through every proxy, broker and gateway",
+    options=Probes,
+    section="probes",
+    settings=ProberSettings,
+    settle=settle,
+    build="control.probes.worker:build",
+    secrets=frozenset({"names", "token"}),
+    awaited=False,
+    wanted=wanted,
+    ends=0,
+    row=90,
+    reloads={f"probes.{name}": f"probes.{name}" for name in Probes.__struct_fields__ if name != "ask"},
+    check=lacks,
+)
+
+SYSTEM: Final = System(
+    name="probes", about="probes of every path", always=True, kinds=(PROBER,), check="control.probes.check:wrong"
+)

@@ -1,0 +1,101 @@
+"""The prober as a worker: it probes steadily, and says of itself what it found. It is a client of the nodes."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import muster
+from control.cluster import instance
+from control.cluster.instance import Folder
+from control.errors import UserError
+from control.probes.maps import Fixed
+from control.probes.prober import Prober, Source
+from control.probes.system import ProberSettings
+from control.probes.told import Told
+from control.registry import Snapshot
+from muster.instance import read_token
+from plane.service import Context, Figure
+from plane.spec import Spec, SpecError, secret
+
+LOOK_S: Final = 0.2
+"""The first map is looked for so often."""
+
+
+class Probing:
+    """A `plane.service.Service`."""
+
+    def __init__(self, prober: Prober, snapshot: Callable[[], Snapshot]) -> None:
+        self.ready = self.draining = self.closed = False
+        self.on_ready: Callable[[bool], None] = lambda ready: None
+        self._prober, self._snapshot = prober, snapshot
+
+    async def run(self, stop: asyncio.Event, drain_s: float) -> None:
+        """Probe until `stop` is set. What was sent is not waited for."""
+        work, stopped = asyncio.create_task(self._prober.run()), asyncio.create_task(stop.wait())
+        knowing = asyncio.create_task(self._known())
+        try:
+            await asyncio.wait([work, stopped], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.closed = True
+            for task in (work, stopped, knowing):
+                task.cancel()
+            await asyncio.wait([work, stopped, knowing])
+        if not work.cancelled():
+            work.result()
+
+    async def _known(self) -> None:
+        """Ready once there is a map to probe by."""
+        while self._snapshot().epoch == 0:  # noqa: ASYNC110 - the map is another's
+            await asyncio.sleep(LOOK_S)
+        self.ready = True
+        self.on_ready(True)
+
+    def status(self) -> dict[str, Any]:
+        """The paths, each with what became of its probes."""
+        prober = self._prober
+        return {
+            "state": "ready" if self.ready else "starting",
+            "probed": prober.paths,
+            "left_out": prober.left_out,
+            "paths": list(prober.figures(time.monotonic())),
+        }
+
+    def counters(self) -> list[Figure]:
+        """Of all paths."""
+        return Told(self._prober, self.ready).counters()
+
+    def gauges(self) -> list[Figure]:
+        """Of all paths, and of the worst ones each."""
+        return Told(self._prober, self.ready).gauges()
+
+    def addresses(self) -> list[tuple[str, int]]:
+        """None: it listens for nobody."""
+        return []
+
+    def take(self, settings: ProberSettings) -> None:
+        """Go by these limits from now on."""
+        self._prober.limit(settings.probes)
+
+
+def build(spec: Spec, settings: ProberSettings, context: Context) -> Probing:
+    """Make the prober. Raises `SpecError`."""
+    snapshot = context.snapshot if spec.registry is not None else _fixed(settings.folder)
+    prober = Prober(settings.probes, Source(snapshot, _client(spec), secret(spec.name_key_file, 16)), context.log)
+    return Probing(prober, snapshot)
+
+
+def _client(spec: Spec) -> muster.Address:
+    """The credential of a client."""
+    try:
+        return muster.Address((), (), read_token(spec.token_file or ""))
+    except muster.MusterError as error:
+        raise SpecError(str(error)) from None
+
+
+def _fixed(folder: str) -> Callable[[], Snapshot]:
+    try:
+        return Fixed(instance.find(Folder(Path(folder)))).snapshot
+    except UserError as error:
+        raise SpecError(str(error)) from None

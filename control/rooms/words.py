@@ -1,0 +1,167 @@
+"""The words of rooms: `muster pub`, `sub`, `command`, `members`, `trace`, each also as `muster rooms WORD`.
+
+What a word does is in a file of its own beside this one, imported when the word is used.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, Final, TypeVar
+
+import typer
+
+from control.console.options import ConfigFile, Elsewhere, Json, unused
+
+F = TypeVar("F", bound=Callable[..., int])
+
+rooms_app: Final = typer.Typer(
+    help="Rooms: publish, subscribe, command, list.", epilog="Example: muster rooms ls", no_args_is_help=True
+)
+short_app: Final = typer.Typer()
+
+
+def add(app: typer.Typer) -> None:
+    """Add the words to the command."""
+    app.add_typer(short_app)
+    app.add_typer(rooms_app, name="rooms")
+
+
+def both(epilog: str) -> Callable[[F], F]:
+    """Make a function a word by itself, and one of `rooms`."""
+
+    def made(word: F) -> F:
+        short_app.command(epilog=epilog)(word)
+        rooms_app.command(epilog=epilog.replace("muster ", "muster rooms ", 1))(word)
+        return word
+
+    return made
+
+
+@both(epilog="Example: muster sub sports:final --count 10")
+def sub(
+    room: Annotated[str, typer.Argument(metavar="ROOM")],
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many messages.")] = None,
+    history: Annotated[int, typer.Option(min=0, help="Up to so many of the last messages first.")] = 0,
+    json: Json = False,
+    registry: Elsewhere = None,
+    config: ConfigFile = None,
+) -> int:
+    """Print a room's messages as they come; gaps are told on stderr."""
+    from control.console import common
+    from control.console.found import Where
+    from control.rooms.sub import subscribe
+
+    return common.run(subscribe(Where(config, registry), room, count, history, json), endless=count is None)
+
+
+@both(epilog="Example: echo hello | muster pub sports:final")
+def pub(
+    room: Annotated[str, typer.Argument(metavar="ROOM")], registry: Elsewhere = None, config: ConfigFile = None
+) -> int:
+    """Publish every line of stdin as a message, and wait until all are acknowledged."""
+    from control.console import common
+    from control.console.found import Where
+    from control.rooms.pub import publish
+
+    return common.run(publish(Where(config, registry), room))
+
+
+@both(epilog="Example: muster command sports:final 'half-time' --expires 5")
+def command(
+    room: Annotated[str, typer.Argument(metavar="ROOM")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="At most 800 bytes.")],
+    expires: Annotated[float, typer.Option(min=0.001, max=60, help="Seconds to try for.")] = 5.0,
+    json: Json = False,
+    registry: Elsewhere = None,
+    config: ConfigFile = None,
+) -> int:
+    """Have every member of a room told, and say what came of it.
+
+    Exit code 0 if all members have it, 3 if nobody is in the room, 4 if it expired before all had it. Any other one is of
+    a command of which nothing is known, or that was not sent.
+    """
+    from control.console import common
+    from control.console.found import Where
+    from control.rooms.command import command as send
+
+    return common.run(send(Where(config, registry), room, text, expires, json))
+
+
+@both(epilog="Example: muster members sports:final --ids")
+def members(
+    room: Annotated[str, typer.Argument(metavar="ROOM")],
+    ids: Annotated[bool, typer.Option("--ids", help="Also the users, at most 100, each once.")] = False,
+    start: Annotated[int, typer.Option(min=0, help="The first user to name.")] = 0,
+    wait: Annotated[float, typer.Option(min=0.001, max=60, help="Seconds that gateways have to answer.")] = 1.0,
+    json: Json = False,
+    registry: Elsewhere = None,
+    config: ConfigFile = None,
+) -> int:
+    """Count a room's members over all gateways: memberships, so that a user with two clients counts twice.
+
+    Exit code 0 if all gateways have answered, 75 if one has not, whose members are not counted then.
+    """
+    from control.console import common
+    from control.console.found import Where
+    from control.rooms.members import show
+
+    if not ids:
+        unused({"--start": start != 0}, "--ids")
+    return common.run(show(Where(config, registry), room, ids, start, wait, json))
+
+
+@both(epilog="Example: muster trace sports:final")
+def trace(
+    room: Annotated[str, typer.Argument(metavar="ROOM")],
+    message: Annotated[
+        str | None,
+        typer.Option(
+            "--message",
+            metavar="TEXT",
+            help="Publish this through each, which every member sees, and time it.",
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Through this cluster of brokers alone, not through each.")
+    ] = None,
+    wait: Annotated[float, typer.Option(min=0.1, max=60, help="Seconds for each step.")] = 5.0,
+    json: Json = False,
+    registry: Elsewhere = None,
+    config: ConfigFile = None,
+) -> int:
+    """Show by whom a room's messages go, how long it takes through each proxy, and each link on the way.
+
+    Exit code 75 if somebody has not answered in time.
+    """
+    from control.console import common
+    from control.console.found import Where
+    from control.rooms.trace import show
+
+    return common.run(show(Where(config, registry), room, cluster, message, wait, json))
+
+
+@rooms_app.command("ls", epilog="Example: muster rooms ls --limit 20")
+def rooms_ls(
+    offset: Annotated[int, typer.Option(min=0, max=(1 << 32) - 1, help="Rooms to pass over.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Rooms to show.")] = 100,
+    json: Json = False,
+    registry: Elsewhere = None,
+    config: ConfigFile = None,
+) -> int:
+    """List rooms."""
+    from control.console.found import Where
+    from control.rooms.ls import ls
+
+    return ls(Where(config, registry), offset, limit, json)
+
+
+@rooms_app.command("show", epilog="Example: muster rooms show sports:final --json")
+def rooms_show(
+    room: Annotated[str, typer.Argument(metavar="ROOM")],
+    json: Json = False,
+    registry: Elsewhere = None,
+    config: ConfigFile = None,
+) -> int:
+    """Show what each role knows of one room."""
+    from control.console.found import Where
+    from control.rooms.ls import show
+
+    return show(Where(config, registry), room, json)

@@ -1,0 +1,68 @@
+"""The roles that this process knows. `control/systems.py` fills it, before anything else asks."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any, Final
+
+from plane.kind import RoleKind, System
+
+_KNOWN: Final[dict[str, RoleKind[Any, Any]]] = {}
+_SYSTEMS: Final[dict[str, str]] = {}
+
+
+def know(system: System) -> None:
+    """Know the roles of a system. Raises `ValueError` where two have a name, a section or a node number in common."""
+    for new in system.kinds:
+        for old in _KNOWN.values():
+            if new.name == old.name or new.key == old.key or _meet(new.numbers, old.numbers):
+                raise ValueError(f"roles {old.name} and {new.name} share a name, a section or a node number")
+        _KNOWN[new.name] = new
+        _SYSTEMS[new.name] = system.name
+    for derived in (linked, partitioned, clustered, doors):
+        derived.cache_clear()
+
+
+def _meet(one: range, other: range) -> bool:
+    """Whether two ranges have a number in common."""
+    if one.step == other.step and one.start % one.step != other.start % other.step:
+        return False
+    return one.start <= other[-1] and other.start <= one[-1]
+
+
+def kinds() -> Mapping[str, RoleKind[Any, Any]]:
+    """All roles by name."""
+    return _KNOWN
+
+
+def kind(role: str) -> RoleKind[Any, Any]:
+    """The descriptor of a role. Raises `KeyError`."""
+    return _KNOWN[role]
+
+
+def system_of(role: str) -> str:
+    """The name of the system that a role is of. Raises `KeyError`."""
+    return _SYSTEMS[role]
+
+
+@functools.cache
+def linked() -> tuple[str, ...]:
+    """The roles whose nodes have links."""
+    return tuple(each.name for each in _KNOWN.values() if each.linked)
+
+
+@functools.cache
+def partitioned() -> frozenset[str]:
+    """The roles whose nodes are replicas of partitions."""
+    return frozenset(each.name for each in _KNOWN.values() if each.partitioned)
+
+
+@functools.cache
+def clustered() -> frozenset[str]:
+    """The roles whose nodes belong to one cluster."""
+    return frozenset(each.name for each in _KNOWN.values() if each.clustered)
+
+
+@functools.cache
+def doors() -> tuple[str, ...]:
+    """The roles that clients speak to over UDP."""
+    return tuple(each.name for each in _KNOWN.values() if each.door)

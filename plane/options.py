@@ -1,0 +1,103 @@
+"""What keys of the configuration are made of, and the keys that several roles share.
+
+Owns shapes only. It must not know files, environment or flags, nor what starts with the values.
+"""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+
+def key(text: str, why: str = "", unit: str = "", **bounds: Any) -> Meta:
+    """Describe one key: what it sets, why its default is what it is, its unit, its bounds."""
+    return Meta(description=text, extra={"why": why, "unit": unit}, **bounds)
+
+
+Address = Annotated[
+    str,
+    key(
+        "UDP address, `host:port`, an IPv6 host in brackets",
+        "port 0: a free one is chosen once and kept across restarts",
+    ),
+]
+LinkAddress = Annotated[
+    str,
+    key(
+        "UDP address for links to the other roles, `host:port`; all IPv4 or all IPv6",
+        "apart from clients: a flood there cannot fill it",
+    ),
+]
+EdgeAddress = Annotated[
+    str,
+    key(
+        "TCP address, `host:port`, an IPv6 host in brackets",
+        "port 0: a free one is chosen once and kept across restarts",
+    ),
+]
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A table of the configuration."""
+
+
+class MachineOptions(Section, frozen=True):
+    """The keys of every role that has links."""
+
+    bind: Address = "127.0.0.1:0"
+    recv_buffer_bytes: Annotated[
+        int,
+        key(
+            "Socket receive buffer to ask for; 0 leaves the kernel's default",
+            "the default of Linux holds some 256 small datagrams; what was really given is in `muster status`",
+            "bytes",
+            ge=0,
+            le=1 << 30,
+        ),
+    ] = 4 << 20
+    send_buffer_bytes: Annotated[
+        int,
+        key("Socket send buffer to ask for; 0 leaves the kernel's default", "two slices", "bytes", ge=0, le=1 << 30),
+    ] = 4 << 20
+    payload_bytes: Annotated[
+        int,
+        key("Largest datagram", "passes every usual path without fragments", "bytes", ge=1200, le=1472),
+    ] = 1200
+
+
+class DoorOptions(MachineOptions, frozen=True):
+    """The keys of the roles that clients speak to over UDP."""
+
+    link_bind: LinkAddress = "127.0.0.1:0"
+    keepalive_ms: Annotated[
+        int, key("Silence after which a keepalive is sent", "NAT bindings live 30 s", "ms", ge=100, le=600_000)
+    ] = 15_000
+    idle_timeout_ms: Annotated[
+        int, key("Silence after which a peer counts as gone", "three lost keepalives", "ms", ge=300, le=3_600_000)
+    ] = 45_000
+    sessions_max: Annotated[
+        int,
+        key(
+            "Sessions at once; beyond, a new client gets no answer and looks for another server; sessions stay",
+            "some 1 KB each: 1 GB, the most that a process should hold",
+            "sessions",
+            ge=1,
+            le=1 << 20,
+        ),
+    ] = 1 << 20
+    accept_rate: Annotated[
+        int,
+        key(
+            "Handshakes taken from one network, an IPv4 /24 or an IPv6 /56; twice as many at once",
+            "one network alone keeps nobody out; more where many clients come by one translated address",
+            "1/s",
+            ge=1,
+            le=1_000_000,
+        ),
+    ] = 1_000
+
+
+class EdgeOptions(Section, frozen=True):
+    """The keys of every role that serves a protocol of its own over TCP."""
+
+    bind: EdgeAddress = "127.0.0.1:0"

@@ -1,0 +1,141 @@
+"""Makes the roles of rooms: thin shells around the engines of `muster._core`, which touch every packet.
+
+Apart from the descriptors, which every command reads: what is imported here only a node needs.
+"""
+
+from functools import partial
+from typing import Any, Final
+
+from muster import _core
+from plane.auth import answering, embedded
+from plane.engine import Placement
+from plane.keys import cluster_keys
+from plane.role import Role, Servers
+from plane.rooms.broker import BrokerSettings
+from plane.rooms.engine import GatewayEngine, ProxyEngine, RoomsDoor, RoomsEngine
+from plane.rooms.gateway import GATEWAY, GatewaySettings
+from plane.rooms.options import DoorSettings
+from plane.rooms.proxy import PROXY, ProxySettings
+from plane.rooms.router import RouterSettings
+from plane.spec import Spec, SpecError, secret
+
+ONE: Final = (1, 0)
+"""A layer of which nothing is said."""
+
+
+def gateway(spec: Spec, settings: GatewaySettings) -> Role:
+    """Make a gateway, which binds its sockets. Raises `SpecError`, and `OSError` when an address is taken."""
+    engine = _core.GatewayEngine(
+        **link_options(spec),
+        **client_options(spec, settings),
+        paced_namespaces=settings.paced_namespaces,
+        arena_bytes=settings.arena_bytes,
+        history_max=settings.history_max,
+        membership_again_ms=settings.membership_again_ms,
+    )
+    authenticator = embedded(spec, GATEWAY.door)
+    return Role(
+        engine,
+        {"authenticate": answering(engine, authenticator)},
+        authenticator.take_secrets,
+        partial(placing, engine),
+        partial(take_gateway, engine),
+        partial(naming, engine),
+    )
+
+
+def take_gateway(engine: GatewayEngine, settings: GatewaySettings) -> None:
+    """Put in force what a running gateway takes."""
+    take_door(engine, settings)
+    engine.history_max(settings.history_max)
+
+
+def proxy(spec: Spec, settings: ProxySettings) -> Role:
+    """Make a proxy, which binds its sockets. Raises `SpecError`, and `OSError` when an address is taken."""
+    engine = _core.ProxyEngine(**link_options(spec), **client_options(spec, settings), age_every=settings.age_every)
+    authenticator = embedded(spec, PROXY.door)
+    return Role(
+        engine,
+        {"authenticate": answering(engine, authenticator)},
+        authenticator.take_secrets,
+        partial(placing, engine),
+        partial(take_proxy, engine),
+        partial(naming, engine),
+    )
+
+
+def take_proxy(engine: ProxyEngine, settings: ProxySettings) -> None:
+    """Put in force what a running proxy takes."""
+    take_door(engine, settings)
+    engine.command_limit(settings.command_rate, settings.command_burst)
+
+
+def broker(spec: Spec, settings: BrokerSettings) -> Role:
+    """Make a broker, which binds its sockets. Raises `SpecError`, and `OSError` when an address is taken."""
+    engine = _core.BrokerEngine(**link_options(spec), name_key=name_key(spec), arena_bytes=settings.arena_bytes)
+    return Role(engine, place=partial(placing, engine))
+
+
+def router(spec: Spec, settings: RouterSettings) -> Role:
+    """Make a router, which binds its sockets. Raises `SpecError`, and `OSError` when an address is taken."""
+    engine = _core.RouterEngine(**link_options(spec), memberships_max=settings.memberships_max)
+    return Role(engine, place=partial(placing, engine))
+
+
+def take_door(engine: RoomsDoor, settings: DoorSettings) -> None:
+    """Put in force what a running door takes."""
+    engine.backoff(settings.backoff_ms, settings.backoff_max_ms)
+    engine.session_limits(settings.sessions_max, settings.accept_rate)
+
+
+def placing(engine: RoomsEngine, placement: Placement) -> None:
+    """Give an engine of rooms the map: brokers and routers are its layers."""
+
+    def both(layers: Any, at: int) -> tuple[int, int]:
+        return layers.get("broker", ONE)[at], layers.get("router", ONE)[at]
+
+    beside = [(nodes, *layers.get("broker", ONE)) for nodes, layers in placement.beside]
+    layers = placement.layers
+    engine.placement(placement.epoch, placement.nodes, both(layers, 0), both(layers, 1), beside)
+
+
+def naming(engine: RoomsDoor, servers: Servers) -> None:
+    """Tell clients of these gateways and proxies from now on."""
+    engine.servers(servers.get("gateway", []), servers.get("proxy", []))
+
+
+def link_options(spec: Spec) -> dict[str, Any]:
+    """What every engine is made with. Raises `SpecError`."""
+    keys = cluster_keys(spec)
+    return {
+        "node": spec.node,
+        "epoch": spec.epoch,
+        "link_bind": spec.link_bind,
+        "cluster_key": keys.current,
+        "cluster_other": keys.other,
+        "cluster_allow": keys.allow,
+        "seed": spec.seed,
+        "recv_buffer": spec.recv_buffer,
+        "send_buffer": spec.send_buffer,
+        "payload_bytes": spec.payload_bytes,
+        "faults": spec.faults,
+    }
+
+
+def client_options(spec: Spec, settings: DoorSettings) -> dict[str, Any]:
+    """What the engines that clients speak to are made with besides. Raises `SpecError`."""
+    if spec.bind is None:
+        raise SpecError(f"a {spec.role} needs bind")
+    return {
+        "bind": spec.bind,
+        "name_key": name_key(spec),
+        "keepalive_ms": settings.keepalive_ms,
+        "idle_timeout_ms": settings.idle_timeout_ms,
+        "server_key": secret(spec.server_key_file, 32),
+        "reset_secret": secret(spec.reset_secret_file, 32),
+    }
+
+
+def name_key(spec: Spec) -> bytes:
+    """The key of the hash that maps room names to ids. Raises `SpecError`."""
+    return secret(spec.name_key_file, 16)
