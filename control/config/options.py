@@ -1,7 +1,7 @@
-"""Every key of the configuration: type, bounds, default, unit and why the default is what it is.
+"""Every key of the configuration: type, bounds, default, unit, and the reason for the default.
 
-Owns the shape only. It must not know files, environment or flags (`control/config/load.py`), nor what starts with the
-values (`control/cluster/supervisor.py`). `docs/configuration.md` is generated from here.
+Owns the shape only. It must not know files, environment or flags (`control/config/load.py`), nor the processes that use
+the values (`control/cluster/supervisor.py`). `docs/configuration.md` is generated from here.
 """
 
 from collections.abc import Mapping
@@ -12,10 +12,10 @@ from msgspec import Meta
 
 Role = Literal["router", "broker", "gateway", "proxy"]
 Served = Literal["router", "broker", "gateway", "proxy", "prober"]
-"""What `muster serve` runs: a role, or what probes them."""
+"""The words after `muster serve`: a role, or the prober."""
 ROLES: Final[tuple[Role, ...]] = ("router", "broker", "gateway", "proxy")
 
-# The links that exist, by who sends. Faults can be set for each direction apart.
+# All links, by sender. Faults can be set for each direction.
 LINKS: Final = frozenset(
     f"{one}->{other}"
     for pair in (
@@ -32,7 +32,7 @@ LINKS: Final = frozenset(
 
 
 def key(text: str, why: str = "", unit: str = "", **bounds: Any) -> Meta:
-    """Describe one key: what it sets, why its default is what it is, its unit, its bounds."""
+    """Describe one key: its meaning, the reason for its default, its unit, its bounds."""
     return Meta(description=text, extra={"why": why, "unit": unit}, **bounds)
 
 
@@ -62,7 +62,7 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Instance(Section, frozen=True):
-    """Who this installation is and where it keeps its run-time files."""
+    """The name of this installation, and the folder of its run-time files."""
 
     name: Annotated[
         str, key("Name in logs and `muster status`", "tells instances apart", pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")
@@ -77,137 +77,143 @@ class Instance(Section, frozen=True):
 
 
 class Cluster(Section, frozen=True):
-    """The secrets that all nodes share. `muster serve` makes none: they are the same on each host."""
+    """The secrets that all nodes share. `muster serve` makes none: each host has the same."""
 
     secret_file: Annotated[
         str,
         key(
-            "File with the 32-byte secret in hex that links between roles are keyed with",
+            "File with the secret of links between roles, 32 bytes in hex",
             "empty: `cluster.secret` in `instance.dir`, made once",
         ),
     ] = ""
     names_file: Annotated[
         str,
         key(
-            "File with the 16-byte key in hex of the hash that spreads room names",
+            "File with the key of the hash that spreads room names, 16 bytes in hex",
             "empty: `names.key` in `instance.dir`, made once",
         ),
     ] = ""
     token_file: Annotated[
         str,
         key(
-            "File with the credential of clients, a line, for gateways and proxies",
+            "File with the shared token of clients, one line, for gateways and proxies",
             "empty: `token` in `instance.dir`, made once",
         ),
     ] = ""
     jwt_secret_file: Annotated[
         str,
         key(
-            "File with one or two secrets, a line of at least 32 bytes each, that users' tokens are signed with: gateways"
-            " and proxies accept both, `muster token` signs with the first",
+            "File with one or two secrets that sign users' tokens, one line of at least 32 bytes each; gateways and proxies"
+            " accept both, `muster token` signs with the first",
             "empty: `jwt.secret` in `instance.dir`, made once by `muster up`; `muster serve` takes no user's token then",
         ),
     ] = ""
     key_id: Annotated[
         int,
-        key("Which secret `secret_file` is: new links are made with it", "another secret has another id", ge=0, le=255),
+        key("Id of the secret in `secret_file`, which new links use", "each secret has its own id", ge=0, le=255),
     ] = 1
     other_secret_file: Annotated[
         str,
         key(
-            "File with another secret that links are accepted with, while one replaces the other: the next, then the former",
+            "File with a second accepted secret, while one secret replaces another: first the next one, then the former",
             "empty: none; `operations.md` has the steps",
         ),
     ] = ""
     other_key_id: Annotated[
-        int, key("Which secret `other_secret_file` is; nothing without that", "the next one after 1", ge=0, le=255)
+        int, key("Id of the secret in `other_secret_file`, if there is one", "the next one after 1", ge=0, le=255)
     ] = 2
     identity: Annotated[
         Literal["off", "accepted", "offered", "required"],
         key(
-            "Whether nodes of `muster serve` prove on links which one they are, by keys that `nodes_file` lists",
-            "off: who has the secret may link; `operations.md` has the steps to `required`",
+            "Whether `muster serve` nodes prove their identity on links, with keys listed in `nodes_file`",
+            "off: every holder of the secret may link; `operations.md` has the steps to `required`",
         ),
     ] = "off"
     nodes_file: Annotated[
         str,
         key(
-            "List of the nodes that may link, a line each: number, role and public key in hex",
-            "whoever writes it decides who is in: keep it out of the reach of the nodes themselves",
+            "List of the nodes that may link, one a line: number, role and public key in hex",
+            "its writer decides which nodes are in: keep it out of the nodes' reach",
         ),
     ] = ""
     node_key_file: Annotated[
         str,
         key(
-            "File with the 32-byte private key in hex that the node proves itself by",
+            "File with the node's private key, 32 bytes in hex",
             "empty: `node.key` in the node's folder in `serve.dir`, made at the first start with an `identity`",
         ),
     ] = ""
 
 
 class Up(Section, frozen=True):
-    """How many nodes of each role `muster up` starts. Where a `bind` names a port, the second node has the next one."""
+    """The number of nodes of each role that `muster up` starts. If a `bind` names a port, the second node has the next
+    one."""
 
-    gateways: Annotated[int, key("Gateways", "members spread over them", ge=1, le=64)] = 1
+    gateways: Annotated[int, key("Number of gateways", "members spread over them", ge=1, le=64)] = 1
     brokers: Annotated[
         str,
         key(
-            "Brokers, PARTITIONSxREPLICAS as `2x2`, or PARTITIONS: a power of two up to 256, each of up to 16 replicas",
-            "partitions divide the memberships, the replicas of one its messages",
+            "Brokers, as PARTITIONSxREPLICAS (`2x2`) or PARTITIONS: a power of two up to 256, with up to 16 replicas each",
+            "partitions share the memberships; the replicas of a partition share its messages",
         ),
     ] = "1"
     routers: Annotated[
         str,
         key(
-            "Routers, as `brokers`",
-            "partitions divide the memberships, whatever those of the brokers; replicas, who is told",
+            "Routers, in the form of `brokers`",
+            "partitions share the memberships, independently of the brokers'; replicas share the brokers",
         ),
     ] = "1"
-    proxies: Annotated[int, key("Proxies", "publishers spread over them", ge=1, le=64)] = 1
+    proxies: Annotated[int, key("Number of proxies", "publishers spread over them", ge=1, le=64)] = 1
 
 
 class Serve(Section, frozen=True):
-    """What a node of `muster serve` has for itself: from flags or the environment, where hosts share a file."""
+    """A `muster serve` node's own values: from flags or the environment, where hosts share a file."""
 
     name: Annotated[
         str,
         key(
-            "Name of the node in the registry, where its number goes with it",
-            "empty: HOST-ROLE; a second node of a role on a host needs one",
+            "Name of the node in the registry, to which its number belongs",
+            "empty: HOST-ROLE; a second node of a role on a host needs a name",
             pattern=r"^(?:[A-Za-z0-9][A-Za-z0-9._-]{0,63})?$",
         ),
     ] = ""
     dir: Annotated[
         str,
-        key("Folder in which each node has one of its own, for its keys", "clients know a server by its key: keep it"),
+        key("Folder with a folder for each node's keys", "clients know a server by its key: keep it"),
     ] = "/var/lib/muster"
     cluster: Annotated[
         str,
         key(
-            "Which cluster of brokers a broker or proxy is of",
-            "routers and gateways serve all of them",
+            "Cluster of a broker or proxy",
+            "routers and gateways serve all clusters",
             pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
         ),
     ] = "main"
-    partition: Annotated[int, key("Which partition a broker or router is of", "", ge=0, le=255)] = 0
+    partition: Annotated[int, key("Partition of a broker or router", "", ge=0, le=255)] = 0
     broker_partitions: Annotated[
         int,
         key(
-            "Partitions of its brokers to begin with",
-            "a power of two; what the registry says later holds",
+            "Partitions of the cluster's brokers at its first start",
+            "a power of two; later the registry's number holds",
             ge=1,
             le=256,
         ),
     ] = 1
     router_partitions: Annotated[
         int,
-        key("Partitions of routers to begin with", "a power of two; what the registry says later holds", ge=1, le=256),
+        key(
+            "Partitions of routers at the first start",
+            "a power of two; later the registry's number holds",
+            ge=1,
+            le=256,
+        ),
     ] = 1
     weight: Annotated[
         int,
         key(
-            "Share of the clients that learn of a gateway or proxy: one of 2 is drawn twice as often as one of 1",
-            "all alike; 0: no client is told of it, who is there stays",
+            "Share of a gateway or proxy in new clients: a server of 2 is drawn twice as often as one of 1",
+            "equal shares; 0: no client learns of it, and open sessions stay",
             ge=0,
             le=1_000,
         ),
@@ -216,26 +222,27 @@ class Serve(Section, frozen=True):
         str,
         key(
             "Address of the HTTP for operators, `host:port`",
-            "it has no login: on an address that others reach, let only probes and Prometheus through",
+            "it has no login: on a reachable address, let only probes and Prometheus through",
         ),
     ] = "127.0.0.1:0"
 
 
 class Registry(Section, frozen=True):
-    """Where nodes register and find each other. Without one each is told at its start where all others are, for good."""
+    """Where nodes register and find each other. Without a registry each node gets all addresses at its start, for
+    good."""
 
     url: Annotated[
         str,
         key(
-            "`embedded`: held by `muster up` itself; `zk://HOST:PORT,HOST:PORT/PATH`: ZooKeeper, below this path; or `none`",
-            "empty: none; without one no node comes or goes while the others run",
+            "`embedded`: inside `muster up`; `zk://HOST:PORT,HOST:PORT/PATH`: ZooKeeper, below this path; or `none`",
+            "empty: none; without a registry no node comes or goes while the others run",
         ),
     ] = ""
     session_ms: Annotated[
         int,
         key(
-            "A node that was not heard for so long is taken off the map",
-            "longer than a stop of the machine; dead nodes are gone round much earlier",
+            "Silence after which a node leaves the map",
+            "longer than a short stop of the machine; dead nodes are bypassed much earlier",
             "ms",
             ge=1_000,
             le=60_000,
@@ -244,9 +251,9 @@ class Registry(Section, frozen=True):
     cut_off_ms: Annotated[
         int,
         key(
-            "A gateway or a proxy that for so long, up to twice as long, reaches no broker or router of a partition that "
-            "has some sends its clients to others, where at least half of these serve; 0: it keeps them",
-            "longer than the registry and its hold-down take to drop who died, since of those nobody does better",
+            "Time a gateway or proxy keeps its clients while a whole partition of brokers or routers is out of its reach; "
+            "then it sends them to others, if at least half of these serve; up to twice as long; 0: for ever",
+            "longer than the registry needs to drop dead nodes, which no other server reaches either",
             "ms",
             ge=0,
             le=600_000,
@@ -255,48 +262,50 @@ class Registry(Section, frozen=True):
     auth: Annotated[
         Literal["none", "digest", "sasl"],
         key(
-            "How ZooKeeper knows us: `digest` sends the password in the clear, `sasl` (DIGEST-MD5) does not",
-            "with either, what is registered is for this user alone",
+            "Authentication at ZooKeeper: `digest` sends the password in the clear, `sasl` (DIGEST-MD5) does not",
+            "with either, only this user may write the nodes' entries",
         ),
     ] = "none"
     user: Annotated[str, key("User at ZooKeeper", "", pattern=r"^[A-Za-z0-9._@-]*$")] = ""
     password_file: Annotated[
-        str, key("File with the password of that user, one line", "no secret is in a list of keys")
+        str, key("File with the user's password, one line", "the configuration itself holds no secret")
     ] = ""
 
 
 SQLITE: Final = "sqlite"
-"""A database in a file that needs no name."""
+"""The database that needs no URL: a file of its own."""
 
 
 class Database(Section, frozen=True):
-    """Where routers keep which gateway wants which room, so that one that starts knows it before all gateways told it.
+    """Where routers store which gateway wants which room, so that a starting router knows it before all gateways
+    report.
 
-    All but SQLite need the extra `database` of `muster-server`. Nothing waits for it, and without it nothing else changes.
+    All but SQLite need the extra `database` of `muster-server`. No traffic waits for the database, and nothing else
+    changes without it.
     """
 
     url: Annotated[
         str,
         key(
-            "`sqlite`: the file `memberships.db` in the folder of the instance, or of the node; `sqlite:///PATH` (a second "
-            "slash before an absolute one), `mysql://USER@HOST:PORT/NAME`, `postgresql://USER@HOST:PORT/NAME`; or `none`",
-            "empty: none; gateways tell their rooms anyhow",
+            "`sqlite`: the file `memberships.db` in the folder of the instance, or of the node; `sqlite:///PATH` (four "
+            "slashes for an absolute path), `mysql://USER@HOST:PORT/NAME`, `postgresql://USER@HOST:PORT/NAME`; or `none`",
+            "empty: none; gateways report their rooms anyway",
         ),
     ] = ""
     password_file: Annotated[
-        str, key("File with the password of that user, one line", "no secret is in a list of keys")
+        str, key("File with the user's password, one line", "the configuration itself holds no secret")
     ] = ""
 
 
 class RoleOptions(Section, frozen=True):
-    """What every role's process has."""
+    """Keys of every role's process."""
 
     bind: Address = "127.0.0.1:0"
     recv_buffer_bytes: Annotated[
         int,
         key(
-            "Socket receive buffer to ask for; 0 leaves the kernel's default",
-            "the default of Linux holds some 256 small datagrams; what was really given is in `muster status`",
+            "Requested size of the socket's receive buffer; 0: the kernel's default",
+            "Linux's default holds about 256 small datagrams; `muster status` shows the size given",
             "bytes",
             ge=0,
             le=1 << 30,
@@ -304,16 +313,22 @@ class RoleOptions(Section, frozen=True):
     ] = 4 << 20
     send_buffer_bytes: Annotated[
         int,
-        key("Socket send buffer to ask for; 0 leaves the kernel's default", "two slices", "bytes", ge=0, le=1 << 30),
+        key(
+            "Requested size of the socket's send buffer; 0: the kernel's default",
+            "two slices",
+            "bytes",
+            ge=0,
+            le=1 << 30,
+        ),
     ] = 4 << 20
     payload_bytes: Annotated[
         int,
-        key("Largest datagram", "passes every usual path without fragments", "bytes", ge=1200, le=1472),
+        key("Largest datagram", "passes every usual network without fragments", "bytes", ge=1200, le=1472),
     ] = 1200
 
 
 class ClientOptions(RoleOptions, frozen=True):
-    """What the roles have that clients speak to."""
+    """Keys of the roles that clients connect to."""
 
     link_bind: LinkAddress = "127.0.0.1:0"
     keepalive_ms: Annotated[
@@ -325,8 +340,8 @@ class ClientOptions(RoleOptions, frozen=True):
     sessions_max: Annotated[
         int,
         key(
-            "Sessions at once; beyond, who comes is not answered and looks for another server, who is there stays",
-            "some 1 KB each: 1 GB, the most that a process should hold",
+            "Most sessions at once; further clients get no answer and try another server; open sessions stay",
+            "about 1 KB each: 1 GB, the most for one process",
             "sessions",
             ge=1,
             le=1 << 20,
@@ -335,8 +350,8 @@ class ClientOptions(RoleOptions, frozen=True):
     accept_rate: Annotated[
         int,
         key(
-            "Handshakes taken from one network, an IPv4 /24 or an IPv6 /56; twice as many at once",
-            "one network alone keeps nobody out; more where many clients come by one translated address",
+            "Handshakes a second from one network (an IPv4 /24 or an IPv6 /56); twice as many at once",
+            "one network cannot keep the others out; raise it if many clients share a translated address",
             "1/s",
             ge=1,
             le=1_000_000,
@@ -345,13 +360,13 @@ class ClientOptions(RoleOptions, frozen=True):
 
 
 class Clients(Section, frozen=True):
-    """What gateways and proxies tell the clients that come to them, each at the start of its session."""
+    """Values that gateways and proxies send to each client at the start of its session."""
 
     backoff_ms: Annotated[
         int,
         key(
-            "Who loses a session opens another within this, at random; twice as long after each attempt that failed",
-            "of few clients; 100,000 that come back within 10 s are 10,000 handshakes a second",
+            "Longest random pause of a client before it opens a lost session again; doubled after each failed attempt",
+            "for few clients; 100,000 that come back within 10 s are 10,000 handshakes a second",
             "ms",
             ge=10,
             le=60_000,
@@ -359,7 +374,7 @@ class Clients(Section, frozen=True):
     ] = 100
     backoff_max_ms: Annotated[
         int,
-        key("The longest that becomes", "no less than the first", "ms", ge=10, le=600_000),
+        key("Upper limit of that pause", "at least `backoff_ms`", "ms", ge=10, le=600_000),
     ] = 5_000
 
 
@@ -369,16 +384,14 @@ class Gateway(ClientOptions, frozen=True):
     arena_mib: ArenaMib = 256
     history_max: Annotated[
         int,
-        key(
-            "Messages that a join may ask to come first", "fetched from a broker at a time", "messages", ge=0, le=65_536
-        ),
+        key("Most messages of history for a join", "one fetch from a broker", "messages", ge=0, le=65_536),
     ] = 1_024
     membership_again_ms: Annotated[
         int,
         key(
-            "A room that got its first member, or lost its last, is told the router once more after this, where no"
-            " acknowledgement came; 0: only once it may be lost",
-            "sooner than a loss can be found; where many change at once nothing is told twice",
+            "Time after which a room's first join, or last leave, is sent to the router again unless acknowledged; 0: only"
+            " when it may be lost",
+            "sooner than a loss can be detected; when many rooms change at once, nothing is sent twice",
             "ms",
             ge=0,
             le=1_000,
@@ -392,8 +405,8 @@ class Proxy(ClientOptions, frozen=True):
     age_every: Annotated[
         int,
         key(
-            "Of so many publish frames one carries the age of its messages, by which their latency is known; 0: none",
-            "costs 33 bytes on a link each, and is often enough for percentiles of a minute",
+            "One of this many publish frames carries its messages' age, for the latency of real messages; 0: none",
+            "costs 33 bytes per link each, and is frequent enough for percentiles of a minute",
             "frames",
             ge=0,
             le=1 << 30,
@@ -402,32 +415,32 @@ class Proxy(ClientOptions, frozen=True):
     command_rate: Annotated[
         int,
         key(
-            "Commands of one user, whatever sessions it has here; with the shared token of one session",
-            "they are for what is seldom, and cost each member and each hop an answer",
+            "Commands of one user, over all its sessions here; with the shared token, of one session",
+            "commands are for rare events: each costs an answer per member and per hop",
             "1/s",
             ge=1,
             le=10_000,
         ),
     ] = 1
     command_burst: Annotated[
-        int, key("The same at once, after a pause", "one after the other", "commands", ge=1, le=10_000)
+        int, key("Commands of one user at once, after a pause", "one by one", "commands", ge=1, le=10_000)
     ] = 1
 
 
 class Broker(RoleOptions, frozen=True):
-    """Numbers a room's messages and keeps the recent ones. `bind` is for links: no client speaks to it."""
+    """Numbers a room's messages and keeps the recent ones. `bind` is for links: no client connects to it."""
 
     arena_mib: ArenaMib = 256
 
 
 class Router(RoleOptions, frozen=True):
-    """Tells brokers which gateway wants which room. `bind` is for links: no client speaks to it."""
+    """Tells brokers which gateway wants which room. `bind` is for links: no client connects to it."""
 
     memberships_max: Annotated[
         int,
         key(
-            "Memberships (rooms wanted, once per gateway) that it holds; more are refused; taken at start",
-            "64 B each: 1 GiB; what peers are not told yet takes up to 66 B each besides",
+            "Most memberships (rooms wanted, once per gateway); further ones are refused; memory is taken at start",
+            "64 B each: 1 GiB; changes that wait for peers take up to 66 B each more",
             "memberships",
             ge=1,
             le=1 << 25,
@@ -436,35 +449,35 @@ class Router(RoleOptions, frozen=True):
 
 
 class Namespace(Section, frozen=True):
-    """What holds for the rooms whose name begins with this namespace (`NAME:room`)."""
+    """Settings of the rooms whose names begin with this namespace (`NAME:room`)."""
 
     flow: Annotated[
         Literal["live", "paced"],
         key(
-            "`live`: a slow member slows nobody; `paced`: publishers wait for it for up to 5 s, and repair has 3 s",
-            "a live room must not stand still for one reader; files and feeds should arrive whole",
+            "`live`: a slow member slows nobody; `paced`: publishers wait for it up to 5 s, and repair has 3 s",
+            "a live room must not stand still for one reader; `paced` is for files and feeds, which should arrive whole",
         ),
     ] = "live"
 
 
 class Links(Section, frozen=True):
-    """What `muster links` calls beyond the limits. Nothing else goes by it."""
+    """The limits of `muster links`. Nothing else uses them."""
 
     latency_ms: Annotated[
         int,
         key("Longest round trip", "one data centre and a busy machine; more between regions", "ms", ge=1, le=60_000),
     ] = 100
     loss: Annotated[
-        float, key("Largest share of datagrams lost of late", "repair is cheap up to here", "fraction", ge=0.0, le=1.0)
+        float, key("Largest recent loss of datagrams", "repair is cheap up to here", "fraction", ge=0.0, le=1.0)
     ] = 0.01
     availability: Annotated[
         float,
-        key("Smallest share of the observed time in which the link was there", "0: none", "fraction", ge=0.0, le=1.0),
+        key("Smallest share of the observed time with a link", "0: no limit", "fraction", ge=0.0, le=1.0),
     ] = 0.99
     failures: Annotated[
         int,
         key(
-            "Readings in a row, a second apart, beyond a limit before `--check` fails",
+            "Readings in a row, a second apart, that break a limit before `--check` fails",
             "one may be chance",
             ge=1,
             le=3600,
@@ -473,13 +486,14 @@ class Links(Section, frozen=True):
 
 
 class Probes(Section, frozen=True):
-    """Small messages by every proxy, broker and gateway, to see whether each hash path holds and how long it takes."""
+    """Small messages over every path of proxy, broker and gateway, to measure whether it works and how long it
+    takes."""
 
     every_ms: Annotated[
         int,
         key(
-            "Each proxy sends one to each broker in so long; all gateways have members that should see it",
-            "who stands still is told of within seconds; 0: none, but by `muster links --probe`",
+            "Time between two probes from a proxy to a broker; members at all gateways should receive each",
+            "a node that stands still is reported within seconds; 0: no probes, except by `muster links --probe`",
             "ms",
             ge=0,
             le=3_600_000,
@@ -487,27 +501,27 @@ class Probes(Section, frozen=True):
     ] = 1_000
     ask: Annotated[
         str,
-        key("Where `muster links` asks a `muster serve prober`, `host:port`", "empty: it asks that of `muster up`"),
+        key("Admin address of a `muster serve prober`, for `muster links`", "empty: the prober of `muster up`"),
     ] = ""
     timeout_ms: Annotated[
         int,
-        key("What is not seen in so long has failed", "a busy machine is no failure", "ms", ge=10, le=60_000),
+        key("Time after which a probe has failed", "a busy machine is no failure", "ms", ge=10, le=60_000),
     ] = 1_000
     failures: Annotated[
-        int, key("Failed ones in a row that raise the alarm of a path", "one may be chance", "", ge=1, le=3600)
+        int, key("Failed probes in a row that raise a path's alarm", "one may be chance", "", ge=1, le=3600)
     ] = 3
     successes: Annotated[
-        int, key("Seen ones in a row that clear it", "a path that comes and goes stays alarmed", "", ge=1, le=3600)
+        int, key("Successful probes in a row that clear it", "an unstable path stays alarmed", "", ge=1, le=3600)
     ] = 5
     window: Annotated[
         int,
-        key("Last samples of a path that its loss and latencies are of", "p99 means something", "", ge=10, le=1_000),
+        key("Recent probes that a path's loss and latencies cover", "enough for a p99", "", ge=10, le=1_000),
     ] = 100
     per_s_max: Annotated[
         int,
         key(
-            "Most that are sent; with more proxies times brokers it takes longer than `every_ms` to go round",
-            "bounds what probes cost however many paths there are: each is delivered at every gateway",
+            "Most probes a second; with many proxies times brokers, a round then takes longer than `every_ms`",
+            "bounds the cost of probes for any number of paths: each is delivered at every gateway",
             "1/s",
             ge=1,
             le=10_000,
@@ -516,7 +530,7 @@ class Probes(Section, frozen=True):
 
 
 class LinkFaults(Section, frozen=True):
-    """Overrides for one link and direction; what is left out is as in `[faults]`."""
+    """Overrides for one link and direction; missing keys are as in `[faults]`."""
 
     loss: Chance | None = None
     duplicate: Chance | None = None
@@ -529,7 +543,8 @@ class LinkFaults(Section, frozen=True):
 
 
 class Faults(Section, frozen=True):
-    """Faults that the drivers inject on purpose into every link, both directions. For tests: logged loudly when on."""
+    """Faults that the drivers inject on purpose into every link, in both directions. For tests: a running node logs a
+    warning."""
 
     loss: Annotated[Chance, key("Datagrams dropped", "", "fraction")] = 0.0
     duplicate: Annotated[Chance, key("Datagrams sent twice", "", "fraction")] = 0.0
@@ -543,8 +558,8 @@ class Faults(Section, frozen=True):
     burst: Annotated[
         float,
         key(
-            "Datagrams to or from one peer lost in a row, in the mean",
-            "`loss` is the share lost as before",
+            "Mean number of a peer's datagrams lost in a row",
+            "`loss` stays the share lost",
             ge=1.0,
             le=1000.0,
         ),
@@ -570,7 +585,7 @@ class Admin(Section, frozen=True):
 class Log(Section, frozen=True):
     """Logs of the roles and the supervisor, on stderr."""
 
-    level: Annotated[Literal["debug", "info", "warning", "error"], key("Least level that is written")] = "info"
+    level: Annotated[Literal["debug", "info", "warning", "error"], key("Lowest level that is logged")] = "info"
     format: Annotated[Literal["json", "text"], key("One JSON object per line, or text for eyes")] = "json"
 
 
@@ -618,7 +633,7 @@ class Config(Section, frozen=True):
         return sections[role]
 
 
-# Where `muster up` differs: everything on one machine, restarts must be noticed in a second, nodes may come and go.
+# The values of `muster up`: everything is on one machine, restarts must be noticed in a second, nodes may come and go.
 UP: Final[Mapping[str, int | str]] = {
     "registry.url": "embedded",
     "database.url": "sqlite",
