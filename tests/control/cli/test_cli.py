@@ -42,7 +42,7 @@ MISTAKES: Final = [
     (("upp",), 2, "upp"),
     (("sub",), 2, "ROOM"),
     (("sub", "room", "--count", "0"), 2, "--count"),
-    (("up", "--loss", "much"), 2, "--loss: 'much' is no chance; write 0.02 or 2%"),
+    (("up", "--loss", "much"), 2, "--loss: invalid probability 'much' (use 0.02 or 2%)"),
     (("up", "--loss", "2.5"), 78, "--loss: faults.loss = 2.5"),
     (("up", "--gateways", "0"), 78, "--gateways: up.gateways = 0"),
     (("up", "--gateways", "two"), 2, "--gateways"),
@@ -58,10 +58,10 @@ MISTAKES: Final = [
     (("sub", "demo"), 69, "start one: muster up"),
     (("pub", "demo"), 69, "start one: muster up"),
     (("up", "--for", "nan"), 2, "--for"),
-    (("up", "--json"), 2, "--json: means nothing without --demo"),
-    (("up", "--members", "3"), 2, "--members: means nothing without --demo"),
-    (("members", "room", "--start", "5"), 2, "--start: means nothing without --ids"),
-    (("cluster", "grow", "broker", "--abort", "--grace", "1"), 2, "--grace: not with --abort"),
+    (("up", "--json"), 2, "--json needs --demo"),
+    (("up", "--members", "3"), 2, "--members needs --demo"),
+    (("members", "room", "--start", "5"), 2, "--start needs --ids"),
+    (("cluster", "grow", "broker", "--abort", "--grace", "1"), 2, "--abort excludes --grace"),
     (("cluster", "grow", "broker", "--to", "2", "--wait", "nan"), 2, "--wait"),
     (("config", "check", "--config", "absent.toml"), 78, "absent.toml: cannot be read"),
     (("up", "--config", "absent.toml"), 78, "absent.toml: cannot be read"),
@@ -146,7 +146,7 @@ def test_an_unknown_variable_stops_every_command_that_reads_the_configuration(mu
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (MemoryError(), "muster: there is too little memory, or `ulimit -v` leaves too little\n"),
+        (MemoryError(), "muster: not enough memory, or `ulimit -v` is too low\n"),
         (ImportError("a.so: failed to map\nsegment"), "muster: cannot load: a.so: failed to map segment\n"),
     ],
 )

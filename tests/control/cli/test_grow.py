@@ -133,9 +133,9 @@ def test_a_node_that_stands_still_is_named_until_the_deadline_and_left_as_it_is(
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
-        (("broker",), 2, "one of --to, --resume and --abort is wanted"),
-        (("broker", "--to", "3"), 2, "--to: 3 is no power of two"),
-        (("broker", "--to", "2", "--abort"), 2, "--abort: not with --resume or --to"),
+        (("broker",), 2, "missing one of --to, --resume and --abort"),
+        (("broker", "--to", "3"), 2, "--to: 3 is not a power of two"),
+        (("broker", "--to", "2", "--abort"), 2, "--abort excludes --resume and --to"),
         (("gateway", "--to", "2"), 2, "gateway"),
         (("broker", "--to", "2"), 69, "start one: muster up"),
     ],
