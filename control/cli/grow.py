@@ -70,7 +70,7 @@ async def grow(
             with shown() as coordinator.tell:
                 partitions = await coordinator.grow(to, resume=resume)
             if isinstance(hosts, Supervised):
-                say(f"muster: the next muster up has as many, whatever up.{of.role}s says")
+                say(f"muster: the next muster up starts as many, whatever up.{of.role}s says")
             _say(of, partitions, as_json)
             return 0
     return _left(of)
@@ -96,7 +96,7 @@ def _say(of: Of, partitions: int, as_json: bool) -> None:
 
 
 def _left(of: Of) -> int:
-    say(f"muster: left as it is; muster cluster show says how far, {of.command} --resume")
+    say(f"muster: the growth stands; muster cluster show has its step, {of.command} --resume")
     return TRY_LATER
 
 

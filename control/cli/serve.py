@@ -17,9 +17,9 @@ def serve(config_file: Path | None, role: Served, flags: Mapping[str, tuple[Any,
     from control.cluster.daemon import run
 
     if "serve.cluster" in flags and role not in CLUSTERED:
-        raise UserError(f"--cluster: a {role} belongs to none, it serves all", USAGE)
+        raise UserError(f"--cluster: a {role} belongs to no cluster, it serves all", USAGE)
     if "serve.partition" in flags and role not in PARTITIONED:
-        raise UserError(f"--partition: a {role} has none", USAGE)
+        raise UserError(f"--partition: a {role} has no partition", USAGE)
     read = functools.partial(config.load, config_file, flags=flags, roles=() if role == "prober" else (role,))
     loaded = read()
     enough_files()

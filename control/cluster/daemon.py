@@ -54,7 +54,9 @@ def node_name(config: Config, role: Served) -> str:
         return config.serve.name
     name = f"{socket.gethostname()}-{role}"
     if not re.fullmatch(NAME, name):
-        raise ConfigError(f"serve.name: {name!r}, of this host's name, is none for the registry; give another")
+        raise ConfigError(
+            f"serve.name: {name!r}, made from this host's name, is not valid in the registry; choose another"
+        )
     return name
 
 
@@ -101,16 +103,16 @@ def spec(config: Config, role: Role, place: Folder, ports: Ports) -> Spec:
 def _check(config: Config, role: Served) -> None:
     """What `muster up` needs not. Raises `ConfigError`."""
     if not config.registry.url:
-        raise ConfigError("registry.url: muster serve needs one, by which nodes find each other: zk://HOST:PORT/PATH")
+        raise ConfigError("registry.url: missing; nodes of muster serve find each other there: zk://HOST:PORT/PATH")
     if role == "prober" and not config.probes.every_ms:
-        raise ConfigError("probes.every_ms: muster serve prober needs it: how often it is to probe")
+        raise ConfigError("probes.every_ms: missing; muster serve prober needs the time between probes")
     node = role != "prober"
     client = role == "prober" or isinstance(config.role(role), ClientOptions)
     for key, wanted in (("secret_file", node), ("names_file", role != "router"), ("token_file", client)):
         if wanted and not getattr(config.cluster, key):
-            raise ConfigError(f"cluster.{key}: muster serve needs it, with the same content on each host")
+            raise ConfigError(f"cluster.{key}: missing; muster serve needs it, with the same content on each host")
     if config.faults.active():
-        raise ConfigError("faults: muster up injects them, muster serve does not; take them out")
+        raise ConfigError("faults: only muster up injects them; remove them")
 
 
 def _check_secrets(made: Spec) -> ClusterKeys:
@@ -134,7 +136,7 @@ def _registration(config: Config, place: Folder, own: specs.Own) -> Registration
         if ipaddress.ip_address(client[0]).is_unspecified:
             if client[0] == "0.0.0.0" and ":" in own.link_bind[0]:
                 raise ConfigError(
-                    f"{own.role}.bind: 0.0.0.0 is no address of IPv6, as {own.role}.link_bind is; write [::]"
+                    f"{own.role}.bind: 0.0.0.0 is not an IPv6 address, unlike {own.role}.link_bind is; write [::]"
                 )
             client = own.link_bind[0], client[1]
         public_key = bytes(_core.public_key(secret(str(place.server_key(own.files)), 32))).hex()

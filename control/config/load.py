@@ -31,7 +31,7 @@ DEFAULT: Final = "default"
 NONE: Final = "none"
 """Says of a URL that there is to be none, where `muster up` presets one."""
 ADDRESS: Final = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<v4>[0-9.]+)):(?P<port>[0-9]{1,5})")
-NO_ADDRESS: Final = "is no IP address and port, as 127.0.0.1:7400 or [::1]:7400"
+NO_ADDRESS: Final = "is not an IP address and port, as 127.0.0.1:7400 or [::1]:7400"
 PORT_MAX: Final = 65_535
 FILE_BYTES_MAX: Final = 1 << 20
 """Of the file, which may be a device or a pipe without end."""
@@ -144,7 +144,7 @@ def _from_file(file: Path) -> dict[KeyPath, Value]:
         with file.open("rb") as stream:
             content = stream.read(FILE_BYTES_MAX + 1)
         if len(content) > FILE_BYTES_MAX:
-            raise ConfigError(f"{file}: is longer than {FILE_BYTES_MAX >> 20} MiB, which no configuration is")
+            raise ConfigError(f"{file}: is longer than {FILE_BYTES_MAX >> 20} MiB, the most for a configuration")
         tree = tomllib.loads(content.decode())
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
@@ -180,7 +180,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[KeyPath, Value]:
         kind: Any = Config
         for end in range(1, len(path) + 1):
             if not _is_table(kind):
-                raise ConfigError(f"{name}: {dotted(path[: end - 1])} has nothing below it")
+                raise ConfigError(f"{name}: {dotted(path[: end - 1])} has no keys below it")
             kind = _child(kind, path[:end], name)
         if _is_table(kind):
             raise ConfigError(f"{name}: {dotted(path)} is a table: name one of its keys, {_variable((*path, 'key'))}")
@@ -255,10 +255,10 @@ def _build(layers: Mapping[KeyPath, Value]) -> Config:
             node[path[-1]] = msgspec.convert(value.raw, kind, strict=not value.text)
         except msgspec.ValidationError as error:
             choices = ", ".join(repr(choice) for choice in _choices(kind))
-            wrong = f"is none of {choices}" if choices else str(error)
+            wrong = f"is not one of {choices}" if choices else str(error)
             raise ConfigError(f"{value.origin}: {dotted(path)} = {value.raw!r}: {wrong}") from None
         if isinstance(value.raw, str) and "\0" in value.raw:  # of which no path can be made
-            raise ConfigError(f"{value.origin}: {dotted(path)} = {value.raw!r}: has a NUL in it")
+            raise ConfigError(f"{value.origin}: {dotted(path)} = {value.raw!r}: contains a NUL")
     config = msgspec.convert(tree, Config)
     for section in (config.registry, config.database):
         if section.url == NONE:
@@ -282,7 +282,7 @@ def _check(config: Config, layers: Mapping[KeyPath, Value], roles: Iterable[Role
             raise fail(("up", f"{role}s"), str(error)) from None
     for name in ("broker_partitions", "router_partitions"):
         if (count := getattr(config.serve, name)).bit_count() != 1:
-            raise fail(("serve", name), f"{count} partitions are no power of two")
+            raise fail(("serve", name), f"{count} partitions are not a power of two")
     if config.clients.backoff_max_ms < config.clients.backoff_ms:
         name = "backoff_max_ms" if ("clients", "backoff_max_ms") in layers else "backoff_ms"
         soonest, longest = config.clients.backoff_ms, config.clients.backoff_max_ms
@@ -315,7 +315,7 @@ def _check(config: Config, layers: Mapping[KeyPath, Value], roles: Iterable[Role
             if port and port + count - 1 > PORT_MAX:
                 raise fail((role, name), f"{count} nodes from port {port} on: there is none above {PORT_MAX}")
         if ipaddress.ip_address(links[role, names[-1]]).is_unspecified:
-            raise fail((role, names[-1]), f"{address!r} is every address; the other roles send there, so name one")
+            raise fail((role, names[-1]), f"{address!r} is every address; other roles send there, so name one address")
         if isinstance(section, ClientOptions) and section.idle_timeout_ms < 2 * section.keepalive_ms:
             name = "idle_timeout_ms" if (role, "idle_timeout_ms") in layers else "keepalive_ms"
             silence, keepalive = section.idle_timeout_ms, section.keepalive_ms
@@ -354,7 +354,7 @@ def _wrong_admin(address: str) -> str | None:
     except ValueError:
         return f"{address!r} {NO_ADDRESS}"
     every = ipaddress.ip_address(host).is_unspecified
-    return f"{address!r} is every address; the registry says it to others, so name one" if every else None
+    return f"{address!r} is every address; the registry gives it to others, so name one address" if every else None
 
 
 def _wrong_database(url: str) -> str | None:
@@ -372,7 +372,7 @@ def _wrong_database(url: str) -> str | None:
         return str(error)
     if find_spec(driver(where)) is None:
         return f"{driver(where)} is not installed; to mend: pip install 'muster-server[database]'"
-    return None if where.password is None else "a password is not taken here; put it into database.password_file"
+    return None if where.password is None else "no password is accepted here; put it into database.password_file"
 
 
 def _fault_of(registry: Registry) -> tuple[str, str] | None:

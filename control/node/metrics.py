@@ -66,7 +66,7 @@ class EngineCollector(Collector):
         yield from self._families(GaugeMetricFamily, server.engine.gauges())
         counters = [
             ("turns", "Turns of the engine", server.turns),
-            ("log_lines_lost", "Lines of the log that nobody took whole", logs.lost()),
+            ("log_lines_lost", "Log lines lost, as nobody read them in time", logs.lost()),
         ]
         yield from self._families(CounterMetricFamily, counters)
         gauges = [

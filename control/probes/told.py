@@ -28,7 +28,7 @@ class Told:
             ("probe_samples_seen", "Probes seen in time, each counted at every gateway", ledger.samples_seen),
             ("probe_samples_failed", "Probes not seen in time, each counted at every gateway", ledger.samples_failed),
             ("probe_alarms", "Paths that began to fail", ledger.alarms),
-            ("log_lines_lost", "Lines of the log that nobody took whole", logs.lost()),
+            ("log_lines_lost", "Log lines lost, as nobody read them in time", logs.lost()),
         ]
 
     def gauges(self) -> list[Figure]:

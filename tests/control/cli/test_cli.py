@@ -46,7 +46,7 @@ MISTAKES: Final = [
     (("up", "--loss", "2.5"), 78, "--loss: faults.loss = 2.5"),
     (("up", "--gateways", "0"), 78, "--gateways: up.gateways = 0"),
     (("up", "--gateways", "two"), 2, "--gateways"),
-    (("up", "--brokers", "3"), 78, "--brokers: up.brokers: 3 partitions are no power of two from 1 to 256"),
+    (("up", "--brokers", "3"), 78, "--brokers: up.brokers: 3 partitions are not a power of two from 1 to 256"),
     (("up", "--brokers", "2x"), 78, "--brokers: up.brokers: '2x' is not PARTITIONSxREPLICAS, as 2x2"),
     (("up", "--routers", "1x17"), 78, "--routers: up.routers: 17 replicas are not 1 to 16"),
     (("status",), 69, "start one: muster up"),
@@ -112,7 +112,7 @@ def test_nodes_of_one_folder_prove_no_identities(muster: Command) -> None:
 @pytest.mark.parametrize("words", [["status"], ["up"]])
 def test_the_home_of_nobody_is_one_line(muster: Command, words: list[str]) -> None:
     done = muster(*words, MUSTER_INSTANCE__DIR="~nosuch/x")
-    assert (done.returncode, done.stderr) == (78, "muster: '~nosuch/x': nobody has this home; write the whole path\n")
+    assert (done.returncode, done.stderr) == (78, "muster: '~nosuch/x': no user has this home; write the whole path\n")
 
 
 @pytest.mark.parametrize("body", [b"hello", b"{}", b"[]", b'{"paths": 1, "probed": 1, "left_out": 0}'])
@@ -134,7 +134,7 @@ def test_who_is_asked_as_a_prober_and_is_none_is_one_line(body: bytes) -> None:
         probed = paths.asked(record, load(environment={}, flags={"probes.ask": (where, "flag")}).config)
         thread.join()
     assert probed is not None
-    assert f"who answers on {where} is no " in probed.error
+    assert f"{where} is not a " in probed.error
 
 
 def test_an_unknown_variable_stops_every_command_that_reads_the_configuration(muster: Command) -> None:

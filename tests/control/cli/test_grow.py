@@ -173,7 +173,7 @@ def test_ctrl_c_while_no_registry_answers_ends_it_with_one_line(tmp_path: Path, 
             growing.send_signal(signal.SIGINT)
             _, said = growing.communicate(timeout=PATIENT_S)
     assert (growing.returncode, said.count("\n")) == (75, 1), said
-    assert said.startswith("muster: left as it is")
+    assert said.startswith("muster: the growth stands")
 
 
 def test_what_grew_is_there_when_the_instance_starts_again_as_it_did_before(tmp_path: Path) -> None:
