@@ -1,1 +1,1 @@
-"""How fast, measured: null controls, peers side by side, and reports. Nothing of Muster imports this package."""
+"""Performance measurements: null controls, peers side by side, reports. Nothing of Muster imports this package."""

@@ -1,4 +1,4 @@
-"""What nodes say of themselves on their admin ports: their metrics, and whether all of an instance have found each other."""
+"""Reads nodes' admin ports for a bench: their metrics, and whether all nodes of an instance are linked."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -15,7 +15,7 @@ WHOLE_SECONDS: Final = 60.0
 
 
 def metrics(process: Process) -> dict[str, float]:
-    """By name, summed over labels. Raises `UserError` when it does not answer."""
+    """Return a node's metrics by name, summed over labels. Raises `UserError` when it does not answer."""
     figures: dict[str, float] = {}
     for family in text_string_to_metric_families(fetch(process, "/metrics")[1].decode()):
         for sample in family.samples:
@@ -24,7 +24,7 @@ def metrics(process: Process) -> dict[str, float]:
 
 
 def whole(processes: Iterable[Process]) -> bool:
-    """Whether all serve and none misses a link."""
+    """Whether all nodes serve and no link is missing."""
     try:
         return all(process.ready and not get(process, "/api/v1/status")[1]["links_lost"] for process in processes)
     except UserError:
@@ -32,7 +32,7 @@ def whole(processes: Iterable[Process]) -> bool:
 
 
 def until_whole(look: Callable[[], Record]) -> None:
-    """Until who was killed is back, and all have links to all that they need. Raises `ChildFailedError`."""
+    """Wait until a killed node is back and all nodes have the links they need. Raises `ChildFailedError`."""
     until = time.monotonic() + WHOLE_SECONDS
     while True:
         try:

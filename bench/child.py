@@ -1,4 +1,4 @@
-"""Child processes of a bench: pinned when they start, ended by the handle that started them."""
+"""Child processes of a bench: pinned at their start, ended by the handle that started them."""
 
 import ctypes
 import os
@@ -16,7 +16,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class ChildFailedError(Exception):
-    """A child did not come up; the message ends with what it said."""
+    """A child did not start; the message ends with its last output."""
 
 
 class Child:
@@ -54,7 +54,7 @@ class Child:
         return self.process.pid
 
     def wait_until(self, ready: Callable[[], bool], *, seconds: float = 10.0) -> None:
-        """Polls `ready`; raises ChildFailedError when the child ended or the time is over."""
+        """Poll `ready`. Raises `ChildFailedError` when the child ended or the time is over."""
         deadline = time.monotonic() + seconds
         while not ready():
             if self.process.poll() is not None:
@@ -68,7 +68,7 @@ class Child:
         return lines[-1] if lines else "it said nothing"
 
     def stop(self) -> None:
-        """SIGTERM, after 3 s SIGKILL."""
+        """End it with SIGTERM, after 3 s with SIGKILL."""
         if self.process.poll() is not None:
             return
         self.process.terminate()
@@ -80,7 +80,7 @@ class Child:
 
 
 def python_environment() -> dict[str, str]:
-    """The environment in which a Python child finds these packages, installed or not."""
+    """Return the environment in which a Python child finds these packages, installed or not."""
     root = str(Path(__file__).parents[1])
     known = os.environ.get("PYTHONPATH")
     return {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{known}" if known else root}
@@ -91,7 +91,7 @@ def private_directory(prefix: str) -> tempfile.TemporaryDirectory[str]:
 
 
 def free_port() -> int:
-    """A TCP port on 127.0.0.1 that nothing listens on now."""
+    """Return a TCP port on 127.0.0.1 that nothing listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -1,4 +1,4 @@
-"""`muster bench …`: options, exit codes and output; the measuring is elsewhere."""
+"""`muster bench …`: options, exit codes and output. The measuring is in the other files."""
 
 import subprocess
 import sys
@@ -84,7 +84,7 @@ class Options:
         return self.rounds or (QUICK_ROUNDS if self.quick else FULL_ROUNDS)
 
     def again(self, variant: Loopback) -> list[str]:
-        """The arguments of the same run on one loopback, answered as JSON."""
+        """The arguments of the same run on one loopback, with JSON as output."""
         flags = {"--quick": self.quick, "--no-progress": not self.bars}
         chosen = [flag for flag, on in flags.items() if on]
         return [
@@ -105,7 +105,7 @@ def limits(
     loopback: Lo = Loopback.plain,
     no_progress: NoProgress = False,
 ) -> None:
-    """What the kernel asks for each datagram: sends, GSO, receive, GRO, echo, relays. libc only, no Muster."""
+    """The kernel's cost per datagram: sends, GSO, receive, GRO, echo, relays. libc only, no Muster."""
 
     _run("limits", _limits, Options(json, check, quick, rounds, size, loopback, not no_progress))
 
@@ -128,7 +128,7 @@ def peers(
 ) -> None:
     """Muster, Redis pub/sub, NATS and Mosquitto side by side: 1 publisher, 100 and 1,000 subscribers.
 
-    Every delivery of every peer is counted and compared byte by byte. On `wire` only the saturated loads are taken.
+    Every delivery of every peer is counted and compared byte by byte. `wire` runs only the saturated loads.
     """
 
     _run("peers", _peers, Options(json, check, quick, rounds, size, loopback, not no_progress))
@@ -163,13 +163,13 @@ def paced(
     loopback: Lo = Loopback.plain,
     no_progress: NoProgress = False,
 ) -> None:
-    """An open schedule of 50 k to 1 M deliveries a second to 100 members: CPU of each and latency, beside the peers."""
+    """CPU and latency at an open schedule of 50 k to 1 M deliveries a second to 100 members, beside the peers."""
     _run("paced", _paced, Options(json, check, quick, rounds, size, loopback, not no_progress))
 
 
 def _paced(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     loads = compare.paced_loads(quick=options.quick, payload_bytes=options.size)
-    kinds = [kind for kind in ALL if kind is not Mosquitto]  # cannot keep up with any of these
+    kinds = [kind for kind in ALL if kind is not Mosquitto]  # too slow for any of these rates
     return _beside_peers(_found_peers(kinds), loads, options, progress)
 
 
@@ -197,7 +197,7 @@ def receive(
     loopback: Lo = Loopback.plain,
     no_progress: NoProgress = False,
 ) -> None:
-    """CPU per packet from the socket to the route, against a bare drain, uvloop and opening alone."""
+    """CPU per packet from the socket to the route, against a bare drain, uvloop and decryption alone."""
     _run("receive", _receive, Options(json, check, quick, rounds, size, loopback, not no_progress))
 
 
@@ -217,7 +217,7 @@ def overload(
     loopback: Lo = Loopback.plain,
     no_progress: NoProgress = False,
 ) -> None:
-    """Twice the capacity: what is still delivered, how old it is, whether the loops stay awake."""
+    """Twice the capacity: the share still delivered, its age, and the delay of the loops."""
     _run("overload", _overload, Options(json, check, quick, rounds, size, loopback, not no_progress))
 
 
@@ -257,7 +257,7 @@ def hops(
     loopback: Lo = Loopback.plain,
     no_progress: NoProgress = False,
 ) -> None:
-    """CPU per delivered message of the whole way, against three blocking raw relays."""
+    """CPU per delivered message over all roles, against three blocking raw relays."""
     _run("hops", _hops, Options(json, check, quick, rounds, size, loopback, not no_progress))
 
 
@@ -277,7 +277,7 @@ def fanout(
     loopback: Lo = Loopback.plain,
     no_progress: NoProgress = False,
 ) -> None:
-    """The gateway alone: one datagram per delivery against raw sendmmsg, bundles, GSO; clients and sizes."""
+    """The gateway alone: one datagram per delivery against raw sendmmsg, bundles, GSO; by clients and sizes."""
     _run("fanout", _fanout, Options(json, check, quick, rounds, size, loopback, not no_progress))
 
 
@@ -295,9 +295,10 @@ def scale(
     rounds: Rounds = None,
     no_progress: NoProgress = False,
 ) -> None:
-    """What membership, a broker's start, doublings and maps cost as they grow; who dies, and how soon all are back.
+    """Costs of membership, a broker's start, doublings and maps as they grow; then recovery after deaths.
 
-    The first in memory, without sockets; then with processes `rejoin` once and `failover` three times, unless `--quick`.
+    The first part runs in memory, without sockets. Unless `--quick`, processes follow: `rejoin` once, `failover` three
+    times.
     """
     _run("scale", _scale, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress))
 
@@ -316,7 +317,8 @@ def commands(
     loopback: Lo = Loopback.plain,
     no_progress: NoProgress = False,
 ) -> None:
-    """100,000 reliable commands by 5,000 users over links that lose: each delivered once or reported, and how soon."""
+    """100,000 reliable commands by 5,000 users over lossy links: each delivered once or reported, and the time it
+    takes."""
     if size > COMMAND_BYTES_MAX:
         raise typer.BadParameter(f"a command has at most {COMMAND_BYTES_MAX} bytes", param_hint="--size")
     _run("commands", _commands, Options(json, check, quick, rounds, size, loopback, not no_progress))
@@ -338,7 +340,8 @@ def isolation(
     loopback: Lo = Loopback.plain,
     no_progress: NoProgress = False,
 ) -> None:
-    """What others feel of a room of 100,000 members, and of a member that stands still: their p99, and the memory."""
+    """Effects of a room of 100,000 members, and of a stopped member, on the others: their p99, and the gateway's
+    memory."""
     _run("isolation", _isolation, Options(json, check, quick, rounds, size, loopback, not no_progress))
 
 
@@ -360,7 +363,8 @@ def failover(
     loopback: Lo = Loopback.plain,
     no_progress: NoProgress = False,
 ) -> None:
-    """One of two of each role is killed or stands still under a steady load: how soon all are served again."""
+    """One of two nodes of each role dies or stands still under a steady load: the time until all members are served
+    again."""
     rounds = rounds or (failover_bench.ROUNDS_QUICK if quick else failover_bench.ROUNDS)
     _run("failover", _failover, Options(json, check, quick, rounds, size, loopback, not no_progress))
 
@@ -381,7 +385,7 @@ def rejoin(
     loopback: Lo = Loopback.plain,
     no_progress: NoProgress = False,
 ) -> None:
-    """A gateway with 20,000 members dies: how soon all are back at the other one, and what it does to that one."""
+    """A gateway with 20,000 members dies: the time until all are at the other one, and that gateway's load."""
     _run("rejoin", _rejoin, Options(json, check, quick, rounds, size, loopback, not no_progress))
 
 
@@ -401,7 +405,7 @@ def nodes(
     loopback: Lo = Loopback.plain,
     no_progress: NoProgress = False,
 ) -> None:
-    """Brokers and routers 4x2 against one of each, and two gateways against one: CPU for a delivery, throughput."""
+    """Brokers and routers 4x2 against one of each, two gateways against one: CPU per delivery, and throughput."""
     _run("nodes", _nodes, Options(json, check, quick, rounds, size, loopback, not no_progress))
 
 
@@ -421,7 +425,7 @@ def loss(
     loopback: Lo = Loopback.plain,
     no_progress: NoProgress = False,
 ) -> None:
-    """1 % lost, 1 % reordered and 1 % doubled on every link: each message once, and the throughput that is left."""
+    """1 % lost, 1 % reordered and 1 % doubled on every link: each message once, and the remaining throughput."""
     _run("loss", _loss, Options(json, check, quick, rounds, size, loopback, not no_progress))
 
 
@@ -437,7 +441,7 @@ def table(
         list[Path], typer.Argument(exists=True, dir_okay=False, help="What `--json` printed, a file each.")
     ],
 ) -> None:
-    """The goals of documents made with --json, as a Markdown table. Measures nothing."""
+    """Print the goals of documents made with --json as a Markdown table. Measures nothing."""
     reports = []
     for file in files:
         try:
@@ -449,7 +453,7 @@ def table(
 
 
 def _run(name: str, measure: Measure, options: Options) -> None:
-    """Enters the namespace, measures, prints, and turns what went wrong into an exit code and one line."""
+    """Enter the namespace, measure, print, and turn a failure into an exit code and one line."""
     try:
         report = _both(name, options) if options.loopback is Loopback.both else _once(name, measure, options)
     except VoidRunError as error:
@@ -471,7 +475,7 @@ def _run(name: str, measure: Measure, options: Options) -> None:
 
 
 def _show_done(name: str, error: VoidRunError, options: Options) -> None:
-    """What the rounds showed until one stayed void: on stderr, judged by nobody."""
+    """Print the finished rounds of a void run to stderr. They are not judged."""
     done = error.done
     cases = tuple(
         Case.plain(f"{entry}, {figure}", done.series(entry, figure))
@@ -498,7 +502,7 @@ def _once(name: str, measure: Measure, options: Options) -> Report:
 
 
 def _enter(loopback: Loopback) -> str:
-    """Which loopback this run is on. Where `plain` cannot be had the host's own is close to it, and said to be it."""
+    """Return the loopback of this run. If `plain` is not available, use the host's own and say so."""
     inside = netns.inside()
     if inside:
         return inside
@@ -514,7 +518,8 @@ def _enter(loopback: Loopback) -> str:
 
 
 def _both(name: str, options: Options) -> Report:
-    """The same once on each loopback, as one report. `wire` is left out, and said so, where it cannot be had."""
+    """Run the same bench on each loopback and merge the reports. If `wire` is not available, leave it out and say
+    so."""
     parts: dict[str, Report] = {}
     for variant in (Loopback.plain, Loopback.wire):
         try:

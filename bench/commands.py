@@ -1,12 +1,15 @@
-"""Reliable commands of thousands of users over lossy links: each delivered once or reported, and how soon senders hear so.
+"""Reliable commands of thousands of users over lossy links: each delivered once or reported, and the time it takes.
 
-Real servers (two gateways, brokers 2x2, routers 1x2, three proxies) whose drivers lose datagrams on purpose: on every
-link, and on both ways of every client's sessions, so a command and its answer cross eight lossy hops, each of three
-copies by other ones; and once without copies, for clients that know one proxy each. Every user is a
-member of a room of five and sends commands to rooms of others, one in fifty to a room that nobody is in. A command is
-*silent* if nobody ever says anything of it, *late* if that is after its time and the second that the protocol adds,
-*doubled* if a member reads it twice, *missed* for every member that has not read what is said to be delivered. Latency
-counts from the intended time of an open schedule to the answer; nothing is left out but what was refused, which is
+Real servers run: two gateways, brokers 2x2, routers 1x2, three proxies. Their drivers lose datagrams on every link and
+in both directions of every client's sessions. So each of a command's three copies crosses eight lossy hops with its
+answer, by different proxies. A second run has no copies: each client knows one proxy.
+
+Every user is a member of a room of five and sends commands to other users' rooms, one in fifty to an empty room. A
+command is *silent* if no answer ever comes. It is *late* if the answer comes after its time and the protocol's extra
+second. It is *doubled* if a member reads it twice, and *missed* for every member that did not read a command reported
+as delivered.
+
+Latency counts from the intended time of an open schedule to the answer. Only refused commands are left out, and
 counted.
 """
 
@@ -25,12 +28,12 @@ from bench.rounds import Entry, Results, Sample, interleave
 NODES: Final[dict[str, object]] = {"up.gateways": 2, "up.brokers": "2x2", "up.routers": "1x2", "up.proxies": 3}
 USERS, USERS_QUICK = 5_000, 1_000
 EACH, EACH_QUICK = 20, 5
-EVERY_SECONDS, EVERY_SECONDS_QUICK = 10.0, 2.0  # what servers on one core keep up with; a session may send one a second
+EVERY_SECONDS, EVERY_SECONDS_QUICK = 10.0, 2.0  # the load that servers on one core can carry
 EXPIRES_SECONDS = 5.0
 ROOM_MEMBERS = 5
-VACANT = 50  # one command of so many finds nobody
+VACANT = 50  # one command in this many goes to an empty room
 P99_MS_MAX = 300.0
-LATE_MS_MAX = 50.0  # a generator that is later than this starves, and its servers with it
+LATE_MS_MAX = 50.0  # a generator that is later than this lacks CPU, and so do its servers
 
 LATE = "driver late p99 ms"
 ANSWERS = ("delivered", "no_member", "expired", "refused")
@@ -40,7 +43,7 @@ JUDGED = frozenset({"silent", "doubled", "missed", "strays"})
 
 @dataclass(frozen=True)
 class Weather:
-    """What the servers' drivers lose, and how many proxies each client knows, else all."""
+    """The loss that the servers' drivers inject, and the number of proxies that each client knows (else all)."""
 
     name: str
     loss: float
@@ -60,7 +63,7 @@ WEATHERS, WEATHERS_QUICK = (CALM, LOSSY, LOSSY_ALONE, BURSTS), (LOSSY, LOSSY_ALO
 
 
 def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progress = silent) -> tuple[Case, ...]:
-    """An instance of its own for each run."""
+    """One instance per run."""
     weathers = WEATHERS_QUICK if quick else WEATHERS
     users, each = (USERS_QUICK, EACH_QUICK) if quick else (USERS, EACH)
     every = EVERY_SECONDS_QUICK if quick else EVERY_SECONDS
@@ -74,7 +77,7 @@ def _entry(weather: Weather, users: int, each: int, every: float, payload_bytes:
 
 
 def _on_time(entry: Entry) -> Entry:
-    """Void where the generator was late; what is wrong whatever the machine does is never passed over."""
+    """Void if the generator was late. Errors that no machine's load excuses are reported in any case."""
 
     def once() -> Sample:
         sample = entry.run()
@@ -124,7 +127,7 @@ def _cases(results: Results, weather: Weather, count: int, *, quick: bool) -> It
     for figure in results.figures(weather.name):
         series = results.series(weather.name, figure)
         title = f"{count:,} commands, {weather.name}: {words.get(figure, figure)}"
-        if figure in JUDGED:  # never, not in most rounds
+        if figure in JUDGED:  # in every round, not in most
             yield Case.worst(title, series, goals[figure], quick=quick)
         elif goal := goals.get(figure):
             yield Case.limit(title, series, goal, quick=quick)

@@ -10,9 +10,9 @@ _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 def process_ns(pid: int) -> int:
-    """All threads of `pid`, those that ended too, from the kernel's scheduler clock: exact to the nanosecond.
+    """Return the CPU time of all threads of `pid`, ended ones too, by the scheduler's clock: exact to the nanosecond.
 
-    Where a sandbox refuses that clock: ticks. ProcessLookupError if it is gone.
+    Falls back to ticks where a sandbox refuses that clock. Raises `ProcessLookupError` if the process is gone.
     """
     try:
         return time.clock_gettime_ns((~pid << 3) | _CPUCLOCK_SCHED)

@@ -1,15 +1,16 @@
-"""How soon messages flow again when a node dies or stands still: one of two of each role, under a steady load.
+"""Time until messages flow again after a node dies or stands still: one of two of each role, under a steady load.
 
-Real processes of `muster up`: two gateways, two brokers and two routers of one partition, two proxies. Rooms of a few
-members each have a message every 40 ms on a fixed schedule; the node is killed (kill -9, and started again by `muster up`)
-or stopped (SIGSTOP, until the end of the run) while they flow. *Served again* is when the last of all places, one for each
-member of each room, has had a message that was published after the fault, in time since the fault; *longest silence* is the
-longest that any place had none from then to the end of the run, so the node's return is in it. Through a router no message
-goes: what it serves are joins, so of it rooms are judged that nobody was in, from the fault to the first message at each of
-their members, who connect meanwhile.
+Real processes of `muster up` run: two gateways, two brokers and two routers of one partition, two proxies. Small rooms
+get a message every 40 ms on a fixed schedule. Meanwhile a node is killed (kill -9; `muster up` restarts it) or stopped
+(SIGSTOP, until the end of the run).
 
-A publisher is at one proxy, so of the proxies it is that one; of the other roles each of the two has its turn. All servers
-share one core, and a process that starts again takes its part of it.
+*Served again* is the time from the fault until every member of every room has had a message published after it.
+*Longest silence* is the longest pause of any member from the fault to the end of the run, so the node's return is
+included. No message goes through a router: it serves joins. So its runs judge empty rooms, from the fault to the first
+message at each member, which connects meanwhile.
+
+All publishers use one proxy, so that one fails; of the other roles the two nodes take turns. All servers share one
+core, also with a process that restarts.
 """
 
 import itertools
@@ -37,10 +38,10 @@ FAULTS: Final = {"kill -9": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP}
 ROOMS, ROOM_MEMBERS, RATE = 40, 5, 1_000.0
 NEW_ROOMS, NEW_MEMBERS, NEW_RATE = 10, 20, 100.0
 BEFORE_SECONDS = 0.5
-WATCH_AFTER_SECONDS = 0.02  # what is published so long after the fault was surely published after it
+WATCH_AFTER_SECONDS = 0.02  # a message this long after the fault was certainly published after it
 AWAY_MS = 250.0
 BACK_MS_MAX = 1_500.0
-LATE_MS_MAX = 50.0  # a generator that is later than this starves, and the servers' times are not theirs
+LATE_MS_MAX = 50.0  # a generator that is later than this lacks CPU, and so do the servers
 
 BACK, SILENCE, AWAY, AWAY_P50 = "served again, ms", "longest silence, ms", "places that waited", "of these p50, ms"
 NEW_ROOM, UNSERVED, CORRUPTED = "new rooms served, ms", "places never served again", "corrupted"
@@ -49,7 +50,8 @@ MISSED, LATE = "deliveries missed", "driver late p99 ms"
 
 @dataclass(frozen=True)
 class Lasts:
-    """Seconds. Before the fault members must learn how often they hear of their gateway: they ask after twice that."""
+    """Seconds before the fault: members must learn how often they hear of their gateway, as they ask after twice
+    that."""
 
     warm_up: float
     after: float
@@ -61,14 +63,14 @@ QUICK: Final = Lasts(2.5, 2.5)
 
 @dataclass(frozen=True)
 class Seen:
-    """When the fault was, and until when new rooms were served."""
+    """The time of the fault, and the end of the time in which new rooms were served."""
 
     at: float
     new_rooms_ms: float
 
 
 def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progress = silent) -> tuple[Case, ...]:
-    """One instance, whole again before each fault."""
+    """One instance, with all nodes back before each fault."""
     lasts = QUICK if quick else FULL
     instance = Instance(settings=NODES)
     try:
@@ -94,7 +96,7 @@ def _name(role: str, fault: str) -> str:
 
 
 def _on_time(sample: Sample) -> Sample:
-    """Void where the generator was late; what never came is never passed over."""
+    """Void if the generator was late. A message that never came is reported in any case."""
     late, wrong = sample.figures[LATE], sample.figures[UNSERVED] or sample.figures[CORRUPTED]
     too_late = f"messages left {late:.0f} ms late" if late > LATE_MS_MAX and not wrong else ""
     return Sample(sample.figures, sample.void or too_late)
@@ -140,7 +142,7 @@ def _once(instance: Instance, role: str, fault: str, turn: int, lasts: Lasts, pa
 
 
 def _break(instance: Instance, victim: Process, fault: str, at: float, payload_bytes: int) -> Seen:
-    """Waits for its time, and then for the first messages in new rooms if a router is to have failed."""
+    """Waits for the time, and for the first messages in new rooms if the fault is a router's."""
     time.sleep(max(0.0, at - time.monotonic()))
     os.kill(victim.pid, FAULTS[fault])
     at = time.monotonic()
@@ -156,7 +158,7 @@ def _break(instance: Instance, victim: Process, fault: str, at: float, payload_b
 
 
 def _victim(instance: Instance, role: str, turn: int) -> Process:
-    """Of the proxies the one that publishers are at, of others each in turn."""
+    """Returns the publishers' proxy; of other roles, each node in turn."""
     nodes = [process for process in instance.look().processes if process.role == role]
     if role == "proxy":
         return max(nodes, key=lambda node: asked.metrics(node)["muster_sessions"])

@@ -1,11 +1,12 @@
-"""The gateway's fan-out alone (PF-1, PF-4), and how it goes with clients, rooms and sizes.
+"""The gateway's fan-out alone (PF-1, PF-4), by clients, rooms and sizes.
 
-The gateway has the server core for itself: proxy, broker and router stand on the driver core with the clients, so that its
-rate is its own. CPU is that of the gateway's process, which also hears the broker and all members' statuses. The raw sender
-stands on the server core too, its receivers are drained on the driver core, and its datagrams are as large as Muster's.
+The gateway has the server core for itself. Proxy, broker and router run on the driver core with the clients, so the
+rate is the gateway's own. The CPU is that of the gateway's process, which also reads from the broker and takes the
+members' statuses. The raw sender runs on the server core too. Its receivers are drained on the driver core, and its
+datagrams are as large as Muster's.
 
-A publisher keeps some datagrams for each member on their way, not half a ring: that of 1,000 members is minutes of work when
-each message is a datagram, and nobody would see the end of the run.
+A publisher keeps some datagrams in flight for each member, not half a ring. With 1,000 members and one datagram per
+message, half a ring would be minutes of work.
 """
 
 import threading
@@ -29,15 +30,15 @@ LIVE_BUFFER_BYTES = 1 << 20
 RAW_SHARE_MIN, BUNDLED_MIN, JOINED_MIN = 0.90, 4.0, 10.0
 MEMBERS = (100, 1_000, 10_000)
 ROOMS = (100, 1_000, 10_000, 100_000)
-ROOM_MEMBERS = 400  # so that each is in 250 of 100,000, and each room has one at least
+ROOM_MEMBERS = 400  # so each client is in 250 rooms of 100,000, and each room has a member
 ROOM_WINDOW = 100
 SIZES = (16, 200, 1_000, 4_096, 16_384, 61_440)
 RATE, CPU, PER_CPU = "deliveries/s", "gateway CPU ns each", "deliveries per CPU second"
 LATE = "not all was delivered in time"
 RAW, SINGLE, BUNDLED, JOINED = "raw sendmmsg(64)", "one datagram each", "bundled", "bundled + GSO"
-# Messages on their way to each member: 32 datagrams or super-packets.
+# Messages in flight to each member: 32 datagrams or super-packets.
 WINDOW = {SINGLE: 32, BUNDLED: 160, JOINED: 1_600}
-ON_THEIR_WAY_MAX = 2_000_000  # to all members: one or two seconds' work
+ON_THEIR_WAY_MAX = 2_000_000  # to all members: one or two seconds of work
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Shape:
 
 
 def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progress = silent) -> tuple[Case, ...]:
-    """Three instances and the raw sender take turns; the tables are taken with the default, bundled + GSO."""
+    """Three instances and the raw sender take turns. The tables use the default: bundles and GSO."""
     seconds = 0.3 if quick else 1.0
     instances = {
         SINGLE: Instance("--gateway-alone", "--unbundled"),
@@ -109,7 +110,7 @@ def _name(kind: str, what: object) -> str:
 
 
 def entry(kind: str, instance: Instance, shape: Shape, seconds: float, window: int) -> Entry:
-    """Saturated, with so many messages on their way to each member."""
+    """Saturated, with this many messages in flight to each member."""
     window = min(window, ON_THEIR_WAY_MAX // shape.members)
 
     def once() -> Sample:
@@ -126,7 +127,7 @@ def entry(kind: str, instance: Instance, shape: Shape, seconds: float, window: i
 
 
 def _rooms(instance: Instance, rooms: int, payload_bytes: int, seconds: float) -> Entry:
-    """As many sessions in more and more rooms, one message after the other to another room: nothing has company."""
+    """One number of sessions in more and more rooms. Each message goes to another room, so none shares a datagram."""
     each = -(-rooms // ROOM_MEMBERS)
 
     def once() -> Sample:
@@ -153,7 +154,7 @@ def _rooms(instance: Instance, rooms: int, payload_bytes: int, seconds: float) -
 
 
 def _datagram_bytes(instance: Instance, shape: Shape) -> int:
-    """Mean size of what members receive when each message has a datagram to itself."""
+    """Mean size of the members' datagrams when each message has one to itself."""
     with instance.clients(shape.members, rooms=[instance.room(PACED)]) as engine:
         done = engine.saturate(shape.payload_bytes, 0.1, PATIENCE_SECONDS, WINDOW[SINGLE])
     return int(done["datagram_bytes"] // done["datagrams"])
@@ -178,7 +179,7 @@ def _raw(stack: ExitStack, fanout: int, size: int, seconds: float) -> Entry:
 
 @contextmanager
 def _draining(to: Clients) -> Iterator[Callable[[], int]]:
-    """Reads all sockets on the driver core in the meantime; afterwards the function gives how many datagrams came."""
+    """Reads all sockets on the driver core; the yielded function then returns the number of datagrams."""
     each, stop = np.zeros(len(to.fds), dtype=np.int64), np.zeros(1, dtype=np.int32)
 
     def work() -> None:

@@ -1,9 +1,10 @@
 """The whole way, client -> proxy -> broker -> gateway -> client, against three blocking raw relays (PF-11).
 
-CPU of all server processes per delivered message. The relays pass on datagrams of the same size at the same rate and answer
-their sources as often as Muster acknowledges, and the clients answer the last relay as often as members send a status, which
-is counted in a run before the rounds. They know no room, seal nothing and repair nothing; saturated they cannot bundle
-either. Beside them: the same with no answer at all. Below: what waiting for acknowledgements costs.
+Measures CPU of all server processes per delivered message. The relays pass on datagrams of the same size at the same
+rate. They answer their sources as often as Muster acknowledges, and the clients answer the last relay as often as
+members send a status; a run before the rounds counts both. The relays know no room, seal nothing, repair nothing, and
+cannot bundle when saturated. Printed beside them: the same without any answers. Below: the cost of waiting for
+acknowledgements.
 """
 
 from collections.abc import Sequence
@@ -25,14 +26,15 @@ FANOUTS = (1, 100, 1_000)
 RATE = 10_000.0  # deliveries a second
 RELAY_WINDOW = {1: 32, 100: 8, 1_000: 2}
 BOUND = 1.3
-SIZE_BY_HAND = 90  # header, frames and tag around a lone message, where it cannot be measured
+SIZE_BY_HAND = 90  # header, frames and tag of a single message, where they cannot be measured
 BUFFER_BYTES = 8 << 20
 CPU_EACH, LOST = "server CPU ns each", "lost %"
 
 
 @dataclass(frozen=True)
 class Acknowledged:
-    """How often, in messages, to publishers and by members (0: hardly ever); and the size of a datagram with one message."""
+    """Messages per acknowledgement to publishers, messages per status of a member (0: hardly any), and datagram size of
+    one message."""
 
     every: int
     by_members: int
@@ -128,14 +130,14 @@ def _relays(stack: ExitStack, load: Load, wanted: Acknowledged) -> Entry:
 
 
 def _acknowledged(instance: Instance, load: Load) -> Acknowledged:
-    """From the counters of proxy and gateway, over a short run."""
+    """Read from the counters of proxy and gateway, over a short run."""
 
     def counted() -> dict[str, float]:
         nodes = [process for process in instance.record.processes if process.role in ("proxy", "gateway")]
         return {f"{node.role} {name}": value for node in nodes for name, value in metrics(node).items()}
 
     with instance.clients(load.fanout, rooms=[instance.room("paced")]) as engine:
-        drive(instance, engine, replace(load, warm_up_seconds=0.0, seconds=0.3))  # joins have their own answers
+        drive(instance, engine, replace(load, warm_up_seconds=0.0, seconds=0.3))  # joins get answers of their own
         before = counted()
         drive(instance, engine, replace(load, warm_up_seconds=0.0, seconds=0.3))
         after = counted()

@@ -1,14 +1,14 @@
-"""Whom a hot room and a member that stands still disturb: everyone else's delivery times, beside those of just before.
+"""The effect of a hot room, and of slow or stopped members, on the delivery times of everybody else.
 
-*Hot*: one room of 100,000 members, in a process of their own and a hundred a socket, beside a thousand rooms of three that
-have a message a second each. In a round the quiet rooms are measured alone, then while the hot room has what its gateway
-carries, then while it has far more. *Still*: a member of a live room of a hundred, in a process of its own, is stopped for
-10 s (SIGSTOP), goes on. *Slow*: the program of another one reads at a tenth of the room's rate, beside a hundred there and a
-hundred in another room. *Untold* is what a member neither had nor was told as lost.
+*Hot*: one room of 100,000 members, in processes of their own with a hundred per socket, beside a thousand rooms of
+three with a message a second each. A round measures the quiet rooms alone, then beside a rate that the hot room's
+gateway can carry, then beside far more. *Still*: a member of a live room of a hundred, in a process of its own, is
+stopped for 10 s (SIGSTOP). *Slow*: one program reads at a tenth of the room's rate, beside a hundred members there and
+a hundred in another room. *Untold* are messages that a member neither had nor was told as lost.
 
-The gateway has the server core, and all else shares the driver core: listeners run there only when nobody else wants to, so
-that times are those of the servers (as root: else those who measure and the other roles are not quite before them). Where
-they cannot keep up some lose their sessions, whose place others take: told, and no reason to measure again.
+The gateway has the server core; everything else shares the driver core. Listeners run there only when nothing else
+wants to, so the times are those of the servers (as root; without it the order is not strict). Listeners that cannot
+keep up lose their sessions and open others: reported, and no reason to repeat the run.
 """
 
 import time
@@ -28,16 +28,16 @@ from muster._core import LoadEngine
 
 ROOMS, ROOM_MEMBERS, QUIET_RATE = 1_000, 3, 1_000.0
 HOT, HOT_QUICK = 100_000, 5_000
-HOT_EACH = 100  # members at one socket
+HOT_EACH = 100  # members per socket
 CARRIED, BEYOND = 50_000.0, 1_000_000.0  # deliveries a second of the hot room
 HOT_SECONDS, HOT_SECONDS_QUICK = 20.0, 4.0
 STILL_MEMBERS, STILL_RATE = 100, 100.0
-STILL_SECONDS, STILL_SECONDS_QUICK = 10.0, 6.5  # what is older than 5 s is skipped
+STILL_SECONDS, STILL_SECONDS_QUICK = 10.0, 6.5  # messages older than 5 s are skipped
 SLOW_RATE = STILL_RATE / 10
 SLOW_SECONDS, SLOW_SECONDS_QUICK = (
     20.0,
     12.0,
-)  # first its client takes what fits, then the gateway skips what is older than 5 s
+)  # first its client's buffer fills, then the gateway skips messages older than 5 s
 GROWTH_MAX, MEMORY_MAX = 2.0, 1.1
 
 ALONE, P50, P99, GROWTH, UNTOLD, LOST = "alone", "p50 ms", "p99 ms", "p99 over that before", "untold", "lost by others"
@@ -72,7 +72,7 @@ def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progres
             instance.listeners(size.hot, rooms=[hot], payload_bytes=payload_bytes, members_each=HOT_EACH)
         )
         held = cpu.rss_bytes(instance.pids[GATEWAY]) - idle
-        # The last to come: whoever waits here hears nothing, and has to make up for that.
+        # The last listeners to join: they hear nothing while they wait, and then have to catch up.
         engine = stack.enter_context(instance.clients(ROOMS * ROOM_MEMBERS, rooms=rooms))
         stack.enter_context(pin.ahead(pid for role, pid in instance.pids.items() if role != GATEWAY))
         entries = [
@@ -85,7 +85,7 @@ def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progres
 
 
 def _judged(figures: dict[str, float], *, quick: bool) -> Sample:
-    """Void where sessions were lost, or the generator was late: it starved, and who starves times himself."""
+    """Void if sessions were lost or the generator was late: then it lacked CPU, and its times mean nothing."""
     lost, late = figures[SESSIONS], max(value for name, value in figures.items() if name.endswith(LATE))
     if lost:
         return Sample(figures, f"{lost:.0f} sessions were lost")
@@ -107,8 +107,9 @@ def _hot(instance: Instance, engine: LoadEngine, listeners: Listeners, size: Siz
     listeners.sums()
     sessions = engine.sessions_lost()
     with ExitStack() as undisturbed:
-        # A kernel thread that looks through memory for 4 ms twice a second is a 99th percentile by itself, so even the
-        # gateway runs before whatever else is on its core; but not with too much to do: the kernel keeps a twentieth.
+        # A kernel thread that scans memory for 4 ms twice a second makes a 99th percentile by itself. So the gateway
+        # too runs before everything else on its core, unless it is overloaded: the kernel keeps a twentieth of the core
+        # from it.
         undisturbed.enter_context(pin.ahead([instance.pids[GATEWAY]]))
         done = quiet()
         figures = _times(ALONE, done)
@@ -145,7 +146,7 @@ def _lacking(done: Outcome, fanout: int) -> float:
 
 
 def _until_told(engine: LoadEngine, listeners: Listeners, owed: int, had: int) -> Sums:
-    """What all but the publishing process were given, once nothing is owed any more or nothing comes for so long."""
+    """Deliveries to all processes but the publishing one, once nothing is owed or nothing has come for a while."""
     total, until = listeners.sums(), time.monotonic() + PATIENCE_SECONDS
     while had + total["delivered"] + total["lost"] < owed and time.monotonic() < until:
         engine.idle(0.1)
@@ -186,7 +187,8 @@ def _still(instance: Instance, size: Size) -> dict[str, float]:
 
 
 def _slow(instance: Instance, size: Size) -> dict[str, float]:
-    """A room of a hundred, and another one, before one more reads the first at a tenth of its rate, and while it does."""
+    """A room of a hundred, and another room, before one more member reads the first at a tenth of its rate, and while
+    it does."""
     room, other = instance.room(LIVE), instance.room(LIVE)
     with instance.clients(2 * STILL_MEMBERS, rooms=[room, other]) as engine:
 
@@ -198,7 +200,7 @@ def _slow(instance: Instance, size: Size) -> dict[str, float]:
         with slow_member(instance.folder, room, SLOW_RATE, JOIN_SECONDS) as member:
             done.append(busy())
             memory = cpu.rss_bytes(instance.pids[GATEWAY]) / before
-            owed = (done[1]["published"] + 1) // 2  # the first of the two is published to first
+            owed = (done[1]["published"] + 1) // 2  # the first of the two rooms gets the messages
             had = member.had(owed, PATIENCE_SECONDS)
         lost = engine.sessions_lost()
     figures = _times(ALONE, done[0]) | _times("slow", done[1])

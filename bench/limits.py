@@ -1,6 +1,6 @@
-"""What the kernel asks for each datagram on this machine: the null controls, side by side.
+"""The kernel's cost per datagram on this machine: the null controls, side by side.
 
-All figures are CPU nanoseconds of the thread that works, per datagram, unless the name says otherwise.
+All figures are CPU nanoseconds per datagram of the working thread, unless the name has another unit.
 """
 
 import socket
@@ -34,7 +34,7 @@ REFERENCE_DRAIN = "recvmmsg drain"
 
 
 def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progress = silent) -> tuple[Case, ...]:
-    """Takes `rounds` interleaved rounds of every null control; a few seconds each."""
+    """Runs `rounds` interleaved rounds of every null control, a few seconds each."""
     seconds = 0.08 if quick else 0.2
     with ExitStack() as stack:
         stack.enter_context(pin.on(pin.DRIVER_CORE))
@@ -61,7 +61,7 @@ def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progres
     return tuple(cases)
 
 
-# A figure is named "kind:unit"; figures of one kind are compared with that kind's reference.
+# A figure's name is "kind:unit". Figures of one kind are compared with that kind's reference.
 
 
 def _yardsticks(stack: ExitStack) -> Iterator[Entry]:
@@ -122,7 +122,7 @@ def _sends(stack: ExitStack, size: int, seconds: float) -> Iterator[Entry]:
 
 @contextmanager
 def receiving(to: Clients, *, gro: bool = False) -> Iterator[Callable[[], tuple[int, int]]]:
-    """Drains `to` in a thread on the server core; afterwards the function gives (datagrams, thread CPU ns)."""
+    """Drains `to` in a thread on the server core; the yielded function then returns (datagrams, thread CPU ns)."""
     each, stop = np.zeros(len(to.fds), dtype=np.int64), np.zeros(1, dtype=np.int32)
     answer: list[tuple[int, int, int, int, int, int]] = []
 

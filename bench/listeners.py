@@ -1,9 +1,8 @@
-"""Members in processes of their own: for more members than one process may have open files, and members that stop.
+"""Members in processes of their own: for more members than one process may have open files, and for members that stop.
 
-Owns these processes and what they are told: to listen, to publish to their rooms, to sum up, to watch from when on each is
-served, to go elsewhere. They share the driver core with whoever measures, and unless told otherwise they run only while
-nobody else wants to, once joined. Each has a socket for each member, or for so many, and checks every byte, as the measuring
-process does.
+Owns these processes and their orders: listen, publish, sum up, watch for the first message, go to other servers. They
+share the driver core with the measuring process. Unless told otherwise, joined listeners run only when nothing else
+wants to. Each member, or each group, has a socket, and every byte is checked.
 """
 
 import math
@@ -28,8 +27,8 @@ from muster._core import LoadEngine
 
 FILES_SPARE: Final = 512
 SOCKETS_MAX: Final = 16_000  # a process
-LISTEN_SECONDS: Final = 0.02  # between looks at what it is told
-BUFFER_BYTES: Final = 1 << 16  # of one member; a socket of several has up to so much
+LISTEN_SECONDS: Final = 0.02  # between two looks at its orders
+BUFFER_BYTES: Final = 1 << 16  # of one member; a socket of several has up to this much
 SHARED_BYTES: Final = 1 << 20
 
 Reach = Sequence[tuple[str, int, bytes]]
@@ -38,7 +37,7 @@ Sums = dict[str, int]
 
 @dataclass(frozen=True)
 class Where:
-    """How to reach an instance, and the rooms, over which members are spread."""
+    """The address of an instance, and the rooms over which members are spread."""
 
     gateways: Reach
     proxies: Reach
@@ -49,12 +48,12 @@ class Where:
     core: int
     gives_way: bool = True
     knocking: int = 128  # at once, in each process
-    members_each: int = 1  # at one socket
+    members_each: int = 1  # per socket
 
 
 @dataclass(frozen=True)
 class Publishing:
-    """What one of the processes is to publish, on a fixed schedule that sheds what finds no credit."""
+    """The messages for one process to publish, on a fixed schedule; those without credit are dropped."""
 
     rate: float
     seconds: float
@@ -63,14 +62,14 @@ class Publishing:
 
 @dataclass(frozen=True)
 class Watch:
-    """From when on, on the monotonic clock, messages are waited for that were published later."""
+    """The moment, on the monotonic clock, after which a message must be published to count."""
 
     at: float
 
 
 @dataclass(frozen=True)
 class Redirect:
-    """Where members may be from now on; who is well stays."""
+    """The servers that members may use from now on. Good sessions stay."""
 
     gateways: Reach
 
@@ -84,7 +83,8 @@ class Listeners:
         self._parts: list[tuple[multiprocessing.process.BaseProcess, Connection]] = []
 
     def start(self) -> None:
-        """One after the other, each when the one before has joined: together they would starve each other's handshakes."""
+        """Starts them one after the other, each when the former has joined: together they would starve each other's
+        handshakes."""
         spawn = multiprocessing.get_context("spawn")
         sockets = min(SOCKETS_MAX, _files_max() - FILES_SPARE)
         left, most = self.members, sockets * self._where.members_each
@@ -101,7 +101,7 @@ class Listeners:
             left -= count
 
     def publish(self, how: Publishing) -> None:
-        """Has the first publish; the others hear it meanwhile. `published` waits for the end."""
+        """Lets the first publish while the others listen. `published` waits for the end."""
         self._parts[0][1].send(how)
 
     def published(self) -> dict[str, Any]:
@@ -109,7 +109,8 @@ class Listeners:
         return outcome
 
     def sums(self) -> Sums:
-        """What has come to all members since the last time, what the publishing one had meanwhile left out."""
+        """Returns the deliveries to all members since the last call, without those of the publishing process
+        meanwhile."""
         total: Sums = {}
         for _, pipe in self._parts:
             pipe.send("sum")
@@ -127,7 +128,7 @@ class Listeners:
             pipe.send(Watch(at))
 
     def waited(self) -> NDArray[np.float64]:
-        """Of every member, seconds from the watched moment to its first message; infinity where none has come."""
+        """Returns, per member, the seconds from the watched moment to its first message; infinity if none came."""
         for _, pipe in self._parts:
             pipe.send("heard")
         first = np.frombuffer(b"".join(self._answer(part) for part in range(len(self._parts))), dtype="<u4")
@@ -135,7 +136,7 @@ class Listeners:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """All stand still for a while."""
+        """Stops all of them for a while."""
         pids = [process.pid for process, _ in self._parts if process.pid]
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
@@ -169,7 +170,7 @@ def _files_max() -> int:
 
 
 def _listen(pipe: Connection, where: Where, members: int) -> None:
-    """The process: joins, listens, does what it is told, until nobody tells it any more."""
+    """The process: joins, listens, and carries out orders until its parent ends it."""
     pin.pin(where.core)
     each = where.members_each
     allow_files(math.ceil(members / each) + FILES_SPARE // 2)

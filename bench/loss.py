@@ -1,11 +1,12 @@
-"""Links that lose 1 %, hold back 1 % for 5 ms and double 1 %, beside links that do none of it (PF-10).
+"""Links that lose 1 %, hold back 1 % for 5 ms and double 1 %, beside links without faults (PF-10).
 
-The servers' drivers do it on purpose, to single datagrams, on every link and on both ways between servers and clients, so
-that a message crosses four such hops and its acknowledgements as many. Two instances take turns, one with and one without
-these faults, each with publishers that send whenever there is credit. The rooms are `paced`: they wait for repair rather
-than give a message up, so everything is repairable and each member must have each message once: none *missing* (neither
-delivered nor told as lost), none *told as lost*, none *doubled* or in another order than it was published. What the faults
-did is counted by the drivers, and printed.
+The servers' drivers inject these faults into single datagrams, on every link and in both directions between servers and
+clients. A message crosses four such hops, and so does its acknowledgement. Two instances take turns, one with faults
+and one without, each with publishers that send whenever there is credit.
+
+The rooms are `paced`: they wait for repair rather than give a message up. So each member must have each message once:
+none *missing* (neither delivered nor told as lost), none *told as lost*, none *doubled* or out of its publisher's
+order. The drivers count the injected faults, and the bench prints them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,7 +38,7 @@ DONE = ("lost", "reordered", "duplicated")
 
 @dataclass(frozen=True)
 class Shape:
-    """So many rooms of so many members."""
+    """Rooms of this many members."""
 
     rooms: int
     members: int
@@ -103,7 +104,7 @@ def _account(runs: Sequence[Outcome], members: int) -> dict[str, float]:
 
 
 def _faults(instance: Instance) -> dict[str, float]:
-    """Datagrams that the drivers' rules were for, and what became of them."""
+    """Datagrams subject to the drivers' rules, and the faults that hit them."""
     total = dict.fromkeys(("seen", *DONE), 0.0)
     for process in instance.record.processes:
         try:

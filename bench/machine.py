@@ -1,4 +1,4 @@
-"""What machine this is, and how much of it others took during a run."""
+"""A description of this machine, and the CPU that others used during a run."""
 
 import os
 import platform
@@ -66,5 +66,5 @@ class Times:
         )
 
     def since(self, earlier: "Times") -> dict[str, float]:
-        """CPU seconds used by all, and stolen by the host, between the two moments."""
+        """CPU seconds used by all processes, and stolen by the host, between the two moments."""
         return {"busy_s": round(self.busy - earlier.busy, 2), "steal_s": round(self.steal - earlier.steal, 2)}

@@ -1,9 +1,9 @@
-"""What a change of the map costs each role, in CPU of its loop: what stands meanwhile is all that it serves.
+"""The cost of a change of the map for each role, in CPU of its loop, during which it serves nothing else.
 
-Two parts. The machines in memory: gateway, router and broker with ten thousand rooms and with many more, of which half
-change owner each time. And the engines as Python holds them, of all four roles and without rooms: the control plane's
-picture of all nodes handed over, and what the machine makes of it. In each change one broker of the map has another state.
-"Linear" compares with a map of a tenth, or, per room, with fewer rooms.
+There are two parts. First, the machines in memory: gateway, router and broker with ten thousand rooms and with many
+more, half of which change owner each time. Second, the engines of all four roles as Python holds them, without rooms:
+the hand-over of the control plane's picture, and the machine's work on it. Each change gives one broker of the map
+another state. "Linear" compares with a map of a tenth, or, per room, with fewer rooms.
 """
 
 import time
@@ -61,7 +61,7 @@ def _engines(nodes: int) -> Entry:
 
 
 def standing_us(role: str, nodes: int, times: int) -> list[float]:
-    """CPU of a fresh engine for each change of a map of so many nodes."""
+    """CPU of a fresh engine for each change of a map of this many nodes."""
     engine, spent = _engine(role), []
     try:
         for epoch in range(1, times + 2):
@@ -75,7 +75,7 @@ def standing_us(role: str, nodes: int, times: int) -> list[float]:
 
 
 def _snapshot(nodes: int, epoch: int) -> Snapshot:
-    """Of ten nodes four gateways, two proxies, three brokers and a router."""
+    """Ten nodes are four gateways, two proxies, three brokers and a router."""
     kinds: tuple[Any, ...] = ("broker",) * 3 + ("gateway",) * 4 + ("proxy",) * 2 + ("router",)
     several = tuple(
         Node(

@@ -1,7 +1,7 @@
-"""What idle sessions cost the gateway (PF-12): memory from the slope over their number, and CPU.
+"""The cost of idle sessions for the gateway (PF-12): memory as the slope over their number, and CPU.
 
-Each number of clients gets an instance of its own. They join one room, receive a little, and then only keep their sessions
-alive, every second as `muster up` sets it (15 times as often as the default elsewhere).
+Each number of clients gets an instance of its own. The clients join one room, receive a little, and then only keep
+their sessions alive. They do so every second, as `muster up` sets it (15 times as often as the default elsewhere).
 """
 
 from bench import cpu
@@ -17,7 +17,7 @@ JUDGED = 10_000
 MESSAGES_A_SECOND, TRAFFIC_SECONDS = 10.0, 1.0
 CLIENT_BUFFER_BYTES = 1 << 17
 SETTLED_SECONDS = 7.0
-"""Keys that are little used are given back by the second sweep, 6 s later at the most."""
+"""Unused keys are released by the second sweep, after 6 s at most."""
 BYTES_MAX = 1024.0
 
 RSS, CPU = "gateway RSS", "gateway CPU ns per s and session"

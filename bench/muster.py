@@ -1,7 +1,7 @@
 """Muster as a target: `muster up` as a child on the server core, compiled clients on the driver core.
 
-Owns the instance and what is read of it from outside: CPU and memory by role. Clients have a socket each, join a room of
-the run's own, check every delivery byte for byte, and say goodbye at the end.
+Owns the instance and its outside figures: CPU and memory by role. Clients have a socket each, join a room of the run's
+own, check every delivery byte by byte, and close their sessions at the end.
 """
 
 import itertools
@@ -33,7 +33,7 @@ JOIN_SECONDS: Final = 90.0
 START_SECONDS: Final = 60.0  # eighteen processes on one core
 LOOK_SECONDS: Final = 0.5
 QUIET_SHARE: Final = 0.35
-"""Of a core, by all processes of an instance together; eighteen take half of that for their links' pings."""
+"""Share of a core of all processes of an idle instance; eighteen use half of that for their links' pings."""
 PATIENCE_SECONDS: Final = 20.0
 CLIENT_BUFFER_BYTES: Final = 1 << 20
 GATEWAY: Final = "gateway"
@@ -43,13 +43,13 @@ KEEPALIVES: Final[dict[str, object]] = {
     for role in ("gateway", "proxy")
     for key, value in (("keepalive_ms", 15_000), ("idle_timeout_ms", 45_000))
 }
-"""As outside `muster up`: those of a hundred thousand sessions each second are a load of their own."""
+"""The default outside `muster up`: keepalives of a hundred thousand sessions every second are a load of their own."""
 
 Outcome = dict[str, Any]
 
 
 class Instance:
-    """The roles, one of each if the settings say no more, started once however many targets share them."""
+    """The roles, one of each unless `settings` says otherwise, started once for all targets that share them."""
 
     def __init__(
         self,
@@ -57,9 +57,9 @@ class Instance:
         ticks: bool = False,
         settings: Mapping[str, object] | None = None,
     ) -> None:
-        """With options or `ticks` the processes are those of `bench.node`, which see, else of `muster up`.
+        """With options or `ticks` the processes are those of `bench.node`, else of `muster up`.
 
-        `settings`: keys of the configuration as `up.gateways`.
+        `settings`: keys of the configuration, as `up.gateways`.
         """
         self._options = (*options, "--ticks") if ticks else options
         self._settings = settings or {}
@@ -74,14 +74,14 @@ class Instance:
             return
         directory = Path(self._resources.enter_context(private_directory("bench")))
         self.folder = directory / "instance"
-        cores = [str(pin.SERVER_CORE), str(pin.DRIVER_CORE)]  # what is started sees only the one that it inherits
+        cores = [str(pin.SERVER_CORE), str(pin.DRIVER_CORE)]  # child processes see only the core that they inherit
         words = [[each, *cores] if each == "--gateway-alone" else [each] for each in self._options]
         module = ["bench.up", *itertools.chain(*words)] if words else ["control.cli.main", "up"]
         environment = {
             **python_environment(),
             "MUSTER_INSTANCE__DIR": str(self.folder),
             "MUSTER_LOG__LEVEL": "error",
-            "MUSTER_PROBES__EVERY_MS": "0",  # what is measured is the load's alone
+            "MUSTER_PROBES__EVERY_MS": "0",  # only the load is to be measured
             f"MUSTER_NAMESPACES__{PACED.upper()}__FLOW": "paced",
             f"MUSTER_NAMESPACES__{LIVE.upper()}__FLOW": "live",
             **{f"MUSTER_{key.replace('.', '__').upper()}": str(value) for key, value in self._settings.items()},
@@ -109,7 +109,7 @@ class Instance:
         return self._record is not None
 
     def _quiet(self) -> bool:
-        """Who is ready reads in for a while yet what it may need: the drivers of a database, say."""
+        """A ready process still loads modules that it may need, such as a database's driver."""
         before, began = sum(self.cpu_ns().values()), time.monotonic_ns()
         time.sleep(LOOK_SECONDS)
         return sum(self.cpu_ns().values()) - before < QUIET_SHARE * (time.monotonic_ns() - began)
@@ -125,16 +125,16 @@ class Instance:
         return self._record
 
     def look(self) -> folders.Record:
-        """The record as it is now: who died has another process. Raises `UserError`."""
+        """Return the current record: a restarted node has another process. Raises `UserError`."""
         return folders.find(folders.Folder(self.folder))
 
     @property
     def pids(self) -> dict[str, int]:
-        """By role, where there is one of each."""
+        """By role, if there is one of each."""
         return {process.role: process.pid for process in self.record.processes}
 
     def cpu_ns(self) -> dict[str, int]:
-        """By role, of all its processes. One that died in between is a failure of the run."""
+        """By role, over all its processes. A process that died meanwhile fails the run."""
         used = dict.fromkeys(self.pids, 0)
         try:
             for process in self.record.processes:
@@ -144,11 +144,11 @@ class Instance:
             raise ChildFailedError(f"muster: {error}") from None
 
     def late_ticks(self, role: str) -> NDArray[np.uint64]:
-        """How often the role's 10 ms timer was late by so many times 100 us, since the start."""
+        """Since the start: how often the role's 10 ms timer was late, per 100 us of lateness."""
         return np.fromfile(ticks_file(self.folder, role), dtype=np.uint64, count=TICK_BUCKETS)
 
     def room(self, namespace: str) -> str:
-        """A name that nobody was in."""
+        """An unused room name."""
         return f"{namespace}:bench-{next(self._numbers)}"
 
     @contextmanager
@@ -164,10 +164,11 @@ class Instance:
         proxies_each: int | None = None,
         gateways: Reach | None = None,
     ) -> Iterator[LoadEngine]:
-        """Joined members and a publisher for 256 rooms on the driver core, which the calling thread is on inside.
+        """Joined members and a publisher for 256 rooms on the driver core; the calling thread is on it inside the
+        block.
 
-        `commanding`: the members have sessions at proxies as well, and know so many of them, else all. `gateways`: those
-        that members may be at, else all.
+        `commanding`: the members have sessions at proxies too, at this many, else at all. `gateways`: those that
+        members may use, else all.
         """
         allow_files(members + len(rooms) // 256 + 256)
         with pin.on(pin.DRIVER_CORE):
@@ -203,9 +204,9 @@ class Instance:
         storm: int = 0,
         members_each: int = 1,
     ) -> Iterator[Listeners]:
-        """Joined members in processes of their own, which give way to everyone.
+        """Joined members in processes of their own, which give way to everything else.
 
-        `storm`: they do not, and so many of each process may open a session at once. `members_each` are at one socket.
+        `storm`: they do not, and this many of each process may open a session at once. `members_each`: per socket.
         """
         gateways, proxies = gateways or reach(self.record.gateways), reach(self.record.proxies)
         where = Where(
@@ -229,7 +230,7 @@ class Instance:
 
 
 def reach(ends: Sequence[folders.Endpoint]) -> list[tuple[str, int, bytes]]:
-    """As the engines are told where nodes are."""
+    """The nodes as engines take them."""
     return [(end.host, end.port, bytes.fromhex(end.public_key)) for end in ends]
 
 
@@ -262,7 +263,7 @@ class Muster:
 
 
 def drive(instance: Instance, engine: LoadEngine, load: Load) -> Result:
-    """Warms up, runs the load once, and reads the roles' CPU around it."""
+    """Warms up, runs the load once, and reads the roles' CPU before and after."""
     once = runner(engine, load)
     if load.warm_up_seconds:
         once(load.warm_up_seconds)
@@ -280,7 +281,7 @@ def runner(engine: LoadEngine, load: Load) -> Callable[[float], Outcome]:
 
 
 def result(instance: Instance, load: Load, outcome: Outcome, used: Mapping[str, int]) -> Result:
-    """What `LoadEngine` says, in the words of all targets."""
+    """Converts the result of `LoadEngine` to that of all targets."""
     expected = outcome["published"] * load.fanout
     return Result(
         published=outcome["published"],
@@ -298,7 +299,7 @@ def result(instance: Instance, load: Load, outcome: Outcome, used: Mapping[str, 
 
 
 def latency(outcome: Outcome) -> Latency:
-    """Of deliveries that came; a run without any has the latency of infinity."""
+    """Of arrived deliveries; a run without any has infinite latency."""
 
     def percentiles(name: str, wanted: Sequence[float]) -> list[float]:
         times = np.frombuffer(outcome[name], dtype="<u4")

@@ -1,7 +1,7 @@
-"""A network namespace of the bench's own, where nothing else sends and nothing leaves.
+"""A network namespace of the bench's own, without other traffic.
 
-`plain` is loopback as it comes (mtu 65536, super-packets never cut up); `wire` has mtu 1500 and cuts every super-packet
-as a real link would. A bench enters by starting itself again inside; the variable below tells it that it is there.
+`plain` is loopback as it is (mtu 65536, super-packets never cut). `wire` has mtu 1500 and cuts every super-packet as a
+real link would. A bench enters by starting itself again inside; the variable below tells it that it is there.
 """
 
 import os
@@ -13,21 +13,21 @@ Variant = Literal["plain", "wire"]
 
 INSIDE = "MUSTER_BENCH_LOOPBACK"
 _UP = {"plain": "ip link set lo up", "wire": "ip link set lo up mtu 1500 gso_max_segs 1"}
-# As root, or as a user who may have a user namespace of his own.
+# As root, or as a user that may have a user namespace of its own.
 _WAYS = (("unshare", "--net"), ("unshare", "--map-root-user", "--net"))
 
 
 class NotPossibleError(Exception):
-    """No private namespace here; the message says why."""
+    """No private namespace on this machine; the message says why."""
 
 
 def inside() -> str | None:
-    """The variant this process is in already."""
+    """The variant that this process is in already."""
     return os.environ.get(INSIDE)
 
 
 def enter(variant: Variant) -> None:
-    """Replaces this process by itself inside a new namespace; returns if it is inside. NotPossibleError."""
+    """Replace this process by itself inside a new namespace; return if it is inside. Raises `NotPossibleError`."""
     if inside() == variant:
         return
     prefix = command(variant)
@@ -38,7 +38,7 @@ def enter(variant: Variant) -> None:
 
 
 def command(variant: Variant) -> list[str]:
-    """What to put before a command line to run it inside."""
+    """Return the words to put before a command line to run it inside."""
     reason = "unshare was not tried"
     for way in _WAYS:
         prefix = [*way, "sh", "-c", f'{_UP[variant]} && exec "$@"', "sh"]

@@ -1,4 +1,4 @@
-"""A role's process as a bench wants it: what `control.node.process` runs, with options that only a bench has.
+"""A role's process for a bench: `control.node.process` with options that only a bench has.
 
 Owns the lateness of a 10 ms timer in the role's own loop, and the gateway without bundles or super-packets. Started by
 `bench.up`; everything else is the real program.
@@ -34,7 +34,7 @@ def ticks_file(folder: Path, role: str) -> Path:
 
 
 async def tick(file: Path) -> None:
-    """Sleeps 10 ms for ever and counts by how much too long."""
+    """Sleeps 10 ms for ever and counts the lateness."""
     counts = np.memmap(file, dtype=np.uint64, mode="w+", shape=(TICK_BUCKETS,))
     loop = asyncio.get_running_loop()
     while True:

@@ -1,14 +1,14 @@
-"""What more nodes cost each message: two gateways against one (PF-9), brokers and routers 4x2 against one of each.
+"""The cost of more nodes per message: two gateways against one (PF-9), brokers and routers 4x2 against one of each.
 
-The instances take turns in the same rounds, under the loads of `fanout` (PF-1), `peers` (PF-5), `paced` (PF-6) and `hops`
-(PF-11). A figure of many nodes is no worse if it is at most 1.10 times that of one of each, and the ranges of both overlap.
-What nodes take that have nothing to do (pings, timers) grows with their number and not with the messages, so it is measured
-before each run and taken off where CPU for a delivery is judged; with it the same is printed.
+The instances take turns in the same rounds, under the loads of `fanout` (PF-1), `peers` (PF-5), `paced` (PF-6) and
+`hops` (PF-11). Many nodes are no worse if their figure is at most 1.10 times that of one of each, and both ranges
+overlap. The work of idle nodes (pings, timers) grows with the nodes, not with the messages. So it is measured before
+each run and subtracted where CPU per delivery is judged; the figure with it is printed too.
 
-Of two gateways each has as many members, and as many deliveries a second, as the one has that they are compared with. All
-servers share one core, so two have no more CPU than one: what can be judged here is CPU per delivery.
+Each of the two gateways has as many members and deliveries as the single one. All servers share one core, so two
+gateways have no more CPU than one: only the CPU per delivery can be judged here.
 
-What a link without traffic costs is what a gateway takes more where it has sixteen of them, and not two.
+The cost of an idle link is the extra CPU of a gateway with sixteen links over one with two.
 """
 
 import time
@@ -42,14 +42,15 @@ STILL, LINKS = "gateway CPU without traffic, % of a core", "links of the gateway
 
 @dataclass(frozen=True)
 class Kind:
-    """One load, and which of its figures may not get worse by what goal."""
+    """One load, and its figures with their goals."""
 
     load: Load
     goals: dict[str, Goal]
 
 
 def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progress = silent) -> tuple[Case, ...]:
-    """Three instances take turns, then the two whose gateway is alone: those have idle processes on the driver core."""
+    """Three instances take turns, then the two with a gateway alone on its core: their idle processes are on the driver
+    core."""
     seconds = SECONDS_QUICK if quick else SECONDS
     instances = {ONE_OF_EACH: Instance(), PARTITIONS: Instance(settings=MANY), GATEWAYS: Instance(settings=TWO)}
     kinds = _kinds(payload_bytes, seconds)
@@ -134,7 +135,7 @@ def _idle_ns_a_second(instance: Instance) -> float:
 
 
 def _still(instance: Instance, name: str, seconds: float) -> Entry:
-    """Nothing but the links: they go to each broker and router."""
+    """Only links, to each broker and router."""
 
     def once() -> Sample:
         before, began = instance.cpu_ns()[GATEWAY], time.monotonic()
@@ -185,5 +186,5 @@ def _gateway_cases(results: Results, one: Load, two: Load, *, quick: bool) -> It
 
 
 def _lost(results: Results, name: str, *, quick: bool) -> Case:
-    """Or doubled, or not as it was published."""
+    """Also doubled ones, or those that differ from the published message."""
     return Case.worst(f"{name}: {LOST}", results.series(name, LOST), Goal("nodes", "<=", 0.0), quick=quick)

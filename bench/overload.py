@@ -1,9 +1,9 @@
-"""Twice what Muster can do (PF-8): how much is still delivered, how old it is, and whether the loops stay awake.
+"""Twice the capacity (PF-8): the share still delivered, its age, and the delay of the loops.
 
-The peak is what a publisher reaches who sends whenever there is credit, or who tries twice that, whichever is more. Then one
-tries twice the peak on a fixed schedule: what finds no credit is dropped at the publisher. Age counts from the moment a
-message was taken. The room's flow is `live`: what a member cannot take becomes a gap. Loops are watched by a 10 ms timer in
-each role. With 10 members the servers are the limit, with 100 the members, which share the driver core.
+The peak is the larger rate of two publishers: one sends whenever there is credit, the other tries twice that rate. Then
+a publisher tries twice the peak on a fixed schedule and drops messages without credit. Age counts from the moment a
+message was taken. The room is `live`: messages that a member cannot take become a gap. A 10 ms timer in each role
+watches the loops. With 10 members the servers are the limit; with 100 the members are, which share the driver core.
 
 Ten times the peak for a minute, from a thousand rooms, is in `bench.storm`.
 """

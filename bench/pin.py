@@ -1,4 +1,4 @@
-"""Which core does what: every server role on one core, the driver (publisher and subscribers) on another."""
+"""Pins processes to cores: all server roles to one core, the driver (publisher and subscribers) to another."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -10,18 +10,18 @@ SERVER_CORE = _ALLOWED[1 % len(_ALLOWED)]
 
 
 def alone() -> bool:
-    """True on a machine with one usable core, where driver and servers share it and figures mean little."""
+    """True on a machine with one usable core, where driver and servers share it and the figures mean little."""
     return DRIVER_CORE == SERVER_CORE
 
 
 def pin(core: int) -> None:
-    """Pins the calling thread; children and threads it starts from now on inherit the core."""
+    """Pin the calling thread; children and threads that it starts from now on inherit the core."""
     os.sched_setaffinity(0, {core})
 
 
 @contextmanager
 def on(core: int) -> Iterator[None]:
-    """The calling thread on `core` for a while; what is started inside stays there."""
+    """Pin the calling thread to `core` for a while; children started inside stay there."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:
@@ -32,10 +32,11 @@ def on(core: int) -> Iterator[None]:
 
 @contextmanager
 def ahead(pids: Iterable[int]) -> Iterator[None]:
-    """The main threads of these processes, and the calling one, run before all others of their core, where that is allowed.
+    """Run the main threads of these processes, and the calling one, before all others of their core, where that is
+    allowed.
 
-    Beside it even one of the idle class keeps a core until the next tick now and then, once it is behind its share: up to
-    4 ms, with those that have something to do waiting. What is started inside is not ahead.
+    Without it even a process of the idle class sometimes keeps a core until the next tick, once it is behind its share:
+    up to 4 ms, while busy ones wait. Children started inside do not get this priority.
     """
     before = {thread: (os.sched_getscheduler(thread), os.sched_getparam(thread)) for thread in (0, *pids)}
     try:

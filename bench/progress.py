@@ -1,4 +1,4 @@
-"""Progress bars on stderr, where someone looks at it."""
+"""Progress bars on stderr, if it is a terminal."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-Step = Callable[[str], None]  # called with what begins now
+Step = Callable[[str], None]  # called with the title of the next step
 Progress = Callable[[int], AbstractContextManager[Step]]
 
 

@@ -1,7 +1,7 @@
-"""What the acknowledgement of a publish costs: the library's three ways to publish, side by side.
+"""The cost of acknowledged publishing: the library's three ways to publish, side by side.
 
-A room without members, so that nobody pays for deliveries: the CPU is that of proxy and broker, and of this process, which
-publishes. Each run ends when all that was published is acknowledged.
+The room has no members, so there is no cost of deliveries. The CPU is that of proxy and broker, and of this process,
+which publishes. Each run ends when everything published is acknowledged.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ async def _sample(instance: Instance, publish: Publish, body: bytes, seconds: fl
 
 
 def cases(results: Results) -> Iterator[Case]:
-    """Each way beside the one that waits for nothing."""
+    """Compares each way with the one that waits for nothing."""
     first, *others = WAYS
     for figure in (RATE, SERVERS, PUBLISHER):
         yield Case.plain(f"{first}, {figure}", results.series(first, figure))

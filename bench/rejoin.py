@@ -1,16 +1,17 @@
-"""Everybody at a gateway that dies comes back at once to the other one: how soon, and what it does to that gateway.
+"""All members of a dead gateway come back to the other one at once: the time it takes, and that gateway's load.
 
-Two gateways, of which one has all members: 20,000, each with a socket of its own, in several processes on the driver core.
-They are in rooms of a hundred that have a message every 2 s each. The gateway is killed (kill -9) while its supervisor
-stands still, so that it stays dead, and everybody has to go to the other one: find out, knock, be authenticated, join with
-the positions they had. *Back* is who has had a message that was published after the death. They have just joined, so they
-do not know yet how often they hear of their gateway, and all ask after the same keepalive of 15 s. Of each process 128 knock
-at a time, together as many as the gateway lets wait: one core plays all members, and what their own part of a handshake
-takes is not the gateway's.
+There are two gateways. One has all 20,000 members, each with a socket, in several processes on the driver core. Their
+rooms of a hundred have a message every 2 s each. The gateway is killed (kill -9) while its supervisor stands still, so
+it stays dead. All members must find out, knock, authenticate, and join with their positions at the other one. A member
+is *back* when it has a message published after the death.
 
-The gateway answers at most four handshakes each time that it looks at its sockets, and of one network at most 1,000 a
-second after the first 2,000. Its counters are read five times a second, and the most handshakes for a look in any such time
-is judged. A hello that is not answered is repeated, so there may be more handshakes than members.
+The members have just joined, so they do not know yet how often they hear of their gateway, and all ask after the same
+keepalive of 15 s. 128 of each process knock at a time, together as many as the gateway lets wait. One core plays all
+members, and their own part of a handshake is not the gateway's cost.
+
+The gateway answers at most four handshakes each time it looks at its sockets, and from one network at most 1,000 a
+second after the first 2,000. The bench reads its counters five times a second and judges the largest number of
+handshakes per look. An unanswered hello is repeated, so there may be more handshakes than members.
 """
 
 import itertools
@@ -42,7 +43,7 @@ SETTINGS: Final[dict[str, object]] = {
 }
 MEMBERS, MEMBERS_QUICK = 20_000, 2_000
 ROOM_MEMBERS, ROOM_RATE = 100, 0.5
-KNOCKING = 128  # in each process; the gateway has 256 wait
+KNOCKING = 128  # in each process; the gateway lets 256 wait
 PATIENCE_SECONDS = 120.0
 LOOK_SECONDS = 0.2
 BACK_SECONDS_MAX = 60.0
@@ -56,7 +57,7 @@ LATE = "driver late p99 ms"
 
 @dataclass
 class Looks:
-    """What a gateway's counters and CPU said, one look after the other."""
+    """A gateway's counters and CPU, reading by reading."""
 
     node: Process
     at: list[float] = field(default_factory=list)
@@ -67,7 +68,7 @@ class Looks:
         try:
             figures = asked.metrics(self.node)
         except UserError:
-            return  # too busy: the next look counts what this one missed
+            return  # too busy: the next reading covers this one
         self.at.append(time.monotonic())
         self.cpu_s.append(cpu.process_ns(self.node.pid) / 1e9)
         self.metrics.append(figures)
@@ -76,7 +77,7 @@ class Looks:
         return self.metrics[-1][name] - self.metrics[0][name]
 
     def most(self, what: list[float], per: list[float]) -> float:
-        """The most that one grew for another, from a look to the next."""
+        """Largest growth of one counter per growth of another, between two readings."""
         grown = zip(np.diff(what), np.diff(per), strict=True)
         return max((float(one / other) for one, other in grown if other), default=0.0)
 
@@ -85,7 +86,7 @@ class Looks:
 
 
 def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progress = silent) -> tuple[Case, ...]:
-    """New members for each round, and the gateways take turns to die."""
+    """Each round has new members, and the gateways take turns to die."""
     members = MEMBERS_QUICK if quick else MEMBERS
     turns = itertools.count()
     with ExitStack() as stack:
@@ -107,7 +108,7 @@ def run(*, rounds: int, quick: bool, payload_bytes: int = 200, progress: Progres
 
 
 def _on_time(sample: Sample) -> Sample:
-    """Void where the publisher was late; whoever stayed away is never passed over."""
+    """Void if the publisher was late. A member that never came back is reported in any case."""
     late, away = sample.figures[LATE], sample.figures[AWAY]
     return Sample(sample.figures, f"messages left {late:.0f} ms late" if late > LATE_MS_MAX and not away else "")
 
@@ -161,7 +162,7 @@ def _once(instance: Instance, turn: int, members: int, payload_bytes: int) -> Sa
 
 
 def _publish(engine: LoadEngine, listeners: Listeners, payload_bytes: int, rate: float, at: float) -> float:
-    """Messages to all rooms in turn until everybody is back. Gives how late they left."""
+    """Publish to all rooms in turn until everybody is back. Returns the lateness of the publishes."""
     late_ms = 0.0
     while time.monotonic() < at + PATIENCE_SECONDS:
         done = engine.pace(payload_bytes, rate, 1.0, 0.0, shed=True)
@@ -172,7 +173,7 @@ def _publish(engine: LoadEngine, listeners: Listeners, payload_bytes: int, rate:
 
 
 def _busy(looks: Looks, until: float) -> float:
-    """Share of a core, over the looks until then."""
+    """Share of a core, over the readings until then."""
     last = max(1, int(np.searchsorted(looks.at, until)))
     last = min(last, len(looks.at) - 1)
     return (looks.cpu_s[last] - looks.cpu_s[0]) / (looks.at[last] - looks.at[0])
@@ -180,7 +181,7 @@ def _busy(looks: Looks, until: float) -> float:
 
 @contextmanager
 def _watching(node: Process) -> Iterator[Looks]:
-    """Looks at it five times a second."""
+    """Reads it five times a second."""
     looks, stop = Looks(node), threading.Event()
     looks.look()
 
@@ -200,7 +201,7 @@ def _watching(node: Process) -> Iterator[Looks]:
 
 @contextmanager
 def _left_dead(supervisor: int) -> Iterator[None]:
-    """Nobody is started again inside."""
+    """No node is restarted inside."""
     os.kill(supervisor, signal.SIGSTOP)
     try:
         yield

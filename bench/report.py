@@ -1,4 +1,4 @@
-"""What a bench says: one document of cases, as a table or as JSON, and whether its goals hold.
+"""The result of a bench: one document of cases, as a table or as JSON, and whether its goals hold.
 
 A goal is a bound on a ratio of two figures of the same rounds. Figures without a goal are printed, never judged.
 """
@@ -14,12 +14,12 @@ from rich.table import Table
 
 from bench.rounds import Results, Series
 
-QUICK_MARGIN = 0.10  # how much wider the gates of a quick run are
+QUICK_MARGIN = 0.10  # the gates of a quick run are this much wider
 
 
 @dataclass(frozen=True)
 class Goal:
-    """`Goal("PF-1", ">=", 0.90)`: an id of the performance goals and a bound on the ratio."""
+    """`Goal("PF-1", ">=", 0.90)`: an id of the performance goals (`docs/rules.md`) and a bound on the ratio."""
 
     id: str
     sense: Literal[">=", "<=", ">", "<"]
@@ -40,7 +40,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Case:
-    """One line. `min` and `max` are the spread of the ratio over the rounds, or of the value where nothing is compared.
+    """One line. `min` and `max` are the spread of the ratio over the rounds, or of the value if nothing is compared.
 
     `value` and `reference` are medians; `ratio` is the median of the rounds' ratios.
     """
@@ -76,13 +76,13 @@ class Case:
 
     @classmethod
     def limit(cls, name: str, series: Series, goal: Goal, *, quick: bool = False) -> "Case":
-        """A goal on the figure itself, where it is a ratio or a count already (loss, a share of the peak)."""
+        """A goal on the figure itself, if it is a ratio or a count already (loss, a share of the peak)."""
         held = goal.holds(series.median, quick=quick and goal.bound != 0)
         return cls(name, str(goal), series.median, None, None, series.min, series.max, held)
 
     @classmethod
     def no_worse(cls, name: str, series: Series, reference: Series, goal: Goal, *, quick: bool = False) -> "Case":
-        """A ratio about 1, which holds only where the two ranges meet as well: what is worse in every round is worse."""
+        """A goal on a ratio about 1, which holds only if the two ranges also meet: worse in every round is worse."""
         case = cls.compared(name, series, reference, goal, quick=quick)
         meets = series.max >= reference.min if goal.sense in {">=", ">"} else series.min <= reference.max
         return replace(case, holds=bool(case.holds) and meets)
@@ -96,7 +96,7 @@ class Case:
     def judged(
         cls, results: Results, entry: str, title: str, goals: Mapping[str, Goal], *, quick: bool
     ) -> Iterator["Case"]:
-        """All figures of an entry. One that is to be nought is so in every round, not in most."""
+        """All figures of an entry. A figure that must be 0 must be 0 in every round."""
         for figure in results.figures(entry):
             name, series, goal = f"{title}: {figure}", results.series(entry, figure), goals.get(figure)
             if goal is None:
@@ -130,7 +130,7 @@ class Report:
 
     @classmethod
     def joined(cls, parts: Mapping[str, "Report"]) -> "Report":
-        """Several reports of one bench as one; the key goes before the names of its cases."""
+        """Merge several reports of one bench; the key goes before the names of its cases."""
         first = next(iter(parts.values()))
         machine = {key: value for key, value in first.machine.items() if key != "run"}
         runs = {label: part.machine.get("run") for label, part in parts.items()}
@@ -173,7 +173,7 @@ def _words(facts: Mapping[str, object]) -> Iterable[str]:
 
 
 def number(value: float) -> str:
-    """Three digits at least; from a hundred thousand up in thousands and millions."""
+    """At least three digits; from a hundred thousand up in thousands and millions."""
     for unit, name in ((1e6, "M"), (1e3, "k")):
         if abs(value) >= max(unit, 1e5):
             return f"{value / unit:.3g}{name}" if abs(value) < 1000 * unit else f"{value / unit:,.0f}{name}"

@@ -1,4 +1,4 @@
-"""Rounds: every entry once per round, the order turned each time, so that what the machine does meets all alike."""
+"""Rounds: every entry once per round, in turning order, so that the machine's moods hit all entries alike."""
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,9 +10,9 @@ REPEATS_MAX = 2
 
 
 class VoidRunError(Exception):
-    """A run was void, and void again both times it was repeated: the machine is too busy to measure on.
+    """A run was void three times: the machine is too busy to measure on.
 
-    `done` has what the rounds showed until then.
+    `done` has the finished rounds.
     """
 
     def __init__(self, message: str, done: "Results | None" = None) -> None:
@@ -22,7 +22,7 @@ class VoidRunError(Exception):
 
 @dataclass(frozen=True)
 class Sample:
-    """What one run of an entry showed. `void` says why it says nothing (a late generator), empty if it does."""
+    """The figures of one run of an entry. `void` says why they mean nothing (a late generator); empty if they do."""
 
     figures: Mapping[str, float]
     void: str = ""
@@ -60,7 +60,7 @@ class Series:
         return Series(tuple((mine - theirs) / steps for mine, theirs in zip(self.values, base.values, strict=True)))
 
     def over(self, reference: "Series") -> "Series":
-        """Round by round: a ratio is taken between runs that were neighbours, never between medians."""
+        """Round by round: a ratio of neighbouring runs, never of medians."""
         pairs = zip(self.values, reference.values, strict=True)
         return Series(tuple(mine / theirs if theirs else float("inf") for mine, theirs in pairs))
 
@@ -79,7 +79,7 @@ class Results:
 
 
 def interleave(entries: Sequence[Entry], rounds: int, progress: Progress = silent) -> Results:
-    """Runs all entries `rounds` times. A void run is repeated up to twice, then VoidRunError."""
+    """Run all entries `rounds` times. Repeats a void run up to twice, then raises `VoidRunError`."""
     results = Results({entry.name: [] for entry in entries})
     with progress(len(entries) * rounds) as step:
         for number in range(rounds):

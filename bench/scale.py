@@ -1,10 +1,10 @@
-"""What membership and the control plane cost as they grow: bytes per membership, joins, starts, doublings, maps.
+"""Costs of membership and of the control plane as they grow: bytes per membership, joins, starts, doublings, maps.
 
-The real machines of a gateway, a router and brokers, in memory and without sockets: figures are CPU of the machines alone
-(logs, sealing, tables), on a clock that stands still while anybody has something to say, so no waiting is in them. "Linear"
-compares the cost per room, or per node of the map, with that of a smaller plane of the same rounds.
+The real machines of a gateway, a router and brokers run in memory, without sockets. Figures are CPU of the machines
+alone (logs, sealing, tables). Their clock stands still while any machine has something to send, so no waiting is
+included. "Linear" compares the cost per room, or per node of the map, with that of a smaller plane of the same rounds.
 
-Then, unless it is to be quick, with processes: who dies, and how soon all are back (`rejoin.py`, `failover.py`).
+Unless quick, runs with processes follow: nodes die, and members come back (`rejoin.py`, `failover.py`).
 """
 
 import os
@@ -22,11 +22,12 @@ from muster._core import KnownRooms, ScaleEngine
 PARTITIONS, PARTITIONS_QUICK = (1, 2, 4, 8), (1, 4)
 ROOMS, ROOMS_QUICK = (100, 1_000, 10_000, 100_000, 1_000_000), (100, 1_000, 10_000)
 BASE, BASE_QUICK = 10_000, 1_000
-# Gateways and rooms of each, in one router: one more than there are before tables become twice as many, the most bytes each.
+# Gateways and rooms of each, in one router: just above the size at which tables double, where a membership takes most
+# bytes.
 HELD, HELD_QUICK = (12, 870_401), (9, 108_801)
 BYTES_MAX = 64.0
 CHANGES_A_SECOND = 500_000.0
-LINEAR = 2.0  # caches are left behind on the way: twice the cost per room for a hundred times the rooms
+LINEAR = 2.0  # caches overflow on the way: twice the cost per room for a hundred times the rooms
 MEMBERS, MEMBERS_ROOMS, MEMBERS_ROOMS_QUICK = (1, 4, 16), 10_000, 1_000
 
 BYTES = "bytes each"
@@ -37,7 +38,7 @@ DOUBLE = "doubling ns per room"
 
 
 def run(*, rounds: int, quick: bool, progress: Progress = silent) -> tuple[Case, ...]:
-    """Planes of each size in each round, in an order that turns; then who dies."""
+    """Planes of each size in each round, in turning order; then the deaths."""
     partitions, rooms = (PARTITIONS_QUICK, ROOMS_QUICK) if quick else (PARTITIONS, ROOMS)
     base = BASE_QUICK if quick else BASE
     gateways, each = HELD_QUICK if quick else HELD
@@ -64,7 +65,8 @@ def run(*, rounds: int, quick: bool, progress: Progress = silent) -> tuple[Case,
 
 
 def held_bytes(gateways: int, each: int) -> float:
-    """How much this process grows by each membership of a router in it. Raises `ChildFailedError`: not all had a place."""
+    """The growth of this process by each membership of a router in it. Raises `ChildFailedError` if some had no
+    place."""
     KnownRooms(gateways=1, each=1, seed=1)
     before = cpu.rss_bytes(os.getpid())
     known = KnownRooms(gateways=gateways, each=each, seed=1)
@@ -78,7 +80,7 @@ def _held(gateways: int, each: int) -> Entry:
 
 
 def held_bytes_of_a_child(gateways: int, each: int) -> float:
-    """The same of a fresh process: one that has held more before has place left that it gives to them."""
+    """The same in a fresh process: one that held more before would reuse its memory."""
     code = f"from bench.scale import held_bytes; print(held_bytes({gateways}, {each}))"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, env=python_environment(), check=False)
@@ -157,7 +159,7 @@ def _crowd(rooms: int, members: int) -> Entry:
 
 
 def _crowd_cases(results: Results, rooms: int, *, quick: bool) -> Iterator[Case]:
-    """A gateway looks at the members of rooms whose owner changes: in proportion to them at most."""
+    """When owners change, a gateway looks at the members of those rooms: at most in proportion to them."""
     fewest, *_, most = MEMBERS
     for figure in (DOUBLE, GATEWAY_JOIN):
         base = results.series(_crowd_name(rooms, fewest), figure)

@@ -1,6 +1,6 @@
-"""A member whose program reads so many messages a second and lets the rest wait, in a process of its own on the driver core.
+"""A member whose program reads a fixed number of messages a second, in a process of its own on the driver core.
 
-Owns that process and what the member is given there, through the public library. Knows nothing of who publishes.
+Owns that process and the member's counts there, through the public library. Knows no publisher.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from bench.child import ChildFailedError
 
 UNREAD_BYTES: Final = 4_096
 PROCESS_SECONDS: Final = 10.0
-"""For it to start, and to end."""
+"""For its start, and for its end."""
 
 
 @dataclass
 class Had:
-    """What the member was given, and told as lost, because it was too slow or otherwise."""
+    """The member's deliveries, and its losses: because it was too slow, or for another reason."""
 
     messages: int = 0
     too_slow: int = 0
@@ -47,20 +47,20 @@ class Had:
 
 @dataclass(frozen=True)
 class CatchUp:
-    """From now on it reads as fast as it can, until it has heard of so many messages or patience is over."""
+    """From now on it reads as fast as it can, until it knows of that many messages or patience ends."""
 
     messages: int
     patience_seconds: float
 
 
 class Slow:
-    """The member, joined. To be asked once."""
+    """Return the member once it has joined. Call this once."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
 
     def had(self, messages: int, patience_seconds: float) -> Had:
-        """Of this many that were published, once it has caught up."""
+        """The counts of this many published messages, once it has caught up."""
         self._pipe.send(CatchUp(messages, patience_seconds))
         try:
             answer: Had = self._pipe.recv()
@@ -71,7 +71,7 @@ class Slow:
 
 @contextmanager
 def slow_member(folder: Path, room: str, rate: float, join_seconds: float) -> Iterator[Slow]:
-    """It reads `rate` messages a second of an instance's room while the block lasts."""
+    """Reads `rate` messages a second of an instance's room while the block lasts."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
     process = spawn.Process(target=_member, args=(theirs, folder, room, rate, join_seconds), daemon=True)
@@ -98,7 +98,7 @@ def _joined(pipe: Connection) -> bool:
 
 def _member(pipe: Connection, folder: Path, room: str, rate: float, join_seconds: float) -> None:
     pin.pin(pin.DRIVER_CORE)
-    with suppress(EOFError, OSError):  # nobody asks any more
+    with suppress(EOFError, OSError):  # the parent is gone
         asyncio.run(_read(pipe, folder, room, rate, join_seconds))
 
 

@@ -1,10 +1,12 @@
-"""Ten times what Muster can do, for a minute, from a thousand rooms at once: what comes, what it takes, how soon it is over.
+"""Ten times the capacity for a minute, from a thousand rooms at once: deliveries, costs, and the time of recovery.
 
-The peak is what publishers reach who send whenever there is credit, or who try ten times that, whichever is more. Then
-follow a sixth of the peak as the normal load, ten times the peak, and the normal load again in windows of a second, of which
-the first that refuses nothing and has at most twice the normal 99th percentile is the end. A refusal is a publish that found
-no credit: its publisher is told at once. What was taken must be acknowledged, and each member have it or be told that it is
-lost: *unaccounted* is what neither happened to.
+The peak is the larger rate of two groups of publishers: one sends whenever there is credit, the other tries ten times
+that rate. Then follow a sixth of the peak as the normal load, ten times the peak, and the normal load again, in windows
+of a second. The overload ends with the first window that refuses nothing and has at most twice the normal 99th
+percentile.
+
+A refusal is a publish without credit: its publisher knows at once. Every taken message must be acknowledged, and each
+member must have it or be told that it is lost. Messages of which neither happened are *unaccounted*.
 """
 
 import time
@@ -44,7 +46,7 @@ QUICK: Final = Scale(rooms=256, fanout=4, peak_seconds=1.0, seconds=5.0)
 
 
 class _Account:
-    """All that was offered, and what became of it, over all runs of an engine."""
+    """All offered messages and their fates, over all runs of an engine."""
 
     def __init__(self, engine: LoadEngine, payload_bytes: int, fanout: int) -> None:
         self._engine, self._payload_bytes, self._fanout = engine, payload_bytes, fanout
@@ -61,12 +63,12 @@ class _Account:
         return self.add(self._engine.pace(self._payload_bytes, rate, seconds, patience, shed=True))
 
     def unaccounted(self) -> int:
-        """Once nothing more comes: messages without an acknowledgement, and deliveries of which nothing was said."""
+        """Once nothing more comes: messages without an acknowledgement, and deliveries without any word."""
         until = time.monotonic() + PATIENCE_SECONDS
         while self._owed() > 0 or self._unacknowledged() > 0:
             for name, count in self._engine.listen(self._payload_bytes, 0.1).items():
                 self.total[name] += count
-            self.pace(1.0, 0.0, 0.0)  # who publishes nothing learns how much is acknowledged
+            self.pace(1.0, 0.0, 0.0)  # a publisher that is silent learns how much is acknowledged
             if time.monotonic() > until:
                 break
         return abs(self._owed()) + abs(self._unacknowledged()) + self.total["corrupted"]
@@ -125,7 +127,7 @@ def _rate(done: Outcome) -> float:
 
 
 def _until_normal(account: _Account, rate: float, normal_us: float) -> float:
-    """Seconds from the end of the overload until a window begins that is as before; infinity if none does."""
+    """Seconds from the end of the overload to the first window that is as before; infinity if there is none."""
     began = time.monotonic()
     for _ in range(WINDOWS_MAX):
         at = time.monotonic() - began
@@ -140,6 +142,6 @@ def _forget_most_resident(pid: int) -> None:
 
 
 def _most_resident(pid: int) -> int:
-    """The most that was resident since it was last forgotten."""
+    """The most resident memory since the last reset."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))

@@ -1,4 +1,4 @@
-"""The goals of several reports as a Markdown table, for documents. Judges nothing anew."""
+"""The goals of several reports as a Markdown table, for documents. Judges nothing itself."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ HEAD = ("id", "what", "goal", "value", "against", "ratio", "min..max", "")
 
 
 def markdown(reports: Sequence[Report]) -> str:
-    """One row for each goal, ordered by its id; below, what was measured how on which machine."""
+    """One row for each goal, ordered by its id; below, the machine and the method of each report."""
     rows = [_row(report.bench, case, case.goal) for report in reports for case in report.cases if case.goal]
     rows.sort(key=lambda row: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", row[0])])
     lines = [_line(HEAD), _line(["---"] * len(HEAD)), *map(_line, rows), ""]
@@ -35,7 +35,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _machines(reports: Sequence[Report]) -> Iterator[str]:
-    """A line for each machine, as a rule one."""
+    """A line for each machine, usually one."""
     benches: dict[str, list[str]] = {}
     for report in reports:
         benches.setdefault(_machine(report.machine), []).append(f"`{report.bench}`: {_run(report.machine['run'])}")
@@ -50,7 +50,7 @@ def _machine(facts: Mapping[str, object]) -> str:
 
 
 def _run(facts: object) -> str:
-    """How it was measured; a report of several loopbacks has one of each."""
+    """The method of a report; a report of several loopbacks has one of each."""
     assert isinstance(facts, Mapping)
     if "rounds" not in facts:
         return _run(next(iter(facts.values())))

@@ -1,10 +1,11 @@
-"""What a bench asks of anything that delivers messages: Muster and its peers join the same rounds through this face."""
+"""The interface between benches and systems that deliver messages: Muster and its peers join the same rounds through
+it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-LATE_US_MAX = 1000.0  # the generator's p99 lateness above which a paced run says nothing
+LATE_US_MAX = 1000.0  # a paced run means nothing if the generator's p99 lateness is above this
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class Result:
-    """What one run of a load came to. Deliveries are distinct, in order and checked byte by byte."""
+    """The result of one run of a load. Deliveries are distinct, in order and checked byte by byte."""
 
     published: int
     deliveries: int
@@ -55,11 +56,11 @@ class Result:
     server_rss_bytes: int
     latency: Latency | None = None  # paced loads only
     late_p99_us: float = 0.0
-    role_cpu_ns: Mapping[str, int] = field(default_factory=dict)  # the same by role, where there are several
+    role_cpu_ns: Mapping[str, int] = field(default_factory=dict)  # the same by role, if there are several
 
     @property
     def void(self) -> bool:
-        """The generator missed its own schedule: the run is to be repeated."""
+        """The generator missed its own schedule: the run must be repeated."""
         return self.late_p99_us > LATE_US_MAX
 
     @property
@@ -81,9 +82,9 @@ class Target(Protocol):
     name: str
 
     def start(self) -> Sequence[int]:
-        """Brings up the server roles on the server core; returns their pids."""
+        """Starts the server roles on the server core; returns their pids."""
 
     def run(self, load: Load) -> Result:
-        """Warms up, then runs the load from the driver core, and waits until all has arrived or is given up."""
+        """Warms up, runs the load from the driver core, and waits until all deliveries have come or are given up."""
 
     def stop(self) -> None: ...

@@ -1,4 +1,4 @@
-"""`muster up` with `bench.node` for its processes: for what the plain command has no option for, and needs none."""
+"""`muster up` with `bench.node` for its processes: for options that the plain command has not and need not have."""
 
 import asyncio
 import contextlib

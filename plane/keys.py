@@ -70,9 +70,9 @@ def check_number(spec: Spec, allow: Allow | None) -> None:
 
 def _allow(spec: Spec, demand: Literal["accepted", "offered", "required"]) -> Allow:
     if not spec.nodes_file:
-        raise SpecError("cluster.nodes_file: cluster.identity needs it, the list of nodes and their keys")
+        raise SpecError("cluster.nodes_file: missing; cluster.identity needs the list of nodes and their keys")
     if not Path(spec.node_key_file).exists():
-        raise SpecError(f"{spec.node_key_file}: is not there; muster cluster node-key {spec.node_key_file} makes it")
+        raise SpecError(f"{spec.node_key_file}: is missing; muster cluster node-key {spec.node_key_file} makes it")
     own, public = secret(spec.node_key_file, KEY_BYTES), public_key(spec.node_key_file)
     nodes = listed(Path(spec.nodes_file))
     mine = next(((number, role) for number, role, key in nodes if key.hex() == public), None)
@@ -108,9 +108,9 @@ def _lines(file: Path) -> Iterator[tuple[int, str, bytes]]:
             raise SpecError(f"{where}: {line.strip()!r} is not NUMBER ROLE PUBLIC-KEY")
         number, key = _number(where, words[0]), _key(where, words[2])
         if words[1] not in linked():
-            raise SpecError(f"{where}: {words[1]!r} is none of {', '.join(linked())}")
+            raise SpecError(f"{where}: {words[1]!r} is not one of {', '.join(linked())}")
         if number in numbers:
-            raise SpecError(f"{where}: node {number} stands there twice")
+            raise SpecError(f"{where}: node {number} is listed twice")
         if key in keys:
             raise SpecError(f"{where}: two nodes with one key, {key.hex()}")
         numbers.add(number)
@@ -120,7 +120,7 @@ def _lines(file: Path) -> Iterator[tuple[int, str, bytes]]:
 
 def _number(where: str, word: str) -> int:
     if not word.isascii() or not word.isdecimal() or not 0 < int(word) <= NODE_MAX:
-        raise SpecError(f"{where}: {word!r} is no number of a node")
+        raise SpecError(f"{where}: {word!r} is not a node number")
     return int(word)
 
 
@@ -132,5 +132,5 @@ def _key(where: str, word: str) -> bytes:
     if len(key) != KEY_BYTES:
         raise SpecError(f"{where}: a public key has {KEY_BYTES} bytes, not {len(key)}")
     if not _core.key_proves(key):
-        raise SpecError(f"{where}: {word} is the key of everybody")
+        raise SpecError(f"{where}: {word} is a weak key: everybody has its private half")
     return key

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 
 def key(text: str, why: str = "", unit: str = "", **bounds: Any) -> Meta:
-    """Describe one key: what it sets, why its default is what it is, its unit, its bounds."""
+    """Describe one key: its meaning, the reason for its default, its unit, its bounds."""
     return Meta(description=text, extra={"why": why, "unit": unit}, **bounds)
 
 
@@ -48,8 +48,8 @@ class MachineOptions(Section, frozen=True):
     recv_buffer_bytes: Annotated[
         int,
         key(
-            "Socket receive buffer to ask for; 0 leaves the kernel's default",
-            "the default of Linux holds some 256 small datagrams; what was really given is in `muster status`",
+            "Requested size of the socket's receive buffer; 0: the kernel's default",
+            "Linux's default holds about 256 small datagrams; `muster status` shows the size given",
             "bytes",
             ge=0,
             le=1 << 30,
@@ -57,11 +57,17 @@ class MachineOptions(Section, frozen=True):
     ] = 4 << 20
     send_buffer_bytes: Annotated[
         int,
-        key("Socket send buffer to ask for; 0 leaves the kernel's default", "two slices", "bytes", ge=0, le=1 << 30),
+        key(
+            "Requested size of the socket's send buffer; 0: the kernel's default",
+            "two slices",
+            "bytes",
+            ge=0,
+            le=1 << 30,
+        ),
     ] = 4 << 20
     payload_bytes: Annotated[
         int,
-        key("Largest datagram", "passes every usual path without fragments", "bytes", ge=1200, le=1472),
+        key("Largest datagram", "passes every usual network without fragments", "bytes", ge=1200, le=1472),
     ] = 1200
 
 
@@ -78,8 +84,8 @@ class DoorOptions(MachineOptions, frozen=True):
     sessions_max: Annotated[
         int,
         key(
-            "Sessions at once; beyond, a new client gets no answer and looks for another server; sessions stay",
-            "some 1 KB each: 1 GB, the most that a process should hold",
+            "Most sessions at once; further clients get no answer and try another server; open sessions stay",
+            "about 1 KB each: 1 GB, the most for one process",
             "sessions",
             ge=1,
             le=1 << 20,
@@ -88,8 +94,8 @@ class DoorOptions(MachineOptions, frozen=True):
     accept_rate: Annotated[
         int,
         key(
-            "Handshakes taken from one network, an IPv4 /24 or an IPv6 /56; twice as many at once",
-            "one network alone keeps nobody out; more where many clients come by one translated address",
+            "Handshakes a second from one network (an IPv4 /24 or an IPv6 /56); twice as many at once",
+            "one network cannot keep the others out; raise it if many clients share a translated address",
             "1/s",
             ge=1,
             le=1_000_000,

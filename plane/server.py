@@ -115,14 +115,14 @@ class Server:
         elif name == "link_refused":
             node, role, _ = fields
             self._log.warning(
-                "a node answers and takes no handshake of ours: it has not our secret of the cluster, or not our key",
+                "a node answers but refuses our handshake: it has another cluster secret, or does not list our key",
                 peer=node,
                 peer_role=role,
             )
         elif name == "link_mistaken":
             node, role, found = fields
             self._log.warning(
-                "another node answers at a node's address: two that are registered have the same",
+                "another node answers at a node's address: two registered nodes have the same one",
                 peer=node,
                 peer_role=role,
                 found=found,
@@ -130,13 +130,13 @@ class Server:
         elif name == "link_unlisted":
             node, role, _ = fields
             self._log.warning(
-                "no link to a node that cluster.nodes_file does not have, or not with this role",
+                "no link: cluster.nodes_file does not list this node in this role",
                 peer=node,
                 peer_role=role,
             )
         elif name == "link_stranger":
             node, _, why = fields
-            self._log.warning("a handshake was refused: who said it proved no key of the list", says=node, detail=why)
+            self._log.warning("handshake refused: the peer proved no key listed in nodes_file", says=node, detail=why)
         else:
             self._log.error("unknown event", name=name)
 

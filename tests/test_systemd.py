@@ -26,7 +26,7 @@ def unit(role: str) -> str:
 
 
 def service(role: str) -> dict[str, str]:
-    """The section [Service]; of what stands there twice, the last."""
+    """The section [Service]; of what is listed twice, the last."""
     parser = configparser.RawConfigParser(strict=False)
     parser.optionxform = str  # type: ignore[assignment, method-assign]
     parser.read_string(unit(role))

@@ -1,1 +1,1 @@
-"""The null controls: what the kernel alone costs. Written against libc only, sharing no code with Muster."""
+"""The null controls: the cost of the kernel alone. Written against libc only; they share no code with Muster."""

@@ -1,4 +1,4 @@
-"""Three blocking raw relays in a row, each a process on the server core: what PF-11 is measured against.
+"""Three blocking raw relays in a row, each a process on the server core: the reference of PF-11.
 
 publisher -> relay 1 -> relay 2 -> relay 3 -> every client; each relay also answers its source with acknowledgements.
 """

@@ -18,7 +18,7 @@ SO_SNDBUFFORCE = 32
 
 
 def open_udp(host: str = "127.0.0.1", *, buffer_bytes: int = 0, gro: bool = False) -> socket.socket:
-    """A bound, unconnected socket on a port of its own; `buffer_bytes` is forced where the right to do so is there."""
+    """A bound, unconnected socket on a port of its own; `buffer_bytes` is forced if the process may do so."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.bind((host, 0))
     if buffer_bytes:
@@ -33,14 +33,14 @@ def open_udp(host: str = "127.0.0.1", *, buffer_bytes: int = 0, gro: bool = Fals
 
 
 def discard_input(sock: socket.socket) -> None:
-    """The kernel drops all that arrives (a filter that returns 0): the send path without a reader."""
+    """The kernel drops everything that arrives (a filter that returns 0): the send path without a reader."""
     program = create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # BPF_RET | BPF_K, 0
     sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HP", 1, addressof(program)))
 
 
 @dataclass(frozen=True)
 class Clients:
-    """The sockets with what the loops want to know of them; index i is the same client everywhere."""
+    """The sockets with their addresses and counts for the loops; index i is the same client everywhere."""
 
     sockets: list[socket.socket]
     fds: NDArray[np.int32]
@@ -77,7 +77,7 @@ def number_of(host: str) -> int:
 
 
 def allow_files(count: int) -> None:
-    """Raises the limit of open files as far as it takes. OSError says what to do when the hard limit is lower."""
+    """Raise the limit of open files if needed. `OSError` says what to do when the hard limit is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < count:
         if hard != resource.RLIM_INFINITY and hard < count:

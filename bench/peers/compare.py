@@ -13,9 +13,9 @@ FANOUTS = (100, 1000)
 RATES = (100_000.0, 1_000_000.0)  # deliveries a second
 PACED_RATES = (50_000.0, 100_000.0, 150_000.0, 1_000_000.0)
 PER_CPU = "deliveries per server CPU second"
-CPU_RATES_MAX = 150_000.0  # up to here CPU per delivery is what counts, above it the wait
-WINDOW = 1_024  # publishes on their way to a peer: NATS is at its best there, 10 % above 256; Muster has its own credit
-HEADROOM = 0.8  # a pace above this share of what a target can do at all is not run against it
+CPU_RATES_MAX = 150_000.0  # up to this rate the CPU per delivery counts, above it the latency
+WINDOW = 1_024  # publishes in flight to a peer: NATS is at its best here, 10 % above 256; Muster has its own credit
+HEADROOM = 0.8  # a pace above this share of a target's peak is not run against it
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Claim:
     load: str
     figure: str
     goal: Goal
-    against_figure: str = ""  # where the other's figure has another name
+    against_figure: str = ""  # if the other's figure has another name
 
 
 def loads(*, quick: bool, payload_bytes: int = 200, saturated_only: bool = False) -> tuple[Load, ...]:
@@ -45,7 +45,7 @@ def loads(*, quick: bool, payload_bytes: int = 200, saturated_only: bool = False
 
 
 def paced_loads(*, quick: bool, payload_bytes: int = 200) -> tuple[Load, ...]:
-    """Without saturated loads nothing is known of what a target can do: for targets that can do all of these."""
+    """For targets that can do all of these: without saturated loads their peak is unknown."""
     seconds, warm_up = (0.5, 0.1) if quick else (2.0, 0.5)
     return tuple(
         Load("paced", FANOUTS[0], payload_bytes, rate=rate, seconds=seconds, warm_up_seconds=warm_up)
@@ -54,9 +54,9 @@ def paced_loads(*, quick: bool, payload_bytes: int = 200) -> tuple[Load, ...]:
 
 
 def claims(wanted: Sequence[Load], *, quick: bool) -> list[Claim]:
-    """What Muster is to be against the peers: PF-5, PF-6 and PF-7.
+    """Muster's goals against the peers: PF-5, PF-6 and PF-7.
 
-    Saturated, both what arrived and what the server core could do are judged: the one driver core may be full before it.
+    Saturated loads judge both the deliveries and the deliveries per CPU second: the one driver core may be full first.
     """
     found = []
     for load in wanted:
@@ -90,7 +90,7 @@ def run(
     claims: Sequence[Claim] = (),
     progress: Progress = silent,
 ) -> tuple[Case, ...]:
-    """Starts all targets, runs every load against each in interleaved rounds, stops them. The first is the reference"""
+    """Start all targets, run every load against each in interleaved rounds, stop them. The first is the reference."""
     with ExitStack() as stack:
         for target in targets:
             stack.callback(target.stop)
@@ -122,7 +122,7 @@ def _entry(target: Target, load: Load, quick: bool) -> Entry:
 
 
 def figures(result: Result, *, quick: bool = False) -> dict[str, float]:
-    """What is printed of a result; a quick run is too short for the tail."""
+    """The printed figures of a result; a quick run is too short for the tail."""
     shown = {
         "deliveries/s": result.per_second,
         "server CPU ns each": result.cpu_ns_each,
@@ -150,7 +150,7 @@ def figures(result: Result, *, quick: bool = False) -> dict[str, float]:
 
 
 def _capacity(results: Results, target: Target, saturated: Sequence[Load]) -> float:
-    """The most it delivered a second at any fan-out; without a saturated load anything is tried."""
+    """The most deliveries a second at any fan-out. Without a saturated load, every pace is run."""
     peaks = [results.series(_name(target.name, load.name), "deliveries/s").median for load in saturated]
     return max(peaks, default=float("inf"))
 
@@ -171,7 +171,7 @@ def _cases(results: Results, targets: Sequence[Target], wanted: Sequence[Load]) 
                 shared = reference in results.samples and figure in results.figures(reference)
                 if figure in FAULTS or name == reference or not shared:
                     if figure in FAULTS[1:] and not series.max:
-                        continue  # nobody duplicates or corrupts: a line only where it happened
+                        continue  # duplicates and corruption are rare: a line only if they happened
                     cases.append(Case.plain(f"{name}, {figure}", series))
                 else:
                     cases.append(Case.compared(f"{name}, {figure}", series, results.series(reference, figure)))
@@ -179,7 +179,7 @@ def _cases(results: Results, targets: Sequence[Target], wanted: Sequence[Load]) 
 
 
 def _claimed(results: Results, claims: Sequence[Claim], quick: bool) -> list[Case]:
-    """Claims whose both sides were measured; where a peer is not installed there is nothing to hold."""
+    """Claims with figures of both sides; for a peer that is not installed there is nothing to judge."""
     cases = []
     for target, load in sorted({(claim.target, claim.load) for claim in claims}):
         if _name(target, load) in results.samples:

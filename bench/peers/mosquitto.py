@@ -1,4 +1,4 @@
-"""Mosquitto, MQTT 3.1.1 at QoS 0: nothing on disk, no limit on what is queued."""
+"""Mosquitto, MQTT 3.1.1 at QoS 0: nothing on disk, no limit on its queues."""
 
 import os
 import socket
@@ -26,7 +26,7 @@ class Mosquitto(Peer):
             "sys_interval 0",
         ]
         if os.geteuid() == 0:
-            lines.append("user root")  # else it becomes a user that may not enter the private directory
+            lines.append("user root")  # else it changes to a user that may not enter the private directory
         config.write_text("\n".join(lines) + "\n")
         return [binary, "-c", str(config)]
 

@@ -1,4 +1,4 @@
-"""NATS core: one scheduler thread, since it has one core, and room for what waits for a subscriber."""
+"""NATS core: one scheduler thread, as it has one core, and large queues for subscribers."""
 
 import socket
 from pathlib import Path

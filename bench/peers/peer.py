@@ -1,6 +1,6 @@
 """A peer: a server found on this machine, started as a child on the server core, driven by the compiled generator.
 
-What differs between peers (binary, configuration, the bytes of the protocol) is in one file each; this file knows none.
+Each peer's own part (binary, configuration, bytes of the protocol) is in a file of its own; this file knows none.
 """
 
 import shutil
@@ -47,7 +47,7 @@ class Peer(ABC):
         self._child: Child | None = None
         self.port = 0
 
-    # -- what a peer says about itself
+    # -- the part of each peer
 
     @abstractmethod
     def command(self, binary: str, directory: Path) -> list[str]:
@@ -58,7 +58,7 @@ class Peer(ABC):
 
     @abstractmethod
     def subscribe(self, sock: socket.socket, index: int) -> None:
-        """Makes a fresh connection a subscriber, and reads all the server says to that."""
+        """Makes a fresh connection a subscriber, and reads the server's answers."""
 
     @abstractmethod
     def greet(self, sock: socket.socket) -> None:
@@ -104,7 +104,7 @@ class Peer(ABC):
 
     @contextmanager
     def connections(self, fanout: int) -> Iterator[tuple[socket.socket, list[socket.socket]]]:
-        """One publisher and `fanout` subscribers, all known to the server, closed at the end."""
+        """One publisher and `fanout` subscribers, all known to the server; closed at the end."""
         allow_files(fanout + 256)
         with ExitStack() as stack:
             subscribers = []
@@ -139,7 +139,7 @@ class Peer(ABC):
 
 
 def drive(generator: Generator, load: Load, pids: Sequence[int]) -> Result:
-    """Warms up, runs the load once, and reads the servers' CPU around it."""
+    """Warms up, runs the load once, and reads the servers' CPU before and after."""
     names = ("latency", "lateness", "first", "middle", "last")
     histograms = {name: Histogram(1000, SECONDS_NS_MAX, 3) for name in names}
 
@@ -161,7 +161,7 @@ def drive(generator: Generator, load: Load, pids: Sequence[int]) -> Result:
     if load.warm_up_seconds:
         total = once(load.warm_up_seconds, min(WARM_UP_WINDOW, window))
         window = _window(load, total)
-    if total is None or _whole(total, load.fanout):  # a warm-up that lost something is the result: nothing follows it
+    if total is None or _whole(total, load.fanout):  # a warm-up with losses is the result: no run follows it
         for histogram in histograms.values():
             histogram.clear()
         cpu_before = cpu.total_ns(pids)
@@ -182,7 +182,7 @@ def drive(generator: Generator, load: Load, pids: Sequence[int]) -> Result:
 
 
 def _window(load: Load, seen: "Total") -> int:
-    """The load's window, but no more than the server works off in WINDOW_SECONDS: beyond it only the wait grows."""
+    """The load's window, but at most the server's work of WINDOW_SECONDS: beyond it only the latency grows."""
     per_second = seen["deliveries"] * 1e9 / max(seen["wall"], 1)
     return min(load.window, max(WARM_UP_WINDOW, int(per_second * WINDOW_SECONDS / load.fanout)))
 
@@ -203,7 +203,7 @@ def _latency(histograms: dict[str, Histogram]) -> Latency:
 
 
 def read_exactly(sock: socket.socket, count: int) -> bytes:
-    """ConnectionError if the server ends the connection before."""
+    """Raises `ConnectionError` if the server ends the connection first."""
     data = b""
     while len(data) < count:
         part = sock.recv(count - len(data))

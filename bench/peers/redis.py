@@ -1,4 +1,4 @@
-"""Redis pub/sub over RESP: nothing on disk, no limit on what waits for a subscriber."""
+"""Redis pub/sub over RESP: nothing on disk, no limit on its queues."""
 
 import socket
 from pathlib import Path

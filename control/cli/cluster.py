@@ -135,14 +135,16 @@ def _is_partitioned(name: str) -> bool:
 
 def due(name: str, partitions: int, nodes: Sequence[Load], missing: Sequence[int] = ()) -> list[str]:
     """What should grow: partitions for memberships, replicas for messages; of gateways and proxies, their number."""
-    lines = [f"{name}: partition {partition} has no replica that runs: a first one" for partition in missing]
+    lines = [f"{name}: partition {partition} has no replica that runs: add one" for partition in missing]
     if not nodes:
-        return lines or [f"{name}: there is none: the first one"]
+        return lines or [f"{name}: there is none: add one"]
     fullest = max(nodes, key=_fullness)
     if _fullness(fullest) >= DUE:
         what = f"{fullest.name} has {fullest.memberships:,} of {fullest.memberships_max:,} memberships"
         grow = (
-            f"double to {2 * partitions} partitions" if partitions < PARTITIONS_MAX else "no more partitions can be had"
+            f"double to {2 * partitions} partitions"
+            if partitions < PARTITIONS_MAX
+            else "no more partitions are possible"
         )
         lines.append(f"{name}: {what}: {grow}")
     partitioned = _is_partitioned(name)
@@ -206,6 +208,6 @@ def growing(name: str, partitions: int, growth: Growth, step_s: float) -> str:
     command = grow.command(name)
     undo = f", or {command} --abort" if growth.step == "prepare" else ""
     stands = step_s >= STANDS_S
-    way = f"nobody goes on with it: {command} --resume{undo}" if stands else f"if it stands: {command} --resume"
+    way = f"nobody continues it: {command} --resume{undo}" if stands else f"if it stands still: {command} --resume"
     word, at = ("stands", f" for {step_s:,.0f} s") if stands else ("grows", f" for {step_s:.0f} s")
     return f"{word}: {name}, {of} partitions{goal}: {growth.step}{at}, begun {begun:,} s ago; {way}"

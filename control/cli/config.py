@@ -14,7 +14,7 @@ from control.console.words import say
 def check(config_file: Path | None) -> int:
     """Read everything; a mistake has been raised before this prints."""
     loaded = config.load(config_file, profile=UP)
-    say(f"ok: {loaded.file or 'no file, all by default'}")
+    say(f"ok: {loaded.file or 'no file: all defaults'}")
     return 0
 
 

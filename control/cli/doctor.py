@@ -48,10 +48,10 @@ def show(where: Where, as_json: bool) -> int:
     flags = {} if where.registry is None else {"registry.url": (where.registry, "--registry")}
     try:
         loaded = configuration.load(where.file, flags=flags, profile=UP)
-        found = [ok("configuration", f"{loaded.file or 'no file, all by default'}")]
+        found = [ok("configuration", f"{loaded.file or 'no file: all defaults'}")]
     except ConfigError as error:
         loaded = Loaded(Config(), {}, None)
-        found = [fail("configuration", str(error), "mend that; what follows is of the defaults")]
+        found = [fail("configuration", str(error), "mend it first; the checks below use the defaults")]
     found += examined(Examination(loaded.config, where).checks(), LIMIT_S)
     counts = {level: sum(finding.level == level for finding in found) for level in STYLES}
     with common.verdict_after():
@@ -70,7 +70,7 @@ def examined(checks: Mapping[str, Check], limit_s: float) -> list[Finding]:
         try:
             found[name] = check()
         except (OSError, ValueError, LookupError, UserError) as error:
-            found[name] = [warn(name, f"could not be checked: {error}", "what it reads is not as on other systems")]
+            found[name] = [warn(name, f"could not be checked: {error}", "unexpected data on this system")]
 
     # Daemons: a thread that hangs in the kernel, on a disk that is gone, holds up nothing.
     threads = [threading.Thread(target=examine, args=item, daemon=True) for item in checks.items()]
@@ -83,7 +83,7 @@ def examined(checks: Mapping[str, Check], limit_s: float) -> list[Finding]:
     return [
         finding
         for name in checks
-        for finding in found.get(name, [warn(name, late, "look at what it reads: a disk or a node may hang")])
+        for finding in found.get(name, [warn(name, late, "check its sources: a disk or a node may hang")])
     ]
 
 
@@ -136,9 +136,9 @@ class Examination:
         try:
             record = self._record()
         except NotRunning:
-            return [ok("instance", "none runs here", "muster up")]
+            return [ok("instance", "no instance runs here", "muster up")]
         except UserError as error:
-            return [warn("instance", str(error), "run it as whom the instance runs as, or set instance.dir")]
+            return [warn("instance", str(error), "run it as the instance's user, or set instance.dir")]
         if record.pid:
             runs = ok("instance", f"{record.name} {record.version}, process {record.pid}")
         else:
@@ -197,7 +197,7 @@ class Examination:
         try:
             keys = {name: public_key(str(file)) for name, file in files.items()}
         except SpecError as error:
-            return [warn("identity", str(error), "muster doctor as whom the node runs as")]
+            return [warn("identity", str(error), "muster doctor as the node's user")]
         try:
             nodes = self._record().processes
         except UserError:
@@ -209,7 +209,7 @@ class Examination:
         if not self._runs():  # its own ports are in use while it runs
             for key, (host, ports) in self._binds.items():
                 whys = filter(None, (probe.taken(key, host, port) for port in ports))
-                found += [fail("ports", why, "muster config show --origin says who wrote it") for why in whys]
+                found += [fail("ports", why, "muster config show --origin shows where it comes from") for why in whys]
         ranges = {key: ports for key, (_, ports) in self._binds.items() if ports.start}
         kernels = probe.text("/proc/sys/net/ipv4/ip_local_port_range")
         reserved = probe.text("/proc/sys/net/ipv4/ip_local_reserved_ports")
@@ -298,4 +298,4 @@ def _print(found: Sequence[Finding], counts: Mapping[str, int]) -> None:
         mend = f" -> {finding.mend}" if finding.mend else ""
         words = f"{finding.check:{width}}  {' '.join(finding.text.split())}{mend}"
         console.print(Text.assemble((f"{finding.level:4}", STYLES[finding.level]), "  ", words))
-    console.print(f"{counts['fail']} fail, {counts['warn']} warn, {counts['ok']} are as they should be")
+    console.print(f"{counts['fail']} fail, {counts['warn']} warn, {counts['ok']} ok")

@@ -71,7 +71,7 @@ async def grow(
             with shown() as coordinator.tell:
                 partitions = await coordinator.grow(to, resume=resume)
             if isinstance(hosts, Supervised):
-                say(f"muster: the next muster up has as many, whatever up.{kind(of.role).plural} says")
+                say(f"muster: the next muster up starts as many, whatever up.{kind(of.role).plural} says")
             _say(of, partitions, as_json)
             return 0
     return _left(of)
@@ -97,7 +97,7 @@ def _say(of: Of, partitions: int, as_json: bool) -> None:
 
 
 def _left(of: Of) -> int:
-    say(f"muster: left as it is; muster cluster show says how far, {of.command} --resume")
+    say(f"muster: the growth stands; muster cluster show has its step, {of.command} --resume")
     return TRY_LATER
 
 

@@ -66,7 +66,7 @@ async def remove(where: Where, of: Of, partition: int, node: str, as_json: bool)
         leaving = next((each for each in replicas if node in {str(each.node), each.name}), None)
         if leaving is None:
             has = ", ".join(f"{each.name} ({each.node})" for each in replicas) or "none"
-            raise UserError(f"{node} is no replica of partition {partition} of {of.layer}, which has {has}")
+            raise UserError(f"{node} is not a replica of partition {partition} of {of.layer}, which has {has}")
         if not any(each.registered == "running" for each in replicas if each != leaving):
             last = f"{leaving.name} is the last of partition {partition} of {of.layer} that runs"
             raise UserError(f"{last}: add another one first", TRY_LATER)
@@ -83,7 +83,7 @@ async def remove(where: Where, of: Of, partition: int, node: str, as_json: bool)
 async def _replicas(nodes: Nodes, of: Of, partition: int) -> list[Process]:
     """Those of the partition that are registered. Raises `UserError` where there is none such."""
     if not isinstance(nodes, Elsewhere):
-        raise UserError("the nodes of muster serve are found by a registry: --registry URL")
+        raise UserError("nodes of muster serve are found through a registry: give --registry URL")
     processes = (await nodes.record()).processes
     counts = nodes.snapshot.counts
     if of.layer not in counts:

@@ -1,8 +1,8 @@
 """The command `muster`: its words and options.
 
-What a word does is in `control/cli/` and `control/<system>/`, imported when the word is used.
+The work of a word is in `control/cli/` and `control/<system>/`, imported when the word is used.
 
-Manners: data on stdout, all else on stderr; a mistake is one line and an exit code (`control/errors.py`).
+Conventions: data on stdout, everything else on stderr; a mistake is one line and an exit code (`control/errors.py`).
 """
 
 import inspect
@@ -30,24 +30,24 @@ if TYPE_CHECKING:
 
 app: Final = typer.Typer(
     name="muster",
-    help="Rooms over UDP: what a client publishes reaches every member.",
+    help="Rooms over UDP: every member of a room gets what a client publishes to it.",
     epilog="Example: muster up --demo",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
 )
 cluster_app: Final = typer.Typer(
-    help="The nodes of the running instance, layer by layer.",
+    help="Show, add and remove nodes; double partitions.",
     epilog="Example: muster cluster show",
     no_args_is_help=True,
 )
 replica_app: Final = typer.Typer(
-    help="Replicas of a partition of brokers or routers, added and removed while the instance runs.",
+    help="Add and remove replicas of a partition of brokers or routers, while messages flow.",
     epilog="Example: muster cluster replica add broker 1",
     no_args_is_help=True,
 )
 config_app: Final = typer.Typer(
-    help="The configuration: check it, show it, document it.",
+    help="Check, show and document the configuration.",
     epilog="Example: muster config check",
     no_args_is_help=True,
 )
@@ -55,10 +55,10 @@ app.add_typer(cluster_app, name="cluster")
 cluster_app.add_typer(replica_app, name="replica")
 app.add_typer(config_app, name="config")
 
-Chance = Annotated[str | None, typer.Option(metavar="CHANCE", help="Inject on every link: 0.02 or 2%.")]
-Ms = Annotated[int | None, typer.Option(min=0, help="Inject on every link, in ms.")]
+Chance = Annotated[str | None, typer.Option(metavar="CHANCE", help="Fault on every link, a probability: 0.02 or 2%.")]
+Ms = Annotated[int | None, typer.Option(min=0, help="Fault on every link, in ms.")]
 Partition = Annotated[int, typer.Argument(metavar="PARTITION", min=0, max=255)]
-Cluster = Annotated[str, typer.Option(metavar="NAME", help="Of brokers: which cluster.")]
+Cluster = Annotated[str, typer.Option(metavar="NAME", help="Cluster of the brokers.")]
 Node = Annotated[str, typer.Argument(metavar="ID", help="The node's number, or its name.")]
 
 
@@ -68,9 +68,9 @@ FLAGS: Final = {"systems.enabled": "--with"}
 
 def counts(word: Callable[..., int]) -> Callable[..., int]:
     """Give a word an option for each key of `[up]`, by its descriptors: how many nodes of a role to run."""
-    nodes = Annotated[int | None, typer.Option(metavar="NODES", help="How many to run.")]
+    nodes = Annotated[int | None, typer.Option(metavar="NODES", help="Number of nodes.")]
     grid = Annotated[
-        str | None, typer.Option(metavar="PARTITIONSxREPLICAS", help="How many to run: 2x2, or 2 for 2x1.")
+        str | None, typer.Option(metavar="PARTITIONSxREPLICAS", help="Number of nodes: 2x2, or 2 for 2x1.")
     ]
     signature = inspect.signature(word)
     fixed = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
@@ -103,28 +103,30 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """What the command takes without a word."""
+    """Options of the command itself."""
 
 
 @app.command(epilog="Example: muster up --demo --gateways 2 --brokers 2x2")
 @counts
 def up(
     config: ConfigFile = None,
-    demo: Annotated[bool, typer.Option("--demo", help="Run the demo room and show it, a line a second.")] = False,
-    for_: Annotated[float | None, typer.Option("--for", min=0.1, metavar="SECONDS", help="End by itself.")] = None,
+    demo: Annotated[bool, typer.Option("--demo", help="Run the demo room and print a line a second.")] = False,
+    for_: Annotated[
+        float | None, typer.Option("--for", min=0.1, metavar="SECONDS", help="End after this time.")
+    ] = None,
     members: Annotated[int | None, typer.Option(min=1, help="Members of the demo room.")] = None,
     rate: Annotated[int | None, typer.Option(min=1, help="Messages a second in the demo room.")] = None,
     registry: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="Where nodes register: embedded, as by default, zk://HOST:PORT,HOST:PORT/PATH, or none."
+            metavar="URL", help="Where nodes register: embedded (default), zk://HOST:PORT,HOST:PORT/PATH, or none."
         ),
     ] = None,
     database: Annotated[
         str | None,
         typer.Option(
             metavar="URL",
-            help="Where routers keep memberships: sqlite, as by default, sqlite:///PATH, mysql://USER@HOST/NAME, "
+            help="Where routers store memberships: sqlite (default), sqlite:///PATH, mysql://USER@HOST/NAME, "
             "postgresql://USER@HOST/NAME, or none.",
         ),
     ] = None,
@@ -172,18 +174,16 @@ def up(
 @app.command(epilog="Example: muster serve broker --partition 1 --config /etc/muster/muster.toml")
 def serve(
     role: Annotated[Served, typer.Argument(metavar="ROLE", help=f"One of {', '.join(Served)}.")],
-    cluster: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of a broker or proxy: which cluster of brokers, main.")
-    ] = None,
-    partition: Annotated[int | None, typer.Option(min=0, max=255, help="Of a broker or router.")] = None,
+    cluster: Annotated[str | None, typer.Option(metavar="NAME", help="Cluster of a broker or proxy [main].")] = None,
+    partition: Annotated[int | None, typer.Option(min=0, max=255, help="Partition of a broker or router [0].")] = None,
     name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The node's, which keeps its number in the registry: HOST-ROLE.")
+        str | None, typer.Option(metavar="NAME", help="Name of the node in the registry [HOST-ROLE].")
     ] = None,
     config: ConfigFile = None,
 ) -> int:
-    """Run one node of a cluster on this host, in the foreground; the registry says where the others are.
+    """Run one node of a cluster on this host, in the foreground. It finds the others in the registry.
 
-    SIGTERM and Ctrl-C drain it, SIGHUP reads the configuration again. Speaks to systemd, where that runs it.
+    SIGTERM and Ctrl-C drain it; SIGHUP makes it read its configuration again. It reports its state to systemd.
     """
     from control.cli.serve import serve as run
 
@@ -196,12 +196,14 @@ def serve(
 def token(
     user: Annotated[str, typer.Argument(metavar="USER", help="A number from 2 to 2^64-1.")],
     rights: Annotated[
-        str, typer.Option(metavar="WORDS", help="What it allows: read, publish, or both with a comma between.")
+        str, typer.Option(metavar="WORDS", help="Rights of the token: read, publish, or read,publish.")
     ] = "read",
-    expires: Annotated[str, typer.Option(metavar="TIME", help="How long it opens sessions: 90s, 15m, 1h, 7d.")] = "1h",
+    expires: Annotated[
+        str, typer.Option(metavar="TIME", help="Time for which it opens sessions: 90s, 15m, 1h, 7d.")
+    ] = "1h",
     config: ConfigFile = None,
 ) -> int:
-    """Print a token that a client shows as this user, signed with `cluster.jwt_secret_file` or that of the instance here."""
+    """Print a token for a user, signed with `cluster.jwt_secret_file` or with the local instance's secret."""
     from control.cli.token import token as run
 
     return run(config, user, rights, expires)
@@ -209,9 +211,9 @@ def token(
 
 @app.command(epilog="Example: muster status --json")
 def status(json: Json = False, registry: Elsewhere = None, config: ConfigFile = None) -> int:
-    """Show the nodes of the instance that runs here, or of a registry.
+    """Show the nodes of the local instance, or of a registry.
 
-    Exit code 1 if one does not serve, or a partition of brokers or routers has nobody who does.
+    Exit code 1 if a node does not serve, or if a partition of brokers or routers has no node that serves.
     """
     from control.cli.status import show
     from control.console.found import Where
@@ -222,10 +224,10 @@ def status(json: Json = False, registry: Elsewhere = None, config: ConfigFile = 
 @app.command(epilog="Example: muster links --check")
 def links(
     json: Json = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Show them anew every second, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh every second, until Ctrl-C.")] = False,
     check: Annotated[
         bool,
-        typer.Option("--check", help="Exit code 1 if one is beyond a limit of [links], `failures` times in a row."),
+        typer.Option("--check", help="Exit with 1 if a link breaks a limit of [links] `failures` times in a row."),
     ] = False,
     probe: Annotated[
         float | None,
@@ -234,22 +236,22 @@ def links(
             min=1,
             max=3600,
             metavar="SECONDS",
-            help="Send probes for so long, over every hash path, and show them.",
+            help="Probe every path for this time, and show the paths.",
         ),
     ] = None,
     registry: Elsewhere = None,
     config: ConfigFile = None,
 ) -> int:
-    """Show every link between nodes, worst first: round trip, loss, availability, and what is beyond the limits.
+    """Show every link between nodes, worst first: round trip, loss, availability, and broken limits.
 
-    With --probe every way by a proxy, a broker and a gateway too.
+    With --probe, also every path of a proxy, a broker and a gateway.
     """
     from control.cli.links import show
     from control.console import common
     from control.console.found import Where
 
     if watch and (check or probe is not None):
-        raise UserError(f"{'--check' if check else '--probe'}: not with --watch", USAGE)
+        raise UserError(f"--watch excludes {'--check' if check else '--probe'}", USAGE)
     return common.run(
         show(Where(config, registry), as_json=json, watch=watch, check=check, probe_s=probe), endless=watch
     )
@@ -257,9 +259,9 @@ def links(
 
 @app.command(epilog="Example: muster doctor")
 def doctor(json: Json = False, registry: Elsewhere = None, config: ConfigFile = None) -> int:
-    """Check this machine, the configuration and the running instance, or the nodes of a registry.
+    """Check this machine, the configuration, and the local instance or the nodes of a registry.
 
-    Each finding has the line that mends it. Exit code 1 if something fails; warnings do not.
+    Each finding comes with its fix. Exit code 1 if a check fails; warnings do not count.
     """
     from control.cli.doctor import show
     from control.console.found import Where
@@ -270,11 +272,11 @@ def doctor(json: Json = False, registry: Elsewhere = None, config: ConfigFile = 
 @cluster_app.command("show", epilog="Example: muster cluster show --watch")
 def cluster_show(
     json: Json = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it anew every second, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh every second, until Ctrl-C.")] = False,
     registry: Elsewhere = None,
     config: ConfigFile = None,
 ) -> int:
-    """Show every node by layer and partition: state, epoch, rooms, members, traffic, and what growth is due."""
+    """Show every node by layer and partition: state, epoch, rooms, members, traffic, and the growth that is due."""
     from control.cli.cluster import show
     from control.console import common
     from control.console.found import Where
@@ -293,7 +295,7 @@ def replica_add(
 ) -> int:
     """Start one more replica of a partition, and wait until it runs and has its share of the rooms.
 
-    Of nodes that muster serve runs it says what to start on its host, and waits until that runs.
+    For nodes of muster serve, print what to start on its host, and wait until it runs.
     """
     from control.cli import hosted
     from control.cli.replica import add
@@ -315,9 +317,9 @@ def replica_remove(
     registry: Elsewhere = None,
     config: ConfigFile = None,
 ) -> int:
-    """Have a replica hand its rooms to the others of its partition and end; the last one that runs stays.
+    """End a replica after it has handed its rooms to the others. The last running replica stays.
 
-    Of nodes that muster serve runs it says what to end on its host, and waits until that is gone.
+    For nodes of muster serve, print what to end on its host, and wait until it is gone.
     """
     from control.cli import hosted
     from control.cli.replica import remove
@@ -333,37 +335,38 @@ def replica_remove(
 @cluster_app.command("grow", epilog="Example: muster cluster grow broker --to 4")
 def cluster_grow(
     role: Layer,
-    to: Annotated[int | None, typer.Option(min=1, max=256, help="Partitions in the end, a power of two.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with what was interrupted.")] = False,
-    abort: Annotated[bool, typer.Option("--abort", help="Undo what is not switched yet.")] = False,
+    to: Annotated[int | None, typer.Option(min=1, max=256, help="Final number of partitions, a power of two.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted growth.")] = False,
+    abort: Annotated[bool, typer.Option("--abort", help="Undo a growth that has not switched yet.")] = False,
     cluster: Cluster = "main",
     grace: Annotated[
         float | None,
-        typer.Option(min=0, metavar="SECONDS", help="Between all having switched and the end of the old ways, 5."),
+        typer.Option(min=0, metavar="SECONDS", help="Seconds to keep old routes after all nodes have switched [5]."),
     ] = None,
     wait: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="For a step, before it is left as it is.")
+        float, typer.Option(min=0.1, metavar="SECONDS", help="Give up waiting for a step after this many seconds.")
     ] = 300.0,
     json: Json = False,
     registry: Elsewhere = None,
     config: ConfigFile = None,
 ) -> int:
-    """Double the partitions of brokers or routers, while messages flow, until there are so many.
+    """Double the partitions of brokers or routers, while messages flow, until there are --to of them.
 
-    Says who is waited for. Interrupted, it stays as it is: --resume goes on with it, --abort undoes it before the switch.
+    Prints the nodes it waits for. An interrupted growth stays as it is: --resume goes on, --abort undoes it before the
+    switch.
     """
     from control.cli import grow as growing
     from control.console import common
     from control.console.found import Where
 
     if abort and (resume or to is not None):
-        raise UserError("--abort: not with --resume or --to", USAGE)
+        raise UserError("--abort excludes --resume and --to", USAGE)
     if abort and grace is not None:
-        raise UserError("--grace: not with --abort, which switches nothing", USAGE)
+        raise UserError("--abort excludes --grace, as it switches nothing", USAGE)
     if not (abort or resume) and to is None:
-        raise UserError("one of --to, --resume and --abort is wanted; see muster cluster grow --help", USAGE)
+        raise UserError("missing one of --to, --resume and --abort; see muster cluster grow --help", USAGE)
     if to is not None and to.bit_count() != 1:
-        raise UserError(f"--to: {to} is no power of two", USAGE)
+        raise UserError(f"--to: {to} is not a power of two", USAGE)
     of, where = layer_of(role, cluster), Where(config, registry)
     if abort:
         return common.run(growing.abort(where, of, wait, json))
@@ -383,7 +386,7 @@ def cluster_add(role: Addable, json: Json = False, config: ConfigFile = None) ->
 
 @cluster_app.command("remove", epilog="Example: muster cluster remove gateway-1")
 def cluster_remove(node: Node, json: Json = False, config: ConfigFile = None) -> int:
-    """Have a gateway or a proxy drain and end; the last one that runs stays."""
+    """Drain and end a gateway or proxy. The last running one stays."""
     from control.cli.replica import remove
     from control.console import common
 
@@ -391,8 +394,8 @@ def cluster_remove(node: Node, json: Json = False, config: ConfigFile = None) ->
 
 
 @cluster_app.command("node-key", epilog="Example: muster cluster node-key /etc/muster/node.key")
-def cluster_node_key(file: Annotated[Path, typer.Argument(metavar="FILE", help="Where the private key is.")]) -> int:
-    """Print the public key of a node, as cluster.nodes_file lists it; the private one is made where there is none."""
+def cluster_node_key(file: Annotated[Path, typer.Argument(metavar="FILE", help="File of the private key.")]) -> int:
+    """Print a node's public key, as cluster.nodes_file lists it. A missing private key is made."""
     from control.cli.node_key import node_key
 
     return node_key(file)
@@ -401,15 +404,17 @@ def cluster_node_key(file: Annotated[Path, typer.Argument(metavar="FILE", help="
 @app.command(epilog="Example: muster top --sort cpu")
 def top(
     sort: Annotated[
-        Column, typer.Option("--sort", help="Order the nodes by this, greatest first; as they stand without.")
+        Column, typer.Option("--sort", help="Sort the nodes by this column, greatest first.")
     ] = Column.none,
-    once: Annotated[bool, typer.Option("--once", help="One sample, of a second, and no more.")] = False,
-    for_: Annotated[float | None, typer.Option("--for", min=0.1, metavar="SECONDS", help="End by itself.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="JSON on stdout: one sample; with --for a line each.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one sample of a second, and end.")] = False,
+    for_: Annotated[
+        float | None, typer.Option("--for", min=0.1, metavar="SECONDS", help="End after this time.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON: one sample; with --for, one per line.")] = False,
     registry: Elsewhere = None,
     config: ConfigFile = None,
 ) -> int:
-    """Watch every node: CPU, memory, rooms, members, messages, repairs, drops, lateness. Ends with q or Ctrl-C."""
+    """Watch every node: CPU, memory, rooms, members, messages, repairs, drops, delay. End it with q or Ctrl-C."""
     from control.cli.top import show
     from control.console import common
     from control.console.found import Where
@@ -421,7 +426,7 @@ def top(
 
 @config_app.command("check", epilog="Example: muster config check --config muster.toml")
 def config_check(config: ConfigFile = None) -> int:
-    """Read file and environment and say what is wrong; exit code 78 if something is."""
+    """Read file and environment, and name the mistake if there is one. Exit code 78 then."""
     from control.cli.config import check
 
     return check(config)
@@ -429,11 +434,11 @@ def config_check(config: ConfigFile = None) -> int:
 
 @config_app.command("show", epilog="Example: muster config show --origin")
 def config_show(
-    origin: Annotated[bool, typer.Option("--origin", help="Also where each value came from.")] = False,
+    origin: Annotated[bool, typer.Option("--origin", help="Also print where each value comes from.")] = False,
     json: Json = False,
     config: ConfigFile = None,
 ) -> int:
-    """Show every key as `muster up` takes it."""
+    """Show every key with the value that `muster up` uses."""
     from control.cli.config import show
 
     return show(config, origin, json)
@@ -441,7 +446,7 @@ def config_show(
 
 @config_app.command("docs", epilog="Example: muster config docs > configuration.md")
 def config_docs() -> int:
-    """Print the page of all keys, in Markdown."""
+    """Print the page of all keys as Markdown."""
     from control.cli.config import docs
 
     return docs()
@@ -467,32 +472,33 @@ for _system in systems.named().values():
 )
 def bench(context: typer.Context) -> int:
     """Measure this machine, Muster and its peers."""
-    # By name: `bench` stands above `control` and is no import of it.
+    # By name, as `bench` is above `control` and must not be imported by it.
     module: Any = import_module("bench.cli")
     code = module.app(context.args, prog_name="muster bench", standalone_mode=False)
     return code or 0
 
 
 def layer_of(role: Layer, cluster: str) -> "Of":
-    """The layer that is meant. Raises `UserError`."""
+    """Return the layer of these arguments. Raises `UserError`."""
     from control.cli.grow import Of
     from control.registry.places import NAME
 
     if cluster != "main" and not kind(role.value).clustered:
-        raise UserError(f"--cluster: {kind(role.value).plural} belong to none, they serve all", USAGE)
+        plurals = " and ".join(of.plural for of in kinds().values() if of.clustered and of.partitioned)
+        raise UserError(f"--cluster is for {plurals} only: {kind(role.value).plural} serve all clusters", USAGE)
     if not re.fullmatch(NAME, cluster):
-        raise UserError(f"--cluster: {cluster!r} is no name of a cluster", USAGE)
+        raise UserError(f"--cluster: invalid name {cluster!r}", USAGE)
     return Of(role.value, cluster)
 
 
 def chance(flag: str, text: str | None) -> float | None:
-    """A probability as `0.02` or `2%`. Raises `UserError`."""
+    """Parse a probability: `0.02` or `2%`. Raises `UserError`."""
     if text is None:
         return None
     try:
         return float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError:
-        raise UserError(f"{flag}: {text!r} is no chance; write 0.02 or 2%", USAGE) from None
+        raise UserError(f"{flag}: invalid probability {text!r} (use 0.02 or 2%)", USAGE) from None
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -506,19 +512,19 @@ def main(arguments: list[str] | None = None) -> int:
             code = fail(str(error), error.exit_code)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:  # whoever read our output has enough; what was found out stands
+    except BrokenPipeError:  # the reader of our output has left; the exit code stands
         sys.stdout = None
         return code
     except SystemExit as end:
-        if isinstance(end.__context__, BrokenPipeError):  # as rich says it
+        if isinstance(end.__context__, BrokenPipeError):  # rich turns it into SystemExit
             return 0
         raise
     except OSError as error:
-        sys.stdout = None  # what it still holds would be tried once more
+        sys.stdout = None  # else Python tries again to write its buffer
         where = f"{error.filename}: " if error.filename else ""
         return fail(f"{where}{error.strerror or error}", FAILURE)
     except MemoryError:
-        return fail("there is too little memory, or `ulimit -v` leaves too little", FAILURE)
+        return fail("not enough memory, or `ulimit -v` is too low", FAILURE)
     except ImportError as error:  # also where there is no memory to map it
         return fail(f"cannot load: {error}", FAILURE)
     except typer.Abort:

@@ -47,7 +47,9 @@ async def remove(config_file: Path | None, node: str, role: str | None, partitio
     if not found:
         raise UserError(f"the instance has no node {node}; muster status has their names and numbers")
     if role is not None and (found[0].role, found[0].partition) != (role, partition):
-        raise UserError(f"{node} is no replica of partition {partition} of {role}, but {found[0].name}{_of(found[0])}")
+        raise UserError(
+            f"{node} is not a replica of partition {partition} of {role}, but {found[0].name}{_of(found[0])}"
+        )
     if role is None and found[0].role in partitioned():
         of = f"{found[0].role} {found[0].partition} {node}"
         raise UserError(f"{found[0].name} is a replica: muster cluster replica remove {of}")

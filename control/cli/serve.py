@@ -16,9 +16,9 @@ def serve(config_file: Path | None, role: str, flags: Mapping[str, tuple[Any, st
     from control.cluster.daemon import run
 
     if "serve.cluster" in flags and not kind(role).clustered:
-        raise UserError(f"--cluster: a {role} belongs to none, it serves all", USAGE)
+        raise UserError(f"--cluster: a {role} belongs to no cluster, it serves all", USAGE)
     if "serve.partition" in flags and not kind(role).partitioned:
-        raise UserError(f"--partition: a {role} has none", USAGE)
+        raise UserError(f"--partition: a {role} has no partition", USAGE)
     read = functools.partial(config.load, config_file, flags=flags, roles=(role,))
     loaded = read()
     enough_files()

@@ -29,9 +29,7 @@ def token(config_file: Path | None, user: str, rights: str, expires: str) -> int
         instance.check(place)
     file = specs.jwt_secret_file(settings, place)
     if not file:
-        raise ConfigError(
-            f"cluster.jwt_secret_file: names no secret, and {place.jwt_secret} is missing, which muster up makes"
-        )
+        raise ConfigError(f"cluster.jwt_secret_file: not set, and {place.jwt_secret} is missing; muster up makes it")
     try:
         secret = signing_secrets(file)[0]
     except SpecError as error:
@@ -43,7 +41,7 @@ def token(config_file: Path | None, user: str, rights: str, expires: str) -> int
 def _rights(text: str) -> list[Right]:
     words, known = text.split(","), get_args(Right)
     if unknown := [word for word in words if word not in known]:
-        raise UserError(f"--rights: {unknown[0]!r} is none of {', '.join(known)}", USAGE)
+        raise UserError(f"--rights: {unknown[0]!r} is not one of {', '.join(known)}", USAGE)
     return [cast(Right, word) for word in known if word in words]
 
 
@@ -51,5 +49,5 @@ def _seconds(text: str) -> int:
     match = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
     seconds = int(match[1]) * UNITS[match[2]] if match else 0
     if not 0 < seconds <= EXPIRES_S_MAX:
-        raise UserError(f"--expires: {text!r} is no time from 1s to 366d, as 90s, 15m, 1h or 7d", USAGE)
+        raise UserError(f"--expires: {text!r} is not a time from 1s to 366d, as 90s, 15m, 1h or 7d", USAGE)
     return seconds

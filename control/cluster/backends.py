@@ -51,7 +51,7 @@ async def connect(
         flags = {} if registry is None else {"registry.url": (registry, "registry")}
         settings = configuration.load(None if config is None else Path(config), flags=flags).config
         if not settings.registry.url:
-            raise ConfigError("registry.url: it is by a registry that servers are found")
+            raise ConfigError("registry.url: missing; servers are found through a registry")
         if token is None:
             token = _token(settings)
         opened = tree(specs.reader(settings, settings.registry.url))
@@ -82,7 +82,7 @@ def _log() -> structlog.typing.FilteringBoundLogger:
 
 def _token(settings: Config) -> bytes:
     if not settings.cluster.token_file:
-        raise ConfigError("cluster.token_file: a client needs the credential in it, or a token")
+        raise ConfigError("cluster.token_file: missing; a client needs it, or a token")
     return read_token(specs.absolute(settings.cluster.token_file))
 
 

@@ -145,7 +145,7 @@ class Child:
             said: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
             state = msgspec.convert(said.get("state"), State)
         except msgspec.MsgspecError:
-            self._log.warning("said what is no state", line=line[:200].decode(errors="replace"))
+            self._log.warning("reported an unknown state", line=line[:200].decode(errors="replace"))
             return
         self._spoke = True
         if state == "ready" and self._ready_at is None:

@@ -53,7 +53,9 @@ def node_name(config: Config, role: str) -> str:
         return config.serve.name
     name = f"{socket.gethostname()}-{role}"
     if not re.fullmatch(NAME, name):
-        raise ConfigError(f"serve.name: {name!r}, of this host's name, is none for the registry; give another")
+        raise ConfigError(
+            f"serve.name: {name!r}, made from this host's name, is not valid in the registry; choose another"
+        )
     return name
 
 
@@ -105,14 +107,14 @@ def _check(config: Config, role: str) -> None:
     """What `muster up` needs not. Raises `ConfigError`."""
     of = kind(role)
     if not config.registry.url:
-        raise ConfigError("registry.url: muster serve needs one, by which nodes find each other: zk://HOST:PORT/PATH")
+        raise ConfigError("registry.url: missing; nodes of muster serve find each other there: zk://HOST:PORT/PATH")
     if lacks := of.check(config.section):
         raise ConfigError(lacks)
     for key, secret_name in (("secret_file", "cluster"), ("names_file", "names"), ("token_file", "token")):
         if secret_name in of.secrets and not getattr(config.cluster, key):
-            raise ConfigError(f"cluster.{key}: muster serve needs it, with the same content on each host")
+            raise ConfigError(f"cluster.{key}: missing; muster serve needs it, with the same content on each host")
     if config.faults.active():
-        raise ConfigError("faults: muster up injects them, muster serve does not; take them out")
+        raise ConfigError("faults: only muster up injects them; remove them")
 
 
 def _check_secrets(made: Spec) -> ClusterKeys | None:
@@ -139,7 +141,7 @@ def _registration(config: Config, place: Folder, own: specs.Own) -> Registration
                 raise ConfigError(f"{own.role}.bind: the registry says it to others, so name one address")
             if client[0] == "0.0.0.0" and ":" in own.link_bind[0]:
                 raise ConfigError(
-                    f"{own.role}.bind: 0.0.0.0 is no address of IPv6, as {own.role}.link_bind is; write [::]"
+                    f"{own.role}.bind: 0.0.0.0 is not an IPv6 address, unlike {own.role}.link_bind is; write [::]"
                 )
             client = own.link_bind[0], client[1]
         if kind(own.role).door:

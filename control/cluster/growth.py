@@ -38,7 +38,7 @@ GRACE_S: Final = 5.0
 PATIENCE_S: Final = 300.0
 LOOK_S: Final = 0.1
 AGAIN_S: Final = 0.5
-FENCED: Final = "another muster cluster grow goes on with it: see muster cluster show"
+FENCED: Final = "another muster cluster grow has taken it over: see muster cluster show"
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +264,7 @@ class Coordinator:
         try:
             read_count(encode(numbered), before)
         except Wrong as wrong:
-            raise UserError(f"{self._path}: nobody would follow the next step: {wrong}") from None
+            raise UserError(f"{self._path}: the next step is not valid: {wrong}") from None
         first = before.partitions if before.growth is None else before.growth.to // 2
         rests_on = self._directory.checks(self._layer, first)[: TRANSACTION_MAX - 1] if checked else []
         try:

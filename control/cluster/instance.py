@@ -205,7 +205,7 @@ def _writing(place: Folder, key: str) -> Iterator[None]:
         place.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         info = place.path.lstat()
         if place.path.is_symlink() or info.st_uid != os.getuid():
-            raise ConfigError(f"{place.path}: belongs to somebody else or is a link; set {key} to a folder of yours")
+            raise ConfigError(f"{place.path}: belongs to another user or is a link; set {key} to a folder of yours")
         place.path.chmod(0o700)
         yield
     except OSError as error:

@@ -13,16 +13,22 @@ HEAD: Final = """\
 
 <!-- Written by `muster config docs`; edit control/config/options.py. -->
 
+```
+muster config check            # read everything and name each mistake
+muster config show --origin    # every value, and where it came from
+```
+
 One TOML file: `--config FILE`, else `$MUSTER_CONFIG`, else `./muster.toml`, else `~/.config/muster/muster.toml`.
-A value comes from the last of these that names it: the default, what `muster up` presets, the file, the environment
+The last of these that names a key sets it: the default, the value of `muster up`, the file, the environment
 (`MUSTER_SECTION__KEY`, as `MUSTER_GATEWAY__ARENA_MIB=64`), a flag. An unknown key is an error, in the file and in the
-environment. `muster config check` reads everything and says what is wrong; `muster config show --origin` says where
-each value came from. The last column says what SIGHUP, which has all of it read again, makes of another value: **reloaded**
-comes into force at once, and of what needs a restart the log says so (`needs_restart`), by the key.
+environment.
+
+SIGHUP makes a running node read everything again. The last column says what happens to a changed key: **reloaded** is in
+force at once; for the others the log names the key under `needs_restart`.
 """
 
 COMMANDS: Final = ("links.", "probes.ask")
-"""Keys that nothing that runs has, but commands, each time, begin so."""
+"""The beginnings of keys that only commands read, at each call."""
 
 EXAMPLE: Final = """\
 ## Example

@@ -57,7 +57,7 @@ def grid(text: str) -> tuple[int, int]:
         raise ValueError(f"{text!r} is not PARTITIONSxREPLICAS, as 2x2, nor PARTITIONS, as 2")
     partitions, replicas = (*map(int, parts), 1)[:2]
     if partitions.bit_count() != 1 or partitions > PARTITIONS_MAX:
-        raise ValueError(f"{partitions} partitions are no power of two from 1 to {PARTITIONS_MAX}")
+        raise ValueError(f"{partitions} partitions are not a power of two from 1 to {PARTITIONS_MAX}")
     if not 1 <= replicas <= REPLICAS_MAX:
         raise ValueError(f"{replicas} replicas are not 1 to {REPLICAS_MAX}")
     return partitions, replicas

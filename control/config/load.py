@@ -33,7 +33,7 @@ DEFAULT: Final = "default"
 NONE: Final = "none"
 """Says of a URL that there is to be none, where `muster up` presets one."""
 ADDRESS: Final = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<v4>[0-9.]+)):(?P<port>[0-9]{1,5})")
-NO_ADDRESS: Final = "is no IP address and port, as 127.0.0.1:7400 or [::1]:7400"
+NO_ADDRESS: Final = "is not an IP address and port, as 127.0.0.1:7400 or [::1]:7400"
 PORT_MAX: Final = 65_535
 FILE_BYTES_MAX: Final = 1 << 20
 """Of the file, which may be a device or a pipe without end."""
@@ -145,7 +145,7 @@ def _from_file(file: Path) -> dict[KeyPath, Value]:
         with file.open("rb") as stream:
             content = stream.read(FILE_BYTES_MAX + 1)
         if len(content) > FILE_BYTES_MAX:
-            raise ConfigError(f"{file}: is longer than {FILE_BYTES_MAX >> 20} MiB, which no configuration is")
+            raise ConfigError(f"{file}: is longer than {FILE_BYTES_MAX >> 20} MiB, the most for a configuration")
         tree = tomllib.loads(content.decode())
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
@@ -181,7 +181,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[KeyPath, Value]:
         kind: Any = whole()
         for end in range(1, len(path) + 1):
             if not _is_table(kind):
-                raise ConfigError(f"{name}: {dotted(path[: end - 1])} has nothing below it")
+                raise ConfigError(f"{name}: {dotted(path[: end - 1])} has no keys below it")
             kind = _child(kind, path[:end], name)
         if _is_table(kind):
             raise ConfigError(f"{name}: {dotted(path)} is a table: name one of its keys, {_variable((*path, 'key'))}")
@@ -256,10 +256,10 @@ def _build(layers: Mapping[KeyPath, Value]) -> Config:
             node[path[-1]] = msgspec.convert(value.raw, kind, strict=not value.text)
         except msgspec.ValidationError as error:
             choices = ", ".join(repr(choice) for choice in _choices(kind))
-            wrong = f"is none of {choices}" if choices else str(error)
+            wrong = f"is not one of {choices}" if choices else str(error)
             raise ConfigError(f"{value.origin}: {dotted(path)} = {value.raw!r}: {wrong}") from None
         if isinstance(value.raw, str) and "\0" in value.raw:  # of which no path can be made
-            raise ConfigError(f"{value.origin}: {dotted(path)} = {value.raw!r}: has a NUL in it")
+            raise ConfigError(f"{value.origin}: {dotted(path)} = {value.raw!r}: contains a NUL")
     config: Config = msgspec.convert(tree, whole())
     for section in config.sections():
         if getattr(section, "url", None) == NONE:
@@ -284,7 +284,7 @@ def _check(config: Config, layers: Mapping[KeyPath, Value], roles: Iterable[str]
         except ValueError as error:
             raise fail(("up", kind(role).plural), str(error)) from None
         if (count := config.serve.partitions(role)).bit_count() != 1:
-            raise fail(("serve", f"{role}_partitions"), f"{count} partitions are no power of two")
+            raise fail(("serve", f"{role}_partitions"), f"{count} partitions are not a power of two")
     for word in filter(None, map(str.strip, config.systems.enabled.split(","))):
         if word not in {*systems.named(), "all"}:
             raise fail(("systems", "enabled"), f"no system {word!r}{_close(word, systems.named())}")
@@ -330,7 +330,7 @@ def _check_addresses(
             continue
         link = of.key, names[-1]
         if ipaddress.ip_address(hosts[link]).is_unspecified:
-            raise fail(link, f"{address!r} is every address; the other roles send there, so name one")
+            raise fail(link, f"{address!r} is every address; other roles send there, so name one address")
         links[link] = hosts[link]
         if isinstance(section, DoorOptions) and section.idle_timeout_ms < 2 * section.keepalive_ms:
             name = "idle_timeout_ms" if (of.key, "idle_timeout_ms") in layers else "keepalive_ms"
@@ -351,7 +351,7 @@ def _wrong_admin(address: str) -> str | None:
     except ValueError:
         return f"{address!r} {NO_ADDRESS}"
     every = ipaddress.ip_address(host).is_unspecified
-    return f"{address!r} is every address; the registry says it to others, so name one" if every else None
+    return f"{address!r} is every address; the registry gives it to others, so name one address" if every else None
 
 
 def _fault_of(registry: Registry) -> tuple[str, str] | None:

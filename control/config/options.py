@@ -20,7 +20,7 @@ Chance = Annotated[float, key("", "faults are off unless asked for", "fraction",
 
 
 class Instance(Section, frozen=True):
-    """Who this installation is and where it keeps its run-time files."""
+    """The name of this installation, and the folder of its run-time files."""
 
     name: Annotated[
         str, key("Name in logs and `muster status`", "tells instances apart", pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")
@@ -35,69 +35,69 @@ class Instance(Section, frozen=True):
 
 
 class Cluster(Section, frozen=True):
-    """The secrets that all nodes share. `muster serve` makes none: they are the same on each host."""
+    """The secrets that all nodes share. `muster serve` makes none: each host has the same."""
 
     secret_file: Annotated[
         str,
         key(
-            "File with the 32-byte secret in hex that links between roles are keyed with",
+            "File with the secret of links between roles, 32 bytes in hex",
             "empty: `cluster.secret` in `instance.dir`, made once",
         ),
     ] = ""
     names_file: Annotated[
         str,
         key(
-            "File with the 16-byte key in hex of the hash that spreads room names",
+            "File with the key of the hash that spreads room names, 16 bytes in hex",
             "empty: `names.key` in `instance.dir`, made once",
         ),
     ] = ""
     token_file: Annotated[
         str,
         key(
-            "File with the credential of clients, a line, for gateways and proxies",
+            "File with the shared token of clients, one line, for gateways and proxies",
             "empty: `token` in `instance.dir`, made once",
         ),
     ] = ""
     jwt_secret_file: Annotated[
         str,
         key(
-            "File with one or two secrets, a line of at least 32 bytes each, that users' tokens are signed with: gateways"
-            " and proxies accept both, `muster token` signs with the first",
+            "File with one or two secrets that sign users' tokens, one line of at least 32 bytes each; gateways and proxies"
+            " accept both, `muster token` signs with the first",
             "empty: `jwt.secret` in `instance.dir`, made once by `muster up`; `muster serve` takes no user's token then",
         ),
     ] = ""
     key_id: Annotated[
         int,
-        key("Which secret `secret_file` is: new links are made with it", "another secret has another id", ge=0, le=255),
+        key("Id of the secret in `secret_file`, which new links use", "each secret has its own id", ge=0, le=255),
     ] = 1
     other_secret_file: Annotated[
         str,
         key(
-            "File with another secret that links are accepted with, while one replaces the other: the next, then the former",
+            "File with a second accepted secret, while one secret replaces another: first the next one, then the former",
             "empty: none; `operations.md` has the steps",
         ),
     ] = ""
     other_key_id: Annotated[
-        int, key("Which secret `other_secret_file` is; nothing without that", "the next one after 1", ge=0, le=255)
+        int, key("Id of the secret in `other_secret_file`, if there is one", "the next one after 1", ge=0, le=255)
     ] = 2
     identity: Annotated[
         Literal["off", "accepted", "offered", "required"],
         key(
-            "Whether nodes of `muster serve` prove on links which one they are, by keys that `nodes_file` lists",
-            "off: who has the secret may link; `operations.md` has the steps to `required`",
+            "Whether `muster serve` nodes prove their identity on links, with keys listed in `nodes_file`",
+            "off: every holder of the secret may link; `operations.md` has the steps to `required`",
         ),
     ] = "off"
     nodes_file: Annotated[
         str,
         key(
-            "List of the nodes that may link, a line each: number, role and public key in hex",
-            "whoever writes it decides who is in: keep it out of the reach of the nodes themselves",
+            "List of the nodes that may link, one a line: number, role and public key in hex",
+            "its writer decides which nodes are in: keep it out of the nodes' reach",
         ),
     ] = ""
     node_key_file: Annotated[
         str,
         key(
-            "File with the 32-byte private key in hex that the node proves itself by",
+            "File with the node's private key, 32 bytes in hex",
             "empty: `node.key` in the node's folder in `serve.dir`, made at the first start with an `identity`",
         ),
     ] = ""
@@ -113,7 +113,8 @@ class Systems(Section, frozen=True):
 
 
 class Up(Section, frozen=True):
-    """How many nodes of each role `muster up` starts. Where a `bind` names a port, the second node has the next one."""
+    """The number of nodes of each role that `muster up` starts. If a `bind` names a port, the second node has the next
+    one."""
 
     def wanted(self, role: str) -> int | str:
         """What the key of a role says: a number of nodes, or PARTITIONSxREPLICAS."""
@@ -121,34 +122,34 @@ class Up(Section, frozen=True):
 
 
 class Serve(Section, frozen=True):
-    """What a node of `muster serve` has for itself: from flags or the environment, where hosts share a file."""
+    """A `muster serve` node's own values: from flags or the environment, where hosts share a file."""
 
     name: Annotated[
         str,
         key(
-            "Name of the node in the registry, where its number goes with it",
-            "empty: HOST-ROLE; a second node of a role on a host needs one",
+            "Name of the node in the registry, to which its number belongs",
+            "empty: HOST-ROLE; a second node of a role on a host needs a name",
             pattern=r"^(?:[A-Za-z0-9][A-Za-z0-9._-]{0,63})?$",
         ),
     ] = ""
     dir: Annotated[
         str,
-        key("Folder in which each node has one of its own, for its keys", "clients know a server by its key: keep it"),
+        key("Folder with a folder for each node's keys", "clients know a server by its key: keep it"),
     ] = "/var/lib/muster"
     cluster: Annotated[
         str,
         key(
-            "Which cluster of brokers a broker or proxy is of",
-            "routers and gateways serve all of them",
+            "Cluster of a broker or proxy",
+            "routers and gateways serve all clusters",
             pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
         ),
     ] = "main"
-    partition: Annotated[int, key("Which partition a broker or router is of", "", ge=0, le=255)] = 0
+    partition: Annotated[int, key("Partition of a broker or router", "", ge=0, le=255)] = 0
     weight: Annotated[
         int,
         key(
-            "Share of the clients that learn of a gateway or proxy: one of 2 is drawn twice as often as one of 1",
-            "all alike; 0: no client is told of it, who is there stays",
+            "Share of a gateway or proxy in new clients: a server of 2 is drawn twice as often as one of 1",
+            "equal shares; 0: no client learns of it, and open sessions stay",
             ge=0,
             le=1_000,
         ),
@@ -157,7 +158,7 @@ class Serve(Section, frozen=True):
         str,
         key(
             "Address of the HTTP for operators, `host:port`",
-            "it has no login: on an address that others reach, let only probes and Prometheus through",
+            "it has no login: on a reachable address, let only probes and Prometheus through",
         ),
     ] = "127.0.0.1:0"
 
@@ -167,20 +168,21 @@ class Serve(Section, frozen=True):
 
 
 class Registry(Section, frozen=True):
-    """Where nodes register and find each other. Without one each is told at its start where all others are, for good."""
+    """Where nodes register and find each other. Without a registry each node gets all addresses at its start, for
+    good."""
 
     url: Annotated[
         str,
         key(
-            "`embedded`: held by `muster up` itself; `zk://HOST:PORT,HOST:PORT/PATH`: ZooKeeper, below this path; or `none`",
-            "empty: none; without one no node comes or goes while the others run",
+            "`embedded`: inside `muster up`; `zk://HOST:PORT,HOST:PORT/PATH`: ZooKeeper, below this path; or `none`",
+            "empty: none; without a registry no node comes or goes while the others run",
         ),
     ] = ""
     session_ms: Annotated[
         int,
         key(
-            "A node that was not heard for so long is taken off the map",
-            "longer than a stop of the machine; dead nodes are gone round much earlier",
+            "Silence after which a node leaves the map",
+            "longer than a short stop of the machine; dead nodes are bypassed much earlier",
             "ms",
             ge=1_000,
             le=60_000,
@@ -189,9 +191,9 @@ class Registry(Section, frozen=True):
     cut_off_ms: Annotated[
         int,
         key(
-            "A gateway or a proxy that for so long, up to twice as long, reaches no broker or router of a partition that "
-            "has some sends its clients to others, where at least half of these serve; 0: it keeps them",
-            "longer than the registry and its hold-down take to drop who died, since of those nobody does better",
+            "Time a gateway or proxy keeps its clients while a whole partition of brokers or routers is out of its reach; "
+            "then it sends them to others, if at least half of these serve; up to twice as long; 0: for ever",
+            "longer than the registry needs to drop dead nodes, which no other server reaches either",
             "ms",
             ge=0,
             le=600_000,
@@ -200,34 +202,34 @@ class Registry(Section, frozen=True):
     auth: Annotated[
         Literal["none", "digest", "sasl"],
         key(
-            "How ZooKeeper knows us: `digest` sends the password in the clear, `sasl` (DIGEST-MD5) does not",
-            "with either, what is registered is for this user alone",
+            "Authentication at ZooKeeper: `digest` sends the password in the clear, `sasl` (DIGEST-MD5) does not",
+            "with either, only this user may write the nodes' entries",
         ),
     ] = "none"
     user: Annotated[str, key("User at ZooKeeper", "", pattern=r"^[A-Za-z0-9._@-]*$")] = ""
     password_file: Annotated[
-        str, key("File with the password of that user, one line", "no secret is in a list of keys")
+        str, key("File with the user's password, one line", "the configuration itself holds no secret")
     ] = ""
 
 
 class Links(Section, frozen=True):
-    """What `muster links` calls beyond the limits. Nothing else goes by it."""
+    """The limits of `muster links`. Nothing else uses them."""
 
     latency_ms: Annotated[
         int,
         key("Longest round trip", "one data centre and a busy machine; more between regions", "ms", ge=1, le=60_000),
     ] = 100
     loss: Annotated[
-        float, key("Largest share of datagrams lost of late", "repair is cheap up to here", "fraction", ge=0.0, le=1.0)
+        float, key("Largest recent loss of datagrams", "repair is cheap up to here", "fraction", ge=0.0, le=1.0)
     ] = 0.01
     availability: Annotated[
         float,
-        key("Smallest share of the observed time in which the link was there", "0: none", "fraction", ge=0.0, le=1.0),
+        key("Smallest share of the observed time with a link", "0: no limit", "fraction", ge=0.0, le=1.0),
     ] = 0.99
     failures: Annotated[
         int,
         key(
-            "Readings in a row, a second apart, beyond a limit before `--check` fails",
+            "Readings in a row, a second apart, that break a limit before `--check` fails",
             "one may be chance",
             ge=1,
             le=3600,
@@ -236,7 +238,7 @@ class Links(Section, frozen=True):
 
 
 class LinkFaults(Section, frozen=True):
-    """Overrides for one link and direction; what is left out is as in `[faults]`."""
+    """Overrides for one link and direction; missing keys are as in `[faults]`."""
 
     loss: Chance | None = None
     duplicate: Chance | None = None
@@ -249,7 +251,8 @@ class LinkFaults(Section, frozen=True):
 
 
 class Faults(Section, frozen=True):
-    """Faults that the drivers inject on purpose into every link, both directions. For tests: logged loudly when on."""
+    """Faults that the drivers inject on purpose into every link, in both directions. For tests: a running node logs a
+    warning."""
 
     loss: Annotated[Chance, key("Datagrams dropped", "", "fraction")] = 0.0
     duplicate: Annotated[Chance, key("Datagrams sent twice", "", "fraction")] = 0.0
@@ -263,8 +266,8 @@ class Faults(Section, frozen=True):
     burst: Annotated[
         float,
         key(
-            "Datagrams to or from one peer lost in a row, in the mean",
-            "`loss` is the share lost as before",
+            "Mean number of a peer's datagrams lost in a row",
+            "`loss` stays the share lost",
             ge=1.0,
             le=1000.0,
         ),
@@ -290,7 +293,7 @@ class Admin(Section, frozen=True):
 class Log(Section, frozen=True):
     """Logs of the roles and the supervisor, on stderr."""
 
-    level: Annotated[Literal["debug", "info", "warning", "error"], key("Least level that is written")] = "info"
+    level: Annotated[Literal["debug", "info", "warning", "error"], key("Lowest level that is logged")] = "info"
     format: Annotated[Literal["json", "text"], key("One JSON object per line, or text for eyes")] = "json"
 
 
@@ -333,8 +336,8 @@ class Config(Section, frozen=True):
 def _serve() -> type[Serve]:
     fields: list[tuple[str, Any, Any]] = []
     for role in sorted(partitioned()):
-        text = f"Partitions of {'its ' if role in clustered() else ''}{kind(role).plural} to begin with"
-        why = "a power of two; what the registry says later holds"
+        text = f"Partitions of {'its ' if role in clustered() else ''}{kind(role).plural} at the first start"
+        why = "a power of two; later the registry's number holds"
         fields.append((f"{role}_partitions", Annotated[int, key(text, why, ge=1, le=256)], 1))
     made = msgspec.defstruct("Serve", fields, bases=(Serve,), frozen=True, forbid_unknown_fields=True, kw_only=True)
     made.__doc__ = Serve.__doc__
@@ -345,11 +348,11 @@ def _up() -> type[Up]:
     fields: list[tuple[str, Any, Any]] = []
     for each in kinds().values():
         if each.plural and each.partitioned:
-            text = f"{each.plural.capitalize()}, PARTITIONSxREPLICAS as `2x2`, or PARTITIONS: a power of two up to 256"
-            hint: Any = Annotated[str, key(f"{text}, each of up to 16 replicas", each.count_why)]
+            text = f"{each.plural.capitalize()}, as PARTITIONSxREPLICAS (`2x2`) or PARTITIONS: a power of two up to 256"
+            hint: Any = Annotated[str, key(f"{text}, with up to 16 replicas each", each.count_why)]
             fields.append((each.plural, hint, str(each.count)))
         elif each.plural:
-            hint = Annotated[int, key(each.plural.capitalize(), each.count_why, ge=1, le=64)]
+            hint = Annotated[int, key(f"Number of {each.plural}", each.count_why, ge=1, le=64)]
             fields.append((each.plural, hint, each.count))
     made = msgspec.defstruct("Up", fields, bases=(Up,), frozen=True, forbid_unknown_fields=True, kw_only=True)
     made.__doc__ = Up.__doc__
@@ -391,4 +394,4 @@ UP: Final[Mapping[str, int | str]] = {
     "registry.url": "embedded",
     **{name: value for system in systems.named().values() for name, value in system.presets.items()},
 }
-"""Where `muster up` differs: all on one machine, restarts must be noticed in a second, nodes may come and go."""
+"""The values of `muster up`: everything is on one machine, restarts must be noticed in a second, nodes may come and go."""

@@ -57,7 +57,7 @@ def get(process: Process, path: str, timeout_s: float = HTTP_S) -> tuple[int, An
         return status, json.loads(body)
     except ValueError:
         where = config.address_text(*process.admin)
-        raise UserError(f"{process.name}: who answers on {where} is no node of muster", TRY_LATER) from None
+        raise UserError(f"{process.name}: {where} is not a Muster node", TRY_LATER) from None
 
 
 def fetch(process: Process, path: str, timeout_s: float = HTTP_S) -> tuple[int, bytes]:
@@ -84,11 +84,11 @@ def apart(process: Process) -> str:
     """Why a node of another host cannot be asked from here; empty where it can be tried."""
     host = process.admin[0]
     if not host:
-        return "has not registered where operators ask it"
+        return "has registered no admin address"
     if not ipaddress.ip_address(host).is_loopback or is_of_this_machine(process.link[0]):
         return ""
     where = config.address_text(*process.admin)
-    return f"is asked on its own host alone, {process.link[0]}, at {where}; serve.admin there opens it to others"
+    return f"answers only on its own host, {process.link[0]}, at {where}; set serve.admin there to ask it from here"
 
 
 @functools.cache
@@ -238,4 +238,4 @@ class _End:
             raise KeyboardInterrupt
         elif number == signal.SIGINT:
             self._warned = True
-            say("muster: draining; Ctrl-C once more ends it as it stands, and what was taken may be lost")
+            say("muster: draining; Ctrl-C once more ends it at once, and accepted messages may be lost")

@@ -165,7 +165,7 @@ async def found(where: Where, wait_s: float = REGISTRY_S) -> AsyncIterator[Nodes
             yield Here(place)
             return
     if not settings.registry.url:
-        raise NotRunning("--registry none: it is by a registry that nodes of muster serve are found")
+        raise NotRunning("--registry none: nodes of muster serve are found through a registry")
     async with reading(specs.reader(settings, settings.registry.url), wait_s) as (_, directory):
         yield Elsewhere(settings, directory)
 
@@ -183,7 +183,7 @@ async def everybody(where: Where) -> AsyncIterator[Nodes]:
                 _, directory = await stack.enter_async_context(read)
                 nodes = Beside(nodes, Elsewhere(settings, directory))
             except UserError as error:
-                say(f"muster: {error}; nodes beside those of the instance are left out")
+                say(f"muster: {error}; only the nodes of the instance are shown")
         yield nodes
 
 
@@ -215,7 +215,7 @@ def once(where: Where, wait_s: float = REGISTRY_S) -> Record:
 def client_of(record: Record) -> muster.Address:
     """What a client of theirs needs beside the server that it speaks to. Raises `UserError`."""
     if not record.token_file:
-        raise ConfigError("cluster.token_file: a client of these nodes needs the credential in it")
+        raise ConfigError("cluster.token_file: missing; clients of these nodes need its credential")
     try:
         return muster.Address((), (), read_token(record.token_file))
     except muster.MusterError as error:
@@ -261,9 +261,7 @@ async def reading(where: Registration, wait_s: float = REGISTRY_S) -> AsyncItera
         except Refused as refused:
             raise ConfigError(_refused(where, refused)) from None
         except TreeError as error:
-            raise UserError(
-                f"the registry {where.url} has gone away meanwhile: {error}; try again", TRY_LATER
-            ) from None
+            raise UserError(f"the registry {where.url} stopped answering: {error}; try again", TRY_LATER) from None
 
 
 async def _answering(where: Registration) -> tuple[Registration, Mapping[str, str]]:
@@ -288,16 +286,16 @@ def _know_all(opened: Tree, where: Registration) -> None:
 
 
 def _refused(where: Registration, cause: Refused) -> str:
-    keys = "registry.auth, registry.user, registry.password_file say who asks"
+    keys = "check registry.auth, registry.user and registry.password_file"
     return f"the registry {where.url} refuses this: {cause}; {keys}"
 
 
 def _away(where: Registration, tried: Mapping[str, str], wait_s: float) -> str:
     late = f"the registry {where.url} does not answer within {wait_s:g} s"
     if not tried:
-        return f"{late}; the muster up in {where.folder} serves it, whose log says more"
-    causes = (f"{server}: {cause or 'takes connections, gives no session'}" for server, cause in tried.items())
-    way = "look at ZooKeeper, and the way there"
+        return f"{late}; the muster up in {where.folder} serves it: read its log"
+    causes = (f"{server}: {cause or 'accepts connections but gives no session'}" for server, cause in tried.items())
+    way = "check ZooKeeper, and the network to it"
     if where.auth == "sasl" and "" in tried.values():  # to whom it does not know by it, it says nothing more
         way += ", and at registry.user, registry.password_file"
     return f"{late} ({', '.join(causes)}); {way}"

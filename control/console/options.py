@@ -13,14 +13,12 @@ ConfigFile = Annotated[
 ]
 Elsewhere = Annotated[
     str | None,
-    typer.Option(
-        "--registry", metavar="URL", help="Of the nodes of muster serve that register there, wherever they are."
-    ),
+    typer.Option("--registry", metavar="URL", help="Use this registry instead of the local instance."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 
 
 def unused(given: Mapping[str, bool], without: str) -> None:
-    """Raise `UserError` for a flag that is given and means nothing without another one."""
+    """Raise `UserError` for a given flag that needs another one."""
     if flag := next((flag for flag, is_given in given.items() if is_given), None):
-        raise UserError(f"{flag}: means nothing without {without}", USAGE)
+        raise UserError(f"{flag} needs {without}", USAGE)

@@ -50,7 +50,7 @@ async def lines(descriptor: int, longest: int) -> AsyncIterator[list[bytes]]:
         if whole:
             yield whole
         if len(rest) > longest:
-            raise UserError(f"line {count + 1} does not end within {longest} bytes, the most that a message has")
+            raise UserError(f"line {count + 1} is longer than {longest} bytes, the most for a message")
     if rest:
         yield [rest]
 

@@ -55,13 +55,13 @@ def folder(place: Place) -> list[Finding]:
     """Whether keys and the record can be kept there, unseen by others."""
     check, elsewhere = "instance folder", "set instance.dir to a folder of yours"
     if place.exists and (place.link or not place.mine):
-        return [fail(check, f"{place.path} belongs to somebody else or is a link", elsewhere)]
+        return [fail(check, f"{place.path} belongs to another user or is a link", elsewhere)]
     if not place.writable:
         what = "cannot be written" if place.exists else "cannot be made"
         return [fail(check, f"{place.path} {what}", elsewhere)]
     found = [ok(check, f"{place.path}" if place.exists else f"{place.path} will be made")]
     if place.exists and place.mode & 0o077:
-        text = f"{place.path} has mode {place.mode:04o}: others may look into it"
+        text = f"{place.path} has mode {place.mode:04o}: other users may read it"
         found = [warn(check, text, f"chmod 700 {place.path}")]
     if place.free < FREE_ENOUGH or place.files == 0:
         text = "no more files fit" if place.files == 0 else f"{mib(place.free)} are free"
@@ -77,27 +77,27 @@ def secrets(named: Sequence[str], open_to_all: Sequence[str]) -> list[Finding]:
     if open_to_all:
         text = f"everybody on this machine may read or change {', '.join(open_to_all)}"
         return [warn("secrets", text, f"chmod o= {' '.join(open_to_all)}")]
-    return [ok("secrets", "nobody but owner and group may read them")] if named else []
+    return [ok("secrets", "only owner and group may read them")] if named else []
 
 
 def clock(current: str | None, available: str) -> Finding:
     """Of the kernel: every turn of a node looks at it."""
     if current is None:
-        return ok("clock", "the system does not say which it has")
+        return ok("clock", "unknown on this system")
     name = current.strip()
     if name not in SLOW_CLOCKS:
         return ok("clock", f"{name}")
     better = [each for each in available.split() if each not in SLOW_CLOCKS]
     where = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
-    mend = f"as root: echo {better[0]} > {where}" if better else "the host has no better one for this machine"
-    return warn("clock", f"{name}: each look at it is a call of the kernel", mend)
+    mend = f"as root: echo {better[0]} > {where}" if better else "the host offers no better one"
+    return warn("clock", f"{name}: each reading is a system call", mend)
 
 
 def cores(usable: int, nodes: int) -> Finding:
     """How many may be used here."""
     text = f"{usable} for {nodes} nodes; a node uses one at most"
     if usable < 2:
-        return warn("cores", f"{text}, and all wait for each other here", "run it where two or more may be used")
+        return warn("cores", f"{text}, which they share", "use a machine with two or more")
     return ok("cores", text)
 
 
@@ -119,7 +119,7 @@ def steal(stat: str) -> Finding:
     share = ticks[7] / busy if busy else 0.0
     text = f"the host took {share:.1%} of what this machine would have used since boot"
     if share > STEAL_MAX:
-        return warn("steal", f"{text}: nodes come late", "a host that is shared less, or cores of its own")
+        return warn("steal", f"{text}: nodes are delayed", "use a less shared host, or dedicated cores")
     return ok("steal", text)
 
 
@@ -127,13 +127,13 @@ def group(limits: Group, nodes: int, arenas_mib: int) -> list[Finding]:
     """What a container or a service manager allows."""
     found: list[Finding] = []
     if limits.cores is not None and limits.cores < 1:
-        text = f"a control group allows {limits.cores:g} of a core: what runs is stopped in the midst of each period"
+        text = f"a control group allows {limits.cores:g} of a core: processes are stopped during each period"
         found.append(
             warn("CPU limit", text, "allow a core for each busy node (CPUQuota, --cpus, resources.limits.cpu)")
         )
     elif limits.throttled > THROTTLED_MAX:
-        text = f"a control group stopped what runs in {limits.throttled:.0%} of its periods"
-        found.append(warn("CPU limit", text, "allow it more (CPUQuota, --cpus, resources.limits.cpu)"))
+        text = f"a control group stopped processes in {limits.throttled:.0%} of its periods"
+        found.append(warn("CPU limit", text, "allow more (CPUQuota, --cpus, resources.limits.cpu)"))
     else:
         text = "no control group sets one" if limits.cores is None else f"{limits.cores:g} cores"
         found.append(ok("CPU limit", text))
@@ -227,7 +227,7 @@ def aes(cpuinfo: str) -> Finding:
         return ok("AES", "the system does not say what the processor has")
     if "aes" in flags.partition(":")[2].split():
         return ok("AES", "the processor has instructions for it")
-    mend = "have the host pass the processor's AES on (as QEMU's -cpu host), or another processor"
+    mend = "let the host pass the processor's AES through (QEMU: -cpu host), or use another processor"
     return warn("AES", "no instructions for it: sealing a datagram costs many times as much", mend)
 
 

@@ -60,12 +60,12 @@ def udp_errors(snmp: str, snmp6: str) -> list[Finding]:
     total = came + bad
     found = [ok("UDP received", f"{full:,} of {total:,} datagrams since boot met a full socket buffer")]
     if full > LOST_MAX * total:
-        whose = "ss -uanm shows whose (d in skmem); let it read faster, or have a larger recv_buffer_bytes and rmem_max"
+        whose = "ss -uanm shows the socket (d in skmem); read faster, or raise recv_buffer_bytes and rmem_max"
         found = [warn("UDP received", f"{full:,} of {total:,} datagrams since boot met a full socket buffer", whose)]
     other = bad - full
     if other > LOST_MAX * total:
         text = f"{other:,} of {total:,} datagrams since boot were damaged or had no memory"
-        found.append(warn("UDP received", text, "nstat -az 'Udp*' says which; look at the network card, or at udp_mem"))
+        found.append(warn("UDP received", text, "nstat -az 'Udp*' shows which; check the network card, or udp_mem"))
     if count["MemErrors"]:
         text = f"{count['MemErrors']:,} datagrams since boot met the limit of all UDP memory"
         found.append(warn("UDP memory", text, "sysctl net.ipv4.udp_mem shows it, in pages; set it higher by sysctl -w"))
@@ -134,9 +134,9 @@ def wildcards(hosts: Mapping[str, str], fib_trie: str, if_inet6: str) -> list[Fi
         if keys and len(own) > 1:
             more = f" and {len(own) - NAMED_MAX} more" if len(own) > NAMED_MAX else ""
             some = ", ".join(map(str, sorted(own)[:NAMED_MAX])) + more
-            why = "an answer may leave from another one than was asked, and clients drop it"
+            why = "answers may leave from another address than clients use, and they drop those"
             text = f"{', '.join(keys)}: any of {some}; {why}"
-            mend = "name one there, or have clients ask the one that ip route get CLIENT shows as src"
+            mend = "name one address there, or let clients use the one that ip route get CLIENT shows as src"
             found.append(warn("addresses", text, mend))
     return found or [ok("addresses", f"{', '.join(every)}: any, and this machine has one of a family at most")]
 
@@ -164,7 +164,7 @@ def registry(reached: Mapping[str, str]) -> Finding:
     away = [f"{server} ({why})" for server, why in reached.items() if why]
     if not away:
         return ok("registry", f"{', '.join(reached)} take connections")
-    mend = "start them, or look at the way there; registry.url names them"
+    mend = "start them, or check the network to them; registry.url names them"
     if len(away) == len(reached):
         return fail("registry", f"nothing answers: {', '.join(away)}", mend)
     return warn("registry", f"of {len(reached)} servers these take no connection: {', '.join(away)}", mend)

@@ -33,6 +33,6 @@ def judged(find: Callable[[str], str | None]) -> list[Finding]:
         if where is not None:
             found.append(ok(program.name, where))
         else:
-            text = "not here; Muster runs without, what tests or measures beside it is skipped"
+            text = "not installed; Muster runs without it, and skips tests and comparisons with it"
             found.append(ok(program.name, text, f"apt-get install --no-install-recommends {program.package}"))
     return found

@@ -23,9 +23,13 @@ CONNECTED: Final = "muster_registry_connected"
 """Only of nodes that register."""
 TROUBLE: Final[Mapping[str, Trouble]] = {
     "muster_stalls_total": Trouble(
-        1, "loops stood still for over 0.5 s", "cores of their own; look for who takes them, and at steal above"
+        1,
+        "loops stood still for over 0.5 s",
+        "give nodes cores of their own; find the processes that use them, and see steal above",
     ),
-    LAG: Trouble(0.1, "loops come late by as many seconds", "cores of their own; look for who takes them"),
+    LAG: Trouble(
+        0.1, "loops come late by as many seconds", "give nodes cores of their own; find the processes that use them"
+    ),
     "muster_log_lines_lost_total": Trouble(1, "lines of the log were lost", "make room on the disk, or read faster"),
     "muster_udp_lost_stale_total": Trouble(
         1, "datagrams were given up behind a full send buffer", "a larger send_buffer_bytes, or fewer members a gateway"
@@ -44,21 +48,23 @@ TROUBLE: Final[Mapping[str, Trouble]] = {
         1, "links were given up with more to tell than their logs hold", "look at loss and lateness between nodes"
     ),
     "muster_gaps_unrepaired_total": Trouble(
-        1, "gaps came as a repair did not", "look at loss between broker and gateway: `muster top` shows drops"
+        1, "gaps came because a repair did not", "look at loss between broker and gateway: `muster top` shows drops"
     ),
     "muster_registry_refused_total": Trouble(
-        1, "the registry had values that cannot be", "who may write there; the log names path and cause"
+        1, "the registry had impossible values", "check who may write there; the log names path and cause"
     ),
     "muster_registry_doubted_total": Trouble(
-        1, "most of a role vanished from the registry at once", "whether it lost its data"
+        1, "most of a role vanished from the registry at once", "check whether it lost its data"
     ),
     "muster_registry_sessions_lost_total": Trouble(
-        1, "sessions with the registry were lost", "look at stalls, or a longer session_ms"
+        1, "sessions with the registry were lost", "see stalls, or set a longer session_ms"
     ),
-    "muster_dropped_full_total": Trouble(1, "rooms or publishers did not fit", "`muster cluster show` says what grows"),
-    "muster_refused_full_total": Trouble(1, "rooms did not fit", "`muster cluster show` says what grows"),
+    "muster_dropped_full_total": Trouble(
+        1, "rooms or publishers did not fit", "`muster cluster show` says what to add"
+    ),
+    "muster_refused_full_total": Trouble(1, "rooms did not fit", "`muster cluster show` says what to add"),
     "muster_dropped_queue_full_total": Trouble(
-        1, "publishers had to repeat, as too much waited for a broker", "`muster cluster show` says what grows"
+        1, "publishers had to repeat, as too much waited for a broker", "`muster cluster show` says what to add"
     ),
 }
 
@@ -67,13 +73,11 @@ def judged(record: Record, version: str, readings: Readings) -> list[Finding]:
     """All of it. `version`: of this command."""
     found = [*nodes(record.processes, readings), *partitions(record, readings), *buffers(record.processes, readings)]
     if record.version != version:
-        mend = (
-            "end the instance and start it: muster up" if record.pid else "finish the change of versions, node by node"
-        )
+        mend = "end the instance and start it: muster up" if record.pid else "finish the upgrade, node by node"
         found.append(warn("instance", f"the instance runs {record.version}, this command is {version}", mend))
     if record.faults:
         text = "faults are injected on purpose"
-        found.append(warn("instance", text, "take [faults] out of the configuration, and start it anew"))
+        found.append(warn("instance", text, "remove [faults] from the configuration and restart"))
     return [*found, *troubles(record.processes, readings)]
 
 
@@ -91,7 +95,7 @@ def nodes(processes: Sequence[Process], readings: Readings) -> list[Finding]:
             found.append(fail("nodes", f"{process.name} is {state}", "its log says what it waits for"))
         if readings[process.node].values.get(CONNECTED) == 0:
             text = f"{process.name} has no session with the registry; the last map stays in force"
-            found.append(warn("nodes", text, "look at ZooKeeper, and the way there"))
+            found.append(warn("nodes", text, "check ZooKeeper, and the network to it"))
         if process.restarts:
             text = f"{process.name} was started again {process.restarts} times"
             found.append(warn("nodes", text, "its log says why it ended"))
@@ -111,7 +115,7 @@ def partitions(record: Record, readings: Readings) -> list[Finding]:
 
 def _silent(process: Process) -> Finding:
     if process.pid:
-        return fail("nodes", f"{process.name} does not answer", f"its log; kill {process.pid} starts it anew")
+        return fail("nodes", f"{process.name} does not answer", f"its log; kill {process.pid} restarts it")
     if why := common.apart(process):
         return warn("nodes", f"{process.name} {why}", "muster doctor there")
     return fail("nodes", f"{process.name} does not answer", f"its log on {process.link[0]}")
@@ -129,7 +133,7 @@ def buffers(processes: Sequence[Process], readings: Readings) -> list[Finding]:
             short.append(f"{process.name} {mib(least['effective'])} of {mib(least['asked'])}")
     if not short:
         return [ok("buffers in use", "all nodes got the receive buffers that they asked for")]
-    mend = f"{sysctl('net.core.rmem_max', wanted)}; then start the instance anew"
+    mend = f"{sysctl('net.core.rmem_max', wanted)}; then restart the instance"
     return [warn("buffers in use", f"too small: {_some(short)}", mend)]
 
 
@@ -141,7 +145,7 @@ def troubles(processes: Sequence[Process], readings: Readings) -> list[Finding]:
         told = [f"{node} {value:,.10g}" for node, value in values.items() if value >= trouble.least]
         if told:
             found.append(warn("counters", f"{trouble.meaning}: {name} of {_some(told)}", trouble.mend))
-    return found or [ok("counters", "none of those that mean trouble has grown since the nodes began")]
+    return found or [ok("counters", "no counter of trouble has grown since the nodes started")]
 
 
 def _some(told: Sequence[str]) -> str:

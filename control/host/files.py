@@ -39,7 +39,7 @@ def absolute(file: str) -> Path:
     try:
         return Path(file).expanduser().absolute()
     except RuntimeError:
-        raise ConfigError(f"{file!r}: nobody has this home; write the whole path") from None
+        raise ConfigError(f"{file!r}: no user has this home; write the whole path") from None
 
 
 def open_to_all(files: Iterable[str]) -> list[str]:

@@ -19,7 +19,7 @@ OWN: Final = range(20_000, 65_536)
 TRIES: Final = 64
 WHY: Final = {
     errno.EADDRINUSE: "is in use by another process; choose another port, or 0 for a free one",
-    errno.EADDRNOTAVAIL: "is no address of this machine",
+    errno.EADDRNOTAVAIL: "is not an address of this machine",
     errno.EACCES: "needs privileges; choose a port from 1024 up, or 0 for a free one",
 }
 

@@ -156,7 +156,7 @@ class Enrolment:
             identity = await self._directory.identity(where.name, spec.node or None, epoch, had)
             snapshot = await self._known()
         except Denied as denied:
-            keys = "registry.auth, registry.user and registry.password_file say who asks"
+            keys = "check registry.auth, registry.user and registry.password_file"
             raise ConfigError(f"registry {where.url}: {denied}; {keys}") from None
         except (IdentityTaken, TreeError) as error:
             raise SpecError(f"registry {where.url}: {error}") from None

@@ -61,7 +61,7 @@ class ServiceCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Everything that the service and its process count."""
         yield _build(self._version)
-        lost = ("log_lines_lost", "Lines of the log that nobody took whole", logs.lost())
+        lost = ("log_lines_lost", "Log lines lost, as nobody read them in time", logs.lost())
         yield from self._families(CounterMetricFamily, [*self._service.counters(), lost])
         yield from self._families(GaugeMetricFamily, self._service.gauges())
         for each in self._more():

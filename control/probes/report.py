@@ -89,7 +89,7 @@ async def probed(where: Where, seconds: float) -> Probed:
 def _name_key(settings: Config, *, here: bool) -> bytes:
     named = settings.cluster.names_file
     if not named and not here:
-        raise ConfigError("cluster.names_file: probes need it, to know which broker has which room")
+        raise ConfigError("cluster.names_file: missing; probes need it to find each room's broker")
     file = absolute(named) if named else str(instance.folder(settings).name_key)
     try:
         return secret(file, 16)
@@ -114,7 +114,7 @@ def asked(record: Record, settings: Config) -> Probed | None:
         return Probed((), 0, 0, str(error))
     except (LookupError, TypeError, msgspec.ValidationError):
         where = address_text(*process.admin)
-        return Probed((), 0, 0, f"who answers on {where} is no prober of this version; see probes.ask")
+        return Probed((), 0, 0, f"{where} is not a prober of this version; see probes.ask")
 
 
 def _elsewhere(admin: tuple[str, int]) -> Process:
@@ -136,9 +136,9 @@ def _elsewhere(admin: tuple[str, int]) -> Process:
 def hint(record: Record) -> str:
     """How hash paths get to be probed, where nobody does."""
     here = (
-        "set probes.every_ms and send muster up a SIGHUP"
+        "set probes.every_ms and send SIGHUP to muster up"
         if record.pid
-        else "run muster serve prober, name it in probes.ask"
+        else "run muster serve prober and set probes.ask to it"
     )
     return f"hash paths are not probed: {here}, or add --probe SECONDS"
 

@@ -12,13 +12,14 @@ NAME: Final = "prober"
 
 
 class Probes(Section, frozen=True):
-    """Small messages by every proxy, broker and gateway, to see whether each hash path holds and how long it takes."""
+    """Small messages over every path of proxy, broker and gateway, to measure whether it works and how long it
+    takes."""
 
     every_ms: Annotated[
         int,
         key(
-            "Each proxy sends one to each broker in so long; all gateways have members that should see it",
-            "who stands still is told of within seconds; 0: none, but by `muster links --probe`",
+            "Time between two probes from a proxy to a broker; members at all gateways should receive each",
+            "a node that stands still is reported within seconds; 0: no probes, except by `muster links --probe`",
             "ms",
             ge=0,
             le=3_600_000,
@@ -26,27 +27,27 @@ class Probes(Section, frozen=True):
     ] = 1_000
     ask: Annotated[
         str,
-        key("Where `muster links` asks a `muster serve prober`, `host:port`", "empty: it asks that of `muster up`"),
+        key("Admin address of a `muster serve prober`, for `muster links`", "empty: the prober of `muster up`"),
     ] = ""
     timeout_ms: Annotated[
         int,
-        key("What is not seen in so long has failed", "a busy machine is no failure", "ms", ge=10, le=60_000),
+        key("Time after which a probe has failed", "a busy machine is no failure", "ms", ge=10, le=60_000),
     ] = 1_000
     failures: Annotated[
-        int, key("Failed ones in a row that raise the alarm of a path", "one may be chance", "", ge=1, le=3600)
+        int, key("Failed probes in a row that raise a path's alarm", "one may be chance", "", ge=1, le=3600)
     ] = 3
     successes: Annotated[
-        int, key("Seen ones in a row that clear it", "a path that comes and goes stays alarmed", "", ge=1, le=3600)
+        int, key("Successful probes in a row that clear it", "an unstable path stays alarmed", "", ge=1, le=3600)
     ] = 5
     window: Annotated[
         int,
-        key("Last samples of a path that its loss and latencies are of", "p99 means something", "", ge=10, le=1_000),
+        key("Recent probes that a path's loss and latencies cover", "enough for a p99", "", ge=10, le=1_000),
     ] = 100
     per_s_max: Annotated[
         int,
         key(
-            "Most that are sent; with more proxies times brokers it takes longer than `every_ms` to go round",
-            "bounds what probes cost however many paths there are: each is delivered at every gateway",
+            "Most probes a second; with many proxies times brokers, a round then takes longer than `every_ms`",
+            "bounds the cost of probes for any number of paths: each is delivered at every gateway",
             "1/s",
             ge=1,
             le=10_000,
@@ -76,7 +77,7 @@ def lacks(section: Callable[[str], Any]) -> str | None:
     """Why no prober can be served."""
     if section("probes").every_ms:
         return None
-    return "probes.every_ms: muster serve prober needs it: how often it is to probe"
+    return "probes.every_ms: missing; muster serve prober needs the time between probes"
 
 
 PROBER: Final = RoleKind(

@@ -280,7 +280,7 @@ def read_count(data: bytes, before: Count | None = None) -> Count:
     """Read a layer's count, which never goes back behind `before`. Raises `Wrong`."""
     count = _decoded(_COUNT, data)
     if count.partitions & (count.partitions - 1):
-        raise Wrong(f"{count.partitions} partitions are no power of two")
+        raise Wrong(f"{count.partitions} partitions are not a power of two")
     if count.growth is not None:
         _check_growth(count, count.growth)
     if before is not None and count != before:
@@ -386,4 +386,4 @@ def _check_host(host: str) -> None:
     except ValueError:
         raise Wrong(f"{host!a} is no address") from None
     if address.is_unspecified or address.is_multicast or getattr(address, "scope_id", None):
-        raise Wrong(f"{host} is the address of no process")
+        raise Wrong(f"{host} is not the address of a process")

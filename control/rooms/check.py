@@ -48,4 +48,4 @@ def _database(url: str) -> str | None:
         return str(error)
     if find_spec(driver(where)) is None:
         return f"{driver(where)} is not installed; to mend: pip install 'muster-server[database]'"
-    return None if where.password is None else "a password is not taken here; put it into database.password_file"
+    return None if where.password is None else "no password is accepted here; put it into database.password_file"

@@ -38,13 +38,13 @@ def both(epilog: str) -> Callable[[F], F]:
 @both(epilog="Example: muster sub sports:final --count 10")
 def sub(
     room: Annotated[str, typer.Argument(metavar="ROOM")],
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many messages.")] = None,
-    history: Annotated[int, typer.Option(min=0, help="Up to so many of the last messages first.")] = 0,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after this many messages.")] = None,
+    history: Annotated[int, typer.Option(min=0, help="First print up to this many of the last messages.")] = 0,
     json: Json = False,
     registry: Elsewhere = None,
     config: ConfigFile = None,
 ) -> int:
-    """Print a room's messages as they come; gaps are told on stderr."""
+    """Print a room's messages as they arrive, and its gaps on stderr."""
     from control.console import common
     from control.console.found import Where
     from control.rooms.sub import subscribe
@@ -56,7 +56,7 @@ def sub(
 def pub(
     room: Annotated[str, typer.Argument(metavar="ROOM")], registry: Elsewhere = None, config: ConfigFile = None
 ) -> int:
-    """Publish every line of stdin as a message, and wait until all are acknowledged."""
+    """Publish each line of stdin as a message, and wait until all are acknowledged."""
     from control.console import common
     from control.console.found import Where
     from control.rooms.pub import publish
@@ -68,15 +68,15 @@ def pub(
 def command(
     room: Annotated[str, typer.Argument(metavar="ROOM")],
     text: Annotated[str, typer.Argument(metavar="TEXT", help="At most 800 bytes.")],
-    expires: Annotated[float, typer.Option(min=0.001, max=60, help="Seconds to try for.")] = 5.0,
+    expires: Annotated[float, typer.Option(min=0.001, max=60, help="Give up after this many seconds.")] = 5.0,
     json: Json = False,
     registry: Elsewhere = None,
     config: ConfigFile = None,
 ) -> int:
-    """Have every member of a room told, and say what came of it.
+    """Send a command to every member of a room, and print the outcome.
 
-    Exit code 0 if all members have it, 3 if nobody is in the room, 4 if it expired before all had it. Any other one is of
-    a command of which nothing is known, or that was not sent.
+    Exit code 0: all members have it; 3: nobody is in the room; 4: it expired before all had it. Any other code: it was
+    not sent, or its outcome is unknown.
     """
     from control.console import common
     from control.console.found import Where
@@ -88,16 +88,16 @@ def command(
 @both(epilog="Example: muster members sports:final --ids")
 def members(
     room: Annotated[str, typer.Argument(metavar="ROOM")],
-    ids: Annotated[bool, typer.Option("--ids", help="Also the users, at most 100, each once.")] = False,
-    start: Annotated[int, typer.Option(min=0, help="The first user to name.")] = 0,
-    wait: Annotated[float, typer.Option(min=0.001, max=60, help="Seconds that gateways have to answer.")] = 1.0,
+    ids: Annotated[bool, typer.Option("--ids", help="Also list up to 100 users, each once.")] = False,
+    start: Annotated[int, typer.Option(min=0, help="First user of the list.")] = 0,
+    wait: Annotated[float, typer.Option(min=0.001, max=60, help="Wait this many seconds for gateways.")] = 1.0,
     json: Json = False,
     registry: Elsewhere = None,
     config: ConfigFile = None,
 ) -> int:
-    """Count a room's members over all gateways: memberships, so that a user with two clients counts twice.
+    """Count a room's members over all gateways. A user with two clients counts twice.
 
-    Exit code 0 if all gateways have answered, 75 if one has not, whose members are not counted then.
+    Exit code 0 if all gateways answered; 75 if one did not, so its members are missing.
     """
     from control.console import common
     from control.console.found import Where
@@ -116,20 +116,20 @@ def trace(
         typer.Option(
             "--message",
             metavar="TEXT",
-            help="Publish this through each, which every member sees, and time it.",
+            help="Publish this text through each proxy, and time it. Every member sees it.",
         ),
     ] = None,
     cluster: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Through this cluster of brokers alone, not through each.")
+        str | None, typer.Option(metavar="NAME", help="Follow the way through this cluster of brokers only.")
     ] = None,
-    wait: Annotated[float, typer.Option(min=0.1, max=60, help="Seconds for each step.")] = 5.0,
+    wait: Annotated[float, typer.Option(min=0.1, max=60, help="Wait this many seconds for each step.")] = 5.0,
     json: Json = False,
     registry: Elsewhere = None,
     config: ConfigFile = None,
 ) -> int:
-    """Show by whom a room's messages go, how long it takes through each proxy, and each link on the way.
+    """Show the nodes that carry a room's messages, the time through each proxy, and each link on the way.
 
-    Exit code 75 if somebody has not answered in time.
+    Exit code 75 if a node did not answer in time.
     """
     from control.console import common
     from control.console.found import Where
@@ -140,13 +140,13 @@ def trace(
 
 @rooms_app.command("ls", epilog="Example: muster rooms ls --limit 20")
 def rooms_ls(
-    offset: Annotated[int, typer.Option(min=0, max=(1 << 32) - 1, help="Rooms to pass over.")] = 0,
+    offset: Annotated[int, typer.Option(min=0, max=(1 << 32) - 1, help="Rooms to skip.")] = 0,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Rooms to show.")] = 100,
     json: Json = False,
     registry: Elsewhere = None,
     config: ConfigFile = None,
 ) -> int:
-    """List rooms."""
+    """List the rooms."""
     from control.console.found import Where
     from control.rooms.ls import ls
 
@@ -160,7 +160,7 @@ def rooms_show(
     registry: Elsewhere = None,
     config: ConfigFile = None,
 ) -> int:
-    """Show what each role knows of one room."""
+    """Show one room as each role knows it."""
     from control.console.found import Where
     from control.rooms.ls import show
 

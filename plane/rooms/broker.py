@@ -13,7 +13,7 @@ from plane.rooms.options import PAGES, ArenaMib
 
 
 class Broker(MachineOptions, frozen=True):
-    """Numbers a room's messages and keeps the recent ones. `bind` is for links: no client speaks to it."""
+    """Numbers a room's messages and keeps the recent ones. `bind` is for links: no client connects to it."""
 
     arena_mib: ArenaMib = 256
 
@@ -45,7 +45,7 @@ BROKER: Final = RoleKind(
     hands_over_to="gateway",
     plural="brokers",
     count="1",
-    count_why="partitions divide the memberships, the replicas of one its messages",
+    count_why="partitions share the memberships; the replicas of a partition share its messages",
     always=True,
     ends=20,
     row=10,

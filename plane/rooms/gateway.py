@@ -22,16 +22,14 @@ class Gateway(DoorOptions, frozen=True):
     arena_mib: ArenaMib = 256
     history_max: Annotated[
         int,
-        key(
-            "Messages that a join may ask to come first", "fetched from a broker at a time", "messages", ge=0, le=65_536
-        ),
+        key("Most messages of history for a join", "one fetch from a broker", "messages", ge=0, le=65_536),
     ] = 1_024
     membership_again_ms: Annotated[
         int,
         key(
-            "A gateway repeats to the router that a room got its first member, or lost its last, after this without an"
-            " acknowledgement; 0: only once it may be lost",
-            "sooner than a loss can be found; where many change at once nothing is told twice",
+            "Time after which a room's first join, or last leave, is sent to the router again unless acknowledged; 0: only"
+            " when it may be lost",
+            "sooner than a loss can be detected; when many rooms change at once, nothing is sent twice",
             "ms",
             ge=0,
             le=1_000,

@@ -15,13 +15,13 @@ PAGES: Final = "plane.rooms.pages:answer"
 
 
 class Clients(Section, frozen=True):
-    """What gateways and proxies tell the clients that come to them, each at the start of its session."""
+    """Values that gateways and proxies send to each client at the start of its session."""
 
     backoff_ms: Annotated[
         int,
         key(
-            "A client that loses its session opens another within this, at random; twice as long after each failure",
-            "of few clients; 100,000 that come back within 10 s are 10,000 handshakes a second",
+            "Longest random pause of a client before it opens a lost session again; doubled after each failed attempt",
+            "for few clients; 100,000 that come back within 10 s are 10,000 handshakes a second",
             "ms",
             ge=10,
             le=60_000,
@@ -29,18 +29,18 @@ class Clients(Section, frozen=True):
     ] = 100
     backoff_max_ms: Annotated[
         int,
-        key("The longest that becomes", "no less than the first", "ms", ge=10, le=600_000),
+        key("Upper limit of that pause", "at least `backoff_ms`", "ms", ge=10, le=600_000),
     ] = 5_000
 
 
 class Namespace(Section, frozen=True):
-    """What holds for the rooms whose names begin with this namespace (`NAME:room`)."""
+    """Settings of the rooms whose names begin with this namespace (`NAME:room`)."""
 
     flow: Annotated[
         Literal["live", "paced"],
         key(
-            "`live`: a slow member slows nobody; `paced`: publishers wait for it for up to 5 s, and repair has 3 s",
-            "a live room must not stand still for one reader; files and feeds should arrive whole",
+            "`live`: a slow member slows nobody; `paced`: publishers wait for it up to 5 s, and repair has 3 s",
+            "a live room must not stand still for one reader; `paced` is for files and feeds, which should arrive whole",
         ),
     ] = "live"
 

@@ -21,8 +21,8 @@ class Proxy(DoorOptions, frozen=True):
     age_every: Annotated[
         int,
         key(
-            "One publish frame of so many carries the age of its messages, from which their latency is known; 0: none",
-            "costs 33 bytes on a link each, and is often enough for percentiles of a minute",
+            "One of this many publish frames carries its messages' age, for the latency of real messages; 0: none",
+            "costs 33 bytes per link each, and is frequent enough for percentiles of a minute",
             "frames",
             ge=0,
             le=1 << 30,
@@ -31,15 +31,15 @@ class Proxy(DoorOptions, frozen=True):
     command_rate: Annotated[
         int,
         key(
-            "Commands of one user, whatever sessions it has here; with the shared token of one session",
-            "they are for what is seldom, and cost each member and each hop an answer",
+            "Commands of one user, over all its sessions here; with the shared token, of one session",
+            "commands are for rare events: each costs an answer per member and per hop",
             "1/s",
             ge=1,
             le=10_000,
         ),
     ] = 1
     command_burst: Annotated[
-        int, key("The same at once, after a pause", "one after the other", "commands", ge=1, le=10_000)
+        int, key("Commands of one user at once, after a pause", "one by one", "commands", ge=1, le=10_000)
     ] = 1
 
 

@@ -12,36 +12,37 @@ from plane.options import MachineOptions, Section, key
 from plane.rooms.options import PAGES
 
 SQLITE: Final = "sqlite"
-"""A database in a file that needs no name."""
+"""The database that needs no URL: a file of its own."""
 
 
 class Database(Section, frozen=True):
-    """Where routers keep which gateway wants which room, so that a new router knows it before all gateways told it.
+    """Where routers store which gateway wants which room, so that a new router knows it before all gateways report.
 
-    All but SQLite need the extra `database` of `muster-server`. Nothing waits for it, and without it nothing else changes.
+    All but SQLite need the extra `database` of `muster-server`. No traffic waits for the database, and nothing else
+    changes without it.
     """
 
     url: Annotated[
         str,
         key(
-            "`sqlite`: the file `memberships.db` in the folder of the instance, or of the node; `sqlite:///PATH` (a second "
-            "slash before an absolute one), `mysql://USER@HOST:PORT/NAME`, `postgresql://USER@HOST:PORT/NAME`; or `none`",
-            "empty: none; gateways tell their rooms anyhow",
+            "`sqlite`: the file `memberships.db` in the folder of the instance, or of the node; `sqlite:///PATH` (four "
+            "slashes for an absolute path), `mysql://USER@HOST:PORT/NAME`, `postgresql://USER@HOST:PORT/NAME`; or `none`",
+            "empty: none; gateways report their rooms anyway",
         ),
     ] = ""
     password_file: Annotated[
-        str, key("File with the password of that user, one line", "no secret is in a list of keys")
+        str, key("File with the user's password, one line", "the configuration itself holds no secret")
     ] = ""
 
 
 class Router(MachineOptions, frozen=True):
-    """Tells brokers which gateway wants which room. `bind` is for links: no client speaks to it."""
+    """Tells brokers which gateway wants which room. `bind` is for links: no client connects to it."""
 
     memberships_max: Annotated[
         int,
         key(
-            "Memberships (rooms wanted, once per gateway) that it holds; more are refused; taken at start",
-            "64 B each: 1 GiB; what peers are not told yet takes up to 66 B each besides",
+            "Most memberships (rooms wanted, once per gateway); further ones are refused; memory is taken at start",
+            "64 B each: 1 GiB; changes that wait for peers take up to 66 B each more",
             "memberships",
             ge=1,
             le=1 << 25,
@@ -96,7 +97,7 @@ ROUTER: Final = RoleKind(
     secrets=frozenset({"cluster"}),
     plural="routers",
     count="1",
-    count_why="partitions divide the memberships, whatever those of the brokers; replicas, the gateways that are served",
+    count_why="partitions share the memberships, independently of the brokers'; replicas share the brokers",
     always=True,
     ends=40,
     row=20,

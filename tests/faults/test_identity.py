@@ -17,9 +17,9 @@ from tests.waiting import until
 
 ROOMS = [f"room-{number}" for number in range(24)]
 RATE = 300.0
-REFUSED = "a handshake was refused: who said it proved no key of the list"
+REFUSED = "handshake refused: the peer proved no key listed in nodes_file"
 STAYS = "not reloaded, the old configuration stays"
-SILENT = "a node answers and takes no handshake of ours: it has not our secret of the cluster, or not our key"
+SILENT = "a node answers but refuses our handshake: it has another cluster secret, or does not list our key"
 
 
 def links(*nodes: Node) -> list[dict[str, Any]]:
@@ -94,7 +94,7 @@ async def test_identities_come_in_under_load_and_a_stolen_gateway_is_shut_out_al
     hosts.write(cluster=cluster | {"identity": "accepted", "nodes_file": str(listing)})
     await refuses(kept[0])
     missing = hosts.path / "nodes" / kept[0].name / "node.key"
-    made = f"{missing}: is not there; muster cluster node-key {missing} makes it"
+    made = f"{missing}: is missing; muster cluster node-key {missing} makes it"
     assert kept[0].lines(STAYS)[-1]["error"] == made
     lines = {node.name: line(hosts, node) for node in nodes}
     for file in (listing, held):

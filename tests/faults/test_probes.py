@@ -193,6 +193,6 @@ async def test_links_say_how_paths_get_probed_where_none_is(make: Make) -> None:
         said, errors = await asyncio.to_thread(command.communicate, timeout=PATIENT_S)
         assert "paths" not in json.loads(said)
         assert errors.decode() == (
-            "muster: hash paths are not probed: set probes.every_ms and send muster up a SIGHUP, or add --probe SECONDS\n"
+            "muster: hash paths are not probed: set probes.every_ms and send SIGHUP to muster up, or add --probe SECONDS\n"
         )
         assert command.returncode == 0

@@ -486,4 +486,4 @@ async def test_who_may_not_write_there_and_who_has_other_partitions_is_told_in_o
     password.write_text("wrong\n")
     said = refused_start("--brokers", "2")
     assert f"cannot start: registry {url}: /pubsub/ids/muster-" in said
-    assert said.endswith(": NoAuthError; registry.auth, registry.user and registry.password_file say who asks")
+    assert said.endswith(": NoAuthError; check registry.auth, registry.user and registry.password_file")

@@ -90,7 +90,7 @@ async def test_replicas_come_and_go_in_zookeeper_and_lose_no_message(
         (("replica", "add", "broker", "0"), 1, "muster up --registry embedded"),
         (("replica", "remove", "broker", "0", "2"), 1, "muster up --registry embedded"),
         (("replica", "remove", "broker", "0", "99"), 1, "the instance has no node 99"),
-        (("replica", "remove", "router", "0", "2"), 1, "2 is no replica of partition 0 of router, but broker"),
+        (("replica", "remove", "router", "0", "2"), 1, "2 is not a replica of partition 0 of router, but broker"),
         (("remove", "broker"), 1, "broker is a replica: muster cluster replica remove broker 0 broker"),
     ],
 )

@@ -415,7 +415,7 @@ async def test_a_replica_of_another_cluster_comes_and_goes_and_the_command_says_
     last = "muster: chat-a is the last of partition 0 of broker/chat that runs: add another one first\n"
     assert (code, errors) == (75, last)
     code, _, errors = await hosts.asked("cluster", "replica", "remove", "broker", "0", "router", *CHAT, *NAMED)
-    assert (code, "router is no replica of partition 0 of broker/chat, which has chat-a" in errors) == (1, True)
+    assert (code, "router is not a replica of partition 0 of broker/chat, which has chat-a" in errors) == (1, True)
     code, _, errors = await hosts.asked("cluster", "replica", "add", "broker", "1", *CHAT, *NAMED)
     assert (code, errors) == (1, "muster: broker/chat has no partition 1, the last one is 0\n")
     code, _, errors = await hosts.asked("cluster", "replica", "add", "broker", "0", "--cluster", "chit", *NAMED)
@@ -526,7 +526,7 @@ async def test_sighup_takes_the_level_and_names_what_needs_a_restart_and_a_bad_f
     assert (line["in_force"], line["needs_restart"]) == ({"log.level": "warning"}, ["router.payload_bytes"])
     hosts.config.write_text("[log]\nlevel = 'loud'\n")
     line = await reloaded(node, "not reloaded, the old configuration stays")
-    assert "log.level = 'loud': is none of 'debug'" in line["error"]
+    assert "log.level = 'loud': is not one of 'debug'" in line["error"]
     hosts.write(log={"level": "info"})
     line = await reloaded(node)
     assert line["in_force"] == {"log.level": "info"}
@@ -568,7 +568,7 @@ async def test_sighup_takes_limits_and_engine_and_prober_go_by_them(hosts: Hosts
     await until(lambda: probed("probe_paths_failing") == 1, PATIENT_S)
     hosts.write(probes=probes | {"every_ms": 0})
     line = await reloaded(prober, "not reloaded, the old configuration stays")
-    assert "probes.every_ms: muster serve prober needs it" in line["error"]
+    assert "probes.every_ms: missing; muster serve prober needs" in line["error"]
 
 
 def weights(node: Node) -> list[int]:
@@ -644,7 +644,7 @@ async def test_the_cluster_s_secret_is_replaced_under_load_and_who_knows_the_for
         late = hosts.start(
             "late", "gateway", MUSTER_CLUSTER__SECRET_FILE=cluster["secret_file"], MUSTER_CLUSTER__KEY_ID="1"
         )
-        text = "a node answers and takes no handshake of ours: it has not our secret of the cluster, or not our key"
+        text = "a node answers but refuses our handshake: it has another cluster secret, or does not list our key"
         await until(lambda: len(late.lines(text)) == 4, PATIENT_S)
         assert not late.serves()
         assert links(late) == []
@@ -720,22 +720,22 @@ async def test_who_is_killed_by_the_watchdog_writes_where_it_stood(hosts: Hosts)
 @pytest.mark.parametrize(
     ("role", "words", "environment", "code", "said"),
     [
-        ("broker", [], {"MUSTER_REGISTRY__URL": ""}, 78, "registry.url: muster serve needs one"),
-        ("prober", [], {"MUSTER_PROBES__EVERY_MS": "0"}, 78, "probes.every_ms: muster serve prober needs it"),
+        ("broker", [], {"MUSTER_REGISTRY__URL": ""}, 78, "registry.url: missing"),
+        ("prober", [], {"MUSTER_PROBES__EVERY_MS": "0"}, 78, "probes.every_ms: missing; muster serve prober needs"),
         ("prober", [], {"MUSTER_PROBES__ASK": "here"}, 78, "probes.ask: 'here' is no IP address"),
         ("broker", [], {"MUSTER_CLUSTER__SECRET_FILE": ""}, 78, "cluster.secret_file: muster serve needs it"),
         ("gateway", [], {"MUSTER_CLUSTER__TOKEN_FILE": "/nowhere/token"}, 78, "/nowhere/token: cannot be read"),
         ("proxy", [], {"MUSTER_CLUSTER__NAMES_FILE": "token"}, 78, "token: is not hex"),
-        ("broker", [], {"MUSTER_FAULTS__LOSS": "0.1"}, 78, "faults: muster up injects them"),
+        ("broker", [], {"MUSTER_FAULTS__LOSS": "0.1"}, 78, "faults: only muster up injects them"),
         ("broker", [], {"MUSTER_SERVE__ADMIN": "0.0.0.0:7490"}, 78, "serve.admin: '0.0.0.0:7490' is every address"),
-        ("broker", [], {"MUSTER_SERVE__BROKER_PARTITIONS": "3"}, 78, "3 partitions are no power of two"),
+        ("broker", [], {"MUSTER_SERVE__BROKER_PARTITIONS": "3"}, 78, "3 partitions are not a power of two"),
         ("router", [], {"MUSTER_SERVE__DIR": "/proc/nowhere"}, 1, "set serve.dir"),
-        ("router", [], {"MUSTER_ROUTER__BIND": "192.0.2.1:7000"}, 1, "is no address of this machine"),
+        ("router", [], {"MUSTER_ROUTER__BIND": "192.0.2.1:7000"}, 1, "is not an address of this machine"),
         ("proxy", [], {"MUSTER_PROXY__BIND": "0.0.0.0:0", "MUSTER_PROXY__LINK_BIND": "[::1]:0"}, 78, "write [::]"),
         ("router", ["--name", "no name"], {}, 78, "serve.name = 'no name'"),
         ("gateway", ["--partition", "1"], {}, 2, "--partition: a gateway has none"),
         ("broker", ["--cluster", "no name"], {}, 78, "serve.cluster = 'no name'"),
-        ("gateway", ["--cluster", "chat"], {}, 2, "--cluster: a gateway belongs to none, it serves all"),
+        ("gateway", ["--cluster", "chat"], {}, 2, "--cluster: a gateway belongs to no cluster, it serves all"),
         ("server", [], {}, 2, "'server'"),
     ],
 )

@@ -242,7 +242,7 @@ class Keeper:
             self._writer.put(make(*fields))
         except ValueError as error:
             if not self._malformed:
-                self._log.warning("a change that is none is not written, nor are others like it", reason=str(error))
+                self._log.warning("dropped a malformed change; further ones are not logged", reason=str(error))
             self._malformed += 1
 
 

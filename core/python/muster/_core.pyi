@@ -19,14 +19,14 @@ __all__ = [
     "version",
 ]
 
-SHARED_USER: int  # that the token stands for which programs share
+SHARED_USER: int  # the user of the shared token
 
 def version() -> str: ...
 def public_key(private: bytes) -> bytes: ...
-def key_proves(public: bytes) -> bool: ...  # False: everybody has its private half
-def room_name_error(name: str) -> str | None: ...  # None: it is a name
+def key_proves(public: bytes) -> bool: ...  # False: a key of small order, whose private half everybody has
+def room_name_error(name: str) -> str | None: ...  # None: the name is valid
 
-# By whom each of these rooms is numbered; None where no broker of its partition runs. The map is as `placement` takes it.
+# The broker that numbers each of these rooms; None where no broker of its partition runs. The map is as for `placement`.
 def room_owners(
     names: list[str],
     name_key: bytes,
@@ -45,44 +45,44 @@ _Fault = (
     | tuple[str, tuple[str, int] | None, float, float, float, float, int, int, int, float]
 )
 
-# What every role's engine has. One turn takes a batch, lets time pass and sends; it never blocks.
+# The methods of every role's engine. One turn receives a batch, runs timers and sends; it never blocks.
 @type_check_only
 class _Engine:
     def fd(self) -> int: ...
     def turn(self) -> int: ...  # bit 0: more work waits, call again soon; bit 1: events wait
     def events(self) -> list[tuple[Any, ...]]: ...
-    def take_late(self) -> float: ...  # seconds that a turn was late, the longest since the last call
+    def take_late(self) -> float: ...  # the longest delay of a turn since the last call, in seconds
     def placement(
         self,
         epoch: int,
         nodes: list[tuple[int, str, str, int, int, str]],  # node, role, host, link port, partition, state
         partitions: tuple[int, int],  # of brokers, of routers
         growth: tuple[int, int] = ...,  # of both: 0 none, 1 the new partitions prepare, 2 they serve
-        # Of each further cluster: its brokers, the number of their partitions, how far these double.
+        # Each further cluster: its brokers, their number of partitions, the step of their growth.
         beside: list[tuple[list[tuple[int, str, str, int, int, str]], int, int]] = ...,
     ) -> None: ...
-    # Key ids and secrets: of new links, and accepted as well; which nodes may link.
+    # Id and secret for new links; another one that is accepted too; the nodes that may link.
     def cluster_keys(
         self, key: tuple[int, bytes], other: tuple[int, bytes] | None = ..., allow: _Allow | None = ...
     ) -> None: ...
-    def history_max(self, messages: int) -> None: ...  # a gateway's
-    def backoff(self, first_ms: int, max_ms: int) -> None: ...  # of clients; a gateway's or a proxy's
-    def session_limits(self, sessions: int, prefix_rate: int) -> None: ...  # a gateway's or a proxy's
-    def command_limit(self, rate: int, burst: int) -> None: ...  # of a user: a second, and at once; a proxy's
-    # Host, port, public key and weight of those that clients are told of; a gateway's or a proxy's.
+    def history_max(self, messages: int) -> None: ...  # gateways only
+    def backoff(self, first_ms: int, max_ms: int) -> None: ...  # for clients; gateways and proxies only
+    def session_limits(self, sessions: int, prefix_rate: int) -> None: ...  # gateways and proxies only
+    def command_limit(self, rate: int, burst: int) -> None: ...  # of a user, a second and at once; proxies only
+    # Host, port, public key and weight of the servers that clients learn; gateways and proxies only.
     def servers(
         self, gateways: list[tuple[str, int, bytes, int]], proxies: list[tuple[str, int, bytes, int]]
     ) -> None: ...
-    def settled(self) -> bool: ...  # all is done that the last placement asks
+    def settled(self) -> bool: ...  # everything that the last placement requires is done
     def counters(self) -> list[tuple[str, str, int]]: ...  # name, help, value
     def gauges(self) -> list[tuple[str, str, float]]: ...
     def status(self) -> dict[str, Any]: ...
     def addresses(self) -> list[tuple[str, int]]: ...  # as bound: the public socket first, where there is one
     def buffers(self) -> list[tuple[int, int]]: ...  # per socket: receive buffer asked for, effective
-    def drain(self) -> None: ...  # refuse new work, finish what was taken
+    def drain(self) -> None: ...  # refuse new work, finish accepted work
     def drained(self) -> bool: ...
-    def stay(self) -> None: ...  # let clients in again
-    def cut_off(self) -> str | None: ...  # what others can do for clients and this one cannot
+    def stay(self) -> None: ...  # end a drain: accept clients again
+    def cut_off(self) -> str | None: ...  # the partition to which this node has no link, in words; None: none
     def close(self) -> None: ...
 
 @final
@@ -107,19 +107,19 @@ class GatewayEngine(_Engine):
         reset_secret: bytes,
         arena_bytes: int,
         paced_namespaces: list[str],
-        history_max: int = ...,  # messages that a join may ask to come first
-        membership_again_ms: int = ...,  # what a router has not acknowledged after this is sent once more; 0: it is not
+        history_max: int = ...,  # messages of history that a join may ask for
+        membership_again_ms: int = ...,  # repeat an unacknowledged membership change after this; 0: never
         cluster_other: tuple[int, bytes] | None = ...,
         cluster_allow: _Allow | None = ...,
         bundle: bool = True,
         coalesce: bool = True,
     ) -> GatewayEngine: ...
-    # None refuses, and the client hears this code: "bad_credential" or "not_allowed".
+    # `user` None refuses with the code `denied`: "bad_credential" or "not_allowed".
     def answer(self, question_id: int, user: int | None, denied: str = ...) -> None: ...
-    def rooms(self, place: int, limit: int) -> tuple[list[dict[str, Any]], int | None]: ...  # and where others follow
+    def rooms(self, place: int, limit: int) -> tuple[list[dict[str, Any]], int | None]: ...  # and the next page
     def interest(
         self, from_: tuple[int, int], limit: int, /
-    ) -> tuple[list[tuple[int, int]], tuple[int, int] | None]: ...  # (gateway, room id), and where others follow
+    ) -> tuple[list[tuple[int, int]], tuple[int, int] | None]: ...  # (gateway, room id), and the next page
     def room(self, name: str) -> dict[str, Any] | None: ...
 
 @final
@@ -142,16 +142,16 @@ class ProxyEngine(_Engine):
         bind: tuple[str, int],
         server_key: bytes,
         reset_secret: bytes,
-        age_every: int = 0,  # of so many publish frames one carries its messages' age; 0: none
+        age_every: int = 0,  # one of this many publish frames carries its messages' age; 0: none
         cluster_other: tuple[int, bytes] | None = ...,
         cluster_allow: _Allow | None = ...,
     ) -> ProxyEngine: ...
-    # None refuses, and the client hears this code: "bad_credential" or "not_allowed".
+    # `user` None refuses with the code `denied`: "bad_credential" or "not_allowed".
     def answer(self, question_id: int, user: int | None, denied: str = ...) -> None: ...
     def rooms(self, _place: int, _limit: int) -> tuple[list[dict[str, Any]], int | None]: ...
     def interest(
         self, _from: tuple[int, int], _limit: int
-    ) -> tuple[list[tuple[int, int]], tuple[int, int] | None]: ...  # (gateway, room id), and where others follow
+    ) -> tuple[list[tuple[int, int]], tuple[int, int] | None]: ...  # (gateway, room id), and the next page
     def room(self, _name: str) -> None: ...
 
 @final
@@ -174,10 +174,10 @@ class BrokerEngine(_Engine):
         cluster_allow: _Allow | None = ...,
     ) -> BrokerEngine: ...
     def answer(self, _question_id: int, _user: int | None, _denied: str = ...) -> None: ...
-    def rooms(self, place: int, limit: int) -> tuple[list[dict[str, Any]], int | None]: ...  # and where others follow
+    def rooms(self, place: int, limit: int) -> tuple[list[dict[str, Any]], int | None]: ...  # and the next page
     def interest(
         self, from_: tuple[int, int], limit: int, /
-    ) -> tuple[list[tuple[int, int]], tuple[int, int] | None]: ...  # (gateway, room id), and where others follow
+    ) -> tuple[list[tuple[int, int]], tuple[int, int] | None]: ...  # (gateway, room id), and the next page
     def room(self, name: str) -> dict[str, Any] | None: ...
 
 @final
@@ -199,17 +199,17 @@ class RouterEngine(_Engine):
         cluster_allow: _Allow | None = ...,
     ) -> RouterEngine: ...
     def answer(self, _question_id: int, _user: int | None, _denied: str = ...) -> None: ...
-    def keep_changes(self, max: int) -> None: ...  # rooms whose changes wait for `take_changes`, at most
-    # Lives that ended (gateway, epoch), then (gateway, epoch, room, check, version, present).
+    def keep_changes(self, max: int) -> None: ...  # most rooms whose changes wait for `take_changes`
+    # Ended lives (gateway, epoch), then changes (gateway, epoch, room, check, version, present).
     def take_changes(self, limit: int) -> tuple[list[tuple[int, int]], list[tuple[int, int, int, int, int, bool]]]: ...
-    def changes_kept(self) -> tuple[int, int]: ...  # waiting, without place so far
+    def changes_kept(self) -> tuple[int, int]: ...  # waiting now, dropped so far for want of a place
     def hint(
         self, gateway: int, epoch: int, rooms: list[tuple[int, int, int]]
-    ) -> int: ...  # room, check, version; taken
+    ) -> int: ...  # `rooms`: (room, check, version); returns the number taken
     def rooms(self, _place: int, _limit: int) -> tuple[list[dict[str, Any]], int | None]: ...
     def interest(
         self, from_: tuple[int, int], limit: int, /
-    ) -> tuple[list[tuple[int, int]], tuple[int, int] | None]: ...  # (gateway, room id), and where others follow
+    ) -> tuple[list[tuple[int, int]], tuple[int, int] | None]: ...  # (gateway, room id), and the next page
     def room(self, _name: str) -> None: ...
 
 @final
@@ -221,7 +221,7 @@ class ClientEngine:
         proxies: list[tuple[str, int, bytes]],
         credential: bytes,
         seed: int,
-        learns: Sequence[bool] = ...,  # whether gateways, and proxies, are used that servers name
+        learns: Sequence[bool] = ...,  # whether to use gateways, and proxies, that servers name
         recv_buffer: int = 0,
         send_buffer: int = 0,
         payload_bytes: int = 1200,
@@ -241,19 +241,19 @@ class ClientEngine:
     ) -> None: ...
     def is_ready(self, side: int) -> bool: ...
     def join(self, name: str, positions: bytes | None = None, policy: int = 0, history: int = 0) -> int: ...
-    # Whether the last join went on with nothing lost (None: not known yet); messages of history, and whether that is all.
+    # Whether the last join resumed without a loss (None: not known yet); messages of history, and whether they are whole.
     def joined(self, room: int) -> tuple[bool | None, int, bool] | None: ...
     def leave(self, room: int) -> None: ...
     def read(
         self, room: int, limit: int
     ) -> list[tuple[_Stream, int, int, bytes] | tuple[_Stream, int, int | None, str] | tuple[int, int, bytes]]: ...
     def positions(self, room: int) -> bytes | None: ...
-    def publication(self, name: str) -> tuple[int, int | None] | None: ...  # and the one that was closed for it
+    def publication(self, name: str) -> tuple[int, int | None] | None: ...  # its number, and the number of a closed one
     def publish(
         self, publication: int, data: bytes, ticket: int
     ) -> int: ...  # 0 taken, 1 no credit, 2 too long, 3 refused
-    def command(self, name: str, data: bytes, lifetime_us: int) -> int | None: ...  # None: too many are not done
-    def members(self, name: str, lifetime_us: int, first: int | None = None) -> int | None: ...  # None: likewise
+    def command(self, name: str, data: bytes, lifetime_us: int) -> int | None: ...  # None: too many are under way
+    def members(self, name: str, lifetime_us: int, first: int | None = None) -> int | None: ...  # None: the same
     def unacknowledged(self, publication: int) -> int: ...
     def put_off(self, publication: int) -> str | None: ...
     def counters(self) -> list[tuple[str, str, int]]: ...
@@ -263,8 +263,8 @@ class ClientEngine:
     def buffer(self) -> tuple[int, int]: ...  # asked for, effective
     def close(self) -> None: ...
 
-# Members and those who publish to their rooms in the calling thread; every delivery is checked. Results are counts, and
-# latencies as little-endian u32 microseconds.
+# Members, and publishers to their rooms, in the calling thread; it checks every delivery. Results are counts, and latencies
+# as little-endian u32 microseconds.
 @final
 class LoadEngine:
     def __new__(
@@ -305,8 +305,8 @@ class LoadEngine:
     def sessions_lost(self) -> int: ...
     def buffer(self) -> int: ...
 
-# Sealed publishes of many sessions and the proxy that takes them, in memory or by a socket each. Every call is one step,
-# for a bench to time: prepare, load, open or machine; prepare, send, receive; then settle.
+# Sealed publishes of many sessions and the proxy that takes them, in memory or through a socket each. Each call is one step
+# for a bench to time: prepare, load, open or machine; or prepare, send, receive; then settle.
 @final
 class FeedEngine:
     def __new__(cls, *, senders: int, datagram_bytes: int, seed: int, sockets: bool = False) -> FeedEngine: ...
@@ -321,16 +321,16 @@ class FeedEngine:
 
 _Costs = tuple[int, int, int, int]  # CPU ns of the gateway, the router, the brokers; bytes that came to brokers
 
-# A gateway with members, a router and brokers, in memory: what membership and changes of the map cost them.
+# A gateway with members, a router and brokers, in memory: measures the cost of membership and of changes of the map.
 @final
 class ScaleEngine:
     def __new__(cls, *, rooms: int, partitions: int, seed: int, members: int = 1) -> ScaleEngine: ...
     def joined(self) -> _Costs: ...
-    def start_broker(self) -> tuple[_Costs, int]: ...  # rooms that it knows
+    def start_broker(self) -> tuple[_Costs, int]: ...  # the costs, and the rooms that it learned
     def double(self) -> list[_Costs]: ...  # prepare, switch, forget
     def change_map(self, nodes: int, times: int) -> list[_Costs]: ...  # of brokers, one
 
-# A router with memberships of many gateways, for as long as it lives; its length: those that had a place.
+# A router with memberships of many gateways, for as long as it lives; its length is the number of memberships it took.
 @final
 class KnownRooms:
     def __new__(cls, *, gateways: int, each: int, seed: int) -> KnownRooms: ...

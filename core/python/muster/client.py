@@ -1,4 +1,4 @@
-"""The client: two sessions in one compiled engine, the rooms that are read, and what waits for an answer."""
+"""The client: two sessions in one compiled engine, the joined rooms, and the calls that wait for an answer."""
 
 import asyncio
 import math
@@ -26,7 +26,7 @@ MESSAGE_BYTES_MAX: Final = 65_536
 COMMAND_BYTES_MAX: Final = 800
 COMMAND_S_MAX: Final = 60.0
 COMMAND_GRACE_S: Final = 5.0
-"""The engine says what became of a command a second after its end at the latest."""
+"""The engine reports a command's outcome at most a second after its end."""
 TIMEOUT_S: Final = 10.0
 ROOMS_MAX: Final = 256
 UNREAD_BYTES: Final = 8 << 20
@@ -34,7 +34,7 @@ RECEIVE_BUFFER_BYTES: Final = 4 << 20
 LOOK_AGAIN_S: Final = 0.5
 TOKEN_AGAIN_S: Final = 1.0
 TOKEN_AGAIN_S_MAX: Final = 30.0
-"""Who gives no token is asked again after this, doubled up to the second figure, or a part of it."""
+"""Pause before a failed token function is called again, doubled up to the maximum; a random part of it is waited."""
 DEFAULT_NAMESPACE: Final = "default"
 
 _TAKEN, _NO_CREDIT, _TOO_LONG = range(3)
@@ -43,16 +43,16 @@ Fault = (
     tuple[str, tuple[str, int] | None, float, float, float, float, int, int, int]
     | tuple[str, tuple[str, int] | None, float, float, float, float, int, int, int, float]
 )
-"""Direction ("in" or "out"), peer (None: all), loss, duplicate, corrupt, reorder (chances), then reorder hold, delay and
-jitter in ms, and optionally how many datagrams of a peer are lost in a row, in the mean. For tests."""
+"""Direction ("in" or "out"), peer (None: all), chances of loss, duplicate, corrupt and reorder, then reorder hold, delay and
+jitter in ms, and optionally the mean number of a peer's datagrams lost in a row. For tests."""
 
 _Page: TypeAlias = tuple[list[int], bool, list[tuple[int, int]]]
-"""Users, whether there are more behind them, and of each node on the way its microseconds."""
+"""Users, whether more follow, and (node, microseconds) of each node on the way."""
 
 _Result = TypeVar("_Result")
 
 Token: TypeAlias = bytes | str | Callable[[], Awaitable[bytes | str]]
-"""A credential, or what gives one: asked at the start, and again when what it gave opens no session any more."""
+"""A credential, or an async function that returns one: called at the start, and again when its last token is refused."""
 
 
 class _Servers(TypedDict):
@@ -63,20 +63,20 @@ class _Servers(TypedDict):
 
 @dataclass(slots=True)
 class _Publication:
-    """A room that is published to. Who waits for credit goes first, in order."""
+    """A room that this client publishes to. Messages that wait for credit go first, in order."""
 
     name: str
     number: int | None = None
-    """In the engine; None while there is no place for the room."""
+    """The engine's number of the room; None while it has no place for the room."""
     waiting: "OrderedDict[int, bytes]" = field(default_factory=OrderedDict)
     """By ticket."""
     full: bool = False
-    """Whether the engine said that there is no credit, and not since that there is."""
+    """Whether the engine has reported no credit, and no credit again since."""
     writable: "asyncio.Future[None] | None" = None
     watchers: int = 0
     refused: MusterError | None = None
     told: bool = False
-    """Whether somebody heard of the refusal."""
+    """Whether a caller has been told of the refusal."""
 
 
 @final
@@ -95,7 +95,7 @@ class Client:
         faults: Sequence[Fault] | None,
     ) -> None:
         explicit = instance is None and (gateways or proxies)
-        # Of those that a program names by itself it need not know all: servers name the others.
+        # A program that names servers itself need not know all: the servers name the others.
         self._learns = [bool(explicit) and (each is None or len(each) > 0) for each in (gateways, proxies)]
         self._by_folder = not (isinstance(instance, Address) or explicit or None not in [gateways, proxies, token])
         self._instance = instance if isinstance(instance, Address) else Address((), (), b"")
@@ -104,10 +104,10 @@ class Client:
         self._token: bytes | str | None = None if callable(token) else token
         self._source: Callable[[], Awaitable[bytes | str]] | None = token if callable(token) else None
         self._token_opened = False
-        """Whether the token that is in force has opened a session."""
+        """Whether the current token has opened a session."""
         self._renewing: asyncio.Task[None] | None = None
         self._unopened: dict[int, bool] = {}
-        """Sessions that another token is asked for, and whether the engine tries no other server meanwhile."""
+        """Sessions that wait for another token, and whether the engine has stopped trying other servers."""
         self._timeout, self._buffer_bytes, self._faults = _check_seconds(timeout), buffer_bytes, faults
         self._receive_buffer_bytes = receive_buffer_bytes
         self._state = "new"
@@ -154,7 +154,7 @@ class Client:
         began = self.loop.time()
         if self._source is not None:
             self._token = await self.wait(self._source(), self._timeout, "get a token")
-        self._known = self._by = address = self._address()
+        self._known = self._in_use = address = self._address()
         await self.wait(self._look_up(address), self._timeout, "connect")
         try:
             self.engine = ClientEngine(
@@ -207,7 +207,7 @@ class Client:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more can be asked of this client."""
+        """Whether the client is not open: not yet, or no longer."""
         return self._state != "open"
 
     # --- rooms ------------------------------------------------------------------------------------------------
@@ -223,28 +223,28 @@ class Client:
     ) -> Room:
         """Become a member for as long as the block lasts: `async with client.join("sports:final") as room`.
 
-        `positions`: go on after what `room.positions` said, even in another process; what cannot be had any more comes
-        as gaps, and `room.recovered` says whether there are such. `history`: up to so many of the last messages come first,
-        and `room.history` says how many; `Refused` with the code `too_much_history` where the server gives fewer at most.
-        `policy`: what happens when more than `buffer_bytes` are unread. `drop_oldest` and `drop_newest` put a
-        gap with the reason `reader` in the place of what they drop; `block` takes nothing more from the gateway.
+        `positions`: a value of `room.positions`, also from another process; reading goes on after it. Messages that the
+        servers no longer have come as gaps, and `room.recovered` tells whether there are any. `history`: up to this many
+        of the last messages come first, and `room.history` has their number. The call raises `Refused` with the code
+        `too_much_history` if the server gives fewer. `policy`: what happens when more than `buffer_bytes` are unread.
+        `drop_oldest` and `drop_newest` leave a gap with the reason `reader`; `block` takes nothing more from the gateway.
         """
         check_name(name)
         if policy not in POLICIES:
             raise Invalid(f"policy is one of {', '.join(POLICIES)}, not {policy!r}")
         if not isinstance(positions, bytes | None):
-            raise Invalid(f"positions are bytes, as room.positions gave them, not {type(positions).__name__}")
+            raise Invalid(f"positions are bytes from room.positions, not {type(positions).__name__}")
         if not isinstance(history, int) or not 0 <= history < 1 << 32:
             raise Invalid(f"history is a number of messages, not {history!r}")
         if history and positions:
-            raise Invalid("positions say where to go on; history is for who has none")
+            raise Invalid("positions and history exclude each other: give one of them")
         return Room(self, name, positions or None, history, policy, self._seconds(timeout))
 
     async def publish(self, room: str, data: bytes, *, timeout: float | None = None) -> Position:
-        """Return when the room's owner has numbered the message, and with it everything this client published before.
+        """Return once the room's owner has numbered the message, and all that this client published to the room before.
 
-        When the wait ends early (`TimedOut`, `Refused` with the code `busy`, cancellation), the message may be published all
-        the same.
+        When the wait ends early (`TimedOut`, `Refused` with the code `busy`, cancellation), the message may still be
+        published.
         """
         seconds = self._seconds(timeout)
         publication = self._publication(room)
@@ -267,9 +267,9 @@ class Client:
             self._drop_unwanted(publication)
 
     def publish_nowait(self, room: str, data: bytes) -> bool:
-        """Publish if there is credit; False says there is none, and nothing was taken.
+        """Publish if there is credit. False: there is none, and the message was not taken.
 
-        What was taken is repeated until the owner has it, through other proxies if need be; `flush` waits for that.
+        The client repeats a taken message until the owner has it, also through other proxies; `flush` waits for that.
         """
         publication = self._publications.get(_full_name(room))
         elsewhere = self._state != "open" or get_ident() != self._thread or self.loop.is_closed()
@@ -280,7 +280,7 @@ class Client:
         return taken
 
     async def writable(self, room: str, *, timeout: float | None = None) -> None:
-        """Return when `publish_nowait` is worth trying, at once where there is credit."""
+        """Return when `publish_nowait` is worth trying: at once if there is credit."""
         seconds = self._seconds(timeout)
         publication = self._publication(room)
         if publication.number is not None and not publication.full:
@@ -292,12 +292,12 @@ class Client:
             await self.wait(asyncio.shield(publication.writable), seconds, f"wait for {room} to take messages", 1)
         finally:
             publication.watchers -= 1
-            if not publication.watchers:  # lest a refusal be told to nobody
+            if not publication.watchers:  # else a refusal would reach no caller
                 publication.writable = None
             self._drop_unwanted(publication)
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Return when every message of this client is acknowledged. Raises `Refused` if a room refused some."""
+        """Return once every message of this client is acknowledged. Raises `Refused` if a room refused some."""
         self._check_open()
         seconds = self._seconds(timeout)
         count = self._unacknowledged()
@@ -315,11 +315,11 @@ class Client:
             raise untold
 
     async def command(self, room: str, data: bytes, *, expires: float = 5.0) -> Outcome:
-        """Have every member of a room told, each once, within `expires` seconds (60 at most), and learn what came of it.
+        """Tell every member of a room, each once, within `expires` seconds (60 at most), and return the outcome.
 
-        For what is seldom and must not be lost without a word: one a second of a user, unless the proxies take more; else
-        `Refused` with the code `rate_limited` and `retry_after`. `data` has at most 800 bytes (`TooLong`). Needs no
-        membership. Cancelled, it may be delivered all the same.
+        For rare messages that must not be lost unnoticed. A user sends one a second, unless the proxies allow more; beyond
+        that it raises `Refused` with the code `rate_limited` and `retry_after`. `data` has at most 800 bytes (`TooLong`).
+        Needs no membership. A cancelled command may still be delivered.
         """
         self._check_open()
         check_name(room)
@@ -338,10 +338,11 @@ class Client:
             del self._commands[number]
 
     async def members(self, room: str, *, ids: bool = False, start: int = 0, wait: float = 1.0) -> Members:
-        """Ask all gateways how many members a room has and, with `ids`, who they are: at most 100 users from `start` on.
+        """Ask all gateways for the number of a room's members and, with `ids`, for at most 100 users from `start` on.
 
-        A gateway that has not answered after `wait` seconds (60 at most) makes the answer `partial`. Needs no membership.
-        One a second of a user, five at once after a pause; else `Refused` with the code `rate_limited` and `retry_after`.
+        If a gateway does not answer within `wait` seconds (60 at most), the answer is `partial`. Needs no membership.
+        A user asks one a second, five at once; beyond that it raises `Refused` with the code `rate_limited` and
+        `retry_after`.
         """
         self._check_open()
         check_name(room)
@@ -362,38 +363,38 @@ class Client:
             del self._counts[number]
 
     def redirect(self, address: Address) -> None:
-        """Go by these servers from now on, and this token: for who hears of servers elsewhere, as from a registry.
+        """Use these servers and this token from now on: for programs that learn of servers elsewhere, as from a registry.
 
-        A session that is good stays where it is; one that is lost is opened again at one of these. Where `address` names
-        none of a kind, those that are known stay, as does the token of a client that asks for its own. Hosts are addresses.
+        A good session stays; a lost one opens again at one of these servers. If `address` names no servers of a kind, the
+        known ones stay. A client with a token function keeps its own token. Hosts are IP addresses.
         """
         self._check_open()
         gateways, proxies = address.gateways or self._known.gateways, address.proxies or self._known.proxies
         token = address.token if self._source is None else self._known.token
         known = Address(gateways if 0 in self._sides else (), proxies if 1 in self._sides else (), token)
         try:
-            self._go_by(known)
+            self._use_servers(known)
         except (ValueError, OverflowError) as error:
             raise Invalid(str(error)) from None
 
-    def _go_by(self, known: Address) -> None:
-        """Have the engine go by these servers and this token: where either is another one, what a refusal ended goes on."""
+    def _use_servers(self, known: Address) -> None:
+        """Give these servers and this token to the engine. A refused session goes on if either of them changed."""
         before = self._known
         self.engine.redirect(**self._servers(known))
         self._known = known
         for side in (0, 1):
             if side in self._refused and self._is_other(side, before):
-                self._goes_on(side, self._refused.pop(side))
+                self._revive(side, self._refused.pop(side))
 
     def _is_other(self, side: int, before: Address) -> bool:
-        """Whether a session is opened by other servers or another token now than before."""
+        """Whether the servers of this side, or the token, differ from those before."""
         now, then = ((each.gateways, each.proxies)[side] for each in (self._known, before))
         return now != then or self._known.token != before.token
 
-    # --- what it counted --------------------------------------------------------------------------------------
+    # --- counts -----------------------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, int]:
-        """Counts of this client, those of all rooms it was in summed up; `docs/sdk.md` says what each is."""
+        """Return the counts of this client, with the sums over all its rooms. `docs/sdk.md` explains each."""
         self._check_open()
         stats = {name: value for name, _, value in self.engine.counters()} | self._left
         for room in self._rooms.values():
@@ -416,7 +417,7 @@ class Client:
         full = _full_name(room.name)
         if full in self._names:
             raise Invalid(f"{room.name}: this client is in that room already")
-        if len(self._rooms) >= ROOMS_MAX:  # to ask would cost the others their share of the servers' patience
+        if len(self._rooms) >= ROOMS_MAX:  # a request that must fail would count against the rate of joins
             raise Refused(f"join {room.name}", "too_many_rooms")
         try:
             number = self.engine.join(room.name, positions, policy, history)
@@ -427,7 +428,7 @@ class Client:
         return number
 
     def leave(self, room: Room, number: int) -> None:
-        """Give a membership back; what it counted stays."""
+        """End a membership; its counts stay in those of the client."""
         self._rooms.pop(number, None)
         for name, value in room.stats().items():
             self._left[name] += value
@@ -437,7 +438,7 @@ class Client:
     async def wait(
         self, answer: Awaitable[_Result], seconds: float, what: str, side: int = 0, began: float | None = None
     ) -> _Result:
-        """Wait for an answer of the engine, from `began` on; a time-out says what the session with that side lacked."""
+        """Wait for an answer of the engine, from `began` on. A time-out names what the session with that side lacked."""
         try:
             async with asyncio.timeout_at((self.loop.time() if began is None else began) + seconds):
                 return await answer
@@ -451,7 +452,7 @@ class Client:
         return self._timeout if timeout is None else _check_seconds(timeout)
 
     def _check_side(self, side: int) -> None:
-        """Raise where a session of this kind was not asked for, or is refused for good."""
+        """Raise if the client has no session of this kind, or its session is refused for good."""
         if side not in self._sides:
             argument = ("gateways", "proxies")[side]
             raise Unavailable(f"this client has no {SESSIONS[side]}; give connect({argument}=…)")
@@ -475,7 +476,7 @@ class Client:
         return publication
 
     def _place(self, publication: _Publication) -> bool:
-        """Find a place in the engine, which may close another room for it that nothing is waited for in."""
+        """Get a place in the engine, which may close another room for it: one without unacknowledged messages."""
         placed = self.engine.publication(publication.name)
         if placed is None:
             return False
@@ -489,7 +490,7 @@ class Client:
         return True
 
     def _drop_unwanted(self, publication: _Publication) -> None:
-        """Forget a room that found no place, once nobody waits for one."""
+        """Forget a room without a place once no call waits for one."""
         if publication.number is None and not publication.watchers and not publication.waiting:
             self._publications.pop(_full_name(publication.name), None)
             self._check_flushed()
@@ -525,7 +526,7 @@ class Client:
     # --- events -----------------------------------------------------------------------------------------------
 
     def _on_events(self, events: list[Event]) -> None:
-        self._by = self._known  # the engine said this when it went by these
+        self._in_use = self._known  # the servers that the engine used when it reported these events
         for name, *fields in events:
             self._handlers[name](*fields)
 
@@ -543,7 +544,7 @@ class Client:
         self._lost.add(side)
         self._look_again()
         if (
-            self._is_other(side, self._by)
+            self._is_other(side, self._in_use)
             or (reason == "bad_credential" and self._renew(side, final=not retry))
             or retry
         ):
@@ -552,7 +553,7 @@ class Client:
         self._fail(side, Refused(f"session with the {SESSIONS[side]}", reason))
 
     def _renew(self, side: int, *, final: bool) -> bool:
-        """Whether another token is asked for. Not if the last one opened nothing: the next will not either."""
+        """Ask for another token; False if that is no use: there is no function, or its last token opened nothing."""
         renewing = self._renewing is not None and not self._renewing.done()
         if self._source is None or not (renewing or self._token_opened):
             return False
@@ -563,7 +564,7 @@ class Client:
         return True
 
     async def _fetch(self, source: Callable[[], Awaitable[bytes | str]]) -> None:
-        """Ask for another token until there is one, and open with it what the former one did not."""
+        """Call the token function until it returns a token, and open with it the sessions that the former one did not."""
         wait_s = TOKEN_AGAIN_S
         while True:
             try:
@@ -577,9 +578,9 @@ class Client:
                 if self.closed:
                     return
                 if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                    raise  # else what the program waits for was cancelled
+                    raise  # otherwise the program cancelled its own function
                 if isinstance(error, MusterError) and not error.retry:
-                    self._gets_none(error)
+                    self._end_without_token(error)
                     break
                 for side in self._unopened:
                     self._down[side] = f"gets no token: {error!r:.80}"
@@ -587,10 +588,10 @@ class Client:
             wait_s = min(2 * wait_s, TOKEN_AGAIN_S_MAX)
         self._unopened.clear()
 
-    def _gets_none(self, error: MusterError) -> None:
-        """There is no other token: that is the end of the sessions that no other server is tried for."""
+    def _end_without_token(self, error: MusterError) -> None:
+        """End the sessions for which no other server is left to try: there is no other token."""
         ended = [side for side, final in self._unopened.items() if final]
-        self._token_opened = not ended  # by a server that is not the last word on it
+        self._token_opened = not ended  # a session that still tries other servers may accept the token
         for side in ended:
             self._lost.discard(side)
             self._fail(side, error)
@@ -598,15 +599,15 @@ class Client:
     def _take_token(self, token: bytes | str) -> None:
         known = Address(self._known.gateways, self._known.proxies, _token_bytes(token))
         if known.token == self._known.token:
-            raise Refused("the token was given once more, and opens no session any more", "bad_credential")
+            raise Refused("the token function returned the refused token again", "bad_credential")
         try:
-            self._go_by(known)
+            self._use_servers(known)
         except ValueError as error:
             raise Invalid(str(error)) from None
         self._token = token
 
     def _look_again(self) -> None:
-        """Go by the instance that is found by its folder now. Looks until all sessions are good."""
+        """Read the instance's folder again, and use what it says. Repeats until all sessions are good."""
         if self._look is not None:
             self._look.cancel()
             self._look = None
@@ -616,9 +617,9 @@ class Client:
         try:
             address = self._address()
             if address != self._known:
-                self._go_by(address)
+                self._use_servers(address)
         except (MusterError, ValueError, OverflowError, OSError):
-            return  # there is none yet, or none of this version
+            return  # no instance yet, or one of another version
 
     def _fail(self, side: int, error: MusterError) -> None:
         self._refused[side] = error
@@ -636,8 +637,8 @@ class Client:
                     if not waiting.done():
                         _fail(waiting, error)
 
-    def _goes_on(self, side: int, error: MusterError) -> None:
-        """A session that had been refused for good is opened once more: what ended with it goes on."""
+    def _revive(self, side: int, error: MusterError) -> None:
+        """Revive what a refusal had ended: its session is opened once more."""
         if side == 0:
             for room in self._rooms.values():
                 room.on_error_over(error)
@@ -679,22 +680,22 @@ class Client:
     def _on_writable(self, number: int) -> None:
         publication = self._by_number.get(number)
         if publication is not None:
-            self._let_go_on(publication)
+            self._send_waiting(publication)
 
     def _on_vacant(self) -> None:
         for publication in [each for each in self._publications.values() if each.number is None]:
             if not self._place(publication):
                 break
-            self._let_go_on(publication)
+            self._send_waiting(publication)
 
-    def _let_go_on(self, publication: _Publication) -> None:
+    def _send_waiting(self, publication: _Publication) -> None:
         publication.full = False
         while publication.waiting:
             ticket, data = next(iter(publication.waiting.items()))
             try:
                 if not self._tickets[ticket][1].done() and not self._push(publication, data, ticket):
                     return
-            except Refused:  # whose event comes next, and tells all who wait
+            except Refused:  # its event comes next and reaches all waiting calls
                 return
             del publication.waiting[ticket]
         if publication.writable is not None and not publication.writable.done():
@@ -768,7 +769,7 @@ class Client:
             self._look.cancel()
         if self._renewing is not None:
             self._renewing.cancel()
-        if self._flushed is not None:  # first: with its rooms refused, nothing would be left to wait for
+        if self._flushed is not None:  # first: refused rooms would look flushed
             _fail(self._flushed, error)
             self._flushed = None
         for publication in self._publications.values():
@@ -798,7 +799,7 @@ class Client:
         for host, port, _ in map(_whole, (*address.gateways, *address.proxies)):
             try:
                 ip_address(host)
-            except ValueError:  # a name
+            except ValueError:  # a host name
                 try:
                     found = await self.loop.getaddrinfo(host, port, type=SOCK_DGRAM)
                 except (OSError, UnicodeError) as error:
@@ -817,7 +818,7 @@ class Client:
         try:
             return self._hosts.get(host, host), port, bytes.fromhex(key)
         except ValueError:
-            raise Invalid(f"{host}:{port}: the public key is no hex") from None
+            raise Invalid(f"{host}:{port}: the public key is not hex") from None
 
 
 def connect(
@@ -834,12 +835,12 @@ def connect(
     """Open a client: `async with muster.connect() as client`, or `client = await muster.connect()` and `client.close()`.
 
     `instance`: the folder of a running instance; without it `$MUSTER_INSTANCE__DIR`, else where `muster up` starts one.
-    `gateways` and `proxies`, (host, port, public key in hex) each, stand in the place of the instance's; an empty list
-    opens no session of that kind, as for a client that only publishes, or only reads. `token`: the credential, or an async
-    function that gives one, called again when what it gave opens no session any more. `timeout` in seconds holds for
-    this and for every call that names none. `buffer_bytes`: unread bytes per room, then the room's policy decides.
-    Sessions that are lost are opened again for ever, with jitter, and rooms are joined again where they stood; what was
-    read from the folder is read again then, so that an instance is found which took the place of the first.
+    `gateways` and `proxies`, each (host, port, public key in hex), replace those of the instance. An empty list opens no
+    session of that kind: for a client that only publishes, or only reads. `token`: the credential, or an async function
+    that returns one; it is called again when a server refuses its last token. `timeout`: seconds, for this call and for
+    every call without its own. `buffer_bytes`: unread bytes per room; beyond that the room's policy decides.
+    Lost sessions open again for ever, with jitter, and rooms are joined again where they stood. The folder is read again
+    then, so the client finds a restarted instance.
 
     Raises `Unavailable` (no instance here), `Refused` (`bad_credential`), `TimedOut`, `Invalid`.
     """
@@ -898,4 +899,4 @@ def _full_name(name: str) -> str:
 
 def _fail(future: "asyncio.Future[Any]", error: MusterError) -> None:
     future.set_exception(copy(error))
-    future.exception()  # nobody need be waiting
+    future.exception()  # marks it as retrieved: perhaps nobody waits

@@ -1,7 +1,6 @@
-"""What goes wrong, by who can mend it. Every error has a code, and says whether the same call may succeed later.
+"""The errors of the library, by guilt. Each has a code, and tells whether the same call may succeed later.
 
-The codes that servers refuse with (`bad_credential`, `bad_room_name`, …) are those of the wire; the table is in
-`docs/errors.md`.
+The codes with which servers refuse (`bad_credential`, `bad_room_name`, …) are those of the wire: see `docs/errors.md`.
 """
 
 from collections.abc import Mapping
@@ -9,38 +8,38 @@ from typing import ClassVar, Final
 
 
 class MusterError(Exception):
-    """Base of all errors of this library. `code` is stable, the text is for people."""
+    """The base of all errors of this library. `code` is stable; the text is for people."""
 
     code: str = "error"
     retry: bool = False
 
 
 class Unavailable(MusterError):
-    """No instance runs where one was looked for, or it gave no address for what was asked."""
+    """No instance runs here, its files cannot be read, or the client lacks the server that a call needs."""
 
     code = "unavailable"
     retry = True
 
 
 class TimedOut(MusterError, TimeoutError):
-    """Nothing was refused, but the answer did not come in time. A message may still have been published."""
+    """No answer came in time. A message may still have been published."""
 
     code = "timeout"
     retry = True
 
 
 class Refused(MusterError):
-    """A server answered no. `code` is its reason."""
+    """A server refused. `code` is its reason."""
 
     WORDS: ClassVar[Mapping[str, str]] = {
-        "bad_credential": "the token is wrong, or its time is over",
+        "bad_credential": "the token is wrong or has expired",
         "too_many_rooms": "one client is in at most 256 rooms at a time",
-        "bad_room_name": "that is no room name",
-        "name_collision": "another room has this name's number; choose another name",
-        "not_allowed": "that is not allowed to this client, or not by its token",
+        "bad_room_name": "invalid room name",
+        "name_collision": "another room has the same number; choose another name",
+        "not_allowed": "the client's token does not allow this",
         "busy": "the room's owner has no place for another publisher or room",
-        "too_much_history": "more messages of history than the server gives; see history_max of its gateways",
-        "rate_limited": "too many commands, or questions for members, of this user",
+        "too_much_history": "more history than the server gives; see history_max of its gateways",
+        "rate_limited": "too many commands, or questions for members, by this user",
     }
 
     def __init__(self, what: str, code: str, retry_after: float | None = None) -> None:
@@ -48,7 +47,7 @@ class Refused(MusterError):
         self.code = code
         self.retry = code in {"busy", "rate_limited"}
         self.retry_after = retry_after
-        """Seconds, where the server said so."""
+        """Seconds until the next try, if the server said so."""
 
     def __str__(self) -> str:
         what, code = self.args
@@ -69,7 +68,7 @@ class Invalid(MusterError, ValueError):
 
 
 class BadRoomName(Invalid):
-    """The name is none; the text says which rule it breaks."""
+    """The room name is invalid; the text names the rule that it breaks."""
 
     code = "bad_room_name"
 
@@ -81,4 +80,4 @@ class Closed(MusterError):
 
 
 SESSIONS: Final = ("gateway", "proxy")
-"""The servers that a client has a session with, as the engine numbers them."""
+"""The servers of a client's two sessions, by the engine's numbers."""

@@ -1,6 +1,6 @@
-"""Where an instance of this machine is found: its folder, and what its `instance.json` says to clients.
+"""Finds an instance of this machine: its folder, and what `instance.json` says to clients.
 
-The rule is stated here once; the command that writes the folder follows it too.
+This is the only place that states the rule; the command that writes the folder uses it too.
 """
 
 import json
@@ -18,12 +18,12 @@ VARIABLE: Final = "MUSTER_INSTANCE__DIR"
 START: Final = "start one: muster up"
 
 Endpoint = tuple[str, int, str]
-"""Host, port, and the public key in hex that the server proves itself by."""
+"""Host, port, and the server's public key in hex."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """All that a client needs to reach an instance."""
+    """What a client needs to reach an instance: its servers and a token."""
 
     gateways: tuple[Endpoint, ...]
     proxies: tuple[Endpoint, ...]
@@ -31,16 +31,16 @@ class Address:
 
 
 def default_folder(environment: Mapping[str, str]) -> Path:
-    """The folder where nothing else is configured: `$XDG_RUNTIME_DIR/muster`, else `/tmp/muster-UID`."""
+    """Return the folder of an instance without `instance.dir`: `$XDG_RUNTIME_DIR/muster`, else `/tmp/muster-UID`."""
     runtime = environment.get("XDG_RUNTIME_DIR")
     return Path(runtime) / "muster" if runtime else Path(f"/tmp/muster-{os.getuid()}")
 
 
 def find(folder: str | os.PathLike[str] | None = None, environment: Mapping[str, str] | None = None) -> Address:
-    """Read the running instance of `folder`, else of `$MUSTER_INSTANCE__DIR`, else of the default one.
+    """Read the running instance of `folder`, else of `$MUSTER_INSTANCE__DIR`, else of the default folder.
 
-    Raises `Unavailable`: there is none, only what a dead one left, or it belongs to another user. That may be so of a
-    folder that was chosen, whose token is then read only if it belongs to whom the instance belongs.
+    Raises `Unavailable`: no instance runs there, only files of a dead one are left, or the default folder belongs to
+    another user. A chosen folder may belong to another user; its token is then read only if that user owns the token too.
     """
     environment = os.environ if environment is None else environment
     chosen = folder or environment.get(VARIABLE)
@@ -66,7 +66,7 @@ def find(folder: str | os.PathLike[str] | None = None, environment: Mapping[str,
 
 
 def folder_of(chosen: str | os.PathLike[str]) -> Path:
-    """The folder that is named so, as it is whatever the current one becomes. Raises `Invalid`."""
+    """Return the absolute path of a folder, with `~` resolved. Raises `Invalid`."""
     try:
         return Path(chosen).expanduser().absolute()
     except (RuntimeError, TypeError) as error:
@@ -74,29 +74,29 @@ def folder_of(chosen: str | os.PathLike[str]) -> Path:
 
 
 def check_default(place: Path) -> None:
-    """Raise `Unavailable` unless the default folder is this user's: in /tmp anybody could have made it."""
+    """Raise `Unavailable` unless this user owns the default folder: in /tmp anybody could have made it."""
     info = place.lstat()
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
-        raise Unavailable(f"{place} belongs to somebody else or is a link; if it is meant: {VARIABLE}={place}")
+        raise Unavailable(f"{place} belongs to another user or is a link; to use it anyway: {VARIABLE}={place}")
 
 
 def read_token(file: str | os.PathLike[str], named_by: int = 0) -> bytes:
     """Read the credential of clients on this machine. Raises `Unavailable`.
 
-    `named_by`: the user who says that it is in this file. What is said by us or by root holds; others could have what we
-    may read, and they may not, sent to a server of theirs.
+    `named_by`: the user that named this file. This user and root are trusted. Another user must own the file itself: else
+    it could make us read a secret that only we may read, and send it to its own server.
     """
     try:
         with open(file, "rb") as stream:
             if named_by not in {0, os.getuid(), os.fstat(stream.fileno()).st_uid}:
-                raise Unavailable(f"{file}: is not of whom the instance is; run this as that user, or give token")
+                raise Unavailable(f"{file}: not owned by the instance's user; run this as that user, or give token")
             return stream.read().strip()
     except OSError as error:
         raise Unavailable(f"{file}: cannot be read: {error.strerror}") from None
 
 
 def start_time(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None if it is gone. Tells it from a later one of the same id."""
+    """Return a process's start, in clock ticks since boot; None if it is gone. Tells processes with one id apart."""
     try:
         after_name = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:

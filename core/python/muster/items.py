@@ -1,4 +1,4 @@
-"""What a room is made of: messages with positions, gaps where it is known that something is missing, and commands."""
+"""The items of a room: messages with positions, gaps for announced losses, and commands; and the answers of calls."""
 
 import struct
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ _POSITION: Final = struct.Struct("<IIIQ")
 
 
 class Stream(NamedTuple):
-    """Who numbered: offsets only compare within one stream. A new owner of a room begins a new one."""
+    """The messages that one owner numbered. Offsets compare only within one stream; a new owner begins a new one."""
 
     node: int
     epoch: int
@@ -34,12 +34,12 @@ class Position:
 
     @property
     def offset(self) -> int:
-        """From 1, without holes; a message in several datagrams takes several and has its last."""
+        """The message's number, from 1 without holes. A message in several datagrams takes several and has the last."""
         return self._offset
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Position":
-        """Read what `bytes(position)` gave. Raises `ValueError`."""
+        """Make a position of `bytes(position)`. Raises `ValueError`."""
         if len(data) != _POSITION.size:
             raise ValueError(f"a position has {_POSITION.size} bytes, not {len(data)}")
         node, epoch, generation, offset = _POSITION.unpack(data)
@@ -76,7 +76,7 @@ class Position:
         if not isinstance(other, Position):
             raise TypeError(f"a position compares with positions, not with {type(other).__name__}")
         if self._stream != other._stream:
-            raise ValueError(f"{self} and {other} are of different streams: neither is before the other")
+            raise ValueError(f"{self} and {other} are in different streams: neither is before the other")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Position, (self._stream, self._offset)
@@ -90,7 +90,7 @@ class Position:
 
 @final
 class Message:
-    """What somebody published to `room`. `sender` is the user that the servers authenticated."""
+    """A published message of `room`. `sender` is the user that the servers authenticated."""
 
     __match_args__ = ("room", "position", "sender", "data")
     __slots__ = ("_offset", "_stream", "data", "room", "sender")
@@ -100,7 +100,7 @@ class Message:
 
     @property
     def position(self) -> Position:
-        """Where it stands in the room; made when asked for."""
+        """The message's position in the room; each access makes a new object."""
         return Position(self._stream, self._offset)
 
     def __eq__(self, other: object) -> bool:
@@ -118,7 +118,7 @@ class Message:
 
 
 class Gap(NamedTuple):
-    """Offsets `first` to `last` of `stream` will not come; `last` is None when nobody knows where it ends.
+    """Offsets `first` to `last` of `stream` will not come. `last` is None when nobody knows the end.
 
     `reason` is one of `slow`, `owner_lost`, `unrepaired`, `expired`, `restarted`, `reader` (`docs/sdk.md`).
     """
@@ -130,11 +130,11 @@ class Gap(NamedTuple):
 
 
 class Command(NamedTuple):
-    """What somebody had told to every member of `room`, apart from its messages and in no order with them."""
+    """A command to every member of `room`, apart from its messages and in no order with them."""
 
     room: str
     number: int
-    """Random; the same however often it was tried."""
+    """Random; the same for all tries of one command."""
     sender: int
     data: bytes
 
@@ -145,7 +145,7 @@ Item: TypeAlias = Message | Gap | Command
 @final
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """So many members have the command: all who were in the room. Who changed servers meanwhile may be counted at both."""
+    """All members have the command. A member that changed servers meanwhile may count twice."""
 
     members: int
 
@@ -159,7 +159,7 @@ class NoMember:
 @final
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """Time was over before every member had said that it has the command; so many had."""
+    """The time ended before every member had confirmed the command; `members` had."""
 
     members: int
 
@@ -168,34 +168,34 @@ Outcome: TypeAlias = Delivered | NoMember | Expired
 
 
 class Hop(NamedTuple):
-    """One node on the way of a question."""
+    """One node on the way of a question for members."""
 
     node: int
     seconds: float
-    """From the question to its answer, by the clock of the node before it: there, what it did, and back."""
+    """From the question to the answer, by the clock of the node before it: the way there, the work, the way back."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Who is in a room, as its gateways say."""
+    """The members of a room, as its gateways report them."""
 
     count: int
-    """Memberships: a user who is in the room with two clients counts twice."""
+    """Memberships: a user with two clients in the room counts twice."""
     ids: tuple[int, ...]
-    """Users, each once and in order; none unless they were asked for."""
+    """Users, each once and in order; empty unless the call asked for them."""
     truncated: bool
-    """There may be users behind those named: ask from `ids[-1] + 1` on."""
+    """More users may follow: ask from `ids[-1] + 1` on."""
     partial: bool
-    """A gateway that may have members did not answer in time: its members are in neither `count` nor `ids`."""
+    """A gateway did not answer in time: its members are missing in `count` and `ids`."""
     hops: tuple[Hop, ...] = field(default=(), compare=False)
-    """How the question went: the broker, timed by the proxy; then its 15 slowest gateways, timed by it, slowest first."""
+    """The hops of the question: the broker, timed by the proxy; then the 15 slowest gateways, timed by the broker."""
 
 
 class History(NamedTuple):
-    """What came first to a member who asked for a room's last messages."""
+    """How a join's request for a room's last messages was met."""
 
     messages: int
-    """So many, before all that was published since."""
+    """The number of old messages that come first."""
     whole: bool
-    """As many as were asked for, or all that the room's owners have numbered: no older one is lacking."""
+    """Whether these are as many as requested, or all that the room's owners have numbered."""

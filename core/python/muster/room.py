@@ -1,4 +1,4 @@
-"""A joined room: what its reader takes, and how it waits."""
+"""A joined room: its reader's queue, and how reading waits."""
 
 import asyncio
 import struct
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .client import Client
 
 BATCH: Final = 1_024
-"""Items that one call into the engine takes at most."""
+"""Most items that one call into the engine takes."""
 
 COUNTS: Final = (
     "delivered",
@@ -29,7 +29,7 @@ COUNTS: Final = (
     "commands",
     "rejoined",
 )
-"""What the engine counts of a membership."""
+"""The engine's counts of a membership."""
 
 STREAMS_MAX: Final = 8
 _ENTRY: Final = struct.Struct("<IIIQ")
@@ -41,18 +41,19 @@ Taken = (
     | tuple[tuple[int, int, int], int, int | None, str]
     | tuple[int, int, bytes]
 )
-"""One item as the engine gives it: stream, offset, sender, data; or stream, first, last, reason; or number, sender, data."""
+"""One item of the engine. Message: stream, offset, sender, data. Gap: stream, first, last, reason. Command: number,
+sender, data."""
 Policy = Literal["drop_oldest", "drop_newest", "block"]
 POLICIES: Final[tuple[Policy, ...]] = ("drop_oldest", "drop_newest", "block")
-"""As the engine numbers them."""
+"""In the order of the engine's numbers."""
 
 
 @final
 class Room:
     """A membership while its block lasts; one task at a time reads it.
 
-    Iterating ends when the room is left, and raises when the client is closed or refused for good. Nothing is lost when
-    a read is cancelled: it takes what is there or waits, never both.
+    Iteration ends when the room is left. It raises when the client is closed or refused for good. A cancelled read loses
+    nothing: it takes waiting items or waits, never both.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Room:
         return self.__aenter__().__await__()
 
     def leave(self) -> None:
-        """Stop being a member. Iterating ends; what is unread is dropped. A second time does nothing."""
+        """End the membership. Iteration ends and unread items are dropped. A second call does nothing."""
         if self._number is not None:
             number = self._number
             self.end()
@@ -121,12 +122,12 @@ class Room:
         return self._batch[at]
 
     def batches(self) -> AsyncIterator[list[Item]]:
-        """What came since the last batch, in order: at least one item, at most 1,024."""
+        """Iterate over batches: the items since the last batch, in order, at least 1 and at most 1,024."""
         return _Batches(self)
 
     @property
     def positions(self) -> bytes:
-        """What `join(positions=…)` resumes with: after everything that was read so far. Opaque, at most 81 bytes."""
+        """The value for `join(positions=…)`: after everything read so far. Opaque, at most 81 bytes."""
         if self._at < len(self._batch):
             return _advance(self._before, self._batch[: self._at])
         if self._number is None:
@@ -135,16 +136,15 @@ class Room:
 
     @property
     def recovered(self) -> bool | None:
-        """Whether the last join went on where this membership, or the positions given to it, stood, with nothing lost.
+        """Whether the last join resumed without a loss, from this membership or from the given positions.
 
-        None while what its gateway had then is still on its way; False also where there was nothing to go on from, and where
-        nobody can know.
+        None while the missed messages are on their way. False also if there was nothing to resume, or if nobody can know.
         """
         return self._state()[0]
 
     @property
     def history(self) -> History:
-        """What `join(history=…)` gave."""
+        """The result of `join(history=…)`."""
         return History(*self._state()[1:])
 
     def _state(self) -> tuple[bool | None, int, bool]:
@@ -153,11 +153,11 @@ class Room:
         return self._known
 
     async def members(self, *, ids: bool = False, start: int = 0, wait: float = 1.0) -> Members:
-        """Who is in this room: `client.members` of its name."""
+        """Ask for the members of this room: `client.members` with its name."""
         return await self._client.members(self.name, ids=ids, start=start, wait=wait)
 
     def stats(self) -> dict[str, int]:
-        """Counts of this membership; `docs/sdk.md` says what each is."""
+        """Return the counts of this membership. `docs/sdk.md` explains each."""
         if self._number is None:
             return dict(self._counted)
         return self._client.engine.room_stats(self._number) or {}
@@ -177,7 +177,7 @@ class Room:
             self._reading = False
 
     async def _take(self) -> list[Item]:
-        if self._full:  # a long queue is no reason to keep others from the loop
+        if self._full:  # a long queue must not block the loop
             await asyncio.sleep(0)
         while True:
             if self._left:
@@ -205,36 +205,36 @@ class Room:
     def _items(self, taken: list[Taken]) -> list[Item]:
         name = self.name
         return [
-            Message(name, *item) if type(item[-1]) is bytes and len(item) == 4 else _seldom(name, item)
+            Message(name, *item) if type(item[-1]) is bytes and len(item) == 4 else _gap_or_command(name, item)
             for item in taken
         ]
 
-    # --- what the client tells --------------------------------------------------------------------------------
+    # --- called by the client ---------------------------------------------------------------------------------
 
     def on_joined(self) -> None:
-        """The gateway made this a member, for the first time or again."""
+        """The gateway accepted the join, for the first time or again."""
         if self._joined is not None and not self._joined.done():
             self._joined.set_result(None)
 
     def on_readable(self) -> None:
-        """There is something to read."""
+        """Items wait in the engine."""
         self._readable = True
         self._wake()
 
     def on_error(self, error: MusterError) -> None:
-        """Nothing more will come. What is unread can still be read, unless the client is closed."""
+        """Nothing more will come. Unread items can still be read, unless the client is closed."""
         self._error = self._error or error
         if self._joined is not None and not self._joined.done():
             self._joined.set_exception(error)
         self._wake()
 
     def on_error_over(self, error: MusterError) -> None:
-        """What had ended it did not last: reading goes on."""
+        """The error that had ended the room is over: reading goes on."""
         if self._error is error:
             self._error = None
 
     def end(self, broken: bool = False) -> None:
-        """The membership is over: keep what may still be asked of it. A `broken` engine is asked nothing more."""
+        """End the membership but keep its positions and counts. A `broken` engine is not called any more."""
         if broken:
             self._before = _advance(self._before, self._batch[: self._at])
         else:
@@ -260,14 +260,14 @@ class _Batches:
         return await self._room._batch_next()
 
 
-def _seldom(name: str, item: Taken) -> Gap | Command:
+def _gap_or_command(name: str, item: Taken) -> Gap | Command:
     if len(item) == 3:
         return Command(name, *item)
     return Gap(Stream._make(item[0]), item[1], item[2], item[3])  # type: ignore[arg-type]
 
 
 def _advance(positions: bytes, items: Iterable[Item]) -> bytes:
-    """Positions after `items` as well: the last offset of each stream and what is known of its end, the newest last."""
+    """Return positions after `items` too: each stream's last offset and what is known of its end, the newest last."""
     known: dict[tuple[int, int, int], tuple[int, int]] = {}
     for at in range(1, len(positions), _ENTRY.size):
         node, epoch, generation, offset = _ENTRY.unpack_from(positions, at)

@@ -1,7 +1,7 @@
 """A whole instance inside a test: `async with muster.testing.instance() as address:`, then `muster.connect(address)`.
 
-Proxy, broker, router and gateway run on the test's own loop, over UDP on loopback ports that the kernel chooses. Real
-engines, nothing mocked, nothing left behind; a role can be stopped and started again to see a program through it.
+Proxy, broker, router and gateway run on the test's own loop, over UDP on free loopback ports. They are the real engines,
+without mocks, and leave nothing behind. A test can stop and start each role.
 """
 
 import contextlib
@@ -35,13 +35,13 @@ IDLE_TIMEOUT_MS: Final = 5_000
 
 class _Server(Engine, Protocol):
     def addresses(self) -> list[tuple[str, int]]:
-        """As bound, that for clients first."""
+        """Return the bound addresses, the one for clients first."""
 
     def placement(self, epoch: int, nodes: list[Node], partitions: tuple[int, int]) -> None:
-        """Who is where."""
+        """Give the engine the map of all nodes."""
 
     def servers(self, gateways: list[_Named], proxies: list[_Named]) -> None:
-        """Whom clients are told of."""
+        """Give the engine the servers that it names to clients."""
 
 
 class Instance(Address):
@@ -71,30 +71,30 @@ class Instance(Address):
         super().__init__((self._endpoint("gateway"),), (self._endpoint("proxy"),), next(iter(self._tokens)))
 
     def stop(self, role: Role) -> None:
-        """End one role as a crash does: nobody is told."""
+        """End one role like a crash: without a word to the others."""
         self._engine(role)
         self._running.pop(role).close()
         del self._engines[role]
 
     def start(self, role: Role) -> None:
-        """Start a stopped role again, at the same address, with nothing of what it knew."""
+        """Start a stopped role again, at the same address and with no memory of the past."""
         if role in self._running:
             raise Invalid(f"the {role} runs already")
         self._make(role)
         self._run(role)
 
     def restart(self, role: Role) -> None:
-        """Stop and start."""
+        """Stop and start one role."""
         self.stop(role)
         self.start(role)
 
     def status(self, role: Role) -> dict[str, Any]:
-        """What the role's engine says of itself."""
+        """Return the status of the role's engine."""
         status: dict[str, Any] = self._engine(role).status()
         return status
 
     def close(self) -> None:
-        """End all roles. Raises what an engine raised while it ran."""
+        """End all roles. Raises the first error that an engine raised while it ran."""
         for role in list(self._running):
             self.stop(role)
         if self._errors:
@@ -173,11 +173,11 @@ async def instance(
     command_rate: int = COMMAND_RATE,
     command_burst: int = COMMAND_BURST,
 ) -> AsyncIterator[Instance]:
-    """Run an instance while the block lasts; what it gives is what `muster.connect` takes.
+    """Run an instance while the block lasts, and yield its address for `muster.connect`.
 
-    `tokens`: credentials and the users they stand for; the first one is the address's own. Without them there is one
-    random token for the user 1, whose sessions are limited one by one. `faults`: injected into everything that every role
-    sends or receives. `command_rate`, `command_burst`: commands of a user a second, and at once.
+    `tokens`: credentials and their users; the first one is the address's own. By default there is one random token for
+    user 1, whose sessions are limited one by one. `paced_namespaces`: namespaces of paced rooms. `faults`: injected into
+    all traffic of every role. `command_rate`, `command_burst`: commands of a user a second, and at once.
     """
     tokens = tokens or {secrets.token_urlsafe(16).encode(): USER}
     running = Instance(tokens, paced_namespaces, faults, (command_rate, command_burst))

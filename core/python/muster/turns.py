@@ -1,7 +1,7 @@
 """Runs one compiled engine on the loop. Knows no role.
 
-An engine has one descriptor, which is readable whenever a turn is due; what Python asks of an engine makes one due, so
-everything that is asked within one tick of the loop leaves in one turn. No thread, no timer, no task.
+An engine has one descriptor, which is readable whenever a turn is due. A call into the engine makes a turn due, so all
+calls within one tick of the loop leave in one turn. No thread, no timer, no task.
 """
 
 import asyncio
@@ -16,23 +16,23 @@ Event = tuple[Any, ...]
 
 
 class Engine(Protocol):
-    """What this needs of an engine."""
+    """The methods of an engine that `Turns` calls."""
 
     def fd(self) -> int:
         """Return the descriptor to watch for reading."""
 
     def turn(self) -> int:
-        """Receive, let time pass, send; bounded. Returns bits."""
+        """Receive, run timers, send; bounded. Returns the bits `MORE` and `EVENTS`."""
 
     def events(self) -> list[Event]:
-        """Take what happened since the last call."""
+        """Take the events since the last call."""
 
     def close(self) -> None:
         """Close the sockets."""
 
 
 class Turns:
-    """Owns an engine's turns from now until `close`. `failed` hears once of an engine that raised: a defect of ours."""
+    """Owns an engine's turns from now until `close`. An engine that raises is a defect of ours: `failed` is called once."""
 
     def __init__(
         self, engine: Engine, events: Callable[[list[Event]], None], failed: Callable[[BaseException], None]
@@ -46,7 +46,7 @@ class Turns:
         self._loop.add_reader(self._fd, self._turn)
 
     def close(self) -> None:
-        """Stop, and close the engine. A second time does nothing."""
+        """Stop, and close the engine. A second call does nothing."""
         if not self._closed:
             self._closed = True
             self._loop.remove_reader(self._fd)
@@ -63,8 +63,8 @@ class Turns:
                 self.after()
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # a panic of the engine is no Exception
-            with suppress(BaseException):  # nor need it be the only one
+        except BaseException as error:  # a panic of the engine is not an Exception
+            with suppress(BaseException):  # closing may panic too
                 self.close()
             self._failed(error)
             return

@@ -42,11 +42,11 @@ MISTAKES: Final = [
     (("upp",), 2, "upp"),
     (("sub",), 2, "ROOM"),
     (("sub", "room", "--count", "0"), 2, "--count"),
-    (("up", "--loss", "much"), 2, "--loss: 'much' is no chance; write 0.02 or 2%"),
+    (("up", "--loss", "much"), 2, "--loss: invalid probability 'much' (use 0.02 or 2%)"),
     (("up", "--loss", "2.5"), 78, "--loss: faults.loss = 2.5"),
     (("up", "--gateways", "0"), 78, "--gateways: up.gateways = 0"),
     (("up", "--gateways", "two"), 2, "--gateways"),
-    (("up", "--brokers", "3"), 78, "--brokers: up.brokers: 3 partitions are no power of two from 1 to 256"),
+    (("up", "--brokers", "3"), 78, "--brokers: up.brokers: 3 partitions are not a power of two from 1 to 256"),
     (("up", "--brokers", "2x"), 78, "--brokers: up.brokers: '2x' is not PARTITIONSxREPLICAS, as 2x2"),
     (("up", "--routers", "1x17"), 78, "--routers: up.routers: 17 replicas are not 1 to 16"),
     (("status",), 69, "start one: muster up"),
@@ -58,10 +58,10 @@ MISTAKES: Final = [
     (("sub", "demo"), 69, "start one: muster up"),
     (("pub", "demo"), 69, "start one: muster up"),
     (("up", "--for", "nan"), 2, "--for"),
-    (("up", "--json"), 2, "--json: means nothing without --demo"),
-    (("up", "--members", "3"), 2, "--members: means nothing without --demo"),
-    (("members", "room", "--start", "5"), 2, "--start: means nothing without --ids"),
-    (("cluster", "grow", "broker", "--abort", "--grace", "1"), 2, "--grace: not with --abort"),
+    (("up", "--json"), 2, "--json needs --demo"),
+    (("up", "--members", "3"), 2, "--members needs --demo"),
+    (("members", "room", "--start", "5"), 2, "--start needs --ids"),
+    (("cluster", "grow", "broker", "--abort", "--grace", "1"), 2, "--abort excludes --grace"),
     (("cluster", "grow", "broker", "--to", "2", "--wait", "nan"), 2, "--wait"),
     (("config", "check", "--config", "absent.toml"), 78, "absent.toml: cannot be read"),
     (("up", "--config", "absent.toml"), 78, "absent.toml: cannot be read"),
@@ -112,7 +112,7 @@ def test_nodes_of_one_folder_prove_no_identities(muster: Command) -> None:
 @pytest.mark.parametrize("words", [["status"], ["up"]])
 def test_the_home_of_nobody_is_one_line(muster: Command, words: list[str]) -> None:
     done = muster(*words, MUSTER_INSTANCE__DIR="~nosuch/x")
-    assert (done.returncode, done.stderr) == (78, "muster: '~nosuch/x': nobody has this home; write the whole path\n")
+    assert (done.returncode, done.stderr) == (78, "muster: '~nosuch/x': no user has this home; write the whole path\n")
 
 
 @pytest.mark.parametrize("body", [b"hello", b"{}", b"[]", b'{"paths": 1, "probed": 1, "left_out": 0}'])
@@ -134,7 +134,7 @@ def test_who_is_asked_as_a_prober_and_is_none_is_one_line(body: bytes) -> None:
         probed = paths.asked(record, load(environment={}, flags={"probes.ask": (where, "flag")}).config)
         thread.join()
     assert probed is not None
-    assert f"who answers on {where} is no " in probed.error
+    assert f"{where} is not a " in probed.error
 
 
 def test_an_unknown_variable_stops_every_command_that_reads_the_configuration(muster: Command) -> None:
@@ -146,7 +146,7 @@ def test_an_unknown_variable_stops_every_command_that_reads_the_configuration(mu
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (MemoryError(), "muster: there is too little memory, or `ulimit -v` leaves too little\n"),
+        (MemoryError(), "muster: not enough memory, or `ulimit -v` is too low\n"),
         (ImportError("a.so: failed to map\nsegment"), "muster: cannot load: a.so: failed to map segment\n"),
     ],
 )

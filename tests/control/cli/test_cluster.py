@@ -73,16 +73,14 @@ def test_the_map_of_a_node_that_is_connected_says_who_is_registered() -> None:
 def test_a_growth_that_nobody_goes_on_with_is_said_to_stand_and_how_it_goes_on() -> None:
     growth = Growth(to=2, step="prepare", goal=4, coordinator="somebody", started=0.0)
     for step_s, said in (
-        (STANDS_S - 1, ["grows: ", "for 599 s", "if it stands: "]),
+        (STANDS_S - 1, ["grows: ", "for 599 s", "if it stands still: "]),
         (1_234.0, ["stands: ", "1,234 s"]),
     ):
         line = growing("broker/main", 1, growth, step_s)
         assert all(word in line for word in (*said, "muster cluster grow broker --resume"))
     assert line.endswith("or muster cluster grow broker --abort")
     switched = msgspec.structs.replace(growth, step="switched")
-    assert growing("router", 1, switched, 1_234.0).endswith(
-        "nobody goes on with it: muster cluster grow router --resume"
-    )
+    assert growing("router", 1, switched, 1_234.0).endswith("nobody continues it: muster cluster grow router --resume")
 
 
 def test_a_growth_is_at_its_step_for_as_long_as_the_node_that_has_known_it_for_longest_says() -> None:
@@ -125,7 +123,7 @@ def test_a_growth_is_at_its_step_for_as_long_as_the_node_that_has_known_it_for_l
             "router",
             256,
             [load("router", 0, memberships=4 << 20, memberships_max=4 << 20)],
-            ["router: router has 4,194,304 of 4,194,304 memberships: no more partitions can be had"],
+            ["router: router has 4,194,304 of 4,194,304 memberships: no more partitions are possible"],
         ),
         (
             "broker/main",
@@ -151,8 +149,8 @@ def test_a_partition_without_a_replica_is_shown_and_a_first_one_is_due() -> None
     assert found == {"router": (1, []), "broker/chat": (1, [0]), "broker/main": (2, [1])}
     assert {each.layer: each.due for each in (chat, *others)} == {
         "router": [],
-        "broker/chat": ["broker/chat: partition 0 has no replica that runs: a first one"],
-        "broker/main": ["broker/main: partition 1 has no replica that runs: a first one"],
+        "broker/chat": ["broker/chat: partition 0 has no replica that runs: add one"],
+        "broker/main": ["broker/main: partition 1 has no replica that runs: add one"],
     }
 
 

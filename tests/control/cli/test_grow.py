@@ -133,9 +133,9 @@ def test_a_node_that_stands_still_is_named_until_the_deadline_and_left_as_it_is(
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
-        (("broker",), 2, "one of --to, --resume and --abort is wanted"),
-        (("broker", "--to", "3"), 2, "--to: 3 is no power of two"),
-        (("broker", "--to", "2", "--abort"), 2, "--abort: not with --resume or --to"),
+        (("broker",), 2, "missing one of --to, --resume and --abort"),
+        (("broker", "--to", "3"), 2, "--to: 3 is not a power of two"),
+        (("broker", "--to", "2", "--abort"), 2, "--abort excludes --resume and --to"),
         (("gateway", "--to", "2"), 2, "gateway"),
         (("broker", "--to", "2"), 69, "start one: muster up"),
     ],
@@ -173,7 +173,7 @@ def test_ctrl_c_while_no_registry_answers_ends_it_with_one_line(tmp_path: Path, 
             growing.send_signal(signal.SIGINT)
             _, said = growing.communicate(timeout=PATIENT_S)
     assert (growing.returncode, said.count("\n")) == (75, 1), said
-    assert said.startswith("muster: left as it is")
+    assert said.startswith("muster: the growth stands")
 
 
 def test_what_grew_is_there_when_the_instance_starts_again_as_it_did_before(tmp_path: Path) -> None:

@@ -304,10 +304,10 @@ async def test_a_default_folder_that_somebody_else_made_is_no_instance(
         async with sdk.connect(default) as client:
             await client.publish("r", b"x")
         monkeypatch.setattr(os, "getuid", lambda: 4_294_967_294)
-        with pytest.raises(ConfigError, match="belongs to somebody else or is a link"):
+        with pytest.raises(ConfigError, match="belongs to another user or is a link"):
             async with sdk.connect(default):
                 pass
-        with pytest.raises(ConfigError, match="belongs to somebody else or is a link"):
+        with pytest.raises(ConfigError, match="belongs to another user or is a link"):
             specs.reader(Config(), "embedded")
         assert instance.find(Folder(default.path)), "who names it means it"
 

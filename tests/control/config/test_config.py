@@ -78,12 +78,12 @@ def test_the_result_is_frozen(tmp_path: Path) -> None:
         ("[gateway]\narena = 1", ["unknown key gateway.arena", "did you mean gateway.arena_mib?"]),
         ("[gateway]\nzzz = 1", ["unknown key gateway.zzz", "muster config docs"]),
         ("gateway = 1", ["write [gateway]"]),
-        ('[instance]\ndir = "a\\u0000b"', ["instance.dir", "'a\\x00b'", "has a NUL"]),
+        ('[instance]\ndir = "a\\u0000b"', ["instance.dir", "'a\\x00b'", "contains a NUL"]),
         ('[gateway]\narena_mib = "64"', ["gateway.arena_mib", "`int`"]),
         ("[gateway]\narena_mib = 0", [">= 1"]),
         ('[gateway]\nbind = "somewhere"', ["gateway.bind", "127.0.0.1:7400"]),
         ('[gateway]\nbind = "::1:7400"', ["gateway.bind", "[::1]:7400"]),
-        ('[gateway]\nbind = "[fe80::1%lo]:7400"', ["gateway.bind", "no IP address"]),
+        ('[gateway]\nbind = "[fe80::1%lo]:7400"', ["gateway.bind", "not an IP address"]),
         ('[router]\nbind = "0.0.0.0:7400"', ["router.bind", "'0.0.0.0:7400'", "name one"]),
         ('[proxy]\nlink_bind = "[::]:0"', ["proxy.link_bind", "'[::]:0'", "name one"]),
         ('[router]\nbind = "[::1]:0"', ["muster.toml: router.bind", "broker.bind", "IPv4", "IPv6"]),
@@ -97,8 +97,8 @@ def test_the_result_is_frozen(tmp_path: Path) -> None:
         ("x = " + "[" * 20_000, ["not TOML"]),
         ("x = " + "9" * 20_000, ["not TOML"]),
         ("#" * ((1 << 20) + 1), ["longer than 1 MiB"]),
-        ('[log]\nformat = "xml"', ["log.format = 'xml'", "none of 'json', 'text'"]),
-        ('[namespaces.a]\nflow = "fast"', ["namespaces.a.flow", "none of 'live', 'paced'"]),
+        ('[log]\nformat = "xml"', ["log.format = 'xml'", "not one of 'json', 'text'"]),
+        ('[namespaces.a]\nflow = "fast"', ["namespaces.a.flow", "not one of 'live', 'paced'"]),
         ("[up]\ngateways = 0", ["up.gateways = 0", ">= 1"]),
         ("[up]\nproxies = 65", ["up.proxies = 65", "<= 64"]),
         ('[up]\nbrokers = "3x2"', ["up.brokers", "3 partitions", "power of two from 1 to 256"]),
@@ -128,7 +128,7 @@ def test_a_mistake_in_the_file_is_one_line_that_names_it(tmp_path: Path, text: s
         ("MUSTER_GATEWAY_ARENA_MIB", "1", ["did you mean MUSTER_GATEWAY__ARENA_MIB?"]),
         ("MUSTER_GATEWAY__ARENA", "1", ["did you mean gateway.arena_mib?"]),
         ("MUSTER_GATEWAY__ARENA_MIB", "much", ["'much'", "`int`"]),
-        ("MUSTER_GATEWAY__BIND__X", "1", ["nothing below"]),
+        ("MUSTER_GATEWAY__BIND__X", "1", ["no keys below"]),
         ("MUSTER_GATEWAY", "1", ["MUSTER_SECTION__KEY"]),
         ("MUSTER_NAMESPACES__FILES", "paced", ["is a table"]),
         ("MUSTER_INSTANCE__DIR", "/tmp/\udcff", ["MUSTER_INSTANCE__DIR", "not text"]),
@@ -170,7 +170,7 @@ def test_a_database_that_cannot_be_meant_is_one_line(tmp_path: Path) -> None:
     line = refusal(tmp_path, '[database]\nurl = "mysql://me@db"\n')
     assert "database.url: 'mysql://me@db' names no database" in line
     line = refusal(tmp_path, '[database]\nurl = "mysql://me:s3cret@db/rooms"\n')
-    assert "database.url: a password is not taken here; put it into database.password_file" in line
+    assert "database.url: no password is accepted here; put it into database.password_file" in line
     assert "s3cret" not in line
 
 

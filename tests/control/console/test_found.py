@@ -54,7 +54,7 @@ ELSEWHERE = ("192.0.2.1", 7_410)
     [
         (ELSEWHERE, ("127.0.0.1", 7_490), "on its own host alone, 192.0.2.1, at 127.0.0.1:7490; serve.admin there"),
         (("2001:db8::1", 7_410), ("::1", 7_490), "on its own host alone, 2001:db8::1, at [::1]:7490"),
-        (ELSEWHERE, ("", 0), "has not registered where operators ask it"),
+        (ELSEWHERE, ("", 0), "has registered no admin address"),
         (("127.0.0.1", 7_410), ("127.0.0.1", 1), "does not answer on 127.0.0.1:1"),
     ],
 )
@@ -168,8 +168,8 @@ def test_a_registry_that_is_away_is_one_line_that_says_what_each_server_did(away
     assert (done.returncode, done.stdout) == (69, "")
     assert done.stderr == (
         f"muster: the registry zk://{away.closed},{away.silent}/muster does not answer within 3 s "
-        f"({away.closed}: Connection refused, {away.silent}: takes connections, gives no session); "
-        "look at ZooKeeper, and the way there\n"
+        f"({away.closed}: Connection refused, {away.silent}: accepts connections but gives no session); "
+        "check ZooKeeper, and the network to it\n"
     )
 
 
@@ -193,7 +193,7 @@ async def test_a_password_that_the_registry_does_not_take_is_no_registry_that_is
         assert (done.returncode, done.stdout) == (78, "")
         assert done.stderr == (
             f"muster: the registry zk://{service.hosts} refuses this: /pubsub/broker: NoAuthError; "
-            "registry.auth, registry.user, registry.password_file say who asks\n"
+            "check registry.auth, registry.user and registry.password_file\n"
         )
         password.write_text("right")
         done = await asyncio.to_thread(functools.partial(muster, "status", **where))

@@ -23,7 +23,7 @@ def told(
 
 def test_off_is_as_it_should_be_and_says_what_it_means() -> None:
     (finding,) = judged(Cluster(), {}, {})
-    assert (finding.level, finding.text) == ("ok", "off: whoever has the cluster's secret may link as any node")
+    assert (finding.level, finding.text) == ("ok", "off: every holder of the cluster's secret may link as any node")
 
 
 def test_a_list_that_has_every_key_of_this_machine_is_as_it_should_be(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_step_before_required_warns_as_it_shuts_out_nobody(tmp_path: Path) -> 
     (finding,) = told(tmp_path / "nodes", f"7 gateway {KEY}\n", "offered")
     assert (finding.level, finding.text) == (
         "warn",
-        "offered: whoever has the cluster's secret may still link as any node",
+        "offered: every holder of the cluster's secret may still link as any node",
     )
     assert 'identity = "required"' in finding.mend
 

@@ -41,7 +41,7 @@ def test_where_the_kernel_gives_all_ports_one_of_them_is_taken(
 
 
 def test_an_address_of_another_machine_is_named(chosen: Ports) -> None:
-    with pytest.raises(UserError, match=r"gateway\.bind: 192\.0\.2\.1:0 is no address of this machine"):
+    with pytest.raises(UserError, match=r"gateway\.bind: 192\.0\.2\.1:0 is not an address of this machine"):
         chosen.udp("gateway.bind", "192.0.2.1", 0)
 
 

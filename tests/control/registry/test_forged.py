@@ -105,10 +105,10 @@ ENTRIES: Final = [
     (broker(link_port=99_999), "<= 65535"),
     (broker(link_port="7009"), "Expected `int`"),
     (broker(host="everywhere"), "is no address"),
-    (broker(host="0.0.0.0"), "of no process"),
+    (broker(host="0.0.0.0"), "not the address of a process"),
     (broker(host="127.0.0.1" * 20), "length <= 64"),
     (broker(client=["127.0.0.1", 0]), ">= 1"),
-    (broker(admin=["::", 7_490]), "of no process"),
+    (broker(admin=["::", 7_490]), "not the address of a process"),
     (broker(cluster="main"), "broker/main"),
     (broker(partition=1), "in partition 1"),
     (broker(partition=-1), ">= 0"),
@@ -162,7 +162,7 @@ async def test_who_claims_to_be_a_later_process_of_a_name_is_believed_only_where
 GROWTH: Final = '{"partitions":%d,"serial":%d,"growth":{"to":%d,"step":"%s","goal":%d,"coordinator":"x"}}'
 RECORDS: Final = [
     (b"nonsense", "malformed"),
-    (b'{"partitions":3}', "no power of two"),
+    (b'{"partitions":3}', "not a power of two"),
     (b'{"partitions":0}', ">= 1"),
     (b'{"partitions":512}', "<= 256"),
     (b'{"partitions":"2"}', "Expected `int`"),

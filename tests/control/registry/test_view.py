@@ -93,7 +93,7 @@ def test_an_engine_gets_the_brokers_of_its_cluster(view: View) -> None:
         (b'{"node": 2, "role": "queen", "host": "127.0.0.1", "link_port": 1}', "Invalid enum value"),
         (b'{"node": 2, "role": "router", "host": "127.0.0.1", "link_port": 1}', "says that it is a router"),
         (b'{"node": 2, "role": "broker", "host": "example.org", "link_port": 1}', "no address"),
-        (b'{"node": 2, "role": "broker", "host": "0.0.0.0", "link_port": 1}', "no process"),
+        (b'{"node": 2, "role": "broker", "host": "0.0.0.0", "link_port": 1}', "not the address of a process"),
         (b'{"node": 2, "role": "broker", "host": "127.0.0.1", "link_port": 1, "state": "glad"}', "Invalid enum"),
         (b'{"node": 2, "role": "broker", "host": "127.0.0.1", "link_port": 1, "partition": 1}', "in partition 1"),
         (b'{"node": 2, "role": "broker", "host": "127.0.0.1", "link_port": 1, "cluster": "b"}', "broker/b"),
@@ -147,7 +147,7 @@ def test_what_was_never_good_is_not_there(view: View, lines: list[Any]) -> None:
     ("forged", "cause"),
     [
         (b"4", "Expected `object`"),
-        (b'{"partitions": 3}', "no power of two"),
+        (b'{"partitions": 3}', "not a power of two"),
         (b'{"partitions": 0}', ">= 1"),
         (b'{"partitions": 512}', "<= 256"),
         (b'{"partitions": 1}', "never falls"),

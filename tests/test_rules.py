@@ -1,0 +1,40 @@
+"""`docs/rules.md` defines every rule and requirement that the code and the other documents cite, each once."""
+
+import re
+import subprocess
+from collections import Counter
+from typing import Final
+
+from tests.documents import ROOT
+
+RULES: Final = ROOT / "docs" / "rules.md"
+NUMBER: Final = re.compile(r"\b(?:I|ROOM|PRES|LIKE|SITE|FLEET|DELAY|PF)-[1-9]\d*\b")
+"""A number as it is cited. `PF-0` stands for no goal in tests."""
+READ: Final = ("*.py", "*.pyi", "*.pyx", "*.rs", "*.md", "*.sh", "*.yml", "*.yaml")
+
+
+def cited() -> dict[str, str]:
+    """Every number that the repository cites, with one file that cites it."""
+    listed = subprocess.run(["git", "ls-files", *READ], cwd=ROOT, capture_output=True, text=True, check=True)
+    files = [ROOT / name for name in listed.stdout.splitlines() if name != "CHANGELOG.md"]
+    return {
+        number: str(file.relative_to(ROOT))
+        for file in files
+        if file != RULES and file.exists()
+        for number in NUMBER.findall(file.read_text())
+    }
+
+
+def defined() -> list[str]:
+    """The first cell of every row of the page."""
+    return re.findall(r"^\| ([A-Z]+-\d+) \|", RULES.read_text(), re.MULTILINE)
+
+
+def test_every_number_that_is_cited_is_defined() -> None:
+    found = cited()
+    assert "I-1" in found
+    assert {number: file for number, file in found.items() if number not in defined()} == {}
+
+
+def test_a_number_is_defined_once() -> None:
+    assert [number for number, times in Counter(defined()).items() if times > 1] == []
