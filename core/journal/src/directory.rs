@@ -106,7 +106,8 @@ impl Directory {
         if !lock_now(&owner)? {
             return Err(OpenError::Locked);
         }
-        let (segments, spares) = scan(path, options.segment_bytes)?;
+        // A fenced owner that still runs may be about to use its spares.
+        let (segments, spares) = scan(path, if locked { options.segment_bytes } else { 0 })?;
         let newest = segments.iter().map(|name| name.epoch).max().unwrap_or(0);
         let former = read_owner(&owner)?.unwrap_or(0).max(newest);
         let epoch = match options.owner {
@@ -207,19 +208,20 @@ impl Storage for Directory {
         self.filling = thread.ok().map(|thread| Filling { thread, stop }); // without a thread `begin` fills
     }
 
-    fn remove(&mut self, names: &[SegmentName], reusable_epoch: u64) -> io::Result<()> {
-        for &name in names {
-            let path = self.segment_path(name);
-            if name.epoch == reusable_epoch && self.spares.len() + usize::from(self.filling.is_some()) < SPARES_MAX {
-                let spare = self.spare_path();
-                fs::rename(path, &spare)?;
-                self.handle.sync_all()?; // the old name is gone for good before the bytes change
-                self.spares.push(spare);
-            } else {
-                fs::remove_file(path)?;
-                self.handle.sync_all()?;
-            }
+    fn remove(&mut self, name: SegmentName, reusable: bool) -> io::Result<()> {
+        let path = self.segment_path(name);
+        let keep = reusable && self.spares.len() + usize::from(self.filling.is_some()) < SPARES_MAX;
+        let spare = keep.then(|| self.spare_path());
+        let removed = match &spare {
+            Some(spare) => fs::rename(path, spare),
+            None => fs::remove_file(path),
+        };
+        match removed {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return self.handle.sync_all(),
+            removed => removed?,
         }
+        self.handle.sync_all()?; // the old name is gone for good before the bytes change
+        self.spares.extend(spare);
         Ok(())
     }
 

@@ -42,6 +42,7 @@ mod directory;
 mod error;
 mod format;
 mod log;
+pub mod planted;
 mod reader;
 mod storage;
 

@@ -4,6 +4,7 @@
 
 use crate::error::{AppendError, Corruption, OpenError, ReadError};
 use crate::format::{begins_frame, Frame, Group, Header, SegmentName, FRAME_ALIGN, FRAME_BYTES, HEADER_BYTES};
+use crate::planted::{self, Bug};
 use crate::reader::Reader;
 use crate::storage::{is_full, SegmentFile, Storage};
 use std::collections::VecDeque;
@@ -48,6 +49,8 @@ pub struct Log<S: Storage> {
     /// Where the next frame goes in the active segment.
     at: u64,
     prepared: bool,
+    /// Segments that no reader finds any more and that storage still has.
+    trimmed: VecDeque<SegmentName>,
     refuses: bool,
     torn: bool,
 }
@@ -63,13 +66,10 @@ impl<S: Storage> Log<S> {
         let chain = Chain::read(&mut storage)?;
         let mut segments = chain.segments;
         let mut removed = chain.left_over;
-        let mut tail = Tail {
-            end: 0,
-            at: HEADER_BYTES,
-            torn: false,
-        };
+        let mut tail = Tail::default();
         if let Some(last) = segments.back() {
             tail = Tail::find(last)?;
+            tail.make_durable(last)?;
         }
         let newest = segments.back().map(|last| last.name);
         let cut = match segments.back() {
@@ -98,7 +98,9 @@ impl<S: Storage> Log<S> {
             last.file.cut(at)?;
             let _ = last.end.set(tail.end);
         }
-        storage.remove(&removed, epoch)?;
+        for name in removed {
+            storage.remove(name, false)?;
+        }
         let active = Segment {
             name: header.name,
             first: header.first,
@@ -120,6 +122,7 @@ impl<S: Storage> Log<S> {
             active,
             at: HEADER_BYTES,
             prepared: false,
+            trimmed: VecDeque::new(),
             refuses: false,
             torn: tail.torn,
         };
@@ -199,15 +202,18 @@ impl<S: Storage> Log<S> {
             Ok(by) if by > self.epoch => return Err(AppendError::Fenced { by }),
             owner => owner.map_err(AppendError::Failed)?,
         };
-        let mut dropped = Vec::new();
         {
             let mut segments = self.shared.segments.lock().expect("no panic holds this lock");
             while segments.len() > 1 && segments[1].first <= below {
-                dropped.extend(segments.pop_front().map(|segment| segment.name));
+                self.trimmed.extend(segments.pop_front().map(|segment| segment.name));
             }
         }
-        if !dropped.is_empty() {
-            self.storage.remove(&dropped, self.epoch).map_err(AppendError::Failed)?;
+        // Oldest first: what a failure leaves is a log without a gap, and the next trim begins with it.
+        while let Some(&name) = self.trimmed.front() {
+            self.storage
+                .remove(name, name.epoch == self.epoch)
+                .map_err(AppendError::Failed)?;
+            self.trimmed.pop_front();
         }
         Ok(self.start())
     }
@@ -227,15 +233,17 @@ impl<S: Storage> Log<S> {
 
     /// Syncs what was written; refuses for good where that fails or a later owner is there.
     fn settle(&mut self, written: io::Result<()>) -> Result<(), AppendError> {
-        let owner = written
-            .and_then(|()| self.active.file.sync())
-            .and_then(|()| self.storage.owner());
+        let sync = |()| match planted::is(Bug::SyncMissing) {
+            true => Ok(()),
+            false => self.active.file.sync(),
+        };
+        let owner = written.and_then(sync).and_then(|()| self.storage.owner());
         let result = match owner {
-            Ok(by) if by > self.epoch => Err(AppendError::Fenced { by }),
+            Ok(by) if by > self.epoch && !planted::is(Bug::OwnerUnasked) => Err(AppendError::Fenced { by }),
             Ok(_) => Ok(()),
             Err(error) => Err(AppendError::Failed(error)),
         };
-        self.refuses = result.is_err();
+        self.refuses = result.is_err() && !planted::is(Bug::SyncRetried);
         result
     }
 
@@ -329,11 +337,14 @@ impl<F: SegmentFile> Chain<F> {
     }
 }
 
-/// Where the last segment's durable frames end.
+/// Where the last segment's frames end.
+#[derive(Default)]
 struct Tail {
     end: u64,
     at: u64,
     torn: bool,
+    /// Where the last frame begins, and its bytes.
+    last_frame: (u64, Vec<u8>),
 }
 
 impl Tail {
@@ -341,27 +352,30 @@ impl Tail {
         let mut tail = Tail {
             end: segment.first,
             at: HEADER_BYTES,
-            torn: false,
+            ..Tail::default()
         };
-        let mut payload = Vec::new();
+        let mut bytes = Vec::new();
         loop {
-            let mut head = [0; FRAME_BYTES];
-            let read = segment.file.read_at(tail.at, &mut head)?;
-            let frame = Frame::decode(&head[..read], segment.salt).filter(|frame| frame.first == tail.end);
+            bytes.resize(FRAME_BYTES, 0);
+            let read = segment.file.read_at(tail.at, &mut bytes)?;
+            let frame = Frame::decode(&bytes[..read], segment.salt).filter(|frame| frame.first == tail.end);
             let Some(frame) = frame else { break };
-            payload.resize(frame.payload_bytes, 0);
-            let read = segment.file.read_at(tail.at + FRAME_BYTES as u64, &mut payload)?;
-            if !frame.holds(&payload[..read], segment.salt) {
+            bytes.resize(frame.total_bytes() as usize, 0);
+            let read = segment.file.read_at(tail.at, &mut bytes)?;
+            let payload = bytes[..read].get(FRAME_BYTES..FRAME_BYTES + frame.payload_bytes);
+            if !payload.is_some_and(|payload| frame.holds(payload, segment.salt)) {
                 tail.torn = true;
                 break;
             }
             if frame.seal {
                 return Ok(tail);
             }
+            tail.last_frame.0 = tail.at;
+            std::mem::swap(&mut tail.last_frame.1, &mut bytes);
             tail.end += u64::from(frame.count);
             tail.at += frame.total_bytes();
         }
-        if tail.frame_behind(segment)? {
+        if !planted::is(Bug::DamageCut) && tail.frame_behind(segment)? {
             let damage = Corruption::Frame {
                 segment: segment.name,
                 at: tail.at,
@@ -370,6 +384,16 @@ impl Tail {
             return Err(damage.into());
         }
         Ok(tail)
+    }
+
+    /// The last frame may have been read from memory only: its owner died before the sync, or the sync failed. It counts from now on, so it is written again.
+    fn make_durable<F: SegmentFile>(&self, segment: &Segment<F>) -> io::Result<()> {
+        let (at, bytes) = &self.last_frame;
+        if bytes.is_empty() || planted::is(Bug::TailNotSynced) {
+            return Ok(());
+        }
+        segment.file.write_at(*at, bytes)?;
+        segment.file.sync()
     }
 
     /// Whether a later frame of this segment follows: it was written after the one at `at` was durable, so that one is damaged rather than torn.

@@ -19,6 +19,8 @@ pub struct Reader<F: SegmentFile> {
     /// Bytes of the segment from `chunk_at`.
     chunk: Vec<u8>,
     chunk_at: u64,
+    /// What was durable before the chunk was read: bytes of later records may have been read before they were written.
+    chunk_durable: u64,
     /// Where the next frame begins.
     at: u64,
     /// The offset of the next frame's first record.
@@ -50,6 +52,7 @@ impl<F: SegmentFile> Reader<F> {
             segment,
             chunk: Vec::new(),
             chunk_at: 0,
+            chunk_durable: 0,
             at: HEADER_BYTES,
             frame_first,
             next: from,
@@ -108,9 +111,10 @@ impl<F: SegmentFile> Reader<F> {
     /// Brings `bytes` from `at` into the chunk, fewer only at the file's end.
     fn fill(&mut self, bytes: usize) -> Result<(), ReadError> {
         let held = (self.chunk_at + self.chunk.len() as u64).saturating_sub(self.at);
-        if self.at >= self.chunk_at && held >= bytes as u64 {
+        if self.at >= self.chunk_at && held >= bytes as u64 && self.frame_first < self.chunk_durable {
             return Ok(());
         }
+        self.chunk_durable = self.shared.durable.load(Ordering::Acquire);
         self.chunk_at = self.at;
         self.chunk.resize(bytes.max(CHUNK_BYTES), 0);
         let read = self.segment.file.read_at(self.at, &mut self.chunk)?;

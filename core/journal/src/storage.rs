@@ -36,8 +36,8 @@ pub trait Storage: Send {
     /// A hint that `begin` with `bytes` comes soon.
     fn prepare(&mut self, bytes: u64);
 
-    /// Removes segments, each for good before the next. Those of `reusable_epoch` may come back from `begin`; the others may still be written by a former owner.
-    fn remove(&mut self, names: &[SegmentName], reusable_epoch: u64) -> io::Result<()>;
+    /// Removes a segment for good; one that is gone already is no error. A `reusable` one may come back from `begin`; a former owner may still write any other.
+    fn remove(&mut self, name: SegmentName, reusable: bool) -> io::Result<()>;
 
     /// The highest epoch that ever claimed this log.
     fn owner(&self) -> io::Result<u64>;
