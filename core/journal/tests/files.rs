@@ -1,0 +1,239 @@
+//! The journal in a folder: locks, fences, spares, and kill -9 of a process that writes.
+
+use muster_journal::{AppendError, Group, Journal, OpenError, Options, Owner};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const SMALL: Options = Options {
+    segment_bytes: 64 << 10,
+    owner: Owner::Sole,
+};
+
+fn group(numbers: std::ops::Range<u64>) -> Group {
+    let mut group = Group::new();
+    for number in numbers {
+        group
+            .push_parts(&[&number.to_le_bytes(), &[number as u8; 192]])
+            .unwrap();
+    }
+    group
+}
+
+/// All records are in place; answers the log's end.
+fn check(journal: &Journal) -> u64 {
+    let mut reader = journal.reader(journal.start()).unwrap();
+    let mut next = journal.start();
+    while let Some(records) = reader.next_group().unwrap() {
+        for (offset, record) in records {
+            assert_eq!(offset, next);
+            assert_eq!(record[..8], offset.to_le_bytes());
+            assert!(record.len() == 200 && record[8..].iter().all(|&byte| byte == offset as u8));
+            next += 1;
+        }
+    }
+    assert_eq!(next, journal.end());
+    next
+}
+
+fn files(folder: &Path, kind: &str) -> usize {
+    let entries = fs::read_dir(folder).unwrap();
+    entries
+        .filter(|entry| {
+            entry
+                .as_ref()
+                .unwrap()
+                .path()
+                .extension()
+                .is_some_and(|found| found == kind)
+        })
+        .count()
+}
+
+#[test]
+fn second_process_is_told_that_the_journal_is_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::open(folder.path(), SMALL).unwrap();
+    assert!(matches!(Journal::open(folder.path(), SMALL), Err(OpenError::Locked)));
+    drop(journal);
+    assert_eq!(Journal::open(folder.path(), SMALL).unwrap().epoch(), 2);
+}
+
+#[test]
+fn higher_epoch_fences_the_running_owner() {
+    let folder = tempfile::tempdir().unwrap();
+    let owned = |epoch| Options {
+        owner: Owner::Epoch(epoch),
+        ..SMALL
+    };
+    let mut first = Journal::open(folder.path(), owned(5)).unwrap();
+    assert_eq!(first.append(&mut group(0..3)).unwrap(), 0..3);
+    for stale in [4, 5] {
+        assert!(matches!(
+            Journal::open(folder.path(), owned(stale)),
+            Err(OpenError::Fenced { by: 5 })
+        ));
+    }
+    let mut second = Journal::open(folder.path(), owned(6)).unwrap();
+    assert!(matches!(
+        first.append(&mut group(3..4)),
+        Err(AppendError::Fenced { by: 6 })
+    ));
+    assert!(matches!(first.append(&mut group(3..4)), Err(AppendError::Refused)));
+    assert!(matches!(first.trim(3), Err(AppendError::Fenced { by: 6 })));
+    assert_eq!(second.append(&mut group(3..5)).unwrap(), 3..5);
+    assert_eq!(check(&second), 5);
+    assert!(matches!(Journal::open(folder.path(), SMALL), Err(OpenError::Locked)));
+    drop((first, second));
+    assert_eq!(check(&Journal::open(folder.path(), SMALL).unwrap()), 5);
+}
+
+#[test]
+fn trimmed_segments_are_used_again_and_the_folder_stays_small() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = Journal::open(folder.path(), SMALL).unwrap();
+    for at in 0..200 {
+        journal.append(&mut group(at * 50..at * 50 + 50)).unwrap();
+        journal.trim(journal.end() - 50).unwrap();
+        assert!(files(folder.path(), "segment") <= 2);
+        assert!(files(folder.path(), "spare") <= 3);
+    }
+    assert!(journal.start() > 9_000);
+    check(&journal);
+    journal.close().unwrap();
+    let journal = Journal::open(folder.path(), SMALL).unwrap();
+    assert_eq!(check(&journal), 10_000);
+}
+
+#[test]
+fn openings_without_appends_leave_no_files_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    for _ in 0..10 {
+        Journal::open(folder.path(), SMALL).unwrap();
+        assert_eq!(files(folder.path(), "segment"), 1);
+    }
+    let mut journal = Journal::open(folder.path(), SMALL).unwrap();
+    journal.append(&mut group(0..1)).unwrap();
+    drop(journal);
+    for _ in 0..10 {
+        assert_eq!(Journal::open(folder.path(), SMALL).unwrap().end(), 1);
+        assert_eq!(files(folder.path(), "segment"), 2);
+    }
+}
+
+#[test]
+fn damage_in_a_file_is_told_with_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = Journal::open(folder.path(), SMALL).unwrap();
+    for at in 0..4 {
+        journal.append(&mut group(at * 10..at * 10 + 10)).unwrap();
+    }
+    journal.close().unwrap();
+    let segment = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+    let segment = segment
+        .filter(|path| path.extension().is_some_and(|kind| kind == "segment"))
+        .max()
+        .unwrap();
+    let mut bytes = fs::read(&segment).unwrap();
+    bytes[4_096 + 2_100] ^= 1;
+    fs::write(&segment, bytes).unwrap();
+    let error = Journal::open(folder.path(), SMALL).err().unwrap().to_string();
+    assert_eq!(
+        error,
+        "segment 0 of epoch 1 is damaged at byte 6168: records from offset 10 are unreadable"
+    );
+}
+
+#[test]
+fn reader_in_another_thread_sees_every_record_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = Journal::open(folder.path(), SMALL).unwrap();
+    let mut reader = journal.reader(0).unwrap();
+    let reading = std::thread::spawn(move || {
+        let mut next = 0_u64;
+        while next < 4_000 {
+            match reader.next_group().unwrap() {
+                Some(records) => {
+                    for (offset, record) in records {
+                        assert_eq!((offset, &record[..8]), (next, &next.to_le_bytes()[..]));
+                        next += 1;
+                    }
+                }
+                None => std::thread::yield_now(),
+            }
+        }
+    });
+    for at in 0..100 {
+        journal.append(&mut group(at * 40..at * 40 + 40)).unwrap();
+    }
+    reading.join().unwrap();
+}
+
+#[test]
+fn killed_writer_loses_nothing_answered_and_repeats_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut random = 88_172_645_463_325_252_u64;
+    for round in 0..20 {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "child_writes_until_it_is_killed",
+                "--ignored",
+                "--nocapture",
+                "--test-threads=1",
+            ])
+            .env("JOURNAL_FOLDER", folder.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let wanted = 1 + random % 100;
+        let mut answered = 0;
+        let mut last = None;
+        while answered < wanted {
+            let line = lines.next().expect("the child writes until it is killed").unwrap();
+            last = said(&line).or(last);
+            answered += u64::from(said(&line).is_some());
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        for line in lines.map_while(Result::ok) {
+            // What was said before the kill counts too; the last line may be cut.
+            last = said(&line).or(last);
+        }
+        let journal = Journal::open(folder.path(), SMALL).unwrap();
+        let end = check(&journal);
+        assert!(
+            end >= last.unwrap(),
+            "round {round}: {end} of {last:?} records are there"
+        );
+        assert!(
+            end <= last.unwrap() + 64,
+            "round {round}: more than one unanswered group is there"
+        );
+    }
+}
+
+fn said(line: &str) -> Option<u64> {
+    line.strip_prefix("durable ")?.strip_suffix(" !")?.parse().ok()
+}
+
+#[test]
+#[ignore = "run as a child process by the test above"]
+fn child_writes_until_it_is_killed() {
+    let mut journal = Journal::open(std::env::var("JOURNAL_FOLDER").unwrap(), SMALL).unwrap();
+    let mut out = std::io::stdout();
+    loop {
+        let first = journal.end();
+        let end = journal.append(&mut group(first..first + 1 + first % 64)).unwrap().end;
+        writeln!(out, "\ndurable {end} !").unwrap();
+        out.flush().unwrap();
+        if end % 16 == 0 {
+            journal.trim(end.saturating_sub(1_000)).unwrap();
+        }
+    }
+}

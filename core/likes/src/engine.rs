@@ -1,0 +1,579 @@
+//! The state machine: applies records in the log's order, answers questions.
+//!
+//! Owns the order in which one record changes likers, counts, trends, rankings, lists and dirty marks. Knows no clock, no log and no socket: times come
+//! with records and questions. The same records give the same answers, live or replayed.
+
+use crate::boards::{Boards, Which};
+use crate::items::{Item, Items};
+use crate::likers::Likers;
+use crate::limits::{NEWEST_MAX, NOT_OFFSETS_MAX, PAGE_MAX, SEGMENT_IDS};
+use crate::planted::{self, Bug};
+use crate::record::{BitOp, Record};
+use crate::trend::{Trends, WINDOWS};
+use crate::users::Users;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How an engine keeps its state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Keep the items of each user, newest first: 8 bytes a like, 4 a user.
+    pub items_by_user: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { items_by_user: true }
+    }
+}
+
+/// What a record did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// Whether the user liked the item before.
+    Was(bool),
+    /// Whether the item was there.
+    Deleted(bool),
+    /// The bytes of the string that Redis would hold.
+    Bytes(u64),
+    Done,
+}
+
+/// Why a record changed nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ApplyError {
+    #[error("record of offset {found} where {expected} comes next")]
+    Gap { expected: u64, found: u64 },
+    #[error("malformed record at offset {0}")]
+    Malformed(u64),
+    /// The log gave too few segments of dense ids.
+    #[error("no dense id left at offset {0}")]
+    NoDenseId(u64),
+    /// The segment at this offset overlaps one that is there.
+    #[error("segment of dense ids at offset {0} overlaps another")]
+    SegmentTaken(u64),
+    #[error("operand of NOT at offset {0} is longer than {NOT_OFFSETS_MAX} bits")]
+    TooLong(u64),
+}
+
+/// One item as it is written behind.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Row {
+    pub key: Vec<u8>,
+    /// Rises with each change of the item: write the row only over a lower one.
+    pub modification: u64,
+    /// `None` where the item was deleted.
+    pub likes: Option<RowLikes>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RowLikes {
+    pub count: u64,
+    /// Dense ids in the portable roaring format.
+    pub likers: Vec<u8>,
+}
+
+/// An item in a ranking.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Ranked<'a> {
+    pub key: &'a [u8],
+    pub score: f64,
+}
+
+/// Likes, counts and rankings of one log.
+pub struct Engine {
+    pub(crate) options: Options,
+    pub(crate) users: Users,
+    pub(crate) items: Items,
+    pub(crate) boards: Boards,
+    pub(crate) trends: Trends,
+    /// The latest time of a record.
+    pub(crate) now_ms: u64,
+    /// The offset of the next record.
+    pub(crate) offset: u64,
+    /// Slots of items that changed since they were written.
+    pub(crate) dirty: BTreeSet<u32>,
+    /// Deleted items, for their rows to be deleted too.
+    pub(crate) deleted: BTreeMap<Box<[u8]>, u64>,
+    pub(crate) likes: u64,
+}
+
+impl Default for Engine {
+    fn default() -> Engine {
+        Engine::new(Options::default())
+    }
+}
+
+impl Engine {
+    /// An engine at offset 0.
+    pub fn new(options: Options) -> Engine {
+        Engine {
+            options,
+            users: Users::new(options.items_by_user),
+            items: Items::default(),
+            boards: Boards::default(),
+            trends: Trends::default(),
+            now_ms: 0,
+            offset: 0,
+            dirty: BTreeSet::new(),
+            deleted: BTreeMap::new(),
+            likes: 0,
+        }
+    }
+
+    /// Applies the record of `offset`, which must be the next one. An error but [`ApplyError::Gap`] passes the record over.
+    pub fn apply(&mut self, offset: u64, record: &[u8]) -> Result<Answer, ApplyError> {
+        if offset != self.offset {
+            return Err(ApplyError::Gap {
+                expected: self.offset,
+                found: offset,
+            });
+        }
+        self.offset += 1;
+        let record = Record::decode(record).ok_or(ApplyError::Malformed(offset))?;
+        match record {
+            Record::Set {
+                at_ms,
+                key,
+                user,
+                likes,
+            } => self.set(at_ms, key, user, likes),
+            Record::Delete { at_ms, key } => {
+                self.advance(at_ms);
+                Ok(Answer::Deleted(self.delete(key)))
+            }
+            Record::Segment { first, ids } => match self.users.add_segment(first, ids) {
+                true => Ok(Answer::Done),
+                false => Err(ApplyError::SegmentTaken(offset)),
+            },
+            Record::BitOp {
+                at_ms,
+                op,
+                target,
+                sources,
+            } => {
+                self.advance(at_ms);
+                self.bit_operation(op, target, &sources)
+            }
+            Record::Fields { at_ms, key, fields } => {
+                self.advance(at_ms);
+                self.set_fields(key, &fields);
+                Ok(Answer::Done)
+            }
+        }
+    }
+
+    /// The offset of the next record to apply.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The record that must be in the log before records that may need `ids` new dense ids; `None` where enough are left.
+    ///
+    /// Segments follow one another; a log that shares dense ids with others takes its segments from their allocator instead.
+    pub fn segment_needed(&self, ids: u64) -> Option<Record<'static>> {
+        let left = self.users.ids_left();
+        if left >= ids {
+            return None;
+        }
+        let first = self.users.next_segment()?;
+        let wanted = (ids - left).next_multiple_of(u64::from(SEGMENT_IDS));
+        let ids = wanted.min(u64::from(u32::MAX - first)) as u32;
+        (ids > 0).then_some(Record::Segment { first, ids })
+    }
+
+    // Questions.
+
+    pub fn exists(&self, key: &[u8]) -> bool {
+        self.items.find(key).is_some()
+    }
+
+    pub fn count(&self, key: &[u8]) -> u64 {
+        self.items.by_key(key).map_or(0, |item| item.likers.len())
+    }
+
+    pub fn likes(&self, key: &[u8], user: u64) -> bool {
+        let item = self.items.by_key(key);
+        item.zip(self.users.find(user))
+            .is_some_and(|(item, dense)| item.likers.contains(dense))
+    }
+
+    /// All likers of an item, in the order of their dense ids.
+    pub fn likers(&self, key: &[u8]) -> impl Iterator<Item = u64> + '_ {
+        let dense = self.items.by_key(key).map(|item| item.likers.iter());
+        dense.into_iter().flatten().map(|dense| self.users.id(dense))
+    }
+
+    /// The users who like all of `keys`.
+    pub fn likers_of_all(&self, keys: &[&[u8]]) -> Vec<u64> {
+        let none = Likers::default();
+        let sets: Vec<&Likers> = keys
+            .iter()
+            .map(|key| self.items.by_key(key).map_or(&none, |item| &item.likers))
+            .collect();
+        if sets.is_empty() {
+            return Vec::new();
+        }
+        Likers::combine(BitOp::And, &sets)
+            .iter()
+            .map(|dense| self.users.id(dense))
+            .collect()
+    }
+
+    /// The newest likers of an item, newest first; at most [`crate::NEWEST_MAX`] are known.
+    pub fn newest(&self, key: &[u8], count: usize) -> Vec<u64> {
+        let item = self.items.by_key(key);
+        let newest = item.into_iter().flat_map(|item| item.newest.iter().rev());
+        newest.take(count).map(|&dense| self.users.id(dense)).collect()
+    }
+
+    /// The items that a user likes, newest first.
+    pub fn items_of(&self, user: u64, from: usize, count: usize) -> Vec<&[u8]> {
+        let Some(dense) = self.users.find(user) else {
+            return Vec::new();
+        };
+        let slots = self.users.items(dense, |slot| self.items.likes(slot, dense));
+        slots
+            .into_iter()
+            .skip(from)
+            .take(count.min(PAGE_MAX))
+            .map(|slot| self.items.key(slot))
+            .collect()
+    }
+
+    /// Offset of the last change plus 1; 0 for an item that is not there.
+    pub fn modification(&self, key: &[u8]) -> u64 {
+        self.items.by_key(key).map_or(0, |item| item.modification)
+    }
+
+    /// The bytes of the string that Redis would hold.
+    pub fn string_bytes(&self, key: &[u8]) -> u64 {
+        self.items.by_key(key).map_or(0, |item| item.bits.div_ceil(8) as u64)
+    }
+
+    /// The fields of an item, its kind's first.
+    pub fn fields(&self, key: &[u8]) -> Vec<&[u8]> {
+        let fields = self.items.by_key(key).map_or(&[][..], |item| &item.fields);
+        fields.iter().map(|&field| self.boards.name(field)).collect()
+    }
+
+    /// What the item's window is worth at `now_ms`: see [`crate::WINDOWS`].
+    pub fn trend(&self, key: &[u8], window: usize, now_ms: u64) -> f64 {
+        self.items.by_key(key).map_or(0.0, |item| {
+            self.trends.value(window, item.trends[window], now_ms.max(self.now_ms))
+        })
+    }
+
+    /// Whether `key` names a ranking.
+    pub fn is_ranking(key: &[u8]) -> bool {
+        Which::parse(key).is_some()
+    }
+
+    /// Items of a ranking.
+    pub fn ranking_len(&mut self, ranking: &[u8]) -> usize {
+        Which::parse(ranking).map_or(0, |which| self.boards.len(which, &self.items))
+    }
+
+    /// How many items stand above this one.
+    pub fn rank(&mut self, ranking: &[u8], key: &[u8]) -> Option<usize> {
+        let (which, slot) = (Which::parse(ranking)?, self.items.find(key)?);
+        self.boards.rank(which, slot, &self.items)
+    }
+
+    /// The score of an item in a ranking at `now_ms`.
+    pub fn score(&self, ranking: &[u8], key: &[u8], now_ms: u64) -> Option<f64> {
+        let (which, slot) = (Which::parse(ranking)?, self.items.find(key)?);
+        let bits = self.boards.score(which, slot, &self.items)?;
+        Some(self.score_value(which, bits, now_ms))
+    }
+
+    /// `count` items of a ranking from the one that has `from` above it, best first; equal scores by key, the greater first.
+    pub fn page(&mut self, ranking: &[u8], from: usize, count: usize, now_ms: u64) -> Vec<Ranked<'_>> {
+        let Some(which) = Which::parse(ranking) else {
+            return Vec::new();
+        };
+        let page = self.boards.page(which, from, count.min(PAGE_MAX), &self.items);
+        let ranked = |(slot, bits)| Ranked {
+            key: self.items.key(slot),
+            score: self.score_value(which, bits, now_ms),
+        };
+        page.into_iter().map(ranked).collect()
+    }
+
+    /// Keys from slot `cursor` on, and the cursor to go on with, 0 at the end. A key that is there all the time is met once.
+    pub fn scan(&self, cursor: u64, count: usize) -> (u64, Vec<&[u8]>) {
+        let from = cursor.min(u64::from(self.items.slots())) as u32;
+        let to = (u64::from(from) + count as u64).min(u64::from(self.items.slots())) as u32;
+        let keys = (from..to)
+            .filter_map(|slot| self.items.get(slot))
+            .map(|item| &item.key[..])
+            .collect();
+        let next = if to == self.items.slots() { 0 } else { u64::from(to) };
+        (next, keys)
+    }
+
+    pub fn item_count(&self) -> usize {
+        self.items.len()
+    }
+
+    pub fn user_count(&self) -> usize {
+        self.users.len()
+    }
+
+    /// Likes of all items, without results of bit operations.
+    pub fn like_count(&self) -> u64 {
+        self.likes
+    }
+
+    /// Heap bytes of all sets of likers.
+    pub fn liker_bytes(&self) -> usize {
+        self.items.iter().map(|(_, item)| item.likers.heap_bytes()).sum()
+    }
+
+    // Write-behind.
+
+    /// Items and deletions that are not written yet.
+    pub fn dirty_len(&self) -> usize {
+        self.dirty.len() + self.deleted.len()
+    }
+
+    /// Up to `count` rows to write, and the cursor to go on with in this pass, `None` at its end. Nothing is marked as written.
+    pub fn rows(&self, cursor: u64, count: usize) -> (Option<u64>, Vec<Row>) {
+        let from = cursor.saturating_sub(1).min(u64::from(u32::MAX)) as u32;
+        let mut rows = Vec::new();
+        if cursor == 0 {
+            rows.extend(self.deleted.iter().map(|(key, &modification)| Row {
+                key: key.to_vec(),
+                modification,
+                likes: None,
+            }));
+        }
+        let mut next = None;
+        for &slot in self.dirty.range(from..) {
+            if rows.len() >= count.max(1) {
+                next = Some(u64::from(slot) + 1);
+                break;
+            }
+            let item = self.items.get(slot).expect("a dirty slot is in use");
+            let mut likers = Vec::new();
+            item.likers
+                .bitmap()
+                .serialize_into(&mut likers)
+                .expect("a vector takes all bytes");
+            let modification = match planted::is(Bug::OldModification) {
+                true => item.modification.saturating_sub(1),
+                false => item.modification,
+            };
+            let likes = Some(RowLikes {
+                count: item.likers.len(),
+                likers,
+            });
+            rows.push(Row {
+                key: item.key.to_vec(),
+                modification,
+                likes,
+            });
+        }
+        (next, rows)
+    }
+
+    /// The row of this modification is written: the mark goes unless the item has changed since.
+    pub fn written(&mut self, key: &[u8], modification: u64) {
+        if self.deleted.get(key).is_some_and(|&deleted| deleted <= modification) {
+            self.deleted.remove(key);
+        }
+        let Some(slot) = self.items.find(key) else { return };
+        let item = self.items.get_mut(slot);
+        if item.modification <= modification || planted::is(Bug::DirtyClearedBlindly) {
+            item.dirty = false;
+            self.dirty.remove(&slot);
+        }
+    }
+
+    /// All users in the order in which they got their dense ids, from the `from`th on: rows that are added, never changed.
+    pub fn users_from(&self, from: usize) -> impl Iterator<Item = u64> + '_ {
+        self.users.ids().skip(from)
+    }
+
+    // Changes.
+
+    fn set(&mut self, at_ms: u64, key: &[u8], user: u64, likes: bool) -> Result<Answer, ApplyError> {
+        self.advance(at_ms);
+        let offset = self.offset - 1;
+        let dense = match likes {
+            true => Some(self.users.find_or_add(user).ok_or(ApplyError::NoDenseId(offset))?),
+            false => self.users.find(user),
+        };
+        let slot = self.find_or_add(key);
+        if planted::is(Bug::RankBeforeCount) {
+            self.boards.touch(slot, &self.items);
+            let _ = self.boards.len(Which::parse(b"rank").expect("a ranking"), &self.items);
+        }
+        let item = self.items.get_mut(slot);
+        item.bits = item.bits.max(u128::from(user) + 1);
+        let was = match (dense, likes) {
+            (Some(dense), true) => !item.likers.insert(dense),
+            (Some(dense), false) => item.likers.remove(dense),
+            (None, _) => false,
+        };
+        let Some(dense) = dense.filter(|_| was != likes || planted::is(Bug::TwiceCountsTwice)) else {
+            return Ok(Answer::Was(was));
+        };
+        let listed = !item.derived;
+        if listed {
+            let weights = self.trends.weights(self.now_ms);
+            for (score, weight) in item.trends.iter_mut().zip(weights) {
+                *score = if likes {
+                    *score + weight
+                } else {
+                    (*score - weight).max(0.0)
+                };
+            }
+            match likes {
+                true => {
+                    if item.newest.len() == NEWEST_MAX {
+                        item.newest.remove(0);
+                    }
+                    item.newest.push(dense);
+                    self.likes += 1;
+                }
+                false => {
+                    if !planted::is(Bug::RingKeepsTakenBack) {
+                        item.newest.retain(|&other| other != dense);
+                    }
+                    self.likes -= 1;
+                }
+            }
+        }
+        self.changed(slot);
+        if listed {
+            let items = &self.items;
+            match likes {
+                true => self.users.liked(dense, slot, |other| items.likes(other, dense)),
+                false => self.users.took_back(dense),
+            }
+            if !planted::is(Bug::RankBeforeCount) {
+                self.boards.touch(slot, &self.items);
+            }
+        }
+        Ok(Answer::Was(was))
+    }
+
+    fn delete(&mut self, key: &[u8]) -> bool {
+        let Some(slot) = self.items.find(key) else { return false };
+        self.boards.leave(slot, &self.items);
+        self.dirty.remove(&slot);
+        let item = self.items.remove(slot);
+        if !item.derived {
+            self.likes -= item.likers.len();
+        }
+        self.deleted.insert(item.key, self.offset);
+        true
+    }
+
+    fn bit_operation(&mut self, op: BitOp, target: &[u8], sources: &[&[u8]]) -> Result<Answer, ApplyError> {
+        let offset = self.offset - 1;
+        let bytes = sources.iter().map(|key| self.string_bytes(key)).max().unwrap_or(0);
+        let result = match op {
+            BitOp::Not => {
+                let bits = bytes
+                    .checked_mul(8)
+                    .filter(|&bits| bits <= NOT_OFFSETS_MAX)
+                    .ok_or(ApplyError::TooLong(offset))?;
+                let mut result = roaring::RoaringBitmap::new();
+                for user in 0..bits {
+                    if !self.likes(sources[0], user) {
+                        result.insert(self.users.find_or_add(user).ok_or(ApplyError::NoDenseId(offset))?);
+                    }
+                }
+                result
+            }
+            op => {
+                let none = Likers::default();
+                let likers = |key: &&[u8]| self.items.by_key(key).map_or(&none, |item| &item.likers);
+                let sets: Vec<&Likers> = sources.iter().map(likers).collect();
+                Likers::combine(op, &sets)
+            }
+        };
+        self.delete(target);
+        if bytes > 0 {
+            let slot = self.find_or_add(target);
+            self.boards.leave(slot, &self.items);
+            let item = self.items.get_mut(slot);
+            item.likers = Likers::from_bitmap(result);
+            item.bits = u128::from(bytes) * 8;
+            item.derived = true;
+            item.fields = Box::default();
+            self.changed(slot);
+        }
+        Ok(Answer::Bytes(bytes))
+    }
+
+    fn set_fields(&mut self, key: &[u8], names: &[&[u8]]) {
+        let slot = self.find_or_add(key);
+        if self.items.get_mut(slot).derived {
+            return;
+        }
+        self.boards.leave(slot, &self.items);
+        let mut fields: Vec<u32> = kind(key).into_iter().map(|kind| self.boards.field(kind)).collect();
+        for name in names {
+            let field = self.boards.field(name);
+            if !fields.contains(&field) {
+                fields.push(field);
+            }
+        }
+        self.items.get_mut(slot).fields = fields.into();
+        self.boards.enter(slot, &self.items);
+        self.changed(slot);
+    }
+
+    fn find_or_add(&mut self, key: &[u8]) -> u32 {
+        if let Some(slot) = self.items.find(key) {
+            return slot;
+        }
+        let fields = kind(key).into_iter().map(|kind| self.boards.field(kind)).collect();
+        let slot = self.items.add(Item {
+            key: key.into(),
+            fields,
+            ..Item::default()
+        });
+        self.boards.enter(slot, &self.items);
+        self.deleted.remove(key);
+        self.changed(slot);
+        slot
+    }
+
+    fn changed(&mut self, slot: u32) {
+        let item = self.items.get_mut(slot);
+        item.modification = self.offset;
+        if !item.dirty {
+            item.dirty = true;
+            self.dirty.insert(slot);
+        }
+    }
+
+    fn advance(&mut self, at_ms: u64) {
+        self.now_ms = self.now_ms.max(at_ms);
+        for (window, shrink) in self.trends.advance(self.now_ms).into_iter().enumerate() {
+            let Some(shrink) = shrink else { continue };
+            for item in self.items.iter_mut() {
+                item.trends[window] *= shrink;
+            }
+            self.boards.drop_window(window);
+        }
+    }
+
+    fn score_value(&self, which: Which, bits: u64, now_ms: u64) -> f64 {
+        match which.by {
+            0 => bits as f64,
+            by => self.trends.value(by - 1, f64::from_bits(bits), now_ms.max(self.now_ms)),
+        }
+    }
+}
+
+/// The part of a key before its first colon names the item's kind, and a field of all items of that kind.
+fn kind(key: &[u8]) -> Option<&[u8]> {
+    let colon = key.iter().position(|&byte| byte == b':')?;
+    Some(&key[..colon])
+}
+
+const _: () = assert!(WINDOWS.len() == 3, "snapshots hold three scores an item");

@@ -1,0 +1,27 @@
+//! Likes: a deterministic state machine over log records, and Redis's protocol in front of it.
+//!
+//! - [`Engine`] holds per item the set of likers, the count, the newest likers and a modification number, per user the items, and rankings overall and per
+//!   field, by count and by windows of 1 h, 24 h and 7 d. It changes only by records in the order of their log, so a replay gives the same answers.
+//! - Users are 64-bit and stand in sets as dense 32-bit ids, from segments that are records of the log.
+//! - Neither reads a clock, a socket or a file: the owner brings bytes and times, appends the records to its log and applies them once they are durable.
+//!
+//! Start from [`Engine`] and [`Record`].
+#![forbid(unsafe_code)]
+
+mod boards;
+mod engine;
+mod items;
+mod likers;
+mod limits;
+pub mod planted;
+mod ranking;
+mod record;
+mod snapshot;
+mod trend;
+mod users;
+
+pub use engine::{Answer, ApplyError, Engine, Options, Ranked, Row, RowLikes};
+pub use limits::{FIELD_BYTES_MAX, ITEM_FIELDS_MAX, KEYS_MAX, KEY_BYTES_MAX, NEWEST_MAX, NOT_OFFSETS_MAX, PAGE_MAX};
+pub use record::{BitOp, Record};
+pub use snapshot::RestoreError;
+pub use trend::WINDOWS;

@@ -1,0 +1,255 @@
+//! What the log holds: one record for each change, in bytes.
+//!
+//! Owns the encoding. Knows neither the state nor the log.
+//!
+//! | byte 0 | then |
+//! |---|---|
+//! | 1 like or take back | time (8), user (8), 1 or 0, key |
+//! | 2 delete | time (8), key |
+//! | 3 segment of dense ids | first (4), number of ids (4) |
+//! | 4 bit operation | time (8), operation, then target and sources, each with its length (2) |
+//! | 5 fields of an item | time (8), then key and fields, each with its length (2) |
+//!
+//! Numbers are little-endian; times are milliseconds since 1970.
+
+use crate::limits::{FIELD_BYTES_MAX, ITEM_FIELDS_MAX, KEYS_MAX, KEY_BYTES_MAX};
+
+/// One change.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Record<'a> {
+    /// A user likes an item, or takes that back.
+    Set {
+        at_ms: u64,
+        key: &'a [u8],
+        user: u64,
+        likes: bool,
+    },
+    /// An item goes with all its likes.
+    Delete { at_ms: u64, key: &'a [u8] },
+    /// Dense ids `first..first + ids` are this log's to give to users.
+    Segment { first: u32, ids: u32 },
+    /// `target` becomes the result over `sources`.
+    BitOp {
+        at_ms: u64,
+        op: BitOp,
+        target: &'a [u8],
+        sources: Vec<&'a [u8]>,
+    },
+    /// The rankings that an item takes part in, beside the overall one and its kind's.
+    Fields {
+        at_ms: u64,
+        key: &'a [u8],
+        fields: Vec<&'a [u8]>,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BitOp {
+    And,
+    Or,
+    Xor,
+    Not,
+}
+
+impl Record<'_> {
+    /// Appends the record's bytes.
+    pub fn encode(&self, to: &mut Vec<u8>) {
+        match self {
+            Record::Set {
+                at_ms,
+                key,
+                user,
+                likes,
+            } => {
+                to.push(1);
+                to.extend_from_slice(&at_ms.to_le_bytes());
+                to.extend_from_slice(&user.to_le_bytes());
+                to.push(u8::from(*likes));
+                to.extend_from_slice(key);
+            }
+            Record::Delete { at_ms, key } => {
+                to.push(2);
+                to.extend_from_slice(&at_ms.to_le_bytes());
+                to.extend_from_slice(key);
+            }
+            Record::Segment { first, ids } => {
+                to.push(3);
+                to.extend_from_slice(&first.to_le_bytes());
+                to.extend_from_slice(&ids.to_le_bytes());
+            }
+            Record::BitOp {
+                at_ms,
+                op,
+                target,
+                sources,
+            } => {
+                to.push(4);
+                to.extend_from_slice(&at_ms.to_le_bytes());
+                to.push(*op as u8);
+                put_all(to, target, sources);
+            }
+            Record::Fields { at_ms, key, fields } => {
+                to.push(5);
+                to.extend_from_slice(&at_ms.to_le_bytes());
+                put_all(to, key, fields);
+            }
+        }
+    }
+
+    /// `None` where the bytes are no record, or break a limit.
+    pub fn decode(bytes: &[u8]) -> Option<Record<'_>> {
+        let (&tag, mut rest) = bytes.split_first()?;
+        let record = match tag {
+            1 => {
+                let (at_ms, user) = (take_u64(&mut rest)?, take_u64(&mut rest)?);
+                let (&likes, key) = rest.split_first()?;
+                Record::Set {
+                    at_ms,
+                    key: valid_key(key)?,
+                    user,
+                    likes: likes == 1,
+                }
+            }
+            2 => Record::Delete {
+                at_ms: take_u64(&mut rest)?,
+                key: valid_key(rest)?,
+            },
+            3 => {
+                let first = u32::from_le_bytes(rest.get(..4)?.try_into().ok()?);
+                let ids = u32::from_le_bytes(rest.get(4..8)?.try_into().ok()?);
+                Record::Segment { first, ids }
+            }
+            4 => {
+                let at_ms = take_u64(&mut rest)?;
+                let (&op, mut rest) = rest.split_first()?;
+                let op = *[BitOp::And, BitOp::Or, BitOp::Xor, BitOp::Not].get(op as usize)?;
+                let target = valid_key(take(&mut rest)?)?;
+                let sources = take_all(rest, KEYS_MAX, KEY_BYTES_MAX)?;
+                if sources.is_empty() || (op == BitOp::Not && sources.len() != 1) {
+                    return None;
+                }
+                Record::BitOp {
+                    at_ms,
+                    op,
+                    target,
+                    sources,
+                }
+            }
+            5 => {
+                let at_ms = take_u64(&mut rest)?;
+                let key = valid_key(take(&mut rest)?)?;
+                Record::Fields {
+                    at_ms,
+                    key,
+                    fields: take_all(rest, ITEM_FIELDS_MAX, FIELD_BYTES_MAX)?,
+                }
+            }
+            _ => return None,
+        };
+        Some(record)
+    }
+}
+
+fn put_all(to: &mut Vec<u8>, first: &[u8], others: &[&[u8]]) {
+    for bytes in std::iter::once(&first).chain(others) {
+        to.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
+        to.extend_from_slice(bytes);
+    }
+}
+
+fn take<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let len = usize::from(u16::from_le_bytes(rest.get(..2)?.try_into().ok()?));
+    let bytes = rest.get(2..2 + len)?;
+    *rest = &rest[2 + len..];
+    Some(bytes)
+}
+
+fn take_all(mut rest: &[u8], count_max: usize, bytes_max: usize) -> Option<Vec<&[u8]>> {
+    let mut all = Vec::new();
+    while !rest.is_empty() {
+        let bytes = take(&mut rest)?;
+        if all.len() == count_max || bytes.len() > bytes_max {
+            return None;
+        }
+        all.push(bytes);
+    }
+    Some(all)
+}
+
+fn take_u64(rest: &mut &[u8]) -> Option<u64> {
+    let number = u64::from_le_bytes(rest.get(..8)?.try_into().ok()?);
+    *rest = &rest[8..];
+    Some(number)
+}
+
+fn valid_key(key: &[u8]) -> Option<&[u8]> {
+    (key.len() <= KEY_BYTES_MAX).then_some(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn every_record_comes_back() {
+        let (at_ms, key) = (1_790_000_000_000, &b"share:1000"[..]);
+        let records = [
+            Record::Set {
+                at_ms,
+                key,
+                user: u64::MAX,
+                likes: true,
+            },
+            Record::Set {
+                at_ms,
+                key: b"",
+                user: 0,
+                likes: false,
+            },
+            Record::Delete { at_ms, key },
+            Record::Segment {
+                first: 65_536,
+                ids: 65_536,
+            },
+            Record::BitOp {
+                at_ms,
+                op: BitOp::Xor,
+                target: b"both",
+                sources: vec![key, b"b"],
+            },
+            Record::BitOp {
+                at_ms,
+                op: BitOp::Not,
+                target: b"both",
+                sources: vec![key],
+            },
+            Record::Fields {
+                at_ms,
+                key,
+                fields: vec![b"agriculture", b""],
+            },
+            Record::Fields {
+                at_ms,
+                key,
+                fields: vec![],
+            },
+        ];
+        for record in records {
+            let mut bytes = Vec::new();
+            record.encode(&mut bytes);
+            assert_eq!(Record::decode(&bytes), Some(record));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_record_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
+            if let Some(record) = Record::decode(&bytes) {
+                let mut again = Vec::new();
+                record.encode(&mut again);
+                prop_assert_eq!(Record::decode(&again), Some(record));
+            }
+        }
+    }
+}

@@ -1,0 +1,546 @@
+//! Likes as plain lists, slow and obvious, and the comparison of every answer.
+
+use muster_likes::{Answer, BitOp, Engine, Options, Record, NEWEST_MAX, WINDOWS};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+pub const KEYS: [&str; 6] = ["share:1", "share:2", "share:10", "comment:1", "plain", "both"];
+const FIELDS: [&str; 3] = ["farming", "music", "share"];
+const BEGIN_MS: u64 = 1_790_000_000_000;
+
+#[derive(Clone, Debug)]
+pub enum Step {
+    Set {
+        key: usize,
+        user: u64,
+        likes: bool,
+    },
+    Delete(usize),
+    BitOp {
+        op: u8,
+        target: usize,
+        sources: Vec<usize>,
+    },
+    Fields {
+        key: usize,
+        fields: Vec<usize>,
+    },
+    Wait(u64),
+    /// A pass of the write-behind: rows are taken, these toggles come, then as many of the rows as said are written.
+    Pass {
+        between: Vec<(usize, u64, bool)>,
+        written: usize,
+    },
+    Restore,
+}
+
+pub fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let user = prop_oneof![4 => 0..12_u64, 1 => Just(1 << 40), 1 => Just(u64::MAX)];
+    let key = 0..KEYS.len();
+    let toggle = (key.clone(), user, any::<bool>());
+    let step = prop_oneof![
+        20 => toggle.clone().prop_map(|(key, user, likes)| Step::Set { key, user, likes }),
+        1 => key.clone().prop_map(Step::Delete),
+        2 => (0..4_u8, key.clone(), proptest::collection::vec(key.clone(), 1..4))
+            .prop_map(|(op, target, sources)| Step::BitOp { op, target, sources }),
+        2 => (key, proptest::collection::vec(0..FIELDS.len(), 0..3)).prop_map(|(key, fields)| Step::Fields { key, fields }),
+        2 => prop_oneof![0..10_000_u64, 0..100_000_000_u64, Just(3_000_000_000_u64)].prop_map(Step::Wait),
+        2 => (proptest::collection::vec(toggle, 0..4), 0..8_usize).prop_map(|(between, written)| Step::Pass { between, written }),
+        1 => Just(Step::Restore),
+    ];
+    proptest::collection::vec(step, 1..80)
+}
+
+#[derive(Clone, Default)]
+struct Item {
+    /// In the order of their likes.
+    likers: Vec<u64>,
+    /// What the bounded list of newest likers may still know.
+    newest: Vec<u64>,
+    bits: u128,
+    derived: bool,
+    fields: BTreeSet<String>,
+    /// Value and time of the last toggle, per window.
+    trends: [f64; 3],
+    at_ms: u64,
+}
+
+#[derive(Default)]
+struct Model {
+    items: BTreeMap<String, Item>,
+    /// Per user the keys in the order of their likes.
+    liked: BTreeMap<u64, Vec<String>>,
+    now_ms: u64,
+}
+
+impl Model {
+    fn item(&mut self, key: &str) -> &mut Item {
+        self.items.entry(key.into()).or_insert_with(|| {
+            let fields = key
+                .split_once(':')
+                .map(|(kind, _)| kind.to_string())
+                .into_iter()
+                .collect();
+            Item {
+                fields,
+                ..Item::default()
+            }
+        })
+    }
+
+    fn set(&mut self, key: &str, user: u64, likes: bool) -> bool {
+        let now_ms = self.now_ms;
+        let item = self.item(key);
+        item.bits = item.bits.max(u128::from(user) + 1);
+        let was = item.likers.contains(&user);
+        if was == likes {
+            return was;
+        }
+        item.likers.retain(|&other| other != user);
+        item.newest.retain(|&other| other != user);
+        if likes {
+            item.likers.push(user);
+        }
+        if item.derived {
+            return was;
+        }
+        if likes {
+            item.newest.push(user);
+            if item.newest.len() > NEWEST_MAX {
+                item.newest.remove(0);
+            }
+        }
+        for (window, (_, half)) in WINDOWS.iter().enumerate() {
+            let now = decayed(item.trends[window], item.at_ms, now_ms, *half);
+            item.trends[window] = (now + if likes { 1.0 } else { -1.0 }).max(0.0);
+        }
+        item.at_ms = now_ms;
+        let liked = self.liked.entry(user).or_default();
+        liked.retain(|other| other != key);
+        if likes {
+            liked.push(key.into());
+        }
+        was
+    }
+
+    fn delete(&mut self, key: &str) -> bool {
+        self.liked
+            .values_mut()
+            .for_each(|liked| liked.retain(|other| other != key));
+        self.items.remove(key).is_some()
+    }
+
+    fn bit_operation(&mut self, op: BitOp, target: &str, sources: &[&str]) -> u64 {
+        let sets: Vec<BTreeSet<u64>> = sources
+            .iter()
+            .map(|key| {
+                self.items
+                    .get(*key)
+                    .map_or(BTreeSet::new(), |item| item.likers.iter().copied().collect())
+            })
+            .collect();
+        let bits = sources
+            .iter()
+            .filter_map(|key| self.items.get(*key))
+            .map(|item| item.bits)
+            .max()
+            .unwrap_or(0);
+        let bytes = bits.div_ceil(8) as u64;
+        let fold = |op: fn(&BTreeSet<u64>, &BTreeSet<u64>) -> BTreeSet<u64>| {
+            sets[1..].iter().fold(sets[0].clone(), |result, set| op(&result, set))
+        };
+        let result = match op {
+            BitOp::And => fold(|a, b| a & b),
+            BitOp::Or => fold(|a, b| a | b),
+            BitOp::Xor => fold(|a, b| a ^ b),
+            BitOp::Not => (0..bytes * 8).filter(|user| !sets[0].contains(user)).collect(),
+        };
+        self.delete(target);
+        if bytes > 0 {
+            let likers = result.into_iter().collect();
+            let item = Item {
+                likers,
+                bits: u128::from(bytes) * 8,
+                derived: true,
+                ..Item::default()
+            };
+            self.items.insert(target.into(), item);
+        }
+        bytes
+    }
+
+    /// Best first.
+    fn ranking(&self, field: Option<&str>) -> Vec<(&str, usize)> {
+        let takes_part = |item: &Item| {
+            !item.derived && !item.likers.is_empty() && field.is_none_or(|field| item.fields.contains(field))
+        };
+        let members = self.items.iter().filter(|(_, item)| takes_part(item));
+        let mut ranking: Vec<(&str, usize)> = members.map(|(key, item)| (key.as_str(), item.likers.len())).collect();
+        ranking.sort_by(|a, b| (b.1, b.0).cmp(&(a.1, a.0)));
+        ranking
+    }
+}
+
+fn decayed(value: f64, at_ms: u64, now_ms: u64, half: u64) -> f64 {
+    value * 0.5_f64.powf((now_ms - at_ms) as f64 / half as f64)
+}
+
+/// A table of rows by key, written only over a lower modification.
+#[derive(Default)]
+struct Table(BTreeMap<Vec<u8>, (u64, Option<(u64, Vec<u8>)>)>);
+
+impl Table {
+    fn write(&mut self, row: &muster_likes::Row) {
+        let likes = row.likes.as_ref().map(|likes| (likes.count, likes.likers.clone()));
+        match self.0.get_mut(&row.key) {
+            Some((modification, _)) if *modification >= row.modification => {}
+            Some(held) => *held = (row.modification, likes),
+            None => {
+                self.0.insert(row.key.clone(), (row.modification, likes));
+            }
+        }
+    }
+}
+
+struct Run {
+    engine: Engine,
+    model: Model,
+    table: Table,
+    log: Vec<Vec<u8>>,
+}
+
+macro_rules! same {
+    ($left:expr, $right:expr, $($what:tt)*) => {{
+        let (left, right) = ($left, $right);
+        if left != right {
+            return Err(format!("{}: engine {left:?}, model {right:?}", format!($($what)*)));
+        }
+    }};
+}
+
+/// Runs `steps` on both and compares every answer after each.
+pub fn check(steps: &[Step]) -> Result<(), String> {
+    let model = Model {
+        now_ms: BEGIN_MS,
+        ..Model::default()
+    };
+    let mut run = Run {
+        engine: Engine::default(),
+        model,
+        table: Table::default(),
+        log: Vec::new(),
+    };
+    for step in steps {
+        run.step(step)?;
+        run.compare()?;
+    }
+    let mut replayed = Engine::default();
+    for (offset, record) in (0..).zip(&run.log) {
+        let _ = replayed.apply(offset, record);
+    }
+    same!(
+        replayed.scan(0, 100),
+        run.engine.scan(0, 100),
+        "scan of the replayed engine"
+    );
+    same!(
+        replayed.dirty_len() >= run.engine.dirty_len(),
+        true,
+        "marks of the replayed engine"
+    );
+    for ranking in rankings() {
+        let live: Vec<_> = run
+            .engine
+            .page(&ranking, 0, 100, run.model.now_ms)
+            .into_iter()
+            .map(own)
+            .collect();
+        let again: Vec<_> = replayed
+            .page(&ranking, 0, 100, run.model.now_ms)
+            .into_iter()
+            .map(own)
+            .collect();
+        same!(again, live, "replayed page of {}", String::from_utf8_lossy(&ranking));
+    }
+    run.engine = replayed;
+    run.compare()
+}
+
+fn own(ranked: muster_likes::Ranked) -> (Vec<u8>, f64) {
+    (ranked.key.to_vec(), ranked.score)
+}
+
+fn rankings() -> Vec<Vec<u8>> {
+    let names = [
+        "rank",
+        "rank:farming",
+        "rank:music",
+        "rank:share",
+        "rank:comment",
+        "rank:nothing",
+    ];
+    let windows = ["", "@1h", "@24h", "@7d"];
+    names
+        .iter()
+        .flat_map(|name| windows.map(|window| format!("{name}{window}").into_bytes()))
+        .collect()
+}
+
+impl Run {
+    fn step(&mut self, step: &Step) -> Result<(), String> {
+        let at_ms = self.model.now_ms;
+        match step {
+            Step::Set { key, user, likes } => self.toggle(*key, *user, *likes)?,
+            Step::Delete(key) => {
+                let answer = self.apply(
+                    &Record::Delete {
+                        at_ms,
+                        key: KEYS[*key].as_bytes(),
+                    },
+                    0,
+                )?;
+                same!(answer, Answer::Deleted(self.model.delete(KEYS[*key])), "deletion");
+            }
+            Step::BitOp { op, target, sources } => {
+                let op = [BitOp::And, BitOp::Or, BitOp::Xor, BitOp::Not][*op as usize];
+                let sources = if op == BitOp::Not { &sources[..1] } else { sources };
+                let names: Vec<&str> = sources.iter().map(|&source| KEYS[source]).collect();
+                let ids = names
+                    .iter()
+                    .map(|key| self.engine.string_bytes(key.as_bytes()))
+                    .max()
+                    .unwrap_or(0);
+                if op == BitOp::Not && ids > 1_000 {
+                    return Ok(());
+                }
+                let sources = names.iter().map(|name| name.as_bytes()).collect();
+                let record = Record::BitOp {
+                    at_ms,
+                    op,
+                    target: KEYS[*target].as_bytes(),
+                    sources,
+                };
+                let answer = self.apply(&record, ids.min(1_000) * 8)?;
+                same!(
+                    answer,
+                    Answer::Bytes(self.model.bit_operation(op, KEYS[*target], &names)),
+                    "{op:?}"
+                );
+            }
+            Step::Fields { key, fields } => {
+                let names: Vec<&str> = fields.iter().map(|&field| FIELDS[field]).collect();
+                let bytes = names.iter().map(|name| name.as_bytes()).collect();
+                self.apply(
+                    &Record::Fields {
+                        at_ms,
+                        key: KEYS[*key].as_bytes(),
+                        fields: bytes,
+                    },
+                    0,
+                )?;
+                let key = KEYS[*key];
+                let item = self.model.item(key);
+                if !item.derived {
+                    let kind = key.split_once(':').map(|(kind, _)| kind);
+                    item.fields = names.into_iter().chain(kind).map(str::to_string).collect();
+                }
+            }
+            Step::Wait(ms) => self.model.now_ms += ms,
+            Step::Pass { between, written } => {
+                let (mut rows, mut cursor) = (Vec::new(), Some(0));
+                while let Some(at) = cursor {
+                    let part = self.engine.rows(at, 2);
+                    cursor = part.0;
+                    rows.extend(part.1);
+                }
+                for &(key, user, likes) in between {
+                    self.toggle(key, user, likes)?;
+                }
+                let all = *written >= rows.len() && between.is_empty();
+                for row in rows.iter().take(*written) {
+                    self.table.write(row);
+                    self.engine.written(&row.key, row.modification);
+                }
+                same!(
+                    all && self.engine.dirty_len() > 0,
+                    false,
+                    "marks left after a whole pass"
+                );
+            }
+            Step::Restore => {
+                let snapshot = self.engine.snapshot();
+                let restored = Engine::restore(&snapshot, Options::default()).map_err(|error| error.to_string())?;
+                same!(restored.snapshot() == snapshot, true, "snapshot of the restored engine");
+                self.engine = restored;
+            }
+        }
+        Ok(())
+    }
+
+    fn toggle(&mut self, key: usize, user: u64, likes: bool) -> Result<(), String> {
+        let key = KEYS[key];
+        let record = Record::Set {
+            at_ms: self.model.now_ms,
+            key: key.as_bytes(),
+            user,
+            likes,
+        };
+        let answer = self.apply(&record, 1)?;
+        same!(
+            answer,
+            Answer::Was(self.model.set(key, user, likes)),
+            "toggle of {key} by {user}"
+        );
+        Ok(())
+    }
+
+    fn apply(&mut self, record: &Record, ids: u64) -> Result<Answer, String> {
+        let segment = self.engine.segment_needed(ids);
+        let mut answer = Ok(Answer::Done);
+        for record in segment.iter().chain([record]) {
+            let mut bytes = Vec::new();
+            record.encode(&mut bytes);
+            answer = self.engine.apply(self.log.len() as u64, &bytes);
+            self.log.push(bytes);
+        }
+        answer.map_err(|error| error.to_string())
+    }
+
+    fn compare(&mut self) -> Result<(), String> {
+        let (engine, model) = (&mut self.engine, &self.model);
+        let users: BTreeSet<u64> = model.liked.keys().copied().chain(0..12).collect();
+        let none = Item::default();
+        for key in KEYS {
+            let bytes = key.as_bytes();
+            let item = model.items.get(key).unwrap_or(&none);
+            same!(
+                engine.exists(bytes),
+                model.items.contains_key(key),
+                "existence of {key}"
+            );
+            same!(engine.count(bytes), item.likers.len() as u64, "count of {key}");
+            let likers: BTreeSet<u64> = engine.likers(bytes).collect();
+            same!(
+                likers,
+                item.likers.iter().copied().collect::<BTreeSet<u64>>(),
+                "likers of {key}"
+            );
+            same!(
+                engine.string_bytes(bytes),
+                item.bits.div_ceil(8) as u64,
+                "bytes of {key}"
+            );
+            let newest: Vec<u64> = item.newest.iter().rev().copied().collect();
+            same!(engine.newest(bytes, 100), newest, "newest likers of {key}");
+            let fields: BTreeSet<String> = engine
+                .fields(bytes)
+                .iter()
+                .map(|field| String::from_utf8_lossy(field).into_owned())
+                .collect();
+            same!(fields, item.fields.clone(), "fields of {key}");
+            for &user in &users {
+                same!(
+                    engine.likes(bytes, user),
+                    item.likers.contains(&user),
+                    "{user} likes {key}"
+                );
+            }
+            for (window, (name, half)) in WINDOWS.iter().enumerate() {
+                let (found, wanted) = (
+                    engine.trend(bytes, window, model.now_ms),
+                    decayed(item.trends[window], item.at_ms, model.now_ms, *half),
+                );
+                same!(
+                    (found - wanted).abs() < 1e-3,
+                    true,
+                    "{name} of {key}: {found} for {wanted}"
+                );
+            }
+        }
+        for &user in &users {
+            let empty = Vec::new();
+            let wanted: Vec<&[u8]> = model
+                .liked
+                .get(&user)
+                .unwrap_or(&empty)
+                .iter()
+                .rev()
+                .map(|key| key.as_bytes())
+                .collect();
+            same!(engine.items_of(user, 0, 100), wanted, "items of {user}");
+        }
+        let both: BTreeSet<u64> = engine.likers_of_all(&[b"share:1", b"share:2"]).into_iter().collect();
+        let likers = |key: &str| {
+            model
+                .items
+                .get(key)
+                .map_or(BTreeSet::new(), |item| item.likers.iter().copied().collect())
+        };
+        same!(both, &likers("share:1") & &likers("share:2"), "likers of both");
+        let likes: usize = model
+            .items
+            .values()
+            .filter(|item| !item.derived)
+            .map(|item| item.likers.len())
+            .sum();
+        same!(engine.like_count(), likes as u64, "all likes");
+        for ranking in rankings() {
+            let name = String::from_utf8_lossy(&ranking).into_owned();
+            let field = name
+                .split('@')
+                .next()
+                .and_then(|name| name.split_once(':'))
+                .map(|(_, field)| field);
+            let wanted = model.ranking(field);
+            same!(engine.ranking_len(&ranking), wanted.len(), "length of {name}");
+            let page: Vec<_> = engine
+                .page(&ranking, 0, 100, model.now_ms)
+                .into_iter()
+                .map(own)
+                .collect();
+            if !name.contains('@') {
+                let wanted: Vec<_> = wanted
+                    .iter()
+                    .map(|(key, count)| (key.as_bytes().to_vec(), *count as f64))
+                    .collect();
+                same!(&page, &wanted, "page of {name}");
+            }
+            let members: BTreeSet<&[u8]> = page.iter().map(|(key, _)| &key[..]).collect();
+            same!(
+                members,
+                wanted.iter().map(|(key, _)| key.as_bytes()).collect::<BTreeSet<_>>(),
+                "members of {name}"
+            );
+            same!(page.is_sorted_by(|a, b| a.1 >= b.1), true, "order of {name}: {page:?}");
+            for (rank, (key, score)) in page.iter().enumerate() {
+                same!(engine.rank(&ranking, key), Some(rank), "rank of {key:?} in {name}");
+                same!(
+                    engine.score(&ranking, key, model.now_ms),
+                    Some(*score),
+                    "score of {key:?} in {name}"
+                );
+                same!(
+                    engine.page(&ranking, rank, 1, model.now_ms).len(),
+                    1,
+                    "page at {rank} of {name}"
+                );
+            }
+            same!(engine.rank(&ranking, b"absent"), None, "rank of an absent item");
+        }
+        let dirty: BTreeSet<Vec<u8>> = engine.rows(0, 1_000).1.into_iter().map(|row| row.key).collect();
+        for key in KEYS {
+            let count = model.items.get(key).map(|item| item.likers.len() as u64);
+            let held = self
+                .table
+                .0
+                .get(key.as_bytes())
+                .and_then(|(_, likes)| likes.as_ref().map(|likes| likes.0));
+            same!(
+                held != count && !dirty.contains(key.as_bytes()),
+                false,
+                "{key} is written as {held:?}, is {count:?} and clean"
+            );
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,59 @@
+//! Each planted bug is found by the comparison that passes without it.
+
+use crate::model::{check, steps};
+use muster_likes::planted::{set, Bug};
+use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
+
+fn any_program() -> Result<(), String> {
+    let mut runner = TestRunner::new(Config {
+        failure_persistence: None,
+        ..Config::with_cases(150)
+    });
+    let run = runner.run(&steps(), |steps| check(&steps).map_err(TestCaseError::fail));
+    run.map_err(|error| match error {
+        TestError::Fail(why, _) | TestError::Abort(why) => why.to_string(),
+    })
+}
+
+fn found(bug: Bug, told: &str) {
+    set(Some(bug));
+    let found = any_program();
+    set(None);
+    let why = found.expect_err("the bug was not found");
+    assert!(why.contains(told), "{bug:?} was found by {why}");
+}
+
+#[test]
+fn rank_before_count() {
+    found(Bug::RankBeforeCount, "rank");
+}
+
+#[test]
+fn dense_id_twice() {
+    found(Bug::DenseIdTwice, "");
+}
+
+#[test]
+fn dirty_mark_cleared_blindly() {
+    found(Bug::DirtyClearedBlindly, "and clean");
+}
+
+#[test]
+fn old_modification_written() {
+    found(Bug::OldModification, "marks left");
+}
+
+#[test]
+fn twice_counts_twice() {
+    found(Bug::TwiceCountsTwice, "");
+}
+
+#[test]
+fn taken_back_stays_newest() {
+    found(Bug::RingKeepsTakenBack, "newest");
+}
+
+#[test]
+fn restored_engine_forgets_its_marks() {
+    found(Bug::DirtyNotRestored, "");
+}
