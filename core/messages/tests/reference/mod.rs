@@ -1,0 +1,3 @@
+//! Slow and obvious models that the crate is compared with.
+
+pub mod wheel;
