@@ -33,11 +33,11 @@ impl History {
     }
 
     pub fn due_at(&self) -> Millis {
-        let dues = self.facts.iter().filter_map(|fact| match fact {
+        let mut dues = self.facts.iter().filter_map(|fact| match fact {
             Fact::Due(at) | Fact::Replayed(at) => Some(*at),
             _ => None,
         });
-        dues.last().unwrap_or(self.accepted.due_at)
+        dues.next_back().unwrap_or(self.accepted.due_at)
     }
 
     pub fn attempts(&self) -> usize {
