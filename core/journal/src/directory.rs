@@ -1,0 +1,366 @@
+//! A log's segments as files of one folder.
+//!
+//! Owns file names, the owner's lock and epoch, spare segments and their filling. Knows no frame.
+//!
+//! | file | |
+//! |---|---|
+//! | `owner` | the highest epoch that claimed the log, written in place |
+//! | `lock` | locked by the running owner |
+//! | `EPOCH-ID.segment` | a segment, both numbers in 16 hexadecimal digits |
+//! | `N.spare` | a file of one segment's size whose blocks exist, to become a segment |
+//! | `N.filling` | a spare that is not filled yet |
+
+use crate::error::OpenError;
+use crate::format::SegmentName;
+use crate::log::Log;
+use crate::storage::{SegmentFile, Storage};
+use rustix::fs::{fallocate, flock, FallocateFlags, FlockOperation};
+use rustix::io::Errno;
+use std::fs::{self, File};
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Spare files kept of trimmed segments; more are deleted.
+const SPARES_MAX: usize = 2;
+
+/// Zeros written between two syncs of a file that is filled beside commits: 4 MiB, some milliseconds of a disk's time.
+const FILL_BYTES: usize = 4 << 20;
+
+/// How an opener becomes the log's owner.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Owner {
+    /// The only process that uses the folder: waits for nobody, and fails while another has it open.
+    Sole,
+    /// The owner that a registry has appointed. The epoch must be higher than all before; earlier owners are fenced even if they still run.
+    Epoch(u64),
+}
+
+/// How a journal is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// The size of one file in bytes. The log takes one segment more than its records need, and up to two spares.
+    pub segment_bytes: u64,
+    pub owner: Owner,
+}
+
+impl Default for Options {
+    /// 128 MiB: 1,300 groups of 512 records of 200 bytes.
+    fn default() -> Options {
+        Options {
+            segment_bytes: 128 << 20,
+            owner: Owner::Sole,
+        }
+    }
+}
+
+impl Log<Directory> {
+    /// Opens or makes the journal in folder `path`.
+    pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Log<Directory>, OpenError> {
+        let directory = Directory::claim(path.as_ref(), options)?;
+        let epoch = directory.epoch;
+        let opening = directory.owner.try_clone()?;
+        let log = Log::with_storage(directory, epoch, options.segment_bytes)?;
+        flock(&opening, FlockOperation::Unlock).map_err(io::Error::from)?;
+        Ok(log)
+    }
+}
+
+/// The folder of one log, claimed by this process.
+pub struct Directory {
+    path: PathBuf,
+    handle: File,
+    owner: File,
+    epoch: u64,
+    /// Spares that are ready.
+    spares: Vec<PathBuf>,
+    filling: Option<Filling>,
+    next_spare: u64,
+    /// Held for life: the lock goes with it.
+    _lock: File,
+}
+
+struct Filling {
+    thread: JoinHandle<io::Result<PathBuf>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Directory {
+    fn claim(path: &Path, options: Options) -> Result<Directory, OpenError> {
+        fs::create_dir_all(path)?;
+        if let Some(parent) = path.canonicalize()?.parent() {
+            File::open(parent)?.sync_all()?;
+        }
+        let handle = File::open(path)?;
+        let lock = open_or_make(&path.join("lock"))?;
+        let owner = open_or_make(&path.join("owner"))?;
+        let locked = lock_now(&lock)?;
+        if !locked && options.owner == Owner::Sole {
+            return Err(OpenError::Locked);
+        }
+        // Held until the log is open: two openers at once could remove or cut each other's segments.
+        if !lock_now(&owner)? {
+            return Err(OpenError::Locked);
+        }
+        let (segments, spares) = scan(path, options.segment_bytes)?;
+        let newest = segments.iter().map(|name| name.epoch).max().unwrap_or(0);
+        let former = read_owner(&owner)?.unwrap_or(0).max(newest);
+        let epoch = match options.owner {
+            Owner::Sole => former + 1,
+            Owner::Epoch(epoch) if epoch > former => epoch,
+            Owner::Epoch(_) => return Err(OpenError::Fenced { by: former }),
+        };
+        owner.write_all_at(&owner_bytes(epoch), 0)?;
+        owner.sync_all()?;
+        handle.sync_all()?;
+        let next_spare = spares.len() as u64;
+        let (path, _lock) = (path.to_path_buf(), lock);
+        Ok(Directory {
+            path,
+            handle,
+            owner,
+            epoch,
+            spares,
+            filling: None,
+            next_spare,
+            _lock,
+        })
+    }
+
+    fn segment_path(&self, name: SegmentName) -> PathBuf {
+        self.path.join(format!("{:016x}-{:016x}.segment", name.epoch, name.id))
+    }
+
+    /// A name that no other owner uses: epochs are unique.
+    fn spare_path(&mut self) -> PathBuf {
+        self.next_spare += 1;
+        self.path.join(format!("{:016x}-{}.spare", self.epoch, self.next_spare))
+    }
+
+    fn begin_from(&self, spare: &Path, name: SegmentName, header: &[u8]) -> io::Result<File> {
+        let file = File::options().read(true).write(true).open(spare)?;
+        file.write_all_at(header, 0)?;
+        file.sync_all()?;
+        fs::rename(spare, self.segment_path(name))?;
+        self.handle.sync_all()?;
+        Ok(file)
+    }
+
+    /// A file of `bytes` whose blocks exist.
+    fn take_spare(&mut self, bytes: u64) -> io::Result<PathBuf> {
+        if let Some(spare) = self.spares.pop() {
+            return Ok(spare);
+        }
+        if let Some(filling) = self.filling.take() {
+            if let Ok(spare) = filling.thread.join().expect("filling a file does not panic") {
+                return Ok(spare);
+            }
+        }
+        let path = self.spare_path();
+        fill(&path, bytes, &AtomicBool::new(false))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        if let Some(filling) = self.filling.take() {
+            filling.stop.store(true, Ordering::Relaxed);
+            let _ = filling.thread.join();
+        }
+    }
+}
+
+impl Storage for Directory {
+    type File = File;
+
+    fn list(&mut self) -> io::Result<Vec<SegmentName>> {
+        Ok(scan_names(&self.path)?.0)
+    }
+
+    fn open(&mut self, name: SegmentName) -> io::Result<File> {
+        File::options().read(true).write(true).open(self.segment_path(name))
+    }
+
+    fn begin(&mut self, name: SegmentName, header: &[u8], bytes: u64) -> io::Result<File> {
+        let spare = self.take_spare(bytes)?;
+        let begun = self.begin_from(&spare, name, header);
+        if begun.is_err() && spare.exists() {
+            self.spares.push(spare);
+        }
+        begun
+    }
+
+    fn prepare(&mut self, bytes: u64) {
+        if !self.spares.is_empty() || self.filling.is_some() {
+            return;
+        }
+        let path = self.spare_path();
+        let stop = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&stop);
+        let thread = std::thread::Builder::new()
+            .name("journal-fill".into())
+            .spawn(move || fill(&path, bytes, &seen));
+        self.filling = thread.ok().map(|thread| Filling { thread, stop }); // without a thread `begin` fills
+    }
+
+    fn remove(&mut self, names: &[SegmentName], reusable_epoch: u64) -> io::Result<()> {
+        for &name in names {
+            let path = self.segment_path(name);
+            if name.epoch == reusable_epoch && self.spares.len() + usize::from(self.filling.is_some()) < SPARES_MAX {
+                let spare = self.spare_path();
+                fs::rename(path, &spare)?;
+                self.handle.sync_all()?; // the old name is gone for good before the bytes change
+                self.spares.push(spare);
+            } else {
+                fs::remove_file(path)?;
+                self.handle.sync_all()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn owner(&self) -> io::Result<u64> {
+        read_owner(&self.owner)?.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "owner file is damaged"))
+    }
+
+    fn salt(&mut self) -> u64 {
+        RandomState::new().hash_one(self.next_spare)
+    }
+}
+
+impl SegmentFile for File {
+    fn read_at(&self, at: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let mut read = 0;
+        while read < buf.len() {
+            match FileExt::read_at(self, &mut buf[read..], at + read as u64) {
+                Ok(0) => break,
+                Ok(some) => read += some,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(read)
+    }
+
+    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.write_all_at(bytes, at)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+
+    fn cut(&self, bytes: u64) -> io::Result<()> {
+        self.set_len(bytes)
+    }
+}
+
+fn open_or_make(path: &Path) -> io::Result<File> {
+    File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+}
+
+fn lock_now(file: &File) -> io::Result<bool> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The epoch and its checksum: 16 bytes of one sector.
+fn owner_bytes(epoch: u64) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&epoch.to_le_bytes());
+    let crc = crc32c::crc32c(&bytes[..8]);
+    bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+/// `None` where the file is new or damaged.
+fn read_owner(file: &File) -> io::Result<Option<u64>> {
+    let mut bytes = [0; 16];
+    let read = SegmentFile::read_at(file, 0, &mut bytes)?;
+    let epoch = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
+    Ok((read == bytes.len() && owner_bytes(epoch) == bytes).then_some(epoch))
+}
+
+/// The segments, and the spares of the right size; deletes other spares.
+fn scan(path: &Path, segment_bytes: u64) -> io::Result<(Vec<SegmentName>, Vec<PathBuf>)> {
+    let (segments, others) = scan_names(path)?;
+    let mut spares = Vec::new();
+    for spare in others {
+        let whole = spare.extension().is_some_and(|kind| kind == "spare") && spare.metadata()?.len() == segment_bytes;
+        if whole && spares.len() < SPARES_MAX {
+            spares.push(spare);
+        } else {
+            fs::remove_file(spare)?;
+        }
+    }
+    Ok((segments, spares))
+}
+
+fn scan_names(path: &Path) -> io::Result<(Vec<SegmentName>, Vec<PathBuf>)> {
+    let (mut segments, mut spares) = (Vec::new(), Vec::new());
+    for entry in fs::read_dir(path)? {
+        let file = entry?.path();
+        match (
+            file.file_stem().and_then(|stem| stem.to_str()),
+            file.extension().and_then(|kind| kind.to_str()),
+        ) {
+            (Some(stem), Some("segment")) => segments.extend(segment_name(stem)),
+            (Some(_), Some("spare" | "filling")) => spares.push(file),
+            _ => {}
+        }
+    }
+    Ok((segments, spares))
+}
+
+fn segment_name(stem: &str) -> Option<SegmentName> {
+    let (epoch, id) = stem.split_once('-')?;
+    Some(SegmentName {
+        epoch: u64::from_str_radix(epoch, 16).ok()?,
+        id: u64::from_str_radix(id, 16).ok()?,
+    })
+}
+
+/// Writes zeros, so that no later sync has blocks to allocate. Leaves nothing behind where it fails.
+fn fill(spare: &Path, bytes: u64, stop: &AtomicBool) -> io::Result<PathBuf> {
+    let filling = spare.with_extension("filling");
+    let filled = fill_file(&filling, bytes, stop).and_then(|()| fs::rename(&filling, spare));
+    match filled {
+        Ok(()) => Ok(spare.to_path_buf()),
+        Err(error) => {
+            let _ = fs::remove_file(&filling);
+            Err(error)
+        }
+    }
+}
+
+fn fill_file(path: &Path, bytes: u64, stop: &AtomicBool) -> io::Result<()> {
+    let file = File::options().write(true).create(true).truncate(true).open(path)?;
+    match fallocate(&file, FallocateFlags::empty(), 0, bytes) {
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let zeros = vec![0; FILL_BYTES.min(bytes as usize)];
+    let mut at = 0;
+    while at < bytes {
+        if stop.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        let part = (bytes - at).min(zeros.len() as u64);
+        file.write_all_at(&zeros[..part as usize], at)?;
+        file.sync_data()?;
+        at += part;
+    }
+    file.sync_all()
+}

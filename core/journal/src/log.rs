@@ -1,0 +1,396 @@
+//! The log of one owner: opens what is there, appends groups, trims.
+//!
+//! Owns the order of writes: a group is answered after it is synced and after no later owner has claimed the log. Knows no path.
+
+use crate::error::{AppendError, Corruption, OpenError, ReadError};
+use crate::format::{begins_frame, Frame, Group, Header, SegmentName, FRAME_ALIGN, FRAME_BYTES, HEADER_BYTES};
+use crate::reader::Reader;
+use crate::storage::{is_full, SegmentFile, Storage};
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// The smallest segment: its header and one page of frames.
+pub const SEGMENT_BYTES_MIN: u64 = 2 * HEADER_BYTES;
+
+/// Bytes of a segment that are looked through at once for a frame behind a damaged one.
+const SCAN_BYTES: usize = 1 << 20;
+
+/// One segment that the log holds.
+pub(crate) struct Segment<F> {
+    pub name: SegmentName,
+    pub first: u64,
+    pub salt: u64,
+    pub file: F,
+    /// The offset of the next segment's first record, once there is one.
+    pub end: OnceLock<u64>,
+}
+
+/// What the owner and its readers share.
+pub(crate) struct Shared<F> {
+    /// All records below this offset are durable.
+    pub durable: AtomicU64,
+    /// Oldest first; never empty.
+    pub segments: Mutex<VecDeque<Arc<Segment<F>>>>,
+}
+
+/// A durable log of records, open for its one owner.
+///
+/// `Journal` is the log in a folder; tests put other storages below.
+pub struct Log<S: Storage> {
+    storage: S,
+    epoch: u64,
+    segment_bytes: u64,
+    shared: Arc<Shared<S::File>>,
+    active: Arc<Segment<S::File>>,
+    /// Where the next frame goes in the active segment.
+    at: u64,
+    prepared: bool,
+    refuses: bool,
+    torn: bool,
+}
+
+impl<S: Storage> Log<S> {
+    /// Opens the log for the owner of `epoch`, which `storage` has already claimed. No other may open it until this returns.
+    ///
+    /// Each opening begins a segment of its own, so that nothing is ever written behind a torn group.
+    pub fn with_storage(mut storage: S, epoch: u64, segment_bytes: u64) -> Result<Log<S>, OpenError> {
+        if segment_bytes < SEGMENT_BYTES_MIN {
+            return Err(OpenError::SegmentTooSmall(segment_bytes, SEGMENT_BYTES_MIN));
+        }
+        let chain = Chain::read(&mut storage)?;
+        let mut segments = chain.segments;
+        let mut removed = chain.left_over;
+        let mut tail = Tail {
+            end: 0,
+            at: HEADER_BYTES,
+            torn: false,
+        };
+        if let Some(last) = segments.back() {
+            tail = Tail::find(last)?;
+        }
+        let newest = segments.back().map(|last| last.name);
+        let cut = match segments.back() {
+            Some(last) if tail.end == last.first => {
+                removed.push(last.name);
+                segments.pop_back();
+                None
+            }
+            last => last.map(|last| (Arc::clone(last), tail.at)),
+        };
+        let id = newest.map_or(0, |name| name.id + 1);
+        let before = segments.back().map(|last| last.name);
+        let header = Header {
+            name: SegmentName { epoch, id },
+            before,
+            first: tail.end,
+            salt: storage.salt(),
+        };
+        let file = storage
+            .begin(header.name, &header.encode(), segment_bytes)
+            .map_err(|error| match is_full(&error) {
+                true => OpenError::DiskFull { segment_bytes },
+                false => OpenError::Io(error),
+            })?;
+        if let Some((last, at)) = cut {
+            last.file.cut(at)?;
+            let _ = last.end.set(tail.end);
+        }
+        storage.remove(&removed, epoch)?;
+        let active = Segment {
+            name: header.name,
+            first: header.first,
+            salt: header.salt,
+            file,
+            end: OnceLock::new(),
+        };
+        let active = Arc::new(active);
+        segments.push_back(Arc::clone(&active));
+        let shared = Arc::new(Shared {
+            durable: AtomicU64::new(tail.end),
+            segments: Mutex::new(segments),
+        });
+        let log = Log {
+            storage,
+            epoch,
+            segment_bytes,
+            shared,
+            active,
+            at: HEADER_BYTES,
+            prepared: false,
+            refuses: false,
+            torn: tail.torn,
+        };
+        match log.storage.owner()? {
+            by if by > epoch => Err(OpenError::Fenced { by }),
+            _ => Ok(log),
+        }
+    }
+
+    /// The offset of the oldest record that the log still holds.
+    pub fn start(&self) -> u64 {
+        self.shared
+            .segments
+            .lock()
+            .expect("no panic holds this lock")
+            .front()
+            .map_or(0, |first| first.first)
+    }
+
+    /// The offset that the next record gets: all below are durable.
+    pub fn end(&self) -> u64 {
+        self.shared.durable.load(Ordering::Acquire)
+    }
+
+    /// The epoch of this owner.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Whether opening cut a group that a crash had left half written: it was never answered.
+    pub fn cut_torn_group(&self) -> bool {
+        self.torn
+    }
+
+    /// Makes all records of `group` durable; answers their offsets. The group stays as it is, for its records to be applied.
+    ///
+    /// After [`AppendError::DiskFull`] and [`AppendError::TooLarge`] the log goes on; after any other error it refuses, since what a failed sync left on the disk is not known.
+    pub fn append(&mut self, group: &mut Group) -> Result<Range<u64>, AppendError> {
+        if self.refuses {
+            return Err(AppendError::Refused);
+        }
+        let first = self.end();
+        if group.is_empty() {
+            return Ok(first..first);
+        }
+        let bytes = group.frame_bytes() as u64;
+        if bytes > self.segment_bytes - HEADER_BYTES {
+            return Err(AppendError::TooLarge {
+                bytes,
+                segment_bytes: self.segment_bytes,
+            });
+        }
+        if self.at + bytes > self.segment_bytes {
+            self.roll(first)?;
+        }
+        let active = &self.active;
+        let written = group.with_frame(first, active.salt, |frame| active.file.write_at(self.at, frame));
+        self.settle(written)?;
+        self.at += bytes;
+        let end = first + u64::from(group.len());
+        self.shared.durable.store(end, Ordering::Release);
+        if !self.prepared && self.at > self.segment_bytes / 2 {
+            self.storage.prepare(self.segment_bytes);
+            self.prepared = true;
+        }
+        Ok(first..end)
+    }
+
+    /// A reader of all records from `from` on; it sees later ones as they become durable.
+    pub fn reader(&self, from: u64) -> Result<Reader<S::File>, ReadError> {
+        Reader::new(Arc::clone(&self.shared), from)
+    }
+
+    /// Drops the segments whose records all lie below `below`; answers the log's new start. A crash may undo it.
+    pub fn trim(&mut self, below: u64) -> Result<u64, AppendError> {
+        match self.storage.owner() {
+            Ok(by) if by > self.epoch => return Err(AppendError::Fenced { by }),
+            owner => owner.map_err(AppendError::Failed)?,
+        };
+        let mut dropped = Vec::new();
+        {
+            let mut segments = self.shared.segments.lock().expect("no panic holds this lock");
+            while segments.len() > 1 && segments[1].first <= below {
+                dropped.extend(segments.pop_front().map(|segment| segment.name));
+            }
+        }
+        if !dropped.is_empty() {
+            self.storage.remove(&dropped, self.epoch).map_err(AppendError::Failed)?;
+        }
+        Ok(self.start())
+    }
+
+    /// Ends the log cleanly: damage of its last group is then told at the next opening, where a crash would explain it otherwise.
+    pub fn close(mut self) -> Result<(), AppendError> {
+        let seal = Frame::seal(self.end(), self.active.salt);
+        if self.refuses {
+            return Err(AppendError::Refused);
+        }
+        if self.at + seal.len() as u64 > self.segment_bytes {
+            return Ok(()); // a full segment has no room for a torn group either
+        }
+        let written = self.active.file.write_at(self.at, &seal);
+        self.settle(written)
+    }
+
+    /// Syncs what was written; refuses for good where that fails or a later owner is there.
+    fn settle(&mut self, written: io::Result<()>) -> Result<(), AppendError> {
+        let owner = written
+            .and_then(|()| self.active.file.sync())
+            .and_then(|()| self.storage.owner());
+        let result = match owner {
+            Ok(by) if by > self.epoch => Err(AppendError::Fenced { by }),
+            Ok(_) => Ok(()),
+            Err(error) => Err(AppendError::Failed(error)),
+        };
+        self.refuses = result.is_err();
+        result
+    }
+
+    fn roll(&mut self, first: u64) -> Result<(), AppendError> {
+        let name = SegmentName {
+            epoch: self.epoch,
+            id: self.active.name.id + 1,
+        };
+        let header = Header {
+            name,
+            before: Some(self.active.name),
+            first,
+            salt: self.storage.salt(),
+        };
+        let segment_bytes = self.segment_bytes;
+        let file = match self.storage.begin(name, &header.encode(), segment_bytes) {
+            Ok(file) => file,
+            Err(error) if is_full(&error) => return Err(AppendError::DiskFull { segment_bytes }),
+            Err(error) => {
+                self.refuses = true;
+                return Err(AppendError::Failed(error));
+            }
+        };
+        let next = Arc::new(Segment {
+            name,
+            first,
+            salt: header.salt,
+            file,
+            end: OnceLock::new(),
+        });
+        self.shared
+            .segments
+            .lock()
+            .expect("no panic holds this lock")
+            .push_back(Arc::clone(&next));
+        let _ = self.active.end.set(first);
+        self.active = next;
+        self.at = HEADER_BYTES;
+        self.prepared = false;
+        Ok(())
+    }
+}
+
+/// The segments that make up the log.
+struct Chain<F> {
+    segments: VecDeque<Arc<Segment<F>>>,
+    /// Segments of owners that were fenced, and empty ones of earlier openings.
+    left_over: Vec<SegmentName>,
+}
+
+impl<F: SegmentFile> Chain<F> {
+    /// Follows the headers back from the newest segment.
+    fn read<S: Storage<File = F>>(storage: &mut S) -> Result<Chain<F>, OpenError> {
+        let mut names = storage.list()?;
+        names.sort_unstable();
+        let mut segments: VecDeque<Arc<Segment<F>>> = VecDeque::new();
+        let mut next = names.last().copied();
+        while let Some(name) = next {
+            let file = storage.open(name)?;
+            let mut page = vec![0; HEADER_BYTES as usize];
+            let read = file.read_at(0, &mut page)?;
+            let header = Header::decode(&page[..read]).filter(|header| header.name == name);
+            let header = header.ok_or(Corruption::Header(name))?;
+            let end = OnceLock::new();
+            if let Some(after) = segments.front() {
+                if header.first > after.first || name >= after.name {
+                    return Err(Corruption::Header(name).into());
+                }
+                let _ = end.set(after.first);
+            }
+            segments.push_front(Arc::new(Segment {
+                name,
+                first: header.first,
+                salt: header.salt,
+                file,
+                end,
+            }));
+            next = header.before.filter(|before| names.binary_search(before).is_ok());
+            if let (None, Some(before)) = (next, header.before) {
+                // Trimmed, unless something older is still there: segments go oldest first.
+                if names.iter().any(|other| other.id <= before.id) {
+                    return Err(Corruption::Missing(before).into());
+                }
+            }
+        }
+        names.retain(|name| !segments.iter().any(|segment| segment.name == *name));
+        Ok(Chain {
+            segments,
+            left_over: names,
+        })
+    }
+}
+
+/// Where the last segment's durable frames end.
+struct Tail {
+    end: u64,
+    at: u64,
+    torn: bool,
+}
+
+impl Tail {
+    fn find<F: SegmentFile>(segment: &Segment<F>) -> Result<Tail, OpenError> {
+        let mut tail = Tail {
+            end: segment.first,
+            at: HEADER_BYTES,
+            torn: false,
+        };
+        let mut payload = Vec::new();
+        loop {
+            let mut head = [0; FRAME_BYTES];
+            let read = segment.file.read_at(tail.at, &mut head)?;
+            let frame = Frame::decode(&head[..read], segment.salt).filter(|frame| frame.first == tail.end);
+            let Some(frame) = frame else { break };
+            payload.resize(frame.payload_bytes, 0);
+            let read = segment.file.read_at(tail.at + FRAME_BYTES as u64, &mut payload)?;
+            if !frame.holds(&payload[..read], segment.salt) {
+                tail.torn = true;
+                break;
+            }
+            if frame.seal {
+                return Ok(tail);
+            }
+            tail.end += u64::from(frame.count);
+            tail.at += frame.total_bytes();
+        }
+        if tail.frame_behind(segment)? {
+            let damage = Corruption::Frame {
+                segment: segment.name,
+                at: tail.at,
+                offset: tail.end,
+            };
+            return Err(damage.into());
+        }
+        Ok(tail)
+    }
+
+    /// Whether a later frame of this segment follows: it was written after the one at `at` was durable, so that one is damaged rather than torn.
+    fn frame_behind<F: SegmentFile>(&self, segment: &Segment<F>) -> io::Result<bool> {
+        let mut chunk = vec![0; SCAN_BYTES];
+        let mut from = self.at + FRAME_ALIGN;
+        loop {
+            let read = segment.file.read_at(from, &mut chunk)?;
+            let mut at = 0;
+            while at + FRAME_BYTES <= read {
+                let bytes = &chunk[at..at + FRAME_BYTES];
+                if begins_frame(bytes) && Frame::decode(bytes, segment.salt).is_some_and(|frame| frame.first > self.end)
+                {
+                    return Ok(true);
+                }
+                at += FRAME_ALIGN as usize;
+            }
+            if read < chunk.len() {
+                return Ok(false);
+            }
+            from += (SCAN_BYTES - FRAME_BYTES) as u64;
+        }
+    }
+}
