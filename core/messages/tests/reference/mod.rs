@@ -2,4 +2,5 @@
 #![allow(dead_code)] // Each test uses one of them.
 
 pub mod schedule;
+pub mod store;
 pub mod wheel;
