@@ -218,5 +218,8 @@ impl Hour {
 }
 
 pub(crate) fn damaged(what: &str, hour: u32, at: u64) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("damaged {what} in hour {hour:08x} at byte {at}"))
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("damaged {what} in hour {hour:08x} at byte {at}"),
+    )
 }

@@ -49,15 +49,9 @@ pub struct Job<F> {
 }
 
 pub(crate) enum Answer {
-    Loaded {
-        hour: u32,
-        sorted: Vec<(Millis, u32)>,
-    },
+    Loaded { hour: u32, sorted: Vec<(Millis, u32)> },
     Rebuilt(Index),
-    Ids {
-        hour: u32,
-        ids: Vec<u64>,
-    },
+    Ids { hour: u32, ids: Vec<u64> },
     Checkpointed,
 }
 
@@ -120,7 +114,9 @@ pub(crate) fn rebuild<F: Files>(files: &F, hours: &[Snapshot], messages: usize) 
                 }
             }
         } else {
-            each_op(files, snapshot, |op, found| index.set(found.id, Place::Far { hour, op }))?;
+            each_op(files, snapshot, |op, found| {
+                index.set(found.id, Place::Far { hour, op })
+            })?;
         }
     }
     Ok(index)
@@ -134,7 +130,13 @@ fn ids<F: Files>(files: &F, snapshot: &Snapshot) -> io::Result<Vec<u64>> {
     Ok(ids)
 }
 
-fn checkpoint<F: Files>(files: &F, sync: &[FileName], pause: Duration, manifest: &[u8], remove: &[u32]) -> io::Result<Answer> {
+fn checkpoint<F: Files>(
+    files: &F,
+    sync: &[FileName],
+    pause: Duration,
+    manifest: &[u8],
+    remove: &[u32],
+) -> io::Result<Answer> {
     for name in sync {
         files.sync(*name)?;
         std::thread::sleep(pause);
@@ -156,7 +158,10 @@ pub(crate) fn each_op<F: Files>(files: &F, snapshot: &Snapshot, mut give: impl F
     let mut decode = |bytes: &[u8]| {
         for bytes in bytes.chunks(OP_BYTES) {
             let at = u64::from(number) * OP_BYTES as u64;
-            give(number, Op::decode(bytes).ok_or_else(|| damaged("operation", snapshot.hour, at))?);
+            give(
+                number,
+                Op::decode(bytes).ok_or_else(|| damaged("operation", snapshot.hour, at))?,
+            );
             number += 1;
         }
         Ok::<(), io::Error>(())

@@ -120,6 +120,17 @@ pub enum Changed {
     Ahead,
 }
 
+/// What a worker asks for: see [`Change::Claim`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claims {
+    pub topic: u32,
+    pub worker: Incarnation,
+    pub until: Millis,
+    pub attempts_max: u16,
+    /// Messages at most.
+    pub max: usize,
+}
+
 /// A message to call back for, under a live claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fire {
@@ -150,6 +161,8 @@ pub struct Stats {
     pub near_memory: usize,
     /// Checkpoints made since opening.
     pub checkpoints: u64,
+    /// Changes ever committed: the log's offset.
+    pub applied: u64,
 }
 
 /// A message as the group has it.
@@ -164,9 +177,14 @@ struct Staged {
 enum Checkpoint {
     None,
     /// Hours from this one on are still to be flushed.
-    Flushing { from: u32, manifest: Manifest },
+    Flushing {
+        from: u32,
+        manifest: Manifest,
+    },
     /// The job is out: the log may be trimmed below this offset when it is back.
-    Syncing { applied: u64 },
+    Syncing {
+        applied: u64,
+    },
 }
 
 /// The schedule of messages, durable.
@@ -227,7 +245,10 @@ impl Store<Directory, Folder> {
 impl<S: Storage, F: Files> Store<S, F> {
     /// The same over any log and files. Loads the hours that are due or near; the rest is read by a job.
     pub fn with_parts(log: Log<S>, files: F, settings: Settings, now: Millis) -> Result<Self, OpenError> {
-        assert!(settings.near_ms < settings.lead_ms, "hours are loaded before the near window reaches them");
+        assert!(
+            settings.near_ms < settings.lead_ms,
+            "hours are loaded before the near window reaches them"
+        );
         let mut names = files.list()?;
         let manifest = if names.contains(&FileName::Manifest) {
             let mut bytes = vec![0; files.len(FileName::Manifest)? as usize];
@@ -241,7 +262,9 @@ impl<S: Storage, F: Files> Store<S, F> {
         if manifest.applied > log.end() || manifest.applied < log.start() {
             let (start, end) = (log.start(), log.end());
             let applied = manifest.applied;
-            return Err(OpenError::Damaged(format!("log holds {start}..{end}, files end at {applied}")));
+            return Err(OpenError::Damaged(format!(
+                "log holds {start}..{end}, files end at {applied}"
+            )));
         }
         let mut store = Store {
             files: Arc::new(files),
@@ -293,7 +316,9 @@ impl<S: Storage, F: Files> Store<S, F> {
             store.hours.insert(mark.hour, hour);
         }
         // Files of hours that are not in the manifest: removed after it was written, or begun after it.
-        names.retain(|name| matches!(name, FileName::Ops(hour) | FileName::Bodies(hour) if !store.hours.contains_key(hour)));
+        names.retain(
+            |name| matches!(name, FileName::Ops(hour) | FileName::Bodies(hour) if !store.hours.contains_key(hour)),
+        );
         for name in names {
             store.files.remove(name)?;
         }
@@ -327,7 +352,11 @@ impl<S: Storage, F: Files> Store<S, F> {
                     ahead.meet(&mut message);
                     from = Some(found.home);
                 }
-                _ => return Ok(Inserted::Before(found.op.message().expect("the index names no other kind"))),
+                _ => {
+                    return Ok(Inserted::Before(
+                        found.op.message().expect("the index names no other kind"),
+                    ))
+                }
             }
         }
         let op = Op {
@@ -391,19 +420,17 @@ impl<S: Storage, F: Files> Store<S, F> {
         Ok(Changed::Done(step, message))
     }
 
-    /// Stages claims of up to `max` due messages of a topic, those that have waited longest first. `out` takes the
-    /// claimed; messages that expired or are buried come to their end beside.
-    pub fn claim(
-        &mut self,
-        now: Millis,
-        topic: u32,
-        worker: Incarnation,
-        until: Millis,
-        attempts_max: u16,
-        max: usize,
-        out: &mut Vec<Fire>,
-    ) -> Result<(), Denied> {
+    /// Stages claims of due messages, those that have waited longest first. `out` takes the claimed; messages that
+    /// expired or are buried come to their end beside.
+    pub fn claim(&mut self, now: Millis, asked: Claims, out: &mut Vec<Fire>) -> Result<(), Denied> {
         self.usable()?;
+        let Claims {
+            topic,
+            worker,
+            until,
+            attempts_max,
+            max,
+        } = asked;
         let change = Change::Claim {
             worker,
             until,
@@ -502,7 +529,10 @@ impl<S: Storage, F: Files> Store<S, F> {
 
     /// Puts the body of any message into `out`; false if there is no such message.
     pub fn body_of(&self, id: MessageId, out: &mut Vec<u8>) -> Result<bool, Denied> {
-        let Some(found) = self.look_up(id)?.filter(|found| matches!(found.op.kind, Kind::Message(_))) else {
+        let Some(found) = self
+            .look_up(id)?
+            .filter(|found| matches!(found.op.kind, Kind::Message(_)))
+        else {
             return Ok(false);
         };
         if found.body_in_group {
@@ -514,7 +544,10 @@ impl<S: Storage, F: Files> Store<S, F> {
 
     /// Topics with messages to claim.
     pub fn ready_topics(&self) -> impl Iterator<Item = u32> + '_ {
-        self.ready.iter().filter(|(_, ids)| !ids.is_empty()).map(|(topic, _)| *topic)
+        self.ready
+            .iter()
+            .filter(|(_, ids)| !ids.is_empty())
+            .map(|(topic, _)| *topic)
     }
 
     /// No message is due before this time, as far as is known now.
@@ -540,6 +573,7 @@ impl<S: Storage, F: Files> Store<S, F> {
             memory: self.index.memory() + hours + near_memory,
             near_memory,
             checkpoints: self.checkpoints,
+            applied: self.applied,
         }
     }
 
@@ -659,7 +693,11 @@ impl<S: Storage, F: Files> Store<S, F> {
             return Ok(Some(Staged { ..*staged }).filter(|staged| staged.op.kind != Kind::Gone));
         }
         let Some(place) = self.index.get(id) else {
-            return if self.rebuilding { Err(Denied::Rebuilding) } else { Ok(None) };
+            return if self.rebuilding {
+                Err(Denied::Rebuilding)
+            } else {
+                Ok(None)
+            };
         };
         let (op, home) = match place {
             Place::Near(at) => {
@@ -691,9 +729,7 @@ impl<S: Storage, F: Files> Store<S, F> {
         }
         let op = found.op.with(&message);
         let wanted = match message.state {
-            State::Scheduled | State::Retry { .. } => {
-                hour_of(message.wake_at().expect("it waits")).max(self.floor)
-            }
+            State::Scheduled | State::Retry { .. } => hour_of(message.wake_at().expect("it waits")).max(self.floor),
             State::Dead => dead_hour_of(now),
             _ => found.home,
         };
@@ -752,13 +788,21 @@ impl<S: Storage, F: Files> Store<S, F> {
         let loaded = self.loaded;
         let hour = self.hours.entry(home).or_insert_with(|| {
             // All of an hour that begins now comes after its loading.
-            let load = if home <= loaded && !replaying { Load::Loaded } else { Load::Far };
+            let load = if home <= loaded && !replaying {
+                Load::Loaded
+            } else {
+                Load::Far
+            };
             Hour::new(home, 0, 0, 0, load)
         });
         let before = hour.buffered();
         if let Some(body) = record.body {
             if op.body_at != hour.bodies.len() {
-                return Err(format!("body in hour {home:08x} goes to {}, not {}", hour.bodies.len(), op.body_at));
+                return Err(format!(
+                    "body in hour {home:08x} goes to {}, not {}",
+                    hour.bodies.len(),
+                    op.body_at
+                ));
             }
             hour.append_body(op.id, body);
         }
@@ -768,8 +812,14 @@ impl<S: Storage, F: Files> Store<S, F> {
         hour.live += u32::from(is_live);
         self.buffered += hour.buffered() - before;
         self.live += u64::from(is_live);
-        let left = self.hours.get_mut(&record.from.unwrap_or(home)).ok_or("message leaves an unknown hour")?;
-        left.live = left.live.checked_sub(u32::from(record.was_live)).ok_or("hour lost count of its messages")?;
+        let left = self
+            .hours
+            .get_mut(&record.from.unwrap_or(home))
+            .ok_or("message leaves an unknown hour")?;
+        left.live = left
+            .live
+            .checked_sub(u32::from(record.was_live))
+            .ok_or("hour lost count of its messages")?;
         self.live -= u64::from(record.was_live);
         if record.from.is_some() {
             let gone = Op { kind: Kind::Gone, ..op };
@@ -931,7 +981,10 @@ impl<S: Storage, F: Files> Store<S, F> {
         self.loaded = self.loaded.max(hour_of(now + self.settings.lead_ms));
         let numbers: Vec<u32> = self.hours.range(..=self.loaded).map(|(number, _)| *number).collect();
         let snapshots: Vec<Snapshot> = numbers.iter().map(|number| self.snapshot(*number)).collect();
-        let messages = snapshots.iter().map(|snapshot| self.hours[&snapshot.hour].live as usize).sum();
+        let messages = snapshots
+            .iter()
+            .map(|snapshot| self.hours[&snapshot.hour].live as usize)
+            .sum();
         self.index = jobs::rebuild(self.files.as_ref(), &snapshots, messages)?;
         for snapshot in &snapshots {
             let sorted = jobs::order(self.files.as_ref(), snapshot)?;
@@ -963,7 +1016,11 @@ impl<S: Storage, F: Files> Store<S, F> {
         if self.rebuilding || wanted <= self.loaded {
             return;
         }
-        let numbers: Vec<u32> = self.hours.range(self.loaded + 1..=wanted).map(|(number, _)| *number).collect();
+        let numbers: Vec<u32> = self
+            .hours
+            .range(self.loaded + 1..=wanted)
+            .map(|(number, _)| *number)
+            .collect();
         for number in numbers {
             let snapshot = self.snapshot(number);
             self.hours.get_mut(&number).expect("it was just listed").load = Load::Loading;
@@ -998,10 +1055,15 @@ impl<S: Storage, F: Files> Store<S, F> {
         }
         let history = (self.settings.history_ms / HOUR_MS) as u32;
         let over = |hour: &Hour| hour.live == 0 && hour.load == Load::Loaded;
-        let of_clock = self.hours.range(..self.floor.saturating_sub(history)).find(|(_, hour)| over(hour));
+        let of_clock = self
+            .hours
+            .range(..self.floor.saturating_sub(history))
+            .find(|(_, hour)| over(hour));
         let dead_days = self.floor / 24 - self.settings.dead_days.min(self.floor / 24);
         let of_dead = self.hours.range(DEAD_BASE..DEAD_BASE + dead_days);
-        let Some((&number, _)) = of_clock.or_else(|| of_dead.into_iter().next()) else { return };
+        let Some((&number, _)) = of_clock.or_else(|| of_dead.into_iter().next()) else {
+            return;
+        };
         let snapshot = self.snapshot(number);
         self.asked_ids = true;
         self.jobs.push_back(Task::Ids(snapshot));
@@ -1012,7 +1074,10 @@ impl<S: Storage, F: Files> Store<S, F> {
         let goal = self.settings.buffer_bytes / 2;
         let mut left = FLUSH_BYTES;
         while self.buffered > goal && left > 0 {
-            let next = self.hours.range(self.flushed_hour..).find(|(_, hour)| hour.buffered() > 0);
+            let next = self
+                .hours
+                .range(self.flushed_hour..)
+                .find(|(_, hour)| hour.buffered() > 0);
             let Some(number) = next.map(|(number, _)| *number) else {
                 if self.flushed_hour == 0 {
                     return;
@@ -1079,7 +1144,9 @@ impl<S: Storage, F: Files> Store<S, F> {
         let mut left = FLUSH_BYTES;
         loop {
             let next = self.hours.range(from..).find(|(_, hour)| hour.buffered() > 0);
-            let Some(number) = next.map(|(number, _)| *number) else { break };
+            let Some(number) = next.map(|(number, _)| *number) else {
+                break;
+            };
             match self.flush(number) {
                 Some(written) => left = left.saturating_sub(written),
                 None => {

@@ -41,20 +41,28 @@ impl Slab {
     }
 
     pub fn get(&self, at: u32) -> &Near {
-        self.entries[at as usize].as_ref().expect("the index names entries that are there")
+        self.entries[at as usize]
+            .as_ref()
+            .expect("the index names entries that are there")
     }
 
     pub fn get_mut(&mut self, at: u32) -> &mut Near {
-        self.entries[at as usize].as_mut().expect("the index names entries that are there")
+        self.entries[at as usize]
+            .as_mut()
+            .expect("the index names entries that are there")
     }
 
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Near)> {
-        (0..).zip(&mut self.entries).filter_map(|(at, near)| Some((at, near.as_mut()?)))
+        (0..)
+            .zip(&mut self.entries)
+            .filter_map(|(at, near)| Some((at, near.as_mut()?)))
     }
 
     pub fn remove(&mut self, at: u32) -> Near {
         self.free.push(at);
-        self.entries[at as usize].take().expect("the index names entries that are there")
+        self.entries[at as usize]
+            .take()
+            .expect("the index names entries that are there")
     }
 
     /// Bytes that are held now.

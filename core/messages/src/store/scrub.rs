@@ -30,7 +30,8 @@ impl<S: Storage, F: Files> Store<S, F> {
         let mut places: HashMap<u64, (u32, u32)> = HashMap::new();
         for (number, hour) in &self.hours {
             let mut bytes = vec![0; hour.ops.len() as usize];
-            hour.ops.read(self.files.as_ref(), FileName::Ops(*number), 0, &mut bytes)?;
+            hour.ops
+                .read(self.files.as_ref(), FileName::Ops(*number), 0, &mut bytes)?;
             let mut last: BTreeMap<u64, (u32, Op)> = BTreeMap::new();
             let mut named: HashSet<(u64, u64, u32)> = HashSet::new();
             for (bytes, at) in bytes.chunks(OP_BYTES).zip(0..) {
@@ -47,7 +48,10 @@ impl<S: Storage, F: Files> Store<S, F> {
             }
             let live = last.values().filter(|(_, op)| op.kind.is_live()).count();
             if live != hour.live as usize {
-                found.faults.push(format!("hour {number:08x}: {live} live messages, {} counted", hour.live));
+                found.faults.push(format!(
+                    "hour {number:08x}: {live} live messages, {} counted",
+                    hour.live
+                ));
             }
             for (id, (at, op)) in last {
                 if op.kind == Kind::Gone {
@@ -55,36 +59,51 @@ impl<S: Storage, F: Files> Store<S, F> {
                 }
                 found.messages += 1;
                 if let Some((other, _)) = places.insert(id, (*number, at)) {
-                    found.faults.push(format!("message {id:016x} is in hours {other:08x} and {number:08x}"));
+                    found
+                        .faults
+                        .push(format!("message {id:016x} is in hours {other:08x} and {number:08x}"));
                 }
             }
             let mut bytes = vec![0; hour.bodies.len() as usize];
-            hour.bodies.read(self.files.as_ref(), FileName::Bodies(*number), 0, &mut bytes)?;
+            hour.bodies
+                .read(self.files.as_ref(), FileName::Bodies(*number), 0, &mut bytes)?;
             let mut at = 0;
             while at < bytes.len() {
                 let Some(head) = bytes.get(at..at + FRAME_BYTES) else {
-                    found.faults.push(format!("hour {number:08x}: half a body at byte {at}"));
+                    found
+                        .faults
+                        .push(format!("hour {number:08x}: half a body at byte {at}"));
                     break;
                 };
                 let head: &[u8; FRAME_BYTES] = head.try_into().expect("its length was taken");
                 let (id, body_bytes) = read_frame_head(head);
                 let body = bytes.get(at + FRAME_BYTES..at + FRAME_BYTES + body_bytes as usize);
                 if body.is_none_or(|body| frame_head(id, body) != *head) {
-                    found.faults.push(format!("hour {number:08x}: damaged body at byte {at}"));
+                    found
+                        .faults
+                        .push(format!("hour {number:08x}: damaged body at byte {at}"));
                     break;
                 }
                 if !named.remove(&(id.0, at as u64, body_bytes)) {
-                    found.faults.push(format!("hour {number:08x}: no operation names the body at byte {at}"));
+                    found
+                        .faults
+                        .push(format!("hour {number:08x}: no operation names the body at byte {at}"));
                 }
                 found.bodies += 1;
                 at += FRAME_BYTES + body_bytes as usize;
             }
             for (id, at, _) in named {
-                found.faults.push(format!("message {id:016x}: no body at byte {at} of hour {number:08x}"));
+                found
+                    .faults
+                    .push(format!("message {id:016x}: no body at byte {at} of hour {number:08x}"));
             }
         }
         if !self.rebuilding && self.index.len() != places.len() {
-            found.faults.push(format!("index has {} messages, files {}", self.index.len(), places.len()));
+            found.faults.push(format!(
+                "index has {} messages, files {}",
+                self.index.len(),
+                places.len()
+            ));
         }
         for (id, place) in places {
             let id = crate::schedule::MessageId(id);
@@ -95,7 +114,9 @@ impl<S: Storage, F: Files> Store<S, F> {
                 None => None,
             };
             if indexed != Some(place) {
-                found.faults.push(format!("message {:016x} is at {place:?}, indexed at {indexed:?}", id.0));
+                found
+                    .faults
+                    .push(format!("message {:016x} is at {place:?}, indexed at {indexed:?}", id.0));
             }
         }
         Ok(found)

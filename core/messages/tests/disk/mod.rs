@@ -45,7 +45,10 @@ pub struct Disk(Arc<Mutex<State>>);
 
 impl State {
     fn draw(&mut self, below: u64) -> u64 {
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.random = self
+            .random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.random >> 33) % below
     }
 
@@ -197,7 +200,11 @@ impl Files for Disk {
     }
 
     fn len(&self, name: FileName) -> io::Result<u64> {
-        Ok(self.state().files.get(&of(name)).map_or(0, |file| file.bytes.len() as u64))
+        Ok(self
+            .state()
+            .files
+            .get(&of(name))
+            .map_or(0, |file| file.bytes.len() as u64))
     }
 
     fn read_at(&self, name: FileName, at: u64, buf: &mut [u8]) -> io::Result<usize> {

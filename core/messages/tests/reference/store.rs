@@ -47,7 +47,10 @@ impl Store {
 
     /// Messages that a claim would take, or bring to their end.
     pub fn due(&self, now: Millis) -> Vec<MessageId> {
-        let due = self.messages.values().filter(|(message, _)| message.wake_at().is_some_and(|at| at <= now));
+        let due = self
+            .messages
+            .values()
+            .filter(|(message, _)| message.wake_at().is_some_and(|at| at <= now));
         due.map(|(message, _)| message.id).collect()
     }
 }
