@@ -8,6 +8,7 @@ use std::time::Duration;
 use disk::{Disk, Segments};
 use muster_journal::Log;
 use muster_messages::schedule::{Change, Due, Incarnation, MessageId, Refusal, State, Step, NEVER};
+use muster_messages::store::Claims;
 use muster_messages::store::{
     Changed, CommitError, Denied, FileName, Fire, Inserted, Job, NewMessage, Settings, Store,
 };
