@@ -1,0 +1,345 @@
+//! What may happen to one message, and what is told about it.
+//!
+//! Owns: [`Message`], its states and every change of them; [`Ahead`], what was asked about a message before it came.
+//! Must not know: where messages are kept, topics, retry tables, clocks (time comes in with every change).
+//!
+//! Every change is compare-and-set: it names what it expects, takes place whole or not at all, and makes a new
+//! version. A store that applies these changes one at a time, and a store that runs them as scripts, give the same
+//! answers.
+//!
+//! ```text
+//!               cancel                              SCHEDULED, RETRY -> CANCELLED
+//!               reschedule                          SCHEDULED, RETRY -> same state, new due time
+//!               claim, at the due time              SCHEDULED, RETRY, FIRING that ran out -> FIRING
+//!               claim, after expires_at             SCHEDULED, RETRY, FIRING that ran out -> EXPIRED
+//!               claim, after the last attempt       FIRING that ran out -> DEAD
+//!               deliver, fail, release              FIRING of that claim -> DONE, RETRY or DEAD, RETRY or SCHEDULED
+//!               replay                              DEAD -> SCHEDULED
+//! ```
+
+use crate::wheel::{Millis, DUE_MAX};
+
+/// A message, for good: the front gives the id, and the same id is the same message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MessageId(pub u64);
+
+/// One life of a worker process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Incarnation(pub u64);
+
+/// Counts the changes of a message, from 1.
+pub type Version = u32;
+
+/// `expires_at` of a message that never expires.
+pub const NEVER: Millis = Millis::MAX;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Waits for `due_at`.
+    Scheduled,
+    /// A worker may call back until the given time; then the claim has run out and another may take it.
+    Firing { worker: Incarnation, until: Millis },
+    /// An attempt failed; the next is due at `next`.
+    Retry { next: Millis },
+    /// A callback was answered well.
+    Done,
+    /// All attempts failed: a dead letter.
+    Dead,
+    /// Withdrawn before it fired.
+    Cancelled,
+    /// Its `expires_at` came before a worker could fire it.
+    Expired,
+}
+
+impl State {
+    /// No change but a replay leads out of it.
+    pub fn is_terminal(self) -> bool {
+        matches!(self, State::Done | State::Dead | State::Cancelled | State::Expired)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    pub id: MessageId,
+    pub version: Version,
+    /// Absolute. Set when the message is accepted; only a reschedule changes it.
+    pub due_at: Millis,
+    /// It does not fire from this time on; [`NEVER`] for most.
+    pub expires_at: Millis,
+    /// Claims so far. Not counted: those released.
+    pub attempts: u16,
+    pub state: State,
+}
+
+/// A new due time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    At(Millis),
+    /// Milliseconds later than it was; earlier if negative.
+    By(i64),
+}
+
+/// A change that is asked for. `claim` is the version that [`Step::Claimed`] gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    Cancel,
+    Reschedule(Due),
+    /// Takes the right to call back until `until`. A message whose claim ran out after `attempts_max` attempts is
+    /// buried instead: it may be what stopped its workers.
+    Claim {
+        worker: Incarnation,
+        until: Millis,
+        attempts_max: u16,
+    },
+    /// The callback was answered well.
+    Deliver {
+        claim: Version,
+    },
+    /// The callback failed: another attempt at `next`, or none.
+    Fail {
+        claim: Version,
+        next: Option<Millis>,
+    },
+    /// The callback was not made (the target is held back): not an attempt. Due again at `next`.
+    Release {
+        claim: Version,
+        next: Millis,
+    },
+    /// A dead letter is scheduled again, with all its attempts.
+    Replay {
+        due_at: Millis,
+    },
+}
+
+/// A change that took place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    Cancelled,
+    Rescheduled,
+    /// The version is the claim's; the message's `attempts` counts this one.
+    Claimed {
+        claim: Version,
+    },
+    Expired,
+    Buried,
+    Delivered,
+    Retrying,
+    Released,
+    Replayed,
+    /// It was cancelled before: nothing changed, the answer is the same.
+    CancelledBefore,
+}
+
+/// Why a change did not take place. Nothing changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// No such message now. It may come yet, or was forgotten after its end.
+    Unknown,
+    /// Already fired: a callback is under way, or was answered, or all attempts failed.
+    Fired,
+    Withdrawn,
+    Expired,
+    /// Not due before `at`.
+    Early {
+        at: Millis,
+    },
+    /// Another claim is live until `until`.
+    Held {
+        until: Millis,
+    },
+    /// The claim is no longer the live one.
+    ClaimLost,
+    /// The caller expected another version.
+    Version {
+        current: Version,
+    },
+    /// Only a dead letter can be replayed.
+    NotDead,
+    /// A time outside 0 .. [`DUE_MAX`], or a claim that ends before it begins.
+    BadTime,
+}
+
+impl Message {
+    /// A message as accepted.
+    pub fn new(id: MessageId, due_at: Millis, expires_at: Millis) -> Self {
+        Message {
+            id,
+            version: 1,
+            due_at,
+            expires_at,
+            attempts: 0,
+            state: State::Scheduled,
+        }
+    }
+
+    /// When it must be looked at again: due, next attempt, or the end of a claim. `None` at its end.
+    pub fn wake_at(&self) -> Option<Millis> {
+        match self.state {
+            State::Scheduled => Some(self.due_at),
+            State::Retry { next } => Some(next),
+            State::Firing { until, .. } => Some(until),
+            State::Done | State::Dead | State::Cancelled | State::Expired => None,
+        }
+    }
+
+    /// Makes `change`, if the state allows it and the version is `expected` (`None`: any version).
+    pub fn apply(&mut self, now: Millis, change: Change, expected: Option<Version>) -> Result<Step, Refusal> {
+        if expected.is_some_and(|version| version != self.version) {
+            return Err(Refusal::Version { current: self.version });
+        }
+        match change {
+            Change::Cancel => match self.state {
+                State::Cancelled => Ok(Step::CancelledBefore),
+                _ => self.untouched().map(|()| self.set(State::Cancelled, Step::Cancelled)),
+            },
+            Change::Reschedule(due) => {
+                self.untouched()?;
+                let due_at = due.from(self.due_at).ok_or(Refusal::BadTime)?;
+                self.due_at = due_at;
+                let state = match self.state {
+                    State::Retry { .. } => State::Retry { next: due_at },
+                    state => state,
+                };
+                Ok(self.set(state, Step::Rescheduled))
+            }
+            Change::Claim {
+                worker,
+                until,
+                attempts_max,
+            } => self.claim(now, worker, until, attempts_max),
+            Change::Deliver { claim } => {
+                self.held_by(claim)?;
+                Ok(self.set(State::Done, Step::Delivered))
+            }
+            Change::Fail { claim, next } => {
+                self.held_by(claim)?;
+                match next {
+                    None => Ok(self.set(State::Dead, Step::Buried)),
+                    Some(next) if next >= DUE_MAX => Err(Refusal::BadTime),
+                    Some(next) => Ok(self.set(State::Retry { next }, Step::Retrying)),
+                }
+            }
+            Change::Release { claim, next } => {
+                self.held_by(claim)?;
+                if next >= DUE_MAX {
+                    return Err(Refusal::BadTime);
+                }
+                self.attempts -= 1;
+                Ok(self.set(State::Retry { next }, Step::Released))
+            }
+            Change::Replay { due_at } => match self.state {
+                State::Dead if due_at >= DUE_MAX => Err(Refusal::BadTime),
+                State::Dead => {
+                    self.due_at = due_at;
+                    self.expires_at = NEVER;
+                    self.attempts = 0;
+                    Ok(self.set(State::Scheduled, Step::Replayed))
+                }
+                _ => Err(Refusal::NotDead),
+            },
+        }
+    }
+
+    fn claim(&mut self, now: Millis, worker: Incarnation, until: Millis, attempts_max: u16) -> Result<Step, Refusal> {
+        match self.state {
+            State::Firing { until, .. } if now < until => return Err(Refusal::Held { until }),
+            State::Firing { .. } if self.attempts >= attempts_max => return Ok(self.set(State::Dead, Step::Buried)),
+            State::Firing { .. } => {}
+            _ => {
+                self.untouched()?;
+                let at = self.wake_at().expect("a message that did not end wakes");
+                if now < at {
+                    return Err(Refusal::Early { at });
+                }
+            }
+        }
+        if now >= self.expires_at {
+            return Ok(self.set(State::Expired, Step::Expired));
+        }
+        if until <= now || until >= DUE_MAX {
+            return Err(Refusal::BadTime);
+        }
+        self.attempts = self.attempts.saturating_add(1);
+        let step = Step::Claimed {
+            claim: self.version.wrapping_add(1),
+        };
+        Ok(self.set(State::Firing { worker, until }, step))
+    }
+
+    /// It waits, for its first attempt or for a further one.
+    fn untouched(&self) -> Result<(), Refusal> {
+        match self.state {
+            State::Scheduled | State::Retry { .. } => Ok(()),
+            State::Firing { .. } | State::Done | State::Dead => Err(Refusal::Fired),
+            State::Cancelled => Err(Refusal::Withdrawn),
+            State::Expired => Err(Refusal::Expired),
+        }
+    }
+
+    /// A claim holds until another takes it, even past its end: what its worker saw is then still the last word.
+    fn held_by(&self, claim: Version) -> Result<(), Refusal> {
+        match self.state {
+            State::Firing { .. } if self.version == claim => Ok(()),
+            _ => Err(Refusal::ClaimLost),
+        }
+    }
+
+    fn set(&mut self, state: State, step: Step) -> Step {
+        self.state = state;
+        self.version = self.version.wrapping_add(1);
+        step
+    }
+}
+
+impl Due {
+    fn from(self, due_at: Millis) -> Option<Millis> {
+        let due_at = match self {
+            Due::At(at) => at,
+            Due::By(by) => due_at.saturating_add_signed(by),
+        };
+        (due_at < DUE_MAX).then_some(due_at)
+    }
+}
+
+/// What was asked about a message that has not come yet: it applies when the message comes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ahead {
+    pub cancelled: bool,
+    pub at: Option<Millis>,
+    /// Milliseconds beside `at`, or beside the message's own due time.
+    pub by: i64,
+}
+
+impl Ahead {
+    /// Adds a request. Changes other than a cancel and a reschedule have no meaning before the message.
+    pub fn ask(&mut self, change: Change) -> Result<(), Refusal> {
+        match change {
+            Change::Cancel => self.cancelled = true,
+            Change::Reschedule(Due::At(at)) if at < DUE_MAX => {
+                self.at = Some(at);
+                self.by = 0;
+            }
+            Change::Reschedule(Due::By(by)) => self.by = self.by.saturating_add(by),
+            Change::Reschedule(Due::At(_)) => return Err(Refusal::BadTime),
+            _ => return Err(Refusal::Unknown),
+        }
+        Ok(())
+    }
+
+    /// The message as it is after what was asked ahead of it.
+    pub fn meet(&self, message: &mut Message) {
+        let due_at = self
+            .at
+            .unwrap_or(message.due_at)
+            .saturating_add_signed(self.by)
+            .min(DUE_MAX - 1);
+        if due_at != message.due_at {
+            message.due_at = due_at;
+            message.version += 1;
+        }
+        if self.cancelled {
+            message.state = State::Cancelled;
+            message.version += 1;
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Work on files that the store hands out, so that its own thread never waits for it.
+//!
+//! Owns: what a job reads, syncs and removes. Must not know: the store's state; a job carries all that it needs.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::files::{FileName, Files};
+use super::hour::damaged;
+use super::index::{Index, Place};
+use super::op::{Kind, Op, OP_BYTES};
+use crate::schedule::MessageId;
+use crate::wheel::Millis;
+
+/// Bytes of operations read at once: 16,384 operations.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// The operations of an hour as they are at one moment.
+pub(crate) struct Snapshot {
+    pub hour: u32,
+    /// Bytes of its file.
+    pub flushed: u64,
+    /// Those after it, not in the file yet.
+    pub tail: Vec<u8>,
+}
+
+pub(crate) enum Task {
+    /// Reads the order of an hour.
+    Load(Snapshot),
+    /// Reads where the messages of these hours are.
+    Rebuild { hours: Vec<Snapshot>, messages: usize },
+    /// Reads which messages an hour held.
+    Ids(Snapshot),
+    /// Syncs these files, then writes the manifest, then removes the files of these hours.
+    Checkpoint {
+        sync: Vec<FileName>,
+        manifest: Vec<u8>,
+        remove: Vec<u32>,
+        /// Between two syncs: commits of the log go between them.
+        pause: Duration,
+    },
+}
+
+/// A piece of work, for any thread. The store goes on meanwhile; give the answer to `Store::finish`.
+pub struct Job<F> {
+    pub(crate) files: Arc<F>,
+    pub(crate) task: Task,
+}
+
+pub(crate) enum Answer {
+    Loaded { hour: u32, sorted: Vec<(Millis, u32)> },
+    Rebuilt(Index),
+    Ids { hour: u32, ids: Vec<u64> },
+    Checkpointed,
+}
+
+/// What a [`Job`] found.
+pub struct Finished(pub(crate) io::Result<Answer>);
+
+impl<F: Files> Job<F> {
+    /// Does the work: milliseconds to seconds of reads or syncs.
+    pub fn run(self) -> Finished {
+        let files = self.files.as_ref();
+        Finished(match self.task {
+            Task::Load(snapshot) => order(files, &snapshot).map(|sorted| Answer::Loaded {
+                hour: snapshot.hour,
+                sorted,
+            }),
+            Task::Rebuild { hours, messages } => rebuild(files, &hours, messages).map(Answer::Rebuilt),
+            Task::Ids(snapshot) => ids(files, &snapshot).map(|ids| Answer::Ids {
+                hour: snapshot.hour,
+                ids,
+            }),
+            Task::Checkpoint {
+                sync,
+                manifest,
+                remove,
+                pause,
+            } => checkpoint(files, &sync, pause, &manifest, &remove),
+        })
+    }
+}
+
+/// Wake times and numbers of the operations after which something is to happen, latest time first.
+pub(crate) fn order<F: Files>(files: &F, snapshot: &Snapshot) -> io::Result<Vec<(Millis, u32)>> {
+    let mut sorted = Vec::new();
+    each_op(files, snapshot, |number, op| {
+        if op.kind.is_live() {
+            sorted.extend(op.wake_at().map(|at| (at, number)));
+        }
+    })?;
+    sorted.sort_unstable_by(|a, b| b.cmp(a));
+    Ok(sorted)
+}
+
+/// The places of all messages of some hours, `messages` of them or so.
+pub(crate) fn rebuild<F: Files>(files: &F, hours: &[Snapshot], messages: usize) -> io::Result<Index> {
+    let mut index = Index::new();
+    index.reserve(messages);
+    for snapshot in hours {
+        let hour = snapshot.hour;
+        let mut gone = false;
+        each_op(files, snapshot, |_, op| gone |= op.kind == Kind::Gone)?;
+        if gone {
+            // A message that left the hour may be in one that was read before: find the hour's last words first.
+            let mut last: hashbrown::HashMap<u64, (u32, bool)> = hashbrown::HashMap::new();
+            each_op(files, snapshot, |number, op| {
+                last.insert(op.id.0, (number, op.kind == Kind::Gone));
+            })?;
+            for (id, (op, gone)) in last {
+                if !gone {
+                    index.set(MessageId(id), Place::Far { hour, op });
+                }
+            }
+        } else {
+            each_op(files, snapshot, |op, found| {
+                index.set(found.id, Place::Far { hour, op })
+            })?;
+        }
+    }
+    Ok(index)
+}
+
+fn ids<F: Files>(files: &F, snapshot: &Snapshot) -> io::Result<Vec<u64>> {
+    let mut ids = Vec::new();
+    each_op(files, snapshot, |_, op| ids.push(op.id.0))?;
+    ids.sort_unstable();
+    ids.dedup();
+    Ok(ids)
+}
+
+fn checkpoint<F: Files>(
+    files: &F,
+    sync: &[FileName],
+    pause: Duration,
+    manifest: &[u8],
+    remove: &[u32],
+) -> io::Result<Answer> {
+    for name in sync {
+        files.sync(*name)?;
+        std::thread::sleep(pause);
+    }
+    files.sync_names()?;
+    files.replace(FileName::Manifest, manifest)?;
+    for hour in remove {
+        files.remove(FileName::Ops(*hour))?;
+        files.remove(FileName::Bodies(*hour))?;
+    }
+    Ok(Answer::Checkpointed)
+}
+
+/// Gives all operations in order, each with its number.
+pub(crate) fn each_op<F: Files>(files: &F, snapshot: &Snapshot, mut give: impl FnMut(u32, Op)) -> io::Result<()> {
+    let mut number = 0;
+    let mut chunk = vec![0; CHUNK_BYTES.min(snapshot.flushed as usize)];
+    let mut at = 0;
+    let mut decode = |bytes: &[u8]| {
+        for bytes in bytes.chunks(OP_BYTES) {
+            let at = u64::from(number) * OP_BYTES as u64;
+            give(
+                number,
+                Op::decode(bytes).ok_or_else(|| damaged("operation", snapshot.hour, at))?,
+            );
+            number += 1;
+        }
+        Ok::<(), io::Error>(())
+    };
+    while at < snapshot.flushed {
+        let want = chunk.len().min((snapshot.flushed - at) as usize);
+        let read = files.read_at(FileName::Ops(snapshot.hour), at, &mut chunk[..want])?;
+        if read < want {
+            return Err(damaged("end", snapshot.hour, at + read as u64));
+        }
+        decode(&chunk[..read])?;
+        at += read as u64;
+    }
+    decode(&snapshot.tail)
+}

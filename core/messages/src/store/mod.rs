@@ -1,0 +1,1187 @@
+//! The embedded schedule store: a log, and two files for every hour of due times.
+//!
+//! Owns: what is staged, committed and applied; the near window; when files are flushed, synced, loaded and removed.
+//! Must not know: clocks (time comes in), threads (jobs go out), callbacks, topics' settings.
+//!
+//! - A change is *staged*, then a whole group is *committed*: one write and sync of the log. Answers hold from then on.
+//! - A committed change is appended to the files of its message's hour, in memory first. A checkpoint syncs these files
+//!   and writes a manifest; then the log is trimmed. Opening reads the manifest and replays the log from there.
+//! - Only a message that is due within the near window is in memory, beside 20 to 39 bytes of index for each message.
+//!   An hour is read and sorted before its time, its files are removed when all its messages have come to their end.
+//! - A message moves to another hour, body and all, when its due time does; the hour that it left says so.
+//!
+//! The store has no thread: [`Store::next_job`] gives out what reads or syncs files, and [`Store::finish`] takes it back.
+
+mod error;
+mod files;
+mod hour;
+mod index;
+mod jobs;
+mod manifest;
+mod near;
+mod op;
+mod record;
+mod scrub;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_journal::{AppendError, Directory, Group, Journal, Log, Options, PushError, Storage};
+
+use crate::schedule::{Ahead, Change, Incarnation, Message, MessageId, Refusal, State, Step, Version};
+use crate::wheel::{Fired, Millis, Progress, Wheel, DUE_MAX};
+
+pub use error::{CommitError, Denied, OpenError};
+pub use files::{FileName, Files, Folder};
+pub use jobs::{Finished, Job};
+pub use op::BODY_BYTES_MAX;
+pub use scrub::Scrubbed;
+
+use hour::{dead_hour_of, hour_of, Hour, Load, DEAD_BASE, HOUR_MS};
+use index::{Index, Place};
+use jobs::{Answer, Snapshot, Task};
+use manifest::{HourMark, Manifest};
+use near::{Near, Slab};
+use op::{Kind, Op, FRAME_BYTES, OP_BYTES};
+use record::Record;
+
+/// Bytes flushed to hour files in one call: about a millisecond of writes to the page cache.
+const FLUSH_BYTES: usize = 2 << 20;
+
+/// A clock that goes back by more is followed; by less, it is waited for.
+const CLOCK_BACK_MS: Millis = 100;
+
+/// Ids of a past hour that one tick forgets.
+const FORGET_MAX: usize = 4_096;
+
+/// The store in a folder.
+pub type FolderStore = Store<Directory, Folder>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Messages due within this time are in memory.
+    pub near_ms: Millis,
+    /// An hour is loaded so long before it begins. More than `near_ms` by what loading may take.
+    pub lead_ms: Millis,
+    /// How long after its hour a message that came to its end is still known: shown, and not taken a second time.
+    pub history_ms: Millis,
+    /// How many days a dead letter is kept.
+    pub dead_days: u32,
+    /// How long a cancel or reschedule waits for its message.
+    pub ahead_ms: Millis,
+    /// Bytes of hour files in memory before they are flushed.
+    pub buffer_bytes: usize,
+    /// Bytes of the log between two checkpoints. Opening replays up to twice as many.
+    pub checkpoint_bytes: u64,
+    /// Between two syncs of a checkpoint.
+    pub sync_pause: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            near_ms: 60_000,
+            lead_ms: 600_000,
+            history_ms: HOUR_MS,
+            dead_days: 30,
+            ahead_ms: 24 * HOUR_MS,
+            buffer_bytes: 16 << 20,
+            checkpoint_bytes: 64 << 20,
+            sync_pause: Duration::from_millis(2),
+        }
+    }
+}
+
+/// A message as it is handed in.
+#[derive(Clone, Copy, Debug)]
+pub struct NewMessage<'a> {
+    pub id: MessageId,
+    pub topic: u32,
+    pub due_at: Millis,
+    pub expires_at: Millis,
+    pub body: &'a [u8],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inserted {
+    New(Message),
+    /// The store has it already; nothing changed.
+    Before(Message),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Changed {
+    /// It took place; the message as it is now.
+    Done(Step, Message),
+    /// The store has no such message. If it comes within `ahead_ms`, the change takes place then.
+    Ahead,
+}
+
+/// What a worker asks for: see [`Change::Claim`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claims {
+    pub topic: u32,
+    pub worker: Incarnation,
+    pub until: Millis,
+    pub attempts_max: u16,
+    /// Messages at most.
+    pub max: usize,
+}
+
+/// A message to call back for, under a live claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fire {
+    pub message: Message,
+    pub topic: u32,
+    /// Names the claim in the change that ends it.
+    pub claim: Version,
+    home: u32,
+    op: Op,
+}
+
+/// What the store holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Messages that have not come to their end, and what was asked ahead of messages.
+    pub live: u64,
+    /// Those in memory.
+    pub near: usize,
+    /// Those due and not claimed.
+    pub ready: usize,
+    /// Messages known, ended ones within the history too.
+    pub known: usize,
+    pub hours: usize,
+    /// Bytes of hour files not flushed yet.
+    pub buffered: usize,
+    /// Bytes of memory for all messages; `near_memory` of them for the near window.
+    pub memory: usize,
+    pub near_memory: usize,
+    /// Checkpoints made since opening.
+    pub checkpoints: u64,
+    /// Changes ever committed: the log's offset.
+    pub applied: u64,
+}
+
+/// A message as the group has it.
+struct Staged {
+    op: Op,
+    home: u32,
+    /// Its body is in the group, not in the hour's file yet.
+    body_in_group: bool,
+}
+
+/// A checkpoint on its way.
+enum Checkpoint {
+    None,
+    /// Hours from this one on are still to be flushed.
+    Flushing {
+        from: u32,
+        manifest: Manifest,
+    },
+    /// The job is out: the log may be trimmed below this offset when it is back.
+    Syncing {
+        applied: u64,
+    },
+}
+
+/// The schedule of messages, durable.
+pub struct Store<S: Storage, F: Files> {
+    log: Log<S>,
+    files: Arc<F>,
+    settings: Settings,
+    index: Index,
+    near: Slab,
+    wheel: Wheel,
+    hours: BTreeMap<u32, Hour>,
+    ready: HashMap<u32, VecDeque<MessageId>>,
+    /// What was asked ahead of a message and waited long enough.
+    outdated: Vec<MessageId>,
+    /// No message is homed in an hour of the clock below this one any more.
+    floor: u32,
+    now: Millis,
+    horizon: Millis,
+    /// Hours up to this one are loaded, or on their way.
+    loaded: u32,
+    live: u64,
+    buffered: usize,
+    /// Records of the log below this offset are applied.
+    applied: u64,
+    group: Group,
+    staged: hashbrown::HashMap<u64, Staged>,
+    /// Bytes of bodies in the group, by hour.
+    staged_bodies: hashbrown::HashMap<u32, u64>,
+    /// Claims in the group, to be made ready again if it fails.
+    staged_claims: Vec<(u32, MessageId)>,
+    jobs: VecDeque<Task>,
+    rebuilding: bool,
+    checkpoint: Checkpoint,
+    since_checkpoint: u64,
+    checkpoints: u64,
+    /// Where flushing went last.
+    flushed_hour: u32,
+    /// An hour whose messages are being forgotten: its ids, those still to go first.
+    forgetting: Option<(u32, Vec<u64>)>,
+    asked_ids: bool,
+    /// Hours whose files go with the next checkpoint.
+    removed: Vec<u32>,
+    disk_full: bool,
+    failed: bool,
+    fired: Vec<Fired>,
+}
+
+impl Store<Directory, Folder> {
+    /// Opens or makes the store in folder `path`: its log in `log/`, its hours in `hours/`.
+    pub fn open(path: impl AsRef<Path>, options: Options, settings: Settings, now: Millis) -> Result<Self, OpenError> {
+        let path = path.as_ref();
+        let log = Journal::open(path.join("log"), options)?;
+        let files = Folder::open(path.join("hours"))?;
+        Self::with_parts(log, files, settings, now)
+    }
+}
+
+impl<S: Storage, F: Files> Store<S, F> {
+    /// The same over any log and files. Loads the hours that are due or near; the rest is read by a job.
+    pub fn with_parts(log: Log<S>, files: F, settings: Settings, now: Millis) -> Result<Self, OpenError> {
+        assert!(
+            settings.near_ms < settings.lead_ms,
+            "hours are loaded before the near window reaches them"
+        );
+        let mut names = files.list()?;
+        let manifest = if names.contains(&FileName::Manifest) {
+            let mut bytes = vec![0; files.len(FileName::Manifest)? as usize];
+            let read = files.read_at(FileName::Manifest, 0, &mut bytes)?;
+            Manifest::decode(&bytes[..read]).ok_or_else(|| OpenError::Damaged("manifest".to_owned()))?
+        } else if log.start() == 0 {
+            Manifest::default()
+        } else {
+            return Err(OpenError::Damaged("manifest is missing".to_owned()));
+        };
+        if manifest.applied > log.end() || manifest.applied < log.start() {
+            let (start, end) = (log.start(), log.end());
+            let applied = manifest.applied;
+            return Err(OpenError::Damaged(format!(
+                "log holds {start}..{end}, files end at {applied}"
+            )));
+        }
+        let mut store = Store {
+            files: Arc::new(files),
+            settings,
+            index: Index::new(),
+            near: Slab::default(),
+            wheel: Wheel::new(now),
+            hours: BTreeMap::new(),
+            ready: HashMap::new(),
+            outdated: Vec::new(),
+            floor: hour_of(now),
+            now,
+            horizon: now + settings.near_ms,
+            loaded: manifest.loaded,
+            live: 0,
+            buffered: 0,
+            applied: manifest.applied,
+            group: Group::new(),
+            staged: hashbrown::HashMap::new(),
+            staged_bodies: hashbrown::HashMap::new(),
+            staged_claims: Vec::new(),
+            jobs: VecDeque::new(),
+            rebuilding: true,
+            checkpoint: Checkpoint::None,
+            since_checkpoint: 0,
+            checkpoints: 0,
+            flushed_hour: 0,
+            forgetting: None,
+            asked_ids: false,
+            removed: Vec::new(),
+            disk_full: false,
+            failed: false,
+            fired: Vec::new(),
+            log,
+        };
+        for mark in &manifest.hours {
+            let hour = Hour::new(mark.hour, mark.ops, mark.body_bytes, mark.live, Load::Far);
+            let lengths = [
+                (FileName::Ops(mark.hour), hour.ops.flushed()),
+                (FileName::Bodies(mark.hour), hour.bodies.flushed()),
+            ];
+            for (name, bytes) in lengths {
+                let found = store.files.len(name)?;
+                if found < bytes {
+                    return Err(OpenError::Damaged(format!("{name:?} has {found} of {bytes} bytes")));
+                }
+            }
+            store.live += u64::from(hour.live);
+            store.hours.insert(mark.hour, hour);
+        }
+        // Files of hours that are not in the manifest: removed after it was written, or begun after it.
+        names.retain(
+            |name| matches!(name, FileName::Ops(hour) | FileName::Bodies(hour) if !store.hours.contains_key(hour)),
+        );
+        for name in names {
+            store.files.remove(name)?;
+        }
+        store.replay()?;
+        store.load_near(now)?;
+        Ok(store)
+    }
+
+    // ---- changes
+
+    /// Stages a message. The same id is the same message: a second one changes nothing.
+    pub fn insert(&mut self, new: NewMessage<'_>) -> Result<Inserted, Denied> {
+        self.usable()?;
+        if self.disk_full {
+            return Err(Denied::DiskFull);
+        }
+        if new.due_at >= DUE_MAX {
+            return Err(Refusal::BadTime.into());
+        }
+        if new.body.len() > BODY_BYTES_MAX {
+            return Err(Denied::BodyTooLong {
+                bytes: new.body.len(),
+                max: BODY_BYTES_MAX,
+            });
+        }
+        let mut message = Message::new(new.id, new.due_at, new.expires_at);
+        let mut from = None;
+        if let Some(found) = self.look_up(new.id)? {
+            match found.op.kind {
+                Kind::Ahead(ahead) => {
+                    ahead.meet(&mut message);
+                    from = Some(found.home);
+                }
+                _ => {
+                    return Ok(Inserted::Before(
+                        found.op.message().expect("the index names no other kind"),
+                    ))
+                }
+            }
+        }
+        let op = Op {
+            id: new.id,
+            version: message.version,
+            topic: new.topic,
+            due_at: message.due_at,
+            expires_at: message.expires_at,
+            attempts: 0,
+            body_at: 0,
+            body_bytes: new.body.len() as u32,
+            kind: Kind::Message(message.state),
+        };
+        let home = hour_of(message.due_at).max(self.floor);
+        self.stage(from.is_some(), home, from, op, Some(new.body))?;
+        Ok(Inserted::New(message))
+    }
+
+    /// Stages a change of a message, if its version is `expected` (`None`: any).
+    pub fn change(
+        &mut self,
+        now: Millis,
+        id: MessageId,
+        change: Change,
+        expected: Option<Version>,
+    ) -> Result<Changed, Denied> {
+        self.usable()?;
+        let Some(found) = self.look_up(id)? else {
+            if expected.is_some() || !matches!(change, Change::Cancel | Change::Reschedule(_)) {
+                return Err(Refusal::Unknown.into());
+            }
+            let mut ahead = Ahead::default();
+            ahead.ask(change)?;
+            let op = Op {
+                id,
+                version: 0,
+                topic: 0,
+                due_at: (now + self.settings.ahead_ms).min(DUE_MAX - 1),
+                expires_at: 0,
+                attempts: 0,
+                body_at: 0,
+                body_bytes: 0,
+                kind: Kind::Ahead(ahead),
+            };
+            self.stage(false, hour_of(op.due_at).max(self.floor), None, op, None)?;
+            return Ok(Changed::Ahead);
+        };
+        if let Kind::Ahead(mut ahead) = found.op.kind {
+            if expected.is_some() {
+                return Err(Refusal::Unknown.into());
+            }
+            ahead.ask(change)?;
+            let op = Op {
+                kind: Kind::Ahead(ahead),
+                ..found.op
+            };
+            self.stage(true, found.home, None, op, None)?;
+            return Ok(Changed::Ahead);
+        }
+        let (step, message, _) = self.apply(now, found, change, expected)?;
+        Ok(Changed::Done(step, message))
+    }
+
+    /// Stages claims of due messages, those that have waited longest first. `out` takes the claimed; messages that
+    /// expired or are buried come to their end beside.
+    pub fn claim(&mut self, now: Millis, asked: Claims, out: &mut Vec<Fire>) -> Result<(), Denied> {
+        self.usable()?;
+        let Claims {
+            topic,
+            worker,
+            until,
+            attempts_max,
+            max,
+        } = asked;
+        let change = Change::Claim {
+            worker,
+            until,
+            attempts_max,
+        };
+        let wanted = out.len() + max;
+        while out.len() < wanted {
+            let Some(id) = self.ready.get_mut(&topic).and_then(VecDeque::pop_front) else {
+                break;
+            };
+            let Some(found) = self.look_up(id)? else { continue };
+            let topic_of = found.op.topic;
+            match self.apply(now, found, change, None) {
+                Ok((Step::Claimed { claim }, message, staged)) => {
+                    self.staged_claims.push((topic, id));
+                    out.push(Fire {
+                        message,
+                        topic: topic_of,
+                        claim,
+                        home: staged.0,
+                        op: staged.1,
+                    });
+                }
+                Ok(_) => self.staged_claims.push((topic, id)),
+                // Cancelled, rescheduled or claimed since it became due; or the clock went back.
+                Err(Denied::Refused(Refusal::Early { at } | Refusal::Held { until: at })) => self.arm(id, at),
+                Err(Denied::Refused(_)) => {}
+                Err(denied) => {
+                    self.ready.entry(topic).or_default().push_front(id);
+                    return match denied {
+                        Denied::CommitFirst => Ok(()),
+                        denied => Err(denied),
+                    };
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes all that was staged durable and applies it: the answers hold. Number of changes.
+    pub fn commit(&mut self) -> Result<u32, CommitError> {
+        if self.failed {
+            return Err(CommitError::Refused);
+        }
+        let count = self.group.len();
+        if count == 0 {
+            return Ok(0);
+        }
+        let mut group = std::mem::take(&mut self.group);
+        let appended = self.log.append(&mut group);
+        self.staged.clear();
+        self.staged_bodies.clear();
+        let result = match appended {
+            Ok(range) => {
+                for (_, record) in group.records(range.start) {
+                    let record = Record::decode(record).expect("the group was made here");
+                    self.take_in(&record, false).expect("places were given in this order");
+                }
+                self.applied = range.end;
+                self.since_checkpoint += group.payload_bytes() as u64;
+                self.staged_claims.clear();
+                Ok(count)
+            }
+            Err(AppendError::DiskFull { .. } | AppendError::TooLarge { .. }) => {
+                for (topic, id) in self.staged_claims.drain(..).rev() {
+                    self.ready.entry(topic).or_default().push_front(id);
+                }
+                Err(CommitError::DiskFull)
+            }
+            Err(error) => {
+                self.failed = true;
+                Err(CommitError::Failed(error))
+            }
+        };
+        group.clear();
+        self.group = group;
+        if result.is_ok() && self.buffered > self.settings.buffer_bytes {
+            self.relieve();
+        }
+        result
+    }
+
+    // ---- reads
+
+    /// A message as it is, staged changes included.
+    pub fn get(&self, id: MessageId) -> Result<Option<(Message, u32)>, Denied> {
+        let found = self.look_up(id)?;
+        Ok(found.and_then(|found| Some((found.op.message()?, found.op.topic))))
+    }
+
+    /// Puts the body of a claimed message into `out`.
+    pub fn body(&self, fire: &Fire, out: &mut Vec<u8>) -> io::Result<()> {
+        let hour = self.hours.get(&fire.home).ok_or(io::ErrorKind::NotFound)?;
+        hour.read_body(self.files.as_ref(), &fire.op, out)
+    }
+
+    /// Puts the body of any message into `out`; false if there is no such message.
+    pub fn body_of(&self, id: MessageId, out: &mut Vec<u8>) -> Result<bool, Denied> {
+        let Some(found) = self
+            .look_up(id)?
+            .filter(|found| matches!(found.op.kind, Kind::Message(_)))
+        else {
+            return Ok(false);
+        };
+        if found.body_in_group {
+            return Err(Denied::CommitFirst);
+        }
+        self.hours[&found.home].read_body(self.files.as_ref(), &found.op, out)?;
+        Ok(true)
+    }
+
+    /// Topics with messages to claim.
+    pub fn ready_topics(&self) -> impl Iterator<Item = u32> + '_ {
+        self.ready
+            .iter()
+            .filter(|(_, ids)| !ids.is_empty())
+            .map(|(topic, _)| *topic)
+    }
+
+    /// No message is due before this time, as far as is known now.
+    pub fn next_due(&self) -> Option<Millis> {
+        self.wheel.next_due()
+    }
+
+    /// Whether every message can be asked for: false for some seconds after opening.
+    pub fn is_whole(&self) -> bool {
+        !self.rebuilding
+    }
+
+    pub fn stats(&self) -> Stats {
+        let hours: usize = self.hours.values().map(Hour::memory).sum();
+        let near_memory = self.near.memory() + self.wheel.memory();
+        Stats {
+            live: self.live,
+            near: self.near.len(),
+            ready: self.ready.values().map(VecDeque::len).sum(),
+            known: self.index.len(),
+            hours: self.hours.len(),
+            buffered: self.buffered,
+            memory: self.index.memory() + hours + near_memory,
+            near_memory,
+            checkpoints: self.checkpoints,
+            applied: self.applied,
+        }
+    }
+
+    // ---- time
+
+    /// Brings the store to `now`: messages become ready, hours are loaded, forgotten, flushed. Each part of it is
+    /// bounded by `budget`. Call it every millisecond or so, and again at once for [`Progress::More`].
+    pub fn tick(&mut self, now: Millis, budget: usize) -> Result<Progress, Denied> {
+        self.usable()?;
+        if now + CLOCK_BACK_MS < self.now {
+            self.rewind(now);
+        }
+        self.now = now;
+        // A clock that went back moves no border back.
+        self.horizon = self.horizon.max(now + self.settings.near_ms);
+        let floor = hour_of(now);
+        if floor > self.floor {
+            self.floor = floor;
+            self.begin_checkpoint();
+        }
+        self.ask_for_hours(now);
+        let mut progress = self.admit(budget)?;
+        let mut fired = std::mem::take(&mut self.fired);
+        if self.wheel.advance(now, budget, &mut fired) == Progress::More {
+            progress = Progress::More;
+        }
+        for fired in fired.drain(..) {
+            let near = self.near.get_mut(fired.key as u32);
+            near.token = None;
+            match near.op.kind {
+                Kind::Ahead(_) => self.outdated.push(near.op.id),
+                _ => self.ready.entry(near.op.topic).or_default().push_back(near.op.id),
+            }
+        }
+        self.fired = fired;
+        self.drop_outdated()?;
+        self.forget();
+        // While the disk is full, a checkpoint tries to flush with every tick.
+        if self.disk_full || self.since_checkpoint >= self.settings.checkpoint_bytes {
+            self.begin_checkpoint();
+        }
+        self.flush_checkpoint();
+        Ok(progress)
+    }
+
+    /// Work for another thread, if there is any. Give its answer to [`Store::finish`].
+    pub fn next_job(&mut self) -> Option<Job<F>> {
+        let task = self.jobs.pop_front()?;
+        let files = Arc::clone(&self.files);
+        Some(Job { files, task })
+    }
+
+    /// Takes in what a job found. After an error of a sync or a read the store refuses: open it again.
+    pub fn finish(&mut self, finished: Finished) -> io::Result<()> {
+        let answer = finished.0.inspect_err(|_| self.failed = true)?;
+        match answer {
+            Answer::Loaded { hour, sorted } => {
+                if let Some(hour) = self.hours.get_mut(&hour) {
+                    hour.set_sorted(sorted);
+                }
+            }
+            Answer::Rebuilt(mut older) => {
+                for shard in 0..index::SHARDS {
+                    self.index.fill_from(&mut older, shard);
+                }
+                self.rebuilding = false;
+            }
+            Answer::Ids { hour, ids } => self.forgetting = Some((hour, ids)),
+            Answer::Checkpointed => {
+                if let Checkpoint::Syncing { applied } = std::mem::replace(&mut self.checkpoint, Checkpoint::None) {
+                    self.checkpoints += 1;
+                    if let Err(error) = self.log.trim(applied) {
+                        self.failed = true;
+                        return Err(io::Error::other(error));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a checkpoint now, in this thread, so that the next opening replays nothing.
+    pub fn close(mut self) -> io::Result<()> {
+        self.jobs.retain(|task| matches!(task, Task::Checkpoint { .. }));
+        let mut last = false;
+        loop {
+            self.flush_checkpoint();
+            if self.disk_full {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            match (self.next_job(), &self.checkpoint) {
+                (Some(job), _) => self.finish(job.run())?,
+                (None, Checkpoint::Flushing { .. }) if !self.failed => {}
+                (None, Checkpoint::None) if !last => {
+                    last = true;
+                    self.begin_checkpoint();
+                }
+                // Done; or it failed, or a checkpoint's job was never brought back: the next opening replays.
+                (None, _) => break,
+            }
+        }
+        self.log.close().map_err(io::Error::other)
+    }
+
+    // ---- inside
+
+    fn usable(&self) -> Result<(), Denied> {
+        if self.failed {
+            return Err(Denied::Failed);
+        }
+        Ok(())
+    }
+
+    /// A message as the group has it, else as it was committed.
+    fn look_up(&self, id: MessageId) -> Result<Option<Staged>, Denied> {
+        if let Some(staged) = self.staged.get(&id.0) {
+            return Ok(Some(Staged { ..*staged }).filter(|staged| staged.op.kind != Kind::Gone));
+        }
+        let Some(place) = self.index.get(id) else {
+            return if self.rebuilding {
+                Err(Denied::Rebuilding)
+            } else {
+                Ok(None)
+            };
+        };
+        let (op, home) = match place {
+            Place::Near(at) => {
+                let near = self.near.get(at);
+                (near.op, near.home)
+            }
+            Place::Far { hour, op } => (self.hours[&hour].read_op(self.files.as_ref(), op)?, hour),
+        };
+        Ok(Some(Staged {
+            op,
+            home,
+            body_in_group: false,
+        }))
+    }
+
+    /// Makes a change of a message that was found, and stages it.
+    fn apply(
+        &mut self,
+        now: Millis,
+        found: Staged,
+        change: Change,
+        expected: Option<Version>,
+    ) -> Result<(Step, Message, (u32, Op)), Denied> {
+        let mut message = found.op.message().expect("what was asked ahead is told apart before");
+        let was_live = !message.state.is_terminal();
+        let step = message.apply(now, change, expected)?;
+        if step == Step::CancelledBefore {
+            return Ok((step, message, (found.home, found.op)));
+        }
+        let op = found.op.with(&message);
+        let wanted = match message.state {
+            State::Scheduled | State::Retry { .. } => hour_of(message.wake_at().expect("it waits")).max(self.floor),
+            State::Dead => dead_hour_of(now),
+            _ => found.home,
+        };
+        // Hours that are loaded are read together at an opening: a message may stay in any of them.
+        let stays = wanted == found.home || (wanted <= self.loaded && found.home <= self.loaded);
+        if stays {
+            self.stage(was_live, found.home, None, op, None)?;
+            return Ok((step, message, (found.home, op)));
+        }
+        if found.body_in_group {
+            return Err(Denied::CommitFirst);
+        }
+        let mut body = Vec::new();
+        self.hours[&found.home].read_body(self.files.as_ref(), &found.op, &mut body)?;
+        self.stage(was_live, wanted, Some(found.home), op, Some(&body))?;
+        Ok((step, message, (wanted, op)))
+    }
+
+    fn stage(
+        &mut self,
+        was_live: bool,
+        home: u32,
+        from: Option<u32>,
+        mut op: Op,
+        body: Option<&[u8]>,
+    ) -> Result<(), Denied> {
+        if let Some(body) = body {
+            let written = self.hours.get(&home).map_or(0, |hour| hour.bodies.len());
+            op.body_at = written + self.staged_bodies.get(&home).copied().unwrap_or(0);
+            op.body_bytes = body.len() as u32;
+        }
+        let head = record::head(was_live, home, from, body.is_some());
+        match self.group.push_parts(&[&head, &op.encode(), body.unwrap_or_default()]) {
+            Ok(_) => {}
+            Err(PushError::Full) => return Err(Denied::CommitFirst),
+            Err(PushError::TooLong(_)) => unreachable!("a body is at most {BODY_BYTES_MAX} bytes"),
+        }
+        if let Some(body) = body {
+            *self.staged_bodies.entry(home).or_default() += (FRAME_BYTES + body.len()) as u64;
+        }
+        let before = self.staged.get(&op.id.0).is_some_and(|staged| staged.body_in_group);
+        self.staged.insert(
+            op.id.0,
+            Staged {
+                op,
+                home,
+                body_in_group: body.is_some() || before,
+            },
+        );
+        Ok(())
+    }
+
+    /// Appends a record of the log to its hour. While the log is replayed, places are not kept.
+    fn take_in(&mut self, record: &Record<'_>, replaying: bool) -> Result<(), String> {
+        let Record { op, home, .. } = *record;
+        let loaded = self.loaded;
+        let hour = self.hours.entry(home).or_insert_with(|| {
+            // All of an hour that begins now comes after its loading.
+            let load = if home <= loaded && !replaying {
+                Load::Loaded
+            } else {
+                Load::Far
+            };
+            Hour::new(home, 0, 0, 0, load)
+        });
+        let before = hour.buffered();
+        if let Some(body) = record.body {
+            if op.body_at != hour.bodies.len() {
+                return Err(format!(
+                    "body in hour {home:08x} goes to {}, not {}",
+                    hour.bodies.len(),
+                    op.body_at
+                ));
+            }
+            hour.append_body(op.id, body);
+        }
+        let number = hour.append_op(record.op_bytes);
+        hour.dirty = true;
+        let is_live = op.kind.is_live();
+        hour.live += u32::from(is_live);
+        self.buffered += hour.buffered() - before;
+        self.live += u64::from(is_live);
+        let left = self
+            .hours
+            .get_mut(&record.from.unwrap_or(home))
+            .ok_or("message leaves an unknown hour")?;
+        left.live = left
+            .live
+            .checked_sub(u32::from(record.was_live))
+            .ok_or("hour lost count of its messages")?;
+        self.live -= u64::from(record.was_live);
+        if record.from.is_some() {
+            let gone = Op { kind: Kind::Gone, ..op };
+            left.append_op(&gone.encode());
+            left.dirty = true;
+            self.buffered += OP_BYTES;
+        }
+        if replaying {
+            // Messages stay in any hour that was loaded; then a crash must not make them wait for that hour.
+            if home < DEAD_BASE && op.wake_at().is_some_and(|at| hour_of(at) < home) {
+                self.loaded = self.loaded.max(home);
+            }
+        } else {
+            self.seat(op, home, number);
+        }
+        Ok(())
+    }
+
+    /// Keeps the place of a message after a change: in memory while it is near.
+    fn seat(&mut self, op: Op, home: u32, number: u32) {
+        let near = match self.index.get(op.id) {
+            Some(Place::Near(at)) => Some(at),
+            _ => None,
+        };
+        let wake_at = op.wake_at();
+        if let Some(wake_at) = wake_at.filter(|at| *at < self.horizon) {
+            let at = match near {
+                Some(at) => at,
+                None => {
+                    let at = self.near.insert(Near {
+                        op,
+                        home,
+                        number,
+                        token: None,
+                    });
+                    self.index.set(op.id, Place::Near(at));
+                    at
+                }
+            };
+            let near = self.near.get_mut(at);
+            (near.op, near.home, near.number) = (op, home, number);
+            match near.token {
+                Some(token) => {
+                    self.wheel.reschedule(token, wake_at);
+                }
+                None => near.token = Some(self.wheel.insert(wake_at, u64::from(at))),
+            }
+            return;
+        }
+        if let Some(at) = near {
+            if let Some(token) = self.near.remove(at).token {
+                self.wheel.cancel(token);
+            }
+        }
+        if op.kind == Kind::Gone {
+            self.index.remove(op.id);
+            return;
+        }
+        self.index.set(op.id, Place::Far { hour: home, op: number });
+        if let (Some(wake_at), Some(hour)) = (wake_at, self.hours.get_mut(&home)) {
+            hour.wakes(wake_at, number);
+        }
+    }
+
+    /// Makes sure that a message in memory is in the wheel.
+    fn arm(&mut self, id: MessageId, at: Millis) {
+        if let Some(Place::Near(place)) = self.index.get(id) {
+            let near = self.near.get_mut(place);
+            if near.token.is_none() {
+                near.token = Some(self.wheel.insert(at, u64::from(place)));
+            }
+        }
+    }
+
+    /// Turns the wheel back to a clock that went back: it would fire nothing until the clock is where it was.
+    fn rewind(&mut self, now: Millis) {
+        self.wheel = Wheel::new(now);
+        for (place, near) in self.near.iter_mut() {
+            if near.token.is_some() {
+                let at = near.op.wake_at().expect("only live operations are in memory");
+                near.token = Some(self.wheel.insert(at, u64::from(place)));
+            }
+        }
+    }
+
+    /// Brings messages into memory that the near window has reached.
+    fn admit(&mut self, budget: usize) -> Result<Progress, Denied> {
+        let mut left = budget.max(1);
+        let horizon = self.horizon;
+        // Hours beyond the horizon's may hold messages that are due before it: those advanced within loaded hours.
+        for (number, hour) in self.hours.range_mut(..=self.loaded) {
+            while let Some(op) = hour.next_before(horizon) {
+                let far = Place::Far { hour: *number, op };
+                let found = hour.read_op(self.files.as_ref(), op)?;
+                if self.index.get(found.id) == Some(far) {
+                    let wake_at = found.wake_at().expect("only live operations are in the order");
+                    let at = self.near.insert(Near {
+                        op: found,
+                        home: *number,
+                        number: op,
+                        token: None,
+                    });
+                    self.near.get_mut(at).token = Some(self.wheel.insert(wake_at, u64::from(at)));
+                    self.index.set(found.id, Place::Near(at));
+                }
+                left -= 1;
+                if left == 0 {
+                    return Ok(Progress::More);
+                }
+            }
+        }
+        Ok(Progress::Current)
+    }
+
+    /// Stages the end of what was asked ahead of messages that never came.
+    fn drop_outdated(&mut self) -> Result<(), Denied> {
+        while let Some(id) = self.outdated.pop() {
+            let Some(found) = self.look_up(id)? else { continue };
+            if !matches!(found.op.kind, Kind::Ahead(_)) {
+                continue;
+            }
+            let op = Op {
+                kind: Kind::Gone,
+                ..found.op
+            };
+            match self.stage(true, found.home, None, op, None) {
+                Ok(()) => {}
+                Err(Denied::CommitFirst) => {
+                    self.outdated.push(id);
+                    break;
+                }
+                Err(denied) => return Err(denied),
+            }
+        }
+        Ok(())
+    }
+
+    // ---- files
+
+    fn replay(&mut self) -> Result<(), OpenError> {
+        let mut reader = self.log.reader(self.applied)?;
+        while let Some(records) = reader.next_group()? {
+            for (offset, bytes) in records {
+                let damaged = |what: String| OpenError::Damaged(format!("log record {offset}: {what}"));
+                let record = Record::decode(bytes).ok_or_else(|| damaged("unknown form".to_owned()))?;
+                self.take_in(&record, true).map_err(damaged)?;
+                self.applied = offset + 1;
+                self.since_checkpoint += bytes.len() as u64;
+            }
+            if self.buffered > self.settings.buffer_bytes {
+                self.relieve();
+            }
+        }
+        Ok(())
+    }
+
+    /// Loads the hours that are due or near, and asks for the places of the rest.
+    fn load_near(&mut self, now: Millis) -> Result<(), OpenError> {
+        self.loaded = self.loaded.max(hour_of(now + self.settings.lead_ms));
+        let numbers: Vec<u32> = self.hours.range(..=self.loaded).map(|(number, _)| *number).collect();
+        let snapshots: Vec<Snapshot> = numbers.iter().map(|number| self.snapshot(*number)).collect();
+        let messages = snapshots
+            .iter()
+            .map(|snapshot| self.hours[&snapshot.hour].live as usize)
+            .sum();
+        self.index = jobs::rebuild(self.files.as_ref(), &snapshots, messages)?;
+        for snapshot in &snapshots {
+            let sorted = jobs::order(self.files.as_ref(), snapshot)?;
+            let hour = self.hours.get_mut(&snapshot.hour).expect("it was just listed");
+            hour.set_sorted(sorted);
+        }
+        let numbers: Vec<u32> = self.hours.range(self.loaded + 1..).map(|(number, _)| *number).collect();
+        let messages = numbers.iter().map(|number| self.hours[number].live as usize).sum();
+        let hours: Vec<Snapshot> = numbers.iter().map(|number| self.snapshot(*number)).collect();
+        self.rebuilding = !hours.is_empty();
+        if self.rebuilding {
+            self.jobs.push_back(Task::Rebuild { hours, messages });
+        }
+        Ok(())
+    }
+
+    fn snapshot(&self, number: u32) -> Snapshot {
+        let hour = &self.hours[&number];
+        Snapshot {
+            hour: number,
+            flushed: hour.ops.flushed(),
+            tail: hour.ops.buffered().to_vec(),
+        }
+    }
+
+    /// Asks for the hours that begin within the lead. Not before all places are known: an order is checked by them.
+    fn ask_for_hours(&mut self, now: Millis) {
+        let wanted = hour_of(now + self.settings.lead_ms);
+        if self.rebuilding || wanted <= self.loaded {
+            return;
+        }
+        let numbers: Vec<u32> = self
+            .hours
+            .range(self.loaded + 1..=wanted)
+            .map(|(number, _)| *number)
+            .collect();
+        for number in numbers {
+            let snapshot = self.snapshot(number);
+            self.hours.get_mut(&number).expect("it was just listed").load = Load::Loading;
+            self.jobs.push_back(Task::Load(snapshot));
+        }
+        self.loaded = wanted;
+    }
+
+    /// Forgets the messages of an hour that is over, some at a time, then the hour.
+    fn forget(&mut self) {
+        if let Some((number, ids)) = &mut self.forgetting {
+            let number = *number;
+            for id in ids.drain(ids.len().saturating_sub(FORGET_MAX)..) {
+                let id = MessageId(id);
+                if matches!(self.index.get(id), Some(Place::Far { hour, .. }) if hour == number) {
+                    self.index.remove(id);
+                }
+            }
+            // A manifest that is fixed and not flushed yet names the hour with what is in memory.
+            if ids.is_empty() && !matches!(self.checkpoint, Checkpoint::Flushing { .. }) {
+                self.forgetting = None;
+                self.asked_ids = false;
+                if let Some(hour) = self.hours.remove(&number) {
+                    self.buffered -= hour.buffered();
+                    self.removed.push(number);
+                }
+            }
+            return;
+        }
+        if self.asked_ids || self.rebuilding {
+            return;
+        }
+        let history = (self.settings.history_ms / HOUR_MS) as u32;
+        let over = |hour: &Hour| hour.live == 0 && hour.load == Load::Loaded;
+        let of_clock = self
+            .hours
+            .range(..self.floor.saturating_sub(history))
+            .find(|(_, hour)| over(hour));
+        let dead_days = self.floor / 24 - self.settings.dead_days.min(self.floor / 24);
+        let of_dead = self.hours.range(DEAD_BASE..DEAD_BASE + dead_days);
+        let Some((&number, _)) = of_clock.or_else(|| of_dead.into_iter().next()) else {
+            return;
+        };
+        let snapshot = self.snapshot(number);
+        self.asked_ids = true;
+        self.jobs.push_back(Task::Ids(snapshot));
+    }
+
+    /// Flushes some hours, going round.
+    fn relieve(&mut self) {
+        let goal = self.settings.buffer_bytes / 2;
+        let mut left = FLUSH_BYTES;
+        while self.buffered > goal && left > 0 {
+            let next = self
+                .hours
+                .range(self.flushed_hour..)
+                .find(|(_, hour)| hour.buffered() > 0);
+            let Some(number) = next.map(|(number, _)| *number) else {
+                if self.flushed_hour == 0 {
+                    return;
+                }
+                self.flushed_hour = 0;
+                continue;
+            };
+            match self.flush(number) {
+                Some(written) => left = left.saturating_sub(written),
+                None => return,
+            }
+            self.flushed_hour = number + 1;
+        }
+    }
+
+    /// Writes what an hour has in memory. `None` if the disk is full or failed.
+    fn flush(&mut self, number: u32) -> Option<usize> {
+        let hour = self.hours.get_mut(&number)?;
+        let before = hour.buffered();
+        let flushed = hour.flush(self.files.as_ref());
+        self.buffered -= before - hour.buffered();
+        match flushed {
+            Ok(written) => {
+                self.disk_full = false;
+                Some(written)
+            }
+            Err(error) if is_full(&error) => {
+                self.disk_full = true;
+                None
+            }
+            Err(_) => {
+                self.failed = true;
+                None
+            }
+        }
+    }
+
+    /// Fixes what the next checkpoint says, unless one is on its way.
+    fn begin_checkpoint(&mut self) {
+        if !matches!(self.checkpoint, Checkpoint::None) {
+            return;
+        }
+        let hours = self.hours.values().map(|hour| HourMark {
+            hour: hour.hour,
+            ops: hour.op_count(),
+            body_bytes: hour.bodies.len(),
+            live: hour.live,
+        });
+        let manifest = Manifest {
+            applied: self.applied,
+            loaded: self.loaded,
+            hours: hours.collect(),
+        };
+        self.since_checkpoint = 0;
+        self.checkpoint = Checkpoint::Flushing { from: 0, manifest };
+    }
+
+    /// Flushes some hours for a checkpoint; when all are flushed, hands out the job.
+    fn flush_checkpoint(&mut self) {
+        let Checkpoint::Flushing { mut from, manifest } = std::mem::replace(&mut self.checkpoint, Checkpoint::None)
+        else {
+            return;
+        };
+        let mut left = FLUSH_BYTES;
+        loop {
+            let next = self.hours.range(from..).find(|(_, hour)| hour.buffered() > 0);
+            let Some(number) = next.map(|(number, _)| *number) else {
+                break;
+            };
+            match self.flush(number) {
+                Some(written) => left = left.saturating_sub(written),
+                None => {
+                    self.checkpoint = Checkpoint::Flushing { from, manifest };
+                    return;
+                }
+            }
+            from = number + 1;
+            if left == 0 {
+                self.checkpoint = Checkpoint::Flushing { from, manifest };
+                return;
+            }
+        }
+        let mut sync = Vec::new();
+        for hour in self.hours.values_mut().filter(|hour| hour.dirty) {
+            hour.dirty = false;
+            sync.push(FileName::Bodies(hour.hour));
+            sync.push(FileName::Ops(hour.hour));
+        }
+        // An hour that was forgotten since the manifest was fixed is still named by it: its files wait for the next.
+        let named = |hour: &u32| manifest.hours.binary_search_by_key(hour, |mark| mark.hour).is_ok();
+        let (kept, remove) = self.removed.drain(..).partition(named);
+        self.removed = kept;
+        self.checkpoint = Checkpoint::Syncing {
+            applied: manifest.applied,
+        };
+        self.jobs.push_back(Task::Checkpoint {
+            sync,
+            manifest: manifest.encode(),
+            remove,
+            pause: self.settings.sync_pause,
+        });
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
