@@ -127,7 +127,7 @@ cdef class Weights:
         if not 0 <= client < self.view.shape[0]:
             raise ValueError(f"client {client} is beyond the capacity of {self.view.shape[0]}")
         cdef int32_t owed = self.view[client] - self._now()
-        return (WHOLE - max(owed, 0)) / WHOLE
+        return (WHOLE - max(owed, 0)) / <double>WHOLE
 
     def tired(self, double weight, uint64_t[::1] out):
         if not 0.0 <= weight <= 1.0:

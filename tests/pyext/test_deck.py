@@ -135,7 +135,7 @@ class Fleet(RuleBasedStateMachine):
 
 
 TestFleet = Fleet.TestCase
-TestFleet.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestFleet.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
 @settings(max_examples=40, deadline=None)
@@ -228,7 +228,7 @@ def test_wrong_sizes_are_refused() -> None:
     weights, deck = Weights(CLIENTS, 0), Deck(WORDS)
     one, all_three = words([1], 1), words([1])
     for members, tired, barred in [(one, None, None), (all_three, one, None), (all_three, None, one)]:
-        with pytest.raises(ValueError, match="3 words|as the deck"):
+        with pytest.raises(ValueError, match="as the deck"):
             deck.pick(1, 1, members, weights.rested_at, 0, tired, barred)
     with pytest.raises(ValueError, match="weights for"):
         deck.pick(1, 1, all_three, weights.rested_at[:64], 0)

@@ -13,7 +13,7 @@ from pyext import bits
 from pyext.weights import CAPACITY_MAX, PUNISHMENT_MAX, Weights, punishment
 from tests.reference import weights as model
 
-CLIENTS = 100
+CLIENTS = 70
 NEAR = 1e-6  # a float32 of at most 1
 
 punishments = st.one_of(st.sampled_from([0, 1000, 10**6]), st.integers(0, 10**6)).map(lambda n: Fraction(n, 1000))
@@ -36,7 +36,7 @@ class Both(RuleBasedStateMachine):
         self.mine.punish(array(clients), float(punishment))
         self.theirs.punish(clients, punishment)
 
-    @rule(minutes=st.integers(-3, 1200))
+    @rule(minutes=st.integers(-3, 300))
     def advance(self, minutes: int) -> None:
         self.mine.advance(self.mine.minute + minutes)
         self.theirs.advance(self.theirs.minute + minutes)
@@ -53,21 +53,21 @@ class Both(RuleBasedStateMachine):
     @rule(thousandths=st.integers(0, 1000))
     def tired(self, thousandths: int) -> None:
         out = np.full(2, 2**64 - 1, dtype=np.uint64)
-        assert self.mine.tired(thousandths / 1000, out) == len(self.theirs.tired(Fraction(thousandths, 1000)))
-        assert set(bits.numbers(out)) == self.theirs.tired(Fraction(thousandths, 1000))
+        assert self.mine.tired(thousandths / 1000, out) == len(self.theirs.tired(thousandths * 1000))
+        assert set(bits.numbers(out)) == self.theirs.tired(thousandths * 1000)
 
     @invariant()
     def every_weight_is_the_models(self) -> None:
         out = np.zeros(CLIENTS, dtype=np.float32)
         self.mine.read(out)
-        assert np.abs(out - np.array([float(weight) for weight in self.theirs.weights])).max() <= NEAR
-        assert self.mine.of(7) == pytest.approx(float(self.theirs.weights[7]), abs=1e-12)
+        assert np.abs(out - np.array(self.theirs.weights) / model.WHOLE).max() <= NEAR
+        assert self.mine.of(7) == pytest.approx(self.theirs.weights[7] / model.WHOLE, abs=1e-12)
         assert out.min() >= 0.0
         assert out.max() <= 1.0
 
 
 TestBoth = Both.TestCase
-TestBoth.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestBoth.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**5), st.integers(0, 10**5))
@@ -139,7 +139,7 @@ def test_clients_beyond_the_capacity_and_bad_numbers_are_refused() -> None:
         with pytest.raises(ValueError, match="punishment"):
             weights.punish(array([0]), wrong)
     with pytest.raises(ValueError):
-        weights.punish(np.zeros(1, dtype=np.int64), 1.0)  # type: ignore[arg-type]
+        weights.punish(np.zeros(1, dtype=np.int64), 1.0)
     with pytest.raises(ValueError):
         weights.read(np.zeros(65, dtype=np.float32))
     with pytest.raises(ValueError):

@@ -1,10 +1,10 @@
-"""Slow, obvious model of `pyext/weights.pyx`: a fraction for each client, to which every minute adds."""
+"""Slow, obvious model of `pyext/weights.pyx`: a weight for each client, in millionths, to which every minute adds."""
 
 from fractions import Fraction
 
-CONSTANT = Fraction(1, 1000)
+WHOLE = 1_000_000
+CONSTANT = WHOLE // 1000
 PUNISHMENT_MAX = Fraction(1000)
-EXACT = Fraction(1, 1000)  # of a punishment, to which the kernel rounds
 
 
 def punishment(online: int, picked_per_task: Fraction, tasks_per_minute: Fraction) -> Fraction:
@@ -17,21 +17,21 @@ def punishment(online: int, picked_per_task: Fraction, tasks_per_minute: Fractio
 
 class Weights:
     def __init__(self, clients: int, minute: int) -> None:
-        self.weights = [Fraction(1)] * clients
+        self.weights = [WHOLE] * clients
         self.minute = minute
 
     def advance(self, minute: int) -> None:
         while self.minute < minute:
             self.minute += 1
-            self.weights = [min(Fraction(1), weight + CONSTANT) for weight in self.weights]
+            self.weights = [min(WHOLE, weight + CONSTANT) for weight in self.weights]
 
     def punish(self, clients: list[int], punishment: Fraction) -> None:
         for client in clients:
-            self.weights[client] = max(Fraction(0), self.weights[client] - CONSTANT * punishment)
+            self.weights[client] = max(0, self.weights[client] - int(CONSTANT * punishment))
 
     def restore(self, clients: list[int]) -> None:
         for client in clients:
-            self.weights[client] = Fraction(1)
+            self.weights[client] = WHOLE
 
-    def tired(self, weight: Fraction) -> set[int]:
-        return {client for client, has in enumerate(self.weights) if has < weight}
+    def tired(self, millionths: int) -> set[int]:
+        return {client for client, has in enumerate(self.weights) if has < millionths}
