@@ -222,6 +222,9 @@ cdef class Deck:
                 return -1
             draw.tired += more
             done += more
+        if draw.of_round == 0:
+            draw.round = self.round
+            draw.of_round = done
         return done
 
     def __repr__(self):

@@ -1,9 +1,12 @@
 """When tasks run: a wheel of 60 minutes, each with a queue for each class of customer.
 
 Owns which (task, minute) is due, and the last minute that was handed out. It must not know a clock, a store or a client:
-minutes since 1970 come in, and the caller writes `last_minute` down. Counts are exact: a task of n an hour is due n times in
-any 60 minutes that follow each other, for each n, because what is due until a minute is a whole division of what has passed.
-A task's minute is moved by a hash of its name, so that tasks of one kind do not all run in the same minute.
+minutes since 1970 come in, and the caller writes each turn down whole: its runs, what was missed and `last_minute` in one
+transaction, before it starts any of them. Then each (task, minute) is run once or told as missed, wherever the caller dies.
+
+Counts are exact: a task of n an hour is due n times in any 60 minutes that follow each other, for each n, because what is
+due until a minute is a whole division of what has passed. A task's minute is moved by a hash of its name, so that tasks of
+one kind do not all run in the same minute.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -58,6 +58,8 @@ class Deck:
             self.round += 1
             self.dealt = set()
             self._deal(draw, wanted, members - barred - before, owing, tired, random)
+            if not before:
+                draw.round, draw.of_round = self.round, len(draw.clients)
         return draw
 
     def _deal(
