@@ -14,6 +14,7 @@ from rich.console import Console
 from bench import commands as commands_bench
 from bench import failover as failover_bench
 from bench import fanout as fanout_bench
+from bench import fleet_picks as fleet_picks_bench
 from bench import hops as hops_bench
 from bench import isolation as isolation_bench
 from bench import limits as limits_bench
@@ -433,6 +434,22 @@ def _loss(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]
     return loss_bench.run(
         rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
     )
+
+
+@app.command(epilog="Example: muster bench fleet --quick")
+def fleet(
+    json: Json = False,
+    check: Check = False,
+    quick: Quick = False,
+    rounds: Rounds = None,
+    no_progress: NoProgress = False,
+) -> None:
+    """Fair picks of 100 clients of 20,000 and 1,000,000, beside NumPy's weighted choice and SQLite's random order."""
+    _run("fleet", _fleet, Options(json, check, quick, rounds, 0, Loopback.host, not no_progress))
+
+
+def _fleet(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
+    return fleet_picks_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
 
 
 @app.command(epilog="Example: muster bench table peers.json paced.json overload.json")

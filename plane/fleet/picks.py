@@ -1,0 +1,188 @@
+"""Picks of clients by name: one deck for each selector in use, the weights of all clients, and who is busy.
+
+Owns decks, weights, and how many runs each client has in flight. It must not know tasks, deadlines or a clock: the minute
+comes in. Whoever owns a selector's picks must be one process at a time; that is the business of its caller.
+"""
+
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from pyroaring import BitMap
+
+from plane.fleet.index import Index
+from plane.fleet.selector import Selector
+from pyext import bits
+from pyext.deck import Deck
+from pyext.weights import Weights, punishment
+
+DECKS_MAX: Final = 1024  # selectors in use at once: 1,024 x 125 kB with a million clients
+IN_FLIGHT_MAX: Final = 255  # of one client: a byte counts them
+
+
+class Pick(msgspec.Struct, frozen=True):
+    """What was picked and why; with the state before it, all that is needed to pick the same again."""
+
+    clients: list[str]
+    numbers: NDArray[np.uint32]
+    selector: str
+    """The normal form: the name of the deck."""
+    seed: int
+    round: int
+    of_round: int
+    """So many of `clients` belong to `round`, the others to the next one, which began in this pick."""
+    members: int
+    tired: int
+    """Picked though their weight does not pay for a task, because the round had no other client left."""
+    excused: int
+    """Clients that lost their turn, because their round ended while they were busy."""
+    punishment: float
+
+
+class DeckState(msgspec.Struct, frozen=True):
+    selector: str
+    round: int
+    dealt: bytes
+    """Numbers, as a portable roaring bitmap."""
+
+
+class State(msgspec.Struct, frozen=True):
+    """What a fair pick needs to know of the past; written down with the index's snapshot, whose numbers it speaks of."""
+
+    decks: list[DeckState]
+    rested_at: bytes
+    base: int
+    minute: int
+
+
+class Picks:
+    """Asked with the index it was made for. The two averages come from the scheduler (`wheel.Averages`)."""
+
+    def __init__(self, index: Index, minute: int, *, in_flight_max: int = 1) -> None:
+        if not 1 <= in_flight_max <= IN_FLIGHT_MAX:
+            raise ValueError(f"in_flight_max must be 1 to {IN_FLIGHT_MAX}, not {in_flight_max}")
+        self.picked_per_task = 0.0
+        self.tasks_per_minute = 0.0
+        self.decks_dropped = 0
+        """Selectors whose round was given up because others were used later; more than `DECKS_MAX` are in use."""
+        self._index = index
+        self._in_flight_max = in_flight_max
+        self._decks: dict[str, Deck] = {}
+        self._weights = Weights(index.words * 64, minute)
+        self._words = index.words
+        self._members = np.zeros(self._words, dtype=np.uint64)
+        self._tired = np.zeros(self._words, dtype=np.uint64)
+        self._busy = np.zeros(self._words, dtype=np.uint64)
+        self._in_flight = np.zeros(self._words * 64, dtype=np.uint8)
+
+    @classmethod
+    def restored(cls, index: Index, state: State, *, in_flight_max: int = 1) -> "Picks":
+        """As of a state; nobody is busy. Raises ValueError if it speaks of numbers that the index does not have."""
+        picks = cls(index, state.minute, in_flight_max=in_flight_max)
+        rested_at = np.frombuffer(state.rested_at, dtype=np.int32)
+        picks._weights = Weights(picks._words * 64, state.minute, rested_at, state.base)
+        for deck in state.decks:
+            dealt = np.zeros(picks._words, dtype=np.uint64)
+            bits.read(deck.dealt, dealt)
+            picks._decks[deck.selector] = Deck(picks._words, deck.round, dealt)
+        return picks
+
+    def state(self) -> State:
+        decks = [
+            DeckState(name, deck.round, BitMap(bits.numbers(deck.dealt)).serialize())
+            for name, deck in self._decks.items()
+        ]
+        return State(decks, self._weights.rested_at.tobytes(), self._weights.base, self._weights.minute)
+
+    @property
+    def punishment(self) -> float:
+        """What a task takes now, in thousandths of a weight."""
+        return punishment(self._index.online, self.picked_per_task, self.tasks_per_minute)
+
+    def weight(self, client: str) -> float | None:
+        number = self._index.number(client)
+        return None if number is None else self._weights.of(number) if number < self._words * 64 else 1.0
+
+    def advance(self, minute: int) -> None:
+        """Lets minutes pass; each gives 0.001 of a weight back."""
+        self._weights.advance(minute)
+
+    def pick(self, selector: Selector, wanted: int, seed: int, *, without: NDArray[np.uint32] | None = None) -> Pick:
+        """Picks clients, punishes them, and counts a run in flight for each. `without` are passed over, as are the busy."""
+        self._grow()
+        name, cost = str(selector), self.punishment
+        self._index.members(selector, self._members)
+        self._weights.tired(min(1.0, cost / 1000), self._tired)  # whoever cannot pay for this task
+        barred = self._busy
+        if without is not None and len(without):
+            barred = np.zeros(self._words, dtype=np.uint64)
+            bits.write(without, barred)
+            barred |= self._busy
+        deck = self._deck(name)
+        draw = deck.pick(wanted, seed, self._members, self._weights.rested_at, self._weights.now, self._tired, barred)
+        self._weights.punish(draw.clients, cost)
+        self._in_flight[draw.clients] += 1
+        self._occupy(draw.clients)
+        names = [self._index.name(number) for number in draw.clients.tolist()]
+        return Pick(
+            names,
+            draw.clients,
+            name,
+            seed,
+            draw.round,
+            draw.of_round,
+            bits.count(self._members),
+            draw.tired,
+            draw.excused,
+            cost,
+        )
+
+    def release(self, numbers: NDArray[np.uint32]) -> None:
+        """A run of each of `numbers` ended. ValueError for one that has none in flight."""
+        if len(numbers) and (numbers.max() >= len(self._in_flight) or not self._in_flight[numbers].all()):
+            raise ValueError("a client without a run in flight cannot be released")
+        self._in_flight[numbers] -= 1
+        self._occupy(numbers)
+
+    def forget(self, number: int) -> None:
+        """The number will be another client's (`Index.forget`): whole weight, and a turn in every round."""
+        if number >= self._words * 64:
+            return
+        one = np.array([number], dtype=np.uint32)
+        self._weights.restore(one)
+        self._in_flight[number] = 0
+        self._occupy(one)
+        for deck in self._decks.values():
+            deck.forget(one)
+
+    def _deck(self, name: str) -> Deck:
+        """The deck of a selector, which is now the one used last."""
+        deck = self._decks.pop(name, None) or Deck(self._words)
+        deck.grow(self._words)
+        self._decks[name] = deck
+        if len(self._decks) > DECKS_MAX:
+            del self._decks[next(iter(self._decks))]
+            self.decks_dropped += 1
+        return deck
+
+    def _occupy(self, numbers: NDArray[np.uint32]) -> None:
+        """Sets or clears the bits of these, as their runs in flight say."""
+        for number in numbers.tolist():
+            bit = np.uint64(1 << (number & 63))
+            if self._in_flight[number] >= self._in_flight_max:
+                self._busy[number >> 6] |= bit
+            else:
+                self._busy[number >> 6] &= ~bit
+
+    def _grow(self) -> None:
+        """Room for numbers given since, an eighth more than needed: growth copies."""
+        if self._index.words <= self._words:
+            return
+        words = self._index.words + self._index.words // 8
+        for name in ("_members", "_tired", "_busy"):
+            old = getattr(self, name)
+            setattr(self, name, np.concatenate([old, np.zeros(words - self._words, dtype=np.uint64)]))
+        self._in_flight = np.concatenate([self._in_flight, np.zeros((words - self._words) * 64, dtype=np.uint8)])
+        self._weights.grow(words * 64)
+        self._words = words

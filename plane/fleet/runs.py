@@ -1,0 +1,224 @@
+"""Runs in flight: which clients were asked, which answered, which were silent and which replaced them.
+
+Owns the state of each run from its sending to its end. It must not know a clock, a socket, a store or how clients are
+picked: times in ms of any steady clock come in, and what is to be done goes out. Each (run, client) is counted exactly once:
+`done`, `replaced` (silent, and another client was asked in its place) or `missed`. A run ends when all its clients have, at
+the latest `receipt_ms + result_ms` after it began: there is one draw of replacements, at the deadline of receipts.
+"""
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from heapq import heappop, heappush
+from typing import Final
+
+import msgspec
+
+RUNS_MAX: Final = 65_536  # in flight at once; 1,000 a minute that end within a minute are 1,000
+CLIENTS_MAX: Final = 1 << 22  # in all runs in flight: about 0.5 GB
+
+RunName = tuple[str, int]
+"""(task, minute); of an instant measurement (its id, 0)."""
+
+
+class Outcome(StrEnum):
+    """Of one client in one run."""
+
+    DONE = "done"
+    REPLACED = "replaced"
+    MISSED = "missed"
+
+
+class Verdict(StrEnum):
+    """What became of a message of a client; all but the first change nothing and are counted."""
+
+    TAKEN = "taken"
+    DOUBLE = "double"
+    LATE = "late"
+    STRANGER = "stranger"
+    """Of a client that was not asked, or of a run that is not in flight (any more)."""
+
+
+class RunsError(Exception):
+    """A run cannot be begun: a name twice, a client twice, or no room. One line."""
+
+
+class Replace(msgspec.Struct, frozen=True):
+    """Pick `len(silent)` other clients and call `replaced` with those that were found."""
+
+    run: RunName
+    silent: list[str]
+    asked: list[str]
+    """All clients of the run; none of them may be picked again."""
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """A run's account: each client asked is in exactly one list."""
+
+    run: RunName
+    wanted: int
+    done: list[str]
+    replaced: list[str]
+    missed: list[str]
+
+
+Action = Replace | Ended
+
+
+class _Asked(msgspec.Struct):
+    until_ms: int
+    """The deadline of its receipt, then of its result."""
+    received: bool = False
+    outcome: Outcome | None = None
+
+
+class _Run(msgspec.Struct):
+    name: RunName
+    wanted: int
+    clients: dict[str, _Asked]
+    open: int
+    may_replace: bool = True
+    waits: list[str] = []
+    """Silent clients whose replacement is being picked."""
+
+
+class Runs:
+    def __init__(self, *, receipt_ms: int, result_ms: int) -> None:
+        """A client has `receipt_ms` to say that it has a task, and `result_ms` from its sending to answer."""
+        if not 0 < receipt_ms <= result_ms:
+            raise ValueError(f"0 < receipt_ms <= result_ms must hold, not {receipt_ms}, {result_ms}")
+        self.counts: dict[Outcome | Verdict, int] = dict.fromkeys([*Outcome, *Verdict], 0)
+        self._receipt_ms = receipt_ms
+        self._result_ms = result_ms
+        self._runs: dict[RunName, _Run] = {}
+        self._deadlines: list[tuple[int, RunName]] = []
+        self._clients = 0
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._runs)
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When `expire` has something to do next, at the earliest; None: nothing is in flight."""
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def begin(self, now_ms: int, run: RunName, clients: Sequence[str], wanted: int) -> Ended | None:
+        """Clients are being asked now; fewer than `wanted` if no others were found. Answers the end of a run without any.
+
+        Raises `RunsError`, and changes nothing then.
+        """
+        if run in self._runs:
+            raise RunsError(f"run {run[0]} of minute {run[1]} is in flight already")
+        if len(set(clients)) < len(clients):
+            raise RunsError(f"run {run[0]} of minute {run[1]} has a client twice")
+        if len(self._runs) >= RUNS_MAX or self._clients + len(clients) > CLIENTS_MAX:
+            raise RunsError(f"{len(self._runs)} runs of {self._clients} clients are in flight; no room for more")
+        started = _Run(run, wanted, {}, 0)
+        self._runs[run] = started
+        self._ask(now_ms, started, clients)
+        return self._end(started) if not clients else None
+
+    def receipt(self, now_ms: int, run: RunName, client: str) -> Verdict:
+        """A client says that it has the task."""
+        asked = self._asked(run, client)
+        if asked is None:
+            return self._count(Verdict.STRANGER)
+        if asked.outcome is Outcome.DONE or asked.received:
+            return self._count(Verdict.DOUBLE)
+        if asked.outcome is not None or now_ms > asked.until_ms:
+            return self._count(Verdict.LATE)
+        asked.received = True
+        asked.until_ms += self._result_ms - self._receipt_ms
+        heappush(self._deadlines, (asked.until_ms, run))
+        return self._count(Verdict.TAKEN)
+
+    def result(self, now_ms: int, run: RunName, client: str) -> tuple[Verdict, Ended | None]:
+        """A client's answer, which counts as its receipt too; and the run's account if it was the last."""
+        asked = self._asked(run, client)
+        if asked is None:
+            return self._count(Verdict.STRANGER), None
+        if asked.outcome is Outcome.DONE:
+            return self._count(Verdict.DOUBLE), None
+        if asked.outcome is not None or now_ms > asked.until_ms:
+            return self._count(Verdict.LATE), None
+        self._settle(self._runs[run], asked, Outcome.DONE)
+        return self._count(Verdict.TAKEN), self._end(self._runs[run])
+
+    def expire(self, now_ms: int) -> list[Action]:
+        """What is to be done about all deadlines that have passed."""
+        actions: list[Action] = []
+        late: dict[RunName, None] = {}
+        while self._deadlines and self._deadlines[0][0] < now_ms:
+            late[heappop(self._deadlines)[1]] = None
+        for name in late:
+            run = self._runs.get(name)
+            if run is not None:
+                actions += self._expire(now_ms, run)
+        return actions
+
+    def replaced(self, now_ms: int, run: RunName, clients: Sequence[str]) -> Ended | None:
+        """These are being asked now in place of the silent ones of a `Replace`; fewer if no others were found.
+
+        Raises `RunsError` if there was no such `Replace`, for more than it asked for, or for a client asked before.
+        """
+        known = self._runs.get(run)
+        if known is None or not known.waits:
+            raise RunsError(f"run {run[0]} of minute {run[1]} waits for no replacements")
+        if len(clients) > len(known.waits) or len({*clients, *known.clients}) < len(clients) + len(known.clients):
+            raise RunsError(f"run {run[0]} of minute {run[1]}: replacements are too many or were asked before")
+        waits, known.waits = known.waits, []
+        self._ask(now_ms, known, clients)
+        for number, client in enumerate(waits):
+            outcome = Outcome.REPLACED if number < len(clients) else Outcome.MISSED
+            self._settle(known, known.clients[client], outcome)
+        return self._end(known)
+
+    def _ask(self, now_ms: int, run: _Run, clients: Sequence[str]) -> None:
+        until = now_ms + self._receipt_ms
+        run.clients.update((client, _Asked(until)) for client in clients)
+        run.open += len(clients)
+        self._clients += len(clients)
+        if clients:
+            heappush(self._deadlines, (until, run.name))
+
+    def _expire(self, now_ms: int, run: _Run) -> Iterable[Action]:
+        late = [
+            (client, asked)
+            for client, asked in run.clients.items()
+            if asked.outcome is None and asked.until_ms < now_ms and client not in run.waits
+        ]
+        silent = [client for client, asked in late if not asked.received] if run.may_replace else []
+        if silent:
+            run.may_replace = False
+            run.waits = silent
+            yield Replace(run.name, silent, list(run.clients))
+        for client, asked in late:
+            if client not in silent:
+                self._settle(run, asked, Outcome.MISSED)
+        ended = self._end(run)
+        if ended is not None:
+            yield ended
+
+    def _asked(self, run: RunName, client: str) -> _Asked | None:
+        known = self._runs.get(run)
+        return None if known is None else known.clients.get(client)
+
+    def _settle(self, run: _Run, asked: _Asked, outcome: Outcome) -> None:
+        assert asked.outcome is None, "a client's part in a run is counted once"
+        asked.outcome = outcome
+        run.open -= 1
+        self.counts[outcome] += 1
+
+    def _end(self, run: _Run) -> Ended | None:
+        if run.open:
+            return None
+        del self._runs[run.name]
+        self._clients -= len(run.clients)
+        by: dict[Outcome | None, list[str]] = {outcome: [] for outcome in Outcome}
+        for client, asked in run.clients.items():
+            by[asked.outcome].append(client)
+        return Ended(run.name, run.wanted, by[Outcome.DONE], by[Outcome.REPLACED], by[Outcome.MISSED])
+
+    def _count(self, verdict: Verdict) -> Verdict:
+        self.counts[verdict] += 1
+        return verdict

@@ -1,0 +1,112 @@
+/* Loops over 64-bit words that count bits, by the processor's own instruction where it has one. Knows no Python. */
+#include <stddef.h>
+#include <stdint.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+#if defined(__x86_64__)
+#define MUSTER_POPCNT __attribute__((target("popcnt")))
+static inline int muster_has_popcnt(void) { return __builtin_cpu_supports("popcnt"); }
+#else
+#define MUSTER_POPCNT
+static inline int muster_has_popcnt(void) { return 1; }
+#endif
+
+#define MUSTER_COUNT_BODY \
+    ptrdiff_t count = 0; \
+    for (ptrdiff_t i = 0; i < length; i++) count += __builtin_popcountll(words[i]); \
+    return count;
+
+MUSTER_POPCNT static inline ptrdiff_t muster_count_fast(const uint64_t *words, ptrdiff_t length) { MUSTER_COUNT_BODY }
+static inline ptrdiff_t muster_count_slow(const uint64_t *words, ptrdiff_t length) { MUSTER_COUNT_BODY }
+
+/* How many bits are set. */
+static inline ptrdiff_t muster_count(const uint64_t *words, ptrdiff_t length) {
+    return muster_has_popcnt() ? muster_count_fast(words, length) : muster_count_slow(words, length);
+}
+
+#define MUSTER_WITHOUT_PARAMETERS \
+    const uint64_t *words, const uint64_t *a, const uint64_t *b, const uint64_t *c, uint64_t *out, ptrdiff_t length
+#define MUSTER_WITHOUT_BODY \
+    ptrdiff_t count = 0; \
+    for (ptrdiff_t i = 0; i < length; i++) { \
+        uint64_t word = words[i]; \
+        if (a) word &= ~a[i]; \
+        if (b) word &= ~b[i]; \
+        if (c) word &= ~c[i]; \
+        out[i] = word; \
+        count += __builtin_popcountll(word); \
+    } \
+    return count;
+
+MUSTER_POPCNT static inline ptrdiff_t muster_without_fast(MUSTER_WITHOUT_PARAMETERS) { MUSTER_WITHOUT_BODY }
+static inline ptrdiff_t muster_without_slow(MUSTER_WITHOUT_PARAMETERS) { MUSTER_WITHOUT_BODY }
+
+/* out = words without a, b and c, of which each may be null. Returns how many bits are set. */
+static inline ptrdiff_t muster_without(MUSTER_WITHOUT_PARAMETERS) {
+    return muster_has_popcnt() ? muster_without_fast(words, a, b, c, out, length)
+                               : muster_without_slow(words, a, b, c, out, length);
+}
+
+/* Bit i of `out` says whether values[i] > bound, for `length` words of 64. Returns how many are set. */
+static inline ptrdiff_t muster_above(const int32_t *values, int32_t bound, uint64_t *out, ptrdiff_t length) {
+    for (ptrdiff_t i = 0; i < length; i++, values += 64) {
+        uint64_t word = 0;
+#if defined(__SSE2__)
+        const __m128i at_most = _mm_set1_epi32(bound);
+        for (int part = 0; part < 4; part++) {
+            __m128i more[4];
+            for (int k = 0; k < 4; k++)
+                more[k] = _mm_cmpgt_epi32(_mm_loadu_si128((const __m128i *)(values + 16 * part + 4 * k)), at_most);
+            __m128i packed = _mm_packs_epi16(_mm_packs_epi32(more[0], more[1]), _mm_packs_epi32(more[2], more[3]));
+            word |= (uint64_t)(uint16_t)_mm_movemask_epi8(packed) << (16 * part);
+        }
+#else
+        for (int bit = 0; bit < 64; bit++) word |= (uint64_t)(values[bit] > bound) << bit;
+#endif
+        out[i] = word;
+    }
+    return muster_count(out, length);
+}
+
+/* Whether one of the numbers is `bound` or more. */
+static inline int muster_beyond(const uint32_t *numbers, ptrdiff_t length, uint32_t bound) {
+    uint32_t beyond = 0;
+    for (ptrdiff_t i = 0; i < length; i++) beyond |= numbers[i] >= bound;
+    return beyond != 0;
+}
+
+/* splitmix64's number for a state; the state grows by MUSTER_GAMMA before each. */
+#define MUSTER_GAMMA UINT64_C(0x9E3779B97F4A7C15)
+static inline uint64_t muster_mixed(uint64_t z) {
+    z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
+    return z ^ (z >> 31);
+}
+
+/* The place of the lowest bit set; `word` is not 0. */
+static inline int muster_lowest(uint64_t word) { return __builtin_ctzll(word); }
+
+/* The upper half of the product: each number below `bound` as likely for a random one. */
+static inline uint64_t muster_below(uint64_t random, uint64_t bound) {
+    return (uint64_t)(((unsigned __int128)random * bound) >> 64);
+}
+
+/* A set bit, each as likely, by probing all `length` words for one; at least one is set. Looks at four probes at once, which
+   gives what one after the other would: the state ends after the probe that hit. */
+static inline ptrdiff_t muster_probe(const uint64_t *words, ptrdiff_t length, uint64_t *state) {
+    for (;; *state += 4 * MUSTER_GAMMA) {
+        uint64_t at[4];
+        unsigned hits = 0;
+        for (int k = 0; k < 4; k++) {
+            at[k] = muster_below(muster_mixed(*state + (uint64_t)(k + 1) * MUSTER_GAMMA), (uint64_t)length * 64);
+            hits |= (unsigned)((words[at[k] >> 6] >> (at[k] & 63)) & 1) << k;
+        }
+        if (hits) {
+            int hit = __builtin_ctz(hits);
+            *state += (uint64_t)(hit + 1) * MUSTER_GAMMA;
+            return (ptrdiff_t)at[hit];
+        }
+    }
+}
