@@ -83,7 +83,7 @@ mod tests {
         for ppm in [-300_000, -17, 17, 90_000] {
             let mut clock = Clock::default();
             clock.drift(1_000, ppm);
-            for shown in (1_000..3_000_000).step_by(9_973) {
+            for shown in (2_000..3_000_000).step_by(9_973) {
                 let due = clock.when(shown);
                 assert!(clock.at(due) >= shown, "{ppm} {shown}");
                 assert!(due < 2 || clock.at(due - 2) < shown, "{ppm} {shown}");
