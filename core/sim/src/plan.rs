@@ -36,7 +36,7 @@ pub enum Kind {
     Client,
 }
 
-/// What is done to a process or a path.
+/// What is done to a process or a path. The machines go by a clock that is never set, so no plan has a step of it.
 pub type Fault = muster_simkit::Fault<Upkeep>;
 
 /// What an operator does to servers.

@@ -150,9 +150,10 @@ impl<S: System> World<S> {
         addr(process, socket)
     }
 
-    /// What the clock of a process shows.
+    /// What the clock of a process shows, also before its first start.
     pub fn clock(&self, process: usize) -> Micros {
-        self.processes[process].clock.at(self.now)
+        let known = self.processes.get(process);
+        known.map_or(self.now, |known| known.clock.at(self.now))
     }
 
     /// A digest of all datagrams that arrived so far: two runs with the same one went the same way.

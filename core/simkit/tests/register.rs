@@ -101,7 +101,11 @@ impl System for Register {
         self.starts[process] += 1;
         match process.checked_sub(REPLICAS) {
             // Others are told of by the control plane.
-            None => Toy::Replica(Replica::new(self.bug, world.now, self.disks[process].clone())),
+            None => Toy::Replica(Replica::new(
+                self.bug,
+                world.clock(process),
+                self.disks[process].clone(),
+            )),
             Some(client) => Toy::Client(Client::new(self.bug, client as u8, Self::replicas(None))),
         }
     }

@@ -105,7 +105,7 @@ impl Rooms {
         Ok(())
     }
 
-    pub(super) fn hear(&mut self, world: &mut Sim, client: usize, events: Vec<ClientEvent>) -> Result<(), String> {
+    fn hear(&mut self, world: &mut Sim, client: usize, events: Vec<ClientEvent>) -> Result<(), String> {
         let mut readable = false;
         for event in events {
             match event {
@@ -173,7 +173,7 @@ impl Rooms {
     }
 
     /// Whether a client may look for proxies of a cluster that is started later.
-    pub(super) fn awaits_beside(&self, side: Side) -> bool {
+    fn awaits_beside(&self, side: Side) -> bool {
         let begins = |beside: &Beside| beside.begins.is_some();
         side == Side::Proxy && self.plan.beside.as_ref().is_some_and(begins)
     }

@@ -34,7 +34,7 @@ impl Rooms {
     }
 
     /// The gateways that are there, by process.
-    pub(super) fn gateways<'w>(&self, world: &'w Sim) -> impl Iterator<Item = (usize, &'w Gateway)> + use<'w> {
+    fn gateways<'w>(&self, world: &'w Sim) -> impl Iterator<Item = (usize, &'w Gateway)> + use<'w> {
         let alive = world.processes.iter().enumerate().filter(|(_, known)| known.is_alive());
         alive.filter_map(|(process, known)| match &known.node {
             Role::Gateway(gateway) => Some((process, &**gateway)),
@@ -43,7 +43,7 @@ impl Rooms {
     }
 
     /// Which gateways want which rooms.
-    pub(super) fn wanted(&self, world: &Sim) -> BTreeSet<(u32, u64)> {
+    fn wanted(&self, world: &Sim) -> BTreeSet<(u32, u64)> {
         let rooms = |(process, gateway): (usize, &Gateway)| {
             let rooms: Vec<_> = gateway.rooms().map(|room| (node_of(process), room.id)).collect();
             rooms
@@ -66,7 +66,7 @@ impl Rooms {
     }
 
     /// Brokers and routers know all of their partition that is wanted at least, and nothing that is not wanted at all.
-    pub(super) fn views_between(
+    fn views_between(
         &self,
         world: &Sim,
         least: &BTreeSet<(u32, u64)>,
@@ -100,7 +100,7 @@ impl Rooms {
         Ok(())
     }
 
-    pub(super) fn room_id(&self, room: usize) -> u64 {
+    fn room_id(&self, room: usize) -> u64 {
         let name = RoomName::parse(&self.plan.rooms[room]).expect("rooms have good names");
         name.key(&NAME_KEY).id
     }

@@ -23,6 +23,7 @@ const IDLE_LINK_DATAGRAMS: u64 = 60;
 const IDLE_SESSION_DATAGRAMS: u64 = 8;
 
 impl Rooms {
+    /// All of it, one after the other; gives the first that does not hold.
     pub(super) fn judge_all(&mut self, world: &mut Sim) -> Result<(), String> {
         for client in 0..self.plan.clients.len() {
             for at in 0..self.programs[client].publications.len() {
@@ -102,7 +103,7 @@ impl Rooms {
         self.accounts()
     }
 
-    pub(super) fn describe(&mut self, world: &mut Sim) {
+    fn describe(&mut self, world: &mut Sim) {
         for client in 0..self.plan.clients.len() {
             for place in 0..self.programs[client].joined.len() {
                 let Some((room, _)) = self.programs[client].joined[place] else {
@@ -125,7 +126,7 @@ impl Rooms {
     }
 
     /// What was published when all was well again must have come, whatever was before.
-    pub(super) fn last_word(&self, world: &Sim) -> Result<(), String> {
+    fn last_word(&self, world: &Sim) -> Result<(), String> {
         let from = self.last_word_at;
         for membership in self.oracle.memberships.iter().filter(|membership| !membership.left) {
             let from = from.max(membership.joined_at.unwrap_or(from));
@@ -168,7 +169,7 @@ impl Rooms {
     }
 
     /// Nothing storms when nothing happens, and nothing grew beyond its bound.
-    pub(super) fn bounds(&self, world: &Sim) -> Result<(), String> {
+    fn bounds(&self, world: &Sim) -> Result<(), String> {
         let sessions: u64 = world
             .processes
             .iter()
@@ -222,7 +223,7 @@ impl Rooms {
     }
 
     /// Whether two servers, the first of which stands behind the second, keep a link.
-    pub(super) fn are_linked(&self, one: usize, other: usize) -> bool {
+    fn are_linked(&self, one: usize, other: usize) -> bool {
         let (brokers, routers) = self.plan.partitions;
         let beside = self.plan.beside.as_ref().map_or(0, |beside| beside.partitions);
         let [of_one, of_other] = [one, other].map(|process| self.plan.partition(process));
@@ -237,7 +238,7 @@ impl Rooms {
     }
 
     /// Where nothing failed and the network only loses, nobody may have been taken for dead.
-    pub(super) fn ejections(&self, world: &Sim) -> Result<(), String> {
+    fn ejections(&self, world: &Sim) -> Result<(), String> {
         let grows = |beside: &Beside| beside.grows.is_some();
         let grows = !self.plan.grows.is_empty() || self.plan.beside.as_ref().is_some_and(grows);
         if !(self.plan.repairable() && self.plan.faults.is_empty() && !grows) {
@@ -267,7 +268,7 @@ impl Rooms {
 
     /// In the end each broker that lives is among those that its proxies give commands to. What it lost and left unanswered is
     /// forgotten later, in up to 20 s, and so is all of who was shut out before the end.
-    pub(super) fn taken_back(&self, world: &Sim) -> Result<(), String> {
+    fn taken_back(&self, world: &Sim) -> Result<(), String> {
         if let Some(Identities::Out(_)) = self.plan.identities {
             return Ok(());
         }

@@ -137,7 +137,7 @@ impl Rooms {
     }
 
     /// The servers of a kind that a client is given. Where it learns the others that is one gateway which does not end for good.
-    pub(super) fn given(&self, kind: Kind, client: usize) -> Vec<Endpoint> {
+    fn given(&self, kind: Kind, client: usize) -> Vec<Endpoint> {
         let all = self.endpoints(kind, client);
         if !self.plan.learns {
             return all;
@@ -155,7 +155,7 @@ impl Rooms {
     }
 
     /// What servers name to clients.
-    pub(super) fn named(&self, kind: Kind) -> Vec<Server> {
+    fn named(&self, kind: Kind) -> Vec<Server> {
         let server = |known: Endpoint| Server {
             addr: known.addr,
             key: known.key,

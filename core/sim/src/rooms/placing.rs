@@ -88,7 +88,7 @@ impl Rooms {
     }
 
     /// The next step of a doubling; all hear of it one after the other.
-    pub(super) fn step(&mut self, world: &mut Sim, group: Group) {
+    fn step(&mut self, world: &mut Sim, group: Group) {
         let Some(growth) = self.growths.get_mut(&group) else {
             return;
         };
@@ -105,6 +105,7 @@ impl Rooms {
         self.announce(world, self.plan.growing.spread);
     }
 
+    /// The partitions of a group begin to double.
     pub(super) fn grow(&mut self, world: &mut Sim, group: Group) {
         self.place_more(world, |rooms, world| rooms.step(world, group));
         world.push(world.now + COORDINATED, Event::Coordinate { group });
@@ -119,7 +120,7 @@ impl Rooms {
     }
 
     /// The placement comes to name more processes, which start.
-    pub(super) fn place_more(&mut self, world: &mut Sim, name: impl FnOnce(&mut Rooms, &mut Sim)) {
+    fn place_more(&mut self, world: &mut Sim, name: impl FnOnce(&mut Rooms, &mut Sim)) {
         let before: Vec<bool> = (0..self.plan.servers())
             .map(|process| self.is_placed(process))
             .collect();
@@ -165,7 +166,7 @@ impl Rooms {
     }
 
     /// Whether everyone whom the placement names and whom a group concerns has heard of an epoch and is done with what it asks.
-    pub(super) fn are_settled(&self, world: &Sim, group: Group, epoch: u32) -> bool {
+    fn are_settled(&self, world: &Sim, group: Group, epoch: u32) -> bool {
         let settled = |process: usize| {
             let known = &world.processes[process];
             match (known.state, &known.node) {
@@ -200,7 +201,7 @@ impl Rooms {
     }
 
     /// All hear of the placement as it is now one after the other.
-    pub(super) fn announce(&mut self, world: &mut Sim, spread: Micros) {
+    fn announce(&mut self, world: &mut Sim, spread: Micros) {
         self.placement_epoch += 1;
         let spread = if world.healed { spread.min(PLACED_AGAIN) } else { spread };
         let last = self.plan.strike.is_some().then(|| self.last_to_hear(world));

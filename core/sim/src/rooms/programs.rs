@@ -27,10 +27,12 @@ pub struct Program {
 }
 
 impl Rooms {
+    /// Clients stand behind servers.
     pub(super) fn process_of(&self, client: usize) -> usize {
         self.plan.servers() + client
     }
 
+    /// The machine of a client.
     pub(super) fn machine<'w>(&self, world: &'w mut Sim, client: usize) -> &'w mut Client {
         let process = self.process_of(client);
         match &mut world.processes[process].node {
@@ -71,7 +73,7 @@ impl Rooms {
     }
 
     /// What a client's program does first in each of its lives.
-    pub(super) fn open(&mut self, world: &mut Sim, client: usize) {
+    fn open(&mut self, world: &mut Sim, client: usize) {
         let plan = self.plan.clients[client].clone();
         self.programs[client].joined = vec![None; plan.rooms.len()];
         for place in 0..plan.rooms.len() {
@@ -86,7 +88,7 @@ impl Rooms {
         self.programs[client].publications = publications;
     }
 
-    pub(super) fn join(&mut self, world: &mut Sim, client: usize, place: usize) {
+    fn join(&mut self, world: &mut Sim, client: usize, place: usize) {
         let plan = &self.plan.clients[client];
         let (room, policy) = (plan.rooms[place], plan.policy);
         let name = self.plan.rooms[room].clone();
@@ -112,7 +114,7 @@ impl Rooms {
         world.turn_at(process, now);
     }
 
-    pub(super) fn leave(&mut self, world: &mut Sim, client: usize, place: usize) -> Result<(), String> {
+    fn leave(&mut self, world: &mut Sim, client: usize, place: usize) -> Result<(), String> {
         let Some((room, membership)) = self.programs[client].joined[place] else {
             return Ok(());
         };
@@ -201,7 +203,7 @@ impl Rooms {
     }
 
     /// A client's publication, opened again if it was closed; none while all places are taken.
-    pub(super) fn publication(&mut self, world: &mut Sim, client: usize, at: usize) -> Option<u32> {
+    fn publication(&mut self, world: &mut Sim, client: usize, at: usize) -> Option<u32> {
         let (now, room) = (world.now, self.plan.clients[client].publishing[at].room);
         let known = self.programs[client].publications[at];
         let open = |machine: &Client| known.filter(|known| machine.publishing(*known).is_some());
@@ -253,7 +255,7 @@ impl Rooms {
     }
 
     /// Notes when every member that stays has received something that was published after the last return of a process.
-    pub(super) fn note_return(&mut self, world: &mut Sim) {
+    fn note_return(&mut self, world: &mut Sim) {
         let Some((kind, since)) = self.back else { return };
         let stays = |client: usize| self.plan.clients[client].toggle_every.is_none();
         let mut members = self

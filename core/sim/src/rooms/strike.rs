@@ -26,7 +26,7 @@ impl Struck {
 
 impl Rooms {
     /// Where the doubling is.
-    pub(super) fn step_reached(&self, world: &Sim) -> Option<Step> {
+    fn step_reached(&self, world: &Sim) -> Option<Step> {
         let layer = self.plan.strike.as_ref()?.cell.layer;
         let growth = &self.growths[&(layer, 0)];
         if growth.epoch == 1 {
@@ -68,7 +68,7 @@ impl Rooms {
     }
 
     /// How long the step that is reached lasts at least, or a while.
-    pub(super) fn step_left(&self, world: &Sim) -> Micros {
+    fn step_left(&self, world: &Sim) -> Micros {
         let Some(strike) = &self.plan.strike else { return 0 };
         let growth = &self.growths[&(strike.cell.layer, 0)];
         match strike.cell.step {
@@ -110,7 +110,7 @@ impl Rooms {
 
     /// For how long a strike takes a gateway from a broker and from all routers that tell of some of its rooms: that one does not
     /// count the members there.
-    pub(super) fn cuts_off(&self, strike: &Strike) -> Option<Micros> {
+    fn cuts_off(&self, strike: &Strike) -> Option<Micros> {
         let cut = |other: usize| {
             strike.faults.iter().find_map(|fault| match *fault {
                 Fault::Cut { from, to, pause } if (from, to) == (strike.process, other) => Some(pause),
@@ -135,6 +135,7 @@ impl Rooms {
         up[world.dice.below(up.len() as u64) as usize]
     }
 
+    /// The fault fell into its step.
     pub(super) fn has_struck(&self) -> Result<(), String> {
         match (&self.plan.strike, self.struck.fell) {
             (Some(strike), fell) if fell != Some(strike.cell.step) => {
