@@ -3,8 +3,9 @@
 //! Owns its draw, on top of any other plan. Its processes stand behind the routers, so that nobody else's number is another one.
 
 use muster_proto::machine::Micros;
+use muster_simkit::Draw;
 
-use crate::plan::{Draw, Fault, Kind, Plan, MS, SECOND};
+use crate::plan::{Fault, Kind, Plan, Upkeep, MS, SECOND};
 
 /// Every second client publishes through it.
 #[derive(Clone, Debug)]
@@ -56,48 +57,35 @@ impl Beside {
             0 | 1 => all.map(|process| Fault::Kill { process, down }).collect(),
             2 => all.map(|process| Fault::Pause { process, pause }).collect(),
             3 => vec![Fault::Kill { process: one, down }],
-            4 => vec![Fault::Drain {
+            4 => vec![Fault::Own(Upkeep::Drain {
                 process: broker,
                 pause,
                 spread: 300 * MS,
-            }],
+            })],
             _ => vec![],
         };
         faults.into_iter().map(|fault| (at, fault)).collect()
     }
 }
 
-impl Fault {
-    /// The same where processes from `first` on have numbers that are higher by `count`.
-    fn behind(self, first: usize, count: usize) -> Fault {
-        let moved = |process: usize| process + if process >= first { count } else { 0 };
-        match self {
-            Fault::Kill { process, down } => Fault::Kill {
-                process: moved(process),
-                down,
-            },
-            Fault::End { process, down } => Fault::End {
-                process: moved(process),
-                down,
-            },
-            Fault::Pause { process, pause } => Fault::Pause {
-                process: moved(process),
-                pause,
-            },
-            Fault::Cut { from, to, pause } => Fault::Cut {
-                from: moved(from),
-                to: moved(to),
-                pause,
-            },
-            Fault::Delay { from, to, by, pause } => Fault::Delay {
-                from: moved(from),
-                to: moved(to),
-                by,
-                pause,
-            },
-            Fault::Remove { .. } | Fault::Drain { .. } => self, // no client
+/// The same fault where processes from `first` on have numbers that are higher by `count`.
+fn behind(fault: Fault, first: usize, count: usize) -> Fault {
+    let moved = |process: usize| process + if process >= first { count } else { 0 };
+    let mut fault = fault;
+    match &mut fault {
+        Fault::Kill { process, .. } | Fault::Pause { process, .. } | Fault::Own(Upkeep::End { process, .. }) => {
+            *process = moved(*process);
+        }
+        Fault::Cut { from, to, .. } | Fault::Delay { from, to, .. } => {
+            (*from, *to) = (moved(*from), moved(*to));
+        }
+        // No client.
+        Fault::Remove { .. } | Fault::Own(Upkeep::Drain { .. }) => {}
+        Fault::Deaf { process, .. } | Fault::Step { process, .. } | Fault::Drift { process, .. } => {
+            *process = moved(*process);
         }
     }
+    fault
 }
 
 impl Plan {
@@ -115,7 +103,7 @@ impl Plan {
         let first = plan.servers();
         let faults = std::mem::take(&mut plan.faults).into_iter();
         plan.faults = faults
-            .map(|(at, fault)| (at, fault.behind(first, beside.servers())))
+            .map(|(at, fault)| (at, behind(fault, first, beside.servers())))
             .collect();
         plan.faults.extend(beside.faults(&mut draw, first, plan.heal));
         // Where owners change, what is short could not be told from what came before.

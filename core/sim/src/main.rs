@@ -7,14 +7,16 @@
 //! minutes in which only datagrams are lost. `--matrix` runs each seed for each combination of layer, role, fault and step of a
 //! doubling, or for those that the options leave. Exit code 1 if one fails.
 
-use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
-use std::time::Instant;
 
 use muster_proto::machine::Micros;
 use muster_sim::matrix::{self, Cell, STEPS};
 use muster_sim::plan::Kind;
 use muster_sim::{run, Plan, Summary};
+use muster_simkit::{same_twice, Seeds, Sweep};
+
+/// Whose seeds these are, in the line that replays one.
+const PACKAGE: &str = "muster-sim";
 
 const USAGE: &str =
     "usage: muster-sim [--kills | --rooms | --holes | --moves | --grows | --clusters | --commands | --rekeys | --apart | --cut-off | --members
@@ -23,40 +25,25 @@ const USAGE: &str =
 steps: prepare running switch acks grace final clean; roles: broker new-broker router new-router proxy gateway";
 
 struct Arguments {
-    seeds: std::ops::Range<u64>,
-    verbose: bool,
-    keep_going: bool,
+    seeds: Seeds,
     draw: fn(u64) -> Plan,
     option: &'static str,
     /// Those of the matrix, and the options that choose them.
     matrix: Option<Vec<String>>,
 }
 
-fn parse(arguments: impl Iterator<Item = String>) -> Option<Arguments> {
+fn parse(mut arguments: impl Iterator<Item = String>) -> Option<Arguments> {
     let mut parsed = Arguments {
-        seeds: 0..0,
-        verbose: false,
-        keep_going: false,
+        seeds: Seeds::default(),
         draw: Plan::draw,
         option: "",
         matrix: None,
     };
-    let mut arguments = arguments.peekable();
     while let Some(argument) = arguments.next() {
+        if parsed.seeds.take(&argument, &mut arguments)? {
+            continue;
+        }
         match argument.as_str() {
-            "--seed" => {
-                let seed = arguments.next()?.parse().ok()?;
-                parsed.seeds = seed..seed + 1;
-            }
-            "--seeds" => {
-                let (first, last) = arguments
-                    .next()?
-                    .split_once("..")
-                    .map(|(a, b)| (a.to_owned(), b.to_owned()))?;
-                parsed.seeds = first.parse().ok()?..last.parse().ok()?;
-            }
-            "--verbose" => parsed.verbose = true,
-            "--keep-going" => parsed.keep_going = true,
             "--kills" => (parsed.draw, parsed.option) = (Plan::kills, " --kills"),
             "--rooms" => (parsed.draw, parsed.option) = (Plan::many_rooms, " --rooms"),
             "--moves" => (parsed.draw, parsed.option) = (Plan::moves, " --moves"),
@@ -68,16 +55,16 @@ fn parse(arguments: impl Iterator<Item = String>) -> Option<Arguments> {
             "--apart" => (parsed.draw, parsed.option) = (Plan::apart, " --apart"),
             "--cut-off" => (parsed.draw, parsed.option) = (Plan::cut_off, " --cut-off"),
             "--lossy" => (parsed.draw, parsed.option) = (Plan::lossy, " --lossy"),
+            "--holes" => (parsed.draw, parsed.option) = (Plan::holes, " --holes"),
             "--matrix" => parsed.matrix = Some(Vec::new()),
             "--layer" | "--step" | "--role" | "--fault" => {
                 let value = arguments.next()?;
                 parsed.matrix.as_mut()?.push(format!("{argument} {value}"));
             }
-            "--holes" => (parsed.draw, parsed.option) = (Plan::holes, " --holes"),
             _ => return None,
         }
     }
-    (!parsed.seeds.is_empty()).then_some(parsed)
+    (parsed.seeds.count() > 0).then_some(parsed)
 }
 
 fn main() -> ExitCode {
@@ -85,48 +72,39 @@ fn main() -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    if let Some(chosen) = &arguments.matrix {
-        return run_matrix(&arguments, chosen);
+    match &arguments.matrix {
+        Some(chosen) => run_matrix(&arguments.seeds, chosen),
+        None => run_seeds(&arguments),
     }
-    let (start, total) = (Instant::now(), arguments.seeds.end - arguments.seeds.start);
-    let (draw, option) = (arguments.draw, arguments.option);
+}
+
+fn run_seeds(arguments: &Arguments) -> ExitCode {
+    let (seeds, draw, option) = (&arguments.seeds, arguments.draw, arguments.option);
+    let mut sweep = Sweep::new(PACKAGE, "seeds", seeds.count());
     let mut returns = Vec::new();
-    let (mut done, mut failed, mut messages, mut deliveries, mut reordered, mut virtual_us) = (0, 0, 0, 0, 0, 0);
-    for seed in arguments.seeds.clone() {
-        let (summary, mut result) = told(seed, draw, arguments.verbose);
-        // Now and then a seed runs twice: the same seed must give the same run.
-        if result.is_ok() && (seed % 50 == 0 || total == 1) && run(seed, draw, false).0 != summary {
-            result = Err("a second run of the same seed went otherwise".into());
-        }
-        done += 1;
+    let (mut messages, mut deliveries, mut reordered, mut virtual_us) = (0, 0, 0, 0);
+    for seed in seeds.range.clone() {
+        let (summary, result) = told(seed, draw, seeds.verbose);
+        let alone = seeds.count() == 1;
+        let result = result.and_then(|()| same_twice(seed, alone, &summary, || run(seed, draw, false).0));
         messages += summary.published;
         deliveries += summary.delivered;
         reordered += summary.reordered;
         virtual_us += summary.virtual_us;
         returns.extend_from_slice(&summary.returns);
-        if let Err(why) = result {
-            failed += 1;
-            println!(
-                "seed {seed} fails: {why}\n    cargo run -p muster-sim --release --{option} --seed {seed} --verbose"
-            );
-            if !arguments.keep_going {
-                return ExitCode::FAILURE;
-            }
+        sweep.note("", option, seed, &result);
+        if result.is_err() && !seeds.keep_going {
+            return ExitCode::FAILURE;
         }
-        tell_progress(start, done, total, "seeds");
     }
-    let seconds = start.elapsed().as_secs_f64();
+    let (done, failed, seconds) = (sweep.done, sweep.failed, sweep.seconds());
     println!(
         "{done} seeds, {failed} failed: {messages} messages, {deliveries} deliveries, {reordered} out of order, {:.0} simulated seconds in {seconds:.1} s ({:.1} seeds a second)",
         virtual_us as f64 / 1e6,
         done as f64 / seconds
     );
     print_returns(&returns);
-    if failed > 0 {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    }
+    ExitCode::from(u8::from(failed > 0))
 }
 
 /// One run, with its plan and its figures where all is to be told.
@@ -141,16 +119,8 @@ fn told(seed: u64, draw: impl Fn(u64) -> Plan, verbose: bool) -> (Summary, Resul
     (summary, result)
 }
 
-fn tell_progress(start: Instant, done: u64, total: u64, what: &str) {
-    if std::io::stderr().is_terminal() {
-        let rate = done as f64 / start.elapsed().as_secs_f64();
-        eprint!("\r{done} of {total} {what}, {rate:.1} a second ");
-        let _ = std::io::stderr().flush();
-    }
-}
-
 /// Runs each seed for each cell of the matrix that has all of the chosen options.
-fn run_matrix(arguments: &Arguments, chosen: &[String]) -> ExitCode {
+fn run_matrix(seeds: &Seeds, chosen: &[String]) -> ExitCode {
     let is_chosen = |cell: &Cell| {
         let options = format!("{cell} ");
         chosen.iter().all(|option| options.contains(&format!("{option} ")))
@@ -160,36 +130,27 @@ fn run_matrix(arguments: &Arguments, chosen: &[String]) -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     }
-    let start = Instant::now();
-    let total = cells.len() as u64 * (arguments.seeds.end - arguments.seeds.start);
-    let (mut done, mut failed) = (0, 0);
+    let mut sweep = Sweep::new(PACKAGE, "runs", cells.len() as u64 * seeds.count());
     let mut held = vec![0; cells.len()];
     for (at, cell) in cells.iter().enumerate() {
-        for seed in arguments.seeds.clone() {
-            let (_, result) = told(seed, |seed| cell.plan(seed), arguments.verbose);
-            done += 1;
-            match result {
-                Ok(()) => held[at] += 1,
-                Err(why) => {
-                    failed += 1;
-                    println!(
-                        "{cell}: seed {seed} fails: {why}\n    cargo run -p muster-sim --release -- --matrix {cell} --seed {seed} --verbose"
-                    );
-                    if !arguments.keep_going {
-                        return ExitCode::FAILURE;
-                    }
-                }
+        for seed in seeds.range.clone() {
+            let (_, result) = told(seed, |seed| cell.plan(seed), seeds.verbose);
+            sweep.note(&format!("{cell}: "), &format!(" --matrix {cell}"), seed, &result);
+            held[at] += u32::from(result.is_ok());
+            if result.is_err() && !seeds.keep_going {
+                return ExitCode::FAILURE;
             }
-            tell_progress(start, done, total, "runs");
         }
     }
     print_matrix(&cells, &held);
-    let seconds = start.elapsed().as_secs_f64();
     println!(
-        "{done} runs of {} cells, {failed} failed, in {seconds:.1} s",
-        cells.len()
+        "{} runs of {} cells, {} failed, in {:.1} s",
+        sweep.done,
+        cells.len(),
+        sweep.failed,
+        sweep.seconds()
     );
-    ExitCode::from(u8::from(failed > 0))
+    ExitCode::from(u8::from(sweep.failed > 0))
 }
 
 /// In how many seeds each cell held: the fault fell into its step, and all was well afterwards.

@@ -1,12 +1,13 @@
 //! The doubling matrix: each fault on each role at each step of a doubling, one at a time.
 //!
-//! Owns what the cells are and the draw of a run for one of them. When a step is reached is known in `world`.
+//! Owns what the cells are and the draw of a run for one of them. When a step is reached is known in `rooms`.
 
 use std::fmt;
 
 use muster_proto::machine::Micros;
+use muster_simkit::{clock, Draw};
 
-use crate::plan::{clock, ClientPlan, Draw, Fault, Growing, Kind, Plan, Publishing, Weather, MS, SECOND};
+use crate::plan::{ClientPlan, Fault, Growing, Kind, Plan, Publishing, Weather, MS, SECOND};
 
 /// Where a doubling is. The first of all nodes to hear of a step and the last one to be done with it are up to a second apart.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -10,7 +10,6 @@ use muster_proto::wire::{GapReason, StreamGap, StreamId};
 
 pub struct Published {
     pub sender: u64,
-    pub room: usize,
     pub number: u64,
     pub len: usize,
     pub called_at: Micros,
@@ -202,7 +201,6 @@ impl Oracle {
         self.by_room.entry(room).or_default().push(self.messages.len());
         self.messages.push(Published {
             sender,
-            room,
             number,
             len,
             called_at: now,

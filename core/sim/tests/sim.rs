@@ -1,9 +1,9 @@
 //! A handful of seeds, those that found something, and that a seed is a run.
 
 use muster_sim::matrix::{self, Blow, Cell, Step, Victim};
-use muster_sim::plan::{ClientPlan, Fault, Kind, Publishing, Weather, MS, SECOND};
-use muster_sim::world::Accounts;
-use muster_sim::{run, Plan, Summary, World};
+use muster_sim::plan::{ClientPlan, Fault, Kind, Publishing, Upkeep, Weather, MS, SECOND};
+use muster_sim::{play, run, Accounts, Plan, Summary};
+use muster_simkit::replay;
 
 fn holds(seed: u64) {
     holds_as(seed, Plan::draw, "");
@@ -12,7 +12,7 @@ fn holds(seed: u64) {
 fn holds_as(seed: u64, draw: fn(u64) -> Plan, option: &str) -> Summary {
     let (summary, result) = run(seed, draw, false);
     if let Err(why) = result {
-        panic!("seed {seed}: {why}\n    cargo run -p muster-sim --release --{option} --seed {seed} --verbose");
+        panic!("seed {seed}: {why}\n    {}", replay("muster-sim", option, seed));
     }
     summary
 }
@@ -117,7 +117,11 @@ fn cells_hold(chosen: &[(Cell, u64)]) {
     for (cell, seed) in chosen {
         let (summary, result) = run(*seed, |seed| cell.plan(seed), false);
         if let Err(why) = result {
-            panic!("{cell}: seed {seed}: {why}\n    cargo run -p muster-sim --release -- --matrix {cell} --seed {seed} --verbose");
+            let options = format!(" --matrix {cell}");
+            panic!(
+                "{cell}: seed {seed}: {why}\n    {}",
+                replay("muster-sim", &options, *seed)
+            );
         }
         assert_eq!(summary.struck, Some(cell.step), "{cell}");
     }
@@ -298,7 +302,7 @@ fn no_session_is_given_up_for_a_burst_of_losses() {
             ..plan.sessions
         };
         let links = Weather { loss: 0, ..plan.links };
-        let (summary, result) = World::new(
+        let (summary, result) = play(
             seed,
             Plan {
                 links,
@@ -306,8 +310,7 @@ fn no_session_is_given_up_for_a_burst_of_losses() {
                 ..plan
             },
             false,
-        )
-        .run();
+        );
         assert_eq!(result, Ok(()), "seed {seed}");
         let lost = summary.accounts[&(Kind::Client, "sessions_lost")];
         assert_eq!(lost, 0, "seed {seed}");
@@ -320,7 +323,7 @@ const PROXY: usize = 1;
 const BROKER: usize = 2;
 
 fn plays(plan: Plan) -> Summary {
-    let (summary, result) = World::new(1, plan, false).run();
+    let (summary, result) = play(1, plan, false);
     assert_eq!(result, Ok(()));
     summary
 }
@@ -420,10 +423,10 @@ fn a_gateway_or_proxy_that_ends_sends_its_clients_to_others_without_a_gap_or_an_
     let end = |at: u64, process| {
         (
             at * SECOND,
-            Fault::End {
+            Fault::Own(Upkeep::End {
                 process,
                 down: 500 * MS,
-            },
+            }),
         )
     };
     plan.faults = vec![end(2, 0), end(4, 1), end(6, 2), end(8, 3), end(10, 0)];

@@ -2,12 +2,33 @@
 //!
 //! Owns the fate of each datagram and the directions that are cut. Knows addresses as process numbers only, no role.
 
-use muster_proto::machine::Micros;
-use muster_proto::node::Dice;
-
-use crate::plan::Weather;
+use crate::{Dice, Micros};
 
 const MILLION: u64 = 1_000_000;
+
+/// Probabilities per million, and times, of one direction of a path.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Weather {
+    pub latency: Micros,
+    pub jitter: Micros,
+    pub loss: u64,
+    /// Gilbert-Elliott: chance to enter and to leave the bad state, per datagram; in it half is lost.
+    pub burst_in: u64,
+    pub burst_out: u64,
+    pub duplicate: u64,
+    pub reorder: u64,
+    pub corrupt: u64,
+}
+
+impl Weather {
+    /// The same without any trouble.
+    pub fn calm(self) -> Weather {
+        Weather {
+            latency: self.latency,
+            ..Weather::default()
+        }
+    }
+}
 
 #[derive(Clone, Copy, Default)]
 struct Path {
@@ -21,31 +42,36 @@ struct Path {
 pub struct Net {
     dice: Dice,
     count: usize,
-    servers: usize,
+    /// The first of all processes stand near each other.
+    near: usize,
     paths: Vec<Path>,
-    links: Weather,
-    sessions: Weather,
+    among: Weather,
+    beyond: Weather,
     pub sent: u64,
     pub lost: u64,
+    /// Sent before the last second of the run.
+    before_last: u64,
 }
 
 /// What becomes of one datagram: it arrives at each of these times, spoiled or not.
-pub struct Fate {
+pub(crate) struct Fate {
     pub arrivals: [Option<Micros>; 2],
     pub spoiled: bool,
 }
 
 impl Net {
-    pub fn new(seed: u64, servers: usize, count: usize, links: Weather, sessions: Weather) -> Self {
+    /// `among`: the weather between the first `near` of `count` processes; `beyond`: of all other paths.
+    pub(crate) fn new(seed: u64, near: usize, count: usize, among: Weather, beyond: Weather) -> Self {
         Net {
             dice: Dice::new(seed ^ 0x0e7),
             count,
-            servers,
+            near,
             paths: vec![Path::default(); count * count],
-            links,
-            sessions,
+            among,
+            beyond,
             sent: 0,
             lost: 0,
+            before_last: 0,
         }
     }
 
@@ -64,26 +90,30 @@ impl Net {
     }
 
     /// From now on nothing is lost, late or spoiled any more.
-    pub fn heal(&mut self) {
-        let calm = |weather: Weather| Weather {
-            latency: weather.latency,
-            ..Weather::default()
-        };
-        self.links = calm(self.links);
-        self.sessions = calm(self.sessions);
+    pub(crate) fn heal(&mut self) {
+        (self.among, self.beyond) = (self.among.calm(), self.beyond.calm());
         self.paths.iter_mut().for_each(|path| (path.cuts, path.delay) = (0, 0));
+    }
+
+    pub(crate) fn note_last(&mut self) {
+        self.before_last = self.sent;
+    }
+
+    /// Datagrams that were sent in the last second of the run.
+    pub fn sent_in_last_second(&self) -> u64 {
+        self.sent - self.before_last
     }
 
     fn chance(&mut self, of_million: u64) -> bool {
         of_million > 0 && self.dice.below(MILLION) < of_million
     }
 
-    pub fn fate(&mut self, now: Micros, from: usize, to: usize) -> Fate {
+    pub(crate) fn fate(&mut self, now: Micros, from: usize, to: usize) -> Fate {
         self.sent += 1;
-        let weather = if from < self.servers && to < self.servers {
-            self.links
+        let weather = if from < self.near && to < self.near {
+            self.among
         } else {
-            self.sessions
+            self.beyond
         };
         let at = from * self.count + to;
         let mut fate = Fate {
@@ -119,7 +149,7 @@ impl Net {
     }
 
     /// Spoils a datagram: a bit or a piece of it, or its length.
-    pub fn spoil(&mut self, bytes: &mut Vec<u8>) {
+    pub(crate) fn spoil(&mut self, bytes: &mut Vec<u8>) {
         match self.dice.below(4) {
             0 => bytes.truncate(self.dice.below(bytes.len() as u64) as usize),
             1 => {

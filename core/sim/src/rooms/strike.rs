@@ -2,11 +2,12 @@
 
 use muster_proto::machine::Micros;
 use muster_proto::placement::{Growth, Layer};
+use muster_simkit::{Fault, State};
 
-use super::{Event, World, COORDINATED};
+use super::placing::COORDINATED;
+use super::{Event, Rooms, Sim};
 use crate::matrix::{Step, Strike};
-use crate::plan::{Fault, Kind, Plan};
-use crate::process::State;
+use crate::plan::{Kind, Plan};
 
 #[derive(Default)]
 pub struct Struck {
@@ -23,16 +24,17 @@ impl Struck {
     }
 }
 
-impl World {
+impl Rooms {
     /// Where the doubling is.
-    fn step_reached(&self) -> Option<Step> {
+    fn step_reached(&self, world: &Sim) -> Option<Step> {
         let layer = self.plan.strike.as_ref()?.cell.layer;
         let growth = &self.growths[&(layer, 0)];
         if growth.epoch == 1 {
             return None;
         }
         let mut named = (0..self.plan.servers()).filter(|process| self.is_placed(*process));
-        let heard = |process: usize| self.processes[process].state == State::Up && self.placed[process] >= growth.epoch;
+        let heard =
+            |process: usize| world.processes[process].state == State::Up && self.placed[process] >= growth.epoch;
         let (all, count) = (named.all(heard), growth.layer.used());
         let ended = growth.layer == Layer::from(count);
         let prepared = growth.layer == Layer::new(count, Growth::Prepare);
@@ -47,55 +49,55 @@ impl World {
     }
 
     /// Whether the fault is due, for this is its step and the process is there.
-    pub(super) fn strikes_now(&self) -> bool {
+    pub(super) fn strikes_now(&self, world: &Sim) -> bool {
         let strike = self.plan.strike.as_ref().filter(|_| self.struck.fell.is_none());
         strike.is_some_and(|strike| {
-            self.step_reached() == Some(strike.cell.step) && self.processes[strike.process].state == State::Up
+            self.step_reached(world) == Some(strike.cell.step) && world.processes[strike.process].state == State::Up
         })
     }
 
     /// Plans the fault once its step has begun; the coordinator will not end that before.
-    pub(super) fn await_step(&mut self) {
-        if self.plan.strike.is_none() || self.struck.planned || !self.strikes_now() {
+    pub(super) fn await_step(&mut self, world: &mut Sim) {
+        if self.plan.strike.is_none() || self.struck.planned || !self.strikes_now(world) {
             return;
         }
         self.struck.planned = true;
-        let left = self.step_left();
-        let after = self.dice.below(left.max(1));
-        self.agenda.push(self.now + after, Event::Strike);
+        let left = self.step_left(world);
+        let after = world.dice.below(left.max(1));
+        world.push(world.now + after, Event::Strike);
     }
 
     /// How long the step that is reached lasts at least, or a while.
-    fn step_left(&self) -> Micros {
+    fn step_left(&self, world: &Sim) -> Micros {
         let Some(strike) = &self.plan.strike else { return 0 };
         let growth = &self.growths[&(strike.cell.layer, 0)];
         match strike.cell.step {
-            Step::Prepare | Step::Switch | Step::Final => growth.heard_at.saturating_sub(self.now),
+            Step::Prepare | Step::Switch | Step::Final => growth.heard_at.saturating_sub(world.now),
             Step::Grace => self.plan.growing.grace,
             Step::Running | Step::Acks | Step::Clean => COORDINATED,
         }
     }
 
-    pub(super) fn strike(&mut self) -> Result<(), String> {
+    pub(super) fn strike_step(&mut self, world: &mut Sim) -> Result<(), String> {
         let Some(strike) = self.plan.strike.clone().filter(|_| self.struck.fell.is_none()) else {
             return Ok(()); // the coordinator's look came first
         };
-        if !self.strikes_now() {
+        if !self.strikes_now(world) {
             self.struck.planned = false; // somebody is not settled after all: the step comes again
             return Ok(());
         }
-        self.struck.fell = self.step_reached();
+        self.struck.fell = self.step_reached(world);
         for fault in &strike.faults {
-            self.fault(*fault);
+            world.strike(self, *fault)?;
         }
         if let Some(pause) = self.cuts_off(&strike) {
-            self.commands.note_out(self.now, pause);
+            self.commands.note_out(world.now, pause);
         }
         if let Some(pause) = strike.registry {
-            self.say(|| format!("process {} has lost the registry", strike.process));
-            self.unheard.insert(strike.process, (self.now, self.now + pause));
+            let process = strike.process;
+            world.strike(self, Fault::Deaf { process, pause })?;
         }
-        let state = self.processes[strike.process].state;
+        let state = world.processes[strike.process].state;
         let hit = strike.faults.iter().all(|fault| match fault {
             Fault::Kill { .. } => state == State::Down,
             Fault::Pause { .. } => state == State::Paused,
@@ -126,18 +128,14 @@ impl World {
         of(Kind::Router).any(untold).then_some(pause)
     }
 
-    /// Whether a process hears nothing of the registry.
-    pub(super) fn is_unheard(&self, process: usize) -> bool {
-        self.unheard.get(&process).is_some_and(|(_, until)| self.now < *until)
-    }
-
     /// A process that is up, and hears of the step that begins last.
-    pub(super) fn last_to_hear(&mut self) -> u32 {
-        let up = |process: &usize| self.processes[*process].state == State::Up;
+    pub(super) fn last_to_hear(&self, world: &mut Sim) -> usize {
+        let up = |process: &usize| world.processes[*process].state == State::Up;
         let up: Vec<usize> = (0..self.plan.servers()).filter(up).collect();
-        up[self.dice.below(up.len() as u64) as usize] as u32
+        up[world.dice.below(up.len() as u64) as usize]
     }
 
+    /// The fault fell into its step.
     pub(super) fn has_struck(&self) -> Result<(), String> {
         match (&self.plan.strike, self.struck.fell) {
             (Some(strike), fell) if fell != Some(strike.cell.step) => {

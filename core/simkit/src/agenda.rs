@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use muster_proto::machine::Micros;
+use crate::Micros;
 
 /// When something happens, and the number of its planning.
 type Time = (Micros, u64);

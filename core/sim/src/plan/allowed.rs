@@ -1,0 +1,78 @@
+//! What may go wrong in a run, for all that its plan does: gaps, order, losses.
+
+use muster_proto::machine::Micros;
+
+use super::{Fault, Kind, Plan, Weather, MS, SECOND};
+use crate::identities::Identities;
+
+/// Whether repairs keep up with it.
+fn is_mild(weather: &Weather) -> bool {
+    weather.loss + weather.corrupt <= 50_000 && weather.burst_in == 0 && weather.latency <= 20 * MS
+}
+
+impl Plan {
+    /// All faults, whenever they come.
+    pub fn every_fault(&self) -> impl Iterator<Item = &Fault> {
+        let timed = self.faults.iter().map(|(_, fault)| fault);
+        timed.chain(self.strike.iter().flat_map(|strike| &strike.faults))
+    }
+
+    /// Whether a process dies for good.
+    pub fn removes(&self) -> bool {
+        self.every_fault().any(|fault| matches!(fault, Fault::Remove { .. }))
+    }
+
+    /// Whether a publisher's order may change: where another owner numbers again what the one before took with it, a message that
+    /// was told as lost may come after those behind it.
+    pub fn may_reorder(&self) -> bool {
+        let dies = |fault: &Fault| match fault {
+            Fault::Kill { process, .. } | Fault::Remove { process } => self.kind(*process) == Kind::Broker,
+            _ => false,
+        };
+        let shared = self
+            .beside
+            .as_ref()
+            .is_some_and(|beside| beside.shared || beside.brokers > 1);
+        !self.repairable() && !self.keeps_order() && (self.brokers > 1 || shared || self.every_fault().any(dies))
+    }
+
+    /// The longest that a process stands still.
+    pub fn stands_still(&self, process: usize) -> Micros {
+        let pauses = self.every_fault().filter_map(|fault| match fault {
+            Fault::Pause { process: of, pause } if *of == process => Some(*pause),
+            _ => None,
+        });
+        pauses.max().unwrap_or(0)
+    }
+
+    /// Whether only somebody is struck who numbers no message and holds none for a member: nobody has a gap.
+    pub fn spares_members(&self) -> bool {
+        self.strike.as_ref().is_some_and(|strike| strike.cell.spares_members())
+            && self.faults.is_empty()
+            && is_mild(&self.links)
+            && is_mild(&self.sessions)
+    }
+
+    /// Whether moreover no room moves while somebody is struck, and no proxy may find that an owner cannot be reached.
+    fn keeps_order(&self) -> bool {
+        self.spares_members() && self.strike.as_ref().is_some_and(|strike| strike.cell.keeps_owners())
+    }
+
+    /// Whether repairs must be able to mend all that the network does, so that no gap is allowed to anyone who reads, and order is
+    /// kept where rooms move.
+    pub fn repairable(&self) -> bool {
+        // A session takes 213 KB a round trip: beyond this, who reads may fall behind what a ring keeps.
+        let publishing = self.clients.iter().flat_map(|client| &client.publishing);
+        let load: u64 = publishing
+            .map(|p| (p.burst * (p.bytes.0 + p.bytes.1) / 2) as u64 * SECOND / p.every)
+            .sum();
+        let moves = |fault: &Fault| matches!(fault, Fault::Own(_));
+        self.every_fault().all(moves)
+            && self.strike.is_none()
+            && !matches!(self.identities, Some(Identities::Out(_)))
+            && load < 1_000_000
+            && is_mild(&self.links)
+            && is_mild(&self.sessions)
+            && self.arena_bytes > 1 << 20
+    }
+}

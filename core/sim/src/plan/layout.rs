@@ -1,0 +1,51 @@
+//! Which process is what, and of which partition.
+//!
+//! Gateways come first, then proxies, brokers, routers, the second cluster, clients.
+
+use super::{Kind, Plan};
+use crate::beside::Beside;
+
+impl Plan {
+    pub fn servers(&self) -> usize {
+        self.gateways + self.proxies + self.brokers + self.routers + self.beside.as_ref().map_or(0, Beside::servers)
+    }
+
+    /// What stands at a process's index: gateways first, then proxies, brokers, routers, the second cluster, clients.
+    pub fn kind(&self, process: usize) -> Kind {
+        let bounds = [self.gateways, self.proxies, self.brokers, self.routers];
+        let kinds = [Kind::Gateway, Kind::Proxy, Kind::Broker, Kind::Router];
+        let mut left = process;
+        for (bound, kind) in bounds.into_iter().zip(kinds) {
+            if left < bound {
+                return kind;
+            }
+            left -= bound;
+        }
+        self.kind_beside(process).map_or(Kind::Client, |(kind, _)| kind)
+    }
+
+    /// Of a broker or a router: its partition.
+    pub fn partition(&self, process: usize) -> usize {
+        if let Some((_, partition)) = self.kind_beside(process) {
+            return partition;
+        }
+        let first = self.gateways + self.proxies;
+        match self.kind(process) {
+            Kind::Broker => (process - first) % self.partitions.0,
+            Kind::Router => (process - first - self.brokers) % self.partitions.1,
+            _ => 0,
+        }
+    }
+
+    /// Whether brokers or routers double.
+    pub fn doubles(&self, kind: Kind) -> bool {
+        self.grows.iter().any(|(_, of)| *of == kind)
+    }
+
+    /// In how many partitions brokers and routers stand at the start.
+    pub fn partitions_before(&self) -> (usize, usize) {
+        let before = |count, kind| if self.doubles(kind) { count / 2 } else { count };
+        let (brokers, routers) = self.partitions;
+        (before(brokers, Kind::Broker), before(routers, Kind::Router))
+    }
+}

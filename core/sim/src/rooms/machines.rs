@@ -1,0 +1,186 @@
+//! The machine of a process at the start of one of its lives, and which servers clients are given.
+//!
+//! Owns all settings of machines.
+
+use muster_proto::broker::{Broker, BrokerConfig};
+use muster_proto::client::{Client, ClientConfig, Endpoint};
+use muster_proto::command::COMMAND_RATE;
+use muster_proto::gateway::{Gateway, GatewayConfig};
+use muster_proto::handshake::ServerKey;
+use muster_proto::limits::{HISTORY_DEFAULT, MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS};
+use muster_proto::machine::Entropy;
+use muster_proto::node::Identity;
+use muster_proto::proxy::{Proxy, ProxyConfig};
+use muster_proto::router::{Router, RouterConfig};
+use muster_proto::wire::server::Server;
+use muster_simkit::{Fault, Seeded};
+
+use super::role::role_of;
+use super::{Role, Rooms, Sim};
+use crate::identities::node_of;
+use crate::plan::Kind;
+
+/// The sockets of a server.
+pub(super) const LINKS: usize = 0;
+const SESSIONS: usize = 1;
+
+pub(super) const NAME_KEY: [u8; 16] = [9; 16];
+/// Commands of a client at once, so that some are under way together.
+const COMMAND_BURST: u32 = 5;
+
+pub(super) fn server_key(process: usize) -> ServerKey {
+    ServerKey::from_private([process as u8 + 1; 32])
+}
+
+impl Rooms {
+    /// The machine of a process at the start of one of its lives.
+    pub(super) fn machine_of(&self, world: &Sim, process: usize, epoch: u32) -> Role {
+        let seed = world.seed ^ (process as u64) << 32 ^ u64::from(epoch) << 48;
+        let entropy: Box<dyn Entropy> = Box::new(Seeded::new(seed ^ 0xe17));
+        let kind = self.plan.kind(process);
+        let cluster = self.cluster_keys(process);
+        let me = Identity {
+            node: node_of(process),
+            role: role_of(kind),
+            epoch,
+        };
+        let placement = self.placement(process);
+        let (payload, keepalive_ms, idle_ms) = (1_200, 1_000, 3_000);
+        let reset_secret = [process as u8 + 50; 32];
+        let now = world.now;
+        match kind {
+            Kind::Gateway => {
+                let config = GatewayConfig {
+                    me,
+                    payload,
+                    arena_bytes: self.plan.arena_bytes,
+                    history_max: HISTORY_DEFAULT,
+                    membership_again_ms: MEMBERSHIP_AGAIN_MS,
+                    keepalive_ms,
+                    idle_ms,
+                    name_key: NAME_KEY,
+                    paced: vec!["paced".into()],
+                    bundle: self.plan.bundle,
+                    server_key: self.keys[process].clone(),
+                    cluster,
+                    reset_secret,
+                };
+                let mut machine = Gateway::new(config, seed, entropy);
+                machine.set_placement(now, placement);
+                machine.set_servers(now, self.named(Kind::Gateway), self.named(Kind::Proxy));
+                Role::Gateway(Box::new(machine))
+            }
+            Kind::Proxy => {
+                let name_key = NAME_KEY;
+                let server_key = self.keys[process].clone();
+                let config = ProxyConfig {
+                    me,
+                    payload,
+                    keepalive_ms,
+                    idle_ms,
+                    name_key,
+                    server_key,
+                    cluster,
+                    reset_secret,
+                    // Every frame, one of three, or hardly any.
+                    age_every: [1_024, 1, 1_024, 3][(world.seed % 4) as usize],
+                };
+                let mut machine = Proxy::new(config, seed, entropy);
+                machine.set_command_limit(COMMAND_RATE, COMMAND_BURST);
+                machine.set_placement(now, placement);
+                machine.set_servers(now, self.named(Kind::Gateway), self.named(Kind::Proxy));
+                Role::Proxy(Box::new(machine))
+            }
+            Kind::Broker => {
+                let arena_bytes = self.plan.arena_bytes;
+                let config = BrokerConfig {
+                    me,
+                    payload,
+                    arena_bytes,
+                    name_key: NAME_KEY,
+                    cluster,
+                    reset_secret,
+                };
+                let mut machine = Broker::new(config, seed, entropy);
+                machine.set_placement(now, placement);
+                Role::Broker(Box::new(machine))
+            }
+            Kind::Router => {
+                let mut machine = Router::new(
+                    RouterConfig {
+                        me,
+                        payload,
+                        cluster,
+                        reset_secret,
+                        memberships_max: MEMBERSHIPS_MAX,
+                    },
+                    seed,
+                    entropy,
+                );
+                machine.set_placement(now, placement);
+                Role::Router(Box::new(machine))
+            }
+            Kind::Client => {
+                let client = process - self.plan.servers();
+                let config = ClientConfig {
+                    gateways: self.given(Kind::Gateway, client),
+                    proxies: self.given(Kind::Proxy, client),
+                    learns: [self.plan.learns; 2],
+                    credential: (client as u64).to_le_bytes().to_vec(),
+                    payload,
+                    inbox_bytes: self.plan.clients[client].inbox_bytes,
+                    socket: 0,
+                };
+                Role::Client(Box::new(Client::new(config, seed, entropy)))
+            }
+        }
+    }
+
+    /// The servers of a kind that a client is given. Where it learns the others that is one gateway which does not end for good.
+    fn given(&self, kind: Kind, client: usize) -> Vec<Endpoint> {
+        let all = self.endpoints(kind, client);
+        if !self.plan.learns {
+            return all;
+        }
+        let faults = || self.plan.faults.iter().map(|(_, fault)| fault);
+        let ends = |known: &Endpoint| {
+            faults()
+                .any(|fault| matches!(fault, Fault::Remove { process } if Sim::addr(*process, SESSIONS) == known.addr))
+        };
+        let count = if kind == Kind::Gateway { 1 } else { 0 };
+        let first = client % all.len();
+        let (before, rest) = all.split_at(first);
+        let stay = rest.iter().chain(before).filter(|known| !ends(known));
+        stay.take(count).cloned().collect()
+    }
+
+    /// What servers name to clients.
+    fn named(&self, kind: Kind) -> Vec<Server> {
+        let server = |known: Endpoint| Server {
+            addr: known.addr,
+            key: known.key,
+            weight: 1,
+        };
+        let known = if self.plan.learns {
+            self.endpoints(kind, 0)
+        } else {
+            vec![]
+        };
+        known.into_iter().map(server).collect()
+    }
+
+    /// The servers of a kind that a client may come to know: of proxies those of its cluster, unless it may use all.
+    pub(super) fn endpoints(&self, kind: Kind, client: usize) -> Vec<Endpoint> {
+        let beside = self.plan.beside.as_ref().filter(|beside| !beside.shared);
+        let cluster = beside.map(|_| client % 2).filter(|_| kind == Kind::Proxy);
+        let known = |process: &usize| cluster.is_none_or(|cluster| self.plan.cluster(*process) == cluster);
+        let of_kind = (0..self.plan.servers()).filter(|process| self.plan.kind(*process) == kind);
+        of_kind
+            .filter(known)
+            .map(|process| Endpoint {
+                addr: Sim::addr(process, SESSIONS),
+                key: self.keys[process].public(),
+            })
+            .collect()
+    }
+}

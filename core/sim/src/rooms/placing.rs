@@ -1,0 +1,243 @@
+//! The control plane of a run: who is where, who drains, and how partitions double.
+//!
+//! Owns the placement and its steps. Who hears of it when is the kit's.
+
+use std::collections::BTreeMap;
+
+use muster_proto::machine::Micros;
+use muster_proto::placement::{Growth, Layer, Node, Placement, State as NodeState};
+use muster_simkit::{State, MS, SECOND};
+
+use super::machines::LINKS;
+use super::role::role_of;
+use super::{Event, Role, Rooms, Sim, Snapshot, PLACED_AGAIN};
+use crate::identities::node_of;
+use crate::plan::{Kind, Plan};
+
+/// The registry takes who stands still for so long for dead.
+const SESSION: Micros = 3 * SECOND;
+/// How often the coordinator of a doubling looks.
+pub(super) const COORDINATED: Micros = 50 * MS;
+
+/// The brokers of a cluster, or the routers, which belong to none.
+pub type Group = (Kind, usize);
+
+/// How far the control plane is with the partitions of a group.
+pub struct Doubling {
+    pub layer: Layer,
+    /// The placement with its present step, and since when everyone is done with that.
+    pub epoch: u32,
+    pub done: Option<Micros>,
+    /// When the last one hears of it.
+    pub heard_at: Micros,
+}
+
+/// Of each group how it stands before anything doubles.
+pub fn at_start(plan: &Plan) -> BTreeMap<Group, Doubling> {
+    let (brokers, routers) = plan.partitions_before();
+    let second = plan.beside.as_ref().map(|beside| beside.partitions_before());
+    let groups = [((Kind::Broker, 0), brokers), ((Kind::Router, 0), routers)];
+    let second = second.map(|count| ((Kind::Broker, 1), count));
+    let still = |count| Doubling {
+        layer: Layer::from(count as u16),
+        epoch: 1,
+        done: None,
+        heard_at: 0,
+    };
+    let all = groups.into_iter().chain(second);
+    all.map(|(group, count)| (group, still(count))).collect()
+}
+
+impl Rooms {
+    /// Who is where, as a process is told it: to a proxy or a broker, with the brokers of its own cluster only.
+    pub(super) fn placement(&self, of: usize) -> Placement {
+        let node = |process| Node {
+            partition: self.plan.partition(process) as u16,
+            state: [NodeState::Running, NodeState::Draining][usize::from(self.draining.contains(&process))],
+            ..Node::new(
+                node_of(process),
+                role_of(self.plan.kind(process)),
+                Sim::addr(process, LINKS),
+            )
+        };
+        let placed = |process: &usize| self.is_placed(*process);
+        let is_broker = |process: &usize| self.plan.kind(*process) == Kind::Broker;
+        let serves_all = !matches!(self.plan.kind(of), Kind::Proxy | Kind::Broker);
+        let own = if serves_all { 0 } else { self.plan.cluster(of) };
+        let nodes = (0..self.plan.servers())
+            .filter(placed)
+            .filter(|process| !is_broker(process) || self.plan.cluster(*process) == own)
+            .map(node);
+        let layer = |group| self.growths[&group].layer;
+        let (brokers, routers) = (layer((Kind::Broker, own)), layer((Kind::Router, 0)));
+        let placement = Placement::new(self.placement_epoch, nodes.collect(), brokers, routers);
+        if !serves_all || !self.begun {
+            return placement;
+        }
+        let others =
+            (0..self.plan.servers()).filter(|process| is_broker(process) && self.plan.cluster(*process) != own);
+        placement.beside(others.filter(placed).map(node), layer((Kind::Broker, 1)))
+    }
+
+    /// Whether the placement names a process.
+    pub(super) fn is_placed(&self, process: usize) -> bool {
+        let cluster = self.plan.cluster(process);
+        let growth = self.growths.get(&(self.plan.kind(process), cluster));
+        (cluster == 0 || self.begun)
+            && growth.is_none_or(|growth| self.plan.partition(process) < usize::from(growth.layer.all()))
+    }
+
+    /// The next step of a doubling; all hear of it one after the other.
+    fn step(&mut self, world: &mut Sim, group: Group) {
+        let Some(growth) = self.growths.get_mut(&group) else {
+            return;
+        };
+        let (count, all) = (growth.layer.used(), growth.layer.all());
+        growth.layer = match (count == all, growth.layer == Layer::from(count)) {
+            (true, true) => Layer::new(count, Growth::Prepare),
+            (false, _) => Layer::new(count, Growth::Switched),
+            (true, false) => Layer::from(count),
+        };
+        (growth.epoch, growth.done) = (self.placement_epoch + 1, None);
+        growth.heard_at = world.now + self.plan.growing.spread;
+        let (layer, epoch) = (growth.layer, growth.epoch);
+        world.say(|| format!("{group:?}: {layer:?}, placement {epoch}"));
+        self.announce(world, self.plan.growing.spread);
+    }
+
+    /// The partitions of a group begin to double.
+    pub(super) fn grow(&mut self, world: &mut Sim, group: Group) {
+        self.place_more(world, |rooms, world| rooms.step(world, group));
+        world.push(world.now + COORDINATED, Event::Coordinate { group });
+    }
+
+    /// The second cluster is there from now on.
+    pub(super) fn begin_beside(&mut self, world: &mut Sim) {
+        self.place_more(world, |rooms, world| {
+            rooms.begun = true;
+            rooms.announce(world, SECOND / 2);
+        });
+    }
+
+    /// The placement comes to name more processes, which start.
+    fn place_more(&mut self, world: &mut Sim, name: impl FnOnce(&mut Rooms, &mut Sim)) {
+        let before: Vec<bool> = (0..self.plan.servers())
+            .map(|process| self.is_placed(process))
+            .collect();
+        name(self, world);
+        for process in (0..self.plan.servers()).filter(|process| !before[*process]) {
+            if self.is_placed(process) {
+                let within = self
+                    .plan
+                    .strike
+                    .as_ref()
+                    .map_or(SECOND, |_| self.plan.growing.spread / 2);
+                let after = world.dice.below(within);
+                world.restart_after(process, after);
+            }
+        }
+    }
+
+    /// Goes on with a doubling once all are done with its step.
+    pub(super) fn coordinate(&mut self, world: &mut Sim, group: Group) {
+        let Some(growth) = self.growths.get(&group) else { return };
+        let ended = growth.layer == Layer::from(growth.layer.used());
+        if ended && self.struck.is_over(&self.plan) {
+            return;
+        }
+        if self.strikes_now(world) {
+            world.push(world.now, Event::Strike);
+            return world.push(world.now + COORDINATED, Event::Coordinate { group });
+        }
+        let (epoch, settled) = (growth.epoch, self.are_settled(world, group, growth.epoch));
+        let since = growth.done.filter(|_| settled).or_else(|| settled.then_some(world.now));
+        let grace = if world.healed { 0 } else { self.plan.growing.grace };
+        if ended && settled {
+            self.struck.clean = true;
+            return;
+        }
+        if since.is_some_and(|since| world.now >= since + grace) {
+            world.say(|| format!("{group:?}: all are done with placement {epoch}"));
+            self.step(world, group);
+        } else if let Some(growth) = self.growths.get_mut(&group) {
+            growth.done = since;
+        }
+        world.push(world.now + COORDINATED, Event::Coordinate { group });
+    }
+
+    /// Whether everyone whom the placement names and whom a group concerns has heard of an epoch and is done with what it asks.
+    fn are_settled(&self, world: &Sim, group: Group, epoch: u32) -> bool {
+        let settled = |process: usize| {
+            let known = &world.processes[process];
+            match (known.state, &known.node) {
+                (State::Paused, _) => self.plan.growing.forgets_paused && world.is_expired(process, SESSION),
+                (State::Down, Role::Broker(_) | Role::Router(_)) => false, // it is to hear of its rooms first
+                (State::Down | State::Removed, _) => true,
+                _ if world.is_deaf(process) => self.plan.growing.forgets_paused && world.is_expired(process, SESSION),
+                _ if self.placed[process] < epoch => false,
+                (_, role) => role.settled(),
+            }
+        };
+        let (kind, cluster) = group;
+        let concerned = |process: &usize| {
+            let of_cluster = matches!(self.plan.kind(*process), Kind::Proxy | Kind::Broker);
+            kind == Kind::Router || !of_cluster || self.plan.cluster(*process) == cluster
+        };
+        let named = (0..self.plan.servers()).filter(|process| self.is_placed(*process));
+        named.filter(concerned).all(settled)
+    }
+
+    /// Whether the placement says that a process drains; the others hear of it one after the other, within `spread`.
+    pub(super) fn set_draining(&mut self, world: &mut Sim, process: usize, drains: bool, spread: Micros) {
+        let changed = if drains {
+            self.draining.insert(process)
+        } else {
+            self.draining.remove(&process)
+        };
+        if !changed {
+            return;
+        }
+        self.announce(world, spread);
+    }
+
+    /// All hear of the placement as it is now one after the other.
+    fn announce(&mut self, world: &mut Sim, spread: Micros) {
+        self.placement_epoch += 1;
+        let spread = if world.healed { spread.min(PLACED_AGAIN) } else { spread };
+        let last = self.plan.strike.is_some().then(|| self.last_to_hear(world));
+        for process in 0..self.plan.servers() {
+            let after = world.dice.below(spread);
+            let after = if last == Some(process) { spread } else { after };
+            world.tell(process, after, Snapshot::Placement);
+        }
+    }
+
+    /// A process that is up hears of the newest placement.
+    pub(super) fn place(&mut self, world: &mut Sim, process: usize) {
+        if !world.is_up(process) {
+            return;
+        }
+        let (now, placement) = (world.now, self.placement(process));
+        world.processes[process].node.set_placement(now, placement);
+        self.placed[process] = self.placement_epoch;
+        world.turn_at(process, now);
+    }
+
+    /// What was to double has.
+    pub(super) fn grown(&self) -> Result<(), String> {
+        let (brokers, routers) = self.plan.partitions;
+        let second = self
+            .plan
+            .beside
+            .as_ref()
+            .map(|beside| ((Kind::Broker, 1), beside.partitions));
+        let groups = [((Kind::Broker, 0), brokers), ((Kind::Router, 0), routers)];
+        for (group, count) in groups.into_iter().chain(second) {
+            let layer = self.growths[&group].layer;
+            if layer != Layer::from(count as u16) {
+                return Err(format!("{group:?} did not come to {count} partitions: {layer:?}"));
+            }
+        }
+        Ok(())
+    }
+}

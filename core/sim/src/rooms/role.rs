@@ -1,0 +1,100 @@
+//! What runs in a process: one of the five machines.
+//!
+//! Owns what the run does to a machine whichever it is.
+
+use muster_proto::broker::Broker;
+use muster_proto::client::Client;
+use muster_proto::gateway::Gateway;
+use muster_proto::handshake::ClusterKeys;
+use muster_proto::links::Links;
+use muster_proto::machine::Micros;
+use muster_proto::placement::Placement;
+use muster_proto::proxy::Proxy;
+use muster_proto::router::Router;
+use muster_proto::wire::Role as NodeRole;
+use muster_simkit::{Node, Turn, Turned};
+
+use crate::plan::Kind;
+
+pub enum Role {
+    Gateway(Box<Gateway>),
+    Proxy(Box<Proxy>),
+    Broker(Box<Broker>),
+    Router(Box<Router>),
+    Client(Box<Client>),
+}
+
+impl Node for Role {
+    fn turn(&mut self, turn: &mut Turn<'_>) -> Turned {
+        match self {
+            Role::Gateway(machine) => turn.of(machine.as_mut()),
+            Role::Proxy(machine) => turn.of(machine.as_mut()),
+            Role::Broker(machine) => turn.of(machine.as_mut()),
+            Role::Router(machine) => turn.of(machine.as_mut()),
+            Role::Client(machine) => turn.of(machine.as_mut()),
+        }
+    }
+}
+
+impl Role {
+    /// What it has to other nodes. A client has none.
+    pub fn links(&self) -> Option<&Links> {
+        match self {
+            Role::Gateway(machine) => Some(machine.links()),
+            Role::Proxy(machine) => Some(machine.links()),
+            Role::Broker(machine) => Some(machine.links()),
+            Role::Router(machine) => Some(machine.links()),
+            Role::Client(_) => None,
+        }
+    }
+
+    /// Whether it is done with what its placement asks.
+    pub fn settled(&self) -> bool {
+        match self {
+            Role::Gateway(machine) => machine.settled(),
+            Role::Proxy(machine) => machine.settled(),
+            Role::Broker(machine) => machine.settled(),
+            Role::Router(machine) => machine.settled(),
+            Role::Client(_) => true,
+        }
+    }
+
+    pub fn set_placement(&mut self, now: Micros, placement: Placement) {
+        match self {
+            Role::Gateway(machine) => machine.set_placement(now, placement),
+            Role::Proxy(machine) => machine.set_placement(now, placement),
+            Role::Broker(machine) => machine.set_placement(now, placement),
+            Role::Router(machine) => machine.set_placement(now, placement),
+            Role::Client(_) => {}
+        }
+    }
+
+    pub fn set_cluster(&mut self, now: Micros, keys: ClusterKeys) {
+        match self {
+            Role::Gateway(machine) => machine.set_cluster(now, keys),
+            Role::Proxy(machine) => machine.set_cluster(now, keys),
+            Role::Broker(machine) => machine.set_cluster(now, keys),
+            Role::Router(machine) => machine.set_cluster(now, keys),
+            Role::Client(_) => {}
+        }
+    }
+
+    /// What a broker that is not ready has numbered.
+    pub fn numbered_unready(&self) -> Option<u64> {
+        match self {
+            Role::Broker(broker) if !broker.is_running() => Some(broker.counters.messages_published),
+            _ => None,
+        }
+    }
+}
+
+/// What a kind of process is on links.
+pub fn role_of(kind: Kind) -> NodeRole {
+    match kind {
+        Kind::Gateway => NodeRole::Gateway,
+        Kind::Proxy => NodeRole::Proxy,
+        Kind::Broker => NodeRole::Broker,
+        Kind::Router => NodeRole::Router,
+        Kind::Client => NodeRole::Client,
+    }
+}

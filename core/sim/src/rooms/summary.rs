@@ -1,0 +1,66 @@
+//! What one run was like, in figures.
+
+use std::collections::BTreeMap;
+
+use muster_proto::machine::Micros;
+
+use super::{Rooms, Sim};
+use crate::matrix::Step;
+use crate::plan::Kind;
+
+/// Counters of all lives of all processes of a kind.
+pub type Accounts = BTreeMap<(Kind, &'static str), u64>;
+
+/// What one run was like.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    pub trace: u64,
+    pub published: u64,
+    pub delivered: u64,
+    pub gaps: u64,
+    pub reordered: u64,
+    pub datagrams: u64,
+    pub lost: u64,
+    pub overflowed: u64,
+    pub virtual_us: Micros,
+    pub minimum: u64,
+    pub reasons: BTreeMap<String, u64>,
+    pub accounts: Accounts,
+    /// Of messages that carry their age, as brokers and gateways saw them: how many, the least and the most.
+    pub ages: BTreeMap<Kind, (u64, u32, u32)>,
+    /// Of each killed process, its role, and how long after its return every member had received something new.
+    pub returns: Vec<(Kind, Micros)>,
+    /// Commands that were delivered, what expired, and questions for members that all gateways answered.
+    pub commands: (u64, u64, u64),
+    /// The longest that a command, or such a question, took until its sender heard that it was delivered.
+    pub slowest: Micros,
+    /// Joins that went on where they had been with nothing lost, and messages of history.
+    pub joins: (u64, u64),
+    /// The step into which the plan's strike fell.
+    pub struck: Option<Step>,
+}
+
+impl Rooms {
+    pub(super) fn summary(self, world: &Sim, virtual_us: Micros) -> Summary {
+        Summary {
+            trace: world.trace(),
+            published: self.oracle.messages.len() as u64,
+            delivered: self.oracle.delivered,
+            gaps: self.oracle.gaps,
+            reordered: self.oracle.reordered,
+            datagrams: world.net.sent,
+            lost: world.net.lost,
+            overflowed: world.processes.iter().map(|process| process.overflowed).sum(),
+            virtual_us,
+            minimum: self.minimum(),
+            reasons: self.oracle.gap_reasons(),
+            accounts: self.accounts,
+            ages: self.ages,
+            returns: self.returns,
+            joins: (self.recovered, self.asked),
+            commands: (self.commands.delivered, self.commands.expired, self.commands.counted),
+            slowest: self.commands.slowest,
+            struck: self.struck.fell,
+        }
+    }
+}

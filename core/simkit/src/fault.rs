@@ -1,0 +1,40 @@
+//! What may be done to a process or a path, and to what a system has of its own.
+//!
+//! Owns the words of a plan of strikes. `World::strike` carries them out.
+
+use crate::Micros;
+
+/// `O`: the faults that only one system knows.
+#[derive(Clone, Copy, Debug)]
+pub enum Fault<O> {
+    /// The process dies and starts again with the next epoch.
+    Kill { process: usize, down: Micros },
+    /// The process dies and never comes back.
+    Remove { process: usize },
+    /// The process stands still.
+    Pause { process: usize, pause: Micros },
+    /// Nothing gets from one to the other; the way back stays open.
+    Cut { from: usize, to: usize, pause: Micros },
+    /// What goes from one to the other takes so much longer.
+    Delay {
+        from: usize,
+        to: usize,
+        by: Micros,
+        pause: Micros,
+    },
+    /// The process hears nothing from the control plane.
+    Deaf { process: usize, pause: Micros },
+    /// The process's clock is set forward or back.
+    Step { process: usize, by: i64 },
+    /// The process's clock gains so many microseconds a second, until all is healed.
+    Drift { process: usize, ppm: i64 },
+    /// Of the system alone.
+    Own(O),
+}
+
+/// Nothing gets from one side to the other, nor back.
+pub fn partition<O>(one: &[usize], other: &[usize], pause: Micros) -> Vec<Fault<O>> {
+    let pairs = one.iter().flat_map(|from| other.iter().map(move |to| (*from, *to)));
+    let both = pairs.flat_map(|(from, to)| [(from, to), (to, from)]);
+    both.map(|(from, to)| Fault::Cut { from, to, pause }).collect()
+}

@@ -1,0 +1,41 @@
+//! A simulator for any system of machines: one thread, virtual time, one seed.
+//!
+//! A [`System`] supplies the nodes of its processes, its load and what must hold. The kit supplies time, the network with
+//! loss, bursts, duplicates, reordering, jitter, corruption, delays and cuts, and the faults of processes: kill, pause,
+//! restart with the next epoch, clocks that step or drift, a control plane that is not heard. A run is a function of its
+//! seed, so a failing one is replayed by its number. Start with [`System`], [`Setup`] and [`run`].
+//!
+//! Knows no role and no system.
+#![forbid(unsafe_code)]
+
+mod agenda;
+mod clock;
+mod draw;
+mod fault;
+mod flight;
+mod net;
+mod node;
+mod process;
+mod run;
+mod seeds;
+mod system;
+mod world;
+
+pub use muster_proto::machine::{Addr, Arrival, Entropy, Inbox, Machine, Micros, Outbox, SocketId};
+pub use muster_proto::node::Dice;
+
+use muster_proto::flow::charge;
+
+pub use clock::Clock;
+pub use draw::{clock, Draw, Seeded};
+pub use fault::{partition, Fault};
+pub use net::{Net, Weather};
+pub use node::{Node, Turn, Turned};
+pub use process::{Process, State};
+pub use run::{run, Ran};
+pub use seeds::{guarded, replay, same_twice, Seeds, Sweep};
+pub use system::System;
+pub use world::{Setup, World, EPOCH, TOLD_AGAIN};
+
+pub const MS: Micros = 1_000;
+pub const SECOND: Micros = 1_000_000;
