@@ -1,15 +1,18 @@
-"""Every coroutine test runs on uvloop, as the servers do.
+"""Every coroutine test runs on uvloop, as the servers do. One ZooKeeper serves all tests of a run.
 
 No clock judges examples of hypothesis: whatever else runs on the machine may hold one up.
 """
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
+
+from tests.control.registry.zookeeper import ZooKeeper
 
 BENCH: Final = Path(__file__).parent / "bench"
 
@@ -27,3 +30,18 @@ def pytest_asyncio_loop_factories(
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What measures comes last: nothing runs beside it any more."""
     items.sort(key=lambda item: BENCH in item.path.parents)
+
+
+@pytest.fixture(scope="session")
+def zookeeper_of_the_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
+    """Not yet started."""
+    made = ZooKeeper(tmp_path_factory.mktemp("zookeeper"))
+    yield made
+    made.kill()
+
+
+@pytest.fixture
+async def zookeeper(zookeeper_of_the_run: ZooKeeper) -> ZooKeeper:
+    """One that serves, with a path of its own for this test, which may kill it and wipe it."""
+    await zookeeper_of_the_run.serve_another_test()
+    return zookeeper_of_the_run
