@@ -1,7 +1,11 @@
 #!/bin/sh
-# The whole suite: what reads the code, what runs the Rust parts, what runs everything. pytest's line is the last.
-# What keeps time runs alone. scripts/rust.sh does not, and has the moments in which pytest's processes leave a processor
-# idle; pytest prints what it said before its own summary (tests/conftest.py).
+# The whole suite: what reads the code, what runs the Rust parts, what runs everything. The last line counts all tests.
+#
+#   scripts/test.sh           groups of tests, see below
+#   scripts/test.sh WORDS…    one pytest with these words
+#
+# Tests mostly wait. So two groups run at once, and scripts/rust.sh uses the processors while both wait.
+# Tests that measure run alone, after all of that.
 set -u
 cd "$(dirname "$0")/.."
 scripts/setup.sh --tests || exit $?
@@ -10,29 +14,77 @@ scripts/lint.sh || failed=1
 echo '== cargo test, with sockets and clocks' >&2
 cargo test --quiet --manifest-path core/Cargo.toml -p muster-driver -p muster-udp || failed=1
 
+said=$(mktemp -d) # what each part prints, and the results of each pytest
+running=          # process ids of pytest
+rust=
+end() {
+    for pid in $running; do # by Ctrl-C: pytest stops the servers that its tests started
+        kill -INT "$pid" 2>/dev/null && wait "$pid"
+    done
+    [ -z "$rust" ] || { kill -- "-$rust" 2>/dev/null || kill "$rust" 2>/dev/null; wait "$rust"; }
+    rm -rf "$said"
+}
+trap end EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
 idle='chrt -i 0'
 $idle true 2>/dev/null || idle='nice -n 19'
-said=$(mktemp)
-exec 9>"$said"
-flock 9 # the lock is held by whoever has the file open as rust.sh has it: until all of that has ended
-# Linux shares processors between sessions first, where the class of one in another counts nothing: the session is last too.
-# Of those without rights Linux takes that once in 100 ms, whoever they are: it is tried a few times.
+# Linux shares processors between sessions first, and classes count only within one: so this session becomes the last.
+# Linux accepts one such change in 100 ms from all users without rights: so try a few times.
 last='for try in 1 2 3 4 5; do
     [ -w /proc/self/autogroup ] || break
     echo 19 2>/dev/null >/proc/self/autogroup && break
     sleep 0.1
 done
 exec scripts/rust.sh'
-setsid $idle sh -c "$last" >&9 2>&1 </dev/null &
+setsid $idle sh -c "$last" >"$said/rust" 2>&1 </dev/null &
 rust=$!
-exec 9>&-
-trap 'flock --nonblock "$said" true || { kill -- "-$rust" 2>/dev/null || kill "$rust"; wait "$rust"; }; rm -f "$said"' EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
 
-echo '== pytest, and scripts/rust.sh beside it' >&2
 unset PYTHONDONTWRITEBYTECODE # tests start a thousand processes: each would compile anew all that it imports
-MUSTERTEST_BESIDE="$said" .venv/bin/pytest -m 'not soak' "$@" || failed=1
-wait "$rust" || failed=1
-cat "$said" >&2 # nothing is left where pytest lived to print it
+ended=
+begin() { # NAME WORDS…
+    name=$1
+    shift
+    # The shell makes background processes ignore Ctrl-C.
+    env --default-signal=INT .venv/bin/pytest -m 'not soak' --durations=10 --junitxml="$said/$name.xml" "$@" &
+    running="$running $!"
+}
+finish() { # NAME: waits for the pytest that began first
+    # shellcheck disable=SC2086
+    set -- "$1" $running
+    code=0
+    wait "$2" || code=$?
+    [ "$code" = 0 ] || failed=1
+    ended="$ended $said/$1.xml:$code"
+    shift 2
+    running="$*"
+}
+print_rust() {
+    wait "$rust" || failed=1
+    rust=
+    echo '== scripts/rust.sh' >&2
+    cat "$said/rust" >&2
+}
+
+if [ $# = 0 ]; then
+    echo '== pytest: all but tests/faults and tests/bench; beside it tests/faults and scripts/rust.sh' >&2
+    begin others tests --ignore=tests/faults --ignore=tests/bench
+    begin faults tests/faults >"$said/faults" 2>&1
+    finish others
+    finish faults
+    echo '== pytest: tests/faults' >&2
+    cat "$said/faults"
+    print_rust
+    echo '== pytest: tests/bench' >&2
+    begin bench tests/bench
+    finish bench
+else
+    echo '== pytest, beside it scripts/rust.sh' >&2
+    begin all "$@"
+    finish all
+    print_rust
+fi
+# shellcheck disable=SC2086
+.venv/bin/python -m tests.closing $ended || failed=1
 exit "$failed"

@@ -1,17 +1,18 @@
-"""Every coroutine test runs on uvloop, as the servers do; and what `scripts/test.sh` runs beside them is waited for.
+"""Every coroutine test runs on uvloop, as the servers do. One ZooKeeper serves all tests of a run.
 
 No clock judges examples of hypothesis: whatever else runs on the machine may hold one up.
 """
 
 import asyncio
-import fcntl
-import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
+
+from tests.control.registry.zookeeper import ZooKeeper
 
 BENCH: Final = Path(__file__).parent / "bench"
 
@@ -31,13 +32,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: BENCH in item.path.parents)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
-    """Print what `scripts/rust.sh` said once all of it has ended, so that pytest's own line is the last."""
-    said = os.environ.get("MUSTERTEST_BESIDE")
-    if said is None or exitstatus == pytest.ExitCode.INTERRUPTED:
-        return
-    with open(said) as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # whoever still writes holds it
-        terminalreporter.section("scripts/rust.sh")
-        terminalreporter.write_line(file.read())
-    os.truncate(said, 0)
+@pytest.fixture(scope="session")
+def zookeeper_of_the_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
+    """Not yet started."""
+    made = ZooKeeper(tmp_path_factory.mktemp("zookeeper"))
+    yield made
+    made.kill()
+
+
+@pytest.fixture
+async def zookeeper(zookeeper_of_the_run: ZooKeeper) -> ZooKeeper:
+    """One that serves, with a path of its own for this test, which may kill it and wipe it."""
+    await zookeeper_of_the_run.serve_another_test()
+    return zookeeper_of_the_run

@@ -1,9 +1,12 @@
-"""`scripts/test.sh` with stand-ins for what it runs: a failure of any of them is a failure, and nothing outlives it."""
+"""`scripts/test.sh` with stand-ins for what it runs: a failure of any of them is a failure, the last line counts all tests,
+and nothing outlives it.
+"""
 
 import os
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -13,15 +16,36 @@ ROOT: Final = Path(__file__).parents[1]
 PATIENT_S: Final = 60.0
 AUTOGROUP: Final = "/proc/self/autogroup"
 PASSED: Final = "echo PASSED"
+PYTEST: Final = """
+for word; do case $word in --junitxml=*) results=${word#*=} ;; esac; done
+report() {
+    printf '<testsuites><testsuite tests="%d" failures="%d" errors="%d" skipped="%d"/></testsuites>' $* >"$results"
+}
+"""
+"""What a stand-in for pytest begins with. `report TESTS FAILURES ERRORS SKIPPED` writes results."""
+GROUPS: Final = ("others", "faults", "bench")
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A tree in which every part passes."""
-    for part in ("scripts/setup.sh", "scripts/lint.sh", "scripts/rust.sh", ".venv/bin/pytest", "bin/cargo"):
+    for part in ("scripts/setup.sh", "scripts/lint.sh", "scripts/rust.sh", "bin/cargo"):
         stands_in(tmp_path / part, PASSED)
+    stands_in_for_pytest(tmp_path, f"{PASSED}; report 5 0 0 1")
     shutil.copy(ROOT / "scripts" / "test.sh", tmp_path / "scripts")
+    (tmp_path / "tests").mkdir()
+    shutil.copy(ROOT / "tests" / "closing.py", tmp_path / "tests")
+    (tmp_path / ".venv" / "bin" / "python").symlink_to(sys.executable)
     return tmp_path
+
+
+def stands_in_for_pytest(tree: Path, program: str, group: str = "") -> None:
+    """In one group alone, where that is named."""
+    file = tree / ".venv/bin/pytest"
+    if group:
+        passes = f"{PASSED}; report 5 0 0 1"
+        program = f"case $results in */{group}.xml) {program} ;; *) {passes} ;; esac"
+    stands_in(file, PYTEST + program)
 
 
 def stands_in(file: Path, program: str) -> None:
@@ -30,10 +54,10 @@ def stands_in(file: Path, program: str) -> None:
     file.chmod(0o755)
 
 
-def run(tree: Path) -> tuple[int, str]:
+def run(tree: Path, *words: str) -> tuple[int, str]:
     """The exit code, and all that was said. A shell's background jobs have Ctrl-C ignored, and could not trap it."""
     suite = subprocess.run(
-        ["env", "--default-signal=INT", tree / "scripts" / "test.sh", "-k", "these"],
+        ["env", "--default-signal=INT", tree / "scripts" / "test.sh", *words],
         env={**os.environ, "PATH": f"{tree / 'bin'}:{os.environ['PATH']}"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -44,20 +68,67 @@ def run(tree: Path) -> tuple[int, str]:
     return suite.returncode, suite.stdout
 
 
-def test_where_all_pass_the_suite_does_and_says_what_each_said(tree: Path) -> None:
-    stands_in(tree / ".venv/bin/pytest", 'echo "pytest $*"')
+def last_line(said: str) -> str:
+    return said.splitlines()[-1]
+
+
+def test_where_all_pass_the_suite_does_and_the_last_line_counts_all(tree: Path) -> None:
+    stands_in_for_pytest(tree, 'report 5 0 0 1; echo "pytest $*"')
     stands_in(tree / "scripts/rust.sh", "sleep 0.2; echo late")
     code, said = run(tree)
-    assert (code, said.count("PASSED")) == (0, 3), said
-    assert "pytest -m not soak -k these" in said
-    assert said.endswith("late\n"), "pytest has not printed it, so the script does"
+    assert (code, said.count("PASSED"), said.count("late\n")) == (0, 3, 1), said
+    assert last_line(said) == "12 passed, 0 failed, 3 skipped"
+    assert said.count("pytest -m not soak --durations=10") == len(GROUPS)
 
 
-@pytest.mark.parametrize("part", ["scripts/lint.sh", "bin/cargo", "scripts/rust.sh", ".venv/bin/pytest"])
+def test_each_test_belongs_to_one_group_and_what_measures_runs_alone_after_all_else(tree: Path) -> None:
+    stands_in_for_pytest(tree, 'report 5 0 0 1; echo "$*" >>began; sleep 0.2; echo ended >>began')
+    stands_in(tree / "scripts/rust.sh", "sleep 0.5; echo rust ended >>began")
+    assert run(tree)[0] == 0
+    told = (tree / "began").read_text().splitlines()
+    words = [" ".join(word for word in line.split() if "tests" in word) for line in told if "tests" in line]
+    assert sorted(words[:2]) == ["tests --ignore=tests/faults --ignore=tests/bench", "tests/faults"]
+    assert words[2:] == ["tests/bench"]
+    assert "rust ended" in told[: next(place for place, line in enumerate(told) if line.endswith(" tests/bench"))]
+
+
+def test_words_are_for_one_pytest_in_place_of_the_groups(tree: Path) -> None:
+    stands_in_for_pytest(tree, 'report 5 0 0 0; echo "pytest $*"')
+    code, said = run(tree, "-k", "these", "tests/sdk")
+    assert (code, said.count("pytest -m not soak"), last_line(said)) == (0, 1, "5 passed, 0 failed")
+    assert "-k these tests/sdk\n" in said
+
+
+@pytest.mark.parametrize("part", ["scripts/lint.sh", "bin/cargo", "scripts/rust.sh"])
 def test_one_that_fails_fails_the_suite_and_the_others_run_nevertheless(tree: Path, part: str) -> None:
     stands_in(tree / part, "echo FAILED; exit 7")
     code, said = run(tree)
-    assert (code, said.count("FAILED"), said.count("PASSED")) == (1, 1, 4), said
+    assert (code, said.count("FAILED"), said.count("PASSED")) == (1, 1, 6), said
+
+
+@pytest.mark.parametrize(
+    ("group", "program", "line"),
+    [
+        ("others", "report 5 1 0 1; exit 1", "11 passed, 1 failed, 3 skipped"),
+        ("faults", "report 5 1 0 1; exit 1", "11 passed, 1 failed, 3 skipped"),
+        ("bench", "report 5 1 0 1; exit 1", "11 passed, 1 failed, 3 skipped"),
+        ("faults", "report 5 0 2 1; exit 1", "10 passed, 2 failed, 3 skipped"),
+        ("others", "report 0 0 0 0; exit 5", "8 passed, 1 failed, 2 skipped"),
+        ("faults", "report 5 0 0 1; exit 3", "12 passed, 1 failed, 3 skipped"),
+        ("others", "report 5 0 0 1; exit 1", "12 passed, 1 failed, 3 skipped"),
+        ("bench", "report 0 0 0 0", "8 passed, 1 failed, 2 skipped"),
+        ("others", "kill -KILL $$", "8 passed, 1 failed, 2 skipped"),
+        ("faults", "kill -KILL $$", "8 passed, 1 failed, 2 skipped"),
+        ("bench", "echo '<testsuites>' >$results; exit 1", "8 passed, 1 failed, 2 skipped"),
+        ("others", "true", "8 passed, 1 failed, 2 skipped"),
+    ],
+)
+def test_a_pytest_that_fails_collects_nothing_or_crashes_fails_the_suite(
+    tree: Path, group: str, program: str, line: str
+) -> None:
+    stands_in_for_pytest(tree, program, group)
+    code, said = run(tree)
+    assert (code, last_line(said), said.count("PASSED")) == (1, line, 6), said
 
 
 def test_without_a_setup_nothing_runs(tree: Path) -> None:
@@ -76,10 +147,13 @@ def test_what_runs_beside_pytest_ends_with_the_suite(tree: Path, end: signal.Sig
     # A shell that is told to end just before it starts what it waits for would wait for that: it has started it already.
     rust = "trap 'sleep 0.3; exit 1' TERM; sleep 60 & echo $$ > rust.pid; wait; echo never"
     stands_in(tree / "scripts/rust.sh", rust)
-    stands_in(tree / ".venv/bin/pytest", f"while ! [ -s rust.pid ]; do sleep 0.01; done; kill -{end:d} $PPID")
+    # By Ctrl-C alone does pytest stop what its tests started.
+    others = "sleep 60 & echo $$ > pytest.pid; trap 'sleep 0.3; kill $!; exit 2' INT; wait; echo never"
+    faults = f"while ! [ -s rust.pid ] || ! [ -s pytest.pid ]; do sleep 0.01; done; kill -{end:d} $PPID"
+    stands_in(tree / ".venv/bin/pytest", f'case "$*" in *\\ tests/faults) {faults} ;; *) {others} ;; esac')
     code, said = run(tree)
     assert code == 128 + end
     assert "never" not in said
-    pid = int((tree / "rust.pid").read_text())
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+    for file in ("rust.pid", "pytest.pid"):
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((tree / file).read_text()), 0)

@@ -15,15 +15,12 @@ from tests.faults.load import PATIENT_S
 
 
 @pytest.fixture
-async def hosts(tmp_path: Path) -> AsyncIterator[Hosts]:
+async def hosts(tmp_path: Path, zookeeper: ZooKeeper) -> AsyncIterator[Hosts]:
     """One of each role but a proxy, by a ZooKeeper."""
-    zookeeper = ZooKeeper(tmp_path / "zookeeper")
-    await zookeeper.start()
-    made = Hosts(tmp_path, f"zk://{zookeeper.hosts}/production")
+    made = Hosts(tmp_path, f"{zookeeper.url}/production")
     with made.running():
         await made.serve(*(made.start(role, role) for role in ("broker", "router", "gateway")))
         yield made
-    await zookeeper.stop()
 
 
 def url(hosts: Hosts) -> str:

@@ -51,18 +51,18 @@ class Registry:
             await self.zookeeper.expire_node(self.url.removeprefix(f"zk://{self.zookeeper.hosts}"), number)
 
 
-SERVERS: Final = {"zookeeper": 1, "ensemble": 3}
-
-
 @pytest.fixture(params=["embedded", "zookeeper"])
 async def registry(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Registry]:
     """Each of them."""
     if request.param == "embedded":
         yield Registry("embedded")
-        return
-    zookeeper = ZooKeeper(tmp_path / "zookeeper", SERVERS[request.param])
-    async with zookeeper.running():
-        yield Registry(f"zk://{zookeeper.hosts}/here", zookeeper)
+    elif request.param == "zookeeper":
+        zookeeper: ZooKeeper = request.getfixturevalue("zookeeper_of_the_run")
+        await zookeeper.serve_another_test()
+        yield Registry(f"{zookeeper.url}/here", zookeeper)
+    else:
+        async with ZooKeeper(tmp_path / "zookeeper", 3).running() as ensemble:
+            yield Registry(f"{ensemble.url}/here", ensemble)
 
 
 async def grow(instance: Instance, *words: str) -> int:
@@ -345,11 +345,11 @@ async def test_doublings_while_nodes_registry_and_command_die_and_stand_still_ar
 async def test_a_fresh_cluster_that_doubles_thrice_at_full_load_beside_three_zookeepers_loses_no_message(
     make: Make, tmp_path: Path, figures: Callable[..., None], fresh: int
 ) -> None:
-    zookeeper, took = ZooKeeper(tmp_path / "zookeeper", 3), {}
+    took = {}
     instance = make(up={"gateways": 2, "proxies": 2}, namespaces__paced={"flow": "paced"})
     ledger = Ledger([f"paced:{room}" for room in MANY_ROOMS], rate=FULL_RATE)
-    async with zookeeper.running():
-        with instance.running("--registry", f"zk://{zookeeper.hosts}/{fresh}"):
+    async with ZooKeeper(tmp_path / "zookeeper", 3).running() as zookeeper:
+        with instance.running("--registry", f"{zookeeper.url}/{fresh}"):
             async with under_load(instance, ledger, members=2):
                 for to in (2, 4, 8):
                     began = time.monotonic()
@@ -386,21 +386,16 @@ async def brokers_doubled(hosts: Hosts, said: Path, name: str, *cluster: str) ->
 
 
 async def test_on_hosts_of_their_own_the_command_waits_for_the_nodes_that_are_started_there(
-    tmp_path: Path, figures: Callable[..., None]
+    tmp_path: Path, zookeeper: ZooKeeper, figures: Callable[..., None]
 ) -> None:
-    zookeeper, ledger = ZooKeeper(tmp_path / "zookeeper"), Ledger(ROOMS, rate=RATE)
-    await zookeeper.start()
-    hosts = Hosts(tmp_path, f"zk://{zookeeper.hosts}/production")
-    try:
-        with hosts.running():
-            nodes = [hosts.start(name, name) for name in ("broker", "router", "gateway", "proxy")]
-            await hosts.serve(*nodes)
-            await until(lambda: sorted(states(nodes[3]).values()) == ["running"] * 4, PATIENT_S)
-            async with loaded(hosts.address(), ledger):
-                out, _ = await brokers_doubled(hosts, tmp_path / "said", "broker-b")
-                assert out == b"broker/main has 2 partitions\n"
-                await came(ledger)
-    finally:
-        await zookeeper.stop()
+    hosts, ledger = Hosts(tmp_path, f"{zookeeper.url}/production"), Ledger(ROOMS, rate=RATE)
+    with hosts.running():
+        nodes = [hosts.start(name, name) for name in ("broker", "router", "gateway", "proxy")]
+        await hosts.serve(*nodes)
+        await until(lambda: sorted(states(nodes[3]).values()) == ["running"] * 4, PATIENT_S)
+        async with loaded(hosts.address(), ledger):
+            out, _ = await brokers_doubled(hosts, tmp_path / "said", "broker-b")
+            assert out == b"broker/main has 2 partitions\n"
+            await came(ledger)
     figures(gaps=dict(ledger.gaps()))
     nothing_lost(ledger)

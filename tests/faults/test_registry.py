@@ -248,11 +248,17 @@ async def test_brokers_that_drain_and_lose_their_sessions_for_minutes_lose_no_me
 
 
 @pytest.fixture
-async def zookeeper(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[ZooKeeper]:
-    """One that serves, or as many as the test says."""
-    made = ZooKeeper(tmp_path / "zookeeper", getattr(request, "param", 1))
-    async with made.running():
-        yield made
+async def zookeeper(
+    tmp_path: Path, request: pytest.FixtureRequest, zookeeper_of_the_run: ZooKeeper
+) -> AsyncIterator[ZooKeeper]:
+    """That of the run, or as many servers as the test says."""
+    servers = getattr(request, "param", 1)
+    if servers == 1:
+        await zookeeper_of_the_run.serve_another_test()
+        yield zookeeper_of_the_run
+    else:
+        async with ZooKeeper(tmp_path / "zookeeper", servers).running() as ensemble:
+            yield ensemble
 
 
 class Beside:
@@ -260,7 +266,7 @@ class Beside:
 
     def __init__(self, instance: Instance, zookeeper: ZooKeeper, ledger: Ledger) -> None:
         self.instance, self.zookeeper, self.ledger = instance, zookeeper, ledger
-        self.root, self.url = "/one/cluster", f"zk://{zookeeper.hosts}/one/cluster"
+        self.root, self.url = f"{zookeeper.root}/one/cluster", f"{zookeeper.url}/one/cluster"
         self._joins = 0
 
     def sessions(self) -> set[str]:
@@ -341,7 +347,7 @@ async def test_zookeeper_that_stands_still_dies_or_loses_its_data_costs_no_messa
         shown, status = told(instance, "cluster", "show"), told(instance, "status")
         watching = zookeeper.tree()
         await connected(watching)
-        kept = set(await watching.children(f"{beside.root}/pubsub"))
+        kept = set(await watching.children("/one/cluster/pubsub"))
         await watching.close()
     figures(gaps=dict(ledger.gaps()), load=ledger.load())
     nothing_lost(ledger)
@@ -422,7 +428,7 @@ async def test_nodes_that_are_killed_while_the_ensemble_is_away_are_gone_round_u
 
 async def test_a_start_waits_for_the_registry_and_says_so(make: Make, zookeeper: ZooKeeper) -> None:
     await zookeeper.stop()
-    url = f"zk://{zookeeper.hosts}"
+    url = zookeeper.url
     instance = make()
     with instance.log.open("ab") as log:
         up = instance.command("up", "--registry", url, "--for", "600", stdout=subprocess.DEVNULL, stderr=log)
@@ -440,7 +446,7 @@ async def test_a_start_waits_for_the_registry_and_says_so(make: Make, zookeeper:
 async def test_a_start_that_the_registry_answers_late_has_the_partitions_that_grew(
     make: Make, zookeeper: ZooKeeper
 ) -> None:
-    url = f"zk://{zookeeper.hosts}"
+    url = zookeeper.url
     instance = make()
     with instance.running("--registry", url):
         grown = await asyncio.to_thread(told, instance, "cluster", "grow", "broker", "--to", "2", "--grace", "0")
@@ -464,7 +470,7 @@ async def test_a_start_that_the_registry_answers_late_has_the_partitions_that_gr
 async def test_who_may_not_write_there_and_who_has_other_partitions_is_told_in_one_line(
     make: Make, zookeeper: ZooKeeper, tmp_path: Path
 ) -> None:
-    url, password = f"zk://{zookeeper.hosts}/mine", tmp_path / "password"
+    url, password = f"{zookeeper.url}/mine", tmp_path / "password"
     instance = make(registry={"url": url, "auth": "digest", "user": "muster", "password_file": str(password)})
     password.write_text("right\n")
     with instance.running("--brokers", "2"):

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,16 +69,11 @@ async def test_replicas_come_and_go_in_a_plain_instance_and_lose_no_message(
 
 
 async def test_replicas_come_and_go_in_zookeeper_and_lose_no_message(
-    make: Make, tmp_path: Path, figures: Callable[..., None]
+    make: Make, zookeeper: ZooKeeper, figures: Callable[..., None]
 ) -> None:
-    zookeeper = ZooKeeper(tmp_path / "zookeeper")
-    await zookeeper.start()
-    try:
-        instance, ledger = make(up={"brokers": "2x1"}), Ledger(ROOMS, rate=RATE)
-        with instance.running("--registry", f"zk://{zookeeper.hosts}/here"):
-            owned = await changed(instance, ledger)
-    finally:
-        await zookeeper.stop()
+    instance, ledger = make(up={"brokers": "2x1"}), Ledger(ROOMS, rate=RATE)
+    with instance.running("--registry", f"{zookeeper.url}/here"):
+        owned = await changed(instance, ledger)
     figures(owned=owned, gaps=dict(ledger.gaps()))
     nothing_lost(ledger)
 

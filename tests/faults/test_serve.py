@@ -6,7 +6,7 @@ import json
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,6 @@ ROOMS = [f"room-{number}" for number in range(24)]
 RATE = 300.0
 NAMED = ("--registry", "embedded")
 """The commands look for a ZooKeeper of the configuration by themselves."""
-
-
-@pytest.fixture
-async def zookeeper(tmp_path: Path) -> AsyncIterator[ZooKeeper]:
-    made = ZooKeeper(tmp_path / "zookeeper")
-    await made.start()
-    yield made
-    await made.stop()
 
 
 def states(node: Node) -> dict[int, str]:
@@ -63,7 +55,7 @@ async def diagnosed(hosts: Hosts) -> set[tuple[str, str, str]]:
 async def test_nodes_find_each_other_in_zookeeper_and_a_broker_that_ends_loses_no_message(
     tmp_path: Path, zookeeper: ZooKeeper, figures: Callable[..., None]
 ) -> None:
-    hosts, ledger = Hosts(tmp_path, f"zk://{zookeeper.hosts}/production"), Ledger(ROOMS, rate=RATE)
+    hosts, ledger = Hosts(tmp_path, f"{zookeeper.url}/production"), Ledger(ROOMS, rate=RATE)
     with hosts.running():
         first, *others = [
             hosts.start(name, name.partition("-")[0]) for name in ("broker-a", "broker-b", "router", "gateway", "proxy")
@@ -96,7 +88,7 @@ async def test_nodes_find_each_other_in_zookeeper_and_a_broker_that_ends_loses_n
 async def test_a_zookeeper_that_is_wiped_while_a_node_waits_for_it_gives_all_their_numbers_back(
     tmp_path: Path, zookeeper: ZooKeeper, figures: Callable[..., None]
 ) -> None:
-    hosts, ledger = Hosts(tmp_path, f"zk://{zookeeper.hosts}/production"), Ledger(ROOMS, rate=RATE)
+    hosts, ledger = Hosts(tmp_path, f"{zookeeper.url}/production"), Ledger(ROOMS, rate=RATE)
     names = ("broker-a", "broker-b", "router", "gateway", "proxy")
     with hosts.running():
         nodes = {name: hosts.start(name, name.partition("-")[0]) for name in names}

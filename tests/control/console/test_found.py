@@ -174,16 +174,15 @@ def test_a_registry_that_is_away_is_one_line_that_says_what_each_server_did(away
 
 
 async def test_a_password_that_the_registry_does_not_take_is_no_registry_that_is_away(
-    tmp_path: Path, muster: Command
+    tmp_path: Path, muster: Command, zookeeper: ZooKeeper
 ) -> None:
-    service, password = ZooKeeper(tmp_path / "zookeeper"), tmp_path / "password"
-    await service.start()
-    tree = ZooKeeperTree(Servers(service.hosts, digest="muster:right"))
+    password = tmp_path / "password"
+    tree = ZooKeeperTree(Servers(zookeeper.hosts, zookeeper.root, digest="muster:right"))
     try:
         await connected(tree)
         await tree.create("/pubsub/broker/main/partition_num", encode(Count(1)))
         where = {
-            "MUSTER_REGISTRY__URL": f"zk://{service.hosts}",
+            "MUSTER_REGISTRY__URL": zookeeper.url,
             "MUSTER_REGISTRY__AUTH": "digest",
             "MUSTER_REGISTRY__USER": "muster",
             "MUSTER_REGISTRY__PASSWORD_FILE": str(password),
@@ -192,15 +191,15 @@ async def test_a_password_that_the_registry_does_not_take_is_no_registry_that_is
         done = await asyncio.to_thread(functools.partial(muster, "status", **where))
         assert (done.returncode, done.stdout) == (78, "")
         assert done.stderr == (
-            f"muster: the registry zk://{service.hosts} refuses this: /pubsub/broker: NoAuthError; "
-            "check registry.auth, registry.user and registry.password_file\n"
+            f"muster: the registry {zookeeper.url} refuses this: /pubsub/broker: NoAuthError; "
+            "check registry.auth, registry.user and registry.password_file
+"
         )
         password.write_text("right")
         done = await asyncio.to_thread(functools.partial(muster, "status", **where))
         assert (done.returncode, done.stderr.count("has no node")) == (69, 1), done.stderr
     finally:
         await tree.close()
-        await service.stop()
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,16 @@ from control.registry.tree import Tree
 from tests.control.registry.services import SESSION_S, Embedded, InMemory, Service
 from tests.control.registry.zookeeper import ZooKeeper
 
-SERVICES: dict[str, Callable[[Path], Service]] = {
-    "memory": lambda path: InMemory(),
-    "embedded": Embedded,
-    "zookeeper": ZooKeeper,
-}
 
-
-@pytest.fixture(params=SERVICES)
+@pytest.fixture(params=["memory", "embedded", "zookeeper"])
 async def service(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Service]:
-    """One that serves."""
-    made = SERVICES[request.param](tmp_path)
+    """One that serves and has nothing yet."""
+    if request.param == "zookeeper":
+        zookeeper: ZooKeeper = request.getfixturevalue("zookeeper_of_the_run")
+        await zookeeper.serve_another_test()
+        yield zookeeper
+        return
+    made: Service = InMemory() if request.param == "memory" else Embedded(tmp_path)
     await made.start()
     yield made
     await made.stop()

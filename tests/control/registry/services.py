@@ -1,6 +1,8 @@
 """The registries that one suite runs against: each can be stopped, started, wiped, and made to end a session."""
 
 import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +16,7 @@ from tests.waiting import until
 
 LOG = structlog.get_logger()
 SESSION_S = 2.0
+NOTICED_S = 2.0
 PATIENT_S = 60.0
 """For what is to outlive the start of a Java machine, however loaded this one is."""
 
@@ -34,7 +37,7 @@ class Service(Protocol):
         """A new client, not yet started."""
 
     async def expire(self, tree: Tree) -> None:
-        """End the session of a client that is connected."""
+        """End the session of a client. Returns when the client knows that."""
 
 
 class InMemory:
@@ -57,6 +60,7 @@ class InMemory:
 
     async def expire(self, tree: Tree) -> None:
         assert isinstance(tree, MemoryTree)
+        assert tree.session == "connected"
         tree.expire()
 
 
@@ -86,11 +90,14 @@ class Embedded:
 
     async def expire(self, tree: Tree) -> None:
         assert isinstance(tree, EmbeddedTree)
-        thief = EmbeddedTree(self.folder)
-        thief._known = tree._known
-        await thief.start()
-        await until_session(thief, "connected")
-        await thief.close()
+
+        async def steal() -> None:
+            thief = EmbeddedTree(self.folder)
+            thief._known = tree._known
+            await connected(thief)
+            await thief.close()
+
+        await until_expired(tree, steal)
 
 
 async def connected(*trees: Tree) -> None:
@@ -99,6 +106,21 @@ async def connected(*trees: Tree) -> None:
         await tree.start()
     for tree in trees:
         await until_session(tree, "connected")
+
+
+async def until_expired(tree: Tree, steal: Callable[[], Awaitable[None]]) -> None:
+    """Steal the session of a client until the client says that it is over.
+
+    A client may take it back before its end. Between two connections it has no session that could be stolen.
+    """
+    said = list[Session]()
+    tree.on_session(said.append)
+    async with asyncio.timeout(PATIENT_S):
+        while "expired" not in said:
+            await until_session(tree, "connected")
+            await steal()
+            with contextlib.suppress(TimeoutError):
+                await until(lambda: "expired" in said, NOTICED_S)
 
 
 async def until_session(tree: Tree, session: Session) -> None:

@@ -241,9 +241,9 @@ async def test_what_only_a_stranger_to_muster_writes_into_zookeeper_holds_up_nob
     try:
         odd = ["/pubsub/broker/no name", "/pubsub/broker/é", "/pubsub/broker/" + "x" * 300, "/pubsub/proxy/ä b"]
         for path in odd:
-            client.create(path, b"", makepath=True)
-        client.create("/pubsub/broker/chat/partition0/large", b"x" * 1_000_000)
-        client.create("/pubsub/broker/chat/partition0/not text", b"\xc3\x28")
+            client.create(service.root + path, b"", makepath=True)
+        client.create(f"{service.root}/pubsub/broker/chat/partition0/large", b"x" * 1_000_000)
+        client.create(f"{service.root}/pubsub/broker/chat/partition0/not text", b"\xc3\x28")
     finally:
         client.stop()
         client.close()

@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import Awaitable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,8 @@ from control.registry.places import Node
 from control.registry.zookeeper import Servers, ZooKeeperTree
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 async def main():
-    async with Directory(ZooKeeperTree(Servers(sys.argv[1], session_s=60.0)), structlog.get_logger()) as directory:
+    servers = Servers(sys.argv[1], sys.argv[2], session_s=60.0)
+    async with Directory(ZooKeeperTree(servers), structlog.get_logger()) as directory:
         identity = await directory.identity("gateway")
         directory.announce("gateway", Node(identity.node, "gateway", "127.0.0.1", 7001, epoch=identity.epoch))
         await directory.settled()
@@ -47,36 +48,33 @@ asyncio.run(main())
 """
 
 
-@pytest.fixture
-async def ensemble(tmp_path: Path) -> AsyncIterator[ZooKeeper]:
-    """Three that serve."""
-    made = ZooKeeper(tmp_path, 3)
-    await made.start()
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
+    """Not yet started."""
+    made = ZooKeeper(tmp_path_factory.mktemp("ensemble"), 3)
     yield made
-    await made.stop()
+    made.kill()
 
 
 @pytest.fixture
-async def single(tmp_path: Path) -> AsyncIterator[ZooKeeper]:
-    """One that serves."""
-    made = ZooKeeper(tmp_path)
-    await made.start()
-    yield made
-    await made.stop()
+async def ensemble(three: ZooKeeper) -> ZooKeeper:
+    """Three that serve, with a path of its own for this test."""
+    await three.serve_another_test()
+    return three
 
 
 class Cluster:
     """A process of each role, and one that watches. Every map that anybody had is kept."""
 
-    def __init__(self, hosts: str, stack: AsyncExitStack, session_s: float) -> None:
-        self._hosts, self._stack, self._session_s = hosts, stack, session_s
+    def __init__(self, servers: Servers, stack: AsyncExitStack) -> None:
+        self._servers, self._stack = servers, stack
         self.directories: list[Directory] = []
         self.trees: list[ZooKeeperTree] = []
         self.maps: list[Snapshot] = []
 
     async def add(self) -> Directory:
         """One more process."""
-        tree = ZooKeeperTree(Servers(self._hosts, session_s=self._session_s))
+        tree = ZooKeeperTree(self._servers)
         made = Directory(tree, LOG, spread_s=0.05, poll_s=2.0)
         made.on_snapshot = self.maps.append
         self.directories.append(await self._stack.enter_async_context(made))
@@ -114,7 +112,7 @@ def _whole(snapshot: Snapshot, above: int = 0) -> bool:
 
 async def test_the_death_of_the_leader_loses_nothing_and_nobody(ensemble: ZooKeeper) -> None:
     async with AsyncExitStack() as stack:
-        cluster = Cluster(ensemble.hosts, stack, session_s=PATIENT_S)
+        cluster = Cluster(Servers(ensemble.hosts, ensemble.root, PATIENT_S), stack)
         await cluster.start()
         epochs, writer, acknowledged = cluster.epochs, cluster.trees[-1], list[str]()
         for _ in range(2):
@@ -147,7 +145,7 @@ async def _write(tree: ZooKeeperTree, acknowledged: list[str]) -> None:
 
 async def test_an_ensemble_that_is_away_leaves_the_map_and_all_register_again_after(ensemble: ZooKeeper) -> None:
     async with AsyncExitStack() as stack:
-        cluster = Cluster(ensemble.hosts, stack, session_s=2.0)
+        cluster = Cluster(Servers(ensemble.hosts, ensemble.root, 2.0), stack)
         await cluster.start()
         before = [directory.snapshot for directory in cluster.directories]
         highest = max(cluster.epochs)
@@ -162,7 +160,7 @@ async def test_an_ensemble_that_is_away_leaves_the_map_and_all_register_again_af
 
 async def test_an_ensemble_whose_data_is_wiped_is_filled_again(ensemble: ZooKeeper) -> None:
     async with AsyncExitStack() as stack:
-        cluster = Cluster(ensemble.hosts, stack, session_s=2.0)
+        cluster = Cluster(Servers(ensemble.hosts, ensemble.root, 2.0), stack)
         await cluster.start()
         numbers = {node.role: node.node for node in cluster.directories[-1].snapshot.nodes}
         highest = max(cluster.epochs)
@@ -179,7 +177,7 @@ async def test_an_ensemble_whose_data_is_wiped_is_filled_again(ensemble: ZooKeep
 
 async def test_a_stolen_session_is_a_new_registration_with_a_higher_epoch_every_time(ensemble: ZooKeeper) -> None:
     async with AsyncExitStack() as stack:
-        cluster = Cluster(ensemble.hosts, stack, session_s=4.0)
+        cluster = Cluster(Servers(ensemble.hosts, ensemble.root, 4.0), stack)
         await cluster.start()
         for tree in cluster.trees[:-1] * 2:
             before = sum(cluster.epochs)
@@ -189,23 +187,41 @@ async def test_a_stolen_session_is_a_new_registration_with_a_higher_epoch_every_
         assert all(_whole(snapshot) for snapshot in cluster.maps)
 
 
-async def test_a_restart_quicker_than_the_session_replaces_the_old_one_at_once(single: ZooKeeper) -> None:
-    tree, maps = ZooKeeperTree(Servers(single.hosts)), list[Snapshot]()
+async def test_a_session_is_stolen_though_its_owner_is_between_two_connections(zookeeper: ZooKeeper) -> None:
+    """A fault that a test injects has taken place when the helper returns."""
+    tree, said = zookeeper.tree(PATIENT_S), list[Session]()
+    await connected(tree)
+    await tree.create("/mine", ephemeral=True)
+    tree.on_session(said.append)
+    await zookeeper.stop()
+    await until_session(tree, "suspended")
+    stealing = asyncio.create_task(zookeeper.expire(tree))
+    await asyncio.sleep(0)  # it begins while there is no connection
+    await zookeeper.start()
+    await stealing
+    assert "expired" in said
+    await until_session(tree, "connected")
+    assert await tree.get("/mine") is None
+    await tree.close()
+
+
+async def test_a_restart_quicker_than_the_session_replaces_the_old_one_at_once(zookeeper: ZooKeeper) -> None:
+    tree, maps = ZooKeeperTree(Servers(zookeeper.hosts, zookeeper.root)), list[Snapshot]()
     async with Directory(tree, LOG, spread_s=0.0) as watching:
         watching.on_snapshot = maps.append
-        first = await _gateway(single.hosts)
+        first = await _gateway(zookeeper)
         await until(lambda: [node.node for node in watching.snapshot.nodes] == [next(numbers("gateway"))])
         first.kill()
         await first.wait()
         (registered,) = await tree.children("/pubsub/gateway")
-        second = await _gateway(single.hosts)
+        second = await _gateway(zookeeper)
         try:
             await until(lambda: len({node.epoch for snapshot in maps for node in snapshot.nodes}) == 2)
             assert len(await tree.children("/pubsub/gateway")) == 2
             gone = asyncio.Event()
             tree.watch("/pubsub/gateway", gone.set)
             await tree.children("/pubsub/gateway")
-            await single.expire_node(f"/pubsub/gateway/{registered}", next(numbers("gateway")))
+            await zookeeper.expire_node(f"{zookeeper.root}/pubsub/gateway/{registered}", next(numbers("gateway")))
             await asyncio.wait_for(gone.wait(), 20)
             assert len(await tree.children("/pubsub/gateway")) == 1
             assert [len(snapshot.nodes) for snapshot in maps] == [1, 1]
@@ -214,29 +230,31 @@ async def test_a_restart_quicker_than_the_session_replaces_the_old_one_at_once(s
             await second.wait()
 
 
-async def _gateway(hosts: str) -> asyncio.subprocess.Process:
+async def _gateway(zookeeper: ZooKeeper) -> asyncio.subprocess.Process:
     """A process of its own that has registered."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", GATEWAY, hosts, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+        *(sys.executable, "-c", GATEWAY, zookeeper.hosts, zookeeper.root),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
     )
     assert process.stdout is not None
     assert await process.stdout.readline() == b"registered\n"
     return process
 
 
-async def test_a_server_that_stands_still_is_an_expired_session_before_it_says_so(single: ZooKeeper) -> None:
-    tree, said = ZooKeeperTree(Servers(single.hosts, session_s=4.0)), list[Session]()
+async def test_a_server_that_stands_still_is_an_expired_session_before_it_says_so(zookeeper: ZooKeeper) -> None:
+    tree, said = ZooKeeperTree(Servers(zookeeper.hosts, zookeeper.root, session_s=4.0)), list[Session]()
     tree.on_session(said.append)
     await connected(tree)
     await tree.create("/mine", ephemeral=True)
-    single.servers[0].signal(signal.SIGSTOP)
+    zookeeper.servers[0].signal(signal.SIGSTOP)
     try:
         await until_session(tree, "suspended")
         with pytest.raises(Unavailable):
             await tree.get("/mine")
         await until_session(tree, "expired")
     finally:
-        single.servers[0].signal(signal.SIGCONT)
+        zookeeper.servers[0].signal(signal.SIGCONT)
     await until_session(tree, "connected")
     await until(lambda: said == ["connected", "suspended", "expired", "connected"])
     await tree.create("/again", ephemeral=True)
@@ -253,8 +271,11 @@ class Counting(ZooKeeperTree):
         return await super()._ask(*arguments)
 
 
-async def test_what_did_not_change_is_not_asked_for_again(single: ZooKeeper) -> None:
-    watching, changing = Counting(Servers(single.hosts)), ZooKeeperTree(Servers(single.hosts))
+async def test_what_did_not_change_is_not_asked_for_again(zookeeper: ZooKeeper) -> None:
+    watching, changing = (
+        Counting(Servers(zookeeper.hosts, zookeeper.root)),
+        ZooKeeperTree(Servers(zookeeper.hosts, zookeeper.root)),
+    )
     await connected(watching, changing)
     told = asyncio.Event()
     for number in range(20):
@@ -277,16 +298,19 @@ async def test_what_did_not_change_is_not_asked_for_again(single: ZooKeeper) -> 
     assert await takes() == 0
     watching.forget()
     assert await takes() == 22
-    await single.stop()
-    await single.start()
+    await zookeeper.stop()
+    await zookeeper.start()
     await until_session(watching, "connected")
     assert await takes() == 22, "of what changed while nobody was connected nobody tells"
     for tree in (watching, changing):
         await tree.close()
 
 
-async def test_what_is_below_a_path_of_its_own_is_made_and_seen_there(single: ZooKeeper) -> None:
-    below, whole = ZooKeeperTree(Servers(single.hosts, "/deep/down")), ZooKeeperTree(Servers(single.hosts))
+async def test_what_is_below_a_path_of_its_own_is_made_and_seen_there(zookeeper: ZooKeeper) -> None:
+    below, whole = (
+        ZooKeeperTree(Servers(zookeeper.hosts, f"{zookeeper.root}/deep/down")),
+        ZooKeeperTree(Servers(zookeeper.hosts, zookeeper.root)),
+    )
     await connected(below, whole)
     told = asyncio.Event()
     assert await below.children("/") == {}
@@ -304,19 +328,20 @@ async def test_what_is_below_a_path_of_its_own_is_made_and_seen_there(single: Zo
         await tree.close()
 
 
-async def test_what_is_above_its_own_path_may_be_locked(single: ZooKeeper) -> None:
-    mine = ZooKeeperTree(Servers(single.hosts, "/mine", digest="muster:canary-secret"))
-    outside = ZooKeeperTree(Servers(single.hosts, digest="muster:canary-secret"))
-    await connected(mine, outside)
-    await outside.create("/mine")
-    await _locked(single.hosts)
-    with pytest.raises(Refused):
-        await outside.create("/other")
-    assert await mine.create("/pubsub/ids") == "/pubsub/ids"
-    await mine.transaction([Create("/first", b""), Create("/deep/down/there", b"")])
-    assert set(await mine.children("/")) == {"pubsub", "first", "deep"}
-    for tree in (mine, outside):
-        await tree.close()
+async def test_what_is_above_its_own_path_may_be_locked(tmp_path: Path) -> None:
+    async with ZooKeeper(tmp_path).running() as alone:
+        mine = ZooKeeperTree(Servers(alone.hosts, "/mine", digest="muster:canary-secret"))
+        outside = ZooKeeperTree(Servers(alone.hosts, digest="muster:canary-secret"))
+        await connected(mine, outside)
+        await outside.create("/mine")
+        await _locked(alone.hosts)
+        with pytest.raises(Refused):
+            await outside.create("/other")
+        assert await mine.create("/pubsub/ids") == "/pubsub/ids"
+        await mine.transaction([Create("/first", b""), Create("/deep/down/there", b"")])
+        assert set(await mine.children("/")) == {"pubsub", "first", "deep"}
+        for tree in (mine, outside):
+            await tree.close()
 
 
 async def _locked(hosts: str) -> None:
@@ -334,9 +359,12 @@ async def _locked(hosts: str) -> None:
     await asyncio.to_thread(lock)
 
 
-async def test_with_a_digest_nobody_else_reads_or_writes(single: ZooKeeper) -> None:
-    mine = ZooKeeperTree(Servers(single.hosts, digest="muster:canary-secret"))
-    wrong, nobody = ZooKeeperTree(Servers(single.hosts, digest="muster:guess")), ZooKeeperTree(Servers(single.hosts))
+async def test_with_a_digest_nobody_else_reads_or_writes(zookeeper: ZooKeeper) -> None:
+    mine = ZooKeeperTree(Servers(zookeeper.hosts, zookeeper.root, digest="muster:canary-secret"))
+    wrong, nobody = (
+        ZooKeeperTree(Servers(zookeeper.hosts, zookeeper.root, digest="muster:guess")),
+        ZooKeeperTree(Servers(zookeeper.hosts, zookeeper.root)),
+    )
     await connected(mine, wrong, nobody)
     await mine.create("/private/entry", b"1")
     for tree in (wrong, nobody):
@@ -406,9 +434,9 @@ def test_servers_are_read_from_one_line() -> None:
 
 
 async def test_a_connection_that_is_lost_in_the_midst_of_many_requests_does_not_stand_in_the_loop_s_way(
-    single: ZooKeeper,
+    zookeeper: ZooKeeper,
 ) -> None:
-    tree = ZooKeeperTree(Servers(single.hosts, session_s=4.0))
+    tree = ZooKeeperTree(Servers(zookeeper.hosts, zookeeper.root, session_s=4.0))
     await connected(tree)
     for at in range(900):
         await tree.create(f"/many/n-{at}", b"x")
@@ -431,7 +459,7 @@ async def test_a_connection_that_is_lost_in_the_midst_of_many_requests_does_not_
         nonlocal sent
         sent += 1
         if sent == 100:
-            for server in single.servers:
+            for server in zookeeper.servers:
                 server.kill()
             raise ConnectionDropped("by the test")
         send(*arguments)
@@ -444,7 +472,7 @@ async def test_a_connection_that_is_lost_in_the_midst_of_many_requests_does_not_
     await asyncio.sleep(2.0)
     ends.set()
     await beating
-    await single.start()
+    await zookeeper.start()
     await until_session(tree, "connected")
     assert len(await tree.children("/many")) == 900
     await tree.close()

@@ -1,7 +1,11 @@
-"""A real ZooKeeper, alone or as an ensemble: child processes on loopback, started, killed and wiped by tests."""
+"""A real ZooKeeper, alone or as an ensemble: child processes on loopback, started, killed and wiped by tests.
+
+One serves the whole run (`tests/conftest.py`). Each test has a path of its own there.
+"""
 
 import asyncio
 import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -10,16 +14,15 @@ import struct
 import subprocess
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 import pytest
 
 from control.registry.tree import Tree
 from control.registry.zookeeper import Servers, ZooKeeperTree
-from tests.control.registry.services import SESSION_S
+from tests.control.registry.services import SESSION_S, until_expired
 from tests.ports import free_ports
-from tests.waiting import until
 
 ROOT: Final = Path(__file__).parents[3]
 JARS: Final = ROOT / ".tools" / "zookeeper"
@@ -32,7 +35,7 @@ JAVA: Final = (
 READY_S: Final = 60.0
 SECRET: Final = 0xB3415C00
 """Of which servers make the passwords of their sessions."""
-NOTICED_S: Final = 2.0
+_PATHS: Final = itertools.count(1)
 
 
 def need() -> str:
@@ -79,14 +82,24 @@ class Server:
         (folder / "zoo.cfg").write_text("\n".join(lines) + "\n")
 
     def start(self) -> None:
-        """With what is in the folder."""
+        """With what is in the folder, unless it runs."""
+        if self._process is not None and self._process.poll() is None:
+            return
         data = self.folder / "data"
         data.mkdir(exist_ok=True)
         (data / "myid").write_text(str(self.number))
         main = ["-cp", self._class_path, "org.apache.zookeeper.server.quorum.QuorumPeerMain"]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                ["java", *self._options, "-Djava.net.preferIPv4Stack=true", *main, str(self.folder / "zoo.cfg")],
+                [
+                    "setpriv",
+                    "--pdeathsig=KILL",
+                    "java",
+                    *self._options,
+                    "-Djava.net.preferIPv4Stack=true",
+                    *main,
+                    str(self.folder / "zoo.cfg"),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -127,6 +140,18 @@ class ZooKeeper:
             Server(path / f"zookeeper-{index}", index, port, quorum, jaas) for index, port in enumerate(clients, 1)
         ]
         self.hosts = ",".join(f"127.0.0.1:{port}" for port in clients)
+        self.root = ""
+        """The path below which a test works."""
+
+    @property
+    def url(self) -> str:
+        """As the configuration names it."""
+        return f"zk://{self.hosts}{self.root}"
+
+    async def serve_another_test(self) -> None:
+        """Serve, below a path that no test has used."""
+        self.root = f"/test-{next(_PATHS)}"
+        await self.start()
 
     async def start(self) -> None:
         for server in self.servers:
@@ -134,11 +159,11 @@ class ZooKeeper:
         await self.ready()
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    async def running(self) -> AsyncIterator[Self]:
         """While the block lasts, unless it does otherwise."""
         await self.start()
         try:
-            yield
+            yield self
         finally:
             await self.stop()
 
@@ -152,6 +177,11 @@ class ZooKeeper:
         finally:
             for server in servers or self.servers:
                 server.signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """All of them, those that run."""
+        for server in self.servers:
+            server.kill()
 
     async def ready(self, how_many: int | None = None) -> None:
         """Wait until so many serve."""
@@ -169,8 +199,7 @@ class ZooKeeper:
         return self.servers[(await self.modes()).index("leader")]
 
     async def stop(self) -> None:
-        for server in self.servers:
-            server.kill()
+        self.kill()
 
     async def wipe(self) -> None:
         await self.stop()
@@ -179,21 +208,19 @@ class ZooKeeper:
         await self.start()
 
     def tree(self, session_s: float = SESSION_S) -> Tree:
-        return ZooKeeperTree(Servers(self.hosts, session_s=session_s))
+        return ZooKeeperTree(Servers(self.hosts, self.root, session_s=session_s))
 
     async def expire(self, tree: Tree) -> None:
-        """A second client takes the session over and ends it, again where the first one was quick enough to take it back."""
+        """A second client takes the session over and ends it. Returns when the first one knows that."""
         assert isinstance(tree, ZooKeeperTree)
-        assert tree._client is not None
-        session = tree._client.client_id
 
-        def lost() -> bool:
-            return tree._client is None or tree._client.client_id != session
+        async def steal() -> None:
+            client = tree._client
+            # None while there is no connection
+            if client is not None and (session := client.client_id) is not None:
+                await asyncio.to_thread(_steal, self.hosts, session)
 
-        while not lost():
-            await asyncio.to_thread(_steal, self.hosts, session)
-            with contextlib.suppress(TimeoutError):
-                await until(lost, NOTICED_S)
+        await until_expired(tree, steal)
 
     async def expire_node(self, root: str, number: int) -> None:
         """End the session of the node with this number that is registered below `root`, of another process."""

@@ -1,0 +1,47 @@
+"""The last line of `scripts/test.sh`: how many tests passed, failed and were skipped, over all of its pytest processes.
+
+    python -m tests.closing RESULTS.xml:EXIT_CODE…
+
+Reads what pytest wrote by `--junitxml`. Knows nothing of how the tests are grouped.
+"""
+
+import contextlib
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Final
+from xml.etree import ElementTree
+
+EXITS: Final = {2: "interrupted", 3: "internal error", 4: "usage error", 5: "no tests were collected"}
+
+
+def counted(results: Path, code: int) -> Counter[str]:
+    """What one process did. One that did not end as its results say counts as a failure, and is named on stderr."""
+    found = Counter[str]()
+    suites: list[ElementTree.Element] = []
+    with contextlib.suppress(OSError, ElementTree.ParseError):
+        suites = list(ElementTree.parse(results).getroot().iter("testsuite"))
+    for suite in suites:
+        tests, failures, errors, skipped = (
+            int(suite.attrib[key]) for key in ("tests", "failures", "errors", "skipped")
+        )
+        found += Counter(passed=tests - failures - errors - skipped, failed=failures + errors, skipped=skipped)
+    if code not in {0, 1} or (code == 1) != (found["failed"] > 0) or found.total() == 0:
+        print(f"pytest of {results.stem} ended with {code}: {EXITS.get(code, 'crashed')}", file=sys.stderr)
+        found["failed"] += 1
+    return found
+
+
+def main(words: list[str]) -> int:
+    """Print the line. 1 where anything failed or nothing ran."""
+    total = Counter[str]()
+    for word in words:
+        results, _, code = word.rpartition(":")
+        total += counted(Path(results), int(code))
+    line = f"{total['passed']} passed, {total['failed']} failed"
+    print(line + (f", {total['skipped']} skipped" if total["skipped"] else ""))
+    return 0 if total["passed"] and not total["failed"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
