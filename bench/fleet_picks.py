@@ -1,8 +1,8 @@
 """Picks of the fleet: 100 of 20,000 and of 1,000,000 clients by selector and weight, and what weights cost (PF-18).
 
-CPU of the thread for each pick. `deck` is a draw from a mark whose members are at hand, over whole rounds, so that full and
-nearly empty rounds count alike; `new selector` reads the bitmaps of three attributes, makes a deck and draws. Beside them, in
-the same rounds, drawing without replacement by weight with NumPy, and a random order by SQLite in memory of the same clients.
+CPU of the thread for each pick. `deck` is a draw from a mark whose members are at hand, over whole rounds, so that full
+and nearly empty rounds count alike; `new selector` reads the bitmaps of three attributes, makes a deck and draws. Beside
+them, in the same rounds: drawing without replacement by weight with NumPy, and a random order by SQLite in memory.
 Neither of those is fair: they know nothing of the picks before.
 """
 

@@ -1,11 +1,12 @@
 """Writes `docs/configuration.md` from the keys in `control/config/options.py`."""
 
+import inspect
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, get_args, get_origin
 
 import msgspec
 
-from control.config.options import UP, Config
+from control.config.options import UP, whole
 from control.node.live import RELOADED
 
 HEAD: Final = """\
@@ -52,12 +53,12 @@ loss = 0.02
 
 def markdown() -> str:
     """The whole page."""
-    return "\n".join([HEAD, *_sections(Config, ""), EXAMPLE])
+    return "\n".join([HEAD, *_sections(whole(), ""), EXAMPLE])
 
 
 def _sections(kind: type[msgspec.Struct], prefix: str) -> Iterator[str]:
     rows: list[str] = []
-    hints = get_type_hints(kind, include_extras=True)
+    hints = {field.name: field.type for field in msgspec.structs.fields(kind)}
     tables: list[tuple[type[msgspec.Struct], str]] = []
     for field in msgspec.structs.fields(kind):
         hint, name = hints[field.name], f"{prefix}{field.name}"
@@ -68,7 +69,7 @@ def _sections(kind: type[msgspec.Struct], prefix: str) -> Iterator[str]:
         else:
             rows.append(_row(field, hint, name))
     if rows:
-        yield f"## [{prefix.rstrip('.')}]\n\n{(kind.__doc__ or '').strip()}\n"
+        yield f"## [{prefix.rstrip('.')}]\n\n{inspect.cleandoc(kind.__doc__ or '')}\n"
         yield "| key | sets | type | default | in `muster up` | unit | why | SIGHUP |\n|---|---|---|---|---|---|---|---|"
         yield "\n".join(rows) + "\n"
     for table, name in tables:

@@ -86,7 +86,7 @@ def test_a_sighup_that_came_before_the_loop_is_a_reload_once_that_turns() -> Non
 
 def test_a_sigterm_once_the_loop_turns_drains_and_ends_nobody_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["muster", "serve"])
-    monkeypatch.setattr("control.cli.main", lambda: 0)
+    monkeypatch.setattr("control.cli.main.main", lambda: 0)
     before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
     systemd = Said()
 

@@ -110,7 +110,7 @@ def test_the_result_is_frozen(tmp_path: Path) -> None:
             (f'[up]\nbrokers = "{text}"', ["up.brokers", text, "PARTITIONSxREPLICAS, as 2x2"])
             for text in ("", "x", "2x", "x2", "2x2x2", "-2", "2 x 2", "two", "2,2", "\u0662")
         ),
-        ('[up]\nbrokers = "256x2"', ["up: 515 nodes", "512"]),
+        ('[up]\nbrokers = "256x2"', ["up: 516 nodes", "512"]),
         ('[up]\nrouters = "6x2"', ["up.routers", "6 partitions"]),
         ('[up]\nproxies = 3\n[proxy]\nbind = "127.0.0.1:65534"', ["proxy.bind", "3 nodes from port 65534", "65535"]),
     ],

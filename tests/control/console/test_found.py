@@ -192,8 +192,7 @@ async def test_a_password_that_the_registry_does_not_take_is_no_registry_that_is
         assert (done.returncode, done.stdout) == (78, "")
         assert done.stderr == (
             f"muster: the registry {zookeeper.url} refuses this: /pubsub/broker: NoAuthError; "
-            "check registry.auth, registry.user and registry.password_file
-"
+            "check registry.auth, registry.user and registry.password_file\n"
         )
         password.write_text("right")
         done = await asyncio.to_thread(functools.partial(muster, "status", **where))

@@ -139,7 +139,7 @@ async def test_who_begins_waits_until_the_number_of_its_partitions_can_be_believ
     path = "/pubsub/broker/main/partition_num"
     await memory.trees[0].set(path, b"nonsense")
     second = await asyncio.wait_for(begin(6, "broker"), 10)
-    assert second.begun.partitions == (1, 1)
+    assert second.begun.layers == {"broker": (1, 0), "router": (1, 0)}
     assert memory.store.get(path).data == b'{"partitions":1}'  # type: ignore[union-attr]
     assert {entry[0] for entry in second.begun.nodes} == {2, 6}
 
@@ -157,7 +157,7 @@ async def test_whom_the_registry_does_not_take_has_a_mistake_in_its_configuratio
         raise Denied("/pubsub/ids/muster-broker-2: NoAuthError")
 
     monkeypatch.setattr(MemoryTree, "transaction", denies)
-    with pytest.raises(ConfigError, match=r"NoAuthError; registry.auth, registry.user and registry.password_file"):
+    with pytest.raises(ConfigError, match=r"NoAuthError; check registry.auth, registry.user and registry.password_file"):
         await begin(2, "broker")
 
 
@@ -211,7 +211,7 @@ async def test_who_serves_all_gets_every_cluster_at_a_place_that_it_keeps_and_br
     await until(lambda: router.maps[-1][1:] == gateway.maps[-1][1:])
     assert [brokers(player) for player in wanted] == list(wanted.values())
     assert [layers["broker"] for _, layers in gateway.maps[-1].beside] == [(2, 0), (1, 0)]
-    assert [player.maps[-1][2] for player in (main, late, early)] == [(1, 1), (2, 1), (1, 1)]
+    assert [player.maps[-1].layers["broker"] for player in (main, late, early)] == [(1, 0), (2, 0), (1, 0)]
 
 
 @pytest.mark.parametrize("role", ["router", "gateway"])
@@ -222,7 +222,7 @@ async def test_who_serves_all_gets_the_brokers_of_the_only_cluster_whatever_that
     await begin(2, "broker", cluster="chat")
 
     def said() -> list[tuple[int, str]]:
-        return [(entry[0], entry[5]) for brokers, _, _ in serves.maps[-1][4] for entry in brokers]
+        return [(entry[0], entry[5]) for brokers, _ in serves.maps[-1].beside for entry in brokers]
 
     await until(lambda: said() == [(2, "running")])
     assert not [entry for entry in serves.maps[-1][1] if entry[1] == "broker"]
@@ -261,18 +261,18 @@ async def test_numbers_of_partitions_come_from_the_registry_and_must_be_those_co
     begin: Begin, memory: Memory
 ) -> None:
     broker = await begin(2, "broker", 1, (2, 4))
-    assert broker.maps[-1][2] == (2, 4), "those of the start, while nobody said more"
+    assert broker.maps[-1].layers == {"broker": (2, 0), "router": (4, 0)}, "those of the start, while nobody said more"
     await until(lambda: broker.enrolment.status()["state"] == "running")
     with pytest.raises(SpecError, match=r"broker/main has 2 partitions, not 4 as up\.brokers says"):
         await begin(6, "broker", 3, (4, 4))
     with pytest.raises(SpecError, match=r"has 2 partitions, not 1 as up\.brokers says; start it with 2$"):
         await begin(6, "broker", 0, (1, 4))
     router = await begin(1, "router", 0, (4, 4))
-    assert router.begun.partitions == (2, 4)
+    assert router.begun.layers == {"broker": (2, 0), "router": (4, 0)}
     owner = Node(9, "broker", "127.0.0.1", 7_009, partition=3)
     await memory.trees[0].create("/pubsub/broker/main/partition3/r", encode(owner))
     await memory.trees[0].set("/pubsub/broker/main/partition_num", encode(Count(4)))
-    await until(lambda: router.maps[-1][2] == (4, 4))
+    await until(lambda: router.maps[-1].layers == {"broker": (4, 0), "router": (4, 0)})
 
 
 @pytest.mark.parametrize(
@@ -299,8 +299,7 @@ async def test_who_begins_while_partitions_double_has_one_of_those_that_own_room
             await begin(2, "broker", partition, (says, 1))
     else:
         broker = await begin(2, "broker", partition, (says, 1))
-        assert broker.begun.partitions == (count.partitions, 1)
-        assert broker.begun.growth == (grown(count), 0)
+        assert broker.begun.layers["broker"] == (count.partitions, grown(count))
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------

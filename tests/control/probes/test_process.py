@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import structlog
 
 from control.cluster import instance, specs
 from control.config import load as config
 from control.host.ports import Ports
 from control.registry import Snapshot
+from control.registry.server import RegistryServer
 from plane.kinds import kind
+from plane.spec import Spec
 from tests.documents import ROOT
 from tests.waiting import until
 
@@ -53,16 +56,24 @@ async def test_what_the_prober_is_told_anew_comes_into_force_and_nonsense_change
     told = specs.spec(settings, place, own, Snapshot(), registration)
     file.write_bytes(msgspec.json.encode(told))
     command = [sys.executable, "-m", "control.node.process", "--spec", str(file), "--parent", str(os.getpid())]
+    async with RegistryServer(place.path, structlog.get_logger(), sessions=False):
+        await _told_anew(command, file, told)
+
+
+async def _told_anew(command: list[str], file: Path, told: Spec) -> None:
+    def write(content: bytes) -> None:
+        file.write_bytes(content)
+
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=PIPE, stdout=DEVNULL, stderr=PIPE)
     watched = Watched(process)
     reading = asyncio.create_task(watched.read())
     try:
         await watched.said("started")
-        file.write_text('{"instance": 1}')
+        write(b'{"instance": 1}')
         process.send_signal(signal.SIGHUP)
         line = await watched.said("not reloaded, the old configuration stays")
         assert str(file) in line["error"]
-        file.write_bytes(msgspec.json.encode(msgspec.structs.replace(told, log_level="warning")))
+        write(msgspec.json.encode(msgspec.structs.replace(told, log_level="warning")))
         process.send_signal(signal.SIGHUP)
         assert (await watched.said("reloaded"))["in_force"] == {"log.level": "warning"}
         process.terminate()
