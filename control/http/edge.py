@@ -4,6 +4,7 @@ Puts together what the other files here own. Knows systems by what `system.py` s
 """
 
 import asyncio
+import re
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from litestar.exceptions import HTTPException
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
+from litestar.routes import HTTPRoute
 from litestar.types import ControllerRouterHandler
 
 import muster
@@ -278,13 +280,23 @@ class HttpEdge:
         wrong = [f"{each['key']}: {each['message']}" for each in extra if isinstance(each, dict) and "key" in each]
         detail = "; ".join(wrong) if wrong else f"at most {self._settings.options.body_bytes_max} bytes"
         response = self._problem(request, Problem(code, detail if wrong or code == "too_long" else ""))
-        if allow := (error.headers or {}).get("Allow"):
-            response.headers["allow"] = allow
+        if error.status_code == 405:
+            response.headers["allow"] = ", ".join(_methods(request.app, request.scope["path"]))
         return response
 
     def _defect(self, request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
         self._log.error("a request failed", request_id=ongoing(request.scope).id, exc_info=error)
         return self._problem(request, Problem("internal"))
+
+
+def _methods(app: Litestar, path: str) -> list[str]:
+    """What a path takes."""
+    found: set[str] = set()
+    for route in app.routes:
+        pattern = re.sub(r"\{[^}]*\}", "[^/]+", route.path_format)
+        if isinstance(route, HTTPRoute) and re.fullmatch(pattern, path):
+            found |= {str(method) for method in route.methods}
+    return sorted(found)
 
 
 def _cors(options: HttpOptions) -> CORSConfig | None:

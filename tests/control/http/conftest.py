@@ -1,5 +1,6 @@
 """A real instance in the test's own loop, the HTTP face beside it, and a client that speaks to it."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
@@ -24,6 +25,13 @@ COMMAND_RATE = 1_000
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Any]:
     """As processes run."""
     return {"uvloop": uvloop.Loop}
+
+
+async def eventually(holds: Callable[[], Awaitable[bool]], seconds: float = 10.0) -> None:
+    """Ask again until it holds."""
+    async with asyncio.timeout(seconds):
+        while not await holds():  # noqa: ASYNC110 - what is asked is a server
+            await asyncio.sleep(0.02)
 
 
 async def no_nodes() -> Sequence[Process]:
