@@ -68,7 +68,7 @@ class Problem(Exception):
             headers["retry-after"] = str(max(1, math.ceil(self.retry_after)))
         if self.kind.status == 401:
             headers["www-authenticate"] = 'Bearer realm="muster"'
-        if self.kind.status in {408, 413, 431}:  # the rest of the request is still on its way
+        if self.kind.status == 408:
             headers["connection"] = "close"
         return headers
 

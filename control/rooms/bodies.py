@@ -54,7 +54,10 @@ def one(body: bytes, kind: str) -> bytes:
 
 def _data(text: bytes | msgspec.Raw) -> bytes:
     """The message of `{"data": ...}`, or of a string. Raises `MsgspecError`."""
-    said = msgspec.json.decode(text, type=Said | str)
+    try:
+        said = msgspec.json.decode(text, type=Said | str)
+    except (RecursionError, UnicodeDecodeError) as error:
+        raise msgspec.DecodeError(f"JSON is malformed: {error}") from None
     if isinstance(said, str):
         return said.encode()
     raw = bytes(said.data)
@@ -87,6 +90,6 @@ def _lines(body: bytes) -> list[bytes | Problem]:
 def _array(body: bytes) -> list[bytes | Problem]:
     try:
         items = msgspec.json.decode(body, type=list[msgspec.Raw])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise Nothing(Problem("bad_body", str(error))) from None
     return [_line(item, "message", at) for at, item in enumerate(items, 1)]

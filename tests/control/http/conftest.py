@@ -69,7 +69,9 @@ class Beside:
         headers = {"authorization": f"Bearer {token}"} if token else {}
         if scopes:
             headers = {"x-api-key": self.key(*scopes)}
-        made = httpx2.AsyncClient(base_url=self.edge.url, headers=headers, timeout=20, trust_env=False, **options)
+        made = httpx2.AsyncClient(
+            base_url=self.edge.url, headers=headers, timeout=20, trust_env=False, verify=False, **options
+        )
         self.clients.append(made)
         return made
 
