@@ -17,6 +17,8 @@ from control.http.rates import Buckets
 from plane.auth import Right, TokenAuthenticator
 
 CREDENTIAL_CHARS_MAX: Final = 4_096
+LOOK_AGAIN_S: Final = 0.1
+"""An unknown key has the file looked at, not more often than this."""
 
 
 class Action(NamedTuple):
@@ -55,7 +57,7 @@ class Caller:
 
 
 class Access:
-    """Checks credentials. `secrets_` are those that users' tokens are signed with."""
+    """Checks credentials. `secrets_`: what users' tokens are signed with; `look` takes up a changed file of keys."""
 
     def __init__(
         self,
@@ -65,9 +67,11 @@ class Access:
         *,
         requests_rate: int,
         messages_rate: int,
+        look: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._keyring, self._actions, self._clock = keyring, actions, clock
+        self._keyring, self._actions, self._look, self._clock = keyring, actions, look, clock
+        self._looked = clock()
         nobody = secrets.token_bytes(
             32
         )  # the token that programs share opens nothing here: it never leaves the cluster
@@ -112,6 +116,10 @@ class Access:
 
     def _key(self, credential: str) -> Caller:
         key = self._keyring.find(credential)
+        if key is None and self._clock() - self._looked > LOOK_AGAIN_S:  # perhaps it was made just now
+            self._looked = self._clock()
+            self._look()
+            key = self._keyring.find(credential)
         if key is None:
             raise Problem("bad_credential")
         return Caller(f"key {key.name}", None, None, key, frozenset(), self)

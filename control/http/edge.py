@@ -75,6 +75,7 @@ class HttpEdge:
             actions(),
             requests_rate=options.requests_rate,
             messages_rate=options.messages_rate,
+            look=self._look,
         )
         idempotency = Idempotency(options.idempotency_s, options.idempotency_max)
         base = Base(options, settings.where, settings.nodes, self.counts, idempotency, log)

@@ -10,7 +10,9 @@ import structlog
 
 from control.errors import ConfigError, UserError
 from control.http import commands, keys
+from control.http.edge import LOOK_S
 from control.http.keys import Keyring, covers
+from tests.control.http.conftest import Make, eventually
 
 ACTIONS = {"publish": "", "read": "", "members": ""}
 
@@ -138,3 +140,14 @@ def test_the_commands_print_a_key_once_and_list_no_secret(file: Path, capsys: py
     assert keys.read(file).keys == ()
     with pytest.raises(UserError, match="no key 'web'"):
         commands.revoke(file, "web")
+
+
+async def test_a_key_that_was_made_just_now_opens_at_once(make: Make) -> None:
+    beside = await make()
+    _, secret = keys.create(beside.keys_file, "web", ["history"], {"history": ""})
+    client = beside.client(token=secret)
+
+    async def opens() -> bool:
+        return (await client.get("/api/v1/rooms/r/messages")).status_code == 200
+
+    await eventually(opens, LOOK_S / 2)
