@@ -8,6 +8,7 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ Application = Callable[[Any, Any, Any], Awaitable[None]]
 REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]{1,5})?")
 STATE: Final = "request"
+HOSTS_KEPT: Final = 256
 
 
 class Ongoing:
@@ -76,6 +78,7 @@ class Front:
     ) -> None:
         self._routes, self._counts, self._log = routes, counts, log
         self._hosts, self._seconds = tuple(host.lower() for host in hosts), request_s_max
+        self._host_known = lru_cache(HOSTS_KEPT)(self.host_known)
         self.draining = False
         self.running = 0
 
@@ -122,7 +125,7 @@ class Front:
             request.whole = request.whole or not message.get("more_body", False)
             return message
 
-        if not self.host_known(request.host):
+        if not self._host_known(request.host):
             await self._refuse(Problem("unknown_host", f"{request.host!r:.80} is not in http.hosts"), request, send)
         elif self.draining and not scope["path"].endswith("z"):  # probes learn it in their own way
             await self._refuse(Problem("draining"), request, send)

@@ -245,7 +245,7 @@ class RoomsFace(Service):
     def routes(self) -> Sequence[ControllerRouterHandler]:
         """As `Face.routes`."""
 
-        def service() -> Service:
+        def service(caller: NamedDependency[Caller]) -> Service:  # after it: at once costs a group of tasks a request
             return self
 
         handlers = [publish, messages, members, command, rooms]
