@@ -16,6 +16,7 @@ from bench import failover as failover_bench
 from bench import fanout as fanout_bench
 from bench import fleet_picks as fleet_picks_bench
 from bench import hops as hops_bench
+from bench import http as http_bench
 from bench import isolation as isolation_bench
 from bench import limits as limits_bench
 from bench import loss as loss_bench
@@ -327,6 +328,26 @@ def commands(
 
 def _commands(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
     return commands_bench.run(
+        rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
+    )
+
+
+@app.command(epilog="Example: muster bench http --quick")
+def http(
+    json: Json = False,
+    check: Check = False,
+    quick: Quick = False,
+    rounds: Rounds = None,
+    size: Size = 200,
+    loopback: Lo = Loopback.plain,
+    no_progress: NoProgress = False,
+) -> None:
+    """Publishes and event streams over HTTP, beside redis-py behind the same framework."""
+    _run("http", _http, Options(json, check, quick, rounds, size, loopback, not no_progress))
+
+
+def _http(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
+    return http_bench.run(
         rounds=options.rounds_wanted, quick=options.quick, payload_bytes=options.size, progress=progress
     )
 

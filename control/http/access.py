@@ -1,0 +1,138 @@
+"""Who calls, and what the caller may do: an API key with scopes, or a user's token with the rights it has at gateways too.
+
+Owns the check of credentials and the rates per caller. Knows no route; the actions are those of the systems.
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import jwt
+
+from control.http.keys import PREFIX, Key, Keyring
+from control.http.problems import Problem
+from control.http.rates import Buckets
+from plane.auth import Right, TokenAuthenticator
+
+CREDENTIAL_CHARS_MAX: Final = 4_096
+LOOK_AGAIN_S: Final = 0.1
+"""An unknown key has the file looked at, not more often than this."""
+
+
+class Action(NamedTuple):
+    """What a scope can allow, and the right by which a user may do the same; None: no user may."""
+
+    name: str
+    text: str
+    right: Right | None
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """One authenticated caller. `name` is for logs and rates; `token` is a user's, None for an API key."""
+
+    name: str
+    token: bytes | None
+    until: float | None
+    """When a user's token ends, seconds since 1970."""
+    key: Key | None
+    rights: frozenset[Right]
+    access: "Access"
+
+    def may(self, action: str, room: str) -> bool:
+        """Whether this is allowed now: a key may have been revoked since."""
+        return self.access.allows(self, action, room)
+
+    def need(self, action: str, room: str) -> None:
+        """Raise `Problem` unless this is allowed."""
+        if not self.may(action, room):
+            wanted = f"the scope {action}:{room}" if self.token is None else "the right to it"
+            raise Problem("not_allowed", f"{self.name} does not have {wanted}"[:400])
+
+    def spend(self, messages: int) -> None:
+        """Count messages against the rate. Raises `Problem`."""
+        self.access.spend(self, messages)
+
+
+class Access:
+    """Checks credentials. `secrets_`: what users' tokens are signed with; `look` takes up a changed file of keys."""
+
+    def __init__(
+        self,
+        keyring: Keyring,
+        secrets_: Sequence[bytes],
+        actions: Mapping[str, Action],
+        *,
+        requests_rate: int,
+        messages_rate: int,
+        look: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._keyring, self._actions, self._look, self._clock = keyring, actions, look, clock
+        self._looked = clock()
+        nobody = secrets.token_bytes(
+            32
+        )  # the token that programs share opens nothing here: it never leaves the cluster
+        rights: tuple[Right, ...] = ("read", "publish")
+        self._users = {right: TokenAuthenticator(nobody, right, secrets_) for right in rights}
+        self._requests, self._messages = Buckets(requests_rate), Buckets(messages_rate)
+
+    def take_secrets(self, secrets_: Sequence[bytes]) -> None:
+        """Check users' tokens by these from now on."""
+        for each in self._users.values():
+            each.take_secrets(secrets_)
+
+    def caller(self, authorization: str | None, api_key: str | None) -> Caller:
+        """Who this is; counts the request against the rate. Raises `Problem`."""
+        scheme, _, bearer = (authorization or "").strip().partition(" ")
+        if authorization and scheme.lower() != "bearer":
+            raise Problem("bad_credential", "Authorization has the scheme Bearer")
+        credential = api_key or bearer.strip()
+        if not credential:
+            raise Problem("no_credential", "send X-API-Key, or Authorization: Bearer with a key or a token")
+        if len(credential) > CREDENTIAL_CHARS_MAX:
+            raise Problem("bad_credential")
+        found = self._key(credential) if credential.startswith(PREFIX) or api_key else self._user(credential)
+        wait = self._requests.take(found.name, 1, self._clock())
+        if wait:
+            raise Problem("rate_limited", f"too many requests of {found.name}", retry_after=wait)
+        return found
+
+    def allows(self, caller: Caller, action: str, room: str) -> bool:
+        """As `Caller.may`."""
+        if caller.key is not None:
+            key = self._keyring.current(caller.key.id)
+            return key is not None and key.sha256 == caller.key.sha256 and key.allows(action, room)
+        right = self._actions[action].right
+        return right is not None and right in caller.rights
+
+    def spend(self, caller: Caller, messages: int) -> None:
+        """As `Caller.spend`."""
+        wait = self._messages.take(caller.name, messages, self._clock())
+        if wait:
+            raise Problem("rate_limited", f"too many messages of {caller.name}", retry_after=wait)
+
+    def _key(self, credential: str) -> Caller:
+        key = self._keyring.find(credential)
+        if key is None and self._clock() - self._looked > LOOK_AGAIN_S:  # perhaps it was made just now
+            self._looked = self._clock()
+            self._look()
+            key = self._keyring.find(credential)
+        if key is None:
+            raise Problem("bad_credential")
+        return Caller(f"key {key.name}", None, None, key, frozenset(), self)
+
+    def _user(self, credential: str) -> Caller:
+        try:
+            token = credential.encode("ascii")
+        except UnicodeEncodeError:
+            raise Problem("bad_credential") from None
+        said = {right: each.authenticate(token) for right, each in self._users.items()}
+        users = {user for user in said.values() if isinstance(user, int)}
+        if not users:
+            raise Problem("not_allowed" if "not_allowed" in said.values() else "bad_credential")
+        rights = frozenset(right for right, user in said.items() if isinstance(user, int))
+        until = float(jwt.decode(token, options={"verify_signature": False})["exp"])  # its signature was checked above
+        return Caller(f"user {users.pop()}", token, until, None, rights, self)

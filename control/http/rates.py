@@ -1,0 +1,35 @@
+"""How much each caller may do: a token bucket per name, in bounded memory. Time is given to it."""
+
+from collections import OrderedDict
+from typing import Final
+
+NAMES_MAX: Final = 10_000
+BURST: Final = 2
+"""Seconds of its rate that a caller may take at once."""
+
+
+class Buckets:
+    """A bucket per caller: `rate` a second, twice that at once."""
+
+    def __init__(self, rate: int, names_max: int = NAMES_MAX) -> None:
+        self._rate, self._names_max = rate, names_max
+        self._full: OrderedDict[str, float] = OrderedDict()
+        """When each bucket is full again, seconds; the caller that asked last comes last. A full bucket need not be kept."""
+
+    def take(self, name: str, count: int, now: float) -> float:
+        """Take so many, or tell after how many seconds there are enough; nothing is taken then.
+
+        More than a bucket holds is taken from a full one, which is in debt afterwards.
+        """
+        full = max(self._full.get(name, now), now)
+        wait = full - now + min(count / self._rate, BURST) - BURST
+        if wait > 1e-9:
+            return wait
+        self._full[name] = full + count / self._rate
+        self._full.move_to_end(name)
+        while len(self._full) > self._names_max:
+            self._full.popitem(last=False)
+        return 0.0
+
+    def __len__(self) -> int:
+        return len(self._full)

@@ -1,0 +1,85 @@
+"""All rooms of an instance by name, as its gateways say at their admin ports. One question at a time."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import httpx2
+import msgspec
+
+from control import config
+from control.commands.rooms import merged
+from control.errors import UserError
+from control.http.problems import Problem
+from control.http.system import Nodes
+from control.instance import Process
+
+PAGE: Final = 1_000
+SEEN_MAX: Final = 20_000
+"""Rooms that one question looks at, of each gateway: what more there are is told as `truncated`."""
+ASK_S: Final = 2.0
+
+
+class Listed(NamedTuple):
+    """Rooms by name, and what is lacking."""
+
+    rooms: list[dict[str, Any]]
+    truncated: bool
+    """There are more than were looked at."""
+    partial: bool
+    """A gateway did not answer."""
+
+
+class Listing:
+    """Asks the nodes."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._http = httpx2.AsyncClient(timeout=ASK_S, trust_env=False)
+        self._asking: asyncio.Task[Listed] | None = None
+
+    async def close(self) -> None:
+        """Close its connections."""
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
+        await self._http.aclose()
+
+    async def rooms(self) -> Listed:
+        """All rooms. Raises `Problem`."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._list())
+        return await asyncio.shield(self._asking)
+
+    async def _list(self) -> Listed:
+        try:
+            nodes = await self._nodes()
+        except UserError as error:
+            raise Problem("unavailable", str(error)) from None
+        names = {node.node: node.name for node in nodes}
+        gateways = [node for node in nodes if node.role == "gateway"]
+        told = await asyncio.gather(*(self._told(gateway, names) for gateway in gateways))
+        rooms: dict[str, list[dict[str, Any]]] = {}
+        for entries, _, _ in told:
+            for entry in entries:
+                rooms.setdefault(entry["name"], []).append(entry)
+        found = [merged(rooms[name]) for name in sorted(rooms)]
+        return Listed(found, any(each.truncated for each in told), any(each.partial for each in told))
+
+    async def _told(self, gateway: Process, names: Mapping[int, str]) -> Listed:
+        found: list[dict[str, Any]] = []
+        after: str | None = ""
+        while after is not None:
+            if len(found) >= SEEN_MAX:
+                return Listed(found, True, False)
+            where = config.address_text(*gateway.admin)
+            try:
+                answer = await self._http.get(f"http://{where}/api/v1/rooms", params={"after": after, "limit": PAGE})
+                page = msgspec.json.decode(answer.raise_for_status().content, type=dict[str, Any])
+            except (httpx2.HTTPError, msgspec.MsgspecError):
+                return Listed(found, False, True)
+            for room in page["rooms"]:
+                owner = None if room["stream"] is None else names.get(room["stream"][0])
+                found.append({**room, "owner": owner, "gateways": [gateway.name]})
+            after = page["next"]
+        return Listed(found, False, False)

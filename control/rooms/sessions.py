@@ -1,0 +1,173 @@
+"""Clients of the room plane for callers over HTTP: those of the process itself, and those of users by their tokens.
+
+Opens a client when it is first needed, closes it when its user is idle, bounds users in number. Knows no HTTP.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import muster
+from muster.client import ROOMS_MAX
+from muster.instance import Endpoint
+
+SWEEP_S: Final = 1.0
+OWN_BUFFER_BYTES: Final = 8 << 20
+USER_BUFFER_BYTES: Final = 256 << 10
+"""Of a user's sockets and unread messages: there may be a thousand users."""
+
+Where = str | muster.Address
+
+
+class Session:
+    """One caller's clients: one that publishes, and one that reads for every 256 rooms."""
+
+    def __init__(self, where: Where, token: bytes | None) -> None:
+        self._where, self._token = where, token
+        self._publisher: muster.Client | None = None
+        self._readers: list[muster.Client] = []
+        self._opening = asyncio.Lock()
+        self._rooms: dict[muster.Client, int] = {}
+        self.used = 0.0
+        """When it was asked for last."""
+        self.users = 0
+        """Requests and rooms that use it now."""
+        self.closed = False
+
+    async def publisher(self) -> muster.Client:
+        """The client that publishes, commands and counts. Raises `MusterError`."""
+        if self._publisher is None or self._publisher.closed:
+            async with self._opening:
+                if self._publisher is None or self._publisher.closed:
+                    self._publisher = await self._open(gateways=[])
+        return self._publisher
+
+    async def reader(self) -> muster.Client:
+        """A client with a place for one more room, until `left`. Raises `MusterError`."""
+        async with self._opening:
+            for reader in self._readers:
+                if not reader.closed and self._rooms[reader] < ROOMS_MAX:
+                    self._rooms[reader] += 1
+                    return reader
+            reader = await self._open(proxies=[])
+            self._readers.append(reader)
+            self._rooms[reader] = 1
+            return reader
+
+    async def left(self, reader: muster.Client) -> None:
+        """Give the place of a room back; a client without rooms is closed, but for the last one."""
+        self._rooms[reader] -= 1
+        if reader.closed or (not self._rooms[reader] and len(self._readers) > 1):
+            self._readers.remove(reader)
+            del self._rooms[reader]
+            await _close(reader)
+
+    def redirect(self, address: muster.Address) -> None:
+        """Go by these servers from now on."""
+        self._where = address
+        for client in self._clients():
+            client.redirect(muster.Address(address.gateways, address.proxies, self._token or address.token))
+
+    def forget(self, client: muster.Client) -> None:
+        """A client whose credential opens nothing any more is opened anew when it is needed."""
+        if client is self._publisher:
+            self._publisher = None
+
+    async def close(self) -> None:
+        """Close all its clients."""
+        self.closed = True
+        clients = self._clients()
+        self._publisher, self._readers = None, []
+        await asyncio.gather(*map(_close, clients))
+
+    def _clients(self) -> list[muster.Client]:
+        found = [*self._readers, *([] if self._publisher is None else [self._publisher])]
+        return [client for client in found if not client.closed]
+
+    async def _open(
+        self, *, gateways: Sequence[Endpoint] | None = None, proxies: Sequence[Endpoint] | None = None
+    ) -> muster.Client:
+        size = OWN_BUFFER_BYTES if self._token is None else USER_BUFFER_BYTES
+        return await muster.connect(
+            self._where,
+            gateways=gateways,
+            proxies=proxies,
+            token=self._token,
+            buffer_bytes=size,
+            receive_buffer_bytes=size,
+        )
+
+
+async def _close(client: muster.Client) -> None:
+    try:
+        await client.close(timeout=1.0)
+    except muster.MusterError:  # it is closed, and whoever published was told
+        return
+
+
+class Full(Exception):
+    """All places are held by users that are active."""
+
+
+class Sessions:
+    """All sessions of a process. Users beyond `users_max` take the place of one that is idle."""
+
+    def __init__(
+        self, where: Where, users_max: int, idle_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._where, self._users_max, self._idle_s, self._clock = where, users_max, idle_s, clock
+        self.own = Session(where, None)
+        self._users: OrderedDict[bytes, Session] = OrderedDict()
+        """The one that was asked for last comes last."""
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._users)
+
+    def of(self, token: bytes | None) -> Session:
+        """The session of a user's token, the process's own without one. Raises `Full`."""
+        if token is None:
+            return self.own
+        session = self._users.get(token)
+        if session is None:
+            if len(self._users) >= self._users_max:
+                self._evict()
+            session = self._users[token] = Session(self._where, token)
+        session.used = self._clock()
+        self._users.move_to_end(token)
+        return session
+
+    def sweep(self) -> None:
+        """Close what was idle for too long."""
+        since = self._clock() - self._idle_s
+        for token, session in list(self._users.items()):
+            if session.used > since:
+                return
+            if session.users:
+                self._users.move_to_end(token)
+                session.used = self._clock()
+            else:
+                self._drop(token)
+
+    def redirect(self, address: muster.Address) -> None:
+        """Go by these servers from now on."""
+        self._where = address
+        for session in (self.own, *self._users.values()):
+            session.redirect(address)
+
+    async def close(self) -> None:
+        """Close all."""
+        await asyncio.gather(self.own.close(), *(session.close() for session in self._users.values()), *self._closing)
+
+    def _evict(self) -> None:
+        idle = next((token for token, session in self._users.items() if not session.users), None)
+        if idle is None:
+            raise Full
+        self._drop(idle)
+
+    def _drop(self, token: bytes) -> None:
+        task = asyncio.ensure_future(self._users.pop(token).close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)

@@ -1,0 +1,140 @@
+"""One event stream: a reader of a room that is read, what it is sent, and why it ends."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol
+
+from litestar import Response
+from litestar.response.base import ASGIResponse
+
+from control.http.access import Caller
+from control.http.front import Ongoing
+from control.rooms.feeds import Feed, Known, event
+
+RETRY_MS: Final = 1_000
+"""How long clients wait before they come again."""
+
+
+class Streams(Protocol):
+    """Where a stream is one of many."""
+
+    @property
+    def draining(self) -> bool:
+        """Whether all have to end."""
+
+    def open(self, stream: "Stream") -> None:
+        """Take it in. Raises `Problem`."""
+
+    def close(self, stream: "Stream", reason: str) -> None:
+        """It has ended."""
+
+    def sent(self, length: int) -> None:
+        """Count bytes."""
+
+
+class Stream:
+    """One event stream: a reader of a feed, and why it ends."""
+
+    def __init__(
+        self, streams: Streams, feed: Feed, caller: Caller, gaps: bytes, cursor: int, known: Known, stall_s: float
+    ) -> None:
+        self.feed = feed
+        self._streams, self._caller, self._stall_s = streams, caller, stall_s
+        self._gaps, self._cursor, self._known = gaps, cursor, known
+        self._woken = asyncio.Event()
+        self._beats = False
+        self.wake: Callable[[], None] = self._woken.set
+
+    def beat(self) -> None:
+        """Say something even if there is nothing to say."""
+        self._beats = True
+        self.wake()
+
+    async def run(self, send: Callable[[Any], Coroutine[Any, Any, None]], request: Ongoing, headers: Any) -> None:
+        """Send until somebody ends it."""
+        request.stream()
+        connection = request.connection
+        if connection is not None:
+            connection.on_lost = self.wake
+        reason, stall_s = "defect", self._stall_s
+        self._streams.open(self)
+        try:
+            async with asyncio.timeout(None) as stalled:
+                loop = asyncio.get_running_loop()
+
+                async def say(body: bytes, more: bool = True) -> None:
+                    stalled.reschedule(loop.time() + stall_s)
+                    await send({"type": "http.response.body", "body": body, "more_body": more})
+                    stalled.reschedule(None)
+                    self._streams.sent(len(body))
+
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
+                await say(f"retry: {RETRY_MS}\n\n".encode() + self._gaps)
+                while True:
+                    if connection is not None and connection.gone:
+                        reason = "left"
+                        return
+                    chunk, self._cursor, self._known = self.feed.ring.take(self._cursor, self._known)
+                    if chunk:
+                        self._beats = False
+                        await say(chunk)
+                    elif ended := self._ended():
+                        reason = ended
+                        await say(event("goodbye", {"reason": reason, "retry_ms": RETRY_MS}), more=False)
+                        return
+                    elif self._beats:
+                        self._beats = False
+                        await say(b":\n\n")
+                    else:
+                        self._woken.clear()
+                        await self._woken.wait()
+        except TimeoutError:
+            reason = "stalled"
+            if connection is not None:
+                connection.abort()
+        except asyncio.CancelledError:
+            reason = "cancelled"
+            raise
+        finally:
+            self._streams.close(self, reason)
+
+    def _ended(self) -> str:
+        """Why the stream ends now, empty while it goes on."""
+        if self._streams.draining:
+            return "draining"
+        if not self._caller.may("read", self.feed.room):
+            return "revoked"
+        if self._caller.until is not None and time.time() > self._caller.until:
+            return "expired"
+        if self.feed.over:
+            return "unavailable" if self.feed.ended is None else self.feed.ended.code
+        return ""
+
+
+class _StreamResponse(ASGIResponse):
+    """Runs a stream in the place of a body."""
+
+    __slots__ = ("ongoing", "stream")
+    _should_set_content_length = False
+    ongoing: Ongoing
+    stream: Stream
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Send the stream."""
+        await self.stream.run(send, self.ongoing, self.encode_headers())
+
+
+class EventStream(Response[bytes]):
+    """A response that lasts."""
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__(b"", media_type="text/event-stream")
+        self._stream = stream
+
+    def to_asgi_response(self, app: Any, request: Any, **options: Any) -> ASGIResponse:
+        """As the framework asks for it."""
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        response = _StreamResponse(media_type="text/event-stream", headers=headers)
+        response.stream, response.ongoing = self._stream, request.scope["state"]["request"]
+        return response

@@ -1,0 +1,45 @@
+"""What is counted, as Prometheus reads it."""
+
+from control import metrics
+from tests.control.http.conftest import Make
+from tests.faults.instance import samples
+
+PATH = "/api/v1/rooms/r/messages"
+ROUTE = 'route="/api/v1/rooms/{room}/messages"'
+
+
+async def test_requests_refusals_and_streams_are_counted(make: Make) -> None:
+    beside = await make()
+    client = beside.client("history:*", "read:*", "publish:*")
+    registry = metrics.alone("http", 1, "0", beside.edge.metrics)
+    for _ in range(3):
+        await client.get(PATH)
+    await client.post(PATH, json=["a", 1])
+    await beside.client().get(PATH)
+    await client.get("/nothing/of/ours")
+    async with client.stream("GET", PATH, headers={"accept": "text/event-stream"}):
+        page = metrics.text(registry).decode()
+    said = samples(page)
+    assert said["http_streams"] == 1
+    assert said["http_rooms"] == 1
+    assert said["ready"] == 1
+    assert said["http_keys"] == 1
+    assert said['http_rejected{reason="no_credential"}'] == 1
+    assert said['http_messages{outcome="published"}'] == 1
+    assert said['http_messages{outcome="failed"}'] == 1
+    lines = page.splitlines()
+    for labels, value in (
+        (f'method="GET",node="1",role="http",{ROUTE},status="200"', 3.0),
+        (f'method="GET",node="1",role="http",{ROUTE},status="401"', 1.0),
+        (f'method="POST",node="1",role="http",{ROUTE},status="207"', 1.0),
+        ('method="GET",node="1",role="http",route="none",status="404"', 1.0),
+    ):
+        found = [line for line in lines if line.startswith("muster_http_requests_total{")]
+        mine = [line for line in found if _labels(line) == set(labels.split(","))]
+        assert [float(line.rpartition(" ")[2]) for line in mine] == [value]
+    buckets = [line for line in lines if line.startswith("muster_http_request_seconds_bucket") and 'le="+Inf"' in line]
+    assert sum(float(line.rpartition(" ")[2]) for line in buckets if ROUTE in line) == 5
+
+
+def _labels(line: str) -> set[str]:
+    return set(line.partition("{")[2].rpartition("}")[0].split(","))
