@@ -8,10 +8,10 @@ from pathlib import Path
 
 import uvloop
 
-from control import logs
-from control.http.edge import HttpSettings, serve
+from control.cluster.instance import Process
+from control.http.edge import Serving, serve
 from control.http.options import HttpOptions
-from control.instance import Process
+from control.node import logs
 
 ENDLESS = 1_000_000
 
@@ -22,7 +22,7 @@ async def run(folder: str, port: int, keys_file: str) -> None:
     async def nodes() -> Sequence[Process]:
         return []
 
-    settings = HttpSettings(
+    settings = Serving(
         options=HttpOptions(requests_rate=ENDLESS, messages_rate=ENDLESS, room_bytes_max=64 << 20, docs=False),
         bind=("127.0.0.1", port),
         keys_file=Path(keys_file),

@@ -9,7 +9,7 @@ from typing import Final
 from plane import kinds
 from plane.kind import System
 
-LISTED: Final = ("control.rooms", "control.probes")
+LISTED: Final = ("control.rooms", "control.probes", "control.http")
 MORE: Final = "MUSTER_SYSTEMS"
 """Names packages of further systems, with commas between: each has a module `system` with a `SYSTEM`."""
 

@@ -170,10 +170,9 @@ class System:
     """Where `muster up` differs from the defaults."""
     always: bool = False
     """Runs on every `muster up`; others are asked for by `--with` or `systems.enabled`."""
-    reloads: Mapping[str, str] = field(default_factory=dict[str, str])
     commands: str = ""
     """`module:function` that adds its words to the command `muster`."""
     check: str = ""
     """`module:function` that finds what one key's type cannot say."""
-    links: tuple[tuple[str, str], ...] = ()
-    """Pairs of peers whose links can have faults."""
+    http: str = ""
+    """The module with its routes for the HTTP face: `face` and `ACTIONS`, see `control/http/face.py`."""

@@ -1,13 +1,13 @@
 """What a machine is to its server: its engine, and what the server passes on to it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from plane.engine import Engine, Placement, Server
+from plane.service import TakeSecrets
 
 Handler = Callable[..., None]
-TakeSecrets = Callable[[Sequence[bytes]], None]
 Servers = Mapping[str, list[Server]]
 """By role, where clients reach its nodes."""
 

@@ -1,12 +1,13 @@
 """What an edge or a worker is to its process. A machine's server has the same words (`plane/server.py`)."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import structlog
 
+TakeSecrets = Callable[[Sequence[bytes]], None]
 Figure = tuple[str, str, float]
 """Name, help and value of a metric; a name may carry `{label="value"}`."""
 
@@ -38,6 +39,10 @@ class Service(Protocol):
 
     def take(self, settings: Any) -> None:
         """Put those settings in force that a running node takes."""
+
+    @property
+    def take_secrets(self) -> TakeSecrets | None:
+        """Takes the secrets that users' tokens are signed with; None where it checks none."""
 
 
 @dataclass(frozen=True, slots=True)

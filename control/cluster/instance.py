@@ -18,8 +18,10 @@ from msgspec import UNSET, UnsetType
 from control.config.options import Config
 from control.errors import TRY_LATER, ConfigError, NotRunning, UserError
 from control.host.files import absolute, create_once, write_atomically
+from control.registry.places import Node
 from muster.errors import Unavailable
 from muster.instance import FILE, check_default, default_folder, start_time
+from plane.kinds import kind
 
 FORMAT: Final = 1
 
@@ -55,6 +57,25 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster that a node of a role with clusters is in."""
     bind: tuple[str, int] | UnsetType = UNSET
     """Where an edge serves its protocol."""
+
+
+def registered(node: Node, name: str = "") -> Process:
+    """A node of a registry, under its stable name if that is known."""
+    return Process(
+        name=name or f"{node.role}-{node.node}",
+        role=node.role,
+        node=node.node,
+        partition=node.partition,
+        cluster=node.cluster,
+        pid=0,
+        epoch=node.epoch,
+        restarts=0,
+        ready=node.state == "running",
+        link=(node.host, node.link_port),
+        admin=node.admin or ("", 0),
+        registered=node.state,
+        bind=node.client if node.client is not None and kind(node.role).process == "edge" else UNSET,
+    )
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):

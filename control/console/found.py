@@ -106,20 +106,7 @@ class Elsewhere:
         )
 
     def _process(self, node: Registered) -> Process:
-        return Process(
-            name=self._names.get(node.node, f"{node.role}-{node.node}"),
-            role=node.role,
-            node=node.node,
-            partition=node.partition,
-            cluster=node.cluster,
-            pid=0,
-            epoch=node.epoch,
-            restarts=0,
-            ready=node.state == "running",
-            link=(node.host, node.link_port),
-            admin=node.admin or ("", 0),
-            registered=node.state,
-        )
+        return instance.registered(node, self._names.get(node.node, ""))
 
 
 class Beside:

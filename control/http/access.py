@@ -14,7 +14,8 @@ import jwt
 from control.http.keys import PREFIX, Key, Keyring
 from control.http.problems import Problem
 from control.http.rates import Buckets
-from plane.auth import Right, TokenAuthenticator
+from plane.auth import TokenAuthenticator
+from plane.kind import Right
 
 CREDENTIAL_CHARS_MAX: Final = 4_096
 LOOK_AGAIN_S: Final = 0.1

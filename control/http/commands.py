@@ -3,24 +3,32 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 from rich.table import Table
 
-from control.commands import common
-from control.commands.words import say
-from control.files import absolute
+from control.cluster.instance import Folder, folder
+from control.config.load import load
+from control.config.options import UP
+from control.console import common
+from control.console.words import say
+from control.host.files import absolute
 from control.http import keys
+from control.http.face import actions
 from control.http.options import HttpOptions
-from control.http.system import actions
-from control.instance import Folder
-
-FILE: Final = "http-keys.json"
+from control.http.system import KEYS
 
 
 def keys_file(options: HttpOptions, place: Folder) -> Path:
     """Where the keys are."""
-    return absolute(options.keys_file) if options.keys_file else place.path / FILE
+    return absolute(options.keys_file) if options.keys_file else place.path / KEYS
+
+
+def file_of(config_file: Path | None, file: Path | None) -> Path:
+    """The file of the keys: the given one, that of the configuration, or that of the instance here. Raises `UserError`."""
+    if file is not None:
+        return file
+    config = load(config_file, profile=UP).config
+    return keys_file(config.section("http"), folder(config))
 
 
 def create(file: Path, name: str, scopes: Sequence[str], as_json: bool) -> int:

@@ -1,11 +1,11 @@
-"""What the HTTP face counts, in the form that `/metrics` of nodes has (`control/metrics.py`)."""
+"""What the HTTP face counts, in the form that `/metrics` of nodes has (`control/node/metrics.py`)."""
 
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from control.ages import Histogram
+from control.node.ages import Histogram
 
 BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 NO_ROUTE: Final = "none"
@@ -50,7 +50,7 @@ class Counts:
         return self._named[name, ",".join(f'{key}="{value}"' for key, value in labels.items())]
 
     def counters(self) -> list[tuple[str, str, float]]:
-        """As `control.metrics.Counted`."""
+        """As `control.node.metrics.Counted`."""
         text = "Requests that ended, by route, method and status"
         requests = [
             (f'http_requests{{route="{route}",method="{method}",status="{status}"}}', text, float(count))
@@ -63,11 +63,11 @@ class Counts:
         return requests + others
 
     def gauges(self) -> list[tuple[str, str, float]]:
-        """As `control.metrics.Counted`."""
+        """As `control.node.metrics.Counted`."""
         return [(name, text, value()) for name, (text, value) in self._gauges.items()]
 
     def histograms(self) -> list[Histogram]:
-        """As `control.metrics.Distributed`."""
+        """As `control.node.metrics.Distributed`."""
         return [self._histogram(route, counts) for route, counts in self._times.items()]
 
     def totals(self) -> Mapping[str, float]:

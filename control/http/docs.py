@@ -12,8 +12,8 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 from openapi_ui_bundles import swagger_ui
 
+from control.http.face import AnyRequest
 from control.http.problems import Problem
-from control.http.system import AnyRequest
 
 FILES: Final = {
     "swagger-ui.css": "text/css",

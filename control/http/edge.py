@@ -24,18 +24,18 @@ from litestar.routes import HTTPRoute
 from litestar.types import ControllerRouterHandler
 
 import muster
-from control.admin import HttpServer
 from control.errors import UserError
 from control.http import docs
 from control.http.access import Access, Caller
 from control.http.connection import connection
 from control.http.counts import Counts
+from control.http.face import AnyRequest, Base, Face, Nodes, Where, actions, modules
 from control.http.front import Front, ongoing
 from control.http.idempotency import Idempotency
 from control.http.keys import Keyring
 from control.http.options import HttpOptions
 from control.http.problems import CONTENT_TYPE, Problem
-from control.http.system import AnyRequest, Base, Face, Nodes, Where, actions, modules
+from control.node.admin import HttpServer
 
 LOOK_S: Final = 1.0
 """How often the file of keys is looked at."""
@@ -46,7 +46,7 @@ CODES: Final = {404: "not_found", 405: "method_not_allowed", 413: "too_long", 41
 
 
 @dataclass(frozen=True, slots=True)
-class HttpSettings:
+class Serving:
     """What one process needs, resolved."""
 
     options: HttpOptions
@@ -64,7 +64,7 @@ class HttpSettings:
 class HttpEdge:
     """Call `start`, then `drain` and `stop`. `ready` says whether requests can be done."""
 
-    def __init__(self, settings: HttpSettings, log: structlog.typing.FilteringBoundLogger) -> None:
+    def __init__(self, settings: Serving, log: structlog.typing.FilteringBoundLogger) -> None:
         options = settings.options
         self._settings, self._log = settings, log
         self.counts = Counts()
@@ -195,10 +195,6 @@ class HttpEdge:
             said |= face.status()
         return said
 
-    def metrics(self) -> Counts:
-        """What `control.metrics` shows."""
-        return self.counts
-
     # --- inside -------------------------------------------------------------------------------------------------
 
     def _connections(self) -> int:
@@ -311,7 +307,7 @@ def _cors(options: HttpOptions) -> CORSConfig | None:
     )
 
 
-async def serve(settings: HttpSettings, log: structlog.typing.FilteringBoundLogger, stop: asyncio.Event) -> None:
+async def serve(settings: Serving, log: structlog.typing.FilteringBoundLogger, stop: asyncio.Event) -> None:
     """Serve until `stop` is set, then drain. Raises `UserError` when the port is taken."""
     edge = HttpEdge(settings, log)
     await edge.start()

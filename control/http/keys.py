@@ -21,7 +21,7 @@ import structlog
 from msgspec import Meta
 
 from control.errors import USAGE, ConfigError, UserError
-from control.files import open_to_all, write_atomically
+from control.host.files import open_to_all, write_atomically
 
 FORMAT: Final = 1
 KEYS_MAX: Final = 10_000

@@ -2,10 +2,10 @@
 
 from typing import Annotated
 
-from control.options import Section, key
+from plane.options import EdgeOptions, key
 
 
-class HttpOptions(Section, frozen=True):
+class HttpOptions(EdgeOptions, frozen=True):
     """The HTTP face: rooms for every language that has an HTTP client. Needs the extra `http` of `muster-server`."""
 
     bind: Annotated[

@@ -1,105 +1,63 @@
-"""What a system gives to the HTTP face, and what it gets. A system's folder has it in `control/SYSTEM/http.py`, as `face`.
+"""The system of the HTTP face: one role, an edge. Any number of its nodes serve behind a balancer."""
 
-Knows no system but by name.
-"""
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any, Final
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from importlib import import_module
-from typing import Any, Final, Protocol, cast
+import msgspec
 
-import structlog
-from litestar import Request
-from litestar.types import ControllerRouterHandler
-
-import muster
-from control.http.access import Action
-from control.http.counts import Counts
-from control.http.front import Ongoing, ongoing
-from control.http.idempotency import Answer, Idempotency
 from control.http.options import HttpOptions
-from control.instance import Process
+from plane.kind import Around, RoleKind, System, numbers
 
-SYSTEMS: Final = ("rooms",)
-"""Those with routes. A further one is a word here and `http.py` in its folder."""
-
-AnyRequest = Request[Any, Any, Any]
-Nodes = Callable[[], Awaitable[Sequence[Process]]]
-Where = str | muster.Address
-"""The folder of an instance, or the addresses of its servers."""
+KEYS: Final = "http-keys.json"
+"""The file of API keys in the folder of an instance, or of a node."""
+MISSING: Final = "the HTTP face needs more libraries; to mend: pip install 'muster-server[http]'"
 
 
-@dataclass(frozen=True, slots=True)
-class Base:
-    """What a system's routes stand on."""
+class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What an HTTP face is told."""
 
     options: HttpOptions
-    where: Where
-    nodes: Nodes
-    """The nodes that run, with their admin addresses. Raises `UserError`."""
-    counts: Counts
-    idempotency: Idempotency
-    log: structlog.typing.FilteringBoundLogger
-
-    def ongoing(self, request: AnyRequest) -> Ongoing:
-        """The request in its own words."""
-        return ongoing(request.scope)
-
-    async def once(self, request: AnyRequest, caller: str, body: bytes, do: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Do it once for each `Idempotency-Key`; without that header, do it. Raises `Problem`."""
-        key = request.headers.get("idempotency-key")
-        if key is None:
-            return await do()
-        path, query = str(request.scope["path"]), request.scope["query_string"]
-        kind = request.headers.get("content-type", "").encode()
-        scope = (caller, request.method, path)
-        return await self.idempotency.once(scope, key, b"\0".join([kind, query, body]), do)
+    keys_file: str
+    folder: str
+    """Of the instance, where there is no registry."""
 
 
-class Face(Protocol):
-    """One system's part of the HTTP face."""
-
-    @property
-    def ready(self) -> bool:
-        """Whether its servers can be reached."""
-
-    def routes(self) -> Sequence[ControllerRouterHandler]:
-        """Its handlers, with whole paths."""
-
-    async def start(self) -> None:
-        """Begin to reach its servers; returns at once, also where none answers yet."""
-
-    def redirect(self, address: muster.Address) -> None:
-        """Go by these servers from now on."""
-
-    def access_changed(self) -> None:
-        """Look again whether who is served may still be."""
-
-    def drain(self) -> None:
-        """End what would last: streams say goodbye."""
-
-    async def stop(self) -> None:
-        """Close all."""
-
-    def status(self) -> dict[str, Any]:
-        """For `muster status`."""
+def settle(options: HttpOptions, around: Around) -> HttpSettings:
+    """Out of the configuration."""
+    keys_file = around.absolute(options.keys_file) or str(around.folder / KEYS)
+    return HttpSettings(options=options, keys_file=keys_file, folder=str(around.folder))
 
 
-class Module(Protocol):
-    """`control/SYSTEM/http.py`."""
-
-    ACTIONS: Sequence[Action]
-    """What scopes can allow."""
-
-    def face(self, base: Base) -> Face:
-        """Its part in one process."""
+def lacks(section: Callable[[str], Any]) -> str | None:
+    """Why it cannot be served."""
+    return None if find_spec("litestar") else MISSING
 
 
-def modules() -> list[Module]:
-    """Those of all systems."""
-    return [cast(Module, import_module(f"control.{name}.http")) for name in SYSTEMS]
+HTTP: Final = RoleKind(
+    name="http",
+    process="edge",
+    numbers=numbers(1),
+    about="serves rooms and other systems over HTTP",
+    options=HttpOptions,
+    settings=HttpSettings,
+    settle=settle,
+    build="control.http.service:build",
+    secrets=frozenset({"token"}),
+    registers="serving",
+    plural="https",
+    count_why="requests spread over them, by a balancer",
+    ends=5,
+    row=60,
+    received="muster_http_requests_total",
+    carried="muster_http_requests_total",
+    check=lacks,
+)
 
-
-def actions() -> dict[str, Action]:
-    """All that scopes can allow, by name."""
-    return {action.name: action for module in modules() for action in module.ACTIONS}
+SYSTEM: Final = System(
+    name="http",
+    about="rooms for every language that has an HTTP client",
+    kinds=(HTTP,),
+    commands="control.http.words:add",
+    check="control.http.check:wrong",
+)

@@ -20,7 +20,7 @@ from plane.engine import Engine
 from plane.keys import ClusterKeys, check_number, cluster_keys
 from plane.kinds import kind, kinds
 from plane.main import settings
-from plane.role import TakeSecrets
+from plane.service import TakeSecrets
 from plane.spec import Spec, SpecError
 
 LEVEL: Final = "log.level"

@@ -20,7 +20,6 @@ from prometheus_client.registry import Collector
 
 from control.node import logs
 from control.node.ages import Histogram
-from plane.service import Service
 
 NAME: Final = re.compile(r"(?P<name>[a-z][a-z0-9_]*)(?:\{(?P<labels>.*)\})?")
 LABEL: Final = re.compile(r'([a-z_]+)="([^"]*)"')
@@ -54,7 +53,7 @@ class ServiceCollector(Collector):
     `more` gives, once for each scrape, what else there is.
     """
 
-    def __init__(self, service: Service, role: str, node: int, version: str, more: More) -> None:
+    def __init__(self, service: Counted, role: str, node: int, version: str, more: More) -> None:
         self._service, self._version, self._more = service, version, more
         self._labels = {"role": role, "node": str(node)}
 
@@ -64,6 +63,8 @@ class ServiceCollector(Collector):
         lost = ("log_lines_lost", "Log lines lost, as nobody read them in time", logs.lost())
         yield from self._families(CounterMetricFamily, [*self._service.counters(), lost])
         yield from self._families(GaugeMetricFamily, self._service.gauges())
+        if isinstance(self._service, Distributed):
+            yield from _histograms(self._labels, self._service.histograms())
         for each in self._more():
             yield from self._families(CounterMetricFamily, each.counters())
             yield from self._families(GaugeMetricFamily, each.gauges())
@@ -113,7 +114,7 @@ def _named(own: Mapping[str, str], full: str) -> tuple[str, dict[str, str]]:
     return "muster_" + match["name"].removesuffix("_total"), {**own, **dict(LABEL.findall(match["labels"] or ""))}
 
 
-def registry(service: Service, role: str, node: int, version: str, more: More) -> CollectorRegistry:
+def registry(service: Counted, role: str, node: int, version: str, more: More) -> CollectorRegistry:
     """The service's metrics, those of its process, and `more`."""
     made = CollectorRegistry()
     made.register(ServiceCollector(service, role, node, version, more))

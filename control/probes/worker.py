@@ -26,6 +26,9 @@ LOOK_S: Final = 0.2
 class Probing:
     """A `plane.service.Service`."""
 
+    take_secrets: Final = None
+    """It checks nobody's token."""
+
     def __init__(self, prober: Prober, snapshot: Callable[[], Snapshot]) -> None:
         self.ready = self.draining = self.closed = False
         self.on_ready: Callable[[bool], None] = lambda ready: None

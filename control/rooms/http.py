@@ -16,9 +16,9 @@ from litestar.types import ControllerRouterHandler
 
 import muster
 from control.http.access import Action, Caller
+from control.http.face import AnyRequest, Base
 from control.http.idempotency import Answer, Nothing
 from control.http.problems import CONTENT_TYPE, Problem
-from control.http.system import AnyRequest, Base
 from control.rooms.answers import Batch, Counted, Last, Outcome, Positioned, Rooms, batch_answer
 from control.rooms.bodies import batch, is_batch, one, room_name
 from control.rooms.feeds import parse_id
@@ -254,7 +254,7 @@ class RoomsFace(Service):
 
 
 def face(base: Base) -> RoomsFace:
-    """As `control.http.system.Module`."""
+    """As `control.http.face.Module`."""
     return RoomsFace(base)
 
 

@@ -7,12 +7,12 @@ from typing import Any, Final, NamedTuple
 import httpx2
 import msgspec
 
-from control import config
-from control.commands.rooms import merged
+from control.cluster.instance import Process
+from control.config import load as config
 from control.errors import UserError
+from control.http.face import Nodes
 from control.http.problems import Problem
-from control.http.system import Nodes
-from control.instance import Process
+from control.rooms.ls import merged
 
 PAGE: Final = 1_000
 SEEN_MAX: Final = 20_000

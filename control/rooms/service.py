@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import muster
 from control.http.access import Caller
+from control.http.face import Base
 from control.http.idempotency import Nothing
 from control.http.problems import Problem
-from control.http.system import Base
 from control.rooms.feeds import Feed
 from control.rooms.listing import Listing
 from control.rooms.sessions import SWEEP_S, Full, Session, Sessions

@@ -37,4 +37,5 @@ SYSTEM: Final = System(
     },
     commands="control.rooms.words:add",
     check="control.rooms.check:wrong",
+    http="control.rooms.http",
 )

@@ -14,11 +14,11 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from control import logs
+from control.cluster.instance import Folder, Process, find
 from control.http.commands import keys_file
-from control.http.edge import HttpEdge, HttpSettings
+from control.http.edge import HttpEdge, Serving
 from control.http.options import HttpOptions
-from control.instance import Folder, Process, find
+from control.node import logs
 from plane.auth import signing_secrets
 
 
@@ -28,7 +28,7 @@ async def run(folder: Folder, options: HttpOptions) -> None:
     async def nodes() -> Sequence[Process]:
         return find(folder).processes
 
-    settings = HttpSettings(
+    settings = Serving(
         options=options,
         bind=("127.0.0.1", 0),
         keys_file=keys_file(options, folder),

@@ -16,8 +16,8 @@ import httpx2
 import pytest
 
 from control.http import keys
-from control.http.commands import FILE
-from control.http.system import actions
+from control.http.face import actions
+from control.http.system import KEYS
 from tests.control.http.streams import Event, Reader, stream
 from tests.faults.conftest import Make
 from tests.faults.instance import ROOT, Instance
@@ -78,7 +78,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def make_key(instance: Instance, *scopes: str) -> str:
     """A key in the file of the instance."""
     known = {action.name: action.text for action in actions().values()}
-    return keys.create(instance.folder.path / FILE, f"key-{len(scopes)}", scopes or ALL, known)[1]
+    return keys.create(instance.folder.path / KEYS, f"key-{len(scopes)}", scopes or ALL, known)[1]
 
 
 def client(edge: Edge, **headers: str) -> httpx2.AsyncClient:

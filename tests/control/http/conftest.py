@@ -12,11 +12,11 @@ import structlog
 import uvloop
 
 import muster.testing
+from control.cluster.instance import Process
 from control.http import keys
-from control.http.edge import HttpEdge, HttpSettings
+from control.http.edge import HttpEdge, Serving
+from control.http.face import Where, actions
 from control.http.options import HttpOptions
-from control.http.system import Where, actions
-from control.instance import Process
 
 SECRET = b"s" * 32
 COMMAND_RATE = 1_000
@@ -44,7 +44,7 @@ class Beside:
 
     def __init__(self, where: Where, folder: Path, **options: Any) -> None:
         self.keys_file = folder / "http-keys.json"
-        self.settings = HttpSettings(
+        self.settings = Serving(
             options=HttpOptions(**options),
             bind=("127.0.0.1", 0),
             keys_file=self.keys_file,

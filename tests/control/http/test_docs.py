@@ -13,9 +13,9 @@ from openapi_spec_validator import validate
 
 import muster
 import muster.testing
+from control.http.face import actions
 from control.http.options import HttpOptions
 from control.http.problems import KINDS
-from control.http.system import actions
 from control.rooms import streams
 from tests.control.http.conftest import Beside, Make
 from tests.documents import ROOT, cells, fenced, spans

@@ -1,6 +1,6 @@
 """What is counted, as Prometheus reads it."""
 
-from control import metrics
+from control.node import metrics
 from tests.control.http.conftest import Make
 from tests.faults.instance import samples
 
@@ -11,7 +11,7 @@ ROUTE = 'route="/api/v1/rooms/{room}/messages"'
 async def test_requests_refusals_and_streams_are_counted(make: Make) -> None:
     beside = await make()
     client = beside.client("history:*", "read:*", "publish:*")
-    registry = metrics.alone("http", 1, "0", beside.edge.metrics)
+    registry = metrics.registry(beside.edge.counts, "http", 1, "0", list)
     for _ in range(3):
         await client.get(PATH)
     await client.post(PATH, json=["a", 1])

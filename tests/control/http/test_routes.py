@@ -12,7 +12,8 @@ import pytest
 import muster
 import muster.testing
 from control.http import keys
-from plane.auth import Right, mint
+from plane.auth import mint
+from plane.kind import Right
 from tests.control.http.conftest import SECRET, Beside, Make, eventually
 
 ALL = ("publish:*", "read:*", "history:*", "members:*", "command:*", "rooms:*")

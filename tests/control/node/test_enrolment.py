@@ -157,7 +157,9 @@ async def test_whom_the_registry_does_not_take_has_a_mistake_in_its_configuratio
         raise Denied("/pubsub/ids/muster-broker-2: NoAuthError")
 
     monkeypatch.setattr(MemoryTree, "transaction", denies)
-    with pytest.raises(ConfigError, match=r"NoAuthError; check registry.auth, registry.user and registry.password_file"):
+    with pytest.raises(
+        ConfigError, match=r"NoAuthError; check registry.auth, registry.user and registry.password_file"
+    ):
         await begin(2, "broker")
 
 

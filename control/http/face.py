@@ -1,0 +1,103 @@
+"""What a system gives to the HTTP face, and what it gets. `System.http` names its module.
+
+Knows no system but by name.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol, cast
+
+import structlog
+from litestar import Request
+from litestar.types import ControllerRouterHandler
+
+import muster
+from control import systems
+from control.cluster.instance import Process
+from control.http.access import Action
+from control.http.counts import Counts
+from control.http.front import Ongoing, ongoing
+from control.http.idempotency import Answer, Idempotency
+from control.http.options import HttpOptions
+
+AnyRequest = Request[Any, Any, Any]
+Nodes = Callable[[], Awaitable[Sequence[Process]]]
+Where = str | muster.Address
+"""The folder of an instance, or the addresses of its servers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What a system's routes stand on."""
+
+    options: HttpOptions
+    where: Where
+    nodes: Nodes
+    """The nodes that run, with their admin addresses. Raises `UserError`."""
+    counts: Counts
+    idempotency: Idempotency
+    log: structlog.typing.FilteringBoundLogger
+
+    def ongoing(self, request: AnyRequest) -> Ongoing:
+        """The request in its own words."""
+        return ongoing(request.scope)
+
+    async def once(self, request: AnyRequest, caller: str, body: bytes, do: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Do it once for each `Idempotency-Key`; without that header, do it. Raises `Problem`."""
+        key = request.headers.get("idempotency-key")
+        if key is None:
+            return await do()
+        path, query = str(request.scope["path"]), request.scope["query_string"]
+        kind = request.headers.get("content-type", "").encode()
+        scope = (caller, request.method, path)
+        return await self.idempotency.once(scope, key, b"\0".join([kind, query, body]), do)
+
+
+class Face(Protocol):
+    """One system's part of the HTTP face."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether its servers can be reached."""
+
+    def routes(self) -> Sequence[ControllerRouterHandler]:
+        """Its handlers, with whole paths."""
+
+    async def start(self) -> None:
+        """Begin to reach its servers; returns at once, also where none answers yet."""
+
+    def redirect(self, address: muster.Address) -> None:
+        """Go by these servers from now on."""
+
+    def access_changed(self) -> None:
+        """Look again whether who is served may still be."""
+
+    def drain(self) -> None:
+        """End what would last: streams say goodbye."""
+
+    async def stop(self) -> None:
+        """Close all."""
+
+    def status(self) -> dict[str, Any]:
+        """For `muster status`."""
+
+
+class Module(Protocol):
+    """`control/SYSTEM/http.py`."""
+
+    ACTIONS: Sequence[Action]
+    """What scopes can allow."""
+
+    def face(self, base: Base) -> Face:
+        """Its part in one process."""
+
+
+def modules() -> list[Module]:
+    """Those of all systems."""
+    return [cast(Module, import_module(system.http)) for system in systems.named().values() if system.http]
+
+
+def actions() -> dict[str, Action]:
+    """All that scopes can allow, by name."""
+    return {action.name: action for module in modules() for action in module.ACTIONS}

@@ -1,0 +1,130 @@
+"""The HTTP face as an edge: joins `edge.py` to the process that runs it, and to the map of the nodes."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import muster
+from control.cluster import instance
+from control.cluster.instance import Folder, Process
+from control.http.edge import HttpEdge, Serving
+from control.http.system import HttpSettings
+from control.node.ages import Histogram
+from control.registry import Snapshot
+from muster import __version__
+from muster.instance import read_token
+from plane.auth import signing_secrets
+from plane.service import Context, Figure
+from plane.spec import Spec, SpecError
+
+LOOK_S: Final = 0.1
+"""How often the map and the readiness are looked at."""
+
+
+class HttpService:
+    """A `plane.service.Service`."""
+
+    def __init__(self, spec: Spec, settings: HttpSettings, context: Context) -> None:
+        """Raises `SpecError`."""
+        self.ready = self.closed = False
+        self.on_ready: Callable[[bool], None] = lambda ready: None
+        self._context, self._told = context, settings
+        self._registry, self._token_file = spec.registry is not None, spec.token_file or ""
+        self._map: Snapshot | None = None
+        self._draining = False
+        self._edge = HttpEdge(
+            Serving(
+                options=settings.options,
+                bind=spec.bind or ("127.0.0.1", 0),
+                keys_file=Path(settings.keys_file),
+                jwt_secrets=signing_secrets(spec.jwt_secret_file),
+                where=self._address() if self._registry else settings.folder,
+                nodes=self._nodes,
+                version=__version__,
+            ),
+            context.log,
+        )
+
+    @property
+    def draining(self) -> bool:
+        """Whether nothing new is taken."""
+        return self._draining
+
+    @draining.setter
+    def draining(self, value: bool) -> None:
+        self._draining = value
+
+    async def run(self, stop: asyncio.Event, drain_s: float) -> None:
+        """Serve until `stop` is set, then finish what runs, for at most `http.drain_s`."""
+        await self._edge.start()
+        following = asyncio.create_task(self._follow())
+        try:
+            await stop.wait()
+        finally:
+            self._draining = True
+            following.cancel()
+            await self._edge.stop()
+            self.closed = True
+
+    async def _follow(self) -> None:
+        """Go by the nodes of the map, and tell when that changes whether requests can be done."""
+        while True:
+            if self._registry and self._context.snapshot() is not self._map:
+                self._map = self._context.snapshot()
+                self._edge.redirect(self._address())
+            if self._edge.ready != self.ready:
+                self.ready = self._edge.ready
+                self.on_ready(self.ready)
+            await asyncio.sleep(LOOK_S)
+
+    def _address(self) -> muster.Address:
+        """The servers of the map, and the token that programs share. Raises `SpecError`."""
+        try:
+            token = read_token(self._token_file)
+        except muster.MusterError as error:
+            raise SpecError(str(error)) from None
+        servers = self._context.snapshot().servers()
+        gateways, proxies = (
+            tuple((host, port, key.hex()) for host, port, key, _ in servers[role]) for role in ("gateway", "proxy")
+        )
+        return muster.Address(gateways, proxies, token)
+
+    async def _nodes(self) -> Sequence[Process]:
+        """The nodes that run. Raises `UserError`."""
+        if not self._registry:
+            return instance.find(Folder(Path(self._told.folder))).processes
+        return [instance.registered(node) for node in self._context.snapshot().nodes]
+
+    def status(self) -> dict[str, Any]:
+        """What it serves, and what came of it."""
+        state = "draining" if self._draining else "ready" if self.ready else "not ready"
+        return {**self._edge.status(), "state": state}
+
+    def counters(self) -> list[Figure]:
+        """Requests, streams, refusals."""
+        return self._edge.counts.counters()
+
+    def gauges(self) -> list[Figure]:
+        """Connections, requests that run, keys."""
+        return self._edge.counts.gauges()
+
+    def histograms(self) -> list[Histogram]:
+        """Times of requests."""
+        return self._edge.counts.histograms()
+
+    def addresses(self) -> list[tuple[str, int]]:
+        """Where it listens."""
+        return [self._edge.address]
+
+    def take(self, settings: HttpSettings) -> None:
+        """Nothing of its settings changes while it runs."""
+
+    def take_secrets(self, secrets: Sequence[bytes]) -> None:
+        """Check users' tokens by these from now on."""
+        self._edge.reload(secrets)
+
+
+def build(spec: Spec, settings: HttpSettings, context: Context) -> HttpService:
+    """Make the face. Raises `SpecError`."""
+    return HttpService(spec, settings, context)
