@@ -67,7 +67,7 @@ def standing_us(role: str, nodes: int, times: int) -> list[float]:
         for epoch in range(1, times + 2):
             snapshot = _snapshot(nodes, epoch)
             began = time.thread_time_ns()
-            placing(engine, Placement(epoch, snapshot.entries(), snapshot.layers(), []))
+            placing(engine, Placement(epoch, snapshot.entries(role), snapshot.layers(role), []))
             spent.append((time.thread_time_ns() - began) / 1000)
     finally:
         engine.close()

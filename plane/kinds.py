@@ -18,7 +18,7 @@ def know(system: System) -> None:
                 raise ValueError(f"roles {old.name} and {new.name} share a name, a section or a node number")
         _KNOWN[new.name] = new
         _SYSTEMS[new.name] = system.name
-    for derived in (linked, partitioned, clustered, doors):
+    for derived in (linked, peers, partitioned, clustered, doors):
         derived.cache_clear()
 
 
@@ -48,6 +48,17 @@ def system_of(role: str) -> str:
 def linked() -> tuple[str, ...]:
     """The roles whose nodes have links."""
     return tuple(each.name for each in _KNOWN.values() if each.linked)
+
+
+@functools.cache
+def peers(role: str) -> frozenset[str]:
+    """The roles with links that a node of this role has to do with: of its system, and those that dial or are dialled."""
+    own = _KNOWN[role]
+    return frozenset(
+        each.name
+        for each in _KNOWN.values()
+        if each.linked and (_SYSTEMS[each.name] == _SYSTEMS[role] or each.name in own.dials or role in each.dials)
+    )
 
 
 @functools.cache

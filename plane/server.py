@@ -81,7 +81,7 @@ class Server:
     def gauges(self) -> list[Figure]:
         """Everything of both that goes up and down."""
         late = ("loop_lag_seconds", "Longest delay of the event loop since the last scrape", self.engine.take_late())
-        return [*self.engine.gauges(), ("ready", "1 while the role serves", float(self.ready)), late]
+        return [*self.engine.gauges(), late]
 
     # One turn. An engine that raises is a defect of ours: the process ends and the supervisor starts another.
     def _turn(self) -> None:

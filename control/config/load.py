@@ -27,7 +27,7 @@ from plane.options import DoorOptions
 
 PREFIX: Final = "MUSTER_"
 FILE_VARIABLE: Final = "MUSTER_CONFIG"
-NOT_KEYS: Final = frozenset({FILE_VARIABLE, "MUSTER_BENCH_LOOPBACK"})
+NOT_KEYS: Final = frozenset({FILE_VARIABLE, systems.MORE, "MUSTER_BENCH_LOOPBACK"})
 """Variables with the prefix that are no keys: ours, and that by which `muster bench` finds itself in its namespace."""
 DEFAULT: Final = "default"
 NONE: Final = "none"

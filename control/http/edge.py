@@ -91,7 +91,6 @@ class HttpEdge:
         gauge("http_requests_running", "Requests and streams that run", lambda: self._front.running)
         gauge("http_keys", "API keys in force", lambda: len(self._keyring))
         gauge("http_idempotency_keys", "Answers that are kept for an Idempotency-Key", lambda: len(idempotency))
-        gauge("ready", "1 while requests can be done", lambda: float(self.ready))
 
     # --- life ---------------------------------------------------------------------------------------------------
 

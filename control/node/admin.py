@@ -21,7 +21,7 @@ from control.node.links import Links
 from plane.kind import named
 from plane.kinds import kind
 from plane.server import Server
-from plane.service import Service
+from plane.service import Figure, Service
 
 if TYPE_CHECKING:  # loaded only where there is a registry
     from control.node.enrolment import Enrolment
@@ -80,6 +80,21 @@ class Companion(Protocol):
         """For operators, ready for JSON."""
 
 
+class Standing:
+    """Whether a service can be used, as a metric."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def counters(self) -> list[Figure]:
+        """None."""
+        return []
+
+    def gauges(self) -> list[Figure]:
+        """Now."""
+        return [("ready", "1 while the role serves", float(self._service.ready))]
+
+
 class Admin(App):
     """The application of a node. `about` is what the process says of itself; its service and its enrolment say the rest."""
 
@@ -98,8 +113,12 @@ class Admin(App):
 
         def counted() -> list[metrics.Counted]:
             if not isinstance(service, Server):
-                return more
-            return [Links(service.engine.status(), None if enrolment is None else enrolment.nodes()), *more]
+                return [Standing(service), *more]
+            return [
+                Standing(service),
+                Links(service.engine.status(), None if enrolment is None else enrolment.nodes()),
+                *more,
+            ]
 
         self._metrics = metrics.registry(service, *labels, str(about["version"]), counted)
 

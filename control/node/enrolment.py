@@ -390,8 +390,10 @@ class Enrolment:
         if self._own.role not in clustered():
             known = {cluster, *self._others}
             self._others += [other for other in whole.clusters() if other not in known]
-        beside = whole.beside(self._others)
-        return Placement(whole.epoch, whole.entries(cluster), whole.layers(cluster), beside)
+        beside = whole.beside(self._own.role, self._others)
+        return Placement(
+            whole.epoch, whole.entries(self._own.role, cluster), whole.layers(self._own.role, cluster), beside
+        )
 
     def _count(self, snapshot: Snapshot) -> Count:
         """Of the layer of this process."""

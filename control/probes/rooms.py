@@ -77,12 +77,12 @@ class Rooms:
         }
 
     def _owners(self, names: list[str], cluster: str, snapshot: Snapshot) -> list[int | None]:
-        nodes, numbers = snapshot.entries(cluster), _numbers(snapshot, cluster)
+        nodes, numbers = snapshot.entries("broker", cluster), _numbers(snapshot, cluster)
         return _core.room_owners(names, self._name_key, nodes, *numbers)
 
 
 def _numbers(snapshot: Snapshot, cluster: str) -> tuple[tuple[int, int], tuple[int, int]]:
     """Partitions of brokers and routers, and how far they grow."""
-    layers = snapshot.layers(cluster)
+    layers = snapshot.layers("broker", cluster)
     (brokers, brokers_grow), (routers, routers_grow) = layers["broker"], layers["router"]
     return (brokers, routers), (brokers_grow, routers_grow)

@@ -15,8 +15,8 @@ Figure = tuple[str, str, float]
 class Told:
     """At one moment."""
 
-    def __init__(self, prober: Prober, ready: bool) -> None:
-        self._prober, self._ready = prober, ready
+    def __init__(self, prober: Prober) -> None:
+        self._prober = prober
         self._worst = list(prober.worst(time.monotonic(), WORST))
 
     def counters(self) -> list[Figure]:
@@ -33,7 +33,6 @@ class Told:
         """Now."""
         ledger = self._prober.ledger
         found: list[Figure] = [
-            ("ready", "1 while the role serves", float(self._ready)),
             ("probe_paths", "Paths of a proxy, a broker and a gateway that are probed", self._prober.paths),
             ("probe_paths_left_out", "Paths that are not probed: they are too many", self._prober.left_out),
             ("probe_paths_failing", "Paths of which as many probes in a row failed as raise the alarm", ledger.failing),

@@ -67,11 +67,11 @@ class Probing:
 
     def counters(self) -> list[Figure]:
         """Of all paths."""
-        return Told(self._prober, self.ready).counters()
+        return Told(self._prober).counters()
 
     def gauges(self) -> list[Figure]:
         """Of all paths, and of the worst ones each."""
-        return Told(self._prober, self.ready).gauges()
+        return Told(self._prober).gauges()
 
     def addresses(self) -> list[tuple[str, int]]:
         """None: it listens for nobody."""

@@ -15,7 +15,7 @@ import msgspec
 
 from control.config.layout import PARTITIONS_MAX
 from plane import engine
-from plane.kinds import clustered, doors, kinds, linked, partitioned, system_of
+from plane.kinds import clustered, doors, kinds, linked, partitioned, peers, system_of
 
 ROOT: Final = "/pubsub"
 MAIN: Final = "main"
@@ -136,12 +136,13 @@ class Snapshot:
         """The nodes with this role."""
         return tuple(node for node in self.nodes if node.role == role)
 
-    def entries(self, cluster: str = MAIN) -> list[engine.Node]:
-        """The nodes with links as an engine takes them; of the partitioned roles with clusters those of one."""
+    def entries(self, role: str, cluster: str = MAIN) -> list[engine.Node]:
+        """The nodes that a node of this role has to do with, as an engine takes them, those of its cluster alone."""
+        roles = peers(role)
         return [
             _entry(node)
             for node in self.nodes
-            if node.role in linked() and (node.cluster == cluster or node.role not in _layered())
+            if node.role in roles and (node.cluster == cluster or node.role not in _layered())
         ]
 
     def servers(self, cluster: str | None = None) -> dict[str, list[engine.Server]]:
@@ -179,17 +180,17 @@ class Snapshot:
             for of in layers
         }
 
-    def beside(self, clusters: Sequence[str]) -> list[engine.Beside]:
+    def beside(self, role: str, clusters: Sequence[str]) -> list[engine.Beside]:
         """The nodes and layers of these clusters, as an engine takes them that has others too."""
-        nodes = {cluster: list[engine.Node]() for cluster in clusters}
+        nodes, roles = {cluster: list[engine.Node]() for cluster in clusters}, _layered() & peers(role)
         for node in self.nodes:
-            if node.role in _layered() and node.cluster in nodes:
+            if node.role in roles and node.cluster in nodes:
                 nodes[node.cluster].append(_entry(node))
-        return [(nodes[cluster], self._layers(cluster, _layered())) for cluster in clusters]
+        return [(nodes[cluster], self._layers(cluster, roles)) for cluster in clusters]
 
-    def layers(self, cluster: str = MAIN) -> dict[str, tuple[int, int]]:
-        """Every layer as an engine takes it, of the roles with clusters that of one."""
-        return self._layers(cluster, partitioned())
+    def layers(self, role: str, cluster: str = MAIN) -> dict[str, tuple[int, int]]:
+        """The layers that a node of this role has to do with, as an engine takes them."""
+        return self._layers(cluster, partitioned() & peers(role))
 
     def _layers(self, cluster: str, roles: Collection[str]) -> dict[str, tuple[int, int]]:
         counts = {role: self.counts.get(layer(role, cluster), ONE) for role in sorted(roles)}

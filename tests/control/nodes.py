@@ -27,11 +27,11 @@ def processes(**counts: int | str) -> list[Process]:
 
 def partitions(snapshot: Snapshot, cluster: str = MAIN) -> tuple[int, int]:
     """Numbers of partitions of brokers and of routers."""
-    layers = snapshot.layers(cluster)
+    layers = snapshot.layers("broker", cluster)
     return layers["broker"][0], layers["router"][0]
 
 
 def growth(snapshot: Snapshot, cluster: str = MAIN) -> tuple[int, int]:
     """How far brokers and routers have grown."""
-    layers = snapshot.layers(cluster)
+    layers = snapshot.layers("broker", cluster)
     return layers["broker"][1], layers["router"][1]

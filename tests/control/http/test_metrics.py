@@ -22,7 +22,6 @@ async def test_requests_refusals_and_streams_are_counted(make: Make) -> None:
     said = samples(page)
     assert said["http_streams"] == 1
     assert said["http_rooms"] == 1
-    assert said["ready"] == 1
     assert said["http_keys"] == 1
     assert said['http_rejected{reason="no_credential"}'] == 1
     assert said['http_messages{outcome="published"}'] == 1

@@ -72,8 +72,8 @@ def test_a_partition_without_a_replica_that_runs_is_known_where_somebody_needs_i
 def test_an_engine_gets_the_brokers_of_its_cluster(view: View) -> None:
     more = {"broker/other/partition_num": b'{"partitions": 4}'}
     view.take(reading(proxy(1), broker(2, 1), broker(3, 3, cluster="other")) | more, 0.0)
-    assert [entry[0] for entry in view.snapshot.entries()] == [1, 2]
-    assert [entry[0] for entry in view.snapshot.entries("other")] == [1, 3]
+    assert [entry[0] for entry in view.snapshot.entries("router")] == [1, 2]
+    assert [entry[0] for entry in view.snapshot.entries("router", "other")] == [1, 3]
     assert partitions(view.snapshot, "other") == (4, 1)
 
 

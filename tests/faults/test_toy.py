@@ -1,0 +1,181 @@
+"""A system that only the tests have comes up, is seen, changes, grows and ends like any other, by its folder alone."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.documents import ROOT
+
+MUSTER: Final = (sys.executable, "-m", "control.cli.main")
+CONFIGURATION: Final = """\
+[up]
+counters = "2x1"
+[counter]
+step = 3
+[probes]
+every_ms = 0
+[database]
+url = "none"
+"""
+
+
+class Toy:
+    """An instance with the toy beside rooms."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.file = folder, folder / "muster.toml"
+        self.file.write_text(CONFIGURATION)
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
+        self.environment |= {
+            "MUSTER_SYSTEMS": "tests.toy",
+            "MUSTER_INSTANCE__DIR": str(folder / "instance"),
+            "MUSTER_CONFIG": str(self.file),
+            "NO_COLOR": "1",
+            "COLUMNS": "200",
+        }
+
+    def __call__(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*MUSTER, *words],
+            cwd=ROOT,
+            env=self.environment | environment,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+
+    def said(self, *words: str) -> Any:
+        """What a command says in JSON."""
+        done = self(*words, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def nodes(self) -> dict[str, dict[str, Any]]:
+        """By name, what `muster status` says of each."""
+        return {each["name"]: each for each in self.said("status")["nodes"]}
+
+    @contextlib.contextmanager
+    def process(self, *words: str, until: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+        """A command that runs on, once a line of its stderr has this text; and the lines."""
+        with subprocess.Popen(
+            [*MUSTER, *words], cwd=ROOT, env=self.environment | environment, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stderr is not None
+            lines: list[str] = []
+            for line in process.stderr:
+                lines.append(line)
+                if until in line:
+                    break
+            try:
+                assert until in "".join(lines[-1:]), "".join(lines)
+                yield process, lines
+            finally:
+                if process.poll() is None:
+                    process.terminate()
+                lines += process.communicate(timeout=40)[1].splitlines()
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Toy:
+    return Toy(tmp_path_factory.mktemp("toy"))
+
+
+def fetched(node: dict[str, Any], path: str) -> str:
+    """A page of a node's administration."""
+    with urllib.request.urlopen(node["admin"] + path, timeout=20) as answer:
+        return str(answer.read().decode())
+
+
+def test_a_toy_comes_up_beside_rooms_and_is_seen_changed_grown_served_and_ended(toy: Toy) -> None:
+    with toy.process("up", "--with", "toy", until="Ctrl-C") as (process, lines):
+        names = {"counter", "counter-1", "window", "router", "broker", "gateway", "proxy"}
+        nodes = toy.nodes()
+        assert names <= nodes.keys() <= {*names, "clock"}
+        assert {nodes[name]["state"] for name in names} == {"ready"}
+        counters = [nodes["counter"]["node"], nodes["counter-1"]["node"]]
+        assert nodes["counter"]["nodes"] == counters, "it hears of its own kind, and of no node of rooms"
+        assert nodes["counter"]["layers"] == {"counter": [2, 0]}
+        assert nodes["window"]["counters"] == 2, "it is in the registry, and so is what the registry says of others"
+        assert all(node["registry"]["session"] == "connected" for node in nodes.values())
+
+        where = toy.said("status")["systems"]["toy"]
+        with socket.create_connection((where["host"], where["port"]), 10) as connection:
+            assert connection.recv(64) == b"hello"
+        assert json.loads(fetched(nodes["counter"], "/api/v1/toy"))["counted"] > 0
+        for name, metric in (("counter", "toy_counted_total"), ("window", "toy_shown_total")):
+            page = fetched(nodes[name], "/metrics")
+            assert f'muster_{metric}{{node="{nodes[name]["node"]}",role="{name}"}}' in page
+            assert "muster_ready{" in page
+
+        layers = {each["layer"]: each for each in toy.said("cluster", "show")["layers"]}
+        assert [node["name"] for node in layers["counter"]["nodes"]] == ["counter", "counter-1"]
+        assert layers["counter"]["nodes"][0]["per_s"] is not None
+        assert [node["name"] for node in layers["window"]["nodes"]] == ["window"]
+        assert "counter" in {row["name"] for row in toy.said("top", "--once")["nodes"]}
+        assert "window" in toy("doctor").stdout + toy("status").stdout
+
+        toy.file.write_text(CONFIGURATION.replace("step = 3", "step = 7"))
+        process.send_signal(signal.SIGHUP)
+        assert process.stderr is not None
+        reloaded = next(line for line in process.stderr if '"reloaded"' in line and '"supervisor"' in line)
+        assert json.loads(reloaded)["in_force"] == {"counter.step": 7}
+        wait = next(line for line in process.stderr if '"reloaded"' in line and '"counter"' in line)
+        assert json.loads(wait)["in_force"] == {"counter.step": 7}
+        assert toy.nodes()["counter"]["step"] == 7
+
+        added = toy("cluster", "replica", "add", "counter", "1")
+        assert (added.returncode, added.stdout.split()[:2]) == (0, ["counter-2", "runs,"]), added.stderr
+        assert len(toy.nodes()["counter"]["nodes"]) == 3
+        removed = toy("cluster", "replica", "remove", "counter", "1", "counter-2")
+        assert (removed.returncode, "counter-2 is gone" in removed.stdout) == (0, True), removed.stderr
+        grown = toy("cluster", "grow", "counter", "--to", "4", "--grace", "0")
+        assert grown.returncode == 0, grown.stderr
+        assert toy.nodes()["counter"]["layers"] == {"counter": [4, 0]}
+        assert len(toy.nodes()["counter"]["nodes"]) == 4
+
+        served = {"MUSTER_REGISTRY__URL": "embedded", "MUSTER_SERVE__DIR": str(toy.folder / "hosts")}
+        with toy.process("serve", "window", "--name", "elsewhere", until='"registered"', **served) as (other, said):
+            assert toy("cluster", "show").stdout.count("elsewhere") == 1
+            other.terminate()
+            assert other.wait(40) == 0
+        assert any('"ended"' in line for line in said)
+        process.terminate()
+        assert process.wait(60) == 0
+    assert not any('"error"' in line.partition('"level"')[2][:12] for line in lines)
+
+
+def test_the_command_and_the_documents_have_what_is_the_toy_s(toy: Toy) -> None:
+    assert toy("toy", "hello").stdout == "hello from the toy\n"
+    page = toy("config", "docs").stdout
+    for line in ("## [counter]", "## [window]", "## [clock]", "| `counters` |", "| `counter_partitions` |"):
+        assert line in page
+    (step,) = [line for line in page.splitlines() if line.startswith("| `step` |")]
+    assert "`2`" in step, "what the system presets for muster up"
+    assert step.endswith("| reloaded |")
+    assert "--counters" in toy("up", "--help").stdout
+    assert "counter" in toy("serve", "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (("up", "--with", "toys"), 78, "no system 'toys'; did you mean toy?"),
+        (("up", "--counters", "3"), 78, "3 partitions"),
+        (("serve", "clock", "--partition", "1"), 2, "--partition: a clock has no partition"),
+    ],
+)
+def test_a_mistake_is_one_line(toy: Toy, words: tuple[str, ...], code: int, text: str) -> None:
+    done = toy(*words)
+    assert (done.returncode, len(done.stderr.splitlines())) == (code, 1), done.stderr
+    assert text in done.stderr
