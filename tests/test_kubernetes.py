@@ -13,6 +13,7 @@ import muster as muster_client
 from control.cluster import daemon
 from control.config import load as config
 from control.config.options import SERVED, Config
+from control.host.addresses import split_address
 from control.node.admin import Admin, App
 from control.probes.prober import Prober, Source
 from control.probes.system import Probes
@@ -139,7 +140,7 @@ def addresses(settings: Config, role: str) -> dict[str, str]:
         return texts
     section = settings.role(role)
     texts["link"] = getattr(section, "link_bind", section.bind)
-    assert config.split_address(texts["link"])[0] == ADDRESS
+    assert split_address(texts["link"])[0] == ADDRESS
     if pod(role).get("hostNetwork"):
         texts["client"] = section.bind
     return texts
@@ -150,7 +151,7 @@ def test_a_pod_s_configuration_is_taken_and_names_its_ports_and_its_volumes(role
     settings = loaded(role, tmp_path)
     daemon._check(settings, role)
     assert settings.serve.name == f"muster-{role}-0"
-    bound = {name: config.split_address(text)[1] for name, text in addresses(settings, role).items()}
+    bound = {name: split_address(text)[1] for name, text in addresses(settings, role).items()}
     assert bound == {each["name"]: each["containerPort"] for each in container(role)["ports"]}
     mounts = {each["mountPath"]: each["name"] for each in container(role)["volumeMounts"]}
     claims = workload(role)["spec"].get("volumeClaimTemplates", [])

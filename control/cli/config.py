@@ -39,7 +39,7 @@ def show(config_file: Path | None, origin: bool, as_json: bool) -> int:
 
 def docs() -> int:
     """Print the page `docs/configuration.md`."""
-    from control.config.docs import markdown
+    from control.cli.config_docs import markdown
 
     sys.stdout.write(markdown())
     return 0

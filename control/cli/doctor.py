@@ -18,7 +18,7 @@ from control.cluster.instance import Record
 from control.cluster.specs import absolute, secret_files
 from control.config import load as configuration
 from control.config.layout import seats
-from control.config.load import Loaded, split_address
+from control.config.load import Loaded
 from control.config.options import ROLES, UP, Config
 from control.console import common
 from control.console.found import Where, once
@@ -26,6 +26,7 @@ from control.console.readings import read_all
 from control.doctor import identity, machine, network, probe, programs, running
 from control.doctor.finding import Finding, fail, ok, warn
 from control.errors import FAILURE, ConfigError, NotRunning, UserError
+from control.host.addresses import split_address
 from control.host.files import open_to_all
 from control.host.openfiles import files_wanted
 from control.registry import reach
@@ -183,7 +184,7 @@ class Examination:
         url = self._config.registry.url
         if not url.startswith("zk://"):
             return []
-        from control.registry.zookeeper import servers  # kazoo, and only here
+        from control.config.zookeeper import servers  # kazoo, and only here
 
         return [network.registry(reach.tried(servers(url).hosts))]
 

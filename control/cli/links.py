@@ -13,42 +13,16 @@ import msgspec
 from rich.table import Table
 
 from control.cluster.instance import Process
-from control.config import options
 from control.console import common
 from control.console.found import Where, everybody
+from control.console.lines import Line, seen, table
 from control.console.readings import Readings, name_silent, read_all
 from control.console.words import say
 from control.errors import FAILURE
 from control.node.ages import Ages, ages
-from control.node.links import Link, links
 from control.probes import report as paths
-from control.probes.report import AVAILABILITY, DOWN, LATENCY, LOSS
 
 EVERY_S: Final = 1.0
-
-
-class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One direction of a link. `loss` is of what `sender` sent; `beyond` names the limits it does not keep."""
-
-    sender: str
-    receiver: str
-    role: str
-    """Of the receiver."""
-    up: bool
-    lasts_s: float | None
-    """Up, or down, for so long; None where there never was a link."""
-    rtt_ms: float | None
-    loss: float | None
-    availability: float
-    failures: int
-    ejected: str | None
-    """Why `sender` leaves the receiver out of its choices, if it does."""
-    observed_s: float
-    beyond: list[str]
-
-    def badness(self) -> tuple[bool, int, float, float, float]:
-        """Greater is worse."""
-        return (not self.up, len(self.beyond), self.loss or 0.0, -self.availability, self.rtt_ms or 0.0)
 
 
 class Messages(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,19 +69,6 @@ async def show(where: Where, *, as_json: bool, watch: bool, check: bool, probe_s
             await asyncio.sleep(EVERY_S)
 
 
-def seen(processes: Sequence[Process], now: Readings, limits: options.Links) -> list[Line]:
-    """What all nodes say, worst first. A way to a node that left the instance is no link any more."""
-    names = {process.node: process.name for process in processes}
-    lines = [
-        _line(process.name, names[link.node], link, limits)
-        for process in processes
-        if (reading := now[process.node]).status
-        for link in links(reading.status)
-        if link.node in names
-    ]
-    return sorted(lines, key=lambda line: line.badness(), reverse=True)
-
-
 def aged(processes: Sequence[Process], now: Readings) -> list[Messages]:
     """What all nodes say of real messages, the oldest first."""
     names = {process.node: process.name for process in processes}
@@ -125,30 +86,6 @@ def aged(processes: Sequence[Process], now: Readings) -> list[Messages]:
         if known.node in names
     ]
     return sorted(lines, key=lambda line: line.p99_ms or 0.0, reverse=True)
-
-
-def _line(sender: str, receiver: str, link: Link, limits: options.Links) -> Line:
-    rtt_ms = None if link.rtt_us is None else link.rtt_us / 1000
-    broken = {
-        DOWN: not link.up,
-        LATENCY: (rtt_ms or 0.0) > limits.latency_ms,
-        LOSS: (link.loss or 0.0) > limits.loss,
-        AVAILABILITY: link.availability < limits.availability,
-    }
-    return Line(
-        sender=sender,
-        receiver=receiver,
-        role=link.role,
-        up=link.up,
-        lasts_s=link.lasts_s,
-        rtt_ms=rtt_ms,
-        loss=link.loss,
-        availability=link.availability,
-        failures=link.failures,
-        ejected=link.ejected,
-        observed_s=link.observed_s,
-        beyond=[what for what, is_beyond in broken.items() if is_beyond],
-    )
 
 
 def _print(
@@ -181,29 +118,4 @@ def _messages(lines: Sequence[Messages]) -> Table:
     for line in lines:
         ms = ("" if value is None else f"{value:.1f}" for value in (line.p50_ms, line.p99_ms))
         shown.add_row(line.sender, line.receiver, str(line.seen), *ms)
-    return shown
-
-
-def table(lines: Sequence[Line]) -> Table:
-    """For eyes."""
-    shown = Table(box=None, pad_edge=False)
-    for column in ("from", "to", "state"):
-        shown.add_column(column)
-    for column in ("for s", "round trip ms", "loss", "availability", "observed s", "failures"):
-        shown.add_column(column, justify="right")
-    shown.add_column("beyond")
-    for line in lines:
-        shown.add_row(
-            line.sender,
-            line.receiver,
-            f"up, left out: {line.ejected}" if line.ejected else "up" if line.up else "down",
-            "" if line.lasts_s is None else f"{line.lasts_s:.0f}",
-            "" if line.rtt_ms is None else f"{line.rtt_ms:.1f}",
-            "" if line.loss is None else f"{line.loss:.2%}",
-            f"{line.availability:.2%}",
-            f"{line.observed_s:.0f}",
-            str(line.failures),
-            ", ".join(line.beyond),
-            style="red" if line.beyond else None,
-        )
     return shown

@@ -6,12 +6,12 @@ from rich.table import Table
 from rich.text import Text
 
 from control.cluster.instance import Record
-from control.config.load import address_text
 from control.console import common
 from control.console.found import Where, once
 from control.console.readings import silent, uncovered
 from control.console.words import say
 from control.errors import UserError
+from control.host.addresses import address_text
 from plane.kinds import kind, kinds, partitioned, system_of
 
 

@@ -17,6 +17,7 @@ from control.config.layout import seats
 from control.config.options import UP
 from control.console.common import verdict_after
 from control.console.words import say
+from control.host.addresses import address_text
 from control.host.openfiles import enough_files
 from control.node import logs
 from control.rooms.system import DEMO_ROOM
@@ -129,12 +130,12 @@ def greet(supervisor: Supervisor, demo: bool) -> None:
     names = {process.node: process.name for process in record.processes}
     width = max(8, *map(len, names.values()))
     for endpoint in (*record.gateways, *record.proxies):
-        say(f"{names[endpoint.node]:{width}} {config.address_text(endpoint.host, endpoint.port)}")
+        say(f"{names[endpoint.node]:{width}} {address_text(endpoint.host, endpoint.port)}")
     for process in record.processes:
         if process.bind:
-            say(f"{process.name:{width}} http://{config.address_text(*process.bind)}")
+            say(f"{process.name:{width}} http://{address_text(*process.bind)}")
     for process in record.processes:
-        say(f"{process.name:{width}} http://{config.address_text(*process.admin)}/metrics")
+        say(f"{process.name:{width}} http://{address_text(*process.admin)}/metrics")
     say(f"instance {supervisor.folder.path}" + (f", logs in {supervisor.folder.logs}" if demo else ""))
     say("try, in other terminals:")
     for command in (f"muster sub {DEMO_ROOM}", f"echo hello | muster pub {DEMO_ROOM}", "muster status"):

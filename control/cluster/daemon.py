@@ -22,10 +22,11 @@ import structlog
 
 from control.cluster import instance, specs
 from control.cluster.instance import Folder
-from control.config.load import Loaded, split_address
+from control.config.load import Loaded
 from control.config.options import Config
 from control.errors import FAILURE, ConfigError, UserError
 from control.host import hangup
+from control.host.addresses import split_address
 from control.host.notify import Notify
 from control.host.ports import Ports
 from control.node import logs

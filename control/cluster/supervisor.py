@@ -24,9 +24,10 @@ from control.cluster.instance import Endpoint, Process, Record
 from control.cluster.requests import Add, Counted, Look, Provide, Remove, Request, Seated, Withdraw
 from control.cluster.roster import Roster
 from control.config.layout import NODES_MAX, Seat, of_instance, seat_name, wanted
-from control.config.load import Loaded, split_address
+from control.config.load import Loaded
 from control.config.options import LINKS, Config, Faults
 from control.errors import TRY_LATER, ConfigError, UserError
+from control.host.addresses import split_address
 from control.host.files import write_atomically
 from control.host.openfiles import enough_files
 from control.host.ports import Ports

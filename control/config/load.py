@@ -21,6 +21,7 @@ from control import systems
 from control.config import layout
 from control.config.options import LINKS, SERVED, Config, Registry, whole
 from control.errors import ConfigError
+from control.host.addresses import NO_ADDRESS, PORT_MAX, split_address
 from plane.kind import RoleKind, named
 from plane.kinds import kind, partitioned
 from plane.options import DoorOptions
@@ -32,9 +33,6 @@ NOT_KEYS: Final = frozenset({FILE_VARIABLE, systems.MORE, "MUSTER_BENCH_LOOPBACK
 DEFAULT: Final = "default"
 NONE: Final = "none"
 """Says of a URL that there is to be none, where `muster up` presets one."""
-ADDRESS: Final = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<v4>[0-9.]+)):(?P<port>[0-9]{1,5})")
-NO_ADDRESS: Final = "is not an IP address and port, as 127.0.0.1:7400 or [::1]:7400"
-PORT_MAX: Final = 65_535
 FILE_BYTES_MAX: Final = 1 << 20
 """Of the file, which may be a device or a pipe without end."""
 
@@ -118,23 +116,6 @@ def values(config: Config) -> Iterator[tuple[str, Any]]:
 def dotted(path: Iterable[str]) -> str:
     """A key as it is written and shown: parts that are no bare TOML key are quoted."""
     return ".".join(part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else f'"{part}"' for part in path)
-
-
-def split_address(text: str) -> tuple[str, int]:
-    """`host:port` (an IPv6 host in brackets) as a pair. Raises `ValueError`."""
-    match = ADDRESS.fullmatch(text)
-    if match is None:
-        raise ValueError(text)
-    host = ipaddress.IPv6Address(match["v6"]) if match["v6"] else ipaddress.IPv4Address(match["v4"])
-    port = int(match["port"])
-    if port > PORT_MAX:
-        raise ValueError(text)
-    return str(getattr(host, "ipv4_mapped", None) or host), port
-
-
-def address_text(host: str, port: int) -> str:
-    """The pair as it is written and shown."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 # --- layers ---------------------------------------------------------------------------------------------------------
@@ -357,7 +338,7 @@ def _wrong_admin(address: str) -> str | None:
 def _fault_of(registry: Registry) -> tuple[str, str] | None:
     """The key that is wrong, and what is."""
     if registry.url.startswith("zk://"):
-        from control.registry.zookeeper import servers  # kazoo, and only here
+        from control.config.zookeeper import servers  # kazoo, and only here
 
         try:
             servers(registry.url)

@@ -25,6 +25,7 @@ from control.cluster.instance import Folder, Process, Record
 from control.config import load as config
 from control.console.words import say
 from control.errors import TRY_LATER, UserError
+from control.host.addresses import address_text
 from control.host.openfiles import enough_files
 
 HTTP_S: Final = 2.0
@@ -56,7 +57,7 @@ def get(process: Process, path: str, timeout_s: float = HTTP_S) -> tuple[int, An
     try:
         return status, json.loads(body)
     except ValueError:
-        where = config.address_text(*process.admin)
+        where = address_text(*process.admin)
         raise UserError(f"{process.name}: {where} is not a Muster node", TRY_LATER) from None
 
 
@@ -71,7 +72,7 @@ def fetch(process: Process, path: str, timeout_s: float = HTTP_S) -> tuple[int, 
         response = connection.getresponse()
         status, body = response.status, response.read()
     except (OSError, http.client.HTTPException) as error:
-        where = config.address_text(host, port)
+        where = address_text(host, port)
         raise UserError(f"{process.name} does not answer on {where}: {error}; try again", TRY_LATER) from None
     finally:
         connection.close()
@@ -87,7 +88,7 @@ def apart(process: Process) -> str:
         return "has registered no admin address"
     if not ipaddress.ip_address(host).is_loopback or is_of_this_machine(process.link[0]):
         return ""
-    where = config.address_text(*process.admin)
+    where = address_text(*process.admin)
     return f"answers only on its own host, {process.link[0]}, at {where}; set serve.admin there to ask it from here"
 
 

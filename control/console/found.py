@@ -15,6 +15,7 @@ import msgspec
 import muster
 from control.cluster import instance, sdk, specs
 from control.cluster.backends import Servers
+from control.cluster.fixed import Fixed
 from control.cluster.instance import Endpoint, Folder, Process, Record
 from control.cluster.specs import absolute
 from control.config import load as config
@@ -23,7 +24,6 @@ from control.console import common
 from control.console.words import say
 from control.errors import TRY_LATER, UNAVAILABLE, ConfigError, NotRunning, UserError
 from control.node.enrolment import tree
-from control.probes.maps import Fixed
 from control.registry import Directory, Snapshot, reach
 from control.registry import Node as Registered
 from control.registry.tree import Refused, Tree, TreeError, Unavailable
@@ -255,7 +255,7 @@ async def _answering(where: Registration) -> tuple[Registration, Mapping[str, st
     """Without servers that take no connection, which the library would try for long, and what each said."""
     if not where.url.startswith("zk://"):
         return where, {}
-    from control.registry.zookeeper import servers  # kazoo, and only here
+    from control.config.zookeeper import servers  # kazoo, and only here
 
     hosts = servers(where.url).hosts
     tried = await asyncio.to_thread(reach.tried, hosts, one=True)
@@ -266,7 +266,8 @@ async def _answering(where: Registration) -> tuple[Registration, Mapping[str, st
 
 def _know_all(opened: Tree, where: Registration) -> None:
     """Have it ask those too that took no connection at first, once those that did have gone."""
-    from control.registry.zookeeper import ZooKeeperTree, servers
+    from control.config.zookeeper import servers
+    from control.registry.zookeeper import ZooKeeperTree
 
     assert isinstance(opened, ZooKeeperTree)
     opened.know(servers(where.url).hosts)

@@ -3,7 +3,6 @@
 import resource
 from typing import Final
 
-from control.config.options import ROLES
 from control.errors import UserError
 
 FILES: Final = 32
@@ -16,7 +15,7 @@ def files_wanted(nodes: int) -> int:
     return FILES + FILES_EACH * nodes
 
 
-def enough_files(nodes: int = len(ROLES)) -> None:
+def enough_files(nodes: int = 1) -> None:
     """Have the kernel let this process, and its children, open enough at once. Raises `UserError` where it may not."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = files_wanted(nodes)

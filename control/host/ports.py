@@ -11,8 +11,8 @@ import socket
 from pathlib import Path
 from typing import Final, Self
 
-from control.config.load import address_text
 from control.errors import UserError
+from control.host.addresses import address_text
 
 KERNELS: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 OWN: Final = range(20_000, 65_536)

@@ -63,7 +63,8 @@ def tree(where: Registration) -> Tree:
         from control.registry.embedded import EmbeddedTree
 
         return EmbeddedTree(Path(where.folder), session_s=where.session_ms / 1000)
-    from control.registry.zookeeper import ZooKeeperTree, servers
+    from control.config.zookeeper import servers
+    from control.registry.zookeeper import ZooKeeperTree
 
     try:
         return ZooKeeperTree(servers(where.url, session_s=where.session_ms / 1000, **_credentials(where)))

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from control.config.load import NO_ADDRESS, split_address
 from control.config.options import Config
+from control.host.addresses import NO_ADDRESS, split_address
 
 Path = tuple[str, ...]
 

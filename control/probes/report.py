@@ -12,12 +12,13 @@ from rich.table import Table
 from control.cluster import instance
 from control.cluster.instance import Process, Record
 from control.cluster.specs import absolute
-from control.config.load import address_text, split_address
 from control.config.options import Config
 from control.console import common
 from control.console.found import Where, client_of, mapped
+from control.console.lines import AVAILABILITY, DOWN, LATENCY, LOSS
 from control.console.words import say
 from control.errors import TRY_LATER, ConfigError, UserError
+from control.host.addresses import address_text, split_address
 from control.probes.paths import Figures, Measured
 from control.probes.prober import Prober, Source
 from control.probes.system import NAME, Probes
@@ -25,7 +26,6 @@ from plane.spec import SpecError, secret
 
 EVERY_S: Final = 0.2
 """Or sooner, if the configuration says so: somebody waits for it."""
-LATENCY, LOSS, AVAILABILITY, DOWN = "latency", "loss", "availability", "down"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import muster
 from control.cluster import instance
+from control.cluster.fixed import Fixed
 from control.cluster.instance import Folder
 from control.errors import UserError
-from control.probes.maps import Fixed
 from control.probes.prober import Prober, Source
 from control.probes.system import ProberSettings
 from control.probes.told import Told

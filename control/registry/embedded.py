@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from control.config.zookeeper import check_path
 from control.host.sockets import address
 from control.registry import frames, tree
 from control.registry.kept import Kept
@@ -63,13 +64,13 @@ class EmbeddedTree(Tree):
         self._become("expired")
 
     async def get(self, path: str) -> Entry | None:
-        tree.check_path(path)
+        check_path(path)
         answer = await self._call(frames.Get, path)
         assert isinstance(answer, frames.Found)
         return answer.entry
 
     async def children(self, path: str) -> dict[str, Entry]:
-        tree.check_path(path)
+        check_path(path)
         return await self._kept.read("below", path, functools.partial(self._below, path)) or {}
 
     async def _below(self, path: str) -> dict[str, Entry]:

@@ -5,9 +5,10 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from control.config.zookeeper import check_path
 from control.registry.signals import Signals
 from control.registry.store import Store
-from control.registry.tree import Entry, Operation, Result, Session, Tree, Unavailable, check, check_path
+from control.registry.tree import Entry, Operation, Result, Session, Tree, Unavailable, check
 
 
 class Memory:

@@ -4,25 +4,24 @@ Level triggered: a watch says that something may have changed, never what; who i
 time. Owns no connection and no meaning of what is stored.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
+
+from control.config.zookeeper import check_path
 
 ANY: Final = -1
 """A version that every node has."""
 CALL_S: Final = 5.0
 """Within this a call has its answer, or raises `Unavailable`."""
 DATA_MAX: Final = 64 << 10
-PATH_MAX: Final = 255
 TRANSACTION_MAX: Final = 192
 """Operations: a step of the widest growth rests on its record and a replica of each of 128 new partitions, at least."""
 NODES_MAX: Final = 1 << 16
 TREE_BYTES_MAX: Final = 16 << 20
 """Paths and data together: 4,096 nodes of 4 KiB. A role's entry has some 400 B."""
 
-PATH: Final = re.compile(r"/|(?:/(?!\.{1,2}(?:/|\Z))[A-Za-z0-9._-]+)+", re.ASCII)
 
 Session = Literal["connected", "suspended", "expired"]
 """`suspended`: no server answers, what is ephemeral may still stand. `expired`: it is gone, or must be taken for gone."""
@@ -164,12 +163,6 @@ def parent(path: str) -> str:
 def covers(above: str, path: str) -> bool:
     """Whether `path` is `above` or below it."""
     return above in {"/", path} or path.startswith(above + "/")
-
-
-def check_path(path: str, *, prefix: bool = False) -> None:
-    """Raise `ValueError` for what is no path; a `prefix` gets ten digits appended."""
-    if len(path) + 10 * prefix > PATH_MAX or not PATH.fullmatch(path):
-        raise ValueError(f"no path of a node: {path[:PATH_MAX]!r}")
 
 
 def check(operations: Sequence[Operation]) -> None:

@@ -16,6 +16,7 @@ import msgspec
 import structlog
 
 from control.config.layout import PARTITIONS_MAX
+from control.config.zookeeper import PATH_MAX
 from control.registry.places import (
     COUNT,
     Ack,
@@ -29,7 +30,6 @@ from control.registry.places import (
     read_count,
     read_node,
 )
-from control.registry.tree import PATH_MAX
 from plane.kinds import partitioned
 
 HOLD_S: Final = 10.0

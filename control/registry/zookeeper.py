@@ -9,10 +9,9 @@ import asyncio
 import contextlib
 import functools
 import logging
-import re
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from kazoo import exceptions as kazoo_errors
@@ -21,6 +20,7 @@ from kazoo.protocol.states import EventType, KazooState, WatchedEvent
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
+from control.config.zookeeper import Servers, check_path
 from control.registry import tree
 from control.registry.kept import Kept
 from control.registry.signals import Signals
@@ -47,7 +47,6 @@ from control.registry.tree import (
     parent,
 )
 
-SESSION_S: Final = 10.0
 CLOSE_S: Final = 2.0
 REQUESTS_MAX: Final = 128
 """So many requests are under way, others wait their turn. Each wakes kazoo's thread by a byte on a socket pair that
@@ -56,7 +55,6 @@ keep the loop until it has found one."""
 MOVING_MAX: Final = 8
 """So often a node may come or go between two looks at it."""
 T = TypeVar("T")
-URL: Final = re.compile(r"zk://(?P<hosts>[A-Za-z0-9_.:\[\],-]+)(?P<chroot>/.*)?")
 
 _ERRORS: Final[tuple[tuple[type[Exception], type[TreeError]], ...]] = (
     (kazoo_errors.NoNodeError, NoNode),
@@ -70,42 +68,6 @@ _ERRORS: Final[tuple[tuple[type[Exception], type[TreeError]], ...]] = (
     (kazoo_errors.QuotaExceededError, Refused),
 )
 _NOT_THE_CAUSE: Final = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency)
-
-
-@dataclass(frozen=True, slots=True)
-class Servers:
-    """Where ZooKeeper is and who we are there. With `digest` or `sasl`, what is created is for that one alone."""
-
-    hosts: str
-    chroot: str = ""
-    session_s: float = SESSION_S
-    digest: str = field(default="", repr=False)
-    """`user:password`, which travels in the clear."""
-    sasl: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """As kazoo takes them: `mechanism`, `username`, `password`, …"""
-
-
-def servers(url: str, **more: Any) -> Servers:
-    """Read `zk://host:port,host:port/chroot`. Raises `ValueError` with what is wrong."""
-    match = URL.fullmatch(url)
-    if match is None:
-        raise ValueError(f"{url!r} is not zk://HOST:PORT,HOST:PORT/PATH")
-    for each in match["hosts"].split(","):
-        host, _, port = each.rpartition(":")
-        if not (_is_host(host) and port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
-            raise ValueError(f"{each!r} in {url!r} is not HOST:PORT")
-    chroot = (match["chroot"] or "").rstrip("/")
-    if chroot:
-        tree.check_path(chroot)
-    return Servers(match["hosts"], chroot, **more)
-
-
-def _is_host(host: str) -> bool:
-    """Whether a resolver can be asked for it at all; one that cannot raises what is no `OSError`."""
-    try:
-        return bool(host.encode("idna"))
-    except UnicodeError:
-        return False
 
 
 class ZooKeeperTree(Tree):
@@ -163,7 +125,7 @@ class ZooKeeperTree(Tree):
     # --- reading and writing ------------------------------------------------------------------------------------------
 
     async def get(self, path: str) -> Entry | None:
-        tree.check_path(path)
+        check_path(path)
         for _ in range(MOVING_MAX):
             if (entry := await self._read(path)) is not None:
                 return entry
@@ -172,7 +134,7 @@ class ZooKeeperTree(Tree):
         raise Unavailable(f"{path}: comes and goes")
 
     async def children(self, path: str) -> dict[str, Entry]:
-        tree.check_path(path)
+        check_path(path)
         for _ in range(MOVING_MAX):
             with contextlib.suppress(NoNode):
                 names = await self._known("names", path, self._names) or []

@@ -8,8 +8,8 @@ import httpx2
 import msgspec
 
 from control.cluster.instance import Process
-from control.config import load as config
 from control.errors import UserError
+from control.host.addresses import address_text
 from control.http.face import Nodes
 from control.http.problems import Problem
 from control.rooms.ls import merged
@@ -72,7 +72,7 @@ class Listing:
         while after is not None:
             if len(found) >= SEEN_MAX:
                 return Listed(found, True, False)
-            where = config.address_text(*gateway.admin)
+            where = address_text(*gateway.admin)
             try:
                 answer = await self._http.get(f"http://{where}/api/v1/rooms", params={"after": after, "limit": PAGE})
                 page = msgspec.json.decode(answer.raise_for_status().content, type=dict[str, Any])

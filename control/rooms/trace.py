@@ -16,11 +16,11 @@ import msgspec
 from rich.table import Table
 
 import muster
-from control.cli.links import Line, seen, table
 from control.cluster import sdk
 from control.cluster.instance import Endpoint, Process, Record
 from control.console import common
 from control.console.found import Where, client_of, everybody
+from control.console.lines import Line, seen, table
 from control.console.readings import name_silent, read_all
 from control.errors import TRY_LATER, UNAVAILABLE, USAGE, UserError
 from control.registry.places import MAIN

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import muster
-from control.config.load import address_text
+from control.host.addresses import address_text
 from control.host.ports import Ports
 from tests.faults.conftest import Make
 from tests.faults.instance import Instance

@@ -14,7 +14,7 @@ import pytest
 import structlog
 
 import muster
-from control.config.load import address_text
+from control.host.addresses import address_text
 from control.host.ports import Ports
 from control.registry.server import RegistryServer
 from tests.control.registry.zookeeper import ZooKeeper

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from control.config.docs import markdown
+from control.cli.config_docs import markdown
 from control.config.layout import seats
-from control.config.load import address_text, find_file, load, split_address, values
+from control.config.load import find_file, load, values
 from control.config.options import ROLES, UP
 from control.errors import BAD_CONFIG, ConfigError
+from control.host.addresses import address_text, split_address
 from tests.control.nodes import configured
 
 ROOT = Path(__file__).parents[3]

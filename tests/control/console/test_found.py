@@ -22,6 +22,7 @@ from control.cluster import specs
 from control.cluster.instance import Process, Record
 from control.config.load import load
 from control.config.options import ROLES
+from control.config.zookeeper import Servers
 from control.console import common, found
 from control.console.found import Where, reading
 from control.console.readings import read
@@ -31,7 +32,7 @@ from control.registry import reach
 from control.registry.places import Count, Node, encode
 from control.registry.server import RegistryServer
 from control.registry.tree import Entry, NoNode, Refused, Tree, TreeError, Unavailable
-from control.registry.zookeeper import Servers, ZooKeeperTree
+from control.registry.zookeeper import ZooKeeperTree
 from control.rooms import ls as rooms
 from control.rooms import trace
 from plane.role import Role

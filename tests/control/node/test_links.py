@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from control.cli.links import aged, seen
+from control.cli.links import aged
 from control.config.options import Links as Limits
+from control.console.lines import seen
 from control.console.readings import NO_ANSWER, Reading
 from control.errors import UserError
 from control.node.links import Links

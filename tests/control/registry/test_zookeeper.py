@@ -14,11 +14,12 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionDropped
 from kazoo.security import make_acl
 
+from control.config.zookeeper import Servers, servers
 from control.registry.directory import Directory
 from control.registry.identities import numbers
 from control.registry.places import Node, Snapshot
 from control.registry.tree import Create, Entry, NoNode, Refused, Session, Unavailable
-from control.registry.zookeeper import Servers, ZooKeeperTree, servers
+from control.registry.zookeeper import ZooKeeperTree
 from tests.control.nodes import partitions
 from tests.control.registry.services import PATIENT_S, connected, until_session
 from tests.control.registry.zookeeper import ZooKeeper
@@ -34,7 +35,8 @@ GATEWAY = """
 import asyncio, sys, structlog
 from control.registry.directory import Directory
 from control.registry.places import Node
-from control.registry.zookeeper import Servers, ZooKeeperTree
+from control.config.zookeeper import Servers
+from control.registry.zookeeper import ZooKeeperTree
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 async def main():
     servers = Servers(sys.argv[1], sys.argv[2], session_s=60.0)

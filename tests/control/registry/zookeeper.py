@@ -19,8 +19,9 @@ from typing import Final, Self
 import msgspec
 import pytest
 
+from control.config.zookeeper import Servers
 from control.registry.tree import Tree
-from control.registry.zookeeper import Servers, ZooKeeperTree
+from control.registry.zookeeper import ZooKeeperTree
 from tests.control.registry.services import SESSION_S, until_expired
 from tests.ports import free_ports
 

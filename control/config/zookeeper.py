@@ -1,0 +1,53 @@
+"""Where ZooKeeper is: its URL, the user there, and what a path in it may be. Imports nothing of ZooKeeper."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+PATH_MAX: Final = 255
+PATH: Final = re.compile(r"/|(?:/(?!\.{1,2}(?:/|\Z))[A-Za-z0-9._-]+)+", re.ASCII)
+SESSION_S: Final = 10.0
+URL: Final = re.compile(r"zk://(?P<hosts>[A-Za-z0-9_.:\[\],-]+)(?P<chroot>/.*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """Where ZooKeeper is and who we are there. With `digest` or `sasl`, what is created is for that one alone."""
+
+    hosts: str
+    chroot: str = ""
+    session_s: float = SESSION_S
+    digest: str = field(default="", repr=False)
+    """`user:password`, which travels in the clear."""
+    sasl: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """As kazoo takes them: `mechanism`, `username`, `password`, …"""
+
+
+def servers(url: str, **more: Any) -> Servers:
+    """Read `zk://host:port,host:port/chroot`. Raises `ValueError` with what is wrong."""
+    match = URL.fullmatch(url)
+    if match is None:
+        raise ValueError(f"{url!r} is not zk://HOST:PORT,HOST:PORT/PATH")
+    for each in match["hosts"].split(","):
+        host, _, port = each.rpartition(":")
+        if not (_is_host(host) and port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+            raise ValueError(f"{each!r} in {url!r} is not HOST:PORT")
+    chroot = (match["chroot"] or "").rstrip("/")
+    if chroot:
+        check_path(chroot)
+    return Servers(match["hosts"], chroot, **more)
+
+
+def _is_host(host: str) -> bool:
+    """Whether a resolver can be asked for it at all; one that cannot raises what is no `OSError`."""
+    try:
+        return bool(host.encode("idna"))
+    except UnicodeError:
+        return False
+
+
+def check_path(path: str, *, prefix: bool = False) -> None:
+    """Raise `ValueError` for what is no path; a `prefix` gets ten digits appended."""
+    if len(path) + 10 * prefix > PATH_MAX or not PATH.fullmatch(path):
+        raise ValueError(f"no path of a node: {path[:PATH_MAX]!r}")

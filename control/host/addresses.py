@@ -1,0 +1,26 @@
+"""Addresses as they are written and shown: `host:port`, an IPv6 host in brackets."""
+
+import ipaddress
+import re
+from typing import Final
+
+ADDRESS: Final = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<v4>[0-9.]+)):(?P<port>[0-9]{1,5})")
+NO_ADDRESS: Final = "is not an IP address and port, as 127.0.0.1:7400 or [::1]:7400"
+PORT_MAX: Final = 65_535
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """`host:port` (an IPv6 host in brackets) as a pair. Raises `ValueError`."""
+    match = ADDRESS.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    host = ipaddress.IPv6Address(match["v6"]) if match["v6"] else ipaddress.IPv4Address(match["v4"])
+    port = int(match["port"])
+    if port > PORT_MAX:
+        raise ValueError(text)
+    return str(getattr(host, "ipv4_mapped", None) or host), port
+
+
+def address_text(host: str, port: int) -> str:
+    """The pair as it is written and shown."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
