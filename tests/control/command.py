@@ -1,4 +1,7 @@
-"""The command `muster` with fake roles, in an instance folder of its own."""
+"""The command `muster` with fake roles, in an instance folder of its own.
+
+A call forks a process that has loaded the command already; `COMMAND` is the whole start, for tests of that and of signals.
+"""
 
 import os
 import subprocess
@@ -8,9 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from tests import forked
 from tests.documents import ROOT
 
-COMMAND: Final = (sys.executable, "-m", "tests.fakes.command")
+FAKE: Final = "tests.fakes.command"
+COMMAND: Final = (sys.executable, "-m", FAKE)
 
 
 class Command:
@@ -24,16 +29,8 @@ class Command:
         self.environment |= {"MUSTER_DATABASE__URL": "none", "MUSTER_PROBES__EVERY_MS": "0"}
 
     def __call__(self, *words: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*COMMAND, *words],
-            cwd=ROOT,
-            env=self.environment | environment,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = forked.server(FAKE).run(words, self.environment | environment, stdin.encode())
+        return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
     @contextmanager
     def up(self, *words: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
