@@ -252,7 +252,7 @@ async def test_a_revoked_key_opens_nothing_once_the_file_is_seen(make: Make) -> 
     problem(await client.get(MESSAGES), 401, "bad_credential")
 
 
-def token(user: int, *rights: Right, seconds: float = 60, secret: bytes = SECRET) -> str:
+def token(user: int, *rights: Right, seconds: float = 3_600, secret: bytes = SECRET) -> str:
     return mint(secret, user, rights, time.time(), seconds)
 
 
