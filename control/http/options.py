@@ -148,5 +148,11 @@ class HttpOptions(EdgeOptions, frozen=True):
     ] = 30.0
     drain_s: Annotated[
         float,
-        key("What runs may take so long to finish when the process ends", "as `request_s_max`", "s", ge=0, le=600),
-    ] = 30.0
+        key(
+            "What runs may take so long to finish when the process ends",
+            "`muster up` waits 12 s with a registry and 2 s without; systemd and Kubernetes as they are told",
+            "s",
+            ge=0,
+            le=600,
+        ),
+    ] = 10.0

@@ -89,6 +89,11 @@ class Session:
     async def _open(
         self, *, gateways: Sequence[Endpoint] | None = None, proxies: Sequence[Endpoint] | None = None
     ) -> muster.Client:
+        if isinstance(self._where, muster.Address):  # it is no error of a client to be told of no server
+            if gateways is None and not self._where.gateways:
+                raise muster.Unavailable("no gateway is known yet")
+            if proxies is None and not self._where.proxies:
+                raise muster.Unavailable("no proxy is known yet")
         size = OWN_BUFFER_BYTES if self._token is None else USER_BUFFER_BYTES
         return await muster.connect(
             self._where,

@@ -1,16 +1,10 @@
 """The HTTP face as a process beside a real instance, while nodes and the process itself die."""
 
 import asyncio
-import contextlib
 import json
-import os
 import signal
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx2
 import pytest
@@ -20,59 +14,19 @@ from control.http.face import actions
 from control.http.system import KEYS
 from tests.control.http.streams import Event, Reader, stream
 from tests.faults.conftest import Make
-from tests.faults.instance import ROOT, Instance
+from tests.faults.instance import Instance
 from tests.waiting import until
 
 ROOM = "sports:final"
 PATH = f"/api/v1/rooms/{ROOM}/messages"
 ALL = tuple(f"{action}:*" for action in actions())
-END_S = 10.0
 
 
-class Edge:
-    """One process, and a client of it with a key for everything."""
-
-    def __init__(self, instance: Instance, log: Path, **options: Any) -> None:
-        self._log = log.open("ab")
-        program = [sys.executable, str(ROOT / "tests" / "faults" / "edge.py"), str(instance.folder.path)]
-        self.process = subprocess.Popen(
-            [*program, json.dumps(options)], cwd=ROOT, env=_environment(), stdout=subprocess.PIPE, stderr=self._log
-        )
-        assert self.process.stdout is not None
-        self.url = self.process.stdout.readline().decode().strip()
-        assert self.url, "the process did not start; its log is among those of the test"
-        split = urlsplit(self.url)
-        self.address = str(split.hostname), int(split.port or 0)
-
-    def end(self, number: int = signal.SIGTERM) -> int:
-        """End it and give its exit code."""
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        code = self.process.wait(END_S)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        self._log.close()
-        return code
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "core" / "python")])}
-
-
-Start = Callable[..., Edge]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Start processes; all are ended."""
-    with contextlib.ExitStack() as stack:
-
-        def started(instance: Instance, **options: Any) -> Edge:
-            edge = Edge(instance, tmp_path / "http.log", **options)
-            stack.callback(edge.end)
-            return edge
-
-        yield started
+def address(instance: Instance) -> tuple[str, int]:
+    """Where its HTTP face listens."""
+    bind = instance.process("http").bind
+    assert isinstance(bind, tuple)
+    return bind
 
 
 def make_key(instance: Instance, *scopes: str) -> str:
@@ -81,8 +35,21 @@ def make_key(instance: Instance, *scopes: str) -> str:
     return keys.create(instance.folder.path / KEYS, f"key-{len(scopes)}", scopes or ALL, known)[1]
 
 
-def client(edge: Edge, **headers: str) -> httpx2.AsyncClient:
-    return httpx2.AsyncClient(base_url=edge.url, headers=headers, timeout=20, trust_env=False, verify=False)
+def client(instance: Instance, **headers: str) -> httpx2.AsyncClient:
+    host, port = address(instance)
+    return httpx2.AsyncClient(
+        base_url=f"http://{host}:{port}", headers=headers, timeout=20, trust_env=False, verify=False
+    )
+
+
+@pytest.fixture
+def with_http(make: Make) -> Make:
+    """As `make`, with the HTTP face."""
+
+    def made(**sections: dict[str, Any]) -> Instance:
+        return make(**{"systems": {"enabled": "http"}} | sections)
+
+    return made
 
 
 async def ready(asking: httpx2.AsyncClient) -> None:
@@ -105,18 +72,17 @@ async def read(reader: Reader, until_text: str) -> list[Event]:
     return events
 
 
-async def test_rooms_of_all_gateways_are_listed_once(make: Make, start: Start) -> None:
-    instance = make(up={"gateways": 2})
+async def test_rooms_of_all_gateways_are_listed_once(with_http: Make) -> None:
+    instance = with_http(up={"gateways": 2})
     with instance.running():
         everything, reads, some_rooms = (
             make_key(instance),
             make_key(instance, "read:*"),
             make_key(instance, "rooms:sports:*", "read:x"),
         )
-        edge = start(instance)
         async with (
-            client(edge, **{"x-api-key": everything}) as asking,
-            stream(edge.address, PATH, reads),
+            client(instance, **{"x-api-key": everything}) as asking,
+            stream(address(instance), PATH, reads),
         ):
             await ready(asking)
             await asking.post("/api/v1/rooms/other/messages", content=b"x")
@@ -130,18 +96,17 @@ async def test_rooms_of_all_gateways_are_listed_once(make: Make, start: Start) -
             async with asyncio.timeout(10):
                 while await listed() != ["default:other", ROOM]:  # noqa: ASYNC110 - what is asked is a server
                     await asyncio.sleep(0.05)
-            async with client(edge, **{"x-api-key": some_rooms}) as some:
+            async with client(instance, **{"x-api-key": some_rooms}) as some:
                 answer = await some.get("/api/v1/rooms")
                 assert [room["name"] for room in answer.json()["rooms"]] == [ROOM]
 
 
-async def test_a_token_of_muster_token_acts_as_its_user(make: Make, start: Start) -> None:
-    instance = make()
+async def test_a_token_of_muster_token_acts_as_its_user(with_http: Make) -> None:
+    instance = with_http()
     with instance.running():
-        edge = start(instance)
         minted = instance.command("token", "7", "--rights", "read,publish", stdout=subprocess.PIPE)
         token = minted.communicate()[0].decode().strip()
-        async with client(edge, authorization=f"Bearer {token}") as user:
+        async with client(instance, authorization=f"Bearer {token}") as user:
             await ready(user)
             answer = await user.post(PATH, content=b"x")
             assert answer.status_code == 200, answer.text
@@ -152,12 +117,11 @@ async def test_a_token_of_muster_token_acts_as_its_user(make: Make, start: Start
 
 
 @pytest.mark.parametrize("role", ["broker", "router", "gateway", "proxy"])
-async def test_a_node_dies_and_what_was_acknowledged_is_read_or_a_gap(make: Make, start: Start, role: str) -> None:
-    instance = make()
+async def test_a_node_dies_and_what_was_acknowledged_is_read_or_a_gap(with_http: Make, role: str) -> None:
+    instance = with_http()
     with instance.running():
         key = make_key(instance)
-        edge = start(instance)
-        async with client(edge, **{"x-api-key": key}) as publisher, stream(edge.address, PATH, key) as reader:
+        async with client(instance, **{"x-api-key": key}) as publisher, stream(address(instance), PATH, key) as reader:
             await ready(publisher)
             acked: list[str] = []
             stop = asyncio.Event()
@@ -193,49 +157,65 @@ async def test_a_node_dies_and_what_was_acknowledged_is_read_or_a_gap(make: Make
     assert seen == [*sorted(seen[:-1], key=int), "end"]
 
 
-async def test_a_process_dies_and_its_readers_go_on_at_another(make: Make, start: Start) -> None:
-    instance = make()
+async def test_the_process_dies_and_its_readers_go_on(with_http: Make) -> None:
+    instance = with_http()
     with instance.running():
         key = make_key(instance)
-        first, second = start(instance), start(instance)
-        async with client(second, **{"x-api-key": key}) as publisher:
+        where = address(instance)
+        async with client(instance, **{"x-api-key": key}) as publisher:
             await ready(publisher)
-            async with stream(first.address, PATH, key) as reader:
+            async with stream(where, PATH, key) as reader:
                 for number in range(10):
                     assert (await publisher.post(PATH, content=str(number).encode())).status_code == 200
                 events = await reader.messages(5)
-                first.end(signal.SIGKILL)
-            async with (
-                stream(second.address, PATH, key, {"last-event-id": events[-1].id}) as reader,
-                asyncio.timeout(10),
-            ):
+                dead = instance.kill("http")
+            await instance.back("http", dead)
+            assert address(instance) == where
+            async with stream(where, PATH, key, {"last-event-id": events[-1].id}) as reader, asyncio.timeout(10):
                 events += await reader.messages(5)
     assert covered(events) == ([str(number) for number in range(10)], 0)
 
 
-async def test_sigterm_drains(make: Make, start: Start) -> None:
-    instance = make()
-    with instance.running():
+async def test_the_end_of_the_instance_says_goodbye(with_http: Make) -> None:
+    instance = with_http()
+    with instance.running() as up:
         key = make_key(instance)
-        edge = start(instance)
-        async with client(edge, **{"x-api-key": key}) as asking, stream(edge.address, PATH, key) as reader:
+        async with client(instance, **{"x-api-key": key}) as asking:
             await ready(asking)
-            edge.process.send_signal(signal.SIGTERM)
-            async with asyncio.timeout(10):
+            async with stream(address(instance), PATH, key) as reader, asyncio.timeout(10):
+                up.send_signal(signal.SIGINT)
                 event = await reader.message()
-            assert (event.name, event.data["reason"]) == ("goodbye", "draining")
-        assert await asyncio.to_thread(edge.end) == 0
+    assert (event.name, event.data["reason"]) == ("goodbye", "draining")
+    assert up.returncode == 0
 
 
-async def test_the_instance_comes_back_and_requests_are_done_again(make: Make, start: Start) -> None:
-    instance = make()
+async def test_operators_see_it_as_any_other_node(with_http: Make) -> None:
+    instance = with_http()
+    with instance.running():
+        made = instance.command("key", "create", "web", "--scope", "publish:*", stdout=subprocess.PIPE)
+        key = made.communicate()[0].decode().strip()
+        async with client(instance, **{"x-api-key": key}) as publisher:
+            await ready(publisher)
+            assert (await publisher.post(PATH, content=b"x")).status_code == 200
+        said = instance.command("status", "--json", stdout=subprocess.PIPE)
+        systems = json.loads(said.communicate()[0])["systems"]
+        host, port = address(instance)
+        assert systems["http"]["url"] == f"http://{host}:{port}"
+        status = instance.status("http")
+        assert (status["state"], status["keys"], status["url"]) == ("ready", 1, f"http://{host}:{port}")
+        metrics = instance.metrics("http")
+        assert metrics['http_messages{outcome="published"}'] == 1
+        assert metrics["ready"] == 1
+
+
+async def test_the_instance_comes_back_and_requests_are_done_again(with_http: Make) -> None:
+    instance = with_http()
     with instance.running():
         key = make_key(instance)
-        edge = start(instance)
-        async with client(edge, **{"x-api-key": key}) as asking:
+        async with client(instance, **{"x-api-key": key}) as asking:
             await ready(asking)
             assert (await asking.post(PATH, content=b"before")).status_code == 200
-            async with stream(edge.address, PATH, key) as reader:
+            async with stream(address(instance), PATH, key) as reader:
                 for role in ("broker", "router", "gateway", "proxy"):
                     dead = instance.kill(role)
                     await instance.back(role, dead)

@@ -252,7 +252,7 @@ async def test_a_revoked_key_opens_nothing_once_the_file_is_seen(make: Make) -> 
     problem(await client.get(MESSAGES), 401, "bad_credential")
 
 
-def token(user: int, *rights: Right, seconds: float = 60, secret: bytes = SECRET) -> str:
+def token(user: int, *rights: Right, seconds: float = 3_600, secret: bytes = SECRET) -> str:
     return mint(secret, user, rights, time.time(), seconds)
 
 
@@ -410,6 +410,28 @@ async def test_without_servers_it_lives_and_is_not_ready(tmp_path: Any) -> None:
             document = problem(answer, 503, "unavailable")
             assert document["retryable"] is True
             assert "retry-after" in answer.headers
+    finally:
+        for client in beside.clients:
+            await client.aclose()
+        await beside.edge.stop()
+
+
+async def test_servers_that_are_known_later_are_used_then(address: muster.testing.Instance, tmp_path: Any) -> None:
+    beside = Beside(muster.Address((), (), address.token), tmp_path)
+    await beside.edge.start()
+    try:
+        client = beside.client("publish:*", "history:*")
+        problem(await client.post(MESSAGES, content=b"x"), 503, "unavailable")
+        problem(await client.get(MESSAGES), 503, "unavailable")
+        assert (await client.get("/readyz")).status_code == 503
+        beside.edge.redirect(muster.Address(address.gateways, address.proxies, address.token))
+
+        async def ready() -> bool:
+            return (await client.get("/readyz")).status_code == 200
+
+        await eventually(ready)
+        assert (await client.post(MESSAGES, content=b"x")).status_code == 200
+        assert await datas(client) == ["x"]
     finally:
         for client in beside.clients:
             await client.aclose()

@@ -267,6 +267,11 @@ async def test_streams_and_rooms_are_bounded(make: Make) -> None:
         for room in ("a", "c"):
             answer = await client.get(f"/api/v1/rooms/{room}/messages", headers=accept)
             assert (answer.status_code, answer.json()["code"]) == (503, "busy")
+
+    async def gone() -> bool:
+        return not beside.edge.status()["streams"]
+
+    await eventually(gone)
     for room in ("c", "d", "e"):
         assert (await client.get(f"/api/v1/rooms/{room}/messages")).status_code == 200
     assert beside.edge.status()["rooms"] <= 2
