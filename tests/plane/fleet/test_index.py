@@ -116,6 +116,17 @@ def test_a_client_keeps_its_number_until_it_is_forgotten() -> None:
         assert picked(each, EVERYONE) == {"a", "c", "d"}
 
 
+def test_a_client_that_changes_is_meant_by_its_new_values_only() -> None:
+    index = Index()
+    index.apply(Update("a", 1, 1, {"country": ["CN"], "tag": ["x", "y"]}))
+    index.apply(Update("a", 1, 2, {"country": ["US"], "tag": ["y"]}))
+    meant = {text: bool(picked(index, parse(text))) for text in ("country=CN", "country=US", "tag=x", "tag=y")}
+    assert meant == {"country=CN": False, "country=US": True, "tag=x": False, "tag=y": True}
+    assert (index.values("country"), index.values("tag")) == ({"US": 1}, {"y": 1})
+    index.apply(Update("a", 1, 3, None))
+    assert index.values("country") == {}
+
+
 def test_every_change_moves_the_counter_of_changes() -> None:
     index = Index()
     seen = [index.changes]

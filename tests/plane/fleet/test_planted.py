@@ -221,7 +221,7 @@ def test_updates_that_count_in_the_order_they_come_are_found(plant: Plant) -> No
 def test_values_that_stay_when_a_client_changes_are_found(plant: Plant) -> None:
     plant(Index, "_unset", lambda _self, _number, _attributes: None)
     with red():
-        test_index.test_any_order_of_updates_makes_the_same_index()
+        test_index.test_a_client_that_changes_is_meant_by_its_new_values_only()
 
 
 def test_a_result_counted_for_a_replaced_client_is_found(plant: Plant) -> None:
