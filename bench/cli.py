@@ -14,7 +14,6 @@ from rich.console import Console
 from bench import commands as commands_bench
 from bench import failover as failover_bench
 from bench import fanout as fanout_bench
-from bench import fleet_picks as fleet_picks_bench
 from bench import hops as hops_bench
 from bench import http as http_bench
 from bench import isolation as isolation_bench
@@ -470,7 +469,11 @@ def fleet(
 
 
 def _fleet(options: Options, progress: Progress, _label: str) -> tuple[Case, ...]:
-    return fleet_picks_bench.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
+    try:
+        from bench import fleet_picks
+    except ModuleNotFoundError as error:
+        raise Missing(f"{error.name} is not installed; it comes with muster-server[fleet]") from None
+    return fleet_picks.run(rounds=options.rounds_wanted, quick=options.quick, progress=progress)
 
 
 @app.command(epilog="Example: muster bench table peers.json paced.json overload.json")

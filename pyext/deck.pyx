@@ -27,7 +27,9 @@ cdef extern from "words.h":
     int lowest_bit "muster_lowest"(uint64_t word) noexcept nogil
     const uint64_t GAMMA "MUSTER_GAMMA"
     uint64_t mixed "muster_mixed"(uint64_t state) noexcept nogil
-    Py_ssize_t probe "muster_probe"(const uint64_t *words, Py_ssize_t length, uint64_t *state) noexcept nogil
+    void probe_two "muster_probe_two"(
+        const uint64_t *words, Py_ssize_t length, uint64_t *state, Py_ssize_t *one, Py_ssize_t *other
+    ) noexcept nogil
 
 
 # Bits of a deck: `probes` multiplies three numbers of this size.
@@ -118,8 +120,7 @@ cdef class Deck:
                 other = <Py_ssize_t>below(random(state), left)
                 first, second = rested_at[listed[one]], rested_at[listed[other]]
             else:
-                one = probe(open, length, state)
-                other = probe(open, length, state)
+                probe_two(open, length, state, &one, &other)
                 first, second = rested_at[one], rested_at[other]
             chosen = other if (second if second > now else now) < (first if first > now else now) else one
             client = chosen

@@ -15,6 +15,9 @@ import numpy as np
 cdef extern from "words.h":
     Py_ssize_t above "muster_above"(const int32_t *values, int32_t bound, uint64_t *out, Py_ssize_t length) noexcept nogil
     bint beyond "muster_beyond"(const uint32_t *numbers, Py_ssize_t length, uint32_t bound) noexcept nogil
+    void raise_all "muster_raise"(
+        int32_t *values, const uint32_t *numbers, Py_ssize_t length, int32_t now, int32_t cost, int32_t most
+    ) noexcept nogil
 
 
 # One minute of rest in units of `rested_at`: a weight is exact to a millionth.
@@ -84,24 +87,15 @@ cdef class Weights:
         if clients.shape[0] and beyond(&clients[0], clients.shape[0], <uint32_t>self.view.shape[0]):
             raise ValueError(f"client {max(clients)} is beyond the capacity of {self.view.shape[0]}")
 
-    cdef void _punish(self, const uint32_t[::1] clients, int32_t cost) noexcept nogil:
-        cdef Py_ssize_t i
-        cdef int32_t now = self._now(), most = now + WHOLE, rested
-        cdef int32_t *rested_at = &self.view[0]
-        for i in range(clients.shape[0]):
-            rested = rested_at[clients[i]]
-            rested = (rested if rested > now else now) + cost
-            rested_at[clients[i]] = rested if rested < most else most
-
     def punish(self, const uint32_t[::1] clients, double punishment):
         if not 0.0 <= punishment <= PUNISHMENT_MAX:
             raise ValueError(f"a punishment lies between 0 and {PUNISHMENT_MAX:g}, not {punishment}")
         self._check(clients)
-        cdef int32_t cost = <int32_t>(punishment * MINUTE + 0.5)
+        cdef int32_t now = self._now(), cost = <int32_t>(punishment * MINUTE + 0.5)
         if clients.shape[0] == 0:
             return
         with nogil:
-            self._punish(clients, cost)
+            raise_all(&self.view[0], &clients[0], clients.shape[0], now, cost, now + WHOLE)
 
     def restore(self, const uint32_t[::1] clients):
         self._check(clients)

@@ -93,9 +93,10 @@ static inline uint64_t muster_below(uint64_t random, uint64_t bound) {
     return (uint64_t)(((unsigned __int128)random * bound) >> 64);
 }
 
-/* A set bit, each as likely, by probing all `length` words for one; at least one is set. Looks at four probes at once, which
-   gives what one after the other would: the state ends after the probe that hit. */
-static inline ptrdiff_t muster_probe(const uint64_t *words, ptrdiff_t length, uint64_t *state) {
+/* Two set bits, each as likely and perhaps the same, by probing all `length` words; at least one bit is set. Looks at four
+   probes at once, which gives what one after the other would: the state ends after the second probe that hit. */
+static inline void muster_probe_two(const uint64_t *words, ptrdiff_t length, uint64_t *state, ptrdiff_t *one, ptrdiff_t *other) {
+    ptrdiff_t *wanted = one;
     for (;; *state += 4 * MUSTER_GAMMA) {
         uint64_t at[4];
         unsigned hits = 0;
@@ -103,10 +104,47 @@ static inline ptrdiff_t muster_probe(const uint64_t *words, ptrdiff_t length, ui
             at[k] = muster_below(muster_mixed(*state + (uint64_t)(k + 1) * MUSTER_GAMMA), (uint64_t)length * 64);
             hits |= (unsigned)((words[at[k] >> 6] >> (at[k] & 63)) & 1) << k;
         }
-        if (hits) {
+        for (; hits; hits &= hits - 1) {
             int hit = __builtin_ctz(hits);
-            *state += (uint64_t)(hit + 1) * MUSTER_GAMMA;
-            return (ptrdiff_t)at[hit];
+            *wanted = (ptrdiff_t)at[hit];
+            if (wanted == other) {
+                *state += (uint64_t)(hit + 1) * MUSTER_GAMMA;
+                return;
+            }
+            wanted = other;
         }
+    }
+}
+
+#if defined(__SSE2__)
+static inline __m128i muster_greater(__m128i a, __m128i b) {
+    __m128i more = _mm_cmpgt_epi32(a, b);
+    return _mm_or_si128(_mm_and_si128(more, a), _mm_andnot_si128(more, b));
+}
+#endif
+
+/* values[n] = min(max(values[n], now) + cost, most) for each number n, one after the other; four that follow each other at
+   once. now + cost and values below `most` + cost do not overflow. */
+static inline void muster_raise(
+    int32_t *values, const uint32_t *numbers, ptrdiff_t length, int32_t now, int32_t cost, int32_t most
+) {
+    for (ptrdiff_t i = 0; i < length; i++) {
+#if defined(__SSE2__)
+        const __m128i steps = _mm_set_epi32(3, 2, 1, 0);
+        for (; i + 4 <= length; i += 4) {
+            __m128i four = _mm_loadu_si128((const __m128i *)(numbers + i));
+            __m128i follow = _mm_add_epi32(_mm_set1_epi32((int)numbers[i]), steps);
+            if (_mm_movemask_epi8(_mm_cmpeq_epi32(four, follow)) != 0xFFFF) break;
+            __m128i *at = (__m128i *)(values + numbers[i]);
+            __m128i raised = _mm_add_epi32(muster_greater(_mm_loadu_si128(at), _mm_set1_epi32(now)), _mm_set1_epi32(cost));
+            __m128i over = _mm_cmpgt_epi32(raised, _mm_set1_epi32(most));
+            raised = _mm_or_si128(_mm_and_si128(over, _mm_set1_epi32(most)), _mm_andnot_si128(over, raised));
+            _mm_storeu_si128(at, raised);
+        }
+        if (i == length) break;
+#endif
+        int32_t value = values[numbers[i]];
+        value = (value > now ? value : now) + cost;
+        values[numbers[i]] = value < most ? value : most;
     }
 }

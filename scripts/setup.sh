@@ -66,6 +66,7 @@ missing_for_tests() {
     missing=
     cargo clippy --version >/dev/null 2>&1 || missing=$(clippy_package)
     for name in redis-server mosquitto nats-server; do have "$name" || missing="$missing $name"; done
+    have mosquitto_pub || missing="$missing mosquitto-clients"
     have mariadbd || missing="$missing mariadb-server"
     postgresql_there || missing="$missing postgresql"
     have systemd-analyze || missing="$missing systemd"

@@ -107,16 +107,20 @@ class Runs:
 
         Raises `RunsError`, and changes nothing then.
         """
-        if run in self._runs:
-            raise RunsError(f"run {run[0]} of minute {run[1]} is in flight already")
         if len(set(clients)) < len(clients):
             raise RunsError(f"run {run[0]} of minute {run[1]} has a client twice")
-        if len(self._runs) >= RUNS_MAX or self._clients + len(clients) > CLIENTS_MAX:
-            raise RunsError(f"{len(self._runs)} runs of {self._clients} clients are in flight; no room for more")
+        self.check(run, len(clients))
         started = _Run(run, wanted, {}, 0)
         self._runs[run] = started
         self._ask(now_ms, started, clients)
         return self._end(started) if not clients else None
+
+    def check(self, run: RunName, clients: int) -> None:
+        """Whether a run of so many clients can begin now. Raises `RunsError`."""
+        if run in self._runs:
+            raise RunsError(f"run {run[0]} of minute {run[1]} is in flight already")
+        if len(self._runs) >= RUNS_MAX or self._clients + clients > CLIENTS_MAX:
+            raise RunsError(f"{len(self._runs)} runs of {self._clients} clients are in flight; no room for more")
 
     def receipt(self, now_ms: int, run: RunName, client: str) -> Verdict:
         """A client says that it has the task."""

@@ -17,7 +17,12 @@ CLIENTS = 70
 NEAR = 1e-6  # a float32 of at most 1
 
 punishments = st.one_of(st.sampled_from([0, 1000, 10**6]), st.integers(0, 10**6)).map(lambda n: Fraction(n, 1000))
-some = st.lists(st.integers(0, CLIENTS - 1), max_size=20)
+some = st.one_of(
+    st.lists(st.integers(0, CLIENTS - 1), max_size=20),
+    st.tuples(st.integers(0, CLIENTS), st.integers(0, CLIENTS), st.lists(st.integers(0, CLIENTS - 1), max_size=3)).map(
+        lambda parts: [*range(parts[0], parts[1]), *parts[2], *range(parts[0], parts[1])]
+    ),
+)
 
 
 def array(clients: list[int]) -> NDArray[np.uint32]:

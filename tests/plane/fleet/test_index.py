@@ -55,7 +55,7 @@ def picked(index: Index, selector: Selector) -> set[str]:
     return {index.name(number) for number in index.select(selector)}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(histories(), st.data())
 def test_any_order_of_updates_makes_the_same_index(updates: list[Update], data: st.DataObject) -> None:
     truth = newest(updates)
@@ -63,9 +63,16 @@ def test_any_order_of_updates_makes_the_same_index(updates: list[Update], data: 
     index = Index()
     for update in mixed:
         index.apply(update)
-    index = Index.restored(msgspec.msgpack.decode(msgspec.msgpack.encode(index.snapshot()), type=Snapshot))
+    snapshot = msgspec.msgpack.encode(index.snapshot())
+    agrees(index, truth)
+    again = Index.restored(msgspec.msgpack.decode(snapshot, type=Snapshot))
+    agrees(again, truth)
     for update in mixed[::2]:
-        assert not index.apply(update)
+        assert not again.apply(update)
+    agrees(again, truth)
+
+
+def agrees(index: Index, truth: dict[str, Update]) -> None:
     there = {name: record for name, record in truth.items() if record.attributes is not None}
     assert index.online == len(there)
     assert {name: index.record(name) for name in truth} == truth
@@ -107,6 +114,17 @@ def test_a_client_keeps_its_number_until_it_is_forgotten() -> None:
         each.apply(Update("d", 1, 1, {}))
         assert (each.number("d"), each.name(1)) == (1, "d")
         assert picked(each, EVERYONE) == {"a", "c", "d"}
+
+
+def test_a_client_that_changes_is_meant_by_its_new_values_only() -> None:
+    index = Index()
+    index.apply(Update("a", 1, 1, {"country": ["CN"], "tag": ["x", "y"]}))
+    index.apply(Update("a", 1, 2, {"country": ["US"], "tag": ["y"]}))
+    meant = {text: bool(picked(index, parse(text))) for text in ("country=CN", "country=US", "tag=x", "tag=y")}
+    assert meant == {"country=CN": False, "country=US": True, "tag=x": False, "tag=y": True}
+    assert (index.values("country"), index.values("tag")) == ({"US": 1}, {"y": 1})
+    index.apply(Update("a", 1, 3, None))
+    assert index.values("country") == {}
 
 
 def test_every_change_moves_the_counter_of_changes() -> None:

@@ -1,0 +1,88 @@
+"""Which clients are there: a lease of (client, epoch) that every sign of life renews.
+
+Owns epochs and the ends of leases. It must not know a broker, a topic or a clock: times in ms of a steady clock come in.
+Connects, disconnects and last wills are hints: they shorten a lease, they do not end it, so that a broker that dies takes
+nobody along. Of two clients with one name the later epoch has the lease (I-1); the caller tells both.
+"""
+
+from enum import StrEnum
+from heapq import heapify, heappop, heappush
+
+import msgspec
+
+
+class Heard(StrEnum):
+    NEW = "new"
+    """The client was not there, or with an earlier epoch: it is there now, with this one."""
+    KEPT = "kept"
+    STALE = "stale"
+    """A later epoch is known: this one is superseded."""
+
+
+class _Lease(msgspec.Struct):
+    epoch: int
+    until_ms: int | None
+    """None: it ended."""
+
+
+class Leases:
+    def __init__(self, *, lease_ms: int, hint_ms: int) -> None:
+        """A lease lasts `lease_ms` from the last sign of life; a hint that the client is gone leaves it `hint_ms`."""
+        if not 0 < hint_ms <= lease_ms:
+            raise ValueError(f"0 < hint_ms <= lease_ms must hold, not {hint_ms}, {lease_ms}")
+        self._lease_ms = lease_ms
+        self._hint_ms = hint_ms
+        self._leases: dict[str, _Lease] = {}
+        self._ends: list[tuple[int, str]] = []
+        """One at least for each client that is there, not later than its lease's end: a renewal moves nothing here."""
+
+    def hear(self, now_ms: int, client: str, epoch: int) -> Heard:
+        """A sign of life."""
+        until = now_ms + self._lease_ms
+        lease = self._leases.get(client)
+        if lease is not None and epoch < lease.epoch:
+            return Heard.STALE
+        if lease is not None and epoch == lease.epoch and lease.until_ms is not None:
+            lease.until_ms = max(lease.until_ms, until)
+            return Heard.KEPT
+        if lease is None or lease.until_ms is None:
+            heappush(self._ends, (until, client))
+        self._leases[client] = _Lease(epoch, until)
+        return Heard.NEW
+
+    def hint(self, now_ms: int, client: str, epoch: int) -> bool:
+        """The client may be gone; whether that shortened its lease. Its next sign of life renews it."""
+        lease = self._leases.get(client)
+        until = now_ms + self._hint_ms
+        if lease is None or lease.epoch != epoch or lease.until_ms is None or lease.until_ms <= until:
+            return False
+        lease.until_ms = until
+        heappush(self._ends, (until, client))
+        if len(self._ends) > 64 + 4 * len(self._leases):  # hints and renewals in turn
+            self._ends = [(held.until_ms, name) for name, held in self._leases.items() if held.until_ms is not None]
+            heapify(self._ends)
+        return True
+
+    def expire(self, now_ms: int) -> list[tuple[str, int]]:
+        """The clients whose leases ended, each with its epoch, once."""
+        ended = []
+        while self._ends and self._ends[0][0] < now_ms:
+            client = heappop(self._ends)[1]
+            lease = self._leases.get(client)
+            if lease is None or lease.until_ms is None:
+                continue
+            if lease.until_ms < now_ms:
+                lease.until_ms = None
+                ended.append((client, lease.epoch))
+            else:
+                heappush(self._ends, (lease.until_ms, client))
+        return ended
+
+    def forget(self, client: str) -> None:
+        """Also its epoch: an older one may come again. For a client that is gone for good."""
+        self._leases.pop(client, None)
+
+    def epoch(self, client: str) -> int | None:
+        """The epoch that is there; None if it is not."""
+        lease = self._leases.get(client)
+        return None if lease is None or lease.until_ms is None else lease.epoch

@@ -1,0 +1,83 @@
+"""The plane's connection to an MQTT broker: one file knows the library.
+
+Owns one connection, which the library opens again when it is lost. It must not know what messages mean. MQTT 3.1.1, for
+every broker speaks it, and more than 20 messages in flight are an error with the library's version of 5.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any, Final
+
+import gmqtt
+from gmqtt.mqtt.constants import UNLIMITED_RECONNECTS, MQTTv311
+from gmqtt.mqtt.handler import MQTTConnectError
+
+from plane.fleet.schema import UP_FILTER
+
+KEEPALIVE_SECONDS: Final = 15
+CONNECTS_SECONDS: Final = 10.0
+AGAIN_SECONDS: Final = 1
+
+Heard = Callable[[str, bytes], None]
+
+
+class LinkError(Exception):
+    """The broker cannot be reached, or refuses the plane. One line."""
+
+
+class Link:
+    """`open` once, `close` once. `heard` is called in the loop, once for each message."""
+
+    def __init__(self, host: str, port: int, user: str, password: str, heard: Heard) -> None:
+        self._host, self._port = host, port
+        self._client: Any = gmqtt.Client(user, clean_session=True)
+        self._client.set_auth_credentials(user, password)
+        self._client.set_config({"reconnect_retries": UNLIMITED_RECONNECTS, "reconnect_delay": AGAIN_SECONDS})
+        self._heard = heard
+        self._subscribed = asyncio.Event()
+        self.connected = False
+        self.lost = 0
+        """Messages that were to be sent while there was no connection: the clients of these runs are silent."""
+        self._client.on_connect = self._on_connect
+        self._client.on_disconnect = self._on_disconnect
+        self._client.on_message = self._on_message
+        self._client.on_subscribe = self._on_subscribe
+
+    async def open(self) -> None:
+        """Until the broker has taken the subscription. Raises `LinkError`."""
+        where = f"{self._host}:{self._port}"
+        try:
+            async with asyncio.timeout(CONNECTS_SECONDS):
+                await self._client.connect(self._host, self._port, keepalive=KEEPALIVE_SECONDS, version=MQTTv311)
+                await self._subscribed.wait()
+        except TimeoutError:
+            raise LinkError(f"broker {where} did not answer in {CONNECTS_SECONDS:g} s") from None
+        except (OSError, MQTTConnectError) as error:
+            raise LinkError(f"broker {where}: {error}") from None
+
+    async def close(self) -> None:
+        with contextlib.suppress(OSError, ConnectionError):
+            await self._client.disconnect()
+
+    def send(self, topic: str, payload: bytes, quality: int) -> None:
+        if not self.connected:
+            self.lost += 1
+            return
+        self._client.publish(topic, payload, qos=quality)
+
+    def _on_connect(self, client: Any, _flags: int, _code: int, _properties: Any) -> None:
+        """Also after each loss: a clean session knows no subscription."""
+        self.connected = True
+        client.subscribe(UP_FILTER, qos=1)
+
+    def _on_subscribe(self, _client: Any, _number: int, _qualities: Any, _properties: Any) -> None:
+        self._subscribed.set()
+
+    def _on_disconnect(self, _client: Any, _packet: Any, _error: Any = None) -> None:
+        self.connected = False
+        self._subscribed.clear()
+
+    def _on_message(self, _client: Any, topic: str, payload: bytes, _quality: int, _properties: Any) -> int:
+        self._heard(topic, bytes(payload))
+        return 0

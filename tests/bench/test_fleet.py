@@ -1,0 +1,19 @@
+"""The bench of picks on a small fleet: every figure is there, and every pick was whole."""
+
+import pytest
+
+from bench import fleet_picks
+
+
+def test_picks_are_measured_beside_their_peers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_picks, "CLIENTS", (2_000,))
+    monkeypatch.setattr(fleet_picks, "BOUND_US", {2_000: 50.0})
+    monkeypatch.setattr(fleet_picks, "PICKS_QUICK", 100)
+    cases = {case.name: case for case in fleet_picks.run(rounds=1, quick=True)}
+    assert len(cases) == 6
+    deck = cases["100 of 2,000: deck, µs each"]
+    assert deck.goal == "PF-18 <= 50"
+    for other in (fleet_picks.NUMPY, fleet_picks.SQLITE):
+        ratio = cases[f"100 of 2,000: deck over {other}"].ratio
+        assert ratio is not None
+        assert 0 < ratio < 1
