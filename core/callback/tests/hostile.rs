@@ -421,7 +421,10 @@ fn https_with_http_2_goes_to_certified_targets_only() {
     }
     assert_eq!(*versions.lock().unwrap(), [hyper::Version::HTTP_2; 20]);
     // A server that speaks no TLS.
-    let plain = answers(OK);
+    let plain = server(|mut stream| {
+        let _ = stream.read(&mut [0; 4096]);
+        let _ = stream.write_all(OK.as_bytes());
+    });
     let failed = outcome(&caller, call(99, format!("https://localhost:{plain}/")));
     assert_eq!(failed, Outcome::Failed(Failure::Tls));
 }
