@@ -1,0 +1,335 @@
+//! One call over HTTP: connect to a checked address, send, read a bounded part of the answer, all before a deadline.
+//!
+//! Owns: the pool of connections, TLS, headers, what an answer means. Must not know: queues and limits.
+
+use std::error::Error;
+use std::future::Future;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::header::{HeaderValue, CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
+use hyper::{Method, Request, Response, Uri};
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy::connect::dns::Name;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::Client as Pool;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::RootCertStore;
+use tokio::time::{timeout_at, Instant};
+use tower_service::Service;
+
+use crate::guard::Guard;
+use crate::{Call, Outcome};
+
+/// Bytes of an answer's body that are read.
+const ANSWER_BYTES_MAX: usize = 4_096;
+
+/// How long the body of a good answer is waited for, so that its connection can be used again.
+const DRAIN: Duration = Duration::from_millis(500);
+
+/// A pause that a target asks for counts up to a day.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(86_400);
+
+/// Idle connections of one target.
+const IDLE_MAX: usize = 32;
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Why a call was not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// Not `http` or `https`, no host, or a user name in it.
+    BadUrl,
+    /// The name does not resolve.
+    Unresolved,
+    /// All addresses of the name are refused: the call was not made.
+    ForbiddenAddress,
+    Connect,
+    /// The certificate does not hold, or no TLS was spoken.
+    Tls,
+    /// The deadline passed.
+    Timeout,
+    /// The connection ended, or what came is not HTTP.
+    Broken,
+}
+
+/// Which authorities sign the certificates of targets.
+#[derive(Clone, Debug, Default)]
+pub struct TlsRoots {
+    /// Beside Mozilla's list: certificates in DER.
+    pub more: Vec<Vec<u8>>,
+}
+
+/// Where a call goes.
+pub(crate) struct Place {
+    pub uri: Uri,
+    /// Scheme, host and port: what limits go by.
+    pub target: String,
+}
+
+impl Place {
+    pub fn parse(url: &str, guard: &Guard) -> Result<Place, Failure> {
+        let uri: Uri = url.parse().map_err(|_| Failure::BadUrl)?;
+        let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
+            return Err(Failure::BadUrl);
+        };
+        let port = match scheme {
+            "http" => 80,
+            "https" => 443,
+            _ => return Err(Failure::BadUrl),
+        };
+        if authority.as_str().contains('@') || authority.host().is_empty() {
+            return Err(Failure::BadUrl);
+        }
+        // Addresses are connected to without resolution, so they are checked here.
+        let host = authority.host();
+        if let Ok(address) = host.trim_matches(['[', ']']).parse::<IpAddr>() {
+            if !guard.permits(address) {
+                return Err(Failure::ForbiddenAddress);
+            }
+        }
+        let target = format!(
+            "{scheme}://{}:{}",
+            host.to_ascii_lowercase(),
+            authority.port_u16().unwrap_or(port)
+        );
+        Ok(Place { uri, target })
+    }
+}
+
+/// Resolves names, and leaves out the addresses that are refused: what is connected to was checked.
+#[derive(Clone)]
+struct GuardedResolver(Arc<Guard>);
+
+#[derive(Debug, thiserror::Error)]
+enum ResolveError {
+    #[error("name does not resolve: {0}")]
+    Unresolved(std::io::Error),
+    #[error("every address of the name is refused")]
+    Forbidden,
+}
+
+impl Service<Name> for GuardedResolver {
+    type Response = std::vec::IntoIter<SocketAddr>;
+    type Error = ResolveError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, ResolveError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), ResolveError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, name: Name) -> Self::Future {
+        let guard = Arc::clone(&self.0);
+        Box::pin(async move {
+            let resolve = move || (name.as_str(), 0).to_socket_addrs();
+            let found = tokio::task::spawn_blocking(resolve)
+                .await
+                .map_err(std::io::Error::other);
+            let found = found.and_then(|found| found).map_err(ResolveError::Unresolved)?;
+            let permitted: Vec<SocketAddr> = found.filter(|address| guard.permits(address.ip())).collect();
+            match permitted.is_empty() {
+                true => Err(ResolveError::Forbidden),
+                false => Ok(permitted.into_iter()),
+            }
+        })
+    }
+}
+
+type Connector = HttpsConnector<HttpConnector<GuardedResolver>>;
+
+#[derive(Clone)]
+pub(crate) struct Client {
+    pool: Pool<Connector, Full<Bytes>>,
+    agent: HeaderValue,
+}
+
+impl Client {
+    pub fn new(guard: Arc<Guard>, roots: &TlsRoots) -> Result<Client, rustls::Error> {
+        let mut store = RootCertStore::empty();
+        store.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+        for certificate in &roots.more {
+            store.add(certificate.clone().into())?;
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(store)
+            .with_no_client_auth();
+        let mut http = HttpConnector::new_with_resolver(GuardedResolver(guard));
+        http.enforce_http(false);
+        http.set_nodelay(true);
+        let connector = hyper_rustls::HttpsConnectorBuilder::new()
+            .with_tls_config(tls)
+            .https_or_http()
+            .enable_all_versions()
+            .wrap_connector(http);
+        let pool = Pool::builder(TokioExecutor::new())
+            .pool_max_idle_per_host(IDLE_MAX)
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .pool_timer(TokioTimer::new())
+            .timer(TokioTimer::new())
+            .http1_max_headers(100)
+            .http2_max_header_list_size(64 << 10)
+            .build(connector);
+        let agent = HeaderValue::from_static(concat!("muster/", env!("CARGO_PKG_VERSION")));
+        Ok(Client { pool, agent })
+    }
+
+    /// Makes a call.
+    pub async fn call(&self, uri: Uri, call: &Call) -> Outcome {
+        let deadline = Instant::now() + call.timeout;
+        let Some(request) = self.request(uri, call) else {
+            return Outcome::Failed(Failure::BadUrl);
+        };
+        let response = match timeout_at(deadline, self.pool.request(request)).await {
+            Err(_) => return Outcome::Failed(Failure::Timeout),
+            Ok(Err(error)) => return Outcome::Failed(meaning(&error)),
+            Ok(Ok(response)) => response,
+        };
+        let status = response.status();
+        if status.is_success() {
+            // The status is the receipt. The body is read for the connection's sake only.
+            let until = deadline.min(Instant::now() + DRAIN);
+            let _ = timeout_at(until, read(response)).await;
+            return Outcome::Delivered {
+                status: status.as_u16(),
+            };
+        }
+        let retry_after = response
+            .headers()
+            .get(RETRY_AFTER)
+            .and_then(|value| pause(value, SystemTime::now()));
+        let until = deadline.min(Instant::now() + DRAIN);
+        let body = timeout_at(until, read(response)).await.unwrap_or_default();
+        Outcome::Refused {
+            status: status.as_u16(),
+            retry_after,
+            body,
+        }
+    }
+
+    fn request(&self, uri: Uri, call: &Call) -> Option<Request<Full<Bytes>>> {
+        let time = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |time| time.as_secs());
+        let mut request = Request::builder()
+            .method(Method::POST)
+            .uri(uri)
+            .header(USER_AGENT, &self.agent)
+            .header(CONTENT_TYPE, call.content_type)
+            .header("webhook-id", call.id.as_str())
+            .header("webhook-timestamp", time);
+        if !call.secrets.0.is_empty() {
+            request = request.header("webhook-signature", call.secrets.sign(&call.id, time, &call.body));
+        }
+        request.body(Full::new(call.body.clone())).ok()
+    }
+}
+
+/// The beginning of an answer's body. What is longer ends with its connection.
+async fn read(response: Response<Incoming>) -> Bytes {
+    let mut body = response.into_body();
+    let mut bytes = BytesMut::new();
+    while let Some(Ok(frame)) = body.frame().await {
+        if let Some(data) = frame.data_ref() {
+            let room = ANSWER_BYTES_MAX - bytes.len();
+            bytes.extend_from_slice(&data[..data.len().min(room)]);
+            if data.len() >= room {
+                break;
+            }
+        }
+    }
+    bytes.freeze()
+}
+
+/// What `Retry-After` says: seconds, or a date.
+fn pause(value: &HeaderValue, now: SystemTime) -> Option<Duration> {
+    let text = value.to_str().ok()?.trim();
+    let pause = match text.parse::<u64>() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => httpdate::parse_http_date(text)
+            .ok()?
+            .duration_since(now)
+            .unwrap_or_default(),
+    };
+    Some(pause.min(RETRY_AFTER_MAX))
+}
+
+fn meaning(error: &hyper_util::client::legacy::Error) -> Failure {
+    let mut source: Option<&(dyn Error + 'static)> = error.source();
+    while let Some(cause) = source {
+        match cause.downcast_ref::<ResolveError>() {
+            Some(ResolveError::Forbidden) => return Failure::ForbiddenAddress,
+            Some(ResolveError::Unresolved(_)) => return Failure::Unresolved,
+            None => {}
+        }
+        if is_tls(cause) {
+            return Failure::Tls;
+        }
+        source = cause.source();
+    }
+    match error.is_connect() {
+        true => Failure::Connect,
+        false => Failure::Broken,
+    }
+}
+
+/// Whether rustls's error is this one, or stands inside errors of I/O.
+fn is_tls(error: &(dyn Error + 'static)) -> bool {
+    let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+    error.is::<rustls::Error>() || inner.is_some_and(|inner| is_tls(inner))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn place_is_a_host_that_may_be_called() {
+        let guard = Guard::default();
+        let target = |url: &str| Place::parse(url, &guard).map(|place| place.target);
+        assert_eq!(
+            target("https://Shop.example/hook?a=1"),
+            Ok("https://shop.example:443".to_owned())
+        );
+        assert_eq!(
+            target("http://shop.example:8080/"),
+            Ok("http://shop.example:8080".to_owned())
+        );
+        for url in [
+            "",
+            "/hook",
+            "ftp://a.example/",
+            "https://user@a.example/",
+            "https:///x",
+            "file:///etc/passwd",
+        ] {
+            assert_eq!(target(url), Err(Failure::BadUrl), "{url}");
+        }
+        for url in [
+            "http://127.0.0.1/",
+            "http://[::1]:80/",
+            "http://169.254.169.254/latest",
+            "http://[::ffff:10.0.0.1]/",
+        ] {
+            assert_eq!(target(url), Err(Failure::ForbiddenAddress), "{url}");
+        }
+    }
+
+    #[test]
+    fn retry_after_is_seconds_or_a_date_and_has_a_bound() {
+        let now = httpdate::parse_http_date("Sun, 06 Nov 1994 08:49:37 GMT").unwrap();
+        let pause = |text: &'static str| pause(&HeaderValue::from_static(text), now);
+        assert_eq!(pause("120"), Some(Duration::from_secs(120)));
+        assert_eq!(pause("Sun, 06 Nov 1994 08:50:37 GMT"), Some(Duration::from_secs(60)));
+        assert_eq!(pause("Sun, 06 Nov 1994 08:00:00 GMT"), Some(Duration::ZERO));
+        assert_eq!(pause("99999999999"), Some(RETRY_AFTER_MAX));
+        assert_eq!(pause("soon"), None);
+        assert_eq!(pause("-1"), None);
+    }
+}

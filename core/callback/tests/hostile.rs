@@ -1,0 +1,430 @@
+//! The caller against servers that answer badly, slowly, or not.
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{mpsc, Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use muster_callback::{verify, Answer, Call, Caller, Failure, Guard, Limits, Outcome, Secret, Secrets, Settings, Why};
+
+const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+/// Longer than any answer may take here.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A server on a free port that gives every connection to `serve`.
+fn server(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let serve = Arc::new(serve);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let serve = Arc::clone(&serve);
+            std::thread::spawn(move || serve(stream));
+        }
+    });
+    port
+}
+
+/// Reads one request: headers in lower case, and the body.
+fn request(stream: &mut TcpStream) -> Option<(HashMap<String, String>, Vec<u8>)> {
+    let mut bytes = Vec::new();
+    let mut chunk = [0; 4096];
+    let end = loop {
+        if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
+            break end + 4;
+        }
+        match stream.read(&mut chunk) {
+            Ok(read) if read > 0 => bytes.extend_from_slice(&chunk[..read]),
+            _ => return None,
+        }
+    };
+    let head = String::from_utf8_lossy(&bytes[..end]).to_string();
+    let headers: HashMap<String, String> = head
+        .lines()
+        .skip(1)
+        .filter_map(|line| line.split_once(": "))
+        .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
+        .collect();
+    let length: usize = headers
+        .get("content-length")
+        .map_or(0, |length| length.parse().unwrap());
+    let mut body = bytes[end..].to_vec();
+    while body.len() < length {
+        let read = stream.read(&mut chunk).ok().filter(|read| *read > 0)?;
+        body.extend_from_slice(&chunk[..read]);
+    }
+    Some((headers, body))
+}
+
+/// Answers every request of a connection with the same text.
+fn answers(text: &'static str) -> u16 {
+    server(move |mut stream| {
+        while request(&mut stream).is_some() {
+            if stream.write_all(text.as_bytes()).is_err() {
+                return;
+            }
+        }
+    })
+}
+
+const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+
+fn settings() -> Settings {
+    Settings {
+        guard: Guard {
+            allowed: vec!["127.0.0.1/32".parse().unwrap()],
+        },
+        ..Settings::default()
+    }
+}
+
+fn call(number: u64, url: String) -> Call {
+    Call {
+        number,
+        id: format!("message-{number}"),
+        url,
+        content_type: "application/json",
+        body: Bytes::from_static(b"{\"order\": 7}"),
+        secrets: Arc::new(Secrets(vec![Secret::parse(SECRET).unwrap()])),
+        timeout: Duration::from_secs(5),
+    }
+}
+
+fn at(port: u16) -> String {
+    format!("http://127.0.0.1:{port}/hook")
+}
+
+/// Waits for so many answers.
+fn answers_of(caller: &Caller, count: usize) -> HashMap<u64, Answer> {
+    let mut found = Vec::new();
+    let limit = Instant::now() + LIMIT;
+    while found.len() < count {
+        assert!(Instant::now() < limit, "{} of {count} answers", found.len());
+        assert!(caller.is_running());
+        caller.take(&mut found);
+        std::thread::yield_now();
+    }
+    let answers: HashMap<u64, Answer> = found.into_iter().map(|answer| (answer.number, answer)).collect();
+    assert_eq!(answers.len(), count, "every call is answered once");
+    answers
+}
+
+fn outcome(caller: &Caller, call: Call) -> Outcome {
+    let number = call.number;
+    assert!(caller.submit(vec![call]).is_empty());
+    answers_of(caller, 1)
+        .remove(&number)
+        .expect("the answer has the call's number")
+        .outcome
+}
+
+#[test]
+fn call_arrives_signed_and_whole() {
+    let (tell, told) = mpsc::channel();
+    let port = server(move |mut stream| {
+        while let Some(request) = request(&mut stream) {
+            tell.send(request).unwrap();
+            stream.write_all(OK.as_bytes()).unwrap();
+        }
+    });
+    let caller = Caller::start(settings()).unwrap();
+    assert_eq!(outcome(&caller, call(7, at(port))), Outcome::Delivered { status: 200 });
+    let (headers, body) = told.recv_timeout(LIMIT).unwrap();
+    assert_eq!(body, b"{\"order\": 7}");
+    assert_eq!(headers["webhook-id"], "message-7");
+    assert_eq!(headers["content-type"], "application/json");
+    let time = headers["webhook-timestamp"].parse().unwrap();
+    let secret = Secret::parse(SECRET).unwrap();
+    assert!(verify(
+        &secret,
+        "message-7",
+        time,
+        &body,
+        &headers["webhook-signature"],
+        time
+    ));
+}
+
+#[test]
+fn connections_are_used_again() {
+    let connections = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&connections);
+    let port = server(move |mut stream| {
+        seen.fetch_add(1, Ordering::Relaxed);
+        while request(&mut stream).is_some() {
+            if stream.write_all(OK.as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+    let caller = Caller::start(settings()).unwrap();
+    for round in 0..20 {
+        let calls = (0..50).map(|number| call(round * 50 + number, at(port))).collect();
+        assert!(caller.submit(calls).is_empty());
+        for answer in answers_of(&caller, 50).values() {
+            assert_eq!(answer.outcome, Outcome::Delivered { status: 200 });
+        }
+    }
+    // 32 at once, and now and then one that ended; never one for each of the 1,000 calls.
+    assert!(connections.load(Ordering::Relaxed) < 200, "{connections:?}");
+}
+
+#[test]
+fn error_is_told_with_the_begin_of_its_body_and_the_pause() {
+    let port = answers("HTTP/1.1 500 Oh no\r\ncontent-length: 6\r\n\r\nbroken");
+    let caller = Caller::start(settings()).unwrap();
+    let refused = |status, retry_after, body: &'static [u8]| Outcome::Refused {
+        status,
+        retry_after,
+        body: Bytes::from_static(body),
+    };
+    assert_eq!(outcome(&caller, call(1, at(port))), refused(500, None, b"broken"));
+    let port = answers("HTTP/1.1 503 Later\r\nretry-after: 120\r\ncontent-length: 0\r\n\r\n");
+    let pause = Duration::from_secs(120);
+    assert_eq!(outcome(&caller, call(2, at(port))), refused(503, Some(pause), b""));
+    // The target is left alone from now on.
+    let Outcome::NotMade {
+        why: Why::Held,
+        retry_in,
+    } = outcome(&caller, call(3, at(port)))
+    else {
+        panic!("a target that asked for a pause is called");
+    };
+    assert!(retry_in > Duration::from_secs(100) && retry_in <= pause);
+}
+
+#[test]
+fn redirect_is_not_followed() {
+    let hits = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&hits);
+    let private = server(move |_| {
+        seen.fetch_add(1, Ordering::Relaxed);
+    });
+    let port = server(move |mut stream| {
+        while request(&mut stream).is_some() {
+            let answer =
+                format!("HTTP/1.1 307 Moved\r\nlocation: http://127.0.0.1:{private}/\r\ncontent-length: 0\r\n\r\n");
+            if stream.write_all(answer.as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+    let caller = Caller::start(settings()).unwrap();
+    let redirected = outcome(&caller, call(1, at(port)));
+    assert!(
+        matches!(redirected, Outcome::Refused { status: 307, .. }),
+        "{redirected:?}"
+    );
+    assert_eq!(hits.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn private_addresses_are_refused_also_by_name_and_nothing_is_sent() {
+    let hits = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&hits);
+    let port = server(move |_| {
+        seen.fetch_add(1, Ordering::Relaxed);
+    });
+    let caller = Caller::start(Settings::default()).unwrap();
+    // The last two are forms of 127.0.0.1 that only the resolver understands.
+    for (number, host) in (0..).zip([
+        "127.0.0.1",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "localhost",
+        "2130706433",
+        "0x7f.1",
+    ]) {
+        let refused = outcome(&caller, call(number, format!("http://{host}:{port}/")));
+        assert_eq!(refused, Outcome::Failed(Failure::ForbiddenAddress), "{host}");
+    }
+    assert_eq!(hits.load(Ordering::Relaxed), 0);
+    // The same by name where it is allowed.
+    let port = answers(OK);
+    let caller = Caller::start(settings()).unwrap();
+    let delivered = outcome(&caller, call(9, format!("http://localhost:{port}/")));
+    assert_eq!(delivered, Outcome::Delivered { status: 200 });
+    let unresolved = outcome(&caller, call(10, "http://no-such-host.invalid/".to_owned()));
+    assert_eq!(unresolved, Outcome::Failed(Failure::Unresolved));
+}
+
+#[test]
+fn endless_body_is_cut_off() {
+    let sent = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&sent);
+    let port = server(move |mut stream| {
+        request(&mut stream);
+        let _ = stream.write_all(b"HTTP/1.1 400 Bad\r\ntransfer-encoding: chunked\r\n\r\n");
+        let chunk = [b"10000\r\n".as_slice(), &[b'x'; 65_536], b"\r\n"].concat();
+        while stream.write_all(&chunk).is_ok() {
+            counted.fetch_add(chunk.len(), Ordering::Relaxed);
+        }
+    });
+    let caller = Caller::start(settings()).unwrap();
+    let Outcome::Refused { status: 400, body, .. } = outcome(&caller, call(1, at(port))) else {
+        panic!("the status is known");
+    };
+    assert_eq!(body.len(), 4_096);
+    // What the sockets hold, and no more: the connection ends.
+    assert!(sent.load(Ordering::Relaxed) < 32 << 20);
+}
+
+#[test]
+fn target_that_drips_closes_or_talks_nonsense_costs_its_own_calls_only() {
+    let drip = server(|mut stream| {
+        request(&mut stream);
+        for byte in "HTTP/1.1 200 OK\r\n".bytes().chain(std::iter::repeat(b'a')) {
+            if stream.write_all(&[byte]).is_err() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(30));
+        }
+    });
+    let silent = server(|stream| {
+        // Held open until the caller gives up.
+        let mut stream = stream;
+        while request(&mut stream).is_some() {}
+    });
+    let closing = server(|mut stream| {
+        request(&mut stream);
+    });
+    let nonsense = answers("SSH-2.0-OpenSSH_9.9\r\n\r\n");
+    let headers = server(|mut stream| {
+        request(&mut stream);
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n");
+        while stream.write_all(&[b'x'; 1_000]).is_ok() {}
+    });
+    let good = answers(OK);
+    let limits = Limits {
+        failures_max: 1_000,
+        ..Limits::default()
+    };
+    let caller = Caller::start(Settings { limits, ..settings() }).unwrap();
+    let bad = [drip, silent, closing, nonsense, headers];
+    let mut calls = Vec::new();
+    for (number, port) in (0..).zip(bad.into_iter().cycle().take(200)) {
+        let mut call = call(number, at(port));
+        call.timeout = Duration::from_secs(2);
+        calls.push(call);
+    }
+    calls.extend((1_000..1_100).map(|number| call(number, at(good))));
+    assert!(caller.submit(calls).is_empty());
+    let answers = answers_of(&caller, 300);
+    for number in 1_000..1_100 {
+        let answer = &answers[&number];
+        assert_eq!(answer.outcome, Outcome::Delivered { status: 200 });
+    }
+    for (number, kind) in (0..200).zip(["drip", "silent", "closing", "nonsense", "headers"].into_iter().cycle()) {
+        let outcome = &answers[&number].outcome;
+        match kind {
+            "drip" | "silent" => assert_eq!(*outcome, Outcome::Failed(Failure::Timeout), "{kind}"),
+            _ => assert_eq!(*outcome, Outcome::Failed(Failure::Broken), "{kind}"),
+        }
+    }
+}
+
+#[test]
+fn target_that_is_down_is_left_alone_after_failures_in_a_row() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let limits = Limits {
+        failures_max: 3,
+        ..Limits::default()
+    };
+    let caller = Caller::start(Settings { limits, ..settings() }).unwrap();
+    for number in 0..3 {
+        assert_eq!(
+            outcome(&caller, call(number, at(port))),
+            Outcome::Failed(Failure::Connect)
+        );
+    }
+    assert!(matches!(
+        outcome(&caller, call(3, at(port))),
+        Outcome::NotMade { why: Why::Held, .. }
+    ));
+}
+
+#[test]
+fn calls_beyond_the_room_come_back_and_the_end_answers_none_twice() {
+    let silent = server(|mut stream| while request(&mut stream).is_some() {});
+    let caller = Caller::start(Settings {
+        calls_max: 40,
+        ..settings()
+    })
+    .unwrap();
+    let calls = (0..50).map(|number| call(number, at(silent))).collect();
+    let rest: Vec<u64> = caller.submit(calls).iter().map(|call| call.number).collect();
+    assert_eq!(rest, (40..50).collect::<Vec<_>>());
+    let begin = Instant::now();
+    drop(caller);
+    assert!(begin.elapsed() < LIMIT, "the end waits for no target");
+}
+
+#[test]
+fn https_with_http_2_goes_to_certified_targets_only() {
+    let certified = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let key = rustls::pki_types::PrivateKeyDer::try_from(certified.key_pair.serialize_der()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut tls = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certified.cert.der().clone()], key)
+        .unwrap();
+    tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let (tell, told) = mpsc::channel();
+    let versions: Arc<Mutex<Vec<hyper::Version>>> = Arc::default();
+    let seen = Arc::clone(&versions);
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async move {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            tell.send(listener.local_addr().unwrap().port()).unwrap();
+            let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let (acceptor, seen) = (acceptor.clone(), Arc::clone(&seen));
+                tokio::spawn(async move {
+                    let Ok(stream) = acceptor.accept(stream).await else {
+                        return;
+                    };
+                    let serve = hyper::service::service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+                        seen.lock().unwrap().push(request.version());
+                        let answer = hyper::Response::new(http_body_util::Full::new(Bytes::from_static(b"ok")));
+                        async move { Ok::<_, std::convert::Infallible>(answer) }
+                    });
+                    let executor = hyper_util::rt::TokioExecutor::new();
+                    let _ = hyper_util::server::conn::auto::Builder::new(executor)
+                        .serve_connection(hyper_util::rt::TokioIo::new(stream), serve)
+                        .await;
+                });
+            }
+        });
+    });
+    let port = told.recv_timeout(LIMIT).unwrap();
+    let url = format!("https://localhost:{port}/");
+    let caller = Caller::start(settings()).unwrap();
+    assert_eq!(outcome(&caller, call(1, url.clone())), Outcome::Failed(Failure::Tls));
+    let roots = muster_callback::TlsRoots {
+        more: vec![certified.cert.der().to_vec()],
+    };
+    let caller = Caller::start(Settings { roots, ..settings() }).unwrap();
+    let calls = (0..20).map(|number| call(number, url.clone())).collect();
+    assert!(caller.submit(calls).is_empty());
+    for answer in answers_of(&caller, 20).values() {
+        assert_eq!(answer.outcome, Outcome::Delivered { status: 200 });
+    }
+    assert_eq!(*versions.lock().unwrap(), [hyper::Version::HTTP_2; 20]);
+    // A server that speaks no TLS.
+    let plain = server(|mut stream| {
+        let _ = stream.read(&mut [0; 4096]);
+        let _ = stream.write_all(OK.as_bytes());
+    });
+    let failed = outcome(&caller, call(99, format!("https://localhost:{plain}/")));
+    assert_eq!(failed, Outcome::Failed(Failure::Tls));
+}
