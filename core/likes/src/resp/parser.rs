@@ -248,7 +248,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn all(bytes: &[u8]) -> Result<Option<(usize, Vec<Vec<u8>>)>, ProtocolError> {
+    /// Bytes used, and the words.
+    type Parsed = Option<(usize, Vec<Vec<u8>>)>;
+
+    fn all(bytes: &[u8]) -> Result<Parsed, ProtocolError> {
         let mut arguments = Arguments::default();
         let used = parse(bytes, &mut arguments)?;
         let (mut few, mut many) = ([&[][..]; 8], Vec::new());
