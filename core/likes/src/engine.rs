@@ -385,6 +385,7 @@ impl Engine {
         let item = self.items.get_mut(slot);
         if item.modification <= modification || planted::is(Bug::DirtyClearedBlindly) {
             item.dirty = false;
+            item.likers.shrink(); // an item that was left alone for a pass
             self.dirty.remove(&slot);
         }
     }

@@ -5,7 +5,7 @@
 //! - Users are 64-bit and stand in sets as dense 32-bit ids, from segments that are records of the log.
 //! - Neither reads a clock, a socket or a file: the owner brings bytes and times, appends the records to its log and applies them once they are durable.
 //!
-//! Start from [`Engine`] and [`Record`].
+//! Start from [`resp::Front`], which serves clients, and [`Engine`] and [`Record`] below it.
 #![forbid(unsafe_code)]
 
 mod boards;
@@ -16,6 +16,7 @@ mod limits;
 pub mod planted;
 mod ranking;
 mod record;
+pub mod resp;
 mod snapshot;
 mod trend;
 mod users;

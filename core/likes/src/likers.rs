@@ -118,13 +118,22 @@ impl Likers {
         result
     }
 
+    /// Gives back memory that was kept for more likers.
+    pub fn shrink(&mut self) {
+        match self {
+            Likers::Few(few) => few.shrink_to_fit(),
+            Likers::Many(many, _) => **many = many.as_ref().clone(), // a clone's containers are as long as they must be
+        }
+    }
+
     /// Bytes of heap.
     pub fn heap_bytes(&self) -> usize {
         match self {
             Likers::Few(few) => few.capacity() * 4,
             Likers::Many(many, _) => {
                 let statistics = many.statistics();
-                let bytes = statistics.n_bytes_array_containers + statistics.n_bytes_bitset_containers;
+                // The crate counts four bytes for each value of an array container, which holds two.
+                let bytes = statistics.n_bytes_array_containers / 2 + statistics.n_bytes_bitset_containers;
                 bytes as usize + statistics.n_containers as usize * 40 + std::mem::size_of::<RoaringBitmap>()
             }
         }

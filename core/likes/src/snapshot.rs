@@ -60,9 +60,14 @@ impl Engine {
         }
         out.0.push(u8::from(self.options.items_by_user));
         if self.options.items_by_user {
-            for id in self.users.ids() {
-                let dense = self.users.find(id).expect("a listed user is in the map");
-                out.u32s(&self.users.items(dense, |slot| self.items.likes(slot, dense)));
+            for place in 0..self.users.len() {
+                let (likes_at_most, items) = self.users.chain(place);
+                out.u32(likes_at_most);
+                let at = out.0.len();
+                out.u32(0);
+                items.for_each(|item| out.u32(item));
+                let len = ((out.0.len() - at) / 4 - 1) as u32;
+                out.0[at..at + 4].copy_from_slice(&len.to_le_bytes());
             }
         }
         let crc = crc32c::crc32c(&out.0);
@@ -153,12 +158,11 @@ fn read(from: &mut In, options: Options) -> Option<Engine> {
     }
     let listed = from.take(1)?[0] == 1;
     if listed {
-        let ids: Vec<u64> = engine.users.ids().collect();
-        for id in ids {
-            let dense = engine.users.find(id)?;
-            let items = &engine.items;
-            for slot in from.u32s()?.into_iter().rev() {
-                engine.users.liked(dense, slot, |other| items.likes(other, dense));
+        for place in 0..engine.users.len() {
+            let likes_at_most = from.u32()?;
+            let items = from.u32s()?;
+            if options.items_by_user {
+                engine.users.restore_chain(place, likes_at_most, &items);
             }
         }
     }

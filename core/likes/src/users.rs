@@ -202,6 +202,25 @@ impl Users {
         items
     }
 
+    /// The chain of the `place`th user as it stands, newest first, and the bound on its items: for snapshots.
+    pub fn chain(&self, place: usize) -> (u32, impl Iterator<Item = u32> + '_) {
+        let user = &self.list[place];
+        let first = self.nodes.get(user.head as usize);
+        let nodes = std::iter::successors(first, |node| self.nodes.get(node.older as usize));
+        (user.likes_at_most, nodes.map(|node| node.item))
+    }
+
+    /// Gives the `place`th user, which has none yet, the chain that [`Users::chain`] told.
+    pub fn restore_chain(&mut self, place: usize, likes_at_most: u32, items: &[u32]) {
+        let mut head = NONE;
+        for &item in items.iter().rev() {
+            self.nodes.push(Node { item, older: head });
+            head = self.nodes.len() as u32 - 1;
+        }
+        let user = &mut self.list[place];
+        (user.head, user.nodes, user.likes_at_most) = (head, items.len() as u32, likes_at_most);
+    }
+
     fn make_anew(&mut self, place: usize, likes: impl Fn(u32) -> bool) {
         let items = self.items(self.dense(place as u32), likes);
         let mut at = self.list[place].head;

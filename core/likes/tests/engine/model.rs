@@ -187,7 +187,10 @@ fn decayed(value: f64, at_ms: u64, now_ms: u64, half: u64) -> f64 {
 
 /// A table of rows by key, written only over a lower modification.
 #[derive(Default)]
-struct Table(BTreeMap<Vec<u8>, (u64, Option<(u64, Vec<u8>)>)>);
+struct Table(BTreeMap<Vec<u8>, Written>);
+
+/// Modification, and count and likers unless the item was deleted.
+type Written = (u64, Option<(u64, Vec<u8>)>);
 
 impl Table {
     fn write(&mut self, row: &muster_likes::Row) {

@@ -1,0 +1,256 @@
+//! The commands: their names, arity and keys, and the records that those which change something become.
+//!
+//! Owns the table that clients are told by `COMMAND`. Knows neither connections nor the engine's state: whether a change is well-formed shows in its words.
+
+use crate::engine::Engine;
+use crate::limits::{FIELD_BYTES_MAX, ITEM_FIELDS_MAX, KEYS_MAX, KEY_BYTES_MAX};
+use crate::record::{BitOp, Record};
+
+pub(crate) const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+pub(crate) const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
+pub(crate) const SYNTAX: &str = "ERR syntax error";
+const BIT_OFFSET: &str = "ERR bit offset is not an integer or out of range";
+const BIT_VALUE: &str = "ERR bit is not an integer or out of range";
+
+/// What a command works on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// Becomes records.
+    Change,
+    /// Asks the engine.
+    Question,
+    /// Concerns the connection or the node.
+    Session,
+}
+
+/// Where a command's keys are: the first and the last argument, negative from the end; 0 for none.
+pub(crate) struct Command {
+    pub name: &'static str,
+    /// Arguments with the name; negative: at least so many.
+    pub arity: i32,
+    pub kind: Kind,
+    pub first_key: i32,
+    pub last_key: i32,
+}
+
+const fn command(name: &'static str, arity: i32, kind: Kind, first_key: i32, last_key: i32) -> Command {
+    Command {
+        name,
+        arity,
+        kind,
+        first_key,
+        last_key,
+    }
+}
+
+/// The most frequent first.
+pub(crate) const COMMANDS: &[Command] = &[
+    command("SETBIT", 4, Kind::Change, 1, 1),
+    command("GETBIT", 3, Kind::Question, 1, 1),
+    command("BITCOUNT", -2, Kind::Question, 1, 1),
+    command("ZREVRANGE", -4, Kind::Question, 1, 1),
+    command("ZREVRANK", 3, Kind::Question, 1, 1),
+    command("ZSCORE", 3, Kind::Question, 1, 1),
+    command("ZRANGE", -4, Kind::Question, 1, 1),
+    command("ZRANK", 3, Kind::Question, 1, 1),
+    command("ZCARD", 2, Kind::Question, 1, 1),
+    command("BITPOS", -3, Kind::Question, 1, 1),
+    command("BITOP", -4, Kind::Change, 2, -1),
+    command("DEL", -2, Kind::Change, 1, -1),
+    command("EXISTS", -2, Kind::Question, 1, -1),
+    command("TYPE", 2, Kind::Question, 1, 1),
+    command("STRLEN", 2, Kind::Question, 1, 1),
+    command("SCAN", -2, Kind::Question, 0, 0),
+    command("DBSIZE", 1, Kind::Question, 0, 0),
+    command("LIKE.FIELDS", -2, Kind::Change, 1, 1),
+    command("LIKE.FIELDSOF", 2, Kind::Question, 1, 1),
+    command("LIKE.NEWEST", -2, Kind::Question, 1, 1),
+    command("LIKE.LIKERS", -2, Kind::Question, 1, 1),
+    command("LIKE.BOTH", -2, Kind::Question, 1, -1),
+    command("LIKE.ITEMS", -2, Kind::Question, 0, 0),
+    command("LIKE.TREND", 2, Kind::Question, 1, 1),
+    command("LIKE.MODIFICATION", 2, Kind::Question, 1, 1),
+    command("PING", -1, Kind::Session, 0, 0),
+    command("ECHO", 2, Kind::Session, 0, 0),
+    command("HELLO", -1, Kind::Session, 0, 0),
+    command("AUTH", -2, Kind::Session, 0, 0),
+    command("CLIENT", -2, Kind::Session, 0, 0),
+    command("COMMAND", -1, Kind::Session, 0, 0),
+    command("CLUSTER", -2, Kind::Session, 0, 0),
+    command("INFO", -1, Kind::Session, 0, 0),
+    command("SELECT", 2, Kind::Session, 0, 0),
+    command("READONLY", 1, Kind::Session, 0, 0),
+    command("READWRITE", 1, Kind::Session, 0, 0),
+    command("QUIT", -1, Kind::Session, 0, 0),
+];
+
+impl Command {
+    pub fn find(name: &[u8]) -> Option<&'static Command> {
+        COMMANDS
+            .iter()
+            .find(|command| command.name.as_bytes().eq_ignore_ascii_case(name))
+    }
+
+    pub fn takes(&self, arguments: usize) -> bool {
+        let arity = self.arity.unsigned_abs() as usize;
+        if self.arity > 0 {
+            arguments == arity
+        } else {
+            arguments >= arity
+        }
+    }
+
+    pub fn keys<'b, 'a>(&self, arguments: &'b [&'a [u8]]) -> &'b [&'a [u8]] {
+        if self.first_key == 0 {
+            return &[];
+        }
+        let last = if self.last_key < 0 {
+            arguments.len() as i32 + self.last_key
+        } else {
+            self.last_key
+        };
+        arguments.get(self.first_key as usize..=last as usize).unwrap_or(&[])
+    }
+}
+
+/// How the answer to a record becomes a reply.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Shape {
+    /// The bit's old value.
+    Bit,
+    /// One of several deletions, of which the last one replies with their number.
+    Deletion {
+        last: bool,
+    },
+    /// The length of the result.
+    Bytes,
+    Ok,
+}
+
+/// The records of a change, with the shape of each one's answer, or the error's text.
+pub(crate) fn records<'a>(
+    command: &Command,
+    arguments: &[&'a [u8]],
+    at_ms: u64,
+    mut push: impl FnMut(Record<'a>, Shape),
+) -> Result<(), &'static str> {
+    match command.name {
+        "SETBIT" => {
+            let key = item_key(arguments[1])?;
+            let user = unsigned(arguments[2]).ok_or(BIT_OFFSET)?;
+            let likes = match arguments[3] {
+                b"0" => false,
+                b"1" => true,
+                _ => return Err(BIT_VALUE),
+            };
+            push(
+                Record::Set {
+                    at_ms,
+                    key,
+                    user,
+                    likes,
+                },
+                Shape::Bit,
+            );
+        }
+        "DEL" => {
+            let keys = &arguments[1..];
+            if keys.len() > KEYS_MAX {
+                return Err("ERR too many keys in one command");
+            }
+            for key in keys {
+                item_key(key)?;
+            }
+            for (place, &key) in keys.iter().enumerate() {
+                push(
+                    Record::Delete { at_ms, key },
+                    Shape::Deletion {
+                        last: place + 1 == keys.len(),
+                    },
+                );
+            }
+        }
+        "BITOP" => {
+            let names = [
+                (&b"AND"[..], BitOp::And),
+                (b"OR", BitOp::Or),
+                (b"XOR", BitOp::Xor),
+                (b"NOT", BitOp::Not),
+            ];
+            let op = names
+                .iter()
+                .find(|(name, _)| name.eq_ignore_ascii_case(arguments[1]))
+                .ok_or(SYNTAX)?
+                .1;
+            let sources = &arguments[3..];
+            if op == BitOp::Not && sources.len() != 1 {
+                return Err("ERR BITOP NOT must be called with a single source key.");
+            }
+            if sources.len() > KEYS_MAX {
+                return Err("ERR too many keys in one command");
+            }
+            let target = item_key(arguments[2])?;
+            let sources = sources.iter().map(|key| item_key(key)).collect::<Result<_, _>>()?;
+            push(
+                Record::BitOp {
+                    at_ms,
+                    op,
+                    target,
+                    sources,
+                },
+                Shape::Bytes,
+            );
+        }
+        "LIKE.FIELDS" => {
+            let (key, fields) = (item_key(arguments[1])?, &arguments[2..]);
+            if fields.len() > ITEM_FIELDS_MAX || fields.iter().any(|field| field.len() > FIELD_BYTES_MAX) {
+                return Err("ERR too many fields or field name too long");
+            }
+            if fields.iter().any(|field| field.is_empty() || field.contains(&b'@')) {
+                return Err("ERR field name is empty or contains '@'");
+            }
+            push(
+                Record::Fields {
+                    at_ms,
+                    key,
+                    fields: fields.to_vec(),
+                },
+                Shape::Ok,
+            );
+        }
+        name => unreachable!("{name} changes something and has no record"),
+    }
+    Ok(())
+}
+
+fn item_key(key: &[u8]) -> Result<&[u8], &'static str> {
+    if Engine::is_ranking(key) {
+        return Err(WRONG_TYPE);
+    }
+    if key.len() > KEY_BYTES_MAX {
+        return Err("ERR key is longer than 512 bytes");
+    }
+    Ok(key)
+}
+
+/// A number as Redis reads it: digits alone, no leading zero, no sign.
+pub(crate) fn unsigned(bytes: &[u8]) -> Option<u64> {
+    if bytes.is_empty() || bytes.len() > 20 || (bytes[0] == b'0' && bytes.len() > 1) {
+        return None;
+    }
+    bytes.iter().try_fold(0_u64, |number, &byte| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+        number.checked_mul(10)?.checked_add(digit)
+    })
+}
+
+/// The same with a minus.
+pub(crate) fn signed(bytes: &[u8]) -> Option<i64> {
+    match bytes.strip_prefix(b"-") {
+        Some(rest) => {
+            let number = unsigned(rest).filter(|&number| number > 0)?;
+            0_i64.checked_sub_unsigned(number)
+        }
+        None => unsigned(bytes)?.try_into().ok(),
+    }
+}

@@ -1,0 +1,635 @@
+//! Connections, batches and the order of replies.
+//!
+//! Owns which reply waits for which record. Knows no socket and no log: the owner brings a socket's bytes, makes batches durable and reports that.
+
+use super::commands::{self, Command, Kind, Shape};
+use super::parser::{self, Arguments};
+use super::questions;
+use super::reply::Reply;
+use super::session::{self, Figures, Session};
+use super::slots::{slot, Cluster};
+use crate::engine::{Answer, Engine};
+use crate::limits::{NOT_OFFSETS_MAX, SEGMENT_IDS};
+use crate::planted::{self, Bug};
+use crate::record::{BitOp, Record};
+
+/// Replies that one connection may wait for before its further commands are left unparsed: 64 pipelines of 64.
+const WAITING_MAX: u32 = 4_096;
+
+/// Bytes of replies that a connection may leave unread, or of commands that it may have waiting, before its further commands are left unparsed.
+const HELD_BYTES_MAX: usize = 1 << 20;
+
+/// Names one connection; a number comes back only after its connection was closed and all its replies are settled.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ConnectionId(pub u32);
+
+/// What an operator sets.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Settings {
+    /// Users and passwords; none: every client is let in.
+    pub passwords: Vec<(String, String)>,
+    /// None: one node, all keys here.
+    pub cluster: Option<Cluster>,
+}
+
+#[derive(Default)]
+struct Connection {
+    session: Session,
+    /// Bytes that are not parsed yet.
+    unparsed: Vec<u8>,
+    replies: Vec<u8>,
+    /// Operations in batches.
+    waiting: u32,
+    /// Bytes of commands among them, at most.
+    waiting_bytes: usize,
+    /// The batch of the last of them.
+    batch: u64,
+    /// Reads no more; closed once its replies are out.
+    ends: bool,
+    /// The socket is gone.
+    gone: bool,
+    ready: bool,
+}
+
+/// What a batch does, in order.
+enum Operation {
+    /// Dense ids for the changes behind it.
+    Segment,
+    Change {
+        connection: u32,
+        shape: Shape,
+    },
+    /// A question or a session's command behind a change of its connection.
+    Later {
+        connection: u32,
+        command: &'static Command,
+        arguments: Vec<Vec<u8>>,
+    },
+    /// An error behind a change of its connection.
+    Error {
+        connection: u32,
+        text: String,
+    },
+}
+
+#[derive(Default)]
+struct Batch {
+    number: u64,
+    bytes: Vec<u8>,
+    /// Where each record ends.
+    ends: Vec<usize>,
+    operations: Vec<Operation>,
+}
+
+/// Dense ids that records in batches will bring and take.
+#[derive(Clone, Copy, Default)]
+struct Ids {
+    coming: u64,
+    wanted: u64,
+    next_segment: Option<u32>,
+}
+
+/// All clients of one log's likes.
+pub struct Front {
+    engine: Engine,
+    settings: Settings,
+    connections: Vec<Option<Connection>>,
+    free: Vec<u32>,
+    sessions: u64,
+    commands: u64,
+    collecting: Batch,
+    in_flight: Option<Batch>,
+    ids: Ids,
+    ready: Vec<u32>,
+    /// Why no change is taken any more.
+    refusal: Option<String>,
+    arguments: Arguments,
+}
+
+impl Front {
+    pub fn new(engine: Engine, settings: Settings) -> Front {
+        Front {
+            engine,
+            settings,
+            connections: Vec::new(),
+            free: Vec::new(),
+            sessions: 0,
+            commands: 0,
+            collecting: Batch {
+                number: 1,
+                ..Batch::default()
+            },
+            in_flight: None,
+            ids: Ids::default(),
+            ready: Vec::new(),
+            refusal: None,
+            arguments: Arguments::default(),
+        }
+    }
+
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// For questions that build rankings, and for write-behind. Records go through the front alone.
+    pub fn engine_mut(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+
+    pub fn set_cluster(&mut self, cluster: Option<Cluster>) {
+        self.settings.cluster = cluster;
+    }
+
+    /// A client has connected.
+    pub fn open(&mut self) -> ConnectionId {
+        self.sessions += 1;
+        let authenticated = self.settings.passwords.is_empty();
+        let session = Session::new(self.sessions, authenticated);
+        let connection = Some(Connection {
+            session,
+            ..Connection::default()
+        });
+        match self.free.pop() {
+            Some(place) => {
+                self.connections[place as usize] = connection;
+                ConnectionId(place)
+            }
+            None => {
+                self.connections.push(connection);
+                ConnectionId(self.connections.len() as u32 - 1)
+            }
+        }
+    }
+
+    /// The client's socket is gone. Its changes in batches stay.
+    pub fn close(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.connection(id.0) {
+            connection.gone = true;
+            connection.ends = true;
+            connection.unparsed = Vec::new();
+        }
+        self.free_if_done(id.0);
+    }
+
+    /// Takes a socket's bytes. An empty slice goes on with bytes that a full connection left unparsed.
+    pub fn feed(&mut self, id: ConnectionId, bytes: &[u8], now_ms: u64) {
+        let Some(connection) = self.connection(id.0) else {
+            return;
+        };
+        if connection.ends {
+            return;
+        }
+        if connection.unparsed.is_empty() {
+            let used = self.run(id.0, bytes, now_ms);
+            if let Some(connection) = self.connection(id.0) {
+                connection.unparsed.extend_from_slice(&bytes[used..]);
+            }
+        } else {
+            let mut unparsed = std::mem::take(&mut connection.unparsed);
+            unparsed.extend_from_slice(bytes);
+            let used = self.run(id.0, &unparsed, now_ms);
+            unparsed.drain(..used);
+            if let Some(connection) = self.connection(id.0) {
+                connection.unparsed = unparsed;
+            }
+        }
+    }
+
+    /// Whether the connection has no room for more: the socket is not read until it has.
+    pub fn is_full(&self, id: ConnectionId) -> bool {
+        self.connections
+            .get(id.0 as usize)
+            .and_then(Option::as_ref)
+            .is_some_and(Connection::is_full)
+    }
+
+    /// Whether the socket is to be closed once its replies are written.
+    pub fn ends(&self, id: ConnectionId) -> bool {
+        let connection = self.connections.get(id.0 as usize).and_then(Option::as_ref);
+        connection.is_none_or(|connection| connection.ends && connection.waiting == 0)
+    }
+
+    /// The connections that have replies since the last call.
+    pub fn ready(&mut self) -> Vec<ConnectionId> {
+        let ready = std::mem::take(&mut self.ready);
+        for &place in &ready {
+            if let Some(connection) = self.connection(place) {
+                connection.ready = false;
+            }
+        }
+        ready.into_iter().map(ConnectionId).collect()
+    }
+
+    /// The replies that are to be written to the socket.
+    pub fn take_replies(&mut self, id: ConnectionId) -> Vec<u8> {
+        self.connection(id.0)
+            .map(|connection| std::mem::take(&mut connection.replies))
+            .unwrap_or_default()
+    }
+
+    /// The records that are to be made durable next, as one group, or `None` while there are none or a batch is under way.
+    pub fn begin_batch(&mut self) -> Option<impl Iterator<Item = &[u8]>> {
+        if self.in_flight.is_some() || self.collecting.ends.is_empty() {
+            return None;
+        }
+        let next = Batch {
+            number: self.collecting.number + 1,
+            ..Batch::default()
+        };
+        let batch = std::mem::replace(&mut self.collecting, next);
+        let batch = self.in_flight.insert(batch);
+        Some(records(&batch.bytes, &batch.ends))
+    }
+
+    /// The batch is durable, its first record at `first`: applies it and replies.
+    pub fn batch_is_durable(&mut self, first: u64, now_ms: u64) {
+        let batch = self.in_flight.take().expect("a batch is under way");
+        assert_eq!(first, self.engine.offset(), "the log and the engine go together");
+        let Batch {
+            bytes,
+            ends,
+            operations,
+            ..
+        } = batch;
+        let mut records = records(&bytes, &ends);
+        let (mut offset, mut deleted) = (first, 0);
+        for operation in operations {
+            match operation {
+                Operation::Segment => {
+                    let record = records.next().expect("a record for each operation that has one");
+                    self.ids.coming = self.ids.coming.saturating_sub(u64::from(SEGMENT_IDS));
+                    self.engine
+                        .apply(offset, record)
+                        .expect("a segment behind all others is free");
+                    offset += 1;
+                }
+                Operation::Change { connection, shape } => {
+                    let record = records.next().expect("a record for each operation that has one");
+                    self.ids.wanted -= ids_wanted(record);
+                    let answer = self.engine.apply(offset, record);
+                    offset += 1;
+                    self.settle(connection, |reply| match (answer, shape) {
+                        (Ok(Answer::Was(was)), _) => reply.integer(i64::from(was)),
+                        (Ok(Answer::Bytes(bytes)), _) => reply.integer(bytes as i64),
+                        (Ok(Answer::Deleted(was)), Shape::Deletion { last }) => {
+                            deleted += i64::from(was);
+                            if last {
+                                reply.integer(std::mem::take(&mut deleted));
+                            }
+                        }
+                        (Ok(_), _) => reply.simple("OK"),
+                        (Err(error), _) => reply.error(&format!("ERR {error}")),
+                    });
+                }
+                operation => self.finish(operation, now_ms),
+            }
+        }
+        self.go_on(now_ms);
+    }
+
+    /// The batch is not in the log and never will be: its changes and those behind it get `text`, which begins with an error's code, as their reply.
+    ///
+    /// With `for_good` every later change gets it too: the log refuses, or has a new owner.
+    pub fn batch_failed(&mut self, text: &str, for_good: bool, now_ms: u64) {
+        if for_good {
+            self.refusal = Some(text.into());
+        }
+        let next = Batch {
+            number: self.collecting.number + 1,
+            ..Batch::default()
+        };
+        let collected = std::mem::replace(&mut self.collecting, next);
+        self.ids = Ids::default();
+        for batch in self.in_flight.take().into_iter().chain([collected]) {
+            for operation in batch.operations {
+                match operation {
+                    Operation::Segment => {}
+                    Operation::Change { connection, shape } => {
+                        let replies = shape != Shape::Deletion { last: false };
+                        self.settle(connection, |reply| {
+                            if replies {
+                                reply.error(text)
+                            }
+                        });
+                    }
+                    operation => self.finish(operation, now_ms),
+                }
+            }
+        }
+        self.go_on(now_ms);
+    }
+
+    /// Parses and runs commands while there is room; answers the bytes used.
+    fn run(&mut self, place: u32, bytes: &[u8], now_ms: u64) -> usize {
+        let mut arguments = std::mem::take(&mut self.arguments);
+        let mut used = 0;
+        while let Some(connection) = self.connection(place) {
+            if connection.is_full() {
+                break;
+            }
+            if connection.ends || connection.session.quits {
+                used = bytes.len();
+                break;
+            }
+            match parser::parse(&bytes[used..], &mut arguments) {
+                Ok(None) => break,
+                Ok(Some(len)) => {
+                    let (mut few, mut many) = ([&[][..]; 8], Vec::new());
+                    let words = arguments.words(&bytes[used..], &mut few, &mut many);
+                    if !words.is_empty() {
+                        self.command(place, words, now_ms);
+                    }
+                    used += len;
+                }
+                Err(error) => {
+                    connection.ends = true;
+                    self.error(place, format!("ERR Protocol error: {}", error.text()));
+                    used = bytes.len();
+                    break;
+                }
+            }
+        }
+        self.arguments = arguments;
+        used
+    }
+
+    fn command(&mut self, place: u32, words: &[&[u8]], now_ms: u64) {
+        self.commands += 1;
+        let Some(command) = Command::find(words[0]) else {
+            return self.error(place, unknown(words));
+        };
+        if !command.takes(words.len()) {
+            return self.error(place, session::wrong_number(command.name));
+        }
+        let authenticated = self
+            .connection(place)
+            .is_some_and(|connection| connection.session.authenticated);
+        if !authenticated && !matches!(command.name, "AUTH" | "HELLO" | "QUIT") {
+            return self.error(place, "NOAUTH Authentication required.".into());
+        }
+        if let Err(text) = self.here(command.keys(words)) {
+            return self.error(place, text);
+        }
+        if command.kind == Kind::Change {
+            return self.change(place, command, words, now_ms);
+        }
+        let Some(connection) = self.connection(place) else {
+            return;
+        };
+        if connection.waiting == 0 {
+            return self.answer(place, command, words, now_ms);
+        }
+        connection.session.quits |= command.name == "QUIT"; // nothing behind it is read
+        connection.waiting_bytes += words.iter().map(|word| word.len()).sum::<usize>();
+        let arguments = words.iter().map(|word| word.to_vec()).collect();
+        self.wait(
+            place,
+            Operation::Later {
+                connection: place,
+                command,
+                arguments,
+            },
+        );
+    }
+
+    /// Refuses keys that another node serves.
+    fn here(&self, keys: &[&[u8]]) -> Result<(), String> {
+        let (Some(cluster), Some((first, others))) = (&self.settings.cluster, keys.split_first()) else {
+            return Ok(());
+        };
+        let number = slot(first);
+        if others.iter().any(|key| slot(key) != number) {
+            return Err("CROSSSLOT Keys in request don't hash to the same slot".into());
+        }
+        match cluster.owner(number) {
+            Some(owner) if owner == cluster.me => Ok(()),
+            Some(owner) => {
+                let node = &cluster.nodes[owner];
+                Err(format!("MOVED {number} {}:{}", node.host, node.port))
+            }
+            None => Err("CLUSTERDOWN Hash slot not served".into()),
+        }
+    }
+
+    fn change(&mut self, place: u32, command: &'static Command, words: &[&[u8]], now_ms: u64) {
+        if let Some(text) = self.refusal.clone() {
+            return self.error(place, text);
+        }
+        let (engine, ids, batch) = (&self.engine, &mut self.ids, &mut self.collecting);
+        let mut waiting = 0;
+        let result = commands::records(command, words, now_ms, |record, shape| {
+            let wanted = match &record {
+                Record::Set { likes: true, .. } => 1,
+                Record::BitOp { op: BitOp::Not, .. } => NOT_OFFSETS_MAX,
+                _ => 0,
+            };
+            ids.wanted += wanted;
+            if wanted > 0 && engine.users.ids_left() + ids.coming < ids.wanted {
+                if let Some(first) = ids
+                    .next_segment
+                    .max(engine.users.next_segment())
+                    .filter(|&first| first <= u32::MAX - SEGMENT_IDS)
+                {
+                    ids.coming += u64::from(SEGMENT_IDS);
+                    ids.next_segment = Some(first + SEGMENT_IDS);
+                    Record::Segment {
+                        first,
+                        ids: SEGMENT_IDS,
+                    }
+                    .encode(&mut batch.bytes);
+                    batch.ends.push(batch.bytes.len());
+                    batch.operations.push(Operation::Segment);
+                }
+            }
+            record.encode(&mut batch.bytes);
+            batch.ends.push(batch.bytes.len());
+            batch.operations.push(Operation::Change {
+                connection: place,
+                shape,
+            });
+            waiting += 1;
+        });
+        let number = batch.number;
+        if let Some(connection) = self.connection(place) {
+            if waiting > 0 {
+                connection.waiting += waiting;
+                connection.batch = number;
+                connection.waiting_bytes += words.iter().map(|word| word.len()).sum::<usize>();
+            }
+        }
+        if let Err(text) = result {
+            self.error(place, text.into());
+        } else if planted::is(Bug::ReplyBeforeDurable) {
+            self.reply(place, |reply| reply.integer(0));
+        }
+    }
+
+    /// Puts an operation behind the connection's last one.
+    fn wait(&mut self, place: u32, operation: Operation) {
+        let Some(connection) = self.connection(place) else {
+            return;
+        };
+        connection.waiting += 1;
+        let number = connection.batch;
+        match &mut self.in_flight {
+            Some(batch) if batch.number == number => batch.operations.push(operation),
+            _ => self.collecting.operations.push(operation),
+        }
+    }
+
+    fn error(&mut self, place: u32, text: String) {
+        match self.connection(place).map(|connection| connection.waiting) {
+            Some(0) => self.reply(place, |reply| reply.error(&text)),
+            Some(_) => self.wait(
+                place,
+                Operation::Error {
+                    connection: place,
+                    text,
+                },
+            ),
+            None => {}
+        }
+    }
+
+    fn finish(&mut self, operation: Operation, now_ms: u64) {
+        match operation {
+            Operation::Later {
+                connection,
+                command,
+                arguments,
+            } => {
+                let words: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
+                self.answer(connection, command, &words, now_ms);
+                self.settle(connection, |_| {});
+            }
+            Operation::Error { connection, text } => self.settle(connection, |reply| reply.error(&text)),
+            Operation::Segment | Operation::Change { .. } => unreachable!("has a record"),
+        }
+    }
+
+    fn answer(&mut self, place: u32, command: &Command, words: &[&[u8]], now_ms: u64) {
+        let figures = Figures {
+            connections: self.connections.len() - self.free.len(),
+            commands: self.commands,
+        };
+        let Some(connection) = self.connections.get_mut(place as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        let (replies, session) = (&mut connection.replies, &mut connection.session);
+        let begin = replies.len();
+        let result = if command.kind == Kind::Question {
+            let mut reply = Reply {
+                out: replies,
+                resp3: session.resp3,
+            };
+            questions::answer(&mut self.engine, command, words, now_ms, &mut reply).map_err(String::from)
+        } else {
+            session::answer(session, &self.settings, &self.engine, &figures, command, words, replies)
+        };
+        if let Err(text) = result {
+            replies.truncate(begin);
+            Reply {
+                out: replies,
+                resp3: session.resp3,
+            }
+            .error(&text);
+        }
+        connection.ends |= session.quits;
+        self.mark_ready(place);
+    }
+
+    fn reply(&mut self, place: u32, write: impl FnOnce(&mut Reply)) {
+        if let Some(connection) = self.connection(place) {
+            let resp3 = connection.session.resp3;
+            write(&mut Reply {
+                out: &mut connection.replies,
+                resp3,
+            });
+            self.mark_ready(place);
+        }
+    }
+
+    /// One operation of the connection is done.
+    fn settle(&mut self, place: u32, write: impl FnOnce(&mut Reply)) {
+        if !planted::is(Bug::ReplyBeforeDurable) {
+            self.reply(place, write);
+        }
+        if let Some(connection) = self.connection(place) {
+            connection.waiting -= 1;
+            if connection.waiting == 0 {
+                connection.waiting_bytes = 0;
+            }
+        }
+        self.free_if_done(place);
+    }
+
+    /// Runs what full connections left unparsed.
+    fn go_on(&mut self, now_ms: u64) {
+        for at in 0..self.ready.len() {
+            let place = self.ready[at];
+            if self
+                .connection(place)
+                .is_some_and(|connection| !connection.unparsed.is_empty() && !connection.is_full())
+            {
+                self.feed(ConnectionId(place), &[], now_ms);
+            }
+        }
+    }
+
+    fn mark_ready(&mut self, place: u32) {
+        if let Some(connection) = self.connection(place) {
+            if connection.gone {
+                connection.replies.clear();
+            } else if !std::mem::replace(&mut connection.ready, true) {
+                self.ready.push(place);
+            }
+        }
+    }
+
+    fn free_if_done(&mut self, place: u32) {
+        if self
+            .connection(place)
+            .is_some_and(|connection| connection.gone && connection.waiting == 0)
+        {
+            self.connections[place as usize] = None;
+            self.ready.retain(|&other| other != place);
+            self.free.push(place);
+        }
+    }
+
+    fn connection(&mut self, place: u32) -> Option<&mut Connection> {
+        self.connections.get_mut(place as usize)?.as_mut()
+    }
+}
+
+impl Connection {
+    fn is_full(&self) -> bool {
+        self.waiting >= WAITING_MAX || self.waiting_bytes >= HELD_BYTES_MAX || self.replies.len() >= HELD_BYTES_MAX
+    }
+}
+
+fn records<'a>(bytes: &'a [u8], ends: &'a [usize]) -> impl Iterator<Item = &'a [u8]> {
+    let begins = std::iter::once(0).chain(ends.iter().copied());
+    begins.zip(ends).map(|(begin, &end)| &bytes[begin..end])
+}
+
+fn ids_wanted(record: &[u8]) -> u64 {
+    match Record::decode(record) {
+        Some(Record::Set { likes: true, .. }) => 1,
+        Some(Record::BitOp { op: BitOp::Not, .. }) => NOT_OFFSETS_MAX,
+        _ => 0,
+    }
+}
+
+fn unknown(words: &[&[u8]]) -> String {
+    let shown = |word: &&[u8]| format!("'{}' ", String::from_utf8_lossy(&word[..word.len().min(128)]));
+    let name = String::from_utf8_lossy(&words[0][..words[0].len().min(128)]).into_owned();
+    let mut beginning = String::new();
+    for word in &words[1..] {
+        if beginning.len() >= 128 {
+            break;
+        }
+        beginning += &shown(word);
+    }
+    format!("ERR unknown command '{name}', with args beginning with: {beginning}")
+}

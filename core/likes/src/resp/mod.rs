@@ -1,0 +1,17 @@
+//! Redis's protocol in front of the engine.
+//!
+//! A socket's bytes go into [`Front::feed`]; changes become records of a batch, which the owner makes durable and then reports; replies come out in the order
+//! of each connection's commands. A reply to a change is what applying its record gave. A question behind a change of the same connection waits for it;
+//! other questions are answered at once, from what is durable.
+
+mod commands;
+mod front;
+mod glob;
+mod parser;
+mod questions;
+mod reply;
+mod session;
+mod slots;
+
+pub use front::{ConnectionId, Front, Settings};
+pub use slots::{slot, Cluster, Node, SLOTS};

@@ -1,0 +1,365 @@
+//! Commands that ask: bits, counts, rankings, lists.
+//!
+//! Owns Redis's rules for ranges and positions over an item's users. Changes nothing but the rankings' caches.
+
+use super::commands::{signed, unsigned, Command, NOT_AN_INTEGER, SYNTAX, WRONG_TYPE};
+use super::glob;
+use super::reply::Reply;
+use crate::engine::Engine;
+use crate::limits::{NEWEST_MAX, PAGE_MAX};
+use crate::trend::WINDOWS;
+
+const BIT_OFFSET: &str = "ERR bit offset is not an integer or out of range";
+
+/// Keys that one `SCAN` looks at.
+const SCAN_MAX: u64 = 10_000;
+
+/// Writes the reply, or answers the error's text.
+pub(crate) fn answer(
+    engine: &mut Engine,
+    command: &Command,
+    arguments: &[&[u8]],
+    now_ms: u64,
+    reply: &mut Reply,
+) -> Result<(), &'static str> {
+    let key = arguments.get(1).copied().unwrap_or_default();
+    match command.name {
+        "GETBIT" => {
+            let user = unsigned(arguments[2]).ok_or(BIT_OFFSET)?;
+            item(key)?;
+            reply.integer(i64::from(engine.likes(key, user)));
+        }
+        "BITCOUNT" => bit_count(engine, arguments, reply)?,
+        "BITPOS" => bit_position(engine, arguments, reply)?,
+        "ZREVRANGE" | "ZRANGE" => range(engine, command.name == "ZREVRANGE", arguments, now_ms, reply)?,
+        "ZREVRANK" | "ZRANK" => {
+            ranking(engine, key)?;
+            let len = engine.ranking_len(key);
+            let rank = engine.rank(key, arguments[2]);
+            let rank = if command.name == "ZRANK" {
+                rank.map(|rank| len - 1 - rank)
+            } else {
+                rank
+            };
+            match rank {
+                Some(rank) => reply.integer(rank as i64),
+                None => reply.null(),
+            }
+        }
+        "ZSCORE" => {
+            ranking(engine, key)?;
+            match engine.score(key, arguments[2], now_ms) {
+                Some(score) => reply.double(score),
+                None => reply.null(),
+            }
+        }
+        "ZCARD" => {
+            ranking(engine, key)?;
+            reply.integer(engine.ranking_len(key) as i64);
+        }
+        "EXISTS" => {
+            let there = arguments[1..].iter().filter(|key| kind_of(engine, key) != "none");
+            reply.integer(there.count() as i64);
+        }
+        "TYPE" => reply.simple(kind_of(engine, key)),
+        "STRLEN" => {
+            item(key)?;
+            reply.integer(engine.string_bytes(key) as i64);
+        }
+        "SCAN" => scan(engine, arguments, reply)?,
+        "DBSIZE" => reply.integer(engine.item_count() as i64),
+        "LIKE.FIELDSOF" => {
+            item(key)?;
+            list(reply, &engine.fields(key));
+        }
+        "LIKE.NEWEST" => {
+            item(key)?;
+            let (_, count) = place(&arguments[2..], NEWEST_MAX, false)?;
+            users(reply, &engine.newest(key, count));
+        }
+        "LIKE.LIKERS" => {
+            item(key)?;
+            let (from, count) = place(&arguments[2..], PAGE_MAX, true)?;
+            let likers: Vec<u64> = engine.likers(key).skip(from).take(count).collect();
+            users(reply, &likers);
+        }
+        "LIKE.BOTH" => {
+            for key in &arguments[1..] {
+                item(key)?;
+            }
+            let likers = engine.likers_of_all(&arguments[1..]);
+            users(reply, &likers[..likers.len().min(PAGE_MAX)]);
+        }
+        "LIKE.ITEMS" => {
+            let user = unsigned(key).ok_or(NOT_AN_INTEGER)?;
+            let (from, count) = place(&arguments[2..], PAGE_MAX, true)?;
+            list(reply, &engine.items_of(user, from, count));
+        }
+        "LIKE.TREND" => {
+            item(key)?;
+            reply.map(WINDOWS.len());
+            for (window, (name, _)) in WINDOWS.iter().enumerate() {
+                reply.bulk(name.as_bytes());
+                reply.double(engine.trend(key, window, now_ms));
+            }
+        }
+        "LIKE.MODIFICATION" => {
+            item(key)?;
+            reply.integer(engine.modification(key) as i64);
+        }
+        name => unreachable!("{name} is a question without an answer"),
+    }
+    Ok(())
+}
+
+fn item(key: &[u8]) -> Result<(), &'static str> {
+    if Engine::is_ranking(key) {
+        return Err(WRONG_TYPE);
+    }
+    Ok(())
+}
+
+fn ranking(engine: &Engine, key: &[u8]) -> Result<(), &'static str> {
+    if engine.exists(key) {
+        return Err(WRONG_TYPE);
+    }
+    Ok(())
+}
+
+fn kind_of(engine: &mut Engine, key: &[u8]) -> &'static str {
+    if engine.exists(key) {
+        "string"
+    } else if engine.ranking_len(key) > 0 {
+        "zset"
+    } else {
+        "none"
+    }
+}
+
+/// `[from] count`: how many to pass over and how many to answer.
+fn place(arguments: &[&[u8]], most: usize, with_from: bool) -> Result<(usize, usize), &'static str> {
+    let number = |bytes: &[u8]| {
+        unsigned(bytes)
+            .map(|number| number.min(1 << 40) as usize)
+            .ok_or(NOT_AN_INTEGER)
+    };
+    match arguments {
+        [] => Ok((0, most)),
+        [count] if !with_from => Ok((0, number(count)?.min(most))),
+        [from] => Ok((number(from)?, most)),
+        [from, count] if with_from => Ok((number(from)?, number(count)?.min(most))),
+        _ => Err(SYNTAX),
+    }
+}
+
+fn users(reply: &mut Reply, users: &[u64]) {
+    reply.array(users.len());
+    users.iter().for_each(|&user| reply.user(user));
+}
+
+fn list(reply: &mut Reply, entries: &[&[u8]]) {
+    reply.array(entries.len());
+    entries.iter().for_each(|entry| reply.bulk(entry));
+}
+
+/// A range as Redis reads it, over `len` units, both ends included: `None` where it is empty.
+fn clamp(start: i64, end: i64, len: i128) -> Option<(u128, u128)> {
+    let from_end = |place: i64| {
+        if place < 0 {
+            (len + i128::from(place)).max(0)
+        } else {
+            i128::from(place)
+        }
+    };
+    let (start, end) = (from_end(start), from_end(end).min(len - 1));
+    (start <= end).then_some((start as u128, end as u128))
+}
+
+/// `BYTE` or `BIT`: the bits of a unit.
+fn unit(word: Option<&&[u8]>) -> Result<u128, &'static str> {
+    match word {
+        None => Ok(8),
+        Some(word) if word.eq_ignore_ascii_case(b"BYTE") => Ok(8),
+        Some(word) if word.eq_ignore_ascii_case(b"BIT") => Ok(1),
+        Some(_) => Err(SYNTAX),
+    }
+}
+
+fn bit_count(engine: &Engine, arguments: &[&[u8]], reply: &mut Reply) -> Result<(), &'static str> {
+    let key = arguments[1];
+    item(key)?;
+    if arguments.len() == 2 {
+        reply.integer(engine.count(key) as i64);
+        return Ok(());
+    }
+    if !engine.exists(key) {
+        reply.integer(0);
+        return Ok(());
+    }
+    if arguments.len() < 4 || arguments.len() > 5 {
+        return Err(SYNTAX);
+    }
+    let start = signed(arguments[2]).ok_or(NOT_AN_INTEGER)?;
+    let end = signed(arguments[3]).ok_or(NOT_AN_INTEGER)?;
+    if start < 0 && end < 0 && start > end {
+        reply.integer(0); // Redis looks no further
+        return Ok(());
+    }
+    let unit = unit(arguments.get(4))?;
+    let len = i128::from(engine.string_bytes(key)) * if unit == 1 { 8 } else { 1 };
+    let count = clamp(start, end, len).map_or(0, |(start, end)| {
+        let bits = start * unit..(end + 1) * unit;
+        engine
+            .likers(key)
+            .filter(|&user| bits.contains(&u128::from(user)))
+            .count()
+    });
+    reply.integer(count as i64);
+    Ok(())
+}
+
+fn bit_position(engine: &Engine, arguments: &[&[u8]], reply: &mut Reply) -> Result<(), &'static str> {
+    let key = arguments[1];
+    let bit = signed(arguments[2]).ok_or(NOT_AN_INTEGER)?;
+    if bit != 0 && bit != 1 {
+        return Err("ERR The bit argument must be 1 or 0.");
+    }
+    item(key)?;
+    if !engine.exists(key) {
+        reply.integer(if bit == 1 { -1 } else { 0 });
+        return Ok(());
+    }
+    if arguments.len() > 6 {
+        return Err(SYNTAX);
+    }
+    let start = arguments
+        .get(3)
+        .map_or(Some(0), |start| signed(start))
+        .ok_or(NOT_AN_INTEGER)?;
+    let unit = unit(arguments.get(5))?;
+    let end = arguments
+        .get(4)
+        .map_or(Some(-1), |end| signed(end))
+        .ok_or(NOT_AN_INTEGER)?;
+    let end_given = arguments.len() > 4;
+    let bytes = engine.string_bytes(key);
+    let len = i128::from(bytes) * if unit == 1 { 8 } else { 1 };
+    let Some((start, end)) = clamp(start, end, len) else {
+        reply.integer(-1);
+        return Ok(());
+    };
+    let bits = start * unit..(end + 1) * unit;
+    let users = engine.likers(key).map(u128::from).filter(|user| bits.contains(user));
+    let found = if bit == 1 {
+        users.min()
+    } else {
+        let mut users: Vec<u128> = users.collect();
+        users.sort_unstable();
+        let gap = users
+            .iter()
+            .zip(bits.clone())
+            .find(|(user, place)| **user != *place)
+            .map(|(_, place)| place);
+        let behind = bits.start + users.len() as u128;
+        // Behind the string all bits are clear, unless the caller gave an end.
+        gap.or((behind < bits.end || !end_given).then_some(behind))
+    };
+    match found {
+        Some(place) => reply.integer(place.min(i64::MAX as u128) as i64),
+        None => reply.integer(-1),
+    }
+    Ok(())
+}
+
+fn range(
+    engine: &mut Engine,
+    reverse: bool,
+    arguments: &[&[u8]],
+    now_ms: u64,
+    reply: &mut Reply,
+) -> Result<(), &'static str> {
+    let key = arguments[1];
+    let (mut best_first, mut with_scores) = (reverse, false);
+    for word in &arguments[4..] {
+        if word.eq_ignore_ascii_case(b"WITHSCORES") {
+            with_scores = true;
+        } else if !reverse && word.eq_ignore_ascii_case(b"REV") {
+            best_first = true;
+        } else if !reverse
+            && [&b"BYSCORE"[..], b"BYLEX", b"LIMIT"]
+                .iter()
+                .any(|other| word.eq_ignore_ascii_case(other))
+        {
+            return Err("ERR BYSCORE, BYLEX and LIMIT are not supported, use ranks");
+        } else {
+            return Err(SYNTAX);
+        }
+    }
+    let start = signed(arguments[2]).ok_or(NOT_AN_INTEGER)?;
+    let end = signed(arguments[3]).ok_or(NOT_AN_INTEGER)?;
+    ranking(engine, key)?;
+    let len = engine.ranking_len(key);
+    let from_end = |place: i64| {
+        if place < 0 {
+            place.saturating_add(len as i64)
+        } else {
+            place
+        }
+    };
+    let (start, end) = (from_end(start).max(0) as usize, from_end(end).min(len as i64 - 1));
+    if end < start as i64 {
+        reply.array(0);
+        return Ok(());
+    }
+    let count = end as usize - start + 1;
+    if count > PAGE_MAX {
+        return Err("ERR range is longer than 10000 entries");
+    }
+    let from = if best_first { start } else { len - 1 - end as usize };
+    let mut page = engine.page(key, from, count, now_ms);
+    if !best_first {
+        page.reverse();
+    }
+    let pairs = with_scores && reply.resp3;
+    reply.array(if with_scores && !pairs {
+        2 * page.len()
+    } else {
+        page.len()
+    });
+    for ranked in page {
+        if pairs {
+            reply.array(2);
+        }
+        reply.bulk(ranked.key);
+        if with_scores {
+            reply.double(ranked.score);
+        }
+    }
+    Ok(())
+}
+
+fn scan(engine: &Engine, arguments: &[&[u8]], reply: &mut Reply) -> Result<(), &'static str> {
+    let cursor = unsigned(arguments[1]).ok_or("ERR invalid cursor")?;
+    let (mut pattern, mut count, mut strings) = (None, 10, true);
+    for pair in arguments[2..].chunks(2) {
+        let &[word, value] = pair else { return Err(SYNTAX) };
+        if word.eq_ignore_ascii_case(b"MATCH") {
+            pattern = Some(value);
+        } else if word.eq_ignore_ascii_case(b"COUNT") {
+            count = signed(value).ok_or(NOT_AN_INTEGER)?;
+            if count < 1 {
+                return Err(SYNTAX);
+            }
+        } else if word.eq_ignore_ascii_case(b"TYPE") {
+            strings = value.eq_ignore_ascii_case(b"string");
+        } else {
+            return Err(SYNTAX);
+        }
+    }
+    let (next, mut keys) = engine.scan(cursor, (count as u64).min(SCAN_MAX) as usize);
+    keys.retain(|key| strings && pattern.is_none_or(|pattern| glob::matches(pattern, key)));
+    reply.array(2);
+    reply.bulk(next.to_string().as_bytes());
+    list(reply, &keys);
+    Ok(())
+}

@@ -1,0 +1,387 @@
+//! The front: replies as Redis gives them, their order, and clients that mean harm.
+
+mod node;
+mod redis;
+
+use muster_likes::resp::{slot, Cluster, Node as ClusterNode, Settings};
+use muster_likes::Engine;
+use node::{line, Node, NOW_MS};
+use proptest::prelude::*;
+
+fn talk(settings: Settings, dialog: &[(&str, &str)]) {
+    let mut node = Node::new(settings);
+    let client = node.front.open();
+    for (words, reply) in dialog {
+        let found = String::from_utf8(node.ask(client, &line(words))).unwrap();
+        assert_eq!(found, reply.replace('\n', "\r\n"), "{words}");
+    }
+}
+
+#[test]
+fn likes_and_ranks_as_a_redis_client_asks_for_them() {
+    talk(
+        Settings::default(),
+        &[
+            ("SETBIT share:1000 2017 1", ":0\n"),
+            ("setbit share:1000 2017 1", ":1\n"),
+            ("SETBIT share:1000 18446744073709551615 1", ":0\n"),
+            ("GETBIT share:1000 18446744073709551615", ":1\n"),
+            ("GETBIT share:1000 5", ":0\n"),
+            ("BITCOUNT share:1000", ":2\n"),
+            ("SETBIT share:1001 2017 1", ":0\n"),
+            ("BITOP AND both share:1000 share:1001", ":2305843009213693952\n"),
+            ("GETBIT both 2017", ":1\n"),
+            ("BITCOUNT both", ":1\n"),
+            ("LIKE.FIELDS share:1000 agriculture", "+OK\n"),
+            ("LIKE.FIELDSOF share:1000", "*2\n$5\nshare\n$11\nagriculture\n"),
+            (
+                "ZREVRANGE rank:agriculture 0 99 WITHSCORES",
+                "*2\n$10\nshare:1000\n$1\n2\n",
+            ),
+            ("ZREVRANK rank:agriculture share:1000", ":0\n"),
+            ("ZREVRANGE rank 0 -1", "*2\n$10\nshare:1000\n$10\nshare:1001\n"),
+            ("ZRANK rank share:1000", ":1\n"),
+            ("ZSCORE rank@1h share:1001", "$1\n1\n"),
+            ("ZSCORE rank both", "$-1\n"),
+            ("ZCARD rank:share", ":2\n"),
+            ("TYPE rank:share", "+zset\n"),
+            ("TYPE share:1000", "+string\n"),
+            ("TYPE rank:music", "+none\n"),
+            ("EXISTS share:1000 share:1 rank rank", ":3\n"),
+            ("LIKE.NEWEST share:1000", "*2\n$20\n18446744073709551615\n$4\n2017\n"),
+            ("LIKE.LIKERS share:1000 1 1", "*1\n$20\n18446744073709551615\n"),
+            ("LIKE.BOTH share:1000 share:1001", "*1\n$4\n2017\n"),
+            ("LIKE.ITEMS 2017", "*2\n$10\nshare:1001\n$10\nshare:1000\n"),
+            (
+                "LIKE.TREND share:1001",
+                "*6\n$2\n1h\n$1\n1\n$3\n24h\n$1\n1\n$2\n7d\n$1\n1\n",
+            ),
+            (
+                "SCAN 0 MATCH share:* COUNT 100",
+                "*2\n$1\n0\n*2\n$10\nshare:1000\n$10\nshare:1001\n",
+            ),
+            ("DBSIZE", ":3\n"),
+            ("DEL share:1000 share:1001 share:7", ":2\n"),
+            ("ZCARD rank", ":0\n"),
+            (
+                "SETBIT rank:music 1 1",
+                "-WRONGTYPE Operation against a key holding the wrong kind of value\n",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn client_libraries_greet_and_find_the_commands() {
+    talk(
+        Settings::default(),
+        &[
+            ("PING", "+PONG\n"),
+            ("PING hello", "$5\nhello\n"),
+            ("SELECT 0", "+OK\n"),
+            ("SELECT 1", "-ERR DB index is out of range\n"),
+            ("CLIENT SETNAME me", "+OK\n"),
+            ("CLIENT GETNAME", "$2\nme\n"),
+            ("CLIENT SETINFO LIB-NAME redis-py", "+OK\n"),
+            ("COMMAND INFO getbit nothing", "*2\n*6\n$6\ngetbit\n:3\n*1\n+readonly\n:1\n:1\n:1\n$-1\n"),
+            ("HELLO 4", "-NOPROTO unsupported protocol version\n"),
+            ("HELLO 3", "%7\n$6\nserver\n$6\nmuster\n$7\nversion\n$5\n7.0.0\n$4\nmode\n$10\nstandalone\n$4\nrole\n$6\nmaster\n$5\nproto\n:3\n$2\nid\n:1\n$7\nmodules\n*0\n"),
+            ("SETBIT share:1 7 1", ":0\n"),
+            ("ZREVRANGE rank 0 9 WITHSCORES", "*1\n*2\n$7\nshare:1\n,1\n"),
+            ("ZSCORE rank nothing", "_\n"),
+            ("CLUSTER SLOTS", "-ERR This instance has cluster support disabled\n"),
+            ("AUTH secret", "-ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?\n"),
+            ("QUIT", "+OK\n"),
+            ("PING", ""),
+        ],
+    );
+}
+
+#[test]
+fn client_without_password_is_kept_out() {
+    let passwords = vec![("default".into(), "secret".into()), ("site".into(), "other".into())];
+    talk(
+        Settings {
+            passwords,
+            ..Settings::default()
+        },
+        &[
+            ("GETBIT a 1", "-NOAUTH Authentication required.\n"),
+            ("SETBIT a 1 1", "-NOAUTH Authentication required.\n"),
+            (
+                "AUTH wrong",
+                "-WRONGPASS invalid username-password pair or user is disabled.\n",
+            ),
+            (
+                "AUTH site secret",
+                "-WRONGPASS invalid username-password pair or user is disabled.\n",
+            ),
+            ("GETBIT a 1", "-NOAUTH Authentication required.\n"),
+            ("AUTH site other", "+OK\n"),
+            ("GETBIT a 1", ":0\n"),
+            ("AUTH secret", "+OK\n"),
+        ],
+    );
+}
+
+#[test]
+fn keys_of_other_nodes_are_sent_there() {
+    let node = |id: &str, port, slots| ClusterNode {
+        id: id.repeat(40),
+        host: "127.0.0.1".into(),
+        port,
+        slots: vec![slots],
+    };
+    let nodes = vec![node("a", 7_000, (0, 8_191)), node("b", 7_001, (8_192, 16_000))];
+    assert_eq!((slot(b"foo"), slot(b"bar"), slot(b"k3")), (12_182, 5_061, 4_576));
+    talk(
+        Settings { cluster: Some(Cluster { nodes, me: 0, epoch: 3 }), ..Settings::default() },
+        &[
+            ("GETBIT foo 1", "-MOVED 12182 127.0.0.1:7001\n"),
+            ("SETBIT foo 1 1", "-MOVED 12182 127.0.0.1:7001\n"),
+            ("SETBIT bar 1 1", ":0\n"),
+            ("BITOP OR bar bar foo", "-CROSSSLOT Keys in request don't hash to the same slot\n"),
+            ("BITOP OR {bar}.or bar", ":1\n"),
+            ("DEL bar k3", "-CROSSSLOT Keys in request don't hash to the same slot\n"),
+            ("CLUSTER KEYSLOT foo", ":12182\n"),
+            ("CLUSTER SLOTS", &format!("*2\n*3\n:0\n:8191\n*3\n$9\n127.0.0.1\n:7000\n$40\n{}\n*3\n:8192\n:16000\n*3\n$9\n127.0.0.1\n:7001\n$40\n{}\n", "a".repeat(40), "b".repeat(40))),
+        ],
+    );
+}
+
+#[test]
+fn change_is_answered_only_once_it_is_durable() {
+    let mut node = Node::new(Settings::default());
+    let (writer, reader) = (node.front.open(), node.front.open());
+    node.front.feed(
+        writer,
+        &[line("SETBIT a 1 1"), line("GETBIT a 1"), line("NONSENSE")].concat(),
+        NOW_MS,
+    );
+    assert_eq!(node.front.take_replies(writer), b"");
+    node.front.feed(reader, &line("GETBIT a 1"), NOW_MS);
+    assert_eq!(node.front.take_replies(reader), b":0\r\n", "not durable, so not seen");
+    assert!(node.begin());
+    node.front.feed(writer, &line("BITCOUNT a"), NOW_MS);
+    assert_eq!(node.front.take_replies(writer), b"");
+    node.finish();
+    let replies = String::from_utf8(node.front.take_replies(writer)).unwrap();
+    assert_eq!(
+        replies,
+        ":0\r\n:1\r\n-ERR unknown command 'NONSENSE', with args beginning with: \r\n:1\r\n"
+    );
+    node.front.feed(reader, &line("GETBIT a 1"), NOW_MS);
+    assert_eq!(node.front.take_replies(reader), b":1\r\n");
+}
+
+#[test]
+fn failed_batch_is_told_and_leaves_no_trace() {
+    let mut node = Node::new(Settings::default());
+    let client = node.front.open();
+    node.front.feed(
+        client,
+        &[line("SETBIT a 1 1"), line("DEL a b"), line("GETBIT a 1")].concat(),
+        NOW_MS,
+    );
+    assert!(node.begin());
+    node.front.feed(client, &line("SETBIT a 2 1"), NOW_MS);
+    node.front.batch_failed("MISCONF disk is full", false, NOW_MS);
+    let replies = String::from_utf8(node.front.take_replies(client)).unwrap();
+    let error = "-MISCONF disk is full\r\n";
+    assert_eq!(replies, format!("{error}{error}:0\r\n{error}"));
+    assert_eq!(node.ask(client, &line("SETBIT a 1 1")), b":0\r\n");
+    assert_eq!(node.ask(client, &line("BITCOUNT a")), b":1\r\n");
+
+    node.front.feed(client, &line("SETBIT a 3 1"), NOW_MS);
+    assert!(node.begin());
+    node.front.batch_failed("CLUSTERDOWN log has a new owner", true, NOW_MS);
+    assert_eq!(
+        node.ask(client, &line("SETBIT a 4 1")),
+        b"-CLUSTERDOWN log has a new owner\r\n".repeat(2)
+    );
+    assert_eq!(node.ask(client, &line("BITCOUNT a")), b":1\r\n");
+}
+
+#[test]
+fn lying_client_gets_one_error_and_is_closed() {
+    for (bytes, error) in [
+        (
+            &b"*1000000000\r\n"[..],
+            "-ERR Protocol error: invalid multibulk length\r\n",
+        ),
+        (b"*1\r\n$536870912\r\n", "-ERR Protocol error: invalid bulk length\r\n"),
+        (
+            b"*2\r\n$3\r\nGET\r\n!",
+            "-ERR Protocol error: expected '$', got '!'\r\n",
+        ),
+        (&[b'a'; 70_000], "-ERR Protocol error: too big inline request\r\n"),
+    ] {
+        let mut node = Node::new(Settings::default());
+        let (liar, other) = (node.front.open(), node.front.open());
+        let sent = [&line("SETBIT a 1 1"), bytes, &line("PING")].concat();
+        let replies = String::from_utf8(node.ask(liar, &sent)).unwrap();
+        assert_eq!(replies, format!(":0\r\n{error}"));
+        assert!(node.front.ends(liar));
+        assert_eq!(node.ask(liar, &line("PING")), b"");
+        assert_eq!(node.ask(other, &line("GETBIT a 1")), b":1\r\n");
+    }
+}
+
+#[test]
+fn client_that_reads_nothing_is_left_unread() {
+    let mut node = Node::new(Settings::default());
+    let client = node.front.open();
+    let pipeline = line("COMMAND").repeat(2_000);
+    node.front.feed(client, &pipeline, NOW_MS);
+    assert!(node.front.is_full(client));
+    let mut replies = 0;
+    loop {
+        let held = node.front.take_replies(client).len();
+        assert!(held < 2 << 20, "{held} bytes held");
+        replies += held;
+        if held == 0 {
+            break;
+        }
+        node.front.feed(client, &[], NOW_MS);
+    }
+    let one = node.ask(client, &line("COMMAND")).len();
+    assert_eq!(replies, 2_000 * one, "nothing is lost");
+
+    let changes = line("SETBIT a 1 1").repeat(20_000);
+    node.front.feed(client, &changes, NOW_MS);
+    assert!(node.front.is_full(client));
+    let replies = node.ask(client, &[]);
+    assert_eq!(replies.len(), 20_000 * 4);
+    node.front.close(client);
+}
+
+#[test]
+fn closed_client_leaves_its_changes_and_its_place() {
+    let mut node = Node::new(Settings::default());
+    let first = node.front.open();
+    node.front.feed(first, &line("SETBIT a 1 1"), NOW_MS);
+    node.front.close(first);
+    let second = node.front.open();
+    assert_ne!(first, second, "replies for the first must not reach the second");
+    node.commit_all();
+    assert_eq!(node.ask(second, &line("BITCOUNT a")), b":1\r\n");
+    assert_eq!(node.front.open(), first);
+}
+
+#[test]
+fn restarted_node_answers_as_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = muster_journal::Options {
+        segment_bytes: 1 << 20,
+        ..muster_journal::Options::default()
+    };
+    let mut counts = Vec::new();
+    for round in 0..3_u64 {
+        let mut journal = muster_journal::Journal::open(folder.path(), options).unwrap();
+        let mut engine = Engine::default();
+        let mut reader = journal.reader(0).unwrap();
+        while let Some(records) = reader.next_group().unwrap() {
+            for (offset, record) in records {
+                engine.apply(offset, record).unwrap();
+            }
+        }
+        let mut front = muster_likes::resp::Front::new(engine, Settings::default());
+        let client = front.open();
+        front.feed(client, &line("BITCOUNT a"), NOW_MS);
+        counts.push(front.take_replies(client));
+        for user in 0..100 {
+            front.feed(client, &line(&format!("SETBIT a {} 1", round * 50 + user)), NOW_MS);
+        }
+        let mut group = muster_journal::Group::new();
+        for record in front.begin_batch().unwrap() {
+            group.push(record).unwrap();
+        }
+        let offsets = journal.append(&mut group).unwrap();
+        front.batch_is_durable(offsets.start, NOW_MS);
+        assert_eq!(front.take_replies(client).len(), 400);
+    }
+    assert_eq!(counts, [b":0\r\n".to_vec(), b":100\r\n".to_vec(), b":150\r\n".to_vec()]);
+}
+
+/// Commands of one client on keys of its own.
+fn script(client: usize) -> impl Strategy<Value = Vec<Vec<u8>>> {
+    let words = prop_oneof![
+        6 => (0..3, 0..20_u64, 0..2).prop_map(|(key, user, bit)| format!("SETBIT c{{c}}:{key} {user} {bit}")),
+        3 => (0..3, 0..20_u64).prop_map(|(key, user)| format!("GETBIT c{{c}}:{key} {user}")),
+        2 => (0..3).prop_map(|key| format!("BITCOUNT c{{c}}:{key}")),
+        1 => (0..3).prop_map(|key| format!("DEL c{{c}}:{key} c{{c}}:9")),
+        1 => Just("BITOP OR c{c}:2 c{c}:0 c{c}:1".to_string()),
+        1 => Just("BITOP NOT c{c}:2 c{c}:0".to_string()),
+        1 => Just("ZREVRANGE rank:c{c} 0 9 WITHSCORES".to_string()),
+        1 => Just("SETBIT c{c}:0 x 1".to_string()),
+        1 => Just("NONSENSE".to_string()),
+    ];
+    proptest::collection::vec(
+        words.prop_map(move |words| line(&words.replace("{c}", &client.to_string()))),
+        0..30,
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// However bytes are cut and batches overlap, each client gets what it would get alone, in order.
+    #[test]
+    fn replies_come_in_order_and_as_if_alone(
+        scripts in (script(0), script(1), script(2)),
+        turns in proptest::collection::vec((0..5_usize, 1..60_usize), 0..200),
+    ) {
+        let scripts = [scripts.0, scripts.1, scripts.2];
+        let mut node = Node::new(Settings::default());
+        let clients = [0, 1, 2].map(|_| node.front.open());
+        let mut unsent: Vec<Vec<u8>> = scripts.iter().map(|script| script.concat()).collect();
+        let mut replies = vec![Vec::new(); 3];
+        let mut under_way = false;
+        for (who, bytes) in turns {
+            match who {
+                3 => under_way |= !under_way && node.begin(),
+                4 => if std::mem::take(&mut under_way) { node.finish() },
+                who => {
+                    let bytes = bytes.min(unsent[who].len());
+                    let rest = unsent[who].split_off(bytes);
+                    let part = std::mem::replace(&mut unsent[who], rest);
+                    node.front.feed(clients[who], &part, NOW_MS);
+                }
+            }
+            for id in node.front.ready() {
+                let who = clients.iter().position(|&client| client == id).unwrap();
+                replies[who].extend(node.front.take_replies(id));
+            }
+        }
+        if under_way {
+            node.finish();
+        }
+        for (who, rest) in unsent.iter().enumerate() {
+            replies[who].extend(node.ask(clients[who], rest));
+        }
+        for (who, script) in scripts.iter().enumerate() {
+            let mut alone = Node::new(Settings::default());
+            let client = alone.front.open();
+            let wanted: Vec<u8> = script.iter().flat_map(|words| alone.ask(client, words)).collect();
+            prop_assert_eq!(String::from_utf8_lossy(&replies[who]), String::from_utf8_lossy(&wanted));
+        }
+    }
+
+    #[test]
+    fn any_bytes_harm_nobody(bytes in proptest::collection::vec(prop_oneof![any::<u8>(), Just(b'*'), Just(b'$'), Just(b'1'), Just(b'\r'), Just(b'\n')], 0..200)) {
+        let mut node = Node::new(Settings::default());
+        let (liar, other) = (node.front.open(), node.front.open());
+        node.ask(liar, &bytes);
+        prop_assert_eq!(node.ask(other, &line("PING")), b"+PONG\r\n");
+    }
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn planted_reply_before_durable_is_found() {
+    use muster_likes::planted::{set, Bug};
+    set(Some(Bug::ReplyBeforeDurable));
+    let found = std::panic::catch_unwind(change_is_answered_only_once_it_is_durable);
+    set(None);
+    assert!(found.is_err(), "the bug was not found");
+}

@@ -1,0 +1,201 @@
+//! The same commands to the front and to a real Redis: every reply alike, byte for byte.
+
+use crate::node::{line, Node};
+use muster_likes::resp::Settings;
+use proptest::prelude::*;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+
+struct Redis {
+    process: Child,
+    stream: BufReader<TcpStream>,
+    _folder: tempfile::TempDir,
+}
+
+impl Redis {
+    /// Starts `redis-server` on a free port, without any file.
+    fn start() -> Redis {
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let folder = tempfile::tempdir().unwrap();
+        let mut process = Command::new("redis-server")
+            .args([
+                "--port",
+                &port.to_string(),
+                "--bind",
+                "127.0.0.1",
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+                "--dir",
+            ])
+            .arg(folder.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("redis-server is installed (apt-get install redis-server)");
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let ready = lines.any(|line| line.is_ok_and(|line| line.contains("Ready to accept connections")));
+        assert!(ready, "redis-server starts");
+        let stream = BufReader::new(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap());
+        Redis {
+            process,
+            stream,
+            _folder: folder,
+        }
+    }
+
+    fn ask(&mut self, bytes: &[u8]) -> Vec<u8> {
+        self.stream.get_mut().write_all(bytes).unwrap();
+        let mut reply = Vec::new();
+        self.read(&mut reply);
+        reply
+    }
+
+    fn read(&mut self, reply: &mut Vec<u8>) {
+        let begin = reply.len();
+        self.stream.read_until(b'\n', reply).unwrap();
+        let number = || {
+            String::from_utf8_lossy(&reply[begin + 1..])
+                .trim()
+                .parse::<i64>()
+                .unwrap()
+        };
+        match reply[begin] {
+            b'$' if number() >= 0 => {
+                let len = number() as usize + 2;
+                let at = reply.len();
+                reply.resize(at + len, 0);
+                self.stream.read_exact(&mut reply[at..]).unwrap();
+            }
+            b'*' => {
+                for _ in 0..number().max(0) {
+                    self.read(reply);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn key() -> impl Strategy<Value = &'static str> {
+    prop_oneof![Just("share:1"), Just("share:2"), Just("other"), Just("both")]
+}
+
+fn offset() -> impl Strategy<Value = String> {
+    prop_oneof![
+        20 => (0..40_u64).prop_map(|offset| offset.to_string()),
+        2 => (0..3_000_u64).prop_map(|offset| offset.to_string()),
+        1 => prop_oneof![Just("-1"), Just("x"), Just("007"), Just("1.5"), Just("99999999999999999999999"), Just(" 1")].prop_map(String::from),
+    ]
+}
+
+fn place() -> impl Strategy<Value = String> {
+    prop_oneof![
+        20 => (-12..12_i64).prop_map(|place| place.to_string()),
+        2 => (-400..400_i64).prop_map(|place| place.to_string()),
+        1 => prop_oneof![Just("x"), Just("-0"), Just("9223372036854775807"), Just("-9223372036854775808")].prop_map(String::from),
+    ]
+}
+
+fn bits() -> impl Strategy<Value = String> {
+    let bit = || prop_oneof![10 => Just("1"), 10 => Just("0"), 1 => Just("2"), 1 => Just("x")];
+    let unit = || prop_oneof![4 => Just(""), 2 => Just(" BIT"), 2 => Just(" byte"), 1 => Just(" word")];
+    let op = prop_oneof![4 => Just("AND"), 4 => Just("or"), 4 => Just("XOR"), 3 => Just("NOT"), 1 => Just("NAND")];
+    prop_oneof![
+        12 => (key(), offset(), bit()).prop_map(|(key, offset, bit)| format!("SETBIT {key} {offset} {bit}")),
+        4 => (key(), offset()).prop_map(|(key, offset)| format!("GETBIT {key} {offset}")),
+        2 => key().prop_map(|key| format!("BITCOUNT {key}")),
+        4 => (key(), place(), place(), unit()).prop_map(|(key, from, to, unit)| format!("BITCOUNT {key} {from} {to}{unit}")),
+        1 => (key(), place()).prop_map(|(key, from)| format!("BITCOUNT {key} {from}")),
+        2 => (key(), bit()).prop_map(|(key, bit)| format!("BITPOS {key} {bit}")),
+        2 => (key(), bit(), place()).prop_map(|(key, bit, from)| format!("BITPOS {key} {bit} {from}")),
+        4 => (key(), bit(), place(), place(), unit()).prop_map(|(key, bit, from, to, unit)| format!("BITPOS {key} {bit} {from} {to}{unit}")),
+        4 => (op, key(), proptest::collection::vec(key(), 1..4)).prop_map(|(op, to, from)| format!("BITOP {op} {to} {}", from.join(" "))),
+        1 => (key(), key()).prop_map(|(a, b)| format!("DEL {a} {b}")),
+        1 => (key(), key()).prop_map(|(a, b)| format!("EXISTS {a} {b} {a}")),
+        1 => key().prop_map(|key| format!("TYPE {key}")),
+        1 => key().prop_map(|key| format!("STRLEN {key}")),
+        1 => prop_oneof![Just("DBSIZE"), Just("GETBIT a"), Just("SETBIT a 1"), Just("DEL"), Just("BITOP AND a"), Just("SELECT 99"), Just("SELECT x"), Just("PING a b"), Just("HELLO 9"), Just("HELLO x"), Just("AUTH x"), Just("AUTH x y z w"), Just("SCAN x"), Just("SCAN 0 COUNT 0"), Just("SCAN 0 COUNT"), Just("ZSCORE a"), Just("nonsense a b")].prop_map(String::from),
+    ]
+}
+
+fn ranks() -> impl Strategy<Value = String> {
+    let scores = || prop_oneof![Just(""), Just(" WITHSCORES"), Just(" withscores")];
+    let member = || prop_oneof![3 => (0..6).prop_map(|item| format!("m:{item}")), 1 => Just("nothing".to_string())];
+    prop_oneof![
+        (place(), place(), scores()).prop_map(|(from, to, scores)| format!("ZREVRANGE rank {from} {to}{scores}")),
+        (place(), place(), scores()).prop_map(|(from, to, scores)| format!("ZRANGE rank {from} {to}{scores}")),
+        (place(), place(), scores()).prop_map(|(from, to, scores)| format!("ZRANGE rank {from} {to} REV{scores}")),
+        member().prop_map(|member| format!("ZREVRANK rank {member}")),
+        member().prop_map(|member| format!("ZRANK rank {member}")),
+        member().prop_map(|member| format!("ZSCORE rank {member}")),
+        Just("ZCARD rank".to_string()),
+        Just("TYPE rank".to_string()),
+        Just("ZREVRANGE rank 0 1 NONSENSE".to_string()),
+        Just("GETBIT rank 1".to_string()),
+        Just("BITCOUNT rank".to_string()),
+        Just("BITPOS rank 1".to_string()),
+        Just("ZCARD m:0".to_string()),
+        Just("ZREVRANK m:0 a".to_string()),
+        Just("ZCARD absent".to_string()),
+        Just("ZRANGE absent 0 -1".to_string()),
+        Just("ZSCORE absent a".to_string()),
+    ]
+}
+
+#[test]
+fn bits_are_those_of_redis() {
+    let redis = std::cell::RefCell::new(Redis::start());
+    let programs = proptest::collection::vec(bits(), 1..40);
+    proptest!(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) }, |(program in programs)| {
+        let mut redis = redis.borrow_mut();
+        redis.ask(&line("FLUSHALL"));
+        let mut node = Node::new(Settings::default());
+        let client = node.front.open();
+        for words in &program {
+            let (found, wanted) = (node.ask(client, &line(words)), redis.ask(&line(words)));
+            prop_assert_eq!(String::from_utf8_lossy(&found), String::from_utf8_lossy(&wanted), "{}", words);
+        }
+    });
+}
+
+#[test]
+fn ranks_are_those_of_a_sorted_set() {
+    let redis = std::cell::RefCell::new(Redis::start());
+    let likes = proptest::collection::vec((0..6_usize, 0..5_u64, 0..2_u8), 0..60);
+    let programs = (likes, proptest::collection::vec(ranks(), 1..20));
+    proptest!(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(150) }, |((likes, program) in programs)| {
+        let mut redis = redis.borrow_mut();
+        redis.ask(&line("FLUSHALL"));
+        let mut node = Node::new(Settings::default());
+        let client = node.front.open();
+        // A ranking's key is one even while nothing is liked; Redis has no key for an empty set.
+        for (item, user, bit) in [(0, 9, 1)].into_iter().chain(likes) {
+            let words = line(&format!("SETBIT m:{item} {user} {bit}"));
+            prop_assert_eq!(node.ask(client, &words), redis.ask(&words));
+        }
+        // What an application does beside Redis's bitmaps, and the engine by itself.
+        for item in 0..6 {
+            let count = String::from_utf8(redis.ask(&line(&format!("BITCOUNT m:{item}")))).unwrap();
+            if count != ":0\r\n" {
+                redis.ask(&line(&format!("ZADD rank {} m:{item}", count[1..].trim())));
+            }
+        }
+        for words in &program {
+            let (found, wanted) = (node.ask(client, &line(words)), redis.ask(&line(words)));
+            prop_assert_eq!(String::from_utf8_lossy(&found), String::from_utf8_lossy(&wanted), "{}", words);
+        }
+    });
+}
