@@ -1,6 +1,6 @@
-"""Replicas that their hosts run (`muster serve`), one more or one less: says what is to be done there, and waits for it.
+"""Adds or removes a replica of `muster serve`: prints what to do on its host, and waits for it.
 
-Nothing is started or ended from here; the registry says who came, and who is gone.
+Starts and ends nothing itself; the registry shows which nodes came and went.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from plane.kinds import clustered
 
 LOOK_S: Final = 0.2
 WAIT_S: Final = 300.0
-"""Somebody goes to another host and types."""
+"""Somebody has to go to another host and type."""
 
 
 def registry(config_file: Path | None, url: str | None, of: Of) -> Where | None:
-    """Where the replicas register that their hosts run; None where those of the `muster up` are meant that runs here."""
+    """The registry of replicas that run on hosts of their own; None for replicas of the local `muster up`."""
     if url is not None:
         return Where(config_file, url)
     try:
@@ -81,7 +81,7 @@ async def remove(where: Where, of: Of, partition: int, node: str, as_json: bool)
 
 
 async def _replicas(nodes: Nodes, of: Of, partition: int) -> list[Process]:
-    """Those of the partition that are registered. Raises `UserError` where there is none such."""
+    """The registered replicas of the partition. Raises `UserError` if there is no such partition."""
     if not isinstance(nodes, Elsewhere):
         raise UserError("nodes of muster serve are found through a registry: give --registry URL")
     processes = (await nodes.record()).processes
@@ -95,7 +95,7 @@ async def _replicas(nodes: Nodes, of: Of, partition: int) -> list[Process]:
 
 
 async def _waited(look: Callable[[], Awaitable[Process | None]], still: str) -> Process | None:
-    """What was looked for; None where a signal ended this. Raises `UserError` when it is late."""
+    """Return the result; None if a signal ended the wait. Raises `UserError` when it takes too long."""
     try:
         async with asyncio.timeout(WAIT_S):
             while (seen := await look()) is None:  # noqa: ASYNC110 - it happens on another host

@@ -1,7 +1,7 @@
-"""`muster links`: every link between nodes as its sender sees it, worst first, and what is beyond the limits (ROOM-21).
+"""`muster links`: every link between nodes as its sender sees it, worst first, and the limits that it breaks (ROOM-21).
 
-Asks each node for its status. A node that does not answer is named on stderr and makes the exit code 75; what the others
-say of their links to it is shown.
+Asks each node for its status. A node that does not answer is named on stderr and makes the exit code 75. The other
+nodes' reports of their links to it are shown.
 """
 
 import asyncio
@@ -28,21 +28,21 @@ EVERY_S: Final = 1.0
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One direction of a link. `loss` is of what `sender` sent; `beyond` names the limits it does not keep."""
+    """One direction of a link. `loss`: of datagrams from `sender`; `beyond`: the limits that it breaks."""
 
     sender: str
     receiver: str
     role: str
-    """Of the receiver."""
+    """The receiver's cluster, for brokers and proxies."""
     up: bool
     lasts_s: float | None
-    """Up, or down, for so long; None where there never was a link."""
+    """Seconds up or down; None if there never was a link."""
     rtt_ms: float | None
     loss: float | None
     availability: float
     failures: int
     ejected: str | None
-    """Why `sender` leaves the receiver out of its choices, if it does."""
+    """The reason why `sender` leaves the receiver out of its choices, if it does."""
     observed_s: float
     beyond: list[str]
 
@@ -52,9 +52,9 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Messages(msgspec.Struct, frozen=True, kw_only=True):
-    """How old messages of clients were when they came from `sender` to `receiver`, by those that carry their age.
+    """The age of clients' messages when they came from `sender` to `receiver`, by the messages that carry their age.
 
-    Since a proxy took them; the percentiles are of late.
+    Counted from the proxy; the percentiles cover recent messages.
     """
 
     sender: str
@@ -65,9 +65,9 @@ class Messages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def show(where: Where, *, as_json: bool, watch: bool, check: bool, probe_s: float | None = None) -> int:
-    """Print the links once, or every second until a signal. With `check` 1 where one is beyond a limit time and again.
+    """Print the links once, or every second until a signal. With `check`, return 1 if a link breaks a limit repeatedly.
 
-    The hash paths too, where a prober runs; with `probe_s` they are probed for so long before.
+    Includes the paths if a prober runs; with `probe_s` it first probes them for that long.
     """
     settings, readings, hinted = where.config(), 0, False
     limits = settings.links
@@ -96,7 +96,7 @@ async def show(where: Where, *, as_json: bool, watch: bool, check: bool, probe_s
 
 
 def seen(processes: Sequence[Process], now: Readings, limits: options.Links) -> list[Line]:
-    """What all nodes say, worst first. A way to a node that left the instance is no link any more."""
+    """Collect all nodes' links, worst first. Links to nodes that left the instance are skipped."""
     names = {process.node: process.name for process in processes}
     lines = [
         _line(process.name, names[link.node], link, limits)
@@ -109,7 +109,7 @@ def seen(processes: Sequence[Process], now: Readings, limits: options.Links) -> 
 
 
 def aged(processes: Sequence[Process], now: Readings) -> list[Messages]:
-    """What all nodes say of real messages, the oldest first."""
+    """Collect all nodes' ages of real messages, the oldest first."""
     names = {process.node: process.name for process in processes}
 
     def messages(receiver: str, known: Ages) -> Messages:
@@ -185,7 +185,7 @@ def _messages(lines: Sequence[Messages]) -> Table:
 
 
 def table(lines: Sequence[Line]) -> Table:
-    """For eyes."""
+    """Print for a terminal."""
     shown = Table(box=None, pad_edge=False)
     for column in ("from", "to", "state"):
         shown.add_column(column)
