@@ -1,4 +1,4 @@
-"""The tree as the embedded server has it, seen by one of its clients."""
+"""The tree of the embedded server, as one of its clients sees it."""
 
 import asyncio
 import contextlib
@@ -156,7 +156,7 @@ class EmbeddedTree(Tree):
             writer.write(frames.pack(frames.Ping()))
 
     def _become(self, session: Session) -> None:
-        self._kept.forget()  # of what changes without a connection nobody tells
+        self._kept.forget()  # without a connection nobody reports changes
         self._signals.become(session)
 
     def _take(self, answer: frames.Answer) -> None:
@@ -180,6 +180,6 @@ class EmbeddedTree(Tree):
             self._expiry = asyncio.get_running_loop().call_later(self._session_s, self._expire)
 
     def _expire(self) -> None:
-        """Nobody answered for a whole session: whatever the server says later, it is another one."""
+        """No answer for a whole session: whatever the server says later, it is a new one."""
         self._known = frames.Hello(0, b"", int(self._session_s * 1000))
         self._become("expired")

@@ -1,8 +1,9 @@
-"""The tree as ZooKeeper has it, by kazoo, which this file alone knows.
+"""The tree in ZooKeeper, through kazoo, which this file alone knows.
 
-kazoo's threads hand over to the loop and do nothing else; no call is made from one of its listeners. kazoo says that a
-session is lost when a server has told it, so after a whole session without one this says so by itself and begins with a
-new client: that one has seen nothing, while a server whose data went back refuses clients that have seen more.
+kazoo's threads hand over to the loop and do nothing else; no call is made from one of its listeners. kazoo reports a
+lost session only when a server has said so. So after a whole session without a server this file reports it itself and
+begins with a new client. The new client has seen nothing, while a server with older data refuses clients that have seen
+newer data.
 """
 
 import asyncio
@@ -50,11 +51,11 @@ from control.registry.tree import (
 SESSION_S: Final = 10.0
 CLOSE_S: Final = 2.0
 REQUESTS_MAX: Final = 128
-"""So many requests are under way, others wait their turn. Each wakes kazoo's thread by a byte on a socket pair that
-takes 278 of them (208 KiB, 768 B for one). While that thread looks for a server nobody reads them, and one more would
-keep the loop until it has found one."""
+"""Most requests under way; others wait their turn. Each wakes kazoo's thread by a byte on a socket pair that takes 278
+of them (208 KiB, 768 B for one). While that thread looks for a server nobody reads them, and one more would block the
+loop until it has found one."""
 MOVING_MAX: Final = 8
-"""So often a node may come or go between two looks at it."""
+"""How often a node may come or go between two reads."""
 T = TypeVar("T")
 URL: Final = re.compile(r"zk://(?P<hosts>[A-Za-z0-9_.:\[\],-]+)(?P<chroot>/.*)?")
 
@@ -74,7 +75,8 @@ _NOT_THE_CAUSE: Final = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeIncon
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Where ZooKeeper is and who we are there. With `digest` or `sasl`, what is created is for that one alone."""
+    """The address of ZooKeeper, and our identity there. With `digest` or `sasl`, created nodes are for that identity
+    alone."""
 
     hosts: str
     chroot: str = ""
@@ -82,11 +84,11 @@ class Servers:
     digest: str = field(default="", repr=False)
     """`user:password`, which travels in the clear."""
     sasl: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """As kazoo takes them: `mechanism`, `username`, `password`, …"""
+    """In kazoo's form: `mechanism`, `username`, `password`, …"""
 
 
 def servers(url: str, **more: Any) -> Servers:
-    """Read `zk://host:port,host:port/chroot`. Raises `ValueError` with what is wrong."""
+    """Parse `zk://host:port,host:port/chroot`. Raises `ValueError` with the mistake."""
     match = URL.fullmatch(url)
     if match is None:
         raise ValueError(f"{url!r} is not zk://HOST:PORT,HOST:PORT/PATH")
@@ -101,7 +103,7 @@ def servers(url: str, **more: Any) -> Servers:
 
 
 def _is_host(host: str) -> bool:
-    """Whether a resolver can be asked for it at all; one that cannot raises what is no `OSError`."""
+    """Whether a resolver can look it up at all; some names raise what is no `OSError`."""
     try:
         return bool(host.encode("idna"))
     except UnicodeError:
@@ -139,7 +141,7 @@ class ZooKeeperTree(Tree):
         return ended
 
     def know(self, hosts: str) -> None:
-        """From the next connection on try these servers."""
+        """Try these servers from the next connection on."""
         self._where = replace(self._where, hosts=hosts)
         if self._client is not None:
             self._client.set_hosts(hosts)
@@ -187,7 +189,7 @@ class ZooKeeperTree(Tree):
         self._kept.forget()
 
     async def _known(self, what: str, path: str, ask: Callable[[str], Awaitable[T | None]]) -> T | None:
-        """What is kept of a path that is watched, else what the server says."""
+        """Return the kept answer of a watched path, else the server's."""
         if self._watcher(path) is None:
             return await ask(path)
         return await self._kept.read(what, path, functools.partial(ask, path))
@@ -205,7 +207,7 @@ class ZooKeeperTree(Tree):
         return sorted(names)
 
     async def _absent(self, path: str) -> bool:
-        """Look again, so that a watch stands where nothing is."""
+        """Look again, so that a watch exists where no node is."""
         place, watcher = self._place(path), self._watcher(path)
         return await self._ask(path, lambda client: client.exists_async(place, watcher)) is None
 
@@ -217,9 +219,9 @@ class ZooKeeperTree(Tree):
         try:
             done = await self._done(operations)
         except TreeError:
-            self._kept.forget()  # it may rest on what is not so any more, or be done all the same
+            self._kept.forget()  # it may rest on outdated data, or be done after all
             raise
-        # Who reads after its own write sees it.
+        # A reader after its own write must see it.
         self._kept.written({*(each.path for each in operations), *(each for each in done if isinstance(each, str))})
         return done
 
@@ -230,13 +232,13 @@ class ZooKeeperTree(Tree):
                 if isinstance(each, Create):
                     await self._make_above(each.path)
             failed, error = await self._commit(operations)
-            self._kept.forget()  # who listed what is above lacks what was made
+            self._kept.forget()  # earlier lists of the parent lack the new node
         if isinstance(error, TreeError):
             raise error
         return error
 
     async def _commit(self, operations: Sequence[Operation]) -> tuple[int, TreeError | list[Result]]:
-        """Either the place and the error of what failed, or the results."""
+        """Either the place and the error of the failure, or the results."""
         answers = await self._ask(operations[0].path, functools.partial(self._request, operations))
         for place, answer in enumerate(answers):
             if isinstance(answer, Exception) and not isinstance(answer, _NOT_THE_CAUSE):
@@ -270,7 +272,8 @@ class ZooKeeperTree(Tree):
                 return None
 
     async def _make_above(self, path: str) -> None:
-        """From what is there on: who asks to make what is there is refused where it may not make anything beside that."""
+        """From existing nodes on: ZooKeeper refuses to make an existing node for a user that may make nothing beside
+        it."""
         place, missing = self._place(parent(path)), list[str]()
         while place != "/" and await self._ask(path, functools.partial(self._find, place)) is None:
             missing.append(place)
@@ -306,7 +309,7 @@ class ZooKeeperTree(Tree):
             raise _translated(error, path) from error
 
     def _hand_over(self, callback: Callable[..., None], *arguments: Any) -> None:
-        """From one of kazoo's threads into the loop, if that is still there."""
+        """From one of kazoo's threads into the loop, if that still runs."""
         assert self._loop is not None
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *arguments)
@@ -315,7 +318,7 @@ class ZooKeeperTree(Tree):
         return self._fired if any(covers(above, path) for above in self._watched.values()) else None
 
     def _fired(self, event: WatchedEvent) -> None:
-        if event.type != EventType.NONE:  # else it is the session's end, of which the listener hears
+        if event.type != EventType.NONE:  # else it is the session's end, which the listener reports
             path = str(event.path).removeprefix(self._where.chroot) or "/"
             self._hand_over(self._on_change, path)
 
@@ -369,7 +372,7 @@ class ZooKeeperTree(Tree):
 
     @staticmethod
     def _retire(client: KazooClient, ended: Callable[[], None] = lambda: None) -> None:
-        """In a thread of its own, since it may take as long as a connect does."""
+        """In a thread of its own, as it may take as long as a connect does."""
 
         def retire() -> None:
             with contextlib.suppress(Exception):
@@ -398,6 +401,6 @@ def _translated(error: Exception, path: str) -> TreeError:
 
 
 _SILENT: Final = logging.getLogger("control.registry.zookeeper.kazoo")
-"""What kazoo logs, the tree says by its session."""
+"""Drops kazoo's logs: the tree reports by its session."""
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
