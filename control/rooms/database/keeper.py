@@ -167,7 +167,7 @@ class Keeper:
         ]
 
     def gauges(self) -> list[tuple[str, str, float]]:
-        """Name, help and value, as an engine has them."""
+        """Name, help and value, in the form of an engine."""
         return [
             ("database_connected", "1 while what changes is written to the database", float(self._connected())),
             ("database_waiting", "Changes that are not in the database yet", float(self._waiting())),
