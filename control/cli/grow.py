@@ -31,7 +31,7 @@ STEPS: Final = ("prepare", "switched", "final")
 
 
 @dataclass(frozen=True, slots=True)
-class Of:
+class LayerRef:
     """The layer to grow."""
 
     role: Layered
@@ -57,7 +57,7 @@ def command(of: str) -> str:
 
 async def grow(
     where: Where,
-    of: Of,
+    of: LayerRef,
     to: int | None,
     *,
     resume: bool,
@@ -77,7 +77,7 @@ async def grow(
     return _left(of)
 
 
-async def abort(where: Where, of: Of, wait_s: float, as_json: bool) -> int:
+async def abort(where: Where, of: LayerRef, wait_s: float, as_json: bool) -> int:
     """Undo a growth that is only prepared, and wait until its nodes are gone. Raises `UserError`."""
     with contextlib.suppress(asyncio.CancelledError):
         async with _coordinator(where, of, 0.0, wait_s) as (coordinator, hosts):
@@ -91,12 +91,12 @@ async def abort(where: Where, of: Of, wait_s: float, as_json: bool) -> int:
     return _left(of)
 
 
-def _say(of: Of, partitions: int, as_json: bool) -> None:
+def _say(of: LayerRef, partitions: int, as_json: bool) -> None:
     said = msgspec.json.encode({"layer": of.layer, "partitions": partitions}).decode()
     print(said if as_json else f"{of.layer} has {partitions} partition{'' if partitions == 1 else 's'}")
 
 
-def _left(of: Of) -> int:
+def _left(of: LayerRef) -> int:
     say(f"muster: the growth stands; muster cluster show has its step, {of.command} --resume")
     return TRY_LATER
 
@@ -142,7 +142,7 @@ class Elsewhere(Hosts):
 
 @contextlib.asynccontextmanager
 async def _coordinator(
-    where: Where, of: Of, grace_s: float, wait_s: float
+    where: Where, of: LayerRef, grace_s: float, wait_s: float
 ) -> AsyncIterator[tuple[Coordinator, Supervised | Elsewhere]]:
     """Use the named registry, that of the local instance, or the configured one."""
     found, hosts = _found(where, of)
@@ -151,7 +151,7 @@ async def _coordinator(
         yield made, hosts
 
 
-def _found(where: Where, of: Of) -> tuple[Registration, Supervised | Elsewhere]:
+def _found(where: Where, of: LayerRef) -> tuple[Registration, Supervised | Elsewhere]:
     settings = where.config()
     place, registry = instance.folder(settings), settings.registry
     # The supervisor runs the first cluster; the other clusters are nodes of muster serve.

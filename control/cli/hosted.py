@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from control.cli.grow import Of
+from control.cli.grow import LayerRef
 from control.cluster.instance import Process
 from control.config import load as config
 from control.console import common
@@ -25,7 +25,7 @@ WAIT_S: Final = 300.0
 """Somebody has to go to another host and type."""
 
 
-def registry(config_file: Path | None, url: str | None, of: Of) -> Where | None:
+def registry(config_file: Path | None, url: str | None, of: LayerRef) -> Where | None:
     """The registry of replicas that run on hosts of their own; None for replicas of the local `muster up`."""
     if url is not None:
         return Where(config_file, url)
@@ -43,7 +43,7 @@ def registry(config_file: Path | None, url: str | None, of: Of) -> Where | None:
     return Where(config_file, record.registry)
 
 
-async def add(where: Where, of: Of, partition: int, as_json: bool) -> int:
+async def add(where: Where, of: LayerRef, partition: int, as_json: bool) -> int:
     """Wait until one more replica runs than now."""
     async with found(where) as nodes:
         now = await _replicas(nodes, of, partition)
@@ -59,7 +59,7 @@ async def add(where: Where, of: Of, partition: int, as_json: bool) -> int:
         return TRY_LATER if made is None else _say(made, of, as_json, "runs", "running")
 
 
-async def remove(where: Where, of: Of, partition: int, node: str, as_json: bool) -> int:
+async def remove(where: Where, of: LayerRef, partition: int, node: str, as_json: bool) -> int:
     """Wait until a replica is gone. `node` is its number or its name."""
     async with found(where) as nodes:
         replicas = await _replicas(nodes, of, partition)
@@ -80,7 +80,7 @@ async def remove(where: Where, of: Of, partition: int, node: str, as_json: bool)
         return TRY_LATER if left is None else _say(left, of, as_json, "is gone", "removed")
 
 
-async def _replicas(nodes: Nodes, of: Of, partition: int) -> list[Process]:
+async def _replicas(nodes: Nodes, of: LayerRef, partition: int) -> list[Process]:
     """The registered replicas of the partition. Raises `UserError` if there is no such partition."""
     if not isinstance(nodes, Elsewhere):
         raise UserError("nodes of muster serve are found through a registry: give --registry URL")
@@ -112,7 +112,7 @@ def _tell(text: str) -> None:
     say(f"muster: {text}")
 
 
-def _say(process: Process, of: Of, as_json: bool, what: str, state: str) -> int:
+def _say(process: Process, of: LayerRef, as_json: bool, what: str, state: str) -> int:
     if as_json:
         about = {"name": process.name, "role": process.role, "node": process.node, "partition": process.partition}
         print(msgspec.json.encode({**about, "cluster": process.cluster, "state": state}).decode())

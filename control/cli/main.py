@@ -26,7 +26,7 @@ from plane.kind import named
 from plane.kinds import kind, kinds
 
 if TYPE_CHECKING:
-    from control.cli.grow import Of
+    from control.cli.grow import LayerRef
 
 app: Final = typer.Typer(
     name="muster",
@@ -478,9 +478,9 @@ def bench(context: typer.Context) -> int:
     return code or 0
 
 
-def layer_of(role: Layer, cluster: str) -> "Of":
+def layer_of(role: Layer, cluster: str) -> "LayerRef":
     """Return the layer of these arguments. Raises `UserError`."""
-    from control.cli.grow import Of
+    from control.cli.grow import LayerRef
     from control.registry.places import NAME
 
     if cluster != "main" and not kind(role.value).clustered:
@@ -488,7 +488,7 @@ def layer_of(role: Layer, cluster: str) -> "Of":
         raise UserError(f"--cluster is for {plurals} only: {kind(role.value).plural} serve all clusters", USAGE)
     if not re.fullmatch(NAME, cluster):
         raise UserError(f"--cluster: invalid name {cluster!r}", USAGE)
-    return Of(role.value, cluster)
+    return LayerRef(role.value, cluster)
 
 
 def chance(flag: str, text: str | None) -> float | None:
