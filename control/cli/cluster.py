@@ -17,7 +17,7 @@ from control.cli import grow
 from control.cluster.instance import Process
 from control.config.layout import PARTITIONS_MAX
 from control.console import common
-from control.console.found import Where, everybody
+from control.console.found import Target, everybody
 from control.console.readings import CPU, Reading, Readings, follow, name_silent, registry, uncovered
 from control.registry.places import MAIN, Count, Growth, layer
 from control.registry.steps import STANDS_S
@@ -64,7 +64,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that it has spent in its step, by the node that has known it longest."""
 
 
-async def show(where: Where, as_json: bool, watch: bool) -> int:
+async def show(where: Target, as_json: bool, watch: bool) -> int:
     """Print the cluster once, or every second until a signal."""
     async with everybody(where) as nodes:
         async for record, before, now in follow(nodes):

@@ -22,7 +22,7 @@ from control.config.layout import seats
 from control.config.load import Loaded, split_address
 from control.config.options import ROLES, UP, Config
 from control.console import common
-from control.console.found import Where, once
+from control.console.found import Target, once
 from control.console.readings import read_all
 from control.doctor import identity, machine, network, probe, programs, running
 from control.doctor.finding import Finding, fail, ok, warn
@@ -44,7 +44,7 @@ STYLES: Final = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 Check = Callable[[], list[Finding]]
 
 
-def show(where: Where, as_json: bool) -> int:
+def show(where: Target, as_json: bool) -> int:
     """Print all findings; exit code 1 if one of them is a failure."""
     flags = {} if where.registry is None else {"registry.url": (where.registry, "--registry")}
     try:
@@ -92,7 +92,7 @@ def examined(checks: Mapping[str, Check], limit_s: float) -> list[Finding]:
 class Examination:
     """The checks of one configuration. Each is quick unless something hangs."""
 
-    def __init__(self, config: Config, where: Where) -> None:
+    def __init__(self, config: Config, where: Target) -> None:
         self._config, self._where = config, where
         self._looking = threading.Lock()
         self._looked: Record | UserError | None = None

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from control.cluster import instance, requests, specs
 from control.cluster.growth import Coordinator, Hosts, Report
 from control.cluster.requests import Counted, Layered, Look, Provide, Withdraw
-from control.console.found import Where, reading
+from control.console.found import Target, reading
 from control.console.words import say
 from control.errors import TRY_LATER, NotRunning, UserError
 from control.registry.places import MAIN, layer
@@ -56,7 +56,7 @@ def command(of: str) -> str:
 
 
 async def grow(
-    where: Where,
+    where: Target,
     of: LayerRef,
     to: int | None,
     *,
@@ -77,7 +77,7 @@ async def grow(
     return _left(of)
 
 
-async def abort(where: Where, of: LayerRef, wait_s: float, as_json: bool) -> int:
+async def abort(where: Target, of: LayerRef, wait_s: float, as_json: bool) -> int:
     """Undo a growth that is only prepared, and wait until its nodes are gone. Raises `UserError`."""
     with contextlib.suppress(asyncio.CancelledError):
         async with _coordinator(where, of, 0.0, wait_s) as (coordinator, hosts):
@@ -142,7 +142,7 @@ class Elsewhere(Hosts):
 
 @contextlib.asynccontextmanager
 async def _coordinator(
-    where: Where, of: LayerRef, grace_s: float, wait_s: float
+    where: Target, of: LayerRef, grace_s: float, wait_s: float
 ) -> AsyncIterator[tuple[Coordinator, Supervised | Elsewhere]]:
     """Use the named registry, that of the local instance, or the configured one."""
     found, hosts = _found(where, of)
@@ -151,7 +151,7 @@ async def _coordinator(
         yield made, hosts
 
 
-def _found(where: Where, of: LayerRef) -> tuple[Registration, Supervised | Elsewhere]:
+def _found(where: Target, of: LayerRef) -> tuple[Registration, Supervised | Elsewhere]:
     settings = where.config()
     place, registry = instance.folder(settings), settings.registry
     # The supervisor runs the first cluster; the other clusters are nodes of muster serve.

@@ -14,7 +14,7 @@ from control.cli.grow import LayerRef
 from control.cluster.instance import Process
 from control.config import load as config
 from control.console import common
-from control.console.found import Elsewhere, Nodes, Where, found
+from control.console.found import Elsewhere, Nodes, Target, found
 from control.console.words import say
 from control.errors import TRY_LATER, NotRunning, UserError
 from control.registry.places import MAIN
@@ -25,25 +25,25 @@ WAIT_S: Final = 300.0
 """Somebody has to go to another host and type."""
 
 
-def registry(config_file: Path | None, url: str | None, of: LayerRef) -> Where | None:
+def registry(config_file: Path | None, url: str | None, of: LayerRef) -> Target | None:
     """The registry of replicas that run on hosts of their own; None for replicas of the local `muster up`."""
     if url is not None:
-        return Where(config_file, url)
+        return Target(config_file, url)
     try:
         record = common.running(config_file)
     except NotRunning:
         configured = config.load(config_file).config.registry.url
         if not configured.startswith("zk://"):
             raise
-        return Where(config_file, configured)
+        return Target(config_file, configured)
     if of.cluster == MAIN:
         return None
     if not record.registry:
         raise UserError("without a registry there is no other cluster: muster up --registry embedded")
-    return Where(config_file, record.registry)
+    return Target(config_file, record.registry)
 
 
-async def add(where: Where, of: LayerRef, partition: int, as_json: bool) -> int:
+async def add(where: Target, of: LayerRef, partition: int, as_json: bool) -> int:
     """Wait until one more replica runs than now."""
     async with found(where) as nodes:
         now = await _replicas(nodes, of, partition)
@@ -59,7 +59,7 @@ async def add(where: Where, of: LayerRef, partition: int, as_json: bool) -> int:
         return TRY_LATER if made is None else _say(made, of, as_json, "runs", "running")
 
 
-async def remove(where: Where, of: LayerRef, partition: int, node: str, as_json: bool) -> int:
+async def remove(where: Target, of: LayerRef, partition: int, node: str, as_json: bool) -> int:
     """Wait until a replica is gone. `node` is its number or its name."""
     async with found(where) as nodes:
         replicas = await _replicas(nodes, of, partition)

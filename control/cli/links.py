@@ -15,7 +15,7 @@ from rich.table import Table
 from control.cluster.instance import Process
 from control.config import options
 from control.console import common
-from control.console.found import Where, everybody
+from control.console.found import Target, everybody
 from control.console.readings import Readings, name_silent, read_all
 from control.console.words import say
 from control.errors import FAILURE
@@ -64,7 +64,7 @@ class Messages(msgspec.Struct, frozen=True, kw_only=True):
     p99_ms: float | None
 
 
-async def show(where: Where, *, as_json: bool, watch: bool, check: bool, probe_s: float | None = None) -> int:
+async def show(where: Target, *, as_json: bool, watch: bool, check: bool, probe_s: float | None = None) -> int:
     """Print the links once, or every second until a signal. With `check`, return 1 if a link breaks a limit repeatedly.
 
     Includes the paths if a prober runs; with `probe_s` it first probes them for that long.

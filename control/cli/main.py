@@ -216,9 +216,9 @@ def status(json: Json = False, registry: Elsewhere = None, config: ConfigFile = 
     Exit code 1 if a node does not serve, or if a partition of brokers or routers has no node that serves.
     """
     from control.cli.status import show
-    from control.console.found import Where
+    from control.console.found import Target
 
-    return show(Where(config, registry), json)
+    return show(Target(config, registry), json)
 
 
 @app.command(epilog="Example: muster links --check")
@@ -248,12 +248,12 @@ def links(
     """
     from control.cli.links import show
     from control.console import common
-    from control.console.found import Where
+    from control.console.found import Target
 
     if watch and (check or probe is not None):
         raise UserError(f"--watch excludes {'--check' if check else '--probe'}", USAGE)
     return common.run(
-        show(Where(config, registry), as_json=json, watch=watch, check=check, probe_s=probe), endless=watch
+        show(Target(config, registry), as_json=json, watch=watch, check=check, probe_s=probe), endless=watch
     )
 
 
@@ -264,9 +264,9 @@ def doctor(json: Json = False, registry: Elsewhere = None, config: ConfigFile = 
     Each finding comes with its fix. Exit code 1 if a check fails; warnings do not count.
     """
     from control.cli.doctor import show
-    from control.console.found import Where
+    from control.console.found import Target
 
-    return show(Where(config, registry), json)
+    return show(Target(config, registry), json)
 
 
 @cluster_app.command("show", epilog="Example: muster cluster show --watch")
@@ -279,9 +279,9 @@ def cluster_show(
     """Show every node by layer and partition: state, epoch, rooms, members, traffic, and the growth that is due."""
     from control.cli.cluster import show
     from control.console import common
-    from control.console.found import Where
+    from control.console.found import Target
 
-    return common.run(show(Where(config, registry), json, watch), endless=watch)
+    return common.run(show(Target(config, registry), json, watch), endless=watch)
 
 
 @replica_app.command("add", epilog="Example: muster cluster replica add broker 1")
@@ -357,7 +357,7 @@ def cluster_grow(
     """
     from control.cli import grow as growing
     from control.console import common
-    from control.console.found import Where
+    from control.console.found import Target
 
     if abort and (resume or to is not None):
         raise UserError("--abort excludes --resume and --to", USAGE)
@@ -367,7 +367,7 @@ def cluster_grow(
         raise UserError("missing one of --to, --resume and --abort; see muster cluster grow --help", USAGE)
     if to is not None and to.bit_count() != 1:
         raise UserError(f"--to: {to} is not a power of two", USAGE)
-    of, where = layer_of(role, cluster), Where(config, registry)
+    of, where = layer_of(role, cluster), Target(config, registry)
     if abort:
         return common.run(growing.abort(where, of, wait, json))
     return common.run(
@@ -417,10 +417,10 @@ def top(
     """Watch every node: CPU, memory, rooms, members, messages, repairs, drops, delay. End it with q or Ctrl-C."""
     from control.cli.top import show
     from control.console import common
-    from control.console.found import Where
+    from control.console.found import Target
 
     single = once or (json and for_ is None)
-    work = show(Where(config, registry), sort, single=single, seconds=for_, as_json=json)
+    work = show(Target(config, registry), sort, single=single, seconds=for_, as_json=json)
     return common.run(work, endless=not single)
 
 

@@ -8,14 +8,14 @@ from rich.text import Text
 from control.cluster.instance import Record
 from control.config.load import address_text
 from control.console import common
-from control.console.found import Where, once
+from control.console.found import Target, once
 from control.console.readings import silent, uncovered
 from control.console.words import say
 from control.errors import UserError
 from plane.kinds import kind, kinds, partitioned, system_of
 
 
-def show(where: Where, as_json: bool) -> int:
+def show(where: Target, as_json: bool) -> int:
     """Print every node's status. Exit code 1 if a node does not serve, or a partition has no node that serves.
 
     A starting prober does not count, as nothing waits for it.

@@ -22,7 +22,7 @@ from rich.text import Text
 from control.cluster.instance import Process
 from control.console import common
 from control.console.choices import Column
-from control.console.found import Where, found
+from control.console.found import Target, found
 from control.console.readings import CPU, NO_ANSWER, RSS, Reading, Readings, follow, name_silent
 from control.errors import TRY_LATER, UserError
 from plane.kinds import kind, kinds, partitioned
@@ -89,7 +89,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     nodes: list[Row]
 
 
-async def show(where: Where, sort: Column, *, single: bool, seconds: float | None, as_json: bool) -> int:
+async def show(where: Target, sort: Column, *, single: bool, seconds: float | None, as_json: bool) -> int:
     """Show samples until `seconds` are over, a signal or `q`; or a `single` one. Raises `UserError` if none came."""
     live = not single and not as_json and sys.stdout.isatty()
     code: int | None = None

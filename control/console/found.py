@@ -35,7 +35,7 @@ REGISTRY_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class Target:
     """The target of a command: a configuration file, and a registry to use in any case."""
 
     file: Path | None = None
@@ -138,7 +138,7 @@ def _endpoint(node: Registered) -> Endpoint:
 
 
 @contextlib.asynccontextmanager
-async def found(where: Where, wait_s: float = REGISTRY_S) -> AsyncIterator[Nodes]:
+async def found(where: Target, wait_s: float = REGISTRY_S) -> AsyncIterator[Nodes]:
     """The local instance; if none runs, or a registry is named, the nodes of that. Raises `UserError`."""
     settings = where.config()
     place = instance.folder(settings)
@@ -158,7 +158,7 @@ async def found(where: Where, wait_s: float = REGISTRY_S) -> AsyncIterator[Nodes
 
 
 @contextlib.asynccontextmanager
-async def everybody(where: Where) -> AsyncIterator[Nodes]:
+async def everybody(where: Target) -> AsyncIterator[Nodes]:
     """As `found`, with the nodes of `muster serve` beside an instance. Raises `UserError`."""
     async with contextlib.AsyncExitStack() as stack:
         nodes = await stack.enter_async_context(found(where))
@@ -175,7 +175,7 @@ async def everybody(where: Where) -> AsyncIterator[Nodes]:
 
 
 @contextlib.asynccontextmanager
-async def mapped(where: Where) -> AsyncIterator[tuple[Nodes, Callable[[], Snapshot]]]:
+async def mapped(where: Target) -> AsyncIterator[tuple[Nodes, Callable[[], Snapshot]]]:
     """The nodes, and access to their registry's current map. Raises `UserError`."""
     async with found(where) as nodes:
         if isinstance(nodes, Elsewhere):
@@ -189,7 +189,7 @@ async def mapped(where: Where) -> AsyncIterator[tuple[Nodes, Callable[[], Snapsh
             yield nodes, lambda: directory.snapshot
 
 
-def once(where: Where, wait_s: float = REGISTRY_S) -> Record:
+def once(where: Target, wait_s: float = REGISTRY_S) -> Record:
     """Look once. Raises `UserError`."""
 
     async def look() -> Record:
@@ -210,7 +210,7 @@ def client_of(record: Record) -> muster.Address:
 
 
 @contextlib.asynccontextmanager
-async def connected(where: Where, *, publishes: bool = True, reads: bool = True) -> AsyncIterator[sdk.Client]:
+async def connected(where: Target, *, publishes: bool = True, reads: bool = True) -> AsyncIterator[sdk.Client]:
     """Of the local instance; if none runs, or a registry is named, of the nodes of that. Raises `UserError`."""
     settings = where.config()
     async with found(where) as nodes:

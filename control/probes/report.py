@@ -15,7 +15,7 @@ from control.cluster.specs import absolute
 from control.config.load import address_text, split_address
 from control.config.options import Config
 from control.console import common
-from control.console.found import Where, client_of, mapped
+from control.console.found import Target, client_of, mapped
 from control.console.words import say
 from control.errors import TRY_LATER, ConfigError, UserError
 from control.probes.paths import Figures, Measured
@@ -67,7 +67,7 @@ class Line(Measured, frozen=True, kw_only=True):
         return (not self.up, len(self.beyond), self.loss, -self.availability, self.p99_ms or 0.0)
 
 
-async def probed(where: Where, seconds: float) -> Probed:
+async def probed(where: Target, seconds: float) -> Probed:
     """Probe for this many seconds. Raises `UserError`."""
     settings = where.config()
     async with mapped(where) as (nodes, snapshot):

@@ -7,11 +7,11 @@ import msgspec
 
 import muster
 from control.console.common import counted, typed, verdict_after
-from control.console.found import Where, connected
+from control.console.found import Target, connected
 from control.errors import EXPIRED, NO_MEMBER, UserError
 
 
-async def command(where: Where, room: str, text: str, expires: float, as_json: bool) -> int:
+async def command(where: Target, room: str, text: str, expires: float, as_json: bool) -> int:
     """Send one and wait for the outcome: 0 delivered, 3 no member, 4 expired. Raises `UserError`.
 
     In JSON there is always a document; for an interrupted command its outcome is unknown.

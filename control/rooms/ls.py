@@ -13,7 +13,7 @@ from rich.table import Table
 from control.cluster import sdk
 from control.cluster.instance import Process
 from control.console import common
-from control.console.found import Where, once
+from control.console.found import Target, once
 from control.errors import UserError
 
 PAGE: Final = 1_000
@@ -22,7 +22,7 @@ PAGE: Final = 1_000
 Entry = dict[str, Any]
 
 
-def ls(where: Where, offset: int, limit: int, as_json: bool) -> int:
+def ls(where: Target, offset: int, limit: int, as_json: bool) -> int:
     """Print a page of the rooms of all gateways, by name."""
     record, asking = once(where), common.Asking()
     names = {process.node: process.name for process in record.processes}
@@ -76,7 +76,7 @@ def merged(entries: Sequence[Entry]) -> Entry:
     return {**newest, **sums, "in_force": all(entry["in_force"] for entry in entries), "gateways": gateways}
 
 
-def show(where: Where, name: str, as_json: bool) -> int:
+def show(where: Target, name: str, as_json: bool) -> int:
     """Print each node's answer about one room."""
     sdk.check_name(name)
     record, asking = once(where), common.Asking()

@@ -5,11 +5,11 @@ import msgspec
 
 import muster
 from control.console.common import counted, verdict_after
-from control.console.found import Where, connected
+from control.console.found import Target, connected
 from control.errors import TRY_LATER
 
 
-async def show(where: Where, room: str, ids: bool, start: int, wait: float, as_json: bool) -> int:
+async def show(where: Target, room: str, ids: bool, start: int, wait: float, as_json: bool) -> int:
     """Ask all gateways and print the answer. Returns 0, or 75 if a gateway did not answer in time."""
     async with connected(where, reads=False) as client:
         members = await client.members(room, ids=ids, start=start, wait=wait)

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 
 from control.cluster.sdk import Client
 from control.console import pipes
-from control.console.found import Where, connected
+from control.console.found import Target, connected
 from control.console.words import say
 from control.errors import UserError
 from muster.client import MESSAGE_BYTES_MAX
 
 
-async def publish(where: Where, room: str) -> int:
+async def publish(where: Target, room: str) -> int:
     """Publish all lines and wait until the owner has numbered each one."""
     async with connected(where, reads=False) as client:
         with progress() as step:

@@ -12,11 +12,11 @@ import msgspec
 from control.cluster import sdk
 from control.cluster.sdk import Item
 from control.console.common import counted
-from control.console.found import Where, connected
+from control.console.found import Target, connected
 from control.console.pipes import Writer
 
 
-async def subscribe(where: Where, room: str, count: int | None, history: int, as_json: bool) -> int:
+async def subscribe(where: Target, room: str, count: int | None, history: int, as_json: bool) -> int:
     """Print messages until `count` have come, the reader has gone, or a signal cancels this."""
     left = count
     async with connected(where, publishes=False) as client, client.join(room, history=history) as joined:

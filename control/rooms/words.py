@@ -46,10 +46,10 @@ def sub(
 ) -> int:
     """Print a room's messages as they arrive, and its gaps on stderr."""
     from control.console import common
-    from control.console.found import Where
+    from control.console.found import Target
     from control.rooms.sub import subscribe
 
-    return common.run(subscribe(Where(config, registry), room, count, history, json), endless=count is None)
+    return common.run(subscribe(Target(config, registry), room, count, history, json), endless=count is None)
 
 
 @both(epilog="Example: echo hello | muster pub sports:final")
@@ -58,10 +58,10 @@ def pub(
 ) -> int:
     """Publish each line of stdin as a message, and wait until all are acknowledged."""
     from control.console import common
-    from control.console.found import Where
+    from control.console.found import Target
     from control.rooms.pub import publish
 
-    return common.run(publish(Where(config, registry), room))
+    return common.run(publish(Target(config, registry), room))
 
 
 @both(epilog="Example: muster command sports:final 'half-time' --expires 5")
@@ -79,10 +79,10 @@ def command(
     not sent, or its outcome is unknown.
     """
     from control.console import common
-    from control.console.found import Where
+    from control.console.found import Target
     from control.rooms.command import command as send
 
-    return common.run(send(Where(config, registry), room, text, expires, json))
+    return common.run(send(Target(config, registry), room, text, expires, json))
 
 
 @both(epilog="Example: muster members sports:final --ids")
@@ -100,12 +100,12 @@ def members(
     Exit code 0 if all gateways answered; 75 if one did not, so its members are missing.
     """
     from control.console import common
-    from control.console.found import Where
+    from control.console.found import Target
     from control.rooms.members import show
 
     if not ids:
         unused({"--start": start != 0}, "--ids")
-    return common.run(show(Where(config, registry), room, ids, start, wait, json))
+    return common.run(show(Target(config, registry), room, ids, start, wait, json))
 
 
 @both(epilog="Example: muster trace sports:final")
@@ -132,10 +132,10 @@ def trace(
     Exit code 75 if a node did not answer in time.
     """
     from control.console import common
-    from control.console.found import Where
+    from control.console.found import Target
     from control.rooms.trace import show
 
-    return common.run(show(Where(config, registry), room, cluster, message, wait, json))
+    return common.run(show(Target(config, registry), room, cluster, message, wait, json))
 
 
 @rooms_app.command("ls", epilog="Example: muster rooms ls --limit 20")
@@ -147,10 +147,10 @@ def rooms_ls(
     config: ConfigFile = None,
 ) -> int:
     """List the rooms."""
-    from control.console.found import Where
+    from control.console.found import Target
     from control.rooms.ls import ls
 
-    return ls(Where(config, registry), offset, limit, json)
+    return ls(Target(config, registry), offset, limit, json)
 
 
 @rooms_app.command("show", epilog="Example: muster rooms show sports:final --json")
@@ -161,7 +161,7 @@ def rooms_show(
     config: ConfigFile = None,
 ) -> int:
     """Show one room as each role knows it."""
-    from control.console.found import Where
+    from control.console.found import Target
     from control.rooms.ls import show
 
-    return show(Where(config, registry), room, json)
+    return show(Target(config, registry), room, json)

@@ -23,7 +23,7 @@ from control.cluster.instance import Process, Record
 from control.config.load import load
 from control.config.options import ROLES
 from control.console import common, found
-from control.console.found import Where, reading
+from control.console.found import Target, reading
 from control.console.readings import read
 from control.errors import UserError
 from control.node import admin
@@ -82,9 +82,9 @@ NODES = Record(
 @pytest.mark.parametrize(
     ("ask", "roles", "names"),
     [
-        (lambda: status.show(Where(), as_json=False), ROLES, True),
-        (lambda: rooms.show(Where(), "room", as_json=False), ROLES, True),
-        (lambda: rooms.ls(Where(), 0, 10, as_json=False), {"gateway"}, True),
+        (lambda: status.show(Target(), as_json=False), ROLES, True),
+        (lambda: rooms.show(Target(), "room", as_json=False), ROLES, True),
+        (lambda: rooms.ls(Target(), 0, 10, as_json=False), {"gateway"}, True),
         (lambda: trace._known(NODES, "room", ["main"]), {"broker", "gateway"}, False),
     ],
     ids=["status", "rooms show", "rooms ls", "trace"],
