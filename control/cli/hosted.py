@@ -14,7 +14,7 @@ from control.cli.grow import LayerRef
 from control.cluster.instance import Process
 from control.config import load as config
 from control.console import common
-from control.console.found import Elsewhere, Nodes, Target, found
+from control.console.found import Nodes, RegisteredNodes, Target, found
 from control.console.words import say
 from control.errors import TRY_LATER, NotRunning, UserError
 from control.registry.places import MAIN
@@ -82,7 +82,7 @@ async def remove(where: Target, of: LayerRef, partition: int, node: str, as_json
 
 async def _replicas(nodes: Nodes, of: LayerRef, partition: int) -> list[Process]:
     """The registered replicas of the partition. Raises `UserError` if there is no such partition."""
-    if not isinstance(nodes, Elsewhere):
+    if not isinstance(nodes, RegisteredNodes):
         raise UserError("nodes of muster serve are found through a registry: give --registry URL")
     processes = (await nodes.record()).processes
     counts = nodes.snapshot.counts

@@ -54,7 +54,7 @@ class Nodes(Protocol):
         """The current record. Raises `UserError`."""
 
 
-class Here:
+class LocalNodes:
     """The instance of a folder."""
 
     def __init__(self, place: Folder) -> None:
@@ -65,7 +65,7 @@ class Here:
         return instance.find(self._place)
 
 
-class Elsewhere:
+class RegisteredNodes:
     """Nodes of `muster serve`, from their registrations."""
 
     def __init__(self, settings: Config, directory: Directory) -> None:
@@ -109,10 +109,10 @@ class Elsewhere:
         return instance.registered(node, self._names.get(node.node, ""))
 
 
-class Beside:
+class AllNodes:
     """The instance of a folder, and the nodes registered beside it."""
 
-    def __init__(self, here: Nodes, others: Elsewhere) -> None:
+    def __init__(self, here: Nodes, others: RegisteredNodes) -> None:
         self._here, self._others = here, others
 
     async def record(self) -> Record:
@@ -149,12 +149,12 @@ async def found(where: Target, wait_s: float = REGISTRY_S) -> AsyncIterator[Node
             if not settings.registry.url.startswith("zk://"):  # the embedded registry ended with its instance
                 raise
         else:
-            yield Here(place)
+            yield LocalNodes(place)
             return
     if not settings.registry.url:
         raise NotRunning("--registry none: nodes of muster serve are found through a registry")
     async with reading(specs.reader(settings, settings.registry.url), wait_s) as (_, directory):
-        yield Elsewhere(settings, directory)
+        yield RegisteredNodes(settings, directory)
 
 
 @contextlib.asynccontextmanager
@@ -168,7 +168,7 @@ async def everybody(where: Target) -> AsyncIterator[Nodes]:
             try:
                 read = reading(specs.reader(settings, record.registry))
                 _, directory = await stack.enter_async_context(read)
-                nodes = Beside(nodes, Elsewhere(settings, directory))
+                nodes = AllNodes(nodes, RegisteredNodes(settings, directory))
             except UserError as error:
                 say(f"muster: {error}; only the nodes of the instance are shown")
         yield nodes
@@ -178,7 +178,7 @@ async def everybody(where: Target) -> AsyncIterator[Nodes]:
 async def mapped(where: Target) -> AsyncIterator[tuple[Nodes, Callable[[], Snapshot]]]:
     """The nodes, and access to their registry's current map. Raises `UserError`."""
     async with found(where) as nodes:
-        if isinstance(nodes, Elsewhere):
+        if isinstance(nodes, RegisteredNodes):
             yield nodes, lambda: nodes.snapshot
             return
         record = await nodes.record()
@@ -214,7 +214,7 @@ async def connected(where: Target, *, publishes: bool = True, reads: bool = True
     """Of the local instance; if none runs, or a registry is named, of the nodes of that. Raises `UserError`."""
     settings = where.config()
     async with found(where) as nodes:
-        if not isinstance(nodes, Elsewhere):
+        if not isinstance(nodes, RegisteredNodes):
             async with sdk.connect(instance.folder(settings), publishes=publishes, reads=reads) as opened:
                 yield opened
             return
