@@ -123,7 +123,7 @@ class Supervised(Hosts):
         return any(each.role == self._role and each.partition >= partitions for each in found)
 
 
-class Elsewhere(Hosts):
+class OperatedHosts(Hosts):
     """Hosts of `muster serve`: their operators start and end the nodes."""
 
     def provide(self, partitions: int) -> Mapping[int, str]:
@@ -143,7 +143,7 @@ class Elsewhere(Hosts):
 @contextlib.asynccontextmanager
 async def _coordinator(
     where: Target, of: LayerRef, grace_s: float, wait_s: float
-) -> AsyncIterator[tuple[Coordinator, Supervised | Elsewhere]]:
+) -> AsyncIterator[tuple[Coordinator, Supervised | OperatedHosts]]:
     """Use the named registry, that of the local instance, or the configured one."""
     found, hosts = _found(where, of)
     async with reading(found) as (opened, directory):
@@ -151,19 +151,19 @@ async def _coordinator(
         yield made, hosts
 
 
-def _found(where: Target, of: LayerRef) -> tuple[Registration, Supervised | Elsewhere]:
+def _found(where: Target, of: LayerRef) -> tuple[Registration, Supervised | OperatedHosts]:
     settings = where.config()
     place, registry = instance.folder(settings), settings.registry
     # The supervisor runs the first cluster; the other clusters are nodes of muster serve.
-    hosts: Supervised | Elsewhere = Supervised(place.path, of.role) if of.cluster == MAIN else Elsewhere()
+    hosts: Supervised | OperatedHosts = Supervised(place.path, of.role) if of.cluster == MAIN else OperatedHosts()
     try:
         url = instance.find(place).registry or ""
     except NotRunning:
         if not registry.url.startswith("zk://"):
             raise
-        url, hosts = registry.url, Elsewhere()
+        url, hosts = registry.url, OperatedHosts()
     if where.registry is not None and url != registry.url:
-        url, hosts = registry.url, Elsewhere()
+        url, hosts = registry.url, OperatedHosts()
     if not url:
         raise UserError("without a registry partitions cannot grow: muster up --registry embedded")
     return specs.reader(settings, url), hosts
