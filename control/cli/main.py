@@ -19,7 +19,7 @@ import typer
 
 from control import systems
 from control.console.choices import Addable, Column, Layer, Served
-from control.console.options import ConfigFile, Elsewhere, Json, unused
+from control.console.options import ConfigFile, Json, RegistryUrl, unused
 from control.console.words import say
 from control.errors import FAILURE, USAGE, UserError
 from plane.kind import named
@@ -210,7 +210,7 @@ def token(
 
 
 @app.command(epilog="Example: muster status --json")
-def status(json: Json = False, registry: Elsewhere = None, config: ConfigFile = None) -> int:
+def status(json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
     """Show the nodes of the local instance, or of a registry.
 
     Exit code 1 if a node does not serve, or if a partition of brokers or routers has no node that serves.
@@ -239,7 +239,7 @@ def links(
             help="Probe every path for this time, and show the paths.",
         ),
     ] = None,
-    registry: Elsewhere = None,
+    registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
     """Show every link between nodes, worst first: round trip, loss, availability, and broken limits.
@@ -258,7 +258,7 @@ def links(
 
 
 @app.command(epilog="Example: muster doctor")
-def doctor(json: Json = False, registry: Elsewhere = None, config: ConfigFile = None) -> int:
+def doctor(json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
     """Check this machine, the configuration, and the local instance or the nodes of a registry.
 
     Each finding comes with its fix. Exit code 1 if a check fails; warnings do not count.
@@ -273,7 +273,7 @@ def doctor(json: Json = False, registry: Elsewhere = None, config: ConfigFile = 
 def cluster_show(
     json: Json = False,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh every second, until Ctrl-C.")] = False,
-    registry: Elsewhere = None,
+    registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
     """Show every node by layer and partition: state, epoch, rooms, members, traffic, and the growth that is due."""
@@ -290,7 +290,7 @@ def replica_add(
     partition: Partition,
     cluster: Cluster = "main",
     json: Json = False,
-    registry: Elsewhere = None,
+    registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
     """Start one more replica of a partition, and wait until it runs and has its share of the rooms.
@@ -314,7 +314,7 @@ def replica_remove(
     replica: Node,
     cluster: Cluster = "main",
     json: Json = False,
-    registry: Elsewhere = None,
+    registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
     """End a replica after it has handed its rooms to the others. The last running replica stays.
@@ -347,7 +347,7 @@ def cluster_grow(
         float, typer.Option(min=0.1, metavar="SECONDS", help="Give up waiting for a step after this many seconds.")
     ] = 300.0,
     json: Json = False,
-    registry: Elsewhere = None,
+    registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
     """Double the partitions of brokers or routers, while messages flow, until there are --to of them.
@@ -411,7 +411,7 @@ def top(
         float | None, typer.Option("--for", min=0.1, metavar="SECONDS", help="End after this time.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON: one sample; with --for, one per line.")] = False,
-    registry: Elsewhere = None,
+    registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
     """Watch every node: CPU, memory, rooms, members, messages, repairs, drops, delay. End it with q or Ctrl-C."""

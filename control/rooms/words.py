@@ -8,7 +8,7 @@ from typing import Annotated, Final, TypeVar
 
 import typer
 
-from control.console.options import ConfigFile, Elsewhere, Json, unused
+from control.console.options import ConfigFile, Json, RegistryUrl, unused
 
 F = TypeVar("F", bound=Callable[..., int])
 
@@ -41,7 +41,7 @@ def sub(
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after this many messages.")] = None,
     history: Annotated[int, typer.Option(min=0, help="First print up to this many of the last messages.")] = 0,
     json: Json = False,
-    registry: Elsewhere = None,
+    registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
     """Print a room's messages as they arrive, and its gaps on stderr."""
@@ -54,7 +54,7 @@ def sub(
 
 @both(epilog="Example: echo hello | muster pub sports:final")
 def pub(
-    room: Annotated[str, typer.Argument(metavar="ROOM")], registry: Elsewhere = None, config: ConfigFile = None
+    room: Annotated[str, typer.Argument(metavar="ROOM")], registry: RegistryUrl = None, config: ConfigFile = None
 ) -> int:
     """Publish each line of stdin as a message, and wait until all are acknowledged."""
     from control.console import common
@@ -70,7 +70,7 @@ def command(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="At most 800 bytes.")],
     expires: Annotated[float, typer.Option(min=0.001, max=60, help="Give up after this many seconds.")] = 5.0,
     json: Json = False,
-    registry: Elsewhere = None,
+    registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
     """Send a command to every member of a room, and print the outcome.
@@ -92,7 +92,7 @@ def members(
     start: Annotated[int, typer.Option(min=0, help="First user of the list.")] = 0,
     wait: Annotated[float, typer.Option(min=0.001, max=60, help="Wait this many seconds for gateways.")] = 1.0,
     json: Json = False,
-    registry: Elsewhere = None,
+    registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
     """Count a room's members over all gateways. A user with two clients counts twice.
@@ -124,7 +124,7 @@ def trace(
     ] = None,
     wait: Annotated[float, typer.Option(min=0.1, max=60, help="Wait this many seconds for each step.")] = 5.0,
     json: Json = False,
-    registry: Elsewhere = None,
+    registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
     """Show the nodes that carry a room's messages, the time through each proxy, and each link on the way.
@@ -143,7 +143,7 @@ def rooms_ls(
     offset: Annotated[int, typer.Option(min=0, max=(1 << 32) - 1, help="Rooms to skip.")] = 0,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Rooms to show.")] = 100,
     json: Json = False,
-    registry: Elsewhere = None,
+    registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
     """List the rooms."""
@@ -157,7 +157,7 @@ def rooms_ls(
 def rooms_show(
     room: Annotated[str, typer.Argument(metavar="ROOM")],
     json: Json = False,
-    registry: Elsewhere = None,
+    registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
     """Show one room as each role knows it."""
