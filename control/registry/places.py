@@ -180,7 +180,7 @@ class Snapshot:
             for of in layers
         }
 
-    def beside(self, role: str, clusters: Sequence[str]) -> list[engine.Beside]:
+    def beside(self, role: str, clusters: Sequence[str]) -> list[engine.OtherCluster]:
         """The nodes and layers of these clusters, as an engine takes them that has others too."""
         nodes, roles = {cluster: list[engine.Node]() for cluster in clusters}, _layered() & peers(role)
         for node in self.nodes:
