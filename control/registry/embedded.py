@@ -13,7 +13,7 @@ import msgspec
 
 from control.host.sockets import address
 from control.registry import frames, tree
-from control.registry.kept import Kept
+from control.registry.read_cache import ReadCache
 from control.registry.server import SOCKET
 from control.registry.signals import Signals
 from control.registry.tree import CALL_S, Entry, Operation, Result, Session, Tree, TreeError, Unavailable
@@ -30,7 +30,7 @@ class EmbeddedTree(Tree):
 
     def __init__(self, folder: Path, *, session_s: float = SESSION_S) -> None:
         self._folder, self._session_s = folder, session_s
-        self._signals, self._kept = Signals(), Kept()
+        self._signals, self._kept = Signals(), ReadCache()
         self._known = frames.Hello(0, b"", int(session_s * 1000))
         self._writer: asyncio.StreamWriter | None = None
         self._calls = itertools.count(1)

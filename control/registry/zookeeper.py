@@ -23,7 +23,7 @@ from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from control.registry import tree
-from control.registry.kept import Kept
+from control.registry.read_cache import ReadCache
 from control.registry.signals import Signals
 from control.registry.tree import (
     CALL_S,
@@ -116,7 +116,7 @@ class ZooKeeperTree(Tree):
     def __init__(self, where: Servers) -> None:
         self._where = where
         self._acl = CREATOR_ALL_ACL if where.digest or where.sasl else OPEN_ACL_UNSAFE
-        self._signals, self._kept = Signals(), Kept()
+        self._signals, self._kept = Signals(), ReadCache()
         self._watched: dict[object, str] = {}
         self._client: KazooClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -14,7 +14,7 @@ KEPT_MAX: Final = 1 << 16
 """Most answers; a reader of more asks again."""
 
 
-class Kept:
+class ReadCache:
     """Answers by the question and its path."""
 
     def __init__(self) -> None:
