@@ -19,7 +19,7 @@ import structlog
 from control.rooms.database.errors import Refused, told
 from control.rooms.database.records import Change, Ended, Membership, Partition
 from control.rooms.database.writer import BATCH, Writer
-from plane.rooms.router import Kept, RouterSettings
+from plane.rooms.router import DatabaseSettings, RouterSettings
 from plane.spec import Spec, SpecError
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ class Keeper:
             self._malformed += 1
 
 
-def opened(kept: Kept) -> Late:
+def opened(kept: DatabaseSettings) -> Late:
     """Make the keeper of a router; connects to nothing yet. Raises `SpecError`."""
     try:
         password = Path(kept.password_file).read_text(encoding="utf-8").strip("\r\n") if kept.password_file else None
@@ -275,7 +275,7 @@ def companion(
 
 
 def keeper(
-    kept: Kept,
+    kept: DatabaseSettings,
     store: Late,
     engine: object,
     log: structlog.typing.FilteringBoundLogger,
