@@ -12,7 +12,7 @@ WORST: Final = 20
 Figure = tuple[str, str, float]
 
 
-class Told:
+class ProbeCounts:
     """The counts of one moment."""
 
     def __init__(self, prober: Prober) -> None:
