@@ -1,4 +1,4 @@
-"""The tree itself, with its sessions: the state of the memory version and of the embedded server. No I/O and no
+"""The tree itself, with its sessions: the state of the embedded server. No I/O and no
 clock."""
 
 from collections.abc import Callable, Sequence

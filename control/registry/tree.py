@@ -1,4 +1,4 @@
-"""A small tree of nodes that processes share, modelled on ZooKeeper's: the words that its three versions speak.
+"""A small tree of nodes that processes share, modelled on ZooKeeper's: the words that its versions speak.
 
 Level triggered: a watch says that something may have changed, never what; its owner reads again. Every call ends in
 time. Owns no connection and no meaning of the stored values.

@@ -10,7 +10,6 @@ import structlog
 from control.node.enrolment import Enrolment
 from control.node.process import serve
 from control.registry.directory import Directory
-from control.registry.memory import Memory
 from control.rooms.database.keeper import Late, keeper
 from plane.role import Role
 from plane.rooms.router import DatabaseSettings
@@ -18,6 +17,7 @@ from plane.server import Server
 from plane.spec import Spec
 from tests.control.players import spec
 from tests.fakes.engine import FakeEngine
+from tests.fakes.memory import Memory
 from tests.ports import free_ports
 
 LOG = structlog.get_logger()

@@ -1,5 +1,4 @@
-"""The tree inside this process: for one process, and for tests. A session ends when it is closed, or when a test ends
-it."""
+"""The registry's tree inside this process. A session ends when it is closed, or when a test ends it."""
 
 import asyncio
 import itertools
