@@ -36,7 +36,7 @@ Sums = dict[str, int]
 
 
 @dataclass(frozen=True)
-class Where:
+class Audience:
     """The address of an instance, and the rooms over which members are spread."""
 
     gateways: Reach
@@ -77,7 +77,7 @@ class Redirect:
 class Listeners:
     """Processes whose members are in the same rooms. The first of them can publish there."""
 
-    def __init__(self, where: Where, members: int) -> None:
+    def __init__(self, where: Audience, members: int) -> None:
         self._where = where
         self.members = members
         self._parts: list[tuple[multiprocessing.process.BaseProcess, Connection]] = []
@@ -169,7 +169,7 @@ def _files_max() -> int:
     return SOCKETS_MAX + FILES_SPARE if hard == resource.RLIM_INFINITY else hard
 
 
-def _listen(pipe: Connection, where: Where, members: int) -> None:
+def _listen(pipe: Connection, where: Audience, members: int) -> None:
     """The process: joins, listens, and carries out orders until its parent ends it."""
     pin.pin(where.core)
     each = where.members_each

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from bench import cpu, pin
 from bench.child import Child, ChildFailedError, private_directory, python_environment
-from bench.listeners import Listeners, Reach, Where
+from bench.listeners import Audience, Listeners, Reach
 from bench.node import TICK_BUCKET_US, TICK_BUCKETS, ticks_file
 from bench.null.sockets import allow_files
 from bench.targets import Latency, Load, Result
@@ -209,7 +209,7 @@ class Instance:
         `storm`: they do not, and this many of each process may open a session at once. `members_each`: per socket.
         """
         gateways, proxies = gateways or reach(self.record.gateways), reach(self.record.proxies)
-        where = Where(
+        where = Audience(
             gateways,
             proxies,
             self.token,

@@ -1,8 +1,8 @@
-"""What decides slowly: configuration, registry, supervisor, command, administration."""
+"""The control plane: configuration, registry, supervisor, command, administration."""
 
 import sys
 
-# structlog would show tracebacks by rich, which each process would read in for 0.13 s. Ours are text (`logs.py`).
+# structlog would format tracebacks with rich, which costs each process 0.13 s to load. Ours are plain text (`logs.py`).
 if "rich" not in sys.modules:
     sys.modules["rich"] = None  # type: ignore[assignment]
     try:

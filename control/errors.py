@@ -1,4 +1,4 @@
-"""A user's mistake or misfortune: one clear line (what, where, how to mend) and an exit code, never a traceback."""
+"""Mistakes and misfortunes of a user: one clear line (what, where, how to mend) and an exit code, never a traceback."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ FAILURE: Final = 1
 USAGE: Final = 2
 NO_MEMBER: Final = 3
 EXPIRED: Final = 4
-"""What came of a command: nothing else ends with one of these two."""
+"""Outcomes of `muster command`: nothing else ends with one of these two."""
 UNAVAILABLE: Final = 69
 TRY_LATER: Final = 75
 BAD_CONFIG: Final = 78
@@ -30,6 +30,6 @@ class ConfigError(UserError):
 
 
 class NotRunning(UserError):
-    """No instance runs where one was looked for."""
+    """No instance runs here."""
 
     exit_code = UNAVAILABLE

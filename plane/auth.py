@@ -1,7 +1,7 @@
-"""Who may open a session, and to do what: the question that gateway and proxy ask once per session.
+"""Decides which user may open a session with which right: gateway and proxy ask once per session.
 
-Two credentials are known: the token that programs share, as `muster up` writes it to a file, and tokens that somebody who
-has a secret of the cluster signed for a user. How long a session lasts is not decided here.
+There are two credentials: the shared token, which `muster up` writes to a file, and users' tokens, signed with a secret
+of the cluster. The length of a session is not decided here.
 """
 
 import hmac
@@ -19,30 +19,31 @@ from plane.role import Handler
 from plane.spec import Spec, SpecError
 
 EMBEDDED_USER: Final = _core.SHARED_USER
-"""The one user that the shared token stands for. No signed token does."""
+"""The user of the shared token. No signed token can be for it."""
 USER_MAX: Final = 2**64 - 1
 ALGORITHM: Final = "HS256"
 SECRET_BYTES_MIN: Final = 32
 SECRETS_MAX: Final = 2
 LEEWAY_S: Final = 5.0
-"""By so much the clocks of who signs and who checks may differ."""
+"""Allowed difference between the clocks of the signer and the checker."""
 
 Denied = Literal["bad_credential", "not_allowed"]
-"""What a client hears: it stands for nobody (any more), or for somebody who may not do this."""
+"""The code for the client: the credential stands for nobody (any more), or its user lacks the right."""
 
 
 class Authenticator(Protocol):
-    """Decides on credentials. Asked on the control path, at most 256 questions wait; must not block."""
+    """Checks credentials. Called on the control path with at most 256 waiting questions; must not block."""
 
     def authenticate(self, credential: bytes) -> int | Denied:
-        """Return the user of a credential, or why it is refused."""
+        """Return the user of a credential, or the code of its refusal."""
 
     def take_secrets(self, secrets: Sequence[bytes]) -> None:
-        """Check what is signed by these from now on. Who is in stays."""
+        """Use these secrets from now on. Open sessions stay."""
 
 
 class TokenAuthenticator:
-    """The token that all share, and those of users, signed with one of the secrets: without any, none is taken."""
+    """The shared token, and users' tokens signed with one of the secrets; without secrets, no user's token is
+    accepted."""
 
     def __init__(self, token: bytes, right: Right, secrets: Sequence[bytes] = ()) -> None:
         if not token:
@@ -50,17 +51,18 @@ class TokenAuthenticator:
         self._token, self._right, self._secrets = token, right, secrets
 
     def take_secrets(self, secrets: Sequence[bytes]) -> None:
-        """As it says."""
+        """In its simplest form."""
         self._secrets = secrets
 
     def authenticate(self, credential: bytes) -> int | Denied:
-        """Compare with the shared token in constant time, else check the signature, the times, the user and the rights."""
+        """Compare with the shared token in constant time, else check the signature, the times, the user and the
+        rights."""
         if hmac.compare_digest(credential, self._token):
             return EMBEDDED_USER
         try:
             claims = _claims(credential, self._secrets)
             user, rights = _user(claims), _rights(claims)
-        except Exception:  # whatever a stranger's bytes do to the library, they open nothing
+        except Exception:  # a stranger's bytes may raise anything in the library; they open nothing
             return "bad_credential"
         return user if self._right in rights else "not_allowed"
 
@@ -88,7 +90,7 @@ def _user(claims: Mapping[str, Any]) -> int:
 
 
 def user_of(text: str) -> int:
-    """The user that a token may be for, a decimal number. Raises `ValueError`."""
+    """The user of a token, a decimal number. Raises `ValueError`."""
     if not re.fullmatch(r"[1-9][0-9]{0,19}", text) or int(text) > USER_MAX:
         raise ValueError(f"a user is a decimal number from 2 to {USER_MAX}, not {text!r:.40}")
     if int(text) == EMBEDDED_USER:
@@ -104,13 +106,13 @@ def _rights(claims: Mapping[str, Any]) -> Sequence[str]:
 
 
 def mint(secret: bytes, user: int, rights: Sequence[Right], now: float, seconds: float) -> str:
-    """A token for a user that ends so many seconds after `now`, a time since 1970."""
+    """Make a token for a user that ends this many seconds after `now`, a time since 1970."""
     claims = {"sub": str(user), "exp": int(now + seconds), "rights": list(rights)}
     return jwt.encode(claims, secret, algorithm=ALGORITHM)
 
 
 def signing_secrets(file: str) -> tuple[bytes, ...]:
-    """The secrets that users' tokens are signed with, a line each: the first signs, both are good. Raises `SpecError`.
+    """Read the secrets of users' tokens, one a line: the first signs, both are valid. Raises `SpecError`.
 
     Without a file there is none.
     """

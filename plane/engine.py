@@ -20,7 +20,7 @@ Server = tuple[str, int, bytes, int]
 Layers = Mapping[str, tuple[int, int]]
 """By partitioned role: how many partitions its layer has, and how far that doubles: 0 not, 1 the new ones prepare,
 2 the new ones serve."""
-Beside = tuple[list[Node], Layers]
+OtherCluster = tuple[list[Node], Layers]
 """The nodes of one more cluster, and its layers."""
 
 
@@ -31,7 +31,7 @@ class Placement(NamedTuple):
     """An older one than that in force changes nothing."""
     nodes: list[Node]
     layers: Layers
-    beside: list[Beside]
+    beside: list[OtherCluster]
     """The other clusters, each always at the same place, for a role that serves all of them."""
 
 

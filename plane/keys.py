@@ -1,6 +1,6 @@
-"""What a node proves itself by on links: the cluster's secrets, its own key, and the operator's list of whose key is whose.
+"""A node's keys on links: the cluster's secrets, its own key, and the operator's list of nodes.
 
-Reads files that a spec names. What a handshake makes of them is the engine's business.
+Reads files that a spec names. Handshakes are the engine's business.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ NODE_MAX: Final = 2**32 - 1
 
 
 class Allow(NamedTuple):
-    """Which node may be which, as an engine takes it."""
+    """The identities of nodes, as an engine takes them."""
 
     own: bytes
     """This node's private key."""
@@ -25,22 +25,22 @@ class Allow(NamedTuple):
     demand: Literal["accepted", "offered", "required"]
 
     def number(self) -> int:
-        """This node's own, by its key."""
+        """This node's own number, by its key."""
         public = bytes(_core.public_key(self.own))
         return next(number for number, _, key in self.nodes if key == public)
 
 
 class ClusterKeys(NamedTuple):
-    """The cluster's secrets, each with its id: that of new links, and another one that is accepted."""
+    """The cluster's secrets, each with its id: for new links, and another one that is accepted."""
 
     current: tuple[int, bytes]
     other: tuple[int, bytes] | None
     allow: Allow | None = None
-    """Where nodes prove who they are."""
+    """If nodes prove their identity."""
 
 
 def cluster_keys(spec: Spec) -> ClusterKeys:
-    """Read all that links are made and accepted with. Raises `SpecError`."""
+    """Read everything that links are made and accepted with. Raises `SpecError`."""
     current = spec.key_id, secret(spec.cluster_secret_file, KEY_BYTES)
     allow = None
     if spec.identity != "off":
@@ -58,12 +58,12 @@ def cluster_keys(spec: Spec) -> ClusterKeys:
 
 
 def public_key(file: str) -> str:
-    """In hex, of the private key that a file has. Raises `SpecError`."""
+    """The public key of a private one in a file, in hex. Raises `SpecError`."""
     return bytes(_core.public_key(secret(file, KEY_BYTES))).hex()
 
 
 def check_number(spec: Spec, allow: Allow | None) -> None:
-    """Check that the list has this node under the number that it runs as, where it has one yet. Raises `SpecError`."""
+    """Check that the list has this node under its number, if it has one yet. Raises `SpecError`."""
     if allow is not None and spec.node not in {0, allow.number()}:
         raise SpecError(f"{spec.nodes_file}: this is node {spec.node}, and there it is {allow.number()}")
 
@@ -86,9 +86,9 @@ def _allow(spec: Spec, demand: Literal["accepted", "offered", "required"]) -> Al
 
 
 def listed(file: Path) -> list[tuple[int, str, bytes]]:
-    """Number, role and public key of the nodes of a list. Raises `SpecError`.
+    """Read a list of nodes: number, role and public key. Raises `SpecError`.
 
-    A line each, the key in hex; what follows is for who reads it, as is what follows a `#`.
+    One a line, the key in hex; the rest of a line, and text after `#`, is for people.
     """
     return list(_lines(file))
 

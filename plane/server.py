@@ -1,7 +1,7 @@
 """Runs one engine on the loop: its descriptor, its events, drain. Knows no role.
 
-The engine's descriptor is an inner epoll, so that an ICMP error on a UDP socket cannot deafen the loop. One Python
-call per turn; while work waits, the next turn is queued behind what else the loop has to do.
+The engine's descriptor is an inner epoll, so that an ICMP error on a UDP socket cannot deafen the loop. One Python call
+per turn; while work waits, the next turn is queued behind the loop's other work.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ class Server:
         self.ready = False
         self.draining = False
         self.closed = False
-        """Nothing of the engine may be called any more."""
+        """The engine must not be called any more."""
         self.turns = 0
         self.on_ready: Callable[[bool], None] = lambda ready: None
         self._handlers: dict[str, Handler] = {
@@ -65,7 +65,7 @@ class Server:
             self.engine.close()
 
     def status(self) -> dict[str, Any]:
-        """The engine's answer and what the server knows besides."""
+        """The engine's status, and the server's own fields."""
         buffers = [{"asked": asked, "effective": effective} for asked, effective in self.engine.buffers()]
         state = "draining" if self.draining else "ready" if self.ready else "not ready"
         return {"state": state, "turns": self.turns, "receive_buffers": buffers, **self.engine.status()}
@@ -93,7 +93,7 @@ class Server:
             if bits & EVENTS:
                 for event in self.engine.events():
                     self._dispatch(event)
-        except BaseException as error:  # a panic of the engine is no Exception
+        except BaseException as error:  # a panic of the engine is not an Exception
             self._failed.set_exception(error if isinstance(error, Exception) else RuntimeError(f"engine: {error!r}"))
             return
         if bits & MORE:

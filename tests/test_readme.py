@@ -89,6 +89,7 @@ def test_the_example_runs_as_printed(demo: Instance) -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_a_file_that_a_page_names_is_there(page: str) -> None:
     named = {span for span in spans((ROOT / page).read_text()) if re.fullmatch(r"[\w-]+(/[\w.-]+)+", span)}
+    named = {name for name in named if "NAME" not in name.split("/")}  # a topic of MQTT, with a placeholder
     named = {span for span in named if not re.match(r"(application|text)/", span)}  # kinds of media
     places = [ROOT, ROOT / "core", ROOT / page / ".."]
     assert {

@@ -1,1 +1,1 @@
-"""One file per subcommand of `muster`; each is imported only when it runs."""
+"""One file per subcommand of `muster`, imported only when it runs."""

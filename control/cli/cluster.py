@@ -1,6 +1,7 @@
-"""`muster cluster show`: every node by layer and partition, what it carries, and what growth is due (ROOM-22).
+"""`muster cluster show`: every node by layer and partition, its load, and the growth that is due (ROOM-22).
 
-Asks the nodes twice for rates. A node that does not answer is shown so, named on stderr, and makes the exit code 75.
+Asks the nodes twice to compute rates. A node that does not answer is shown as such, named on stderr, and makes the exit
+code 75.
 """
 
 import contextlib
@@ -16,14 +17,14 @@ from control.cli import grow
 from control.cluster.instance import Process
 from control.config.layout import PARTITIONS_MAX
 from control.console import common
-from control.console.found import Where, everybody
+from control.console.found import Target, everybody
 from control.console.readings import CPU, Reading, Readings, follow, name_silent, registry, uncovered
 from control.registry.places import MAIN, Count, Growth, layer
 from control.registry.steps import STANDS_S
 from plane.kinds import clustered, kind, kinds, partitioned
 
 DUE: Final = 0.7
-"""The share of a bound, or of a core, from which on growth is due: a doubling, or another node, takes its time."""
+"""From this share of a bound, or of a core, growth is due: a doubling, or another node, takes its time."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,28 +43,28 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     per_s: float | None = None
     cpu: float | None = None
     weight: int | msgspec.UnsetType = msgspec.UNSET
-    """With a registry, the share that a gateway or proxy has of the clients that learn of it."""
+    """With a registry: the share of a gateway or proxy in new clients."""
     registered: str | msgspec.UnsetType = msgspec.UNSET
-    """With a registry, its state in the map: init, running, draining or absent."""
+    """With a registry: its state in the map, as init, running, draining or absent."""
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
-    """The nodes of a role, of brokers and proxies those of a cluster. `due`: growth, a line each."""
+    """The nodes of a role; of brokers and proxies, those of one cluster. `due`: due growth, one line each."""
 
     layer: str
     partitions: int
-    """That rooms are spread over."""
+    """The number of partitions over which rooms are spread."""
     uncovered: list[int]
-    """Those of them that have no replica that runs."""
+    """The partitions without a running replica."""
     nodes: list[Load]
     due: list[str]
     growth: Growth | msgspec.UnsetType = msgspec.UNSET
-    """Where one is under way."""
+    """The growth under way, if there is one."""
     step_s: float | msgspec.UnsetType = msgspec.UNSET
-    """For how long it is at its step, by the node that has known so for longest."""
+    """Seconds that it has spent in its step, by the node that has known it longest."""
 
 
-async def show(where: Where, as_json: bool, watch: bool) -> int:
+async def show(where: Target, as_json: bool, watch: bool) -> int:
     """Print the cluster once, or every second until a signal."""
     async with everybody(where) as nodes:
         async for record, before, now in follow(nodes):
@@ -79,7 +80,8 @@ async def show(where: Where, as_json: bool, watch: bool) -> int:
 def arranged(
     processes: Sequence[Process], before: Readings, now: Readings, missing: Mapping[str, list[int]] = {}
 ) -> list[Layer]:
-    """The layers, each with its nodes by partition. `missing`: by layer the partitions without a replica that runs."""
+    """Return the layers, each with its nodes by partition. `missing`: per layer, the partitions without a running
+    replica."""
     layers: list[Layer] = []
     known = registry(reading.status for reading in now.values())
     counts = {} if known is None else msgspec.convert(known.get("partitions", {}), dict[str, Count])
@@ -134,7 +136,7 @@ def _is_partitioned(name: str) -> bool:
 
 
 def due(name: str, partitions: int, nodes: Sequence[Load], missing: Sequence[int] = ()) -> list[str]:
-    """What should grow: partitions for memberships, replicas for messages; of gateways and proxies, their number."""
+    """List the due growth: partitions for memberships, replicas for messages; more gateways or proxies for clients."""
     lines = [f"{name}: partition {partition} has no replica that runs: add one" for partition in missing]
     if not nodes:
         return lines or [f"{name}: there is none: add one"]

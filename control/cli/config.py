@@ -12,14 +12,14 @@ from control.console.words import say
 
 
 def check(config_file: Path | None) -> int:
-    """Read everything; a mistake has been raised before this prints."""
+    """Read everything. A mistake raises before this prints."""
     loaded = config.load(config_file, profile=UP)
     say(f"ok: {loaded.file or 'no file: all defaults'}")
     return 0
 
 
 def show(config_file: Path | None, origin: bool, as_json: bool) -> int:
-    """Print every key as `muster up` takes it."""
+    """Print every key with the value that `muster up` uses."""
     loaded = config.load(config_file, profile=UP)
     rows = list(config.values(loaded.config))
     if as_json:

@@ -1,7 +1,8 @@
-"""`muster doctor`: this machine, the configuration and the running instance, a line for each finding.
+"""`muster doctor`: this machine, the configuration and the running instance, one line per finding.
 
-Puts together what `control/doctor/probe.py` reads and what its neighbours make of that. All checks run at once; one that
-does not end is said to, and nobody waits for it. Exit code 1 when something fails; warnings are for the reader.
+Combines the readings of `control/doctor/probe.py` with the judgements of its neighbours. All checks run at once. A
+check that does not end is reported, and nothing waits for it. Exit code 1 when a check fails; warnings are for the
+reader.
 """
 
 import threading
@@ -21,7 +22,7 @@ from control.config.layout import seats
 from control.config.load import Loaded
 from control.config.options import ROLES, UP, Config
 from control.console import common
-from control.console.found import Where, once
+from control.console.found import Target, once
 from control.console.readings import read_all
 from control.doctor import identity, machine, network, probe, programs, running
 from control.doctor.finding import Finding, fail, ok, warn
@@ -38,14 +39,14 @@ from plane.spec import SpecError
 LIMIT_S: Final = 4.0
 REGISTRY_S: Final = 1.5
 ANSWER_S: Final = 1.0
-"""Of a node, which is asked twice; all are asked at once."""
+"""Of a node, which is asked twice; all nodes are asked at once."""
 STYLES: Final = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 Check = Callable[[], list[Finding]]
 
 
-def show(where: Where, as_json: bool) -> int:
-    """Print all findings; exit code 1 when one of them fails."""
+def show(where: Target, as_json: bool) -> int:
+    """Print all findings; exit code 1 if one of them is a failure."""
     flags = {} if where.registry is None else {"registry.url": (where.registry, "--registry")}
     try:
         loaded = configuration.load(where.file, flags=flags, profile=UP)
@@ -64,7 +65,8 @@ def show(where: Where, as_json: bool) -> int:
 
 
 def examined(checks: Mapping[str, Check], limit_s: float) -> list[Finding]:
-    """What the checks find, in their order. One that has not ended in time, or may not read something, is a finding."""
+    """Return the findings, in the order of the checks. A check that is late, or may not read something, is a
+    finding."""
     found: dict[str, list[Finding]] = {}
 
     def examine(name: str, check: Check) -> None:
@@ -73,7 +75,7 @@ def examined(checks: Mapping[str, Check], limit_s: float) -> list[Finding]:
         except (OSError, ValueError, LookupError, UserError) as error:
             found[name] = [warn(name, f"could not be checked: {error}", "unexpected data on this system")]
 
-    # Daemons: a thread that hangs in the kernel, on a disk that is gone, holds up nothing.
+    # Daemon threads: one that hangs in the kernel, on a lost disk, blocks nothing.
     threads = [threading.Thread(target=examine, args=item, daemon=True) for item in checks.items()]
     deadline = time.monotonic() + limit_s
     for thread in threads:
@@ -89,9 +91,9 @@ def examined(checks: Mapping[str, Check], limit_s: float) -> list[Finding]:
 
 
 class Examination:
-    """The checks of one configuration. None takes long where nothing hangs."""
+    """The checks of one configuration. Each is quick unless something hangs."""
 
-    def __init__(self, config: Config, where: Where) -> None:
+    def __init__(self, config: Config, where: Target) -> None:
         self._config, self._where = config, where
         self._looking = threading.Lock()
         self._looked: Record | UserError | None = None
@@ -106,7 +108,7 @@ class Examination:
         self._binds = dict(_binds(config))
 
     def checks(self) -> dict[str, Check]:
-        """All of them, in the order in which they are told."""
+        """All checks, in the order of their output."""
         return {
             "instance": self._instance,
             "instance folder": self._folder,
@@ -154,7 +156,7 @@ class Examination:
         return machine.folder(probe.place(self._place.path))
 
     def _record(self) -> Record:
-        """Whom to ask. Raises `UserError`."""
+        """Return the instance or nodes to ask. Raises `UserError`."""
         with self._looking:
             if self._looked is None:
                 try:
@@ -207,7 +209,7 @@ class Examination:
 
     def _ports(self) -> list[Finding]:
         found: list[Finding] = []
-        if not self._runs():  # its own ports are in use while it runs
+        if not self._runs():  # a running instance uses its own ports
             for key, (host, ports) in self._binds.items():
                 whys = filter(None, (probe.taken(key, host, port) for port in ports))
                 found += [fail("ports", why, "muster config show --origin shows where it comes from") for why in whys]
@@ -249,12 +251,12 @@ class Examination:
         return machine.group(limits, len(self._nodes), self._rings_mib)
 
     def _memory(self) -> list[Finding]:
-        if self._runs():  # it has taken what it takes
+        if self._runs():  # it has allocated its memory already
             return []
         return [machine.memory(probe.text("/proc/meminfo"), len(self._nodes), self._rings_mib)]
 
     def _runs(self) -> bool:
-        """Whether nodes run on this machine, or may: where that is not known, what they have is held against nobody."""
+        """Whether nodes run, or may run, on this machine. If that is unknown, checks of nodes are not failures."""
         try:
             record = self._record()
         except NotRunning:
@@ -264,7 +266,7 @@ class Examination:
         return record.pid != 0 or _here(record) > 0
 
     def _count(self) -> int:
-        """The nodes of this machine: those that run, else those that `muster up` would start."""
+        """The nodes of this machine: the running ones, else those that `muster up` would start."""
         try:
             return _here(self._record()) or len(self._nodes)
         except UserError:
@@ -272,7 +274,7 @@ class Examination:
 
 
 def _here(record: Record) -> int:
-    """How many of these nodes run on this machine."""
+    """The number of these nodes that run on this machine."""
     if record.pid:
         return len(record.processes)
     return sum(common.is_of_this_machine(process.link[0]) for process in record.processes)
@@ -283,7 +285,7 @@ def _udp_counts() -> tuple[str, str]:
 
 
 def _binds(config: Config) -> Iterator[tuple[str, tuple[str, range]]]:
-    """The addresses that the configuration names: key, host and ports, one for each node; port 0 stays alone."""
+    """The configured addresses: key, host and ports, one for each node; port 0 stays alone."""
     counts = Counter(seat.role for seat in seats(config))
     for of in (of for of in kinds().values() if of.process != "worker" and counts[of.name]):
         section = config.options(of)

@@ -1,6 +1,6 @@
-"""`muster cluster grow`: doubles the partitions of a layer. The command itself coordinates; another one may go on with it.
+"""`muster cluster grow`: doubles the partitions of a layer. The command coordinates; another one may continue it.
 
-Nodes of an instance of `muster up` are started by its supervisor, those of `muster serve` by whoever runs their hosts.
+The supervisor of `muster up` starts the nodes of its instance; operators of hosts start those of `muster serve`.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from control.cluster import instance, requests, specs
 from control.cluster.growth import Coordinator, Hosts, Report
 from control.cluster.requests import Counted, Layered, Look, Provide, Withdraw
-from control.console.found import Where, reading
+from control.console.found import Target, reading
 from control.console.words import say
 from control.errors import TRY_LATER, NotRunning, UserError
 from control.registry.places import MAIN, layer
@@ -26,21 +26,21 @@ from plane.spec import Registration
 
 LOOK_S: Final = 0.2
 NAMED_MAX: Final = 3
-"""So many of those who are waited for are named."""
+"""At most this many waiting nodes are named."""
 STEPS: Final = ("prepare", "switched", "final")
 
 
 @dataclass(frozen=True, slots=True)
-class Of:
-    """The layer that is meant."""
+class LayerRef:
+    """The layer to grow."""
 
     role: Layered
     cluster: str = MAIN
-    """Of brokers."""
+    """The cluster, for brokers."""
 
     @property
     def layer(self) -> str:
-        """Its name."""
+        """The layer's name."""
         return layer(self.role, self.cluster)
 
     @property
@@ -56,8 +56,8 @@ def command(of: str) -> str:
 
 
 async def grow(
-    where: Where,
-    of: Of,
+    where: Target,
+    of: LayerRef,
     to: int | None,
     *,
     resume: bool,
@@ -65,7 +65,7 @@ async def grow(
     wait_s: float,
     as_json: bool,
 ) -> int:
-    """Double until there are `to` partitions. Raises `UserError`; 75 where a signal ended this in the midst."""
+    """Double until there are `to` partitions. Raises `UserError`. Returns 75 if a signal ended it early."""
     with contextlib.suppress(asyncio.CancelledError):
         async with _coordinator(where, of, grace_s, wait_s) as (coordinator, hosts):
             with shown() as coordinator.tell:
@@ -77,8 +77,8 @@ async def grow(
     return _left(of)
 
 
-async def abort(where: Where, of: Of, wait_s: float, as_json: bool) -> int:
-    """Undo what is only prepared, and wait until the nodes are gone that were started for it. Raises `UserError`."""
+async def abort(where: Target, of: LayerRef, wait_s: float, as_json: bool) -> int:
+    """Undo a growth that is only prepared, and wait until its nodes are gone. Raises `UserError`."""
     with contextlib.suppress(asyncio.CancelledError):
         async with _coordinator(where, of, 0.0, wait_s) as (coordinator, hosts):
             partitions = await coordinator.abort()
@@ -91,12 +91,12 @@ async def abort(where: Where, of: Of, wait_s: float, as_json: bool) -> int:
     return _left(of)
 
 
-def _say(of: Of, partitions: int, as_json: bool) -> None:
+def _say(of: LayerRef, partitions: int, as_json: bool) -> None:
     said = msgspec.json.encode({"layer": of.layer, "partitions": partitions}).decode()
     print(said if as_json else f"{of.layer} has {partitions} partition{'' if partitions == 1 else 's'}")
 
 
-def _left(of: Of) -> int:
+def _left(of: LayerRef) -> int:
     say(f"muster: the growth stands; muster cluster show has its step, {of.command} --resume")
     return TRY_LATER
 
@@ -118,13 +118,13 @@ class Supervised(Hosts):
         requests.ask(self._folder, Counted(role=self._role, partitions=partitions))
 
     def beyond(self, partitions: int) -> bool:
-        """Whether nodes of partitions from this number on are still there."""
+        """Whether nodes of partitions from this number on still run."""
         found = requests.ask(self._folder, Look())
         return any(each.role == self._role and each.partition >= partitions for each in found)
 
 
-class Elsewhere(Hosts):
-    """Hosts of `muster serve`: somebody else starts and ends their nodes."""
+class OperatedHosts(Hosts):
+    """Hosts of `muster serve`: their operators start and end the nodes."""
 
     def provide(self, partitions: int) -> Mapping[int, str]:
         return {}
@@ -136,34 +136,34 @@ class Elsewhere(Hosts):
         pass
 
     def beyond(self, partitions: int) -> bool:
-        """Nobody is waited for."""
+        """Returns at once: there is nothing to wait for."""
         return False
 
 
 @contextlib.asynccontextmanager
 async def _coordinator(
-    where: Where, of: Of, grace_s: float, wait_s: float
-) -> AsyncIterator[tuple[Coordinator, Supervised | Elsewhere]]:
-    """With the registry that was named, of the instance that runs here, or of the configuration."""
+    where: Target, of: LayerRef, grace_s: float, wait_s: float
+) -> AsyncIterator[tuple[Coordinator, Supervised | OperatedHosts]]:
+    """Use the named registry, that of the local instance, or the configured one."""
     found, hosts = _found(where, of)
     async with reading(found) as (opened, directory):
         made = Coordinator(opened, directory, of.role, hosts, grace_s=grace_s, patience_s=wait_s, cluster=of.cluster)
         yield made, hosts
 
 
-def _found(where: Where, of: Of) -> tuple[Registration, Supervised | Elsewhere]:
+def _found(where: Target, of: LayerRef) -> tuple[Registration, Supervised | OperatedHosts]:
     settings = where.config()
     place, registry = instance.folder(settings), settings.registry
-    # The supervisor runs the first cluster; the others are of muster serve.
-    hosts: Supervised | Elsewhere = Supervised(place.path, of.role) if of.cluster == MAIN else Elsewhere()
+    # The supervisor runs the first cluster; the other clusters are nodes of muster serve.
+    hosts: Supervised | OperatedHosts = Supervised(place.path, of.role) if of.cluster == MAIN else OperatedHosts()
     try:
         url = instance.find(place).registry or ""
     except NotRunning:
         if not registry.url.startswith("zk://"):
             raise
-        url, hosts = registry.url, Elsewhere()
+        url, hosts = registry.url, OperatedHosts()
     if where.registry is not None and url != registry.url:
-        url, hosts = registry.url, Elsewhere()
+        url, hosts = registry.url, OperatedHosts()
     if not url:
         raise UserError("without a registry partitions cannot grow: muster up --registry embedded")
     return specs.reader(settings, url), hosts
@@ -171,7 +171,7 @@ def _found(where: Where, of: Of) -> tuple[Registration, Supervised | Elsewhere]:
 
 @contextlib.contextmanager
 def shown() -> Iterator[Callable[[Report], None]]:
-    """Who is told of every step: a bar for eyes, else a line for each change, on stderr."""
+    """Reports every step on stderr: a bar on a terminal, else a line for each change."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield Lines()
@@ -188,7 +188,7 @@ def shown() -> Iterator[Callable[[Report], None]]:
 
 
 class Lines:
-    """Says what changed."""
+    """Prints the change."""
 
     def __init__(self) -> None:
         self._said = ""

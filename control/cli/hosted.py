@@ -1,6 +1,6 @@
-"""Replicas that their hosts run (`muster serve`), one more or one less: says what is to be done there, and waits for it.
+"""Adds or removes a replica of `muster serve`: prints what to do on its host, and waits for it.
 
-Nothing is started or ended from here; the registry says who came, and who is gone.
+Starts and ends nothing itself; the registry shows which nodes came and went.
 """
 
 import asyncio
@@ -10,11 +10,11 @@ from typing import Final
 
 import msgspec
 
-from control.cli.grow import Of
+from control.cli.grow import LayerRef
 from control.cluster.instance import Process
 from control.config import load as config
 from control.console import common
-from control.console.found import Elsewhere, Nodes, Where, found
+from control.console.found import Nodes, RegisteredNodes, Target, found
 from control.console.words import say
 from control.errors import TRY_LATER, NotRunning, UserError
 from control.registry.places import MAIN
@@ -22,28 +22,28 @@ from plane.kinds import clustered
 
 LOOK_S: Final = 0.2
 WAIT_S: Final = 300.0
-"""Somebody goes to another host and types."""
+"""Somebody has to go to another host and type."""
 
 
-def registry(config_file: Path | None, url: str | None, of: Of) -> Where | None:
-    """Where the replicas register that their hosts run; None where those of the `muster up` are meant that runs here."""
+def registry(config_file: Path | None, url: str | None, of: LayerRef) -> Target | None:
+    """The registry of replicas that run on hosts of their own; None for replicas of the local `muster up`."""
     if url is not None:
-        return Where(config_file, url)
+        return Target(config_file, url)
     try:
         record = common.running(config_file)
     except NotRunning:
         configured = config.load(config_file).config.registry.url
         if not configured.startswith("zk://"):
             raise
-        return Where(config_file, configured)
+        return Target(config_file, configured)
     if of.cluster == MAIN:
         return None
     if not record.registry:
         raise UserError("without a registry there is no other cluster: muster up --registry embedded")
-    return Where(config_file, record.registry)
+    return Target(config_file, record.registry)
 
 
-async def add(where: Where, of: Of, partition: int, as_json: bool) -> int:
+async def add(where: Target, of: LayerRef, partition: int, as_json: bool) -> int:
     """Wait until one more replica runs than now."""
     async with found(where) as nodes:
         now = await _replicas(nodes, of, partition)
@@ -59,7 +59,7 @@ async def add(where: Where, of: Of, partition: int, as_json: bool) -> int:
         return TRY_LATER if made is None else _say(made, of, as_json, "runs", "running")
 
 
-async def remove(where: Where, of: Of, partition: int, node: str, as_json: bool) -> int:
+async def remove(where: Target, of: LayerRef, partition: int, node: str, as_json: bool) -> int:
     """Wait until a replica is gone. `node` is its number or its name."""
     async with found(where) as nodes:
         replicas = await _replicas(nodes, of, partition)
@@ -80,9 +80,9 @@ async def remove(where: Where, of: Of, partition: int, node: str, as_json: bool)
         return TRY_LATER if left is None else _say(left, of, as_json, "is gone", "removed")
 
 
-async def _replicas(nodes: Nodes, of: Of, partition: int) -> list[Process]:
-    """Those of the partition that are registered. Raises `UserError` where there is none such."""
-    if not isinstance(nodes, Elsewhere):
+async def _replicas(nodes: Nodes, of: LayerRef, partition: int) -> list[Process]:
+    """The registered replicas of the partition. Raises `UserError` if there is no such partition."""
+    if not isinstance(nodes, RegisteredNodes):
         raise UserError("nodes of muster serve are found through a registry: give --registry URL")
     processes = (await nodes.record()).processes
     counts = nodes.snapshot.counts
@@ -95,7 +95,7 @@ async def _replicas(nodes: Nodes, of: Of, partition: int) -> list[Process]:
 
 
 async def _waited(look: Callable[[], Awaitable[Process | None]], still: str) -> Process | None:
-    """What was looked for; None where a signal ended this. Raises `UserError` when it is late."""
+    """Return the result; None if a signal ended the wait. Raises `UserError` when it takes too long."""
     try:
         async with asyncio.timeout(WAIT_S):
             while (seen := await look()) is None:  # noqa: ASYNC110 - it happens on another host
@@ -112,7 +112,7 @@ def _tell(text: str) -> None:
     say(f"muster: {text}")
 
 
-def _say(process: Process, of: Of, as_json: bool, what: str, state: str) -> int:
+def _say(process: Process, of: LayerRef, as_json: bool, what: str, state: str) -> int:
     if as_json:
         about = {"name": process.name, "role": process.role, "node": process.node, "partition": process.partition}
         print(msgspec.json.encode({**about, "cluster": process.cluster, "state": state}).decode())

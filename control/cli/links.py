@@ -1,7 +1,7 @@
-"""`muster links`: every link between nodes as its sender sees it, worst first, and what is beyond the limits (ROOM-21).
+"""`muster links`: every link between nodes as its sender sees it, worst first, and the limits that it breaks (ROOM-21).
 
-Asks each node for its status. A node that does not answer is named on stderr and makes the exit code 75; what the others
-say of their links to it is shown.
+Asks each node for its status. A node that does not answer is named on stderr and makes the exit code 75. The other
+nodes' reports of their links to it are shown.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from rich.table import Table
 
 from control.cluster.instance import Process
 from control.console import common
-from control.console.found import Where, everybody
+from control.console.found import Target, everybody
 from control.console.lines import Line, seen, table
 from control.console.readings import Readings, name_silent, read_all
 from control.console.words import say
@@ -26,9 +26,9 @@ EVERY_S: Final = 1.0
 
 
 class Messages(msgspec.Struct, frozen=True, kw_only=True):
-    """How old messages of clients were when they came from `sender` to `receiver`, by those that carry their age.
+    """The age of clients' messages when they came from `sender` to `receiver`, by the messages that carry their age.
 
-    Since a proxy took them; the percentiles are of late.
+    Counted from the proxy; the percentiles cover recent messages.
     """
 
     sender: str
@@ -38,10 +38,10 @@ class Messages(msgspec.Struct, frozen=True, kw_only=True):
     p99_ms: float | None
 
 
-async def show(where: Where, *, as_json: bool, watch: bool, check: bool, probe_s: float | None = None) -> int:
-    """Print the links once, or every second until a signal. With `check` 1 where one is beyond a limit time and again.
+async def show(where: Target, *, as_json: bool, watch: bool, check: bool, probe_s: float | None = None) -> int:
+    """Print the links once, or every second until a signal. With `check`, return 1 if a link breaks a limit repeatedly.
 
-    The hash paths too, where a prober runs; with `probe_s` they are probed for so long before.
+    Includes the paths if a prober runs; with `probe_s` it first probes them for that long.
     """
     settings, readings, hinted = where.config(), 0, False
     limits = settings.links
@@ -70,7 +70,7 @@ async def show(where: Where, *, as_json: bool, watch: bool, check: bool, probe_s
 
 
 def aged(processes: Sequence[Process], now: Readings) -> list[Messages]:
-    """What all nodes say of real messages, the oldest first."""
+    """Collect all nodes' ages of real messages, the oldest first."""
     names = {process.node: process.name for process in processes}
 
     def messages(receiver: str, known: Ages) -> Messages:

@@ -19,14 +19,14 @@ import typer
 
 from control import systems
 from control.console.choices import Addable, Column, Layer, Served
-from control.console.options import ConfigFile, Elsewhere, Json, unused
+from control.console.options import ConfigFile, Json, RegistryUrl, unused
 from control.console.words import say
 from control.errors import FAILURE, USAGE, UserError
 from plane.kind import named
 from plane.kinds import kind, kinds
 
 if TYPE_CHECKING:
-    from control.cli.grow import Of
+    from control.cli.grow import LayerRef
 
 app: Final = typer.Typer(
     name="muster",
@@ -210,15 +210,15 @@ def token(
 
 
 @app.command(epilog="Example: muster status --json")
-def status(json: Json = False, registry: Elsewhere = None, config: ConfigFile = None) -> int:
+def status(json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
     """Show the nodes of the local instance, or of a registry.
 
     Exit code 1 if a node does not serve, or if a partition of brokers or routers has no node that serves.
     """
     from control.cli.status import show
-    from control.console.found import Where
+    from control.console.found import Target
 
-    return show(Where(config, registry), json)
+    return show(Target(config, registry), json)
 
 
 @app.command(epilog="Example: muster links --check")
@@ -239,7 +239,7 @@ def links(
             help="Probe every path for this time, and show the paths.",
         ),
     ] = None,
-    registry: Elsewhere = None,
+    registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
     """Show every link between nodes, worst first: round trip, loss, availability, and broken limits.
@@ -248,40 +248,40 @@ def links(
     """
     from control.cli.links import show
     from control.console import common
-    from control.console.found import Where
+    from control.console.found import Target
 
     if watch and (check or probe is not None):
         raise UserError(f"--watch excludes {'--check' if check else '--probe'}", USAGE)
     return common.run(
-        show(Where(config, registry), as_json=json, watch=watch, check=check, probe_s=probe), endless=watch
+        show(Target(config, registry), as_json=json, watch=watch, check=check, probe_s=probe), endless=watch
     )
 
 
 @app.command(epilog="Example: muster doctor")
-def doctor(json: Json = False, registry: Elsewhere = None, config: ConfigFile = None) -> int:
+def doctor(json: Json = False, registry: RegistryUrl = None, config: ConfigFile = None) -> int:
     """Check this machine, the configuration, and the local instance or the nodes of a registry.
 
     Each finding comes with its fix. Exit code 1 if a check fails; warnings do not count.
     """
     from control.cli.doctor import show
-    from control.console.found import Where
+    from control.console.found import Target
 
-    return show(Where(config, registry), json)
+    return show(Target(config, registry), json)
 
 
 @cluster_app.command("show", epilog="Example: muster cluster show --watch")
 def cluster_show(
     json: Json = False,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh every second, until Ctrl-C.")] = False,
-    registry: Elsewhere = None,
+    registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
     """Show every node by layer and partition: state, epoch, rooms, members, traffic, and the growth that is due."""
     from control.cli.cluster import show
     from control.console import common
-    from control.console.found import Where
+    from control.console.found import Target
 
-    return common.run(show(Where(config, registry), json, watch), endless=watch)
+    return common.run(show(Target(config, registry), json, watch), endless=watch)
 
 
 @replica_app.command("add", epilog="Example: muster cluster replica add broker 1")
@@ -290,7 +290,7 @@ def replica_add(
     partition: Partition,
     cluster: Cluster = "main",
     json: Json = False,
-    registry: Elsewhere = None,
+    registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
     """Start one more replica of a partition, and wait until it runs and has its share of the rooms.
@@ -314,7 +314,7 @@ def replica_remove(
     replica: Node,
     cluster: Cluster = "main",
     json: Json = False,
-    registry: Elsewhere = None,
+    registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
     """End a replica after it has handed its rooms to the others. The last running replica stays.
@@ -347,7 +347,7 @@ def cluster_grow(
         float, typer.Option(min=0.1, metavar="SECONDS", help="Give up waiting for a step after this many seconds.")
     ] = 300.0,
     json: Json = False,
-    registry: Elsewhere = None,
+    registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
     """Double the partitions of brokers or routers, while messages flow, until there are --to of them.
@@ -357,7 +357,7 @@ def cluster_grow(
     """
     from control.cli import grow as growing
     from control.console import common
-    from control.console.found import Where
+    from control.console.found import Target
 
     if abort and (resume or to is not None):
         raise UserError("--abort excludes --resume and --to", USAGE)
@@ -367,7 +367,7 @@ def cluster_grow(
         raise UserError("missing one of --to, --resume and --abort; see muster cluster grow --help", USAGE)
     if to is not None and to.bit_count() != 1:
         raise UserError(f"--to: {to} is not a power of two", USAGE)
-    of, where = layer_of(role, cluster), Where(config, registry)
+    of, where = layer_of(role, cluster), Target(config, registry)
     if abort:
         return common.run(growing.abort(where, of, wait, json))
     return common.run(
@@ -411,16 +411,16 @@ def top(
         float | None, typer.Option("--for", min=0.1, metavar="SECONDS", help="End after this time.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON: one sample; with --for, one per line.")] = False,
-    registry: Elsewhere = None,
+    registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
     """Watch every node: CPU, memory, rooms, members, messages, repairs, drops, delay. End it with q or Ctrl-C."""
     from control.cli.top import show
     from control.console import common
-    from control.console.found import Where
+    from control.console.found import Target
 
     single = once or (json and for_ is None)
-    work = show(Where(config, registry), sort, single=single, seconds=for_, as_json=json)
+    work = show(Target(config, registry), sort, single=single, seconds=for_, as_json=json)
     return common.run(work, endless=not single)
 
 
@@ -478,9 +478,9 @@ def bench(context: typer.Context) -> int:
     return code or 0
 
 
-def layer_of(role: Layer, cluster: str) -> "Of":
+def layer_of(role: Layer, cluster: str) -> "LayerRef":
     """Return the layer of these arguments. Raises `UserError`."""
-    from control.cli.grow import Of
+    from control.cli.grow import LayerRef
     from control.registry.places import NAME
 
     if cluster != "main" and not kind(role.value).clustered:
@@ -488,7 +488,7 @@ def layer_of(role: Layer, cluster: str) -> "Of":
         raise UserError(f"--cluster is for {plurals} only: {kind(role.value).plural} serve all clusters", USAGE)
     if not re.fullmatch(NAME, cluster):
         raise UserError(f"--cluster: invalid name {cluster!r}", USAGE)
-    return Of(role.value, cluster)
+    return LayerRef(role.value, cluster)
 
 
 def chance(flag: str, text: str | None) -> float | None:

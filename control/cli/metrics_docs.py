@@ -1,6 +1,6 @@
-"""Writes `docs/metrics.md` from what the roles of a running instance expose: `python -m control.cli.metrics_docs`.
+"""Writes `docs/metrics.md` from the metrics of a running instance: `python -m control.cli.metrics_docs`.
 
-The instance is to have a registry, a database and a prober (`[probes] every_ms`), so that nothing is missing.
+The instance must have a registry, a database and a prober (`[probes] every_ms`), so that no metric is missing.
 """
 
 import re
@@ -28,13 +28,13 @@ What was dropped, refused, withheld or given up is counted by the reason in its 
 name, `muster_ready`, `muster_log_lines_lost_total`, `muster_process_…` and `muster_build_info`.
 """
 PART: Final = re.compile(r"_(total|bucket|sum)$")
-"""What a name ends with that is no unit."""
+"""Endings of names that are not units."""
 UNITS: Final = {"bytes": "bytes", "seconds": "seconds", "fds": "descriptors", "ratio": "share, 0 to 1"}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One metric, as a role exposes it."""
+    """One metric of a role."""
 
     name: str
     type: str
@@ -42,7 +42,7 @@ class Row:
     meaning: str
 
     def cells(self) -> tuple[str, ...]:
-        """As the page shows it."""
+        """Its row of the page."""
         what = PART.sub("", self.name)
         reason = REASON.search(what)
         return (
@@ -56,7 +56,7 @@ class Row:
 
 
 def markdown(pages: Mapping[str, str], prober: str) -> str:
-    """The whole page, from the `/metrics` of every role and of a prober."""
+    """Return the whole page, from the `/metrics` of every role and of a prober."""
     exposed = {role: list(rows(page)) for role, page in pages.items()}
     found: dict[Row, tuple[str, ...]] = {}
     for row in (row for each in exposed.values() for row in each):
@@ -67,7 +67,7 @@ def markdown(pages: Mapping[str, str], prober: str) -> str:
 
 
 def rows(page: str) -> Iterator[Row]:
-    """What one role exposes, in its order."""
+    """The metrics of one role, in its order."""
     for family in text_string_to_metric_families(page):
         names = {sample.name: ", ".join(f"`{label}`" for label in sample.labels) for sample in family.samples}
         for name, labels in names.items():

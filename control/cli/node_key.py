@@ -1,4 +1,4 @@
-"""`muster cluster node-key`: the key pair by which a node proves on links which one it is."""
+"""`muster cluster node-key`: the key pair that proves a node's identity on links."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from plane.spec import SpecError
 
 
 def node_key(file: Path) -> int:
-    """Print the public half; make the private one unless it is there."""
+    """Print the public half. Makes the private one if it is missing."""
     try:
         instance.make_node_key(file)
         print(public_key(str(file)))

@@ -1,6 +1,6 @@
-"""`muster cluster replica add | remove`, `cluster add | remove`: a node more or less, while the instance runs.
+"""`muster cluster replica add | remove`, `cluster add | remove`: adds or removes a node of a running instance.
 
-Asks the supervisor to begin, then looks until it is done. Interrupted, what was begun goes on.
+Asks the supervisor to begin, then polls until it is done. If interrupted, the begun work goes on.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from plane.kinds import partitioned
 
 LOOK_S: Final = 0.2
 ADD_S: Final = 60.0
-"""A start, on a machine that has other things to do."""
+"""A start on a busy machine."""
 REMOVE_S: Final = 60.0
 """More than the supervisor gives a node before it kills it."""
 
@@ -41,7 +41,7 @@ async def add(config_file: Path | None, role: str, partition: int, as_json: bool
 
 
 async def remove(config_file: Path | None, node: str, role: str | None, partition: int, as_json: bool) -> int:
-    """Have a node drain, and wait until it is gone. `node` is its number or its name; `role` what it must be, if given."""
+    """Drain a node and wait until it is gone. `node` is its number or its name; `role`, if given, must match."""
     folder = _folder(config_file)
     found = [each for each in requests.ask(folder, Look()) if node in {str(each.node), each.name}]
     if not found:
@@ -69,7 +69,8 @@ def _folder(config_file: Path | None) -> Path:
 async def _watched(
     folder: Path, asked: Seated, done: Callable[[Seated | None], bool], patience_s: float, late: str
 ) -> bool:
-    """Show what the node does until it is done; False where a signal ended this. Raises `UserError` when it is late."""
+    """Show the node's state until it is done; False if a signal ended this. Raises `UserError` when it takes too
+    long."""
     shown, error = "", ""
     try:
         async with asyncio.timeout(patience_s):

@@ -1,7 +1,7 @@
-"""Where the command `muster` begins: while what it needs is loaded, signals do nothing that they should not.
+"""The start of the command `muster`: handles signals while the program loads.
 
-Ctrl-C ends it without a traceback. SIGHUP, by which `muster serve` is told to read its configuration again, is kept for it.
-SIGTERM ends `muster serve` at once, as process 1 of a container too, until a loop takes it (`control/cluster/daemon.py`).
+Ctrl-C ends it without a traceback. A SIGHUP for `muster serve` (read the configuration again) is kept. SIGTERM ends
+`muster serve` at once, also as process 1 of a container, until a loop handles it (`control/cluster/daemon.py`).
 """
 
 import os
@@ -27,7 +27,8 @@ def main() -> int:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """As the signal does by itself; process 1, to whom the kernel gives none without a handler, by the code of that."""
+    """End as by the signal itself; as process 1, which the kernel sends no signal without a handler, with the signal's
+    exit code."""
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
     os._exit(128 + number)

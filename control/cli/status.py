@@ -7,7 +7,7 @@ from rich.text import Text
 
 from control.cluster.instance import Record
 from control.console import common
-from control.console.found import Where, once
+from control.console.found import Target, once
 from control.console.readings import silent, uncovered
 from control.console.words import say
 from control.errors import UserError
@@ -15,10 +15,10 @@ from control.host.addresses import address_text
 from plane.kinds import kind, kinds, partitioned, system_of
 
 
-def show(where: Where, as_json: bool) -> int:
-    """Print what every node says; exit code 1 when one does not serve, or a partition has nobody who does.
+def show(where: Target, as_json: bool) -> int:
+    """Print every node's status. Exit code 1 if a node does not serve, or a partition has no node that serves.
 
-    A prober that starts is no reason: nobody waits for it.
+    A starting prober does not count, as nothing waits for it.
     """
     record = once(where)
     roles: list[dict[str, Any]] = []
@@ -78,7 +78,7 @@ def _print(record: Record, roles: list[dict[str, Any]], missing: dict[str, list[
 
 
 def _kept(database: dict[str, Any]) -> str:
-    """How a router stands with its database, in words."""
+    """A router's state with its database, in words."""
     start = database["warm_start"]
     if database["connected"]:
         return f"{start}; {database['written']} changes written, {database['waiting']} wait"
@@ -86,7 +86,7 @@ def _kept(database: dict[str, Any]) -> str:
 
 
 def _connected(roles: list[dict[str, Any]]) -> str:
-    """Who is connected with the registry, in words."""
+    """The nodes' connections with the registry, in words."""
     without = [role["name"] for role in roles if role.get("registry", {}).get("session") != "connected"]
     if not without:
         return "all are connected"

@@ -1,4 +1,4 @@
-"""`muster token USER`: a token for one user, signed with the cluster's secret as a team's own backend would sign it."""
+"""`muster token USER`: a token for one user, signed with the cluster's secret as your own backend would sign it."""
 
 import re
 import time

@@ -1,6 +1,6 @@
-"""`muster top`: what every node does a second, drawn again and again, or as samples.
+"""`muster top`: the activity of every node per second, as a live table or as samples.
 
-What is counted how is in `control/console/readings.py`. A node that does not answer stays in its line without figures.
+`control/console/readings.py` computes the figures. A node that does not answer keeps its line, without figures.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from rich.text import Text
 from control.cluster.instance import Process
 from control.console import common
 from control.console.choices import Column
-from control.console.found import Where, found
+from control.console.found import Target, found
 from control.console.readings import CPU, NO_ANSWER, RSS, Reading, Readings, follow, name_silent
 from control.errors import TRY_LATER, UserError
 from plane.kinds import kind, kinds, partitioned
@@ -36,11 +36,12 @@ TRAFFIC: Final = frozenset(
 )
 METRICS: Final = (TRAFFIC - {""}) | {REPAIRED, BYTES_IN, BYTES_OUT, LAG, CPU, RSS}
 KEYS: Final[Mapping[str, Column]] = {column.value[0]: column for column in Column}
-"""What is typed to sort by a column: its first letter."""
+"""The key that sorts by a column: its first letter."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One node. `cpu`: the share of a core; `lag_s`: the longest delay of its loop since anybody asked."""
+    """One node. `cpu`: the share of a core; `lag_s`: the longest delay of its loop since the last reading by
+    anybody."""
 
     name: str
     role: str
@@ -63,7 +64,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Total(msgspec.Struct, frozen=True, kw_only=True):
-    """All nodes: sums of those that answered; `published` by brokers, `delivered` by gateways."""
+    """All nodes: sums over those that answered; `published` by brokers, `delivered` by gateways."""
 
     nodes: int
     ready: int
@@ -88,8 +89,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     nodes: list[Row]
 
 
-async def show(where: Where, sort: Column, *, single: bool, seconds: float | None, as_json: bool) -> int:
-    """Show samples until `seconds` are over, a signal or `q`; or a `single` one. Raises `UserError` where none came."""
+async def show(where: Target, sort: Column, *, single: bool, seconds: float | None, as_json: bool) -> int:
+    """Show samples until `seconds` are over, a signal or `q`; or a `single` one. Raises `UserError` if none came."""
     live = not single and not as_json and sys.stdout.isatty()
     code: int | None = None
     with Screen(sort) if live else contextlib.nullcontext() as screen:
@@ -113,7 +114,7 @@ async def show(where: Where, sort: Column, *, single: bool, seconds: float | Non
 
 
 def taken(name: str, processes: Sequence[Process], before: Readings, now: Readings) -> Sample:
-    """What two readings say."""
+    """The sample between two readings."""
     rows = [_row(process, before.get(process.node), now[process.node]) for process in processes]
     rates = [(kind(process.role), before.get(process.node), now[process.node]) for process in processes]
     published = [reading.rate(earlier, of.published) for of, earlier, reading in rates]
@@ -176,7 +177,7 @@ FIGURES: Final[Mapping[Column, Callable[[Row], float | None]]] = {
 
 
 def ordered(rows: Sequence[Row], sort: Column) -> list[Row]:
-    """By a figure, greatest first, those without one last; equal ones as they stand."""
+    """Sort by a figure, greatest first, nodes without it last; equal ones keep their order."""
     figure = FIGURES.get(sort)
     if figure is None:
         return list(rows)
@@ -187,7 +188,7 @@ def ordered(rows: Sequence[Row], sort: Column) -> list[Row]:
 
 
 class Screen:
-    """The terminal while it is drawn upon: its keys come at once and unseen, and it is left as it was."""
+    """The terminal during the live table: keys arrive at once and without echo. It is restored at the end."""
 
     def __init__(self, sort: Column) -> None:
         self._sort = sort
@@ -210,7 +211,7 @@ class Screen:
         self._open.close()
 
     def draw(self, sample: Sample) -> None:
-        """Show this one from now on."""
+        """Show this sample from now on."""
         self._sample = sample
         self._live.update(_page(sample, self._sort, self._console), refresh=True)
 
@@ -225,7 +226,7 @@ class Screen:
 
 @contextlib.contextmanager
 def _keys(descriptor: int, typed: "Callable[[str, asyncio.Task[int]], None]") -> Iterator[None]:
-    """Have `typed` called for each key, with the task that runs here."""
+    """Call `typed` for each key, with the task that runs here."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     before = termios.tcgetattr(descriptor)
@@ -313,7 +314,7 @@ def _table(rows: Sequence[Row], sort: Column) -> Table:
 
 
 def short(figure: float | None) -> str:
-    """Three digits and what they are times: 999, 1.02k, 3.4M."""
+    """Three digits with their factor: 999, 1.02k, 3.4M."""
     if figure is None:
         return ""
     for unit in ("", "k", "M", "G"):

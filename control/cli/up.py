@@ -1,4 +1,4 @@
-"""`muster up`: run everything on this machine until a signal, or for a while."""
+"""`muster up`: runs everything on this machine until a signal, or for a given time."""
 
 import asyncio
 import functools
@@ -32,7 +32,7 @@ HEADER_EVERY: Final = 20
 async def up(
     config_file: Path | None, flags: Mapping[str, tuple[Any, str]], *, demo: bool, seconds: float | None, as_json: bool
 ) -> int:
-    """Run the instance; with `demo` the demo room too. Exit code 1 if a member of it missed a message."""
+    """Run the instance, with `demo` also the demo room. Exit code 1 if one of its members missed a message."""
     read = functools.partial(config.load, config_file, flags=flags, profile=UP)
     settings = read().config
     enough_files(len(seats(settings)))
@@ -51,7 +51,7 @@ async def up(
 
 
 def has_terminal() -> bool:
-    """Whether this process has a controlling terminal; one that has gone away is none."""
+    """Whether this process has a controlling terminal that is still there."""
     try:
         os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
     except OSError:
@@ -60,7 +60,7 @@ def has_terminal() -> bool:
 
 
 def reloads(reload: Callable[[], None], terminal: bool) -> None:
-    """From now on SIGHUP is for reading the configuration again, but where it says that the `terminal` went away."""
+    """Let SIGHUP reload the configuration, unless it means that the `terminal` is gone."""
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # nohup
         return
 
@@ -74,7 +74,7 @@ def reloads(reload: Callable[[], None], terminal: bool) -> None:
 
 
 async def run_demo(supervisor: Supervisor, seconds: float | None, as_json: bool) -> int:
-    """Publish and show a line a second, until the time is over or a signal cancels this; then the summary."""
+    """Publish, and print a line a second, until the time is over or a signal cancels this; then print the summary."""
     from control.rooms.demo import DemoRoom
 
     room = DemoRoom(supervisor.config.section("demo"))
@@ -87,7 +87,7 @@ async def run_demo(supervisor: Supervisor, seconds: float | None, as_json: bool)
             with verdict_after():
                 summary(figures, as_json)
             if isinstance(end, asyncio.CancelledError):
-                raise  # a signal is an end like others: exit code 0
+                raise  # a signal is a normal end: exit code 0
             return 0 if figures.whole else 1
     return 0
 
@@ -112,7 +112,7 @@ def line(figures: "Figures") -> str:
 
 
 def summary(figures: "Figures", as_json: bool) -> None:
-    """The last word, on stdout."""
+    """Print the summary on stdout."""
     if as_json:
         document = {**msgspec.to_builtins(figures), "whole": figures.whole}
         print(msgspec.json.encode(document).decode())
@@ -125,7 +125,7 @@ def summary(figures: "Figures", as_json: bool) -> None:
 
 
 def greet(supervisor: Supervisor, demo: bool) -> None:
-    """Where it is and what to try next, on stderr."""
+    """Print addresses and commands to try on stderr."""
     record = supervisor.record()
     names = {process.node: process.name for process in record.processes}
     width = max(8, *map(len, names.values()))

@@ -1,6 +1,6 @@
-"""Clients of nodes that a registry has: for backends, which learn of proxies there and of those that come and go (ROOM-15).
+"""Clients that find their servers in a registry: for backends, which follow the proxies that come and go (ROOM-15).
 
-The library itself asks no registry; this reads one for it, and says what it reads. End clients are told servers by servers.
+The library itself asks no registry; this file reads one for it. End clients learn servers from servers.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from plane.spec import SpecError
 
 TIMEOUT_S: Final = 10.0
 LOG: Final = "muster.backends"
-"""Of the program's own logging."""
+"""The program's own logging."""
 
 
 @contextlib.asynccontextmanager
@@ -40,12 +40,12 @@ async def connect(
     timeout: float = TIMEOUT_S,
     **options: Any,
 ) -> AsyncIterator[muster.Client]:
-    """A client of the nodes of a registry while the block lasts, by those that are there at any time.
+    """Open a client of a registry's nodes while the block lasts; it follows the nodes that come and go.
 
-    What is not given is that of the configuration, a file and the environment as every command has it: `registry.url` with
-    its user and password, `cluster.token_file`, and `serve.cluster`, by whose proxies it publishes. Waits `timeout` seconds
-    for the registry, and for a server of each kind; `options` are those of `muster.connect`. While the registry is away the
-    last servers stay. Raises `muster.MusterError`.
+    Missing arguments come from the configuration (file and environment, as for every command): `registry.url` with its
+    user and password, `cluster.token_file`, and `serve.cluster`, whose proxies it uses. Waits up to `timeout` seconds
+    for the registry, and for a server of each kind. `options` are those of `muster.connect`. While the registry is away
+    the last servers stay. Raises `muster.MusterError`.
     """
     try:
         flags = {} if registry is None else {"registry.url": (registry, "registry")}
@@ -87,7 +87,7 @@ def _token(settings: Config) -> bytes:
 
 
 class Servers:
-    """Those that a client is to know, out of the map of a registry."""
+    """The servers that a client should know, from the map of a registry."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Servers:
         self._publishes, self._reads = publishes, reads
 
     async def there(self, until: float) -> None:
-        """Wait for one of each kind."""
+        """Wait for one server of each kind."""
         changed = asyncio.Event()
         self._directory.on_snapshot = lambda snapshot: changed.set()
         with contextlib.suppress(TimeoutError):
@@ -115,7 +115,7 @@ class Servers:
 
     @contextlib.asynccontextmanager
     async def client(self, **options: Any) -> AsyncIterator[muster.Client]:
-        """One that goes by each map as it comes. Raises `muster.MusterError`."""
+        """A client that follows each map. Raises `muster.MusterError`."""
         if missing := self._missing():
             raise muster.Unavailable(f"{self._where} has no {missing}")
         client = muster.connect(

@@ -1,6 +1,6 @@
-"""One supervised process: started, watched, started again with back-off, ended.
+"""One supervised process: started, watched, restarted with back-off, ended.
 
-Knows nothing of roles. The process says its state on stdout, one line of JSON each; its stdin ends with the parent.
+Knows nothing of roles. The process reports its state on stdout, one line of JSON each; its stdin ends with the parent.
 """
 
 import asyncio
@@ -22,18 +22,19 @@ HEALTHY_S: Final = 10.0
 LINE_BYTES_MAX: Final = 1 << 16
 
 State = Literal["starting", "waiting", "registered", "ready", "not_ready", "failed", "ended"]
-"""`registered`: it serves, and does not know yet of all that start with it."""
+"""`registered`: it serves, but does not know yet all nodes that start with it."""
 
 
 class Backoff:
-    """How long to wait before a restart: the first one at once, then 50 ms doubling to 5 s, spread by half."""
+    """The pause before a restart: none for the first, then 50 ms doubling to 5 s, random by half."""
 
     def __init__(self, source: random.Random) -> None:
         self._random = source
         self._failures = 0
 
     def delay(self, healthy_s: float) -> float:
-        """Seconds to wait, given how long the process had been ready. A long healthy life forgives what was before."""
+        """Return the pause in seconds, given how long the process had been ready. A long healthy life clears the
+        history."""
         if healthy_s >= HEALTHY_S:
             self._failures = 0
         self._failures += 1
@@ -44,7 +45,7 @@ class Backoff:
 
 
 class Child:
-    """A process under supervision. `command` is asked anew for each start."""
+    """A process under supervision. `command` is asked again for each start."""
 
     def __init__(
         self,
@@ -59,12 +60,12 @@ class Child:
         self.state: State = "starting"
         self.error: str | None = None
         self.epoch = 0
-        """What the process said of itself; 0 where that is not its business."""
+        """Reported by the process; 0 if it has none."""
         self.restarts = 0
         self._spoke = False
-        """Since its start: before, it may not know what to do with a signal."""
+        """Since its start. Before that, a signal could end it."""
         self.begun = asyncio.Event()
-        """Its first start is over: it serves, waits for something, or is no more."""
+        """Whether its first start is over: it serves, waits for something, or has ended."""
         self._command, self._changed, self._stderr, self._backoff = command, changed, stderr, backoff
         self._log = log.bind(child=name)
         self._process: asyncio.subprocess.Process | None = None
@@ -77,12 +78,12 @@ class Child:
         return self._process.pid if self._process is not None and self._process.returncode is None else 0
 
     async def run(self) -> None:
-        """Keep the process running until `stop`, or until it says that a new start would be wrong."""
+        """Keep the process running until `stop`, or until it reports that a restart would be wrong."""
         while not self._stopping.is_set():
             code = None
             try:
                 code = await self._once()
-            except (OSError, UserError) as error:  # a full disk, no process to be had: that may pass
+            except (OSError, UserError) as error:  # a full disk or too many processes: that may pass
                 self.error = str(error)
                 self._set("failed")
             if code == BAD_CONFIG:
@@ -120,7 +121,7 @@ class Child:
             await process.wait()
 
     def hang_up(self) -> None:
-        """Say that there is something new to be read, by SIGHUP. Who has not spoken yet is to read it by itself."""
+        """Send SIGHUP: there is a new spec. A process that has not reported yet will read the new one by itself."""
         if self._spoke and self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGHUP)

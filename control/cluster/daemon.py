@@ -1,7 +1,7 @@
-"""One node as a production host runs it: in the foreground, by itself, under systemd, Kubernetes or nobody.
+"""One node on a production host: in the foreground, by itself, under systemd, Kubernetes or nothing.
 
-Owns what the node is told at its start, its folder, its signals, and what it says to systemd. What runs is
-`control/node/process.py`. Nothing restarts it from here.
+Owns the node's spec, folder and signals, and its reports to systemd. `control/node/process.py` runs the role. Nothing
+restarts it from here.
 """
 
 import asyncio
@@ -41,15 +41,15 @@ from plane.kinds import kind, kinds, partitioned
 from plane.spec import Registration, Spec, SpecError, secret
 
 END_S: Final = 15.0
-"""A node that was told to end has ended by then, or is ended as it stands; longer than all that a drain waits for."""
+"""A draining node is killed after this time: longer than all that a drain waits for."""
 Work = Callable[[node.Owner], Coroutine[Any, Any, None]]
-"""What runs, and tells its owner how it goes."""
+"""The running role, which reports its state to its owner."""
 OTHERS: Final = ("up.", "demo.", "admin.", "links.", "systems.", "probes.ask")
-"""Keys that mean nothing to a single node begin so."""
+"""Beginnings of keys that mean nothing to a single node."""
 
 
 def node_name(config: Config, role: str) -> str:
-    """The name that has the node's number. Raises `ConfigError`."""
+    """The name to which the node's number belongs. Raises `ConfigError`."""
     if config.serve.name:
         return config.serve.name
     name = f"{socket.gethostname()}-{role}"
@@ -61,13 +61,14 @@ def node_name(config: Config, role: str) -> str:
 
 
 def folder(config: Config, name: str) -> Folder:
-    """Where the node keeps what is its own."""
+    """The node's own folder."""
     return Folder(Path(specs.absolute(config.serve.dir)) / name)
 
 
 @contextlib.contextmanager
 def prepared(config: Config, role: str) -> Iterator[tuple[Spec, Ports]]:
-    """What the node is told, with its folder and its ports held: the ports until they are released. Raises `UserError`."""
+    """Make the node's spec, and hold its folder and its ports: the ports until they are released. Raises
+    `UserError`."""
     _check(config, role)
     place = folder(config, node_name(config, role))
     proves = kind(role).linked and config.cluster.identity != "off" and not config.cluster.node_key_file
@@ -77,7 +78,7 @@ def prepared(config: Config, role: str) -> Iterator[tuple[Spec, Ports]]:
 
 
 def spec(config: Config, role: str, place: Folder, ports: Ports) -> Spec:
-    """What the node is told. Raises `UserError`."""
+    """Make the node's spec. Raises `UserError`."""
     section, of = config.role(role), kind(role)
     bind = link_bind = None
     if of.door:
@@ -105,7 +106,7 @@ def spec(config: Config, role: str, place: Folder, ports: Ports) -> Spec:
 
 
 def _check(config: Config, role: str) -> None:
-    """What `muster up` needs not. Raises `ConfigError`."""
+    """Check what `muster serve` needs beyond `muster up`. Raises `ConfigError`."""
     of = kind(role)
     if not config.registry.url:
         raise ConfigError("registry.url: missing; nodes of muster serve find each other there: zk://HOST:PORT/PATH")
@@ -147,13 +148,13 @@ def _registration(config: Config, place: Folder, own: specs.Own) -> Registration
             client = own.link_bind[0], client[1]
         if kind(own.role).door:
             public_key = bytes(_core.public_key(secret(str(place.server_key(own.files)), 32))).hex()
-    of = instance.folder(config)  # where the embedded registry is, if that is meant
+    of = instance.folder(config)  # the folder of the embedded registry, if that is used
     made = specs.registration(config, of, own, place.path.name, client, public_key)
     return msgspec.structs.replace(made, grown=True, number_file=str(place.number))
 
 
 def run(loaded: Loaded, role: str, read: Callable[[], Loaded]) -> int:
-    """Run the node until SIGTERM or SIGINT. `read` reads the configuration anew. Raises `UserError`."""
+    """Run the node until SIGTERM or SIGINT. `read` reads the configuration again. Raises `UserError`."""
     config = loaded.config
     with prepared(config, role) as (made, ports):
         assert made.registry is not None
@@ -170,7 +171,7 @@ def run(loaded: Loaded, role: str, read: Callable[[], Loaded]) -> int:
 
 def _begin(config: Config, role: str, name: str) -> structlog.typing.FilteringBoundLogger:
     node.give_back_memory()
-    faulthandler.enable()  # systemd's watchdog sends SIGABRT: where did it stand?
+    faulthandler.enable()  # systemd's watchdog sends SIGABRT: print where it stood
     log = logs.configure(config.log.level, config.log.format, role=role, name=name, instance=config.instance.name)
     specs.warn_of_secrets(config, log)
     return log
@@ -195,7 +196,7 @@ def _taken(place: Folder) -> UserError:
 
 
 class Daemon:
-    """The owner of a node that has no parent."""
+    """The owner of a node without a parent process."""
 
     def __init__(self, live: Live, again: Again, notify: Notify | None = None) -> None:
         self._live, self._again = live, again
@@ -224,7 +225,7 @@ class Daemon:
             beating.cancel()
 
     def tell(self, state: str, **more: Any) -> None:
-        """How the node goes, for systemd."""
+        """Report the node's state to systemd."""
         if self._ending:
             return
         match state:
@@ -246,7 +247,7 @@ class Daemon:
             end.set()
 
     def current(self, spec: Spec) -> Spec:
-        """What a signal brought since is in it."""
+        """Includes the changes of each SIGHUP since."""
         return self._live.current(spec)
 
     def _stop(self) -> None:
@@ -265,7 +266,7 @@ class Daemon:
         os._exit(FAILURE)
 
     def _reload(self) -> None:
-        """Read the configuration again; who is not ready yet says that later."""
+        """Read the configuration again. A node that is not ready yet reports the result later."""
         if self._ready:
             self._notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
         self._live.reload(self._again)
@@ -274,7 +275,7 @@ class Daemon:
 
 
 def reread(began: Config, role: str, read: Callable[[], Loaded], made: Spec) -> Again:
-    """How a node that began so reads what is to be in force."""
+    """Read the values to be in force for a node that began with this spec."""
 
     def again() -> Now:
         config = read().config
@@ -288,5 +289,5 @@ def reread(began: Config, role: str, read: Callable[[], Loaded], made: Spec) -> 
 
 
 def _others(role: str) -> tuple[str, ...]:
-    """How keys begin that say nothing to such a node."""
+    """The beginnings of keys that do not concern such a node."""
     return (*OTHERS, *(f"{other.key}." for other in kinds().values() if other.name != role))

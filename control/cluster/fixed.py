@@ -1,4 +1,4 @@
-"""The map of nodes that were told each other at their start, for good: without a registry no other is anywhere."""
+"""A fixed map: without a registry, nodes get all addresses at their start, for good."""
 
 from control.cluster.instance import Endpoint, Process, Record
 from control.registry import Node, Snapshot
@@ -7,7 +7,7 @@ from plane.kinds import partitioned
 
 
 class Fixed:
-    """By the record of their instance."""
+    """From the instance's record."""
 
     def __init__(self, record: Record) -> None:
         ends = {end.node: end for end in (*record.gateways, *record.proxies)}
@@ -17,7 +17,7 @@ class Fixed:
         self._snapshot = Snapshot(1, nodes, counts)
 
     def snapshot(self) -> Snapshot:
-        """Always the same."""
+        """Returns the same map each time."""
         return self._snapshot
 
 

@@ -1,9 +1,9 @@
-"""Doubles the partitions of a layer while messages flow: prepare, switch, final, clean (H10 of the room plane's faults).
+"""Doubles the partitions of a layer while messages flow: prepare, switch, final, clean.
 
-One record in the registry says how far it is, the layer's own `Count`. Each step is one write on condition of its version,
-and of the versions of the nodes it rests on, so any coordinator may go on with what another one began, and one that was
-left behind can do no more harm. Nobody is passed over: a registered node that does not say that it goes by the step, and
-has done what it asks, holds it up and is named. Knows no engine, and not how nodes are started.
+One record in the registry holds the step: the layer's `Count`. Each step is one write on condition of the record's
+version and of the versions of the nodes it rests on. So any coordinator may continue what another one began, and a
+stale one can do no harm. No node is passed over: a registered node that does not acknowledge the step, or has not done
+its part, holds it up and is named. Knows no engine, and not how nodes are started.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ FENCED: Final = "another muster cluster grow has taken it over: see muster clust
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How far a doubling is, and who is waited for."""
+    """The step of a doubling, and the nodes it waits for."""
 
     layer: str
     partitions: int
@@ -53,23 +53,24 @@ class Report:
 
 
 class Hosts(Protocol):
-    """Who starts and ends nodes. Each of these may be asked again."""
+    """Starts and ends nodes. Each call may be repeated."""
 
     def provide(self, partitions: int) -> Mapping[int, str]:
-        """Have partitions up to this number have replicas, as many as there are of those they split. Gives who is new.
+        """Start replicas of partitions up to this number, as many as the partitions have that they split. Returns the
+        new nodes.
 
-        Names by number; empty where somebody else starts nodes.
+        Names by number; empty if somebody else starts nodes.
         """
 
     def withdraw(self, partitions: int) -> None:
         """End the replicas of partitions from this number on."""
 
     def counted(self, partitions: int) -> None:
-        """From now on there are so many."""
+        """Record the new number of partitions."""
 
 
 class Coordinator:
-    """One attempt. Used in one loop, with a directory that reads the tree and registers nobody."""
+    """One attempt. Used in one loop, with a directory that reads the tree and registers no node."""
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ class Coordinator:
         self._tree, self._directory, self._role, self._hosts = tree, directory, role, hosts
         self._grace_s, self._patience_s, self._look_s = grace_s, patience_s, look_s
         self.tell: Callable[[Report], None] = lambda report: None
-        """Is told at every look how far it is."""
+        """Called at every look with the progress."""
         self._wall, self._cluster = wall, cluster
         self._layer = layer(role, cluster)
         self._path = f"{root}/{self._layer}/{COUNT}"
@@ -97,7 +98,7 @@ class Coordinator:
         self._found = False
 
     async def grow(self, to: int | None, *, resume: bool = False) -> int:
-        """Double until there are `to` partitions, or as many as what is resumed was to have. Raises `UserError`."""
+        """Double until there are `to` partitions, or as many as a resumed growth aims at. Raises `UserError`."""
         doubling = 0
         while True:
             count, version = await self._record()
@@ -127,7 +128,7 @@ class Coordinator:
                     doubling = growth.to
 
     async def abort(self) -> int:
-        """Undo what is only prepared. Gives the number of partitions. Raises `UserError`."""
+        """Undo a growth that is only prepared. Returns the number of partitions. Raises `UserError`."""
         while True:
             count, version = await self._record()
             if count.growth is not None and count.growth.step != "prepare":
@@ -146,10 +147,10 @@ class Coordinator:
         return msgspec.structs.replace(count, growth=growth)
 
     async def _advance(self, count: Count, growth: Growth, version: int) -> int:
-        """Take the next step when all are ready for it; return early where the record is another one meanwhile.
+        """Take the next step when all are ready for it; return early if the record has changed meanwhile.
 
-        The next doubling begins with the end of this one, lest nobody know of it who goes on. Gives to how many
-        partitions what is under way then goes.
+        The next doubling begins in the write that ends this one, so that its goal is never lost. Returns the number of
+        partitions at which the current growth aims.
         """
         self._directory.takes_steps_of = self._layer
         self._new = await asyncio.to_thread(self._provided, growth.to)
@@ -170,12 +171,13 @@ class Coordinator:
         return taken.wide if await self._write(count, version, taken, checked=True) else growth.to
 
     def _provided(self, partitions: int) -> Mapping[int, str]:
-        """Who is new. The hosts may have missed what this growth went on from: somebody else may have brought it there."""
+        """Find the new nodes. The hosts may have missed the state before this growth: another coordinator may have
+        brought it."""
         self._hosts.counted(partitions // 2)
         return self._hosts.provide(partitions)
 
     async def _give_back(self, before: Count) -> None:
-        """Where the growth was given up meanwhile, that may have ended nodes before this one had them started."""
+        """If the growth was undone meanwhile, its nodes may have ended before this coordinator had them started."""
         count, _ = await self._record()
         with contextlib.suppress(Wrong):  # no step after that: its partitions may own rooms
             read_count(encode(count), before)
@@ -183,14 +185,15 @@ class Coordinator:
                 self._hosts.withdraw(count.wide)
 
     async def _wait(self, count: Count, growth: Growth) -> bool:
-        """Until all go by this record; False where it is another one meanwhile. Raises `UserError` when it is late."""
+        """Wait until all acknowledge this record; False if it has changed meanwhile. Raises `UserError` when it is
+        late."""
         waits: list[str] = []
         try:
             async with asyncio.timeout(self._patience_s):
                 while True:
                     known = self._directory.snapshot.counts.get(self._layer)
                     if known != count and (await self._record())[0] != count:
-                        return False  # somebody was quicker, or the registry forgot it before anybody had read it
+                        return False  # another coordinator was first, or the registry lost it
                     waits = self._waits(count, growth)
                     self.tell(Report(self._layer, count.partitions, growth.to, growth.step, tuple(waits)))
                     if not waits:
@@ -204,7 +207,7 @@ class Coordinator:
             raise UserError(f"{self._layer}: {_under_way(growth)} {late}: {way}", TRY_LATER) from None
 
     def _waits(self, count: Count, growth: Growth) -> list[str]:
-        """Who is not so far, a line each."""
+        """The nodes that are not ready, one line each."""
         directory = self._directory
         believed = (
             directory.snapshot.counts.get(self._layer) == count and f"{self._layer}/{COUNT}" not in directory.refused
@@ -212,7 +215,7 @@ class Coordinator:
         if directory.session != "connected" or not believed:
             return ["the registry"]
         lacking: list[str] = []
-        # Not those that are only kept for a while: a step gives rooms to who is there.
+        # Not nodes that are only kept for a while: a step gives rooms to running nodes.
         running = {node.node: node.partition for node in directory.present() if self._runs(node)}
         empty = set(range(growth.to // 2, growth.to)) - set(running.values())
         lacking += [f"a replica of partition {partition}" for partition in sorted(empty)]
@@ -257,7 +260,7 @@ class Coordinator:
             raise UserError(f"{self._path}: the registry refuses to be read: {refused}") from None
 
     async def _write(self, before: Count, version: int, after: Count, *, checked: bool = False) -> bool:
-        """Whether it was done; else somebody was quicker, or nobody knows: read again."""
+        """Whether it was written; else another coordinator was first, or the result is unknown: read again."""
         acked = [ack.serial for acks in self._directory.acks.values() for ack in acks if ack.layer == self._layer]
         believed = [serial for serial in acked if serial < before.serial + STEPS_MAX]
         numbered = msgspec.structs.replace(after, serial=1 + max([before.serial, *believed]))
@@ -280,7 +283,7 @@ class Coordinator:
 
 
 def _under_way(growth: Growth) -> str:
-    """For the sentence that says what is to be done."""
+    """For the sentence about what to do."""
     return f"a growth to {growth.to} partitions is under way ({growth.step})"
 
 

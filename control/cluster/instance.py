@@ -1,6 +1,6 @@
 """The folder of a running instance: keys, token, and `instance.json`, by which clients and commands find it.
 
-Owns names, modes and life of these files. What runs in the instance is the supervisor's business.
+Owns names, modes and life of these files. The nodes of the instance belong to the supervisor.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ FORMAT: Final = 1
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Where clients reach a gateway or a proxy. `public_key` in hex."""
+    """The address of a gateway or proxy for clients. `public_key` in hex."""
 
     node: int
     host: str
@@ -50,9 +50,9 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     """Port 0 where the role has no links."""
     admin: tuple[str, int]
     waits: str | UnsetType = UNSET
-    """For what, while it cannot begin."""
+    """The reason why it waits at its start."""
     registered: str | UnsetType = UNSET
-    """Its state in the registry, where it was found there."""
+    """Its state in the registry, if it was found there."""
     cluster: str = "main"
     """The cluster that a node of a role with clusters is in."""
     bind: tuple[str, int] | UnsetType = UNSET
@@ -79,9 +79,9 @@ def registered(node: Node, name: str = "") -> Process:
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """What `instance.json` says. `pid` and `started` (clock ticks since boot) tell whether it is stale.
+    """The content of `instance.json`. `pid` and `started` (clock ticks since boot) show whether it is stale.
 
-    `pid` is 0 where nodes run by themselves.
+    `pid` is 0 for nodes that run by themselves.
     """
 
     format: int = FORMAT
@@ -95,9 +95,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     processes: list[Process]
     faults: bool
     registry: str | UnsetType = UNSET
-    """Its address, where there is one."""
+    """Its address, if there is one."""
     uncovered: dict[str, list[int]] | UnsetType = UNSET
-    """By layer the partitions without a replica that runs, where the nodes were found in a registry."""
+    """Per layer, the partitions without a running replica, if the nodes were found in a registry."""
 
     def of(self, role: str) -> list[Process]:
         """The processes with this role."""
@@ -106,14 +106,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """Paths below `instance.dir`. `chosen`: somebody wrote where it is; else it has to be this user's own."""
+    """Paths below `instance.dir`. `chosen`: the configuration names it; else it must belong to this user."""
 
     path: Path
     chosen: bool = True
 
     @property
     def record(self) -> Path:
-        """Where the record lies while the instance runs."""
+        """The path of the record while the instance runs."""
         return self.path / FILE
 
     @property
@@ -123,7 +123,7 @@ class Folder:
 
     @property
     def jwt_secret(self) -> Path:
-        """What users' tokens are signed with: one or two lines of text."""
+        """The secrets that sign users' tokens: one or two lines of text."""
         return self.path / "jwt.secret"
 
     @property
@@ -138,7 +138,7 @@ class Folder:
 
     @property
     def reset_secret(self) -> Path:
-        """32 bytes in hex: kept across restarts, so that a restarted role can reset the sessions of the one before."""
+        """32 bytes in hex, kept across restarts, so that a restarted role can reset its former sessions."""
         return self.path / "reset.secret"
 
     @property
@@ -148,17 +148,17 @@ class Folder:
 
     @property
     def memberships(self) -> Path:
-        """The database, where it is a file here."""
+        """The database, if it is a file here."""
         return self.path / "memberships.db"
 
     @property
     def logs(self) -> Path:
-        """The folder of the nodes' logs, where they are not on stderr."""
+        """The folder of the nodes' logs, unless they are on stderr."""
         return self.path / "logs"
 
     @property
     def node_key(self) -> Path:
-        """32 private bytes in hex, by which a node of `muster serve` proves on links which one it is."""
+        """32 private bytes in hex: the identity of a `muster serve` node on links."""
         return self.path / "node.key"
 
     @property
@@ -167,11 +167,11 @@ class Folder:
         return self.path / "number.json"
 
     def server_key(self, name: str) -> Path:
-        """32 private bytes in hex, of a node that clients speak to."""
+        """32 private bytes in hex, of a node that clients connect to."""
         return self.path / f"{name}.key"
 
     def spec(self, name: str) -> Path:
-        """What the node's process is started with."""
+        """The node's spec."""
         return self.path / f"{name}.spec.json"
 
     def log(self, name: str) -> Path:
@@ -180,14 +180,15 @@ class Folder:
 
 
 def folder(config: Config, environment: Mapping[str, str] | None = None) -> Folder:
-    """Where the instance of this configuration lies; the default is the library's. Raises `ConfigError`."""
+    """The folder of this configuration's instance; the library defines the default. Raises `ConfigError`."""
     if config.instance.dir:
         return Folder(absolute(config.instance.dir))
     return Folder(default_folder(os.environ if environment is None else environment), chosen=False)
 
 
 def check(place: Folder) -> None:
-    """Raise `ConfigError` if nobody chose this folder and somebody else made it, `NotRunning` if nobody did."""
+    """Check a folder that nobody chose. Raises `ConfigError` if somebody else made it, `NotRunning` if it is
+    missing."""
     try:
         if not place.chosen:
             check_default(place.path)
@@ -198,7 +199,7 @@ def check(place: Folder) -> None:
 
 
 def prepare(place: Folder, servers: Iterable[str] = ()) -> None:
-    """Make the folder, its secrets, its token and the keys of the servers so named, each once. Raises `UserError`."""
+    """Make the folder, its secrets, its token and the keys of these servers, each once. Raises `UserError`."""
     with _writing(place, "instance.dir"):
         place.epochs.mkdir(mode=0o700, exist_ok=True)
         create_once(place.cluster_secret, _hex(32))
@@ -209,9 +210,9 @@ def prepare(place: Folder, servers: Iterable[str] = ()) -> None:
 
 
 def prepare_node(place: Folder, servers: Sequence[str], proves: bool = False) -> None:
-    """Make the folder of one node of `muster serve`, with nothing in it that others share. Raises `UserError`.
+    """Make the folder of one node of `muster serve`, without shared secrets. Raises `UserError`.
 
-    `proves`: with a key of its own, by which it proves on links which one it is.
+    `proves`: with a key of its own, its identity on links.
     """
     with _writing(place, "serve.dir"):
         if proves:
@@ -234,7 +235,7 @@ def _writing(place: Folder, key: str) -> Iterator[None]:
 
 
 def make_node_key(file: Path) -> None:
-    """A key by which a node proves on links which one it is, unless there is one; and its folder, where it is made first."""
+    """Make a node's identity key, and its folder, if they are missing."""
     file.parent.mkdir(mode=0o700, exist_ok=True)
     create_once(file, _hex(32), 0o400)
 
@@ -247,9 +248,9 @@ def _make_own(place: Folder, servers: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def lock(place: Folder, taken: Callable[[Folder], UserError] | None = None) -> Iterator[None]:
-    """Hold the folder for this process. The kernel lets go when the process ends, however it ends.
+    """Hold the folder for this process. The kernel releases it when the process ends, however it ends.
 
-    Raises what `taken` makes where another process holds it.
+    Raises the result of `taken` if another process holds it.
     """
     with (place.path / "lock").open("w") as stream:
         try:
@@ -274,7 +275,8 @@ def write(place: Folder, record: Record) -> None:
 
 
 def find(place: Folder) -> Record:
-    """The running instance. Raises `NotRunning` if there is none, or only what a dead one left, and other `UserError`s."""
+    """Read the running instance. Raises `NotRunning` if there is none, or only files of a dead one, and other
+    `UserError`s."""
     check(place)
     try:
         record = msgspec.json.decode(place.record.read_bytes(), type=Record)

@@ -1,7 +1,7 @@
-"""What commands ask of the supervisor of a running instance: a Unix socket in its folder, a line of JSON each way.
+"""Requests of commands to the supervisor of a running instance: a Unix socket in its folder, a line of JSON each way.
 
-One request a connection, answered at once: what it begins takes longer, and `Look` says how far it is. Owns the words;
-what is done is the supervisor's business.
+One request per connection, answered at once: the work that it begins takes longer, and `Look` returns its state. Owns
+the words; the supervisor does the work.
 """
 
 import asyncio
@@ -24,10 +24,10 @@ SOCKET: Final = "requests.sock"
 FORMAT: Final = 1
 REQUEST_MAX: Final = 4 << 10
 ANSWER_MAX: Final = 256 << 10
-"""512 nodes, each of some 200 B and a line of what is wrong with it."""
+"""512 nodes, each of about 200 B and a line with its error."""
 AT_ONCE: Final = 8
 ASKED_S: Final = 5.0
-"""So long a connection may take."""
+"""Most time for one connection."""
 
 Partition = Annotated[int, msgspec.Meta(ge=0, lt=PARTITIONS_MAX)]
 if TYPE_CHECKING:
@@ -45,24 +45,25 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, tag_field="ask", tag=str.lo
 
 
 class Look(Ask, frozen=True, kw_only=True):
-    """Who is there."""
+    """List the nodes."""
 
 
 class Add(Ask, frozen=True, kw_only=True):
-    """One more node. The answer names it."""
+    """Start one more node. The answer names it."""
 
     role: Role
     partition: Partition = 0
 
 
 class Remove(Ask, frozen=True, kw_only=True):
-    """Have a node drain, and not start again. The answer names it."""
+    """Drain a node for good. The answer names it."""
 
     node: int
 
 
 class Provide(Ask, frozen=True, kw_only=True):
-    """Have partitions up to this number have replicas, as many as those they split. The answer names them."""
+    """Start replicas of partitions up to this number, as many as the partitions have that they split. The answer names
+    them."""
 
     role: Layered
     partitions: Partitions
@@ -76,14 +77,14 @@ class Withdraw(Ask, frozen=True, kw_only=True):
 
 
 class Counted(Ask, frozen=True, kw_only=True):
-    """There are so many partitions from now on."""
+    """Record the new number of partitions."""
 
     role: Layered
     partitions: Partitions
 
 
 class Seated(msgspec.Struct, frozen=True, kw_only=True):
-    """A node of the instance. `state` is that of its process; `error` what it waits for, or fails by."""
+    """A node of the instance. `state` is that of its process; `error` the reason why it waits or fails."""
 
     name: str
     role: Role
@@ -95,7 +96,7 @@ class Seated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The nodes that were asked about, or why not, with the exit code that it makes."""
+    """The requested nodes, or the reason of a failure with its exit code."""
 
     nodes: list[Seated] = []
     error: str = ""

@@ -1,4 +1,4 @@
-"""The nodes that an instance has: those of its configuration, and what came and went since. No process, no address."""
+"""The nodes of an instance: those of its configuration, and later changes. Knows no process and no address."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from plane.kinds import kind, partitioned
 
 
 class Roster:
-    """Who there is. What is asked of it gives nodes to be started or ended; nothing is until `seats` has it."""
+    """The current nodes. Its answers are nodes to start or to end; the caller changes `seats` when it does so."""
 
     def __init__(self, config: Config) -> None:
         self.seats = seats(config)
@@ -23,14 +23,14 @@ class Roster:
             if any(seat.role == role for seat in self.seats)
         }
         self._used = Counter(seat.role for seat in self.seats)
-        """Places of a role that ever were taken: none is taken twice."""
+        """All places of a role that were ever taken: none is taken twice."""
 
     def staying(self, role: str) -> list[Seat]:
         """The nodes of a role that are not ending."""
         return [seat for seat in self.seats if seat.role == role and seat not in self.leaving]
 
     def another(self, role: str, partition: int) -> Seat:
-        """One more. Raises `UserError`."""
+        """One more node. Raises `UserError`."""
         begun = [seat.partition + 1 for seat in self.staying(role)]  # a growth has partitions that do not count yet
         partitions = max([self.partitions.get(role, 1), *begun])
         if partition >= partitions:
@@ -40,7 +40,8 @@ class Roster:
         return self._fresh(role, partition)
 
     def lacking(self, role: str, partitions: int) -> list[Seat]:
-        """Replicas that new partitions up to this number have fewer of than those they split. Raises `UserError`."""
+        """The replicas that new partitions up to this number lack, compared with those they split. Raises
+        `UserError`."""
         before = self.partitions[role]
         if partitions not in {before, 2 * before}:
             raise UserError(f"{role} has {before} partitions, which can be doubled, but not become {partitions}")
@@ -52,13 +53,13 @@ class Roster:
         ]
 
     def beyond(self, role: str, partitions: int) -> list[Seat]:
-        """The nodes of partitions from this number on, which there are none of. Raises `UserError`."""
+        """The nodes of partitions from this number on, which no longer exist. Raises `UserError`."""
         if partitions < self.partitions[role]:
             raise UserError(f"{role} has {self.partitions[role]} partitions, and the number never falls")
         return [seat for seat in self.staying(role) if seat.partition >= partitions]
 
     def dispensable(self, node: int, runs: Callable[[Seat], bool]) -> Seat:
-        """A node that is not the last of its kind that runs. Raises `UserError`."""
+        """A node that is not the last running one of its kind. Raises `UserError`."""
         seat = next((seat for seat in self.seats if seat.node == node), None)
         if seat is None:
             raise UserError(f"the instance has no node {node}; muster cluster show --json has their numbers")

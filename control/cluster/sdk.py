@@ -1,4 +1,4 @@
-"""What the commands use of the client library `muster`, in one place.
+"""The commands' use of the client library `muster`, in one place.
 
 The commands open everything through `connect`, so that a missing instance, a wrong token and a time-out end in one
 clear line with the right exit code.
@@ -21,7 +21,7 @@ EXIT_CODES: Final[Mapping[str, int]] = {
     "bad_room_name": USAGE,
     "too_long": USAGE,
 }
-"""The library's error codes that are no plain failure, nor for later."""
+"""The library's error codes with exit codes of their own."""
 
 
 class Message(Protocol):
@@ -33,7 +33,7 @@ class Message(Protocol):
 
     @property
     def position(self) -> object:
-        """Its place, as text `stream:offset`."""
+        """Its position, as text `stream:offset`."""
 
     @property
     def sender(self) -> int:
@@ -41,19 +41,19 @@ class Message(Protocol):
 
     @property
     def data(self) -> bytes:
-        """What was published."""
+        """Its content."""
 
 
 class Gap(Protocol):
-    """What is known to be missing; `last` is None when nobody knows where it ends."""
+    """An announced loss; `last` is None when nobody knows the end."""
 
     @property
     def stream(self) -> object:
-        """What the offsets count in."""
+        """The stream of the offsets."""
 
     @property
     def first(self) -> int:
-        """The first offset that is missing."""
+        """The first missing offset."""
 
     @property
     def last(self) -> int | None:
@@ -61,11 +61,11 @@ class Gap(Protocol):
 
     @property
     def reason(self) -> str:
-        """Why."""
+        """The reason."""
 
 
 class Command(Protocol):
-    """What somebody had told to every member."""
+    """A command to every member."""
 
     @property
     def room(self) -> str:
@@ -81,7 +81,7 @@ class Command(Protocol):
 
     @property
     def data(self) -> bytes:
-        """What is to be told."""
+        """Its content."""
 
 
 Item: TypeAlias = Message | Gap | Command
@@ -92,52 +92,52 @@ class Room(Protocol):
 
     @property
     def history(self) -> muster.History:
-        """How many of the last messages come first."""
+        """The number of history messages that come first."""
 
     def batches(self) -> AsyncIterator[Sequence[Item]]:
-        """What came since the last batch, in order."""
+        """The items since the last batch, in order."""
 
 
 class Client(Protocol):
     """A connected client."""
 
     def join(self, room: str, *, history: int = 0) -> AbstractAsyncContextManager[Room]:
-        """Join for as long as the block lasts, up to so many of the last messages coming first."""
+        """Join while the block lasts; up to this many of the last messages come first."""
 
     async def publish(self, room: str, data: bytes) -> object:
-        """Return the position once the owner has numbered it, and with it everything published before."""
+        """Return the position once the owner has numbered it, and all that was published before."""
 
     def publish_nowait(self, room: str, data: bytes) -> bool:
-        """Publish if there is credit; False says there is none."""
+        """Publish if there is credit; False if there is none."""
 
     async def writable(self, room: str) -> None:
         """Return when there is credit again."""
 
     async def command(self, room: str, data: bytes, *, expires: float) -> muster.Outcome:
-        """Have every member told, and learn what came of it."""
+        """Send a command to every member, and return the outcome."""
 
     async def members(self, room: str, *, ids: bool, start: int, wait: float) -> muster.Members:
-        """Count a room's members and, with `ids`, name users from `start` on."""
+        """Count a room's members and, with `ids`, list users from `start` on."""
 
     async def flush(self) -> None:
         """Return when the owners have numbered everything that was published."""
 
     def stats(self) -> Mapping[str, int]:
-        """What this client has counted."""
+        """The counts of this client."""
 
 
 def is_message(item: Item) -> TypeGuard[Message]:
-    """Tell a message from what else there is."""
+    """Tell a message from other items."""
     return hasattr(item, "position")
 
 
 def is_gap(item: Item) -> TypeGuard[Gap]:
-    """Tell a gap from what else there is."""
+    """Tell a gap from other items."""
     return hasattr(item, "reason")
 
 
 def is_command(item: Item) -> TypeGuard[Command]:
-    """Tell a command from what else there is."""
+    """Tell a command from other items."""
     return hasattr(item, "number")
 
 
@@ -153,9 +153,9 @@ def check_name(room: str) -> None:
 async def connect(
     place: Folder | muster.Address, *, publishes: bool = True, reads: bool = True, at: Endpoint | None = None
 ) -> AsyncIterator[Client]:
-    """Connect to the instance in `place`, with a session for each thing that the client does. Raises `UserError`.
+    """Connect to the instance in `place`, with the sessions that the client needs. Raises `UserError`.
 
-    `at`: of an address, with this gateway, or proxy, and no other one.
+    `at`: use this gateway, or proxy, of the address and no other one.
     """
     known: Path | muster.Address | None
     if isinstance(place, Folder):

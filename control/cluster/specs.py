@@ -1,6 +1,6 @@
-"""What a node's process is told at its start, out of the configuration and of what is the node's own.
+"""Makes the specs of nodes' processes, from the configuration and from each node's own values.
 
-Owns which key becomes which word of a spec. Who chooses addresses and numbers, and runs the process, is elsewhere
+Owns the mapping from keys to fields of a spec. The callers choose addresses and numbers, and run the processes
 (`control/cluster/supervisor.py`, `control/cluster/daemon.py`).
 """
 
@@ -25,7 +25,7 @@ DRAIN_MS: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """What a node has for itself. `files`: what its files are called in the folder."""
+    """A node's own values. `files`: its file names in the folder."""
 
     role: str
     files: str
@@ -46,7 +46,7 @@ def spec(
     registration: Registration | None = None,
     faults: list[Fault] | None = None,
 ) -> Spec:
-    """What the node's process is told. With a registry only the numbers of partitions of the placement count."""
+    """Make a node's spec. With a registry, only the numbers of partitions of the placement count."""
     of = kind(own.role)
     section = config.role(own.role)
     sockets = section if isinstance(section, MachineOptions) else None
@@ -99,7 +99,7 @@ def live(config: Config, place: Folder, role: str, partition: int = 0) -> dict[s
 def registration(
     config: Config, place: Folder, own: Own, name: str, client: tuple[str, int] | None, public_key: str
 ) -> Registration:
-    """As what it registers: under this name; clients reach it there, and check it by this key."""
+    """A node's registration: its name, its address for clients, and the key by which they check it."""
     registry = config.registry
     return Registration(
         url=registry.url,
@@ -118,7 +118,7 @@ def registration(
 
 
 def reader(config: Config, url: str) -> Registration:
-    """How a registry is read by who is nobody in it."""
+    """The settings of a read-only registry client."""
     registry = config.registry
     return Registration(
         url=url,
@@ -135,7 +135,7 @@ def reader(config: Config, url: str) -> Registration:
 
 
 def _registry_folder(place: Folder, url: str) -> str:
-    if url == "embedded":  # whoever serves it says who the nodes are
+    if url == "embedded":  # its server says who the nodes are
         check(place)
     return str(place.path)
 
@@ -156,18 +156,18 @@ def secret_files(config: Config) -> list[str]:
 
 
 def warn_of_secrets(config: Config, log: structlog.typing.FilteringBoundLogger) -> None:
-    """Say in the log of which files more may know than should."""
+    """Warn in the log of files with secrets that others may read."""
     for file in files.open_to_all(secret_files(config)):
         log.warning("everybody on this machine may read or change a secret", file=file, mend=f"chmod o= {file}")
 
 
 def token_file(config: Config, place: Folder) -> str:
-    """Where the credential of clients is."""
+    """The file of clients' credential."""
     return absolute(config.cluster.token_file) or str(place.token)
 
 
 def jwt_secret_file(config: Config, place: Folder) -> str:
-    """Where the secrets of users' tokens are; empty where there are none."""
+    """The file of the secrets of users' tokens; empty if there is none."""
     made = str(place.jwt_secret) if place.jwt_secret.exists() else ""
     return absolute(config.cluster.jwt_secret_file) or made
 

@@ -1,1 +1,1 @@
-"""The configuration: its keys, how it is read, the nodes it asks for, its documentation."""
+"""The configuration: its keys, how it is read, the nodes that it asks for, its documentation."""

@@ -15,14 +15,14 @@ from plane.kinds import kind, kinds
 PARTITIONS_MAX: Final = 256
 REPLICAS_MAX: Final = 16
 NODES_MAX: Final = 512
-"""In one instance: each is a process of some 60 MiB beside its rings."""
+"""In one instance: each is a process of about 60 MiB beside its rings."""
 FIRST_NUMBERS: Final = 10_000
 """The numbers from 1 on that nodes of an instance have; `muster serve` gives those above, up to 999,999,999."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """One node, whether it runs or not. `partition` is 0 for roles that have none."""
+    """One node, running or not. `partition` is 0 for roles without partitions."""
 
     role: str
     index: int
@@ -30,12 +30,12 @@ class Seat:
 
     @property
     def node(self) -> int:
-        """Its number, which no other node of the instance has."""
+        """Its number, unique in the instance."""
         return kind(self.role).numbers[self.index]
 
     @property
     def name(self) -> str:
-        """What `muster status` and its files call it."""
+        """Its name in `muster status` and in file names."""
         return f"{self.role}-{self.index}" if self.index else self.role
 
 
@@ -51,7 +51,7 @@ def seat_name(node: int) -> str:
 
 
 def grid(text: str) -> tuple[int, int]:
-    """Partitions and replicas of `2x3`; `2` is `2x1`. Raises `ValueError`, with what is wrong."""
+    """Parse partitions and replicas: `2x3`, or `2` for `2x1`. Raises `ValueError` with the mistake."""
     parts = text.split("x")
     if not (1 <= len(parts) <= 2 and all(part.isascii() and part.isdigit() for part in parts)):
         raise ValueError(f"{text!r} is not PARTITIONSxREPLICAS, as 2x2, nor PARTITIONS, as 2")

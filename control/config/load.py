@@ -1,7 +1,7 @@
-"""Reads the configuration: defaults < `muster up` < TOML file < environment < flags, and where each value came from.
+"""Reads the configuration: defaults < `muster up` < TOML file < environment < flags, and the origin of each value.
 
-Owns precedence, names and messages. The keys themselves are in `control/config/options.py`. Parsed once; what comes out is
-frozen and checked, and the rest of the program trusts it.
+Owns precedence, names and messages. The keys themselves are in `control/config/options.py`. The configuration is parsed
+once; the result is frozen and checked, and the rest of the program trusts it.
 """
 
 import difflib
@@ -29,19 +29,20 @@ from plane.options import DoorOptions
 PREFIX: Final = "MUSTER_"
 FILE_VARIABLE: Final = "MUSTER_CONFIG"
 NOT_KEYS: Final = frozenset({FILE_VARIABLE, systems.MORE, "MUSTER_BENCH_LOOPBACK"})
-"""Variables with the prefix that are no keys: ours, and that by which `muster bench` finds itself in its namespace."""
+"""Variables with the prefix that are not keys: ours, and the one by which `muster bench` finds itself in its
+namespace."""
 DEFAULT: Final = "default"
 NONE: Final = "none"
-"""Says of a URL that there is to be none, where `muster up` presets one."""
+"""The value of a URL key for "none", where `muster up` presets one."""
 FILE_BYTES_MAX: Final = 1 << 20
-"""Of the file, which may be a device or a pipe without end."""
+"""Of the file, which may be a device or an endless pipe."""
 
 KeyPath = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A leaf of one layer: what it says and where it stands. `text`: it came as text and may be converted."""
+    """One value of a layer, and its origin. `text`: it is text and may be converted."""
 
     raw: Any
     origin: str
@@ -50,7 +51,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The configuration and, for every key, where its value came from."""
+    """The configuration and the origin of every value."""
 
     config: Config
     origins: Mapping[str, str]
@@ -66,9 +67,9 @@ def load(
 ) -> Loaded:
     """Read all layers.
 
-    `flags` maps a dotted key to its value and the flag's name; `profile` is what the command itself presets
-    (`control.config.options.UP`). Addresses are checked of these `roles`, which are to reach each other.
-    Raises `ConfigError` with one line that says what, where and how to mend.
+    `flags` maps a dotted key to its value and the flag's name; `profile` holds the command's own presets
+    (`control.config.options.UP`). `roles`: their addresses are checked, as they must reach each other. Raises
+    `ConfigError` with one line: what is wrong, where, and how to mend it.
     """
     environment = os.environ if environment is None else environment
     layers: dict[KeyPath, Value] = {}
@@ -87,7 +88,7 @@ def load(
 
 
 def find_file(file: Path | None, environment: Mapping[str, str]) -> Path | None:
-    """The file to read: the flag's, `$MUSTER_CONFIG`'s, `./muster.toml`, the user's own; the last two may be absent."""
+    """The file to read: the flag's, `$MUSTER_CONFIG`'s, `./muster.toml`, the user's own. The last two may be absent."""
     if file is not None:
         return file
     if named := environment.get(FILE_VARIABLE):
@@ -97,7 +98,8 @@ def find_file(file: Path | None, environment: Mapping[str, str]) -> Path | None:
 
 
 def _is_file(path: Path) -> bool:
-    """Whose folder may not be entered is not there for us, as where another user's command was begun."""
+    """A file in a folder that this user may not enter counts as absent, as when another user's folder is the current
+    one."""
     try:
         return path.is_file()
     except PermissionError:
@@ -114,7 +116,7 @@ def values(config: Config) -> Iterator[tuple[str, Any]]:
 
 
 def dotted(path: Iterable[str]) -> str:
-    """A key as it is written and shown: parts that are no bare TOML key are quoted."""
+    """A key in the form of TOML: parts that are not bare keys are quoted."""
     return ".".join(part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else f'"{part}"' for part in path)
 
 
@@ -132,7 +134,7 @@ def _from_file(file: Path) -> dict[KeyPath, Value]:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{file}: is not UTF-8 text") from None
-    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, tables in tables without end
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, or endlessly nested tables
         raise ConfigError(f"{file}: is not TOML: {error}") from None
     return {path: Value(raw, str(file)) for path, raw in _flatten(tree, whole(), (), str(file))}
 
@@ -153,7 +155,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[KeyPath, Value]:
     for name in sorted(environment):
         if not name.startswith(PREFIX) or name in NOT_KEYS:
             continue
-        if any("\ud800" <= letter <= "\udfff" for letter in environment[name]):  # bytes that no letter stands for
+        if any("\ud800" <= letter <= "\udfff" for letter in environment[name]):  # bytes that are not valid text
             raise ConfigError(f"{name}: {environment[name]!a} is not text in this locale")
         path = tuple(name[len(PREFIX) :].lower().split("__"))
         if len(path) == 1:
@@ -190,7 +192,7 @@ def _is_struct(kind: Any) -> bool:
 
 
 def _child(kind: Any, path: KeyPath, where: str) -> Any:
-    """The type below a table, or a `ConfigError` with the nearest name."""
+    """The type of a table's entry, or a `ConfigError` with the nearest name."""
     if not _is_struct(kind):
         return get_args(kind)[1]
     fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
@@ -202,7 +204,7 @@ def _child(kind: Any, path: KeyPath, where: str) -> Any:
 
 
 def _choices(kind: Any) -> tuple[Any, ...]:
-    """All that a key may be, where that is a list."""
+    """All allowed values of a key, if there is a list of them."""
     plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     return get_args(plain) if get_origin(plain) is Literal else ()
 
@@ -239,7 +241,7 @@ def _build(layers: Mapping[KeyPath, Value]) -> Config:
             choices = ", ".join(repr(choice) for choice in _choices(kind))
             wrong = f"is not one of {choices}" if choices else str(error)
             raise ConfigError(f"{value.origin}: {dotted(path)} = {value.raw!r}: {wrong}") from None
-        if isinstance(value.raw, str) and "\0" in value.raw:  # of which no path can be made
+        if isinstance(value.raw, str) and "\0" in value.raw:  # no path may contain it
             raise ConfigError(f"{value.origin}: {dotted(path)} = {value.raw!r}: contains a NUL")
     config: Config = msgspec.convert(tree, whole())
     for section in config.sections():
@@ -253,7 +255,7 @@ def _build(layers: Mapping[KeyPath, Value]) -> Config:
 
 
 def _check(config: Config, layers: Mapping[KeyPath, Value], roles: Iterable[str]) -> None:
-    """What one key's type cannot say."""
+    """Checks beyond one key's type."""
 
     def fail(path: KeyPath, text: str) -> ConfigError:
         below = (value.origin for each, value in layers.items() if each[: len(path)] == path)
@@ -317,7 +319,7 @@ def _check_addresses(
             name = "idle_timeout_ms" if (of.key, "idle_timeout_ms") in layers else "keepalive_ms"
             silence, keepalive = section.idle_timeout_ms, section.keepalive_ms
             raise fail((of.key, name), f"an idle timeout of {silence} ms is less than two keepalives of {keepalive} ms")
-    written = sorted(links, key=lambda path: path not in layers)  # who wrote an address can change it
+    written = sorted(links, key=lambda path: path not in layers)  # only explicit values: their author can change them
     for path in written[1:]:
         first = written[0]
         if (":" in links[path]) != (":" in links[first]):
@@ -326,7 +328,7 @@ def _check_addresses(
 
 
 def _wrong_admin(address: str) -> str | None:
-    """What is wrong with where operators are to ask a node."""
+    """Returns the mistake in the admin address, if there is one."""
     try:
         host, _ = split_address(address)
     except ValueError:
@@ -336,7 +338,7 @@ def _wrong_admin(address: str) -> str | None:
 
 
 def _fault_of(registry: Registry) -> tuple[str, str] | None:
-    """The key that is wrong, and what is."""
+    """Returns the wrong key and its mistake."""
     if registry.url.startswith("zk://"):
         from control.config.zookeeper import servers  # kazoo, and only here
 

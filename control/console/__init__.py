@@ -1,1 +1,1 @@
-"""What commands are made of: words, tables, errors, and the instance or registry that they speak to."""
+"""Building blocks of commands: words, tables, errors, and the instance or registry that they use."""

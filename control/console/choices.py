@@ -1,4 +1,5 @@
-"""What a word of the command may be followed by: apart, for the words are read before what they do is loaded."""
+"""The choices of the command's arguments: in a file of their own, as words are parsed before their modules are
+loaded."""
 
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ systems.named()
 
 
 class Column(StrEnum):
-    """What `muster top` orders nodes by; by its first letter while it is shown."""
+    """The sort orders of `muster top`; while it runs, the first letter selects one."""
 
     none = "none"
     cpu = "cpu"

@@ -1,4 +1,4 @@
-"""What several commands share: the instance they mean, its admin ports, and how a coroutine is run to its end."""
+"""Code shared by commands: the instance they mean, its admin ports, and running a coroutine to its end."""
 
 import asyncio
 import contextlib
@@ -31,23 +31,23 @@ from control.host.openfiles import enough_files
 HTTP_S: Final = 2.0
 ASKED_AT_ONCE: Final = 16
 WIDTH: Final = 4_096
-"""Of a line, in columns: more than any table has."""
+"""Of a line, in columns: wider than any table."""
 
 Said = TypeVar("Said")
 
 
 def place(config_file: Path | None) -> Folder:
-    """The folder of the instance that the configuration means."""
+    """The folder of the configured instance."""
     return instance.folder(config.load(config_file).config)
 
 
 def running(config_file: Path | None) -> Record:
-    """The `muster up` that runs here. Raises `NotRunning`."""
+    """The running `muster up` of this folder. Raises `NotRunning`."""
     return instance.find(place(config_file))
 
 
 def counted(count: int, what: str) -> str:
-    """So many of something, in words."""
+    """A count with its noun."""
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
@@ -82,7 +82,7 @@ def fetch(process: Process, path: str, timeout_s: float = HTTP_S) -> tuple[int, 
 
 
 def apart(process: Process) -> str:
-    """Why a node of another host cannot be asked from here; empty where it can be tried."""
+    """The reason why a node of another host cannot be asked from here; empty if it can be tried."""
     host = process.admin[0]
     if not host:
         return "has registered no admin address"
@@ -94,7 +94,7 @@ def apart(process: Process) -> str:
 
 @functools.cache
 def is_of_this_machine(host: str) -> bool:
-    """Whether an address of a node is one of this host's."""
+    """Whether this host has the node's address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -105,13 +105,13 @@ def is_of_this_machine(host: str) -> bool:
 
 
 def together(ask: Callable[[Process], Said], processes: Sequence[Process], at_once: int = ASKED_AT_ONCE) -> list[Said]:
-    """What each says, in their order. Several are asked at a time, lest those that do not answer add up."""
+    """Ask all, and return the answers in order. Several at a time, so that silent nodes' time-outs do not add up."""
     with ThreadPoolExecutor(at_once) as pool:
         return list(pool.map(ask, processes))
 
 
 def tried(process: Process, path: str) -> tuple[int, Any] | UserError:
-    """As `get`; or why there is no answer."""
+    """As `get`; or the reason for no answer."""
     try:
         return get(process, path)
     except UserError as error:
@@ -119,18 +119,19 @@ def tried(process: Process, path: str) -> tuple[int, Any] | UserError:
 
 
 class Asking:
-    """Asks several nodes. Who does not answer is named on stderr, and the exit code says that something is missing."""
+    """Asks several nodes. Nodes that do not answer are named on stderr, and the exit code says that something is
+    missing."""
 
     def __init__(self) -> None:
         self._answered = False
         self._silent: list[UserError] = []
 
     def get(self, process: Process, path: str) -> Any:
-        """What a node says; None where it does not answer or has nothing at this path."""
+        """A node's answer; None if it does not answer or has nothing at this path."""
         return self._heard(tried(process, path))
 
     def all(self, processes: Sequence[Process], path: str) -> list[Any]:
-        """The same of each, in their order."""
+        """The same for each, in order."""
         return [self._heard(each) for each in together(lambda process: tried(process, path), processes)]
 
     def _heard(self, said: tuple[int, Any] | UserError) -> Any:
@@ -142,7 +143,7 @@ class Asking:
         return answer if status == http.HTTPStatus.OK else None
 
     def code(self) -> int:
-        """The exit code, once all are asked. Raises `UserError` when nobody answered."""
+        """The exit code, once all are asked. Raises `UserError` if nobody answered."""
         if self._silent and not self._answered:
             raise self._silent[0]
         for error in self._silent:
@@ -151,12 +152,12 @@ class Asking:
 
 
 def typed(text: str) -> bytes:
-    """A word of the command as bytes; those that are no text too, as they were typed."""
+    """An argument as bytes, also if it is not valid text."""
     return text.encode(errors="surrogateescape")
 
 
 def print_json(document: Any, *, line: bool = False) -> None:
-    """One document on stdout; or a `line` of several, to be read at once."""
+    """Print one document on stdout; or one `line` of several, flushed at once."""
     said = msgspec.json.encode(document)
     sys.stdout.buffer.write((said if line else msgspec.json.format(said, indent=2)) + b"\n")
     if line:
@@ -164,30 +165,30 @@ def print_json(document: Any, *, line: bool = False) -> None:
 
 
 def out() -> Console:
-    """The console for data, which is shown as it is and not folded; colours only for eyes, never with NO_COLOR."""
+    """The console for data: not wrapped; colours only on a terminal, and never with NO_COLOR."""
     return Console(soft_wrap=True, highlight=False, markup=False, emoji=False, width=WIDTH)
 
 
 def screen() -> Console:
-    """The console for what is drawn again and again: as wide as the terminal, what is longer is cut."""
+    """The console for live tables: as wide as the terminal; longer lines are cut."""
     return Console(highlight=False, markup=False, emoji=False)
 
 
 @contextlib.contextmanager
 def verdict_after() -> Iterator[None]:
-    """While that is printed whose verdict is the exit code: who reads no more has enough, and the verdict stands."""
+    """Wraps the output of a command with a verdict: if the reader leaves early, the exit code still stands."""
     try:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for what else is said
-    except SystemExit as end:  # as rich says it, which sees to the rest
+    except SystemExit as end:  # rich raises this, after it has handled the pipe
         if not isinstance(end.__context__, BrokenPipeError):
             raise
 
 
 def errors_alone() -> structlog.typing.FilteringBoundLogger:
-    """The log of what a command uses of the roles: on stderr, and nothing but errors."""
+    """The log of engines inside a command: on stderr, errors only."""
     logger: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
         structlog.WriteLogger(sys.stderr), wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR)
     )
@@ -195,12 +196,12 @@ def errors_alone() -> structlog.typing.FilteringBoundLogger:
 
 
 def run(work: Coroutine[Any, Any, int], *, endless: bool = False) -> int:
-    """Run to the end and return the exit code; SIGINT, SIGTERM and a terminal that goes away begin the end.
+    """Run to the end and return the exit code. SIGINT, SIGTERM and the loss of the terminal begin the end.
 
-    For what is `endless` that is an end like others, 0; who was asked something has not answered: 128 and the signal.
+    An `endless` command then ends with 0; others have not finished and end with 128 and the signal.
     """
     until_signal = _until_signal(work, endless)
-    with contextlib.closing(work), contextlib.closing(until_signal):  # also where they never begin
+    with contextlib.closing(work), contextlib.closing(until_signal):  # also if they never start
         enough_files()
         import uvloop
 
@@ -224,7 +225,7 @@ async def _until_signal(work: Coroutine[Any, Any, int], endless: bool) -> int:
 
 
 class _End:
-    """What signals do. The first one begins the end; of others only Ctrl-C means more, once it was said what it costs."""
+    """The signals' handler. The first signal begins the end. Later only Ctrl-C matters, after a warning."""
 
     def __init__(self, task: "asyncio.Future[int]") -> None:
         self._task = task

@@ -1,6 +1,6 @@
-"""The nodes that a command asks: those of the `muster up` that runs here, or all that a registry has.
+"""The nodes that a command asks: those of the local `muster up`, or all nodes of a registry.
 
-What a registry knows of a node is where it is and how far; the rest the node says itself, at its admin address.
+A registry knows a node's address and state; the node itself gives the rest at its admin address.
 """
 
 import asyncio
@@ -31,42 +31,42 @@ from muster.instance import read_token
 from plane.spec import Registration, SpecError
 
 REGISTRY_S: Final = 3.0
-"""So long the registry has to answer at the beginning: somebody waits for it who can try again."""
+"""Time for the registry to answer at the start: the user can try again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
-    """What a command was told: a file, and a registry whose nodes are meant in any case."""
+class Target:
+    """The target of a command: a configuration file, and a registry to use in any case."""
 
     file: Path | None = None
     registry: str | None = None
 
     def config(self) -> Config:
-        """The configuration with both."""
+        """The configuration with both applied."""
         flags = {} if self.registry is None else {"registry.url": (self.registry, "--registry")}
         return config.load(self.file, flags=flags).config
 
 
 class Nodes(Protocol):
-    """Who is there, asked again and again."""
+    """The nodes, looked up again and again."""
 
     async def record(self) -> Record:
-        """As it is now. Raises `UserError`."""
+        """The current record. Raises `UserError`."""
 
 
-class Here:
+class LocalNodes:
     """The instance of a folder."""
 
     def __init__(self, place: Folder) -> None:
         self._place = place
 
     async def record(self) -> Record:
-        """What its supervisor writes."""
+        """The record that its supervisor writes."""
         return instance.find(self._place)
 
 
-class Elsewhere:
-    """Nodes of `muster serve`, by what they registered."""
+class RegisteredNodes:
+    """Nodes of `muster serve`, from their registrations."""
 
     def __init__(self, settings: Config, directory: Directory) -> None:
         self._settings, self._directory = settings, directory
@@ -78,18 +78,18 @@ class Elsewhere:
         return self._directory.snapshot
 
     def servers(self, token: bytes, *, publishes: bool, reads: bool) -> Servers:
-        """Those that a client of these nodes is to know."""
+        """The servers that a client of these nodes should know."""
         where, cluster = f"the registry {self._settings.registry.url}", self._settings.serve.cluster
         return Servers(self._directory, where, cluster, token, publishes=publishes, reads=reads)
 
     async def record(self) -> Record:
-        """As the map is now."""
+        """A record of the current map."""
         nodes = self._directory.snapshot.nodes
         url = self._settings.registry.url
         if not nodes:
             raise NotRunning(f"no instance runs here, and the registry {url} has no node")
         if any(node.node not in self._names for node in nodes):
-            with contextlib.suppress(Unavailable):  # the map stays in force: they are called by role and number
+            with contextlib.suppress(Unavailable):  # the last map stays in force: nodes are named by role and number
                 self._names = await self._directory.names()
         return Record(
             name=self._settings.instance.name,
@@ -109,14 +109,14 @@ class Elsewhere:
         return instance.registered(node, self._names.get(node.node, ""))
 
 
-class Beside:
-    """The instance of a folder, and who is registered beside its nodes."""
+class AllNodes:
+    """The instance of a folder, and the nodes registered beside it."""
 
-    def __init__(self, here: Nodes, others: Elsewhere) -> None:
+    def __init__(self, here: Nodes, others: RegisteredNodes) -> None:
         self._here, self._others = here, others
 
     async def record(self) -> Record:
-        """Of both."""
+        """A record of both."""
         record = await self._here.record()
         try:
             registered = await self._others.record()
@@ -138,28 +138,28 @@ def _endpoint(node: Registered) -> Endpoint:
 
 
 @contextlib.asynccontextmanager
-async def found(where: Where, wait_s: float = REGISTRY_S) -> AsyncIterator[Nodes]:
-    """The instance that runs here; where none does, or a registry was named, the nodes of that. Raises `UserError`."""
+async def found(where: Target, wait_s: float = REGISTRY_S) -> AsyncIterator[Nodes]:
+    """The local instance; if none runs, or a registry is named, the nodes of that. Raises `UserError`."""
     settings = where.config()
     place = instance.folder(settings)
     if where.registry is None:
         try:
             instance.find(place)
         except NotRunning:
-            if not settings.registry.url.startswith("zk://"):  # the embedded one ended with its instance
+            if not settings.registry.url.startswith("zk://"):  # the embedded registry ended with its instance
                 raise
         else:
-            yield Here(place)
+            yield LocalNodes(place)
             return
     if not settings.registry.url:
         raise NotRunning("--registry none: nodes of muster serve are found through a registry")
     async with reading(specs.reader(settings, settings.registry.url), wait_s) as (_, directory):
-        yield Elsewhere(settings, directory)
+        yield RegisteredNodes(settings, directory)
 
 
 @contextlib.asynccontextmanager
-async def everybody(where: Where) -> AsyncIterator[Nodes]:
-    """As `found`, and those too that `muster serve` runs beside an instance. Raises `UserError`."""
+async def everybody(where: Target) -> AsyncIterator[Nodes]:
+    """As `found`, with the nodes of `muster serve` beside an instance. Raises `UserError`."""
     async with contextlib.AsyncExitStack() as stack:
         nodes = await stack.enter_async_context(found(where))
         record = await nodes.record()
@@ -168,17 +168,17 @@ async def everybody(where: Where) -> AsyncIterator[Nodes]:
             try:
                 read = reading(specs.reader(settings, record.registry))
                 _, directory = await stack.enter_async_context(read)
-                nodes = Beside(nodes, Elsewhere(settings, directory))
+                nodes = AllNodes(nodes, RegisteredNodes(settings, directory))
             except UserError as error:
                 say(f"muster: {error}; only the nodes of the instance are shown")
         yield nodes
 
 
 @contextlib.asynccontextmanager
-async def mapped(where: Where) -> AsyncIterator[tuple[Nodes, Callable[[], Snapshot]]]:
-    """The nodes, and their map as their registry has it at any time. Raises `UserError`."""
+async def mapped(where: Target) -> AsyncIterator[tuple[Nodes, Callable[[], Snapshot]]]:
+    """The nodes, and access to their registry's current map. Raises `UserError`."""
     async with found(where) as nodes:
-        if isinstance(nodes, Elsewhere):
+        if isinstance(nodes, RegisteredNodes):
             yield nodes, lambda: nodes.snapshot
             return
         record = await nodes.record()
@@ -189,8 +189,8 @@ async def mapped(where: Where) -> AsyncIterator[tuple[Nodes, Callable[[], Snapsh
             yield nodes, lambda: directory.snapshot
 
 
-def once(where: Where, wait_s: float = REGISTRY_S) -> Record:
-    """Look a single time. Raises `UserError`."""
+def once(where: Target, wait_s: float = REGISTRY_S) -> Record:
+    """Look once. Raises `UserError`."""
 
     async def look() -> Record:
         async with found(where, wait_s) as nodes:
@@ -200,7 +200,7 @@ def once(where: Where, wait_s: float = REGISTRY_S) -> Record:
 
 
 def client_of(record: Record) -> muster.Address:
-    """What a client of theirs needs beside the server that it speaks to. Raises `UserError`."""
+    """What a client needs beside its server's address. Raises `UserError`."""
     if not record.token_file:
         raise ConfigError("cluster.token_file: missing; clients of these nodes need its credential")
     try:
@@ -210,11 +210,11 @@ def client_of(record: Record) -> muster.Address:
 
 
 @contextlib.asynccontextmanager
-async def connected(where: Where, *, publishes: bool = True, reads: bool = True) -> AsyncIterator[sdk.Client]:
-    """Of the instance that runs here; where none does, or a registry was named, of the nodes of that. Raises `UserError`."""
+async def connected(where: Target, *, publishes: bool = True, reads: bool = True) -> AsyncIterator[sdk.Client]:
+    """Of the local instance; if none runs, or a registry is named, of the nodes of that. Raises `UserError`."""
     settings = where.config()
     async with found(where) as nodes:
-        if not isinstance(nodes, Elsewhere):
+        if not isinstance(nodes, RegisteredNodes):
             async with sdk.connect(instance.folder(settings), publishes=publishes, reads=reads) as opened:
                 yield opened
             return
@@ -226,7 +226,7 @@ async def connected(where: Where, *, publishes: bool = True, reads: bool = True)
 
 @contextlib.asynccontextmanager
 async def reading(where: Registration, wait_s: float = REGISTRY_S) -> AsyncIterator[tuple[Tree, Directory]]:
-    """A registry that is read by nobody in it. Raises `UserError` where it does not answer, now or in the block."""
+    """A read-only registry client. Raises `UserError` if the registry does not answer, now or inside the block."""
     until = asyncio.get_running_loop().time() + wait_s
     try:
         chosen, tried = await _answering(where)
@@ -252,7 +252,7 @@ async def reading(where: Registration, wait_s: float = REGISTRY_S) -> AsyncItera
 
 
 async def _answering(where: Registration) -> tuple[Registration, Mapping[str, str]]:
-    """Without servers that take no connection, which the library would try for long, and what each said."""
+    """Drop servers that accept no connection, which the library would retry for long. Returns the reason of each."""
     if not where.url.startswith("zk://"):
         return where, {}
     from control.config.zookeeper import servers  # kazoo, and only here
@@ -284,6 +284,6 @@ def _away(where: Registration, tried: Mapping[str, str], wait_s: float) -> str:
         return f"{late}; the muster up in {where.folder} serves it: read its log"
     causes = (f"{server}: {cause or 'accepts connections but gives no session'}" for server, cause in tried.items())
     way = "check ZooKeeper, and the network to it"
-    if where.auth == "sasl" and "" in tried.values():  # to whom it does not know by it, it says nothing more
+    if where.auth == "sasl" and "" in tried.values():  # it answers nothing more to unknown users
         way += ", and at registry.user, registry.password_file"
     return f"{late} ({', '.join(causes)}); {way}"

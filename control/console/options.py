@@ -11,7 +11,7 @@ from control.errors import USAGE, UserError
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="The TOML file [$MUSTER_CONFIG, ./muster.toml, …].")
 ]
-Elsewhere = Annotated[
+RegistryUrl = Annotated[
     str | None,
     typer.Option("--registry", metavar="URL", help="Use this registry instead of the local instance."),
 ]

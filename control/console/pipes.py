@@ -1,6 +1,6 @@
-"""stdin and stdout that may block without stopping the loop, nor the end of the program.
+"""stdin and stdout, which may block, without blocking the loop or the end of the program.
 
-Each has a daemon thread: a reader of ours that is stopped, or a terminal nobody types at, holds up nothing else.
+Each has a daemon thread. A stopped reader of our output, or a terminal without input, blocks nothing else.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ from control.errors import UserError
 
 CHUNK_BYTES: Final = 1 << 16
 AHEAD: Final = 8
-"""Chunks that are read before somebody takes them: 512 KiB."""
+"""Chunks that are read ahead: 512 KiB."""
 
 
 async def lines(descriptor: int, longest: int) -> AsyncIterator[list[bytes]]:
-    """The lines of a descriptor without their ends, as many at a time as were there. The last may lack its end.
+    """The lines of a descriptor without their ends, as many at a time as are there. The last line may lack its end.
 
-    Raises `UserError` when more than `longest` bytes have come of a line that has not ended.
+    Raises `UserError` for a line of more than `longest` bytes.
     """
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
@@ -36,7 +36,7 @@ async def lines(descriptor: int, longest: int) -> AsyncIterator[list[bytes]]:
                 chunk = error
             try:
                 loop.call_soon_threadsafe(chunks.put_nowait, chunk)
-            except RuntimeError:  # the loop is closed: nobody wants more
+            except RuntimeError:  # the loop is closed: nothing reads any more
                 return
 
     threading.Thread(target=read, daemon=True, name="stdin").start()
@@ -65,7 +65,7 @@ class Writer:
         threading.Thread(target=self._work, daemon=True, name="stdout").start()
 
     async def write(self, piece: bytes) -> None:
-        """Return when it is written. Raises `BrokenPipeError` when nobody reads any more."""
+        """Return once it is written. Raises `BrokenPipeError` when the reader has left."""
         done: asyncio.Future[None] = self._loop.create_future()
         self._pieces.put((piece, done))
         await done

@@ -1,6 +1,6 @@
-"""What nodes say of themselves, read again and again: the state and the metrics of each, and rates between two readings.
+"""Readings of nodes, taken again and again: the state and the metrics of each, and rates between two readings.
 
-The only place where a command reads `/metrics`. What the figures mean is for the command to say.
+The only place where a command reads `/metrics`. Commands interpret the figures.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ CPU: Final = "muster_process_cpu_seconds_total"
 RSS: Final = "muster_process_resident_memory_bytes"
 NO_ANSWER: Final = "no answer"
 REASON: Final = re.compile(r"(?:dropped|refused|lost|withheld)_(\w+)$")
-"""In the name of what counts losses, without its `_total`."""
+"""Parts of the names of counters of losses, without `_total`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a node said at a time; without values it did not answer. `status` is what `/api/v1/status` said."""
+    """One node at one time; without values if it did not answer. `status`: the content of `/api/v1/status`."""
 
     at: float
     state: str
@@ -37,18 +37,18 @@ class Reading:
     status: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def count(self, name: str) -> int | None:
-        """A whole number, None where the role has none such."""
+        """A whole number; None if the role has no such metric."""
         return int(self.values[name]) if name in self.values else None
 
     def rate(self, before: "Reading | None", name: str) -> float | None:
-        """By how much a counter grew a second since `before`, None where that is not known."""
+        """The growth of a counter per second since `before`; None if unknown."""
         if before is None or name not in before.values or name not in self.values:
             return None
         grown = self.values[name] - before.values[name]
         return None if grown < 0 else round(grown / (self.at - before.at), 3)  # less: another process of the node
 
     def drops(self, before: "Reading | None") -> dict[str, float]:
-        """What was dropped, refused, withheld or given up a second, by what counts it: `link_dropped_unknown`."""
+        """Losses per second (dropped, refused, withheld, given up) by the counter's name, as `link_dropped_unknown`."""
         names = (name for name in self.values if REASON.search(name.removesuffix("_total")))
         rates = {name: self.rate(before, name) for name in names}
         return {
@@ -63,7 +63,7 @@ Readings = Mapping[int, Reading]
 
 
 async def follow(nodes: Nodes) -> AsyncIterator[tuple[Record, Readings, Readings]]:
-    """The nodes, and what they said at the last two readings, every second. Raises `UserError`."""
+    """The nodes, and their last two readings, every second. Raises `UserError`."""
     before: Readings = {}
     while True:
         record = await nodes.record()
@@ -83,7 +83,7 @@ def read_all(
 
 
 def read(process: Process, timeout_s: float = common.HTTP_S) -> Reading:
-    """Ask one node. One that does not answer is a reading too."""
+    """Ask one node. No answer is a reading too."""
     try:
         _, status = common.get(process, "/api/v1/status", timeout_s)
         _, page = common.fetch(process, "/metrics", timeout_s)
@@ -95,14 +95,14 @@ def read(process: Process, timeout_s: float = common.HTTP_S) -> Reading:
 
 
 def registry(statuses: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The registry's map as one knows it who is connected, or else anybody; None without a registry."""
+    """The registry's map as a connected node knows it, else as any node does; None without a registry."""
     maps = [status["registry"] for status in statuses if "registry" in status]
     maps.sort(key=lambda known: known["session"] != "connected")
     return maps[0] if maps else None
 
 
 def uncovered(record: Record, statuses: Iterable[Mapping[str, Any]]) -> dict[str, list[int]]:
-    """By layer the partitions without a replica that runs, where there are such."""
+    """Per layer, the partitions without a running replica, if there are any."""
     known: Mapping[str, list[int]] = record.uncovered or (registry(statuses) or {}).get("uncovered", {})
     return {of: partitions for of, partitions in known.items() if partitions}
 
@@ -113,7 +113,7 @@ def silent(process: Process) -> str:
 
 
 def name_silent(now: Readings) -> int:
-    """Name on stderr who did not answer. Gives the exit code."""
+    """Name the silent nodes on stderr. Returns the exit code."""
     errors = [reading.error for reading in now.values() if reading.error is not None]
     for error in errors:
         say(f"muster: {error}")

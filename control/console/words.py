@@ -1,11 +1,11 @@
-"""What is said to people while data goes to stdout."""
+"""Lines on stderr, while data goes to stdout."""
 
 import contextlib
 import sys
 
 
 def say(text: str) -> None:
-    """A line on stderr, if anybody is there. It goes in one piece: what a thread of ours writes does not break it."""
+    """Print one line on stderr, if it is open. It is written in one piece, so no other thread's output breaks it."""
     with contextlib.suppress(OSError):
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()

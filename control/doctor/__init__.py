@@ -1,1 +1,1 @@
-"""What `muster doctor` checks. Judgements are functions of what was read; only `probe` reads the machine."""
+"""The checks of `muster doctor`. Judgements are functions of readings; only `probe` reads the machine."""

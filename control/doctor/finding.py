@@ -1,4 +1,4 @@
-"""A finding: what was looked at, how it stands, and the line that mends it."""
+"""A finding: the subject, its level, and the line that mends it."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ Level = Literal["ok", "warn", "fail"]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """`fail`: Muster does not run, or does not serve, while this is so; `warn`: it runs worse. `mend` may be empty."""
+    """`fail`: Muster does not run or does not serve; `warn`: it runs worse. `mend` may be empty."""
 
     check: str
     level: Level
@@ -17,12 +17,12 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def ok(check: str, text: str, mend: str = "") -> Finding:
-    """As it should be."""
+    """All is well."""
     return Finding(check, "ok", text, mend)
 
 
 def warn(check: str, text: str, mend: str) -> Finding:
-    """It runs, and worse."""
+    """It runs, but worse."""
     return Finding(check, "warn", text, mend)
 
 

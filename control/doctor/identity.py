@@ -1,4 +1,4 @@
-"""Judges whether nodes of `muster serve` prove which one they are, and whether the list has those of this machine."""
+"""Judges whether `muster serve` nodes prove their identity, and whether the list has the nodes of this machine."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,8 @@ CHECK = "identity"
 
 
 def judged(cluster: Cluster, keys: Mapping[str, str], known: Mapping[str, tuple[int, str]]) -> list[Finding]:
-    """All of it. `keys`: public ones of nodes of this machine, by name; `known`: number and role of nodes that run."""
+    """Return all findings. `keys`: public keys of this machine's nodes, by name; `known`: number and role of running
+    nodes."""
     demand, file = cluster.identity, cluster.nodes_file
     if demand == "off":
         return [ok(CHECK, "off: every holder of the cluster's secret may link as any node")]

@@ -1,4 +1,4 @@
-"""Judges the machine itself: files, folder, clock, cores, memory, limits of its control group, versions."""
+"""Judges the machine: files, folder, clock, cores, memory, limits of its control group, versions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,20 +8,20 @@ from typing import Final
 from control.doctor.finding import Finding, fail, mib, ok, warn
 
 NODE_MIB: Final = 60
-"""What a node takes beside its rings, as `NODES_MAX` of control/config/layout.py counts it."""
+"""Memory of a node beside its rings, as `NODES_MAX` of control/config/layout.py counts it."""
 FREE_LEAST: Final = 1 << 20
 FREE_ENOUGH: Final = 64 << 20
 SLOW_CLOCKS: Final = frozenset({"hpet", "acpi_pm", "xen", "pit", "jiffies", "refined-jiffies"})
-"""Each look at them is a call of the kernel; the others are read by the process itself."""
+"""Clocks that cost a system call per reading; the others are read by the process itself."""
 SELF_TUNED: Final = frozenset({"intel_pstate", "amd-pstate-epp"})
-"""Drivers whose `powersave` goes up to full speed by itself."""
+"""Drivers whose `powersave` reaches full speed by itself."""
 STEAL_MAX: Final = 0.02
 THROTTLED_MAX: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The instance's folder, or where it will be made. `free`: bytes; `files`: more that fit, None where unlimited."""
+    """The instance's folder, or its future one. `free`: bytes; `files`: how many more fit, None if unlimited."""
 
     path: Path
     exists: bool
@@ -35,7 +35,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What the control group, or one around it, allows: cores, bytes; and the share of periods that it was stopped in."""
+    """Limits of the control group, or of one around it: cores, bytes; and the share of throttled periods."""
 
     cores: float | None = None
     memory: int | None = None
@@ -43,7 +43,7 @@ class Group:
 
 
 def files(hard: int | None, wanted: int) -> Finding:
-    """`hard`: None without a limit. A lower soft one is raised at the start."""
+    """`hard`: None without a limit. A lower soft limit is raised at the start."""
     if hard is not None and hard < wanted:
         return fail("open files", f"only {hard:,} may be open at once, {wanted:,} are needed", f"ulimit -n {wanted}")
     return ok(
@@ -52,7 +52,7 @@ def files(hard: int | None, wanted: int) -> Finding:
 
 
 def folder(place: Place) -> list[Finding]:
-    """Whether keys and the record can be kept there, unseen by others."""
+    """Whether keys and the record can be kept there, hidden from other users."""
     check, elsewhere = "instance folder", "set instance.dir to a folder of yours"
     if place.exists and (place.link or not place.mine):
         return [fail(check, f"{place.path} belongs to another user or is a link", elsewhere)]
@@ -73,7 +73,7 @@ def folder(place: Place) -> list[Finding]:
 
 
 def secrets(named: Sequence[str], open_to_all: Sequence[str]) -> list[Finding]:
-    """Whether only those read the files with secrets who are to; none where the configuration names none."""
+    """Whether the files with secrets are closed to other users; no finding if the configuration names none."""
     if open_to_all:
         text = f"everybody on this machine may read or change {', '.join(open_to_all)}"
         return [warn("secrets", text, f"chmod o= {' '.join(open_to_all)}")]
@@ -81,7 +81,7 @@ def secrets(named: Sequence[str], open_to_all: Sequence[str]) -> list[Finding]:
 
 
 def clock(current: str | None, available: str) -> Finding:
-    """Of the kernel: every turn of a node looks at it."""
+    """The kernel's clock: every turn of a node reads it."""
     if current is None:
         return ok("clock", "unknown on this system")
     name = current.strip()
@@ -94,7 +94,7 @@ def clock(current: str | None, available: str) -> Finding:
 
 
 def cores(usable: int, nodes: int) -> Finding:
-    """How many may be used here."""
+    """The number of usable cores."""
     text = f"{usable} for {nodes} nodes; a node uses one at most"
     if usable < 2:
         return warn("cores", f"{text}, which they share", "use a machine with two or more")
@@ -102,7 +102,7 @@ def cores(usable: int, nodes: int) -> Finding:
 
 
 def frequency(cores: Sequence[tuple[str, str]]) -> Finding:
-    """The driver and the governor of each core; none where the system does not say."""
+    """The driver and the governor of each core; no finding if the system does not tell."""
     if not cores:
         return ok("frequency", "the system does not say, as in most virtual machines")
     slow = [governor for driver, governor in cores if governor == "powersave" and driver not in SELF_TUNED]
@@ -113,7 +113,7 @@ def frequency(cores: Sequence[tuple[str, str]]) -> Finding:
 
 
 def steal(stat: str) -> Finding:
-    """`/proc/stat`: what the host gave to others while this machine wanted to run."""
+    """`/proc/stat`: CPU that the host gave to others while this machine wanted to run."""
     ticks = [int(field) for field in stat.splitlines()[0].split()[1:9]]
     busy = sum(ticks) - ticks[3] - ticks[4]  # without idle and waiting for disks
     share = ticks[7] / busy if busy else 0.0
@@ -124,7 +124,7 @@ def steal(stat: str) -> Finding:
 
 
 def group(limits: Group, nodes: int, arenas_mib: int) -> list[Finding]:
-    """What a container or a service manager allows."""
+    """The limits of a container or a service manager."""
     found: list[Finding] = []
     if limits.cores is not None and limits.cores < 1:
         text = f"a control group allows {limits.cores:g} of a core: processes are stopped during each period"
@@ -148,7 +148,7 @@ def group(limits: Group, nodes: int, arenas_mib: int) -> list[Finding]:
 
 
 def read_group(root: Path, mine: str) -> Group:
-    """The narrowest limits from `root`/sys/fs/cgroup to the group that `mine`, `/proc/self/cgroup`, names."""
+    """Return the narrowest limits from `root`/sys/fs/cgroup down to the group named in `mine` (`/proc/self/cgroup`)."""
     mount = root / "sys" / "fs" / "cgroup"
     found = Group()
     for line in mine.splitlines():
@@ -189,7 +189,7 @@ def _narrower(one: Group, other: Group) -> Group:
 
 def _limit(words: Sequence[str]) -> int | None:
     count = int(words[0]) if words and words[0].isdigit() else None
-    return None if count is None or count >= 1 << 60 else count  # the first version's word for none is a large number
+    return None if count is None or count >= 1 << 60 else count  # version 1 writes a large number for "no limit"
 
 
 def _throttled(words: Sequence[str]) -> float:
@@ -206,7 +206,7 @@ def _words(file: Path) -> list[str]:
 
 
 def needed_bytes(nodes: int, arenas_mib: int) -> int:
-    """What an instance takes once its rings are full."""
+    """Memory of an instance once its rings are full."""
     return (nodes * NODE_MIB + arenas_mib) << 20
 
 
@@ -232,7 +232,7 @@ def aes(cpuinfo: str) -> Finding:
 
 
 def versions(found: Mapping[str, str | None]) -> list[Finding]:
-    """Of the parts, by distribution; None is missing. The library and the server are of one tree."""
+    """Versions of the parts, by distribution; None is missing. Library and server come from one tree."""
     missing = [name for name, version in found.items() if version is None]
     if missing:
         return [fail("versions", f"not installed: {', '.join(missing)}", "scripts/setup.sh, or pip install ./core .")]

@@ -1,4 +1,4 @@
-"""Judges what UDP gets from this system: buffers, queues, losses, super-packets, addresses and ports."""
+"""Judges this system's UDP: buffers, queues, losses, super-packets, addresses and ports."""
 
 import ipaddress
 from collections.abc import Mapping, Sequence
@@ -9,16 +9,16 @@ from control.doctor.finding import Finding, fail, mib, ok, warn
 
 ENOUGH_BYTES: Final = 8 << 20
 LOST_MAX: Final = 1e-4
-"""The share of datagrams from which on a loss is worth a word: members repair less than that unseen."""
+"""From this share of lost datagrams a loss is reported: members repair less without notice."""
 WILDCARDS: Final = ("0.0.0.0", "::")
 NAMED_MAX: Final = 4
-"""Addresses of this machine that a line names."""
+"""Most addresses of this machine in a line."""
 GLOBAL_SCOPE: Final = "00"
 
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """What became of a super-packet of several datagrams on a loopback socket. `arrived`: datagrams of it."""
+    """The fate of a super-packet of several datagrams on a loopback socket. `arrived`: its datagrams."""
 
     sent_joined: bool
     came_joined: bool
@@ -28,7 +28,7 @@ class Offload:
 
 
 def buffers(kind: str, asked: int, given: int) -> Finding:
-    """`kind`: receive or send. What a socket was given that asked for the most that the configuration asks for."""
+    """`kind`: receive or send. The size that a socket got which asked for the configured maximum."""
     check = f"{kind} buffer"
     key = "net.core.rmem_max" if kind == "receive" else "net.core.wmem_max"
     if given >= asked:
@@ -38,13 +38,13 @@ def buffers(kind: str, asked: int, given: int) -> Finding:
 
 
 def sysctl(key: str, value: object) -> str:
-    """The line that sets a value, now and at the next start."""
+    """The line that sets a value now and at the next start."""
     text = f'"{value}"' if isinstance(value, str) else str(value)
     return f"sysctl -w {key}={text}, and the same in a file in /etc/sysctl.d to keep it"
 
 
 def backlog(softnet: str, limit: str) -> Finding:
-    """`/proc/net/softnet_stat`, a line a core: packets taken, and dropped because the core's queue was full."""
+    """`/proc/net/softnet_stat`, one line per core: packets taken, and packets dropped at a full queue."""
     rows = [line.split() for line in softnet.splitlines() if line]
     taken, dropped = (sum(int(row[column], 16) for row in rows) for column in (0, 1))
     if dropped and dropped > LOST_MAX * taken:
@@ -54,7 +54,7 @@ def backlog(softnet: str, limit: str) -> Finding:
 
 
 def udp_errors(snmp: str, snmp6: str) -> list[Finding]:
-    """`/proc/net/snmp` and `snmp6`: what sockets of this network namespace lost since boot."""
+    """`/proc/net/snmp` and `snmp6`: losses of this network namespace's sockets since boot."""
     count = _counts(snmp, snmp6)
     came, full, bad = count["InDatagrams"], count["RcvbufErrors"], count["InErrors"]
     total = came + bad
@@ -73,7 +73,7 @@ def udp_errors(snmp: str, snmp6: str) -> list[Finding]:
 
 
 def udp_sent(snmp: str, snmp6: str) -> Finding:
-    """The same of what left. No socket of Muster is told that the device's queue was full, as it has IP_RECVERR off."""
+    """The same for sent datagrams. No socket of Muster learns of the device's full queue, as it has IP_RECVERR off."""
     count = _counts(snmp, snmp6)
     full = count["SndbufErrors"]
     total = count["OutDatagrams"] + full
@@ -96,7 +96,7 @@ def _counts(snmp: str, snmp6: str) -> dict[str, int]:
 
 
 def offload(tried: Offload) -> list[Finding]:
-    """Whether datagrams leave and come many at a time."""
+    """Whether several datagrams leave and arrive with one call."""
     if tried.error or tried.arrived < tried.wanted:
         why = tried.error or f"{tried.arrived} of {tried.wanted} datagrams came"
         return [fail("loopback", f"UDP on 127.0.0.1 does not work: {why}", "look for a firewall: nft list ruleset")]
@@ -112,7 +112,7 @@ def offload(tried: Offload) -> list[Finding]:
 
 
 def ipv6(works: bool, wanted_by: Sequence[str]) -> Finding:
-    """`wanted_by`: the keys whose addresses are IPv6 ones."""
+    """`wanted_by`: the keys with IPv6 addresses."""
     if works:
         return ok("IPv6", "there is a loopback of it")
     if wanted_by:
@@ -123,8 +123,8 @@ def ipv6(works: bool, wanted_by: Sequence[str]) -> Finding:
 
 
 def wildcards(hosts: Mapping[str, str], fib_trie: str, if_inet6: str) -> list[Finding]:
-    """The configured hosts, by key, beside `/proc/net/fib_trie` and `if_inet6`. An answer leaves from the address that the
-    kernel prefers on the way to the client, as no socket of Muster names the one that was asked (IP_PKTINFO)."""
+    """The configured hosts, by key, beside `/proc/net/fib_trie` and `if_inet6`. An answer leaves from the kernel's
+    preferred address towards the client, as no socket of Muster sets the source address (IP_PKTINFO)."""
     every = [key for key, host in hosts.items() if host in WILDCARDS]
     if not every:
         return [ok("addresses", "every address to listen at is a single one")]
@@ -142,7 +142,7 @@ def wildcards(hosts: Mapping[str, str], fib_trie: str, if_inet6: str) -> list[Fi
 
 
 def _ipv4_addresses(fib_trie: str) -> set[ipaddress.IPv4Address]:
-    """Those of this network namespace that others reach."""
+    """The addresses of this network namespace that others reach."""
     found: set[ipaddress.IPv4Address] = set()
     leaf = ""
     for line in fib_trie.splitlines():
@@ -160,7 +160,7 @@ def _ipv6_addresses(if_inet6: str) -> set[ipaddress.IPv6Address]:
 
 
 def registry(reached: Mapping[str, str]) -> Finding:
-    """The ZooKeepers of the configuration, each with why it took no connection; empty where it took one."""
+    """The configured ZooKeepers, each with the reason it took no connection; empty if it took one."""
     away = [f"{server} ({why})" for server, why in reached.items() if why]
     if not away:
         return ok("registry", f"{', '.join(reached)} take connections")
@@ -171,7 +171,7 @@ def registry(reached: Mapping[str, str]) -> Finding:
 
 
 def ports(kernels: str, reserved: str, binds: Mapping[str, range]) -> list[Finding]:
-    """Ports that the kernel may give to any socket, another's while a node is away. `binds`: the configured, by key."""
+    """Ports that the kernel may give to any socket while a node is away. `binds`: the configured ones, by key."""
     low, high = map(int, kernels.split())
     kept = _ranges(reserved)
     found: list[Finding] = []

@@ -1,4 +1,4 @@
-"""Reads the machine: files of the kernel, and sockets that are tried. Judges nothing, needs no privileges."""
+"""Reads the machine: files of the kernel, and trial sockets. Judges nothing, needs no privileges."""
 
 import array
 import contextlib
@@ -29,12 +29,12 @@ SBIN: Final = "/usr/sbin:/usr/local/sbin:/sbin"
 
 
 def text(path: str) -> str:
-    """The content of a file of the kernel. Raises `OSError` where it has none such."""
+    """Return the content of a kernel file. Raises `OSError` if there is none."""
     return Path(path).read_text(encoding="utf-8", errors="replace")
 
 
 def buffer(kind: str, asked: int) -> int:
-    """The bytes that a socket gets which asks for so many, as those of the engines ask."""
+    """Return the bytes that the kernel gives to a socket that asks for `asked`, in the way of the engines."""
     names = {"receive": (SO_RCVBUFFORCE, socket.SO_RCVBUF), "send": (SO_SNDBUFFORCE, socket.SO_SNDBUF)}
     forced, plain = names[kind]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as tried:
@@ -47,7 +47,7 @@ def buffer(kind: str, asked: int) -> int:
 
 
 def offload() -> Offload:
-    """Send a super-packet to ourselves, singly where the kernel refuses it, and see how it comes."""
+    """Send a super-packet to ourselves, or single datagrams if the kernel refuses it, and report its arrival."""
     sent_joined = came_joined = False
     arrived = 0
     payload = bytes(DATAGRAMS * DATAGRAM_BYTES)
@@ -79,7 +79,7 @@ def offload() -> Offload:
 
 
 def ipv6() -> bool:
-    """Whether something can be bound to the loopback of IPv6."""
+    """Whether a socket can be bound to the IPv6 loopback."""
     try:
         with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as tried:
             tried.bind(("::1", 0))
@@ -89,13 +89,13 @@ def ipv6() -> bool:
 
 
 def files() -> int | None:
-    """How many may be open at once in a process, at most."""
+    """The most files that a process may have open."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return None if hard == resource.RLIM_INFINITY else hard
 
 
 def place(path: Path) -> Place:
-    """The folder, or the nearest one above it that exists."""
+    """The folder, or the nearest existing one above it."""
     nearest = next(each for each in (path, *path.parents) if os.path.lexists(each))
     exists = nearest == path
     info, room = nearest.lstat(), os.statvfs(nearest)
@@ -112,12 +112,12 @@ def place(path: Path) -> Place:
 
 
 def cores() -> int:
-    """How many this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def frequencies() -> list[tuple[str, str]]:
-    """The driver and the governor of each core that tells them."""
+    """The driver and the governor of each core that has them."""
     found: list[tuple[str, str]] = []
     for folder in sorted(Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq")):
         with contextlib.suppress(OSError):
@@ -126,7 +126,7 @@ def frequencies() -> list[tuple[str, str]]:
 
 
 def clocks() -> tuple[str | None, str]:
-    """The kernel's clock, and those that it could take; nothing where it does not say."""
+    """The kernel's clock, and the available ones; empty if unknown."""
     folder = "/sys/devices/system/clocksource/clocksource0"
     try:
         return text(f"{folder}/current_clocksource"), text(f"{folder}/available_clocksource")
@@ -135,7 +135,7 @@ def clocks() -> tuple[str | None, str]:
 
 
 def versions() -> dict[str, str | None]:
-    """Of the distributions that matter most."""
+    """Versions of the most important distributions."""
     found: dict[str, str | None] = {}
     for name in ("muster", "muster-server", "uvloop", "numpy", "msgspec"):
         try:
@@ -146,7 +146,8 @@ def versions() -> dict[str, str | None]:
 
 
 def find(pattern: str) -> str | None:
-    """An executable by its name, also where only root looks; a file by a pattern with a slash, of this tree or the root."""
+    """Find an executable by its name, also in root's folders; or a file by a pattern with a slash, in this tree or from
+    the root."""
     if "/" not in pattern:
         return shutil.which(pattern) or shutil.which(pattern, path=SBIN)
     base = Path("/") if pattern.startswith("/") else Path(__file__).parents[2]
@@ -154,7 +155,7 @@ def find(pattern: str) -> str | None:
 
 
 def taken(key: str, host: str, port: int) -> str:
-    """Why the address cannot be bound, as `muster up` would say it; empty where it can."""
+    """Return the reason why the address cannot be bound, in the words of `muster up`; empty if it can."""
     with Ports() as ports:
         try:
             ports.udp(key, host, port)

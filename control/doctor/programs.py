@@ -1,4 +1,4 @@
-"""Judges which servers of others are here: tests and `muster bench peers` run them, Muster itself needs none."""
+"""Judges which peer servers are installed: tests and `muster bench peers` run them; Muster itself needs none."""
 
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -7,7 +7,7 @@ from control.doctor.finding import Finding, ok
 
 
 class Program(NamedTuple):
-    """A server by its executables, any of which will do, and the package of Debian that has it."""
+    """A server: its executables, any of which is enough, and its Debian package."""
 
     name: str
     executables: tuple[str, ...]
@@ -26,7 +26,7 @@ PROGRAMS: Final = (
 
 
 def judged(find: Callable[[str], str | None]) -> list[Finding]:
-    """`find`: where an executable, or a file by its pattern, lies."""
+    """`find` returns the path of an executable, or of a file by its pattern."""
     found: list[Finding] = []
     for program in PROGRAMS:
         where = next((path for path in map(find, program.executables) if path is not None), None)

@@ -1,4 +1,4 @@
-"""Judges a running instance: its nodes, the buffers that they got, and counters that mean trouble."""
+"""Judges a running instance: its nodes, their buffers, and counters of trouble."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
@@ -11,7 +11,7 @@ from control.doctor.network import ENOUGH_BYTES, sysctl
 
 
 class Trouble(NamedTuple):
-    """What a metric means from `least` on."""
+    """The meaning of a metric from `least` on."""
 
     least: float
     meaning: str
@@ -20,7 +20,7 @@ class Trouble(NamedTuple):
 
 LAG: Final = "muster_loop_lag_seconds"
 CONNECTED: Final = "muster_registry_connected"
-"""Only of nodes that register."""
+"""Only nodes that register have it."""
 TROUBLE: Final[Mapping[str, Trouble]] = {
     "muster_stalls_total": Trouble(
         1,
@@ -70,7 +70,7 @@ TROUBLE: Final[Mapping[str, Trouble]] = {
 
 
 def judged(record: Record, version: str, readings: Readings) -> list[Finding]:
-    """All of it. `version`: of this command."""
+    """Return all findings. `version`: of this command."""
     found = [*nodes(record.processes, readings), *partitions(record, readings), *buffers(record.processes, readings)]
     if record.version != version:
         mend = "end the instance and start it: muster up" if record.pid else "finish the upgrade, node by node"
@@ -82,7 +82,7 @@ def judged(record: Record, version: str, readings: Readings) -> list[Finding]:
 
 
 def nodes(processes: Sequence[Process], readings: Readings) -> list[Finding]:
-    """Who serves."""
+    """Which nodes serve."""
     found: list[Finding] = []
     for process in processes:
         state = readings[process.node].state
@@ -104,7 +104,7 @@ def nodes(processes: Sequence[Process], readings: Readings) -> list[Finding]:
 
 
 def partitions(record: Record, readings: Readings) -> list[Finding]:
-    """Whose rooms nobody serves."""
+    """Partitions that nobody serves."""
     missing = uncovered(record, (reading.status for reading in readings.values()))
     return [
         fail("partitions", f"partition {partition} of {of} has no replica that runs", "start one; its log says why not")
@@ -122,7 +122,7 @@ def _silent(process: Process) -> Finding:
 
 
 def buffers(processes: Sequence[Process], readings: Readings) -> list[Finding]:
-    """What the kernel gave when they started, which is not what it would give now."""
+    """Buffers that the kernel gave at the start, which may differ from what it would give now."""
     short: list[str] = []
     wanted = ENOUGH_BYTES
     for process in processes:
@@ -138,7 +138,7 @@ def buffers(processes: Sequence[Process], readings: Readings) -> list[Finding]:
 
 
 def troubles(processes: Sequence[Process], readings: Readings) -> list[Finding]:
-    """Counters since the nodes began, and what is so now."""
+    """Counters since the nodes started, and current values."""
     found: list[Finding] = []
     for name, trouble in TROUBLE.items():
         values = {process.name: readings[process.node].values.get(name, 0.0) for process in processes}

@@ -1,1 +1,1 @@
-"""What the operating system gives: files, sockets, ports, limits of open files, systemd's socket, the end of a pipe."""
+"""The operating system: files, sockets, ports, limits of open files, systemd's socket, SIGHUP."""

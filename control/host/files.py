@@ -1,4 +1,4 @@
-"""Files that others read while we write them, or that nobody else may read."""
+"""Files that others read while this process writes them, or that nobody else may read."""
 
 import os
 import tempfile
@@ -11,7 +11,7 @@ from control.errors import ConfigError
 def write_atomically(file: Path, content: bytes, mode: int = 0o600) -> None:
     """Replace `file` as a whole: a reader sees the old content or the new, also after a crash.
 
-    Raises `OSError` with the name of a file.
+    Raises `OSError` with the file's name.
     """
     handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     try:
@@ -23,19 +23,19 @@ def write_atomically(file: Path, content: bytes, mode: int = 0o600) -> None:
         Path(name).replace(file)
     except BaseException as error:
         Path(name).unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:  # as where the disk is full
+        if isinstance(error, OSError) and error.filename is None:  # for example a full disk
             error.filename = str(file)
         raise
 
 
 def create_once(file: Path, content: bytes, mode: int = 0o600) -> None:
-    """Write `file` unless it is there already."""
+    """Write `file` unless it exists already."""
     if not file.exists():
         write_atomically(file, content, mode)
 
 
 def absolute(file: str) -> Path:
-    """As it was written, `~` being somebody's home. Raises `ConfigError`."""
+    """Resolve `~`. Raises `ConfigError`."""
     try:
         return Path(file).expanduser().absolute()
     except RuntimeError:
@@ -43,12 +43,12 @@ def absolute(file: str) -> Path:
 
 
 def open_to_all(files: Iterable[str]) -> list[str]:
-    """Those that everybody on this machine may read or write."""
+    """Return the files that everybody on this machine may read or write."""
 
     def is_open(file: str) -> bool:
         try:
             return bool(Path(file).stat().st_mode & 0o006)
-        except OSError:  # whoever needs it says what is wrong
+        except OSError:  # the user of a missing file reports it
             return False
 
     return [file for file in files if is_open(file)]

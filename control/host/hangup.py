@@ -1,4 +1,4 @@
-"""SIGHUP before anybody reads it: whoever starts is not ended by it, and does what it asks for once that is possible.
+"""SIGHUP before a loop runs: it must not end a starting process, and its request is kept until a loop can serve it.
 
 Owns the signal from the first lines of the process (`control/cli/start.py`) until a loop takes it
 (`control/cluster/daemon.py`). Imports nothing that takes time to load.
@@ -12,12 +12,12 @@ _came: Final[list[int]] = []
 
 
 def hold() -> None:
-    """From now on it does nothing but to be remembered."""
+    """From now on only remember the signal."""
     signal.signal(signal.SIGHUP, _remember)
 
 
 def came() -> bool:
-    """Whether it came since `hold`, or since this was asked last."""
+    """Whether it came since `hold`, or since the last call of this function."""
     had = bool(_came)
     _came.clear()
     return had

@@ -1,8 +1,8 @@
-"""What systemd is told of a service, and its watchdog: sd_notify(3), of which a datagram with lines of text is all.
+"""systemd's notifications and watchdog: sd_notify(3), which is only a datagram with lines of text.
 
-Without `NOTIFY_SOCKET` nothing is said. Nobody is waited for longer than `SEND_S`; what found no room by then is said again
-later, as who never hears `READY=1` ends the service. Nothing else that goes wrong here is the service's business. The socket
-is kept from the first line on: a process that is out of descriptors is no reason to end it.
+Without `NOTIFY_SOCKET` it does nothing. It never waits longer than `SEND_S`. Lines that found no room by then are sent
+again later, as systemd ends a service without `READY=1`. Other failures here never disturb the service. The socket is
+open from the start, so a process without free descriptors still has it.
 """
 
 import asyncio
@@ -18,19 +18,19 @@ STATUS_LEN_MAX: Final = 500
 
 
 class Notify:
-    """Says lines to whoever started this process, if it wants to hear them."""
+    """Sends lines to the service manager, if there is one."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         environment = os.environ if environment is None else environment
         self._address = _address(environment.get("NOTIFY_SOCKET", ""))
         self.watchdog_s = _watchdog_s(environment)
-        """Killed when it did not hear for so long; 0 if it does not listen for that."""
+        """The watchdog's time in seconds; 0 if there is none."""
         self._sending: socket.socket | None = None
         self._unsaid: dict[str, str] = {}
-        """Lines that found no room, by what they say; of READY, RELOADING and STOPPING the last counts."""
+        """Unsent lines by their key; for READY, RELOADING and STOPPING the last one counts."""
 
     def __call__(self, *lines: str) -> None:
-        """Say these, as `READY=1`."""
+        """Send these lines, as `READY=1`."""
         if not self._address:
             return
         patience = 0 if self._unsaid else SEND_S  # once is enough
@@ -45,11 +45,11 @@ class Notify:
         except (BlockingIOError, TimeoutError):
             return
         except (OSError, ValueError):
-            pass  # nobody is there
+            pass  # nobody listens
         self._unsaid.clear()
 
     def status(self, text: str, *lines: str) -> None:
-        """Say these and, for people, how things stand."""
+        """Send these lines and a status text for people."""
         self(*lines, f"STATUS={' '.join(text.split())[:STATUS_LEN_MAX]}")
 
     def _open(self) -> socket.socket:
@@ -58,7 +58,7 @@ class Notify:
         return self._sending
 
     async def beat(self) -> None:
-        """Say for ever that the loop turns, twice as often as is asked for, and again what found no room."""
+        """Report for ever that the loop turns, at twice the watchdog's rate, and resend unsent lines."""
         while self._address:
             if self.watchdog_s:
                 self("WATCHDOG=1")
@@ -68,7 +68,7 @@ class Notify:
 
 
 def _address(text: str) -> str:
-    """A path, or a name that is in no folder (`@…`); of others, as `vsock:`, nothing is known here."""
+    """A path, or an abstract name (`@…`); other kinds, as `vsock:`, are not supported."""
     return f"\0{text[1:]}" if text.startswith("@") else text if text.startswith("/") else ""
 
 

@@ -1,4 +1,4 @@
-"""How many files the supervisor of so many nodes has open, and that the kernel lets it."""
+"""The number of files that the supervisor of some nodes has open, and the limit for it."""
 
 import resource
 from typing import Final
@@ -7,16 +7,17 @@ from control.errors import UserError
 
 FILES: Final = 32
 FILES_EACH: Final = 8
-"""Open at once in a supervisor, and more for each node, twice; below, libuv aborts or raises in the midst of its start."""
+"""Open files of a supervisor, and further ones for each node, twice; with fewer, libuv aborts or a start fails
+midway."""
 
 
 def files_wanted(nodes: int) -> int:
-    """How many may have to be open at once in the supervisor of so many nodes."""
+    """The number of files that the supervisor of this many nodes may have open."""
     return FILES + FILES_EACH * nodes
 
 
 def enough_files(nodes: int = 1) -> None:
-    """Have the kernel let this process, and its children, open enough at once. Raises `UserError` where it may not."""
+    """Raise the limit for this process and its children to what it needs. Raises `UserError` if that is not allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = files_wanted(nodes)
     if resource.RLIM_INFINITY != hard < wanted:

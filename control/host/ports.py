@@ -1,7 +1,7 @@
-"""Chooses addresses once, before anything starts, so that a restarted node comes back where it was.
+"""Chooses addresses once, before anything starts, so that a restarted node returns to its address.
 
-A free port is none of those that the kernel gives to sockets that ask for any: one of these, as a client's, could have it
-while its node is away.
+A free port is taken from outside the kernel's range for arbitrary sockets: another socket could take a port of that
+range while its node is away.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ WHY: Final = {
 
 
 class Ports:
-    """Reserves addresses until `release`, or the end of the context. What is reserved in one pass is distinct."""
+    """Reserves addresses until `release`, or the end of the context. Addresses reserved in one pass are distinct."""
 
     def __init__(self) -> None:
         self._held = contextlib.ExitStack()
@@ -48,7 +48,7 @@ class Ports:
         return self._take(key, host, port, socket.SOCK_STREAM)
 
     def release(self) -> None:
-        """Let go, for those who will bind them."""
+        """Release the ports for the nodes that will bind them."""
         self._held.close()
 
     def _take(self, key: str, host: str, port: int, kind: socket.SocketKind) -> tuple[str, int]:
@@ -67,7 +67,7 @@ class Ports:
     def _bind(self, host: str, port: int, kind: socket.SocketKind, *, named: bool = False) -> tuple[str, int]:
         with contextlib.ExitStack() as held:
             bound = held.enter_context(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, kind))
-            if kind is socket.SOCK_STREAM and named:  # connections that a node ended go on for a minute without it
+            if kind is socket.SOCK_STREAM and named:  # ended connections block it for a minute
                 bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind((host, port))
             self._held.push(held.pop_all())
@@ -76,7 +76,7 @@ class Ports:
 
 
 def _free() -> list[int]:
-    """Ports to be tried, in no order; none where the kernel gives all of them, or does not say which."""
+    """Ports to try, in random order; none if the kernel's range covers all, or is unknown."""
     try:
         low, high = map(int, KERNELS.read_text(encoding="ascii").split())
     except (OSError, ValueError):

@@ -27,11 +27,11 @@ if TYPE_CHECKING:  # loaded only where there is a registry
     from control.node.enrolment import Enrolment
 
 CONNECTIONS_MAX: Final = 64
-"""Beyond that who has waited longest goes, so that who comes is answered."""
+"""Most connections. Beyond, the one that has waited longest is closed, so that a new one is served."""
 WAIT_S: Final = 10.0
-"""A connection without a request, or whose answer is not read, for so long is one of nobody."""
+"""A connection without a request, or with an unread answer, is closed after this time."""
 _TURNS: Final = itertools.count()
-"""Who began to wait before whom: the clock of a loop stands still while that takes in several."""
+"""Order of waiting: the loop's clock stands still while it accepts several."""
 
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
@@ -59,7 +59,7 @@ class App:
         return self.answer(scope["path"], scope.get("query_string", b"").decode("latin-1"))
 
     def answer(self, path: str, query: str) -> Answer:
-        """What is at a path."""
+        """The answer at a path."""
         raise NotImplementedError
 
 
@@ -145,17 +145,17 @@ class Admin(App):
 
 
 def nothing(path: str) -> Answer:
-    """There is none such."""
+    """There is no such page."""
     return json_answer(404, {"error": f"nothing at {path}"})
 
 
 def json_answer(status: int, body: Any) -> Answer:
-    """As JSON, a line."""
+    """As one line of JSON."""
     return status, "application/json", msgspec.json.encode(body) + b"\n"
 
 
 class Connection(H11Protocol):
-    """Of one client; keeps its descriptor for none that asks nothing, nor for one that does not read what it asked for."""
+    """The connection of one client. It is closed if it asks nothing, or does not read its answer."""
 
     since = unread = 0
     _due: asyncio.TimerHandle | None = None
@@ -169,23 +169,23 @@ class Connection(H11Protocol):
             min(kept, key=lambda each: each.since).drop()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for it no more."""
+        """Stop waiting for it."""
         self._leave()
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
-        """From now on the answer is to be read, and the next request to come."""
+        """Wait for the answer to be read, and for the next request."""
         if self.waits:
             self._wait()
         super().on_response_complete()
 
     @property
     def waits(self) -> bool:
-        """Whether it is not given up."""
+        """Whether it is still open."""
         return self._due is not None
 
     def drop(self) -> None:
-        """Give it up, with what it did not read."""
+        """Close it, with its unread answer."""
         self._leave()
         self.transport.abort()
 
@@ -207,14 +207,14 @@ class Connection(H11Protocol):
 
 
 class HttpServer(uvicorn.Server):
-    """Leaves the signals to whoever owns the process, and wakes up for requests only, not ten times a second."""
+    """Leaves the signals to the process's owner, and wakes up for requests only, not ten times a second."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self._ended = asyncio.Event()
 
     def end(self) -> None:
-        """Have `serve` finish what it answers and return."""
+        """Make `serve` finish its answers and return."""
         self._ended.set()
 
     async def main_loop(self) -> None:
@@ -222,7 +222,7 @@ class HttpServer(uvicorn.Server):
         await self._ended.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """At once where nobody is connected; the one of uvicorn looks first after a tenth of a second."""
+        """At once if nobody is connected; uvicorn's own check comes only after a tenth of a second."""
         if self.server_state.connections or self.server_state.tasks:
             await super().shutdown(sockets)
             return
@@ -253,7 +253,7 @@ def http(app: App) -> HttpServer:
             ws="none",
             lifespan="off",
             log_config=None,
-            log_level="error",  # what anybody may send is not worth a line: two for each `Upgrade`
+            log_level="error",  # anybody could fill the log: two lines for each `Upgrade`
             access_log=False,
             interface="asgi3",
             server_header=False,

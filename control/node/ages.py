@@ -1,6 +1,7 @@
-"""How old messages were that came to a node, by the node that they came from (ROOM-26).
+"""The age of messages that came to a node, by the node that sent them (ROOM-26).
 
-What its status says of those that carry their age. It begins where a proxy took them, so a gateway has the whole way to it.
+From the node's status, which measures messages that carry their age. An age begins at a proxy, so a gateway's covers
+the whole way.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,15 +12,15 @@ import msgspec
 HELP: Final = "From a message's coming to the proxy to its number (brokers) or its place (gateways), by the node before"
 
 Histogram = tuple[str, str, list[tuple[str, float]], float]
-"""Name with labels, help, (upper end, how many up to it), and the sum."""
+"""Name with labels, help, (upper end, count up to it), and the sum."""
 
 
 class Ages(msgspec.Struct, frozen=True, kw_only=True):
-    """Of messages that came from `node`: since the start in buckets, and of late."""
+    """Of messages from `node`: since the start in buckets, and recent percentiles."""
 
     node: int
     buckets: list[tuple[float | None, int]]
-    """Upper end in seconds, and how many were not older; the last has no end."""
+    """Upper end in seconds, and the count up to it; the last has no end."""
     sum_s: float
     p50_us: int | None
     p99_us: int | None
@@ -31,7 +32,7 @@ class Ages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ages(status: Mapping[str, Any]) -> Iterator[Ages]:
-    """Those of a broker or a gateway; others have none."""
+    """The ages of a broker or a gateway; other roles have none."""
     for entry in status.get("ages", ()):
         yield msgspec.convert(entry, Ages)
 

@@ -1,7 +1,8 @@
-"""A gateway or a proxy that does not reach what others reach sends its clients to them, and lets clients in again later.
+"""Lets a gateway or proxy that is cut off send its clients to others, and take clients again later.
 
-Owns when that is right: not for a while only, not where most others could take nobody, and not where nobody would do better.
-Everybody who is cut off waits, asks the map and says so in it before clients are sent away: so that not all leave at once.
+Owns the conditions: not for a short failure, not if most others could take nobody, and not if nobody does better. A
+node that is cut off waits, asks the map, and announces itself there before it sends clients away, so that not all leave
+at once.
 """
 
 import asyncio
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
 
 LOOK_S: Final = 0.5
 BACK_S: Final = 5.0
-"""Who reaches all again for so long lets clients in."""
+"""Time with all links before it takes clients again."""
 
 
 class CutOff:
-    """Used in one loop, while the process is not to end."""
+    """Used in one loop, while the process is not about to end."""
 
     def __init__(
         self,
@@ -43,13 +44,13 @@ class CutOff:
     async def run(self) -> None:
         """Until it is cancelled."""
         while True:
-            # Who is cut off together with others is seldom the first twice.
+            # Random, so that nodes cut off together do not act at once.
             await self._lasts(True, self._after_s * (1 + self._dice()))
             if self._may_leave() and await self._said():
                 await self._away()
 
     async def _lasts(self, cut: bool, seconds: float) -> None:
-        """Wait until it has been cut off, or has not been, for so long."""
+        """Wait until it has been cut off, or has not been, for this long."""
         loop = asyncio.get_running_loop()
         since = loop.time()
         while loop.time() < since + seconds:
@@ -58,12 +59,13 @@ class CutOff:
                 since = loop.time()
 
     def _may_leave(self) -> bool:
-        """Whether enough others serve. Without the registry that is an old tale, good enough for who reaches nobody."""
+        """Whether enough others serve. Without the registry the map is old: good enough only for a node that reaches
+        nobody."""
         fresh = self._enrolment.connected or not self._server.ready
         return fresh and self._enrolment.can_be_spared()
 
     async def _said(self) -> bool:
-        """Say that nobody is to come, and look whether too many others said so at the same time."""
+        """Announce that no client should come, and check whether too many others did so at the same time."""
         await self._enrolment.step_back()
         if self._may_leave():
             return True

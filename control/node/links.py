@@ -1,6 +1,6 @@
-"""The links that a node tells of in its status: what they are as metrics, by the node at their other end.
+"""The links in a node's status as metrics, by the node at the other end.
 
-A link is told of by both its ends, each for what it sends: the loss is that of one direction.
+Both ends report a link, each for what it sends: the loss is that of one direction.
 """
 
 from collections.abc import Iterator, Mapping, Set
@@ -12,7 +12,7 @@ from control.node.ages import Histogram, histograms
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to a node, as the engine's status has it. Where `lasts_s` is None there never was a link."""
+    """One link to a node, from the engine's status. If `lasts_s` is None there never was a link."""
 
     node: int
     role: str
@@ -22,7 +22,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     availability: float
     failures: int
     ejected: str | None = None
-    """Why it is left out of choices, if it is: `away`, `loss`, `delay` or `unanswered`."""
+    """The reason why it is left out of choices, if it is: `away`, `loss`, `delay` or `unanswered`."""
     rtt_us: int | None = None
     loss: float | None = None
 
@@ -31,7 +31,7 @@ Figure = tuple[str, str, float]
 
 
 def links(status: Mapping[str, Any]) -> Iterator[Link]:
-    """Those that are there and those that are not."""
+    """The links that are up, and those that are down."""
     for entry in status["links"]:
         yield msgspec.convert(entry, Link)
     for entry in status["links_lost"]:
@@ -39,9 +39,9 @@ def links(status: Mapping[str, Any]) -> Iterator[Link]:
 
 
 class Links:
-    """What a status says of the links, as metrics; there are as many as nodes that this one has to do with.
+    """The links of a status as metrics, one per node that this one deals with.
 
-    `known`: the nodes of the map. A lost link to another one is none any more, and nothing that an alarm should tell of.
+    `known`: the nodes of the map. A lost link to any other node is skipped: no alarm should ring for it.
     """
 
     _UP: Final = "1 while there is a link to the peer"
@@ -59,7 +59,7 @@ class Links:
         return [(_named("link_failures", link), self._FAILURES, link.failures) for link in self._links]
 
     def gauges(self) -> list[Figure]:
-        """How each is now."""
+        """The current state of each."""
         found: list[Figure] = []
         for link in self._links:
             found.append((_named("link_up", link), self._UP, float(link.up)))
@@ -70,7 +70,7 @@ class Links:
         return found
 
     def histograms(self) -> list[Histogram]:
-        """How old messages were that came over each."""
+        """The age of messages over each."""
         return self._ages
 
 

@@ -1,7 +1,7 @@
-"""What comes into force while a process runs: the level of its logs, the cluster's secrets, what engine or prober take.
+"""Values that change while a process runs: the level of its logs, the cluster's secrets, settings of engine or prober.
 
-Owns what is in force. Reading the configuration again is elsewhere (`control/cluster/daemon.py`,
-`control/node/process.py`, `control/cluster/supervisor.py`). How a secret is replaced: docs/operations.md.
+Owns the values in force. Others read the configuration again (`control/cluster/daemon.py`, `control/node/process.py`,
+`control/cluster/supervisor.py`). How to replace a secret: docs/operations.md.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,12 +36,12 @@ FIELDS: Final[Mapping[str, str]] = {
 }
 """Keys of the configuration that every running node takes, and the fields of a spec that hold them."""
 RELOADED: Final = frozenset({LEVEL, *FIELDS, *(key for each in kinds().values() for key in each.reloads)})
-"""Keys that come into force by SIGHUP; all others need a restart."""
+"""Keys that SIGHUP puts in force; all others need a restart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """What is to be in force now."""
+    """The values to put in force."""
 
     level: str
     told: Spec | None = None
@@ -49,11 +49,11 @@ class Now:
     needs_restart: Sequence[str] = ()
     """Other keys that have changed."""
     in_force: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Keys that other processes take by this one."""
+    """Keys that other processes take from this one."""
 
 
 Again = Callable[[], Now]
-"""Reads it. Raises whatever keeps it from that."""
+"""Reads it. Raises any error that prevents it."""
 
 Weigh = Callable[[int], None]
 TakeSettings = Callable[[Any], None]
@@ -61,7 +61,7 @@ TakeSettings = Callable[[Any], None]
 
 
 def merged(began: Config, now: Config) -> Config:
-    """What `began` becomes by a reload: of `now` all that comes into force."""
+    """Return the reloaded form of `began`: with all values of `now` that come into force."""
     sections: dict[str, dict[str, Any]] = {}
     for key in RELOADED:
         section, _, name = key.partition(".")
@@ -73,13 +73,13 @@ def merged(began: Config, now: Config) -> Config:
 
 
 def reloading(before: Config, now: Config) -> dict[str, Any]:
-    """Keys whose values differ and come into force, with the new ones."""
+    """Changed keys that come into force, with their new values."""
     was = dict(values(before))
     return {key: value for key, value in values(now) if key in RELOADED and was.get(key) != value}
 
 
 def needing_restart(before: Config, now: Config, others: tuple[str, ...]) -> list[str]:
-    """Keys whose values differ and do not come into force, but for those that begin as `others` do."""
+    """Changed keys that do not come into force, without those that begin as `others` do."""
     was, is_now = dict(values(before)), dict(values(now))
     changed = {key for key in was.keys() | is_now.keys() if was.get(key) != is_now.get(key)}
     return sorted(key for key in changed - RELOADED if not key.startswith(others))
@@ -131,18 +131,18 @@ class Live:
         self._tell()
 
     def current(self, spec: Spec) -> Spec:
-        """The spec with what came into force since it was made."""
+        """The spec with all values that came into force since."""
         if self._spec is None:
             return spec
         fields = {name: getattr(self._spec, name) for name in FIELDS.values()}
         return msgspec.structs.replace(spec, **fields, settings=self._spec.settings)
 
     def reload(self, again: Again) -> bool:
-        """Put in force what can be, name what cannot; what is wrong changes nothing. Whether all was well."""
+        """Put in force what can be, and name the rest; an error changes nothing. Returns whether all was well."""
         try:
             now = again()
             in_force = {**now.in_force, **self._take(now.told)}
-        except Exception as error:  # whatever it is, who runs goes on
+        except Exception as error:  # any error: the running process goes on
             self.log.error("not reloaded, the old configuration stays", error=_said(error))
             return False
         level = now.level
@@ -161,9 +161,7 @@ class Live:
         spec = msgspec.structs.replace(_typed(told), node=old.node)
         of = kind(spec.role)
         keys = _keys(spec)
-        if (
-            self._linked and keys is not None and self._keys is not None
-        ):  # else there are no links that it has to follow
+        if self._linked and keys is not None and self._keys is not None:  # else there are no links that must follow
             succeed(self._keys, keys)
         secrets = signing_secrets(spec.jwt_secret_file)
         changed = {
@@ -178,7 +176,7 @@ class Live:
         spec = msgspec.structs.replace(spec, settings=msgspec.structs.replace(old.settings, **taken))
         if keys is not None and self._keys is not None:
             if keys.other != self._keys.other and spec.other_secret_file:
-                changed["cluster.other_secret_file"] = spec.other_secret_file  # another content of the same file, too
+                changed["cluster.other_secret_file"] = spec.other_secret_file  # also a file with another content
             if keys.allow != self._keys.allow and spec.nodes_file:
                 changed["cluster.nodes_file"] = spec.nodes_file
         if secrets != self._secrets and spec.jwt_secret_file:
@@ -233,7 +231,7 @@ def _said(error: Exception) -> str:
 
 
 def succeed(before: ClusterKeys, now: ClusterKeys) -> None:
-    """Check that who runs with the one may go on with the other. Raises `SpecError`."""
+    """Check that a node that runs with one may go on with the other. Raises `SpecError`."""
     number, secret = before.current
     known = dict(key for key in (now.current, now.other) if key is not None)
     if number not in known:

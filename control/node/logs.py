@@ -1,4 +1,4 @@
-"""Logs: one JSON object per line on stderr, or text for eyes. Never one per packet."""
+"""Logs: one JSON object per line on stderr, or text for people. Never one per packet."""
 
 import contextlib
 import logging
@@ -10,11 +10,11 @@ from typing import Any, Final, Literal
 import structlog
 
 PIECE_BYTES: Final = 4_096
-"""What a pipe that is writable takes at once."""
+"""Bytes that a writable pipe takes at once."""
 
 
 class _Stderr:
-    """Stderr that holds nobody up: what a full disk, a closed pipe or a reader that stands still does not take is lost."""
+    """A stderr that never blocks: lines that a full disk, a closed pipe or a stopped reader does not take are lost."""
 
     def __init__(self) -> None:
         self.lost = 0
@@ -27,14 +27,14 @@ class _Stderr:
         self.lost += bool(data)
 
     def flush(self) -> None:
-        """Nothing is kept."""
+        """Nothing is buffered."""
 
 
 _STDERR: Final = _Stderr()
 
 
 class _Least:
-    """The least level that is written, which loggers that were made before go by too."""
+    """The lowest level that is written, also for existing loggers."""
 
     def __init__(self) -> None:
         self.number = logging.INFO
@@ -49,9 +49,9 @@ _LEAST: Final = _Least()
 
 
 class _Standard(logging.Handler):
-    """What libraries, and the loop, say by themselves comes as lines like all others, and holds nobody up either.
+    """Turns log records of libraries and the loop into lines like all others, which never block.
 
-    Without it the last resort of `logging` writes text to stderr, and waits for who reads that.
+    Without it, `logging` writes text to stderr and waits for its reader.
     """
 
     def __init__(self, log: structlog.typing.FilteringBoundLogger) -> None:
@@ -59,10 +59,10 @@ class _Standard(logging.Handler):
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one; the levels of others are those below them that are known here."""
+        """Write one record; an unknown level counts as the next lower known one."""
         try:
             text = record.getMessage()
-        except Exception:  # of its arguments: anything
+        except Exception:  # from its arguments: anything
             text = str(record.msg)
         level = min(record.levelno // 10 * 10, logging.CRITICAL)
         self._log.log(level, text, logger=record.name, exc_info=record.exc_info)
@@ -79,12 +79,12 @@ def set_level(name: str) -> None:
 
 
 def lost() -> int:
-    """Lines that nobody took, or not the whole of them."""
+    """Lines that were lost, or only partly written."""
     return _STDERR.lost
 
 
 def configure(level: str, style: Literal["json", "text"], **bound: Any) -> structlog.typing.FilteringBoundLogger:
-    """Set up logging for this process and return the logger that everything else is derived from."""
+    """Set up logging for this process and return the root logger."""
     last: structlog.typing.Processor = (
         structlog.processors.JSONRenderer()
         if style == "json"

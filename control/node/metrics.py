@@ -1,7 +1,7 @@
-"""An engine's counters and gauges as Prometheus metrics, read when somebody asks.
+"""An engine's counters and gauges as Prometheus metrics, read at each scrape.
 
-Every name begins with `muster_` and carries role and node; counters end with `_total`. An engine may put labels into a
-name, as `datagrams_dropped{reason="malformed"}`.
+Every name begins with `muster_` and has the labels role and node; counters end with `_total`. An engine may put labels
+into a name, as `datagrams_dropped{reason="malformed"}`.
 """
 
 import re
@@ -27,18 +27,18 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Counted(Protocol):
-    """What counts beside the engine, in the same words."""
+    """Further sources of metrics, in the form of an engine's."""
 
     def counters(self) -> list[tuple[str, str, float]]:
-        """Name, help and value of what was counted since the start."""
+        """Name, help and value of each counter since the start."""
 
     def gauges(self) -> list[tuple[str, str, float]]:
-        """Name, help and value of what goes up and down."""
+        """Name, help and value of each gauge."""
 
 
 @runtime_checkable
 class Distributed(Protocol):
-    """What of that has distributions besides."""
+    """Sources that also have histograms."""
 
     def histograms(self) -> list[Histogram]:
         """Since the start."""
@@ -108,7 +108,7 @@ def _histograms(own: Mapping[str, str], samples: Iterable[Histogram]) -> Iterato
 
 
 def _named(own: Mapping[str, str], full: str) -> tuple[str, dict[str, str]]:
-    """As Prometheus has it, and the labels."""
+    """Return Prometheus's name, and the labels."""
     match = NAME.fullmatch(full)
     assert match is not None, f"an engine named a metric {full!r}"
     return "muster_" + match["name"].removesuffix("_total"), {**own, **dict(LABEL.findall(match["labels"] or ""))}

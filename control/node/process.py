@@ -1,10 +1,10 @@
 """The process of one role: `python -m control.node.process --spec FILE`, run by the supervisor or by `muster serve`.
 
-Composes what `plane` serves with logs, administration and the tie to its owner. Speaks to a parent by one line of
-JSON each on stdout: `{"state": "ready"}`, `{"state": "not_ready"}`, `{"state": "failed", "error": …}`; with a registry
-first `{"state": "waiting", "error": …}` if that does not answer, then `{"state": "starting", "epoch": …}`, and
-`{"state": "registered"}` until it knows all that start with it. It dies with its parent: by the kernel's signal, and by the
-end of its stdin, whichever comes first.
+Composes a role of `plane` with logs, administration and the tie to its owner. It reports to a parent with lines of JSON
+on stdout: `{"state": "ready"}`, `{"state": "not_ready"}`, `{"state": "failed", "error": …}`. With a registry,
+`{"state": "waiting", "error": …}` comes first if that does not answer, then `{"state": "starting", "epoch": …}`, and
+`{"state": "registered"}` until it knows all nodes that start with it. It dies with its parent: by the kernel's signal,
+and by the end of its stdin, whichever comes first.
 """
 
 import argparse
@@ -48,11 +48,11 @@ SUPERSEDED: Final = (
 )
 DISPLACED: Final = "{name} has lost its number while it ran, so it has ended; start it again: {why}"
 MOVED: Final = ("messages_", "repairs_")
-"""Counters that grow while a broker is still needed begin so."""
+"""Beginnings of counters that grow while a broker is still needed."""
 
 
 def die_with(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent ends; end now if that has happened already."""
+    """Ask the kernel to kill this process when its parent ends; end now if the parent has ended already."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         raise SystemExit(1)
@@ -75,10 +75,11 @@ Begin = Callable[[Any, structlog.typing.FilteringBoundLogger, Callable[[], int]]
 
 
 class Owner(Protocol):
-    """Who runs the process: is told how it goes, and says when it is to end."""
+    """The owner of the process: it takes reports of the state, and decides the end."""
 
     def tell(self, state: str, **more: Any) -> None:
-        """`waiting` and for what (`error`), `starting`, `registered`, `ready`, `not_ready`, `failed` and why (`error`)."""
+        """Report `waiting` with its reason (`error`), `starting`, `registered`, `ready`, `not_ready`, or `failed` with
+        its reason (`error`)."""
 
     def watch(self, end: asyncio.Event, stop: asyncio.Event, attach: Callable[[Live], None]) -> None:
         """From now on set `end` when the process is to end in order, `stop` when it is to end at once.
@@ -87,21 +88,21 @@ class Owner(Protocol):
         """
 
     def current(self, spec: Spec) -> Spec:
-        """The spec with what came into force since it was read."""
+        """The spec with all values that came into force since it was read."""
 
 
 class Parent:
-    """The supervisor, at the other ends of stdin and stdout. By SIGHUP it says that it has written the spec anew."""
+    """The supervisor, at the other ends of stdin and stdout. Its SIGHUP means that it has written a new spec."""
 
     def __init__(self, file: Path) -> None:
-        """Until it watches, what the supervisor says is not heard, and read then."""
+        """Before it watches, messages of the supervisor wait and are read then."""
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self._file, self._seen = file, b""
         self._live: Live | None = None
         self._again: Again | None = None
 
     def spec(self) -> Spec:
-        """What the file says now. Raises `SpecError`."""
+        """Read the file. Raises `SpecError`."""
         return decoded(self._file, self._content(), Spec)
 
     def _content(self) -> bytes:
@@ -109,11 +110,11 @@ class Parent:
         return self._seen
 
     def reloads(self, live: Live, again: Again) -> None:
-        """What is in force, and how it is read again."""
+        """The values in force, and how they are read again."""
         self._live, self._again = live, again
 
     def tell(self, state: str, **more: Any) -> None:
-        """Say one line. A parent that is gone will be noticed elsewhere."""
+        """Write one line. The loss of the parent is noticed elsewhere."""
         with contextlib.suppress(OSError):
             os.write(1, msgspec.json.encode({"state": state, **more}) + b"\n")
 
@@ -121,7 +122,7 @@ class Parent:
         """SIGTERM, SIGHUP, and the end of stdin."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, end.set)
-        loop.add_signal_handler(signal.SIGINT, lambda: None)  # the terminal's Ctrl-C is the supervisor's business
+        loop.add_signal_handler(signal.SIGINT, lambda: None)  # the terminal's Ctrl-C is for the supervisor
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         self._reload()
         if self._live is not None:
@@ -129,12 +130,12 @@ class Parent:
         loop.add_reader(0, self._read, stop)
 
     def current(self, spec: Spec) -> Spec:
-        """As the file is by now."""
+        """Read the file again."""
         self._reload()
         return spec if self._live is None else self._live.current(spec)
 
     def _reload(self) -> None:
-        """If there is something new: whoever signals may not have written."""
+        """Take the new spec, if there is one: a signal may come without one."""
         seen = self._seen
         with contextlib.suppress(SpecError):
             if self._content() == seen:
@@ -156,11 +157,11 @@ async def serve_enrolled(
     companion: "Begin | None" = None,
     release: Callable[[], None] = lambda: None,
 ) -> None:
-    """Begin with what the registry says, which is waited for. Raises `SpecError`.
+    """Begin with the registry's answer, for which it waits. Raises `SpecError`.
 
-    `release` lets go of the node's ports, which somebody else would get while it waits. Raises `ConfigError` when it has
-    drained because another process goes by its name: a new start would drive that one out. Raises `UserError` when the
-    registry came to say that its number is another node's: a new start takes another number, if none is asked for.
+    `release` releases the node's ports, which another process would get while it waits. Raises `ConfigError` when it
+    has drained because another process uses its name: a restart would drive that one out. Raises `UserError` when the
+    registry gave its number to another node: a restart takes another number, unless one is prescribed.
     """
     from control.node.enrolment import enrolled
 
@@ -265,7 +266,8 @@ def _partitions(spec: Spec, enrolment: "Enrolment | None") -> Callable[[], int]:
 
 
 def _join(service: Service, enrolment: "Enrolment", owner: Owner) -> None:
-    """The engine takes every map; that it is ready is said to others first, and to the owner once both know each other."""
+    """Give every map to the engine. That it is ready is registered first, and reported to the owner once both know each
+    other."""
 
     def on_ready(ready: bool) -> None:
         if ready:
@@ -312,9 +314,9 @@ async def _hand_over(
 
 
 def give_back_memory() -> None:
-    """Let glibc return freed blocks from 128 KiB on to the kernel; by itself it stops after the first large one.
+    """Let glibc return freed blocks from 128 KiB on to the kernel; by default it stops after the first large one.
 
-    What a role frees is large: rings, and pieces of 256 keys of sessions that fell idle.
+    A role frees large blocks: rings, and groups of 256 keys of idle sessions.
     """
     with contextlib.suppress(AttributeError, OSError):  # another libc
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD)

@@ -1,1 +1,1 @@
-"""Probes on all hash paths: small messages by every proxy, broker and gateway, and what becomes of them (ROOM-13)."""
+"""Probes on all paths: small messages through every proxy, broker and gateway, and their results (ROOM-13)."""

@@ -1,7 +1,7 @@
-"""What each hop took of the question who is in a probe's room: the broker that was asked, and its gateways (ROOM-13).
+"""Times of the hops of a question for a probe room's members: the broker that was asked, and its gateways (ROOM-13).
 
-A hop's time is by the clock of the node that asked it, until it had answered; so the broker's has that of its slowest
-gateway in it. Knows no clock and no network; its memory is the last `KEPT` times of each.
+A hop's time runs by the clock of the asking node, from the question to the answer. So the broker's time includes its
+slowest gateway. Knows no clock and no network; its memory is the last `KEPT` times of each hop.
 """
 
 from array import array
@@ -17,7 +17,7 @@ KEPT: Final = 20
 
 
 class HopTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """One hop of a path. `seen`: of so many answers the times are."""
+    """One hop of a path. `seen`: the number of answers since the start."""
 
     node: int
     seen: int
@@ -27,7 +27,7 @@ class HopTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hops:
-    """Those of the paths that are probed."""
+    """The hops of the probed paths."""
 
     def __init__(self) -> None:
         self._pairs: frozenset[tuple[int, int]] = frozenset()
@@ -36,13 +36,13 @@ class Hops:
         """By proxy and broker, and by proxy, broker and gateway: ms."""
 
     def follow(self, pairs: Collection[tuple[int, int]], gateways: Collection[int]) -> None:
-        """There are these pairs of a proxy and a broker now, and these gateways."""
+        """Set the current pairs of proxy and broker, and the current gateways."""
         self._pairs, self._gateways = frozenset(pairs), frozenset(gateways)
         for way in [way for way in self._times if not self._is_probed(way)]:
             del self._times[way]
 
     def take(self, proxy: int, hops: Sequence[muster.Hop]) -> None:
-        """What an answer through a proxy says: the broker, then the gateways that it asked."""
+        """Take the hops of an answer through a proxy: the broker, then the gateways that it asked."""
         for at, hop in enumerate(hops):
             way = (proxy, hops[0].node, hop.node) if at else (proxy, hop.node)
             if self._is_probed(way):
@@ -52,7 +52,7 @@ class Hops:
                 times.append(1000 * hop.seconds)
 
     def of(self, path: tuple[int, int, int]) -> list[HopTimes]:
-        """The broker and the gateway of a path, as far as answers named them."""
+        """Return the broker and the gateway of a path, as far as answers named them."""
         return [_told(way[-1], self._times[way]) for way in (path[:2], path) if way in self._times]
 
     def _is_probed(self, way: tuple[int, ...]) -> bool:

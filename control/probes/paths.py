@@ -1,7 +1,7 @@
-"""What became of the probes, path by path: latency, loss, availability, and which path fails (ROOM-13, ROOM-21).
+"""Results of the probes, path by path: latency, loss, availability, and which paths fail (ROOM-13, ROOM-21).
 
-A path is a proxy, a broker and a gateway. Each probe is one sample of the paths to all gateways: seen in time, or failed.
-Knows no clock and no network; its memory is `window` samples a path and the probes of `timeout_ms`.
+A path is a proxy, a broker and a gateway. Each probe is one sample of the paths to all gateways: seen in time, or
+failed. Knows no clock and no network; its memory is `window` samples per path and the probes of `timeout_ms`.
 """
 
 import heapq
@@ -17,7 +17,7 @@ from control.probes.hops import HopTimes
 from control.probes.system import Probes
 
 GRACE_S: Final = 2.0
-"""A path that is new, or whose room moved, has so long until it can fail, or until its first probe is seen."""
+"""A new path, or one whose room moved, cannot fail for this long, or until its first probe is seen."""
 
 
 class Path(NamedTuple):
@@ -29,7 +29,7 @@ class Path(NamedTuple):
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """What is told of a path, whoever is. `loss` and the latencies are of the last samples, `availability` of all."""
+    """The report of a path, for all readers. `loss` and the latencies cover the last samples, `availability` all."""
 
     sent: int
     seen: int
@@ -41,19 +41,19 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     age_s: float | None
     """Since the last sample; None before the first."""
     lasts_s: float | None
-    """It has been failing for so long."""
+    """Seconds for which it has been failing."""
     failures: int
-    """So often it began to fail."""
+    """How often it began to fail."""
 
 
 class Figures(Measured, frozen=True, kw_only=True):
-    """A path so far."""
+    """The account of one path."""
 
     path: Path
     failing: bool
-    """The alarm: `failures` failed ones in a row, and not `successes` seen ones in a row since."""
+    """The alarm: raised by `failures` failed probes in a row, cleared by `successes` seen ones in a row."""
     hops: list[HopTimes] = []
-    """What the broker and the gateway took of a question of late, where that is known."""
+    """Recent times of the broker and the gateway for a question, if known."""
 
 
 class Account:
@@ -76,17 +76,17 @@ class Account:
 
     def __init__(self, began: float, window: int) -> None:
         self.since = began + GRACE_S
-        """What set out before and was not seen says nothing."""
+        """Unseen probes sent before this moment do not count."""
         self.sent = self.seen = self.failures = 0
         self.last: float | None = None
         self.failing_since: float | None = None
         self._window = array("f", [0.0]) * window  # ms, negative: failed
         self._at = self._failed_row = self._seen_row = 0
         self._lost, self._slowest = 0, 0.0
-        """Of the window."""
+        """Over the window."""
 
     def keep(self, window: int) -> None:
-        """From now on of so many samples, of which it has the last."""
+        """Keep this many samples from now on; older ones stay."""
         had = min(self._at, len(self._window))
         last = [self._window[at % len(self._window)] for at in range(self._at - had, self._at)][-window:]
         self._window = array("f", [*last, *[0.0] * (window - len(last))])
@@ -94,7 +94,7 @@ class Account:
         self._lost, self._slowest = sum(ms < 0 for ms in last), max(self._window)
 
     def take(self, now: float, ms: float | None, limits: Probes) -> bool:
-        """One sample, without `ms` a failed one. Says whether the alarm was raised or cleared by it."""
+        """Take one sample; without `ms` it failed. Returns whether it raised or cleared the alarm."""
         self._keep(-1.0 if ms is None else ms)
         self._at, self.sent, self.last = self._at + 1, self.sent + 1, now
         if ms is None:
@@ -121,20 +121,20 @@ class Account:
 
     @property
     def loss(self) -> float:
-        """Of the last samples."""
+        """Over the last samples."""
         return self._lost / min(self._at, len(self._window)) if self._at else 0.0
 
     @property
     def availability(self) -> float:
-        """Of all samples."""
+        """Over all samples."""
         return self.seen / self.sent if self.sent else 1.0
 
     def badness(self) -> tuple[bool, float, float, float]:
-        """Greater is worse. It is known without a look at the window."""
+        """Greater is worse. Computed without the window."""
         return (self.failing_since is not None, self.loss, -self.availability, max(0.0, self._slowest))
 
     def figures(self, path: Path, now: float) -> Figures:
-        """All that is told of it."""
+        """The whole report."""
         samples = self._window[: min(self._at, len(self._window))]
         times = sorted(ms for ms in samples if ms >= 0)
         last = self._window[(self._at - 1) % len(self._window)] if self._at else -1.0
@@ -164,29 +164,29 @@ class _Probe:
     broker: int
     at: float
     waits: set[int]
-    """Gateways whose member has not seen it."""
+    """Gateways whose members have not seen the probe."""
 
 
 class Ledger:
-    """All paths. `told` hears of each alarm that is raised (True) or cleared."""
+    """All paths. `told` is called for each alarm that is raised (True) or cleared."""
 
     def __init__(self, limits: Probes, told: Callable[[Figures], None] = lambda figures: None) -> None:
         self._limits, self._told = limits, told
         self._accounts: dict[Path, Account] = {}
         self._out: dict[int, _Probe] = {}
-        """In the order in which they were sent."""
+        """In the order of sending."""
         self.probes = 0
         """Sent so far."""
         self.samples_seen = self.samples_failed = self.alarms = 0
 
     def limit(self, limits: Probes) -> None:
-        """From now on these hold; a path that fails does so until it holds by them."""
+        """Use these limits from now on; a failing path fails until it recovers by them."""
         self._limits = limits
         for account in self._accounts.values():
             account.keep(limits.window)
 
     def send(self, now: float, proxy: int, broker: int, gateways: Collection[int]) -> int:
-        """A probe sets out, which a member at each of these gateways should see. Gives its number."""
+        """A probe is sent; a member at each of these gateways should see it. Returns its number."""
         self.probes += 1
         self._out[self.probes] = _Probe(proxy, broker, now, set(gateways))
         for gateway in gateways:
@@ -196,7 +196,7 @@ class Ledger:
         return self.probes
 
     def saw(self, now: float, number: int, gateway: int, broker: int) -> None:
-        """The member at a gateway has it, numbered by this broker. Another one than was meant is a failure of the path."""
+        """The member at a gateway has it, numbered by this broker. If it is the wrong broker, the path failed."""
         probe = self._out.get(number)
         if probe is None or gateway not in probe.waits:
             return
@@ -206,7 +206,7 @@ class Ledger:
             del self._out[number]
 
     def pass_time(self, now: float) -> None:
-        """What was not seen by now has failed, where its time is over."""
+        """Fail the unseen probes whose time is over."""
         for number, probe in list(self._out.items()):
             if now - probe.at < self._limits.timeout_ms / 1000:
                 return
@@ -215,7 +215,7 @@ class Ledger:
                 self._judge(now, probe, gateway, None)
 
     def keep(self, proxies: Collection[int], brokers: Collection[int], gateways: Collection[int]) -> None:
-        """There are no other paths any more."""
+        """Forget all other paths."""
         gone = [
             path
             for path in self._accounts
@@ -225,7 +225,7 @@ class Ledger:
             del self._accounts[path]
 
     def excuse(self, now: float, broker: int) -> None:
-        """The rooms of a broker move: what is under way to it says nothing, and its paths begin anew to be seen."""
+        """The rooms of a broker move: probes under way do not count, and its paths may not fail at first."""
         for number in [number for number, probe in self._out.items() if probe.broker == broker]:
             del self._out[number]
         for path, account in self._accounts.items():
@@ -233,25 +233,25 @@ class Ledger:
                 account.since = now + GRACE_S
 
     def figures(self, now: float) -> Iterator[Figures]:
-        """Every path."""
+        """The reports of all paths."""
         for path, account in self._accounts.items():
             yield account.figures(path, now)
 
     def worst(self, now: float, count: int) -> Iterator[Figures]:
-        """So many paths, the worst first."""
+        """The reports of this many paths, the worst first."""
         for path, account in heapq.nlargest(count, self._accounts.items(), key=lambda known: known[1].badness()):
             yield account.figures(path, now)
 
     @property
     def failing(self) -> int:
-        """So many paths fail."""
+        """The number of failing paths."""
         return sum(account.failing_since is not None for account in self._accounts.values())
 
     def _judge(self, now: float, probe: _Probe, gateway: int, ms: float | None) -> None:
         path = Path(probe.proxy, probe.broker, gateway)
         account = self._accounts.get(path)
         if account is None:
-            return  # it left
+            return  # the gateway left
         if ms is None:
             if probe.at < account.since:
                 return

@@ -1,8 +1,8 @@
 """Sends probes and sees them: a member of every probe room at every gateway, a publisher at every proxy (ROOM-13).
 
-It is a client like others, by the library alone. What becomes of the probes is for `paths.py`, whose turn it is for
-`rounds.py`, and which room goes by which broker for `rooms.py`. Between the probes each publisher asks who is in a room: the
-answer says what each hop took of it (`hops.py`).
+A client like others, through the library alone. `paths.py` keeps the results, `rounds.py` the turns, and `rooms.py` the
+brokers' rooms. Between the probes each publisher asks for a room's members: the answer has the time of each hop
+(`hops.py`).
 """
 
 import asyncio
@@ -32,33 +32,33 @@ from muster.client import ROOMS_MAX
 
 LOOK_S: Final = 1.0
 TICK_S: Final = 0.05
-"""So late at most is a probe said to have failed."""
+"""Failed probes are reported at most this late."""
 RETRY_S: Final = 0.5
 UNANSWERED_MAX: Final = 8
-"""Of a proxy and a broker. What is not even numbered need not be sent again and again: it fails."""
+"""Per proxy and broker. A probe that is not even numbered is not repeated for ever: it fails."""
 PATHS_MAX: Final = 16_384
-"""Some 0.5 KiB of memory each with a window of 100."""
+"""Each takes about 0.5 KiB of memory with a window of 100."""
 LINES_MAX: Final = 20
-"""In the log within `LOOK_S`: with one node thousands of paths may fail."""
+"""Log lines within `LOOK_S`: one node may make thousands of paths fail."""
 ASK_S: Final = 2.0
-"""A proxy is asked once in so long: it lets a session ask once a second."""
+"""A proxy is asked at most once in this time: it allows a session one question a second."""
 ASKED_SHARE: Final = 0.1
-"""Of `per_s_max`, that many questions a second are the most: each goes to all gateways, and back."""
+"""Share of `per_s_max` for questions: each goes to all gateways and back."""
 PAYLOAD: Final = struct.Struct("<8sQ")
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the prober has from who is where, and what it needs to be a client and to know a room's owner."""
+    """The prober's source of the map, and its secrets: as a client, and to compute a room's owner."""
 
     snapshot: Callable[[], Snapshot]
     client: muster.Address
-    """The credential alone: which servers, the map says."""
+    """The credential alone: the map names the servers."""
     name_key: bytes
 
 
 class Prober:
-    """Runs as long as `run` does. `every_s` is that of the limits where those have one."""
+    """Runs as long as `run` does. `every_s` replaces the interval of the limits."""
 
     def __init__(
         self,
@@ -77,9 +77,9 @@ class Prober:
         self._hops = Hops()
         self.snapshot = Snapshot()
         self.paths = 0
-        """That are probed."""
+        """The probed paths."""
         self.left_out = 0
-        """Paths that there are and that are not probed, since they are more than `PATHS_MAX`."""
+        """Paths that are not probed, as there are more than `PATHS_MAX`."""
         self._run_id = secrets.token_bytes(8)
         self._listeners: dict[tuple[Node, int], _Listener] = {}
         self._publishers: dict[Node, _Publisher] = {}
@@ -91,7 +91,7 @@ class Prober:
         """Alarms since the last look."""
 
     def limit(self, limits: Probes) -> None:
-        """From now on these hold."""
+        """Use these limits from now on."""
         if limits != self._limits:
             self._limits, self._every_s = limits, limits.every_ms / 1000
             self._rounds.limit(self._every_s, limits.per_s_max)
@@ -116,7 +116,7 @@ class Prober:
                 self._follow(now)
                 self._sum_up()
                 look = now + LOOK_S
-            # Who was kept from the loop reads what has come before it says that something has not.
+            # After a delay of the loop, read the waiting messages first: a probe among them has not failed.
             self.ledger.pass_time(min(now, wake))
             for proxy, broker in self._rounds.due(now):
                 self._send(now, proxy, broker)
@@ -174,7 +174,7 @@ class Prober:
         self._by_proxy = {node.node: publisher for node, publisher in self._publishers.items()}
 
     def _pace(self) -> None:
-        """Have those who ask do it by the limits."""
+        """Make the askers follow the limits."""
         pause_s = max(ASK_S, self._every_s, len(self._publishers) / (ASKED_SHARE * self._limits.per_s_max))
         for publisher in self._publishers.values():
             publisher.pace(pause_s, self._limits.timeout_ms / 1000)
@@ -188,11 +188,11 @@ class Prober:
             self._tasks[key] = asyncio.create_task(have[key].run())
 
     def figures(self, now: float) -> Iterator[Figures]:
-        """Every path, with its hops."""
+        """The reports of all paths, with their hops."""
         return map(self._with_hops, self.ledger.figures(now))
 
     def worst(self, now: float, count: int) -> Iterator[Figures]:
-        """So many paths, the worst first, with their hops."""
+        """The reports of this many paths, the worst first, with their hops."""
         return map(self._with_hops, self.ledger.worst(now, count))
 
     def _with_hops(self, figures: Figures) -> Figures:
@@ -201,7 +201,7 @@ class Prober:
     # --- probes -----------------------------------------------------------------------------------------------------
 
     def _send(self, now: float, proxy: int, broker: int) -> None:
-        """What cannot be sent is not seen, and fails by that."""
+        """A probe that cannot be sent is not seen, and so it fails."""
         number = self.ledger.send(now, proxy, broker, self._gateways)
         work = self._by_proxy[proxy].publish(broker, self._rooms.of[broker], PAYLOAD.pack(self._run_id, number))
         if work is not None:
@@ -217,7 +217,7 @@ class Prober:
                 self.ledger.saw(time.monotonic(), number, gateway, message.position.stream.node)
 
     def _asked(self, proxy: int, members: muster.Members) -> None:
-        if not members.partial:  # else the times are those of the wait
+        if not members.partial:  # else the times would include the wait
             self._hops.take(proxy, members.hops)
 
     def _tell(self, figures: Figures) -> None:
@@ -231,7 +231,7 @@ class Prober:
             self._log.info("path holds again", **path, sent=figures.sent, seen=figures.seen)
 
     def _sum_up(self) -> None:
-        """Say how many alarms have had no line."""
+        """Log the number of alarms without a line of their own."""
         if self._told > LINES_MAX:
             more, failing = self._told - LINES_MAX, self.ledger.failing
             self._log.warning("more paths fail, or hold again", more=more, failing=failing)
@@ -243,7 +243,7 @@ def _serves(node: Node) -> bool:
 
 
 def _apart(node: Node) -> Node:
-    """What a session with it depends on."""
+    """The inputs of a session with a server."""
     client = node.client
     return Node(node.node, node.role, node.host, node.link_port, client=client, public_key=node.public_key)
 
@@ -254,7 +254,7 @@ def _endpoint(node: Node) -> Endpoint:
 
 
 class _Listener:
-    """Members at one gateway."""
+    """The members at one gateway."""
 
     def __init__(self, address: muster.Address, node: Node, saw: Callable[[int, sdk.Message], None]) -> None:
         self._address, self._node, self._saw = address, node, saw
@@ -262,12 +262,12 @@ class _Listener:
         self._changed = asyncio.Event()
 
     def want(self, rooms: set[str]) -> None:
-        """Be in these rooms, and in no other."""
+        """Join these rooms, and leave all others."""
         self._wanted = rooms
         self._changed.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
             with contextlib.suppress(UserError):
                 await self._connected()
@@ -301,7 +301,7 @@ class _Listener:
 
 
 class _Publisher:
-    """A publisher at one proxy, who asks in between."""
+    """A publisher at one proxy, which asks for members between probes."""
 
     def __init__(
         self,
@@ -320,11 +320,11 @@ class _Publisher:
         self._rooms = rooms
 
     def pace(self, pause_s: float, wait_s: float) -> None:
-        """Ask once in so long, and wait for so long for an answer."""
+        """Set the time between questions, and the time to wait for an answer."""
         self._pause_s, self._wait_s = pause_s, wait_s
 
     async def run(self) -> None:
-        """Until cancelled: then nothing is waited for that is still to be acknowledged."""
+        """Run until cancelled; unacknowledged probes are then abandoned."""
         while True:
             with contextlib.suppress(UserError):
                 async with sdk.connect(self._address, reads=False, at=_endpoint(self._node)) as self._client:
@@ -333,7 +333,8 @@ class _Publisher:
             await asyncio.sleep(RETRY_S)
 
     def publish(self, broker: int, room: str, data: bytes) -> Coroutine[Any, Any, None] | None:
-        """What publishes one, to be run; None where there is no session, or too much is not acknowledged."""
+        """Return the coroutine that publishes one probe; None without a session, or with too many unacknowledged
+        probes."""
         if self._client is None or self._unanswered.get(broker, 0) >= UNANSWERED_MAX:
             return None
         self._unanswered[broker] = self._unanswered.get(broker, 0) + 1

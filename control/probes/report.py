@@ -1,4 +1,4 @@
-"""Hash paths as `muster links` shows them: every way by a proxy, a broker and a gateway, worst first (ROOM-13, ROOM-21)."""
+"""Paths in `muster links`: every way through a proxy, a broker and a gateway, worst first (ROOM-13, ROOM-21)."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ from control.cluster.instance import Process, Record
 from control.cluster.specs import absolute
 from control.config.options import Config
 from control.console import common
-from control.console.found import Where, client_of, mapped
+from control.console.found import Target, client_of, mapped
 from control.console.lines import AVAILABILITY, DOWN, LATENCY, LOSS
 from control.console.words import say
 from control.errors import TRY_LATER, ConfigError, UserError
@@ -30,19 +30,19 @@ EVERY_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What probes have found."""
+    """The results of probes."""
 
     figures: Sequence[Figures]
     paths: int
-    """That are probed."""
+    """The probed paths."""
     left_out: int
-    """Paths that are not probed, since there are too many."""
+    """Paths that are not probed, as there are too many."""
     error: str = ""
-    """Why the prober did not say."""
+    """The reason why the prober gave no answer."""
 
 
 class Hop(msgspec.Struct, frozen=True, kw_only=True):
-    """A node on the way of a question, and how long until it had answered the one before, by that one's clock."""
+    """A node on the way of a question, and the time until its answer, by the clock of the node before it."""
 
     asked_by: str
     node: str
@@ -53,7 +53,7 @@ class Hop(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Line(Measured, frozen=True, kw_only=True):
-    """One path by names. `beyond` names the limits of `[links]` that it does not keep."""
+    """One path by names. `beyond`: the limits of `[links]` that it breaks."""
 
     proxy: str
     broker: str
@@ -67,8 +67,8 @@ class Line(Measured, frozen=True, kw_only=True):
         return (not self.up, len(self.beyond), self.loss, -self.availability, self.p99_ms or 0.0)
 
 
-async def probed(where: Where, seconds: float) -> Probed:
-    """Probe for so long. Raises `UserError`."""
+async def probed(where: Target, seconds: float) -> Probed:
+    """Probe for this many seconds. Raises `UserError`."""
     settings = where.config()
     async with mapped(where) as (nodes, snapshot):
         record = await nodes.record()
@@ -98,7 +98,7 @@ def _name_key(settings: Config, *, here: bool) -> bytes:
 
 
 def asked(record: Record, settings: Config) -> Probed | None:
-    """What the prober of this instance, or of the configuration, says; None where there is none."""
+    """The results of the prober of this instance, or of the configuration; None if there is none."""
     probes: Probes = settings.section("probes")
     found = record.of(NAME)
     if probes.ask and not (record.pid and found):
@@ -134,7 +134,7 @@ def _elsewhere(admin: tuple[str, int]) -> Process:
 
 
 def hint(record: Record) -> str:
-    """How hash paths get to be probed, where nobody does."""
+    """How to get paths probed, if nothing probes them."""
     here = (
         "set probes.every_ms and send SIGHUP to muster up"
         if record.pid
@@ -144,7 +144,8 @@ def hint(record: Record) -> str:
 
 
 def judged(processes: Sequence[Process], probed: Probed, settings: Config) -> list[Line]:
-    """The paths between these nodes by the limits, worst first; those that fail by a broker that is gone too."""
+    """The paths between these nodes, judged by the limits, worst first; also those that fail with a broker that is
+    gone."""
     names = {process.node: process.name for process in processes}
     lines: list[Line] = []
     for figures in probed.figures:
@@ -175,7 +176,8 @@ def _line(names: Sequence[str], figures: Figures, settings: Config) -> Line:
 
 
 def name_unknown(probed: Probed | None, *, check: bool) -> int:
-    """Say on stderr of how many paths nothing is known. Gives the exit code: one that just began fails only a `check`."""
+    """Print on stderr how many paths have no result yet. Returns the exit code: a path that just started to fail fails
+    only a `check`."""
     if probed is None:
         return 0
     if probed.error:
@@ -191,7 +193,7 @@ def name_unknown(probed: Probed | None, *, check: bool) -> int:
 
 
 def table(lines: Sequence[Line]) -> Table:
-    """For eyes."""
+    """Print for a terminal."""
     shown = Table(box=None, pad_edge=False)
     for column in ("proxy", "broker", "gateway", "state"):
         shown.add_column(column)

@@ -1,6 +1,6 @@
-"""A room for each broker that it owns, in a namespace that is kept for probes.
+"""A room for each broker, owned by it, in a namespace reserved for probes.
 
-Owners are computed as the engines do it, by the compiled module. Knows who is where by a map alone.
+The compiled module computes owners as the engines do. The nodes come from a map alone.
 """
 
 from collections.abc import Mapping, Set
@@ -13,7 +13,7 @@ from muster import _core
 NAMESPACE: Final = "muster-probe"
 BATCH: Final = 64
 TRIES_EACH: Final = 64
-"""Names for each broker. A broker that owns none of so many, as one of a partition that is only prepared, has no room."""
+"""Names tried per broker. A broker that owns none of them, as in a partition that is only prepared, has no room."""
 
 
 class _Place(NamedTuple):
@@ -21,13 +21,13 @@ class _Place(NamedTuple):
     cluster: str
     partition: int
     peers: frozenset[int]
-    """All that run in the partition."""
+    """All running brokers of the partition."""
     partitions: tuple[int, int]
     growth: tuple[int, int]
 
 
 class Rooms:
-    """Follows the map. A broker keeps its room for as long as it owns it, and while nobody runs who could."""
+    """Follows the map. A broker keeps its room while it owns it, and while no other broker could."""
 
     def __init__(self, name_key: bytes) -> None:
         self._name_key = name_key
@@ -39,11 +39,11 @@ class Rooms:
         return {broker: place.room for broker, place in self._places.items()}
 
     def cluster(self, broker: int) -> str:
-        """Of one that has a room."""
+        """The room of a broker that has one."""
         return self._places[broker].cluster
 
     def follow(self, snapshot: Snapshot) -> Set[int]:
-        """Take a new map. Gives the brokers that have another room than before, or other rooms beside it."""
+        """Take a new map. Returns the brokers whose room, or whose partition's rooms, changed."""
         before, self._places = self._places, {}
         for cluster in snapshot.clusters():
             self._places |= self._of_cluster(cluster, snapshot, before)

@@ -1,20 +1,20 @@
-"""Whose turn it is: every pair of a proxy and a broker once in `every_ms`, and never more than `per_s_max` probes a second.
+"""The turns of pairs: each proxy and broker once in `every_ms`, and at most `per_s_max` probes a second.
 
-With more pairs than that it goes round and takes longer. Knows no clock.
+With more pairs a round takes longer. Knows no clock.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
 BEHIND_S: Final = 0.1
-"""Who stood still for longer does not make up for it."""
+"""A longer standstill is not made up for."""
 
 Pair = tuple[int, int]
 """Proxy and broker."""
 
 
 class Rounds:
-    """Gives the pairs in turn."""
+    """Yields the pairs in turn."""
 
     def __init__(self, every_s: float, per_s_max: float) -> None:
         self._every_s, self._step_min_s = every_s, 1 / per_s_max
@@ -23,11 +23,11 @@ class Rounds:
         self._next: float | None = None
 
     def limit(self, every_s: float, per_s_max: float) -> None:
-        """From now on these hold."""
+        """Use these limits from now on."""
         self._every_s, self._step_min_s, self._next = every_s, 1 / per_s_max, None
 
     def follow(self, pairs: Sequence[Pair]) -> None:
-        """There are these pairs now; goes on behind the pair that had its turn last."""
+        """Set the current pairs; goes on after the last pair that had its turn."""
         if pairs != self._pairs:
             last = self._pairs[self._at - 1] if self._pairs else None
             self._pairs = pairs
@@ -35,11 +35,11 @@ class Rounds:
 
     @property
     def step_s(self) -> float:
-        """Between two probes."""
+        """The time between two probes."""
         return max(self._every_s / max(1, len(self._pairs)), self._step_min_s)
 
     def due(self, now: float) -> list[Pair]:
-        """Whose turn has come by `now`, each at most once."""
+        """The pairs whose turn has come by `now`, each at most once."""
         if not self._pairs:
             self._next = None
             return []
@@ -53,5 +53,5 @@ class Rounds:
         return found
 
     def wait_s(self, now: float) -> float:
-        """Until the next turn."""
+        """The time until the next turn."""
         return self.step_s if self._next is None else max(0.0, self._next - now)

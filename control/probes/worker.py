@@ -11,9 +11,9 @@ from control.cluster import instance
 from control.cluster.fixed import Fixed
 from control.cluster.instance import Folder
 from control.errors import UserError
+from control.probes.counts import ProbeCounts
 from control.probes.prober import Prober, Source
 from control.probes.system import ProberSettings
-from control.probes.told import Told
 from control.registry import Snapshot
 from muster.instance import read_token
 from plane.service import Context, Figure
@@ -67,11 +67,11 @@ class Probing:
 
     def counters(self) -> list[Figure]:
         """Of all paths."""
-        return Told(self._prober).counters()
+        return ProbeCounts(self._prober).counters()
 
     def gauges(self) -> list[Figure]:
         """Of all paths, and of the worst ones each."""
-        return Told(self._prober).gauges()
+        return ProbeCounts(self._prober).gauges()
 
     def addresses(self) -> list[tuple[str, int]]:
         """None: it listens for nobody."""

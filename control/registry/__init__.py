@@ -1,4 +1,4 @@
-"""Who is where: a small tree in three versions (memory, embedded, ZooKeeper), and the map that is read from it."""
+"""The registry: a small tree in two versions (embedded, ZooKeeper), and the map that is read from it."""
 
 from control.registry.directory import Directory
 from control.registry.places import Node, Snapshot

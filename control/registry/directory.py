@@ -1,8 +1,8 @@
-"""One process in the registry: who it is, that it is there, and the map of everybody, kept true by reading again.
+"""One process in the registry: its identity, its registration, and the map of all nodes, kept true by reading again.
 
-Level triggered: whatever happens, one loop reads the whole map and makes what is registered what it should be. Of the server
-it asks what watches told of, and now and then for everything. What may be believed is `view.py`'s business. While the
-registry is away the last map stays in force, and nothing else happens.
+Level triggered: at any event one loop reads the whole map and reconciles the registration. It asks the server for what
+watches reported, and now and then for everything. `view.py` decides what to believe. While the registry is away the
+last map stays in force, and nothing else happens.
 """
 
 import asyncio
@@ -55,37 +55,37 @@ from plane.kinds import clustered, kinds, partitioned
 
 POLL_S: Final = 5.0
 READS_S: Final = 20_000
-"""Entries that all nodes together ask for in a second of polling: the more there are, the seldomer each one polls."""
+"""Entries that all nodes together read per second by polling: with more nodes, each one polls less often."""
 SPREAD_S: Final = 0.2
-"""Readings wait up to this, so that one change does not bring every process at the same moment."""
+"""Readings are delayed up to this, so that one change does not start all processes at the same moment."""
 FEW: Final = 64
-"""Who begins among fewer nodes waits for less, in proportion: a start takes three readings, and so many are no burden."""
+"""Among fewer nodes a start waits less, in proportion: it takes three readings, which are no burden then."""
 RETRY_S: Final = 1.0
 BACK_S: Final = 5.0
-"""So long, about, whoever runs has to come back to a registry that forgot everything, before others start there."""
+"""Running nodes have about this time to return to a registry that lost everything, before others start there."""
 MEND_S: Final = 1.0
-"""What is no count is replaced about so long after it was read, and so often at most by one process."""
+"""An impossible count is replaced about this long after it was read, and at most this often by one process."""
 SAID_MAX: Final = 100
-"""Bytes of what was replaced that the log says."""
+"""Bytes of a replaced value that the log shows."""
 TRIED_MAX: Final = 64
-"""Epochs that this process registered with and remembers; each may have left a node that ends with an old session."""
+"""Epochs that this process registered with and remembers; each may have left an entry that ends with an old session."""
 PARTITION: Final = re.compile(r"partition(0|[1-9][0-9]{0,2})")
 
 
 @dataclass(slots=True)
 class _Own:
-    """What this process is to be registered as."""
+    """The target state of this process's registration."""
 
     name: str
     node: Node
     partitions: int
     live: bool = False
-    """Registered in this session, with this epoch, perhaps."""
+    """Perhaps registered in this session, with this epoch."""
     path: str = ""
-    """Where, if that was answered."""
+    """Its path, if the answer came."""
     leaving: bool = False
     superseded: bool = False
-    """A later process of the name was there, whether or not it still is."""
+    """A later process of the name was registered, whether or not it still is."""
     tried: list[int] = field(default_factory=list)
 
 
@@ -108,9 +108,9 @@ class Directory:
     ) -> None:
         self.on_snapshot: Callable[[Snapshot], None] = lambda snapshot: None
         self.on_superseded: Callable[[], None] = lambda: None
-        """Called when a later process of this one's name is registered, which then is not registered any more."""
+        """Called when a later process of this name registers; this one is then not registered any more."""
         self.on_displaced: Callable[[str], None] = lambda why: None
-        """Called when the registry came to say that this one's number is another's: this one is not registered any more."""
+        """Called when the registry gives this number to another name; this one is then not registered any more."""
         self._tree, self._log, self._root = tree, log, root
         self._poll_s, self._spread_s, self._back_s = poll_s, spread_s, back_s
         self._dice = dice or random.Random()
@@ -121,18 +121,18 @@ class Directory:
         self._stirred, self._read, self._settled = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._hurried, self._asked = asyncio.Event(), 0
         self._poll_at, self._whole = 0.0, True
-        """When everything is asked for again, whether or not a watch told of a change; that it is to be."""
+        """The time of the next full reading, whatever the watches report."""
         self._connected = asyncio.Event()
         self.trouble: Exception | None = None
-        """Why the map could not be read last, or not all of it be done that follows from it."""
+        """The reason why the last reading failed, or its consequences could not all be done."""
         self.takes_steps_of = ""
-        """The layer whose growth this process coordinates: it may be the only one that knows how far that is."""
+        """The layer whose growth this process coordinates: it may be the only one that knows the step."""
         self._begins = True
         self._mends: dict[str, tuple[int, float]] = {}
-        """Counts that are not believed: the version that was read, and when it is replaced."""
+        """Counts that are not believed: the version that was read, and the time of its replacement."""
         self._versions: Mapping[str, int] = {}
         self.sessions_lost = 0
-        """So often what was registered was gone with its session."""
+        """How often a registration was lost with its session."""
         self._task: asyncio.Task[None] | None = None
         self._unwatch: Callable[[], None] = lambda: None
 
@@ -155,7 +155,7 @@ class Directory:
         return {node.node for node in (await self.known()).nodes}
 
     def on_identity(self, keep: Callable[[Identity], Awaitable[None]]) -> None:
-        """Wait for this with each number and epoch that the process takes, before others hear of it."""
+        """Await this with each number and epoch that the process takes, before others hear of it."""
         self._identities.keep = keep
 
     @property
@@ -165,27 +165,27 @@ class Directory:
 
     @property
     def acks(self) -> Mapping[int, tuple[Ack, ...]]:
-        """What the nodes of the map acknowledge of growing layers, by their numbers."""
+        """The acknowledgements of growing layers by the nodes of the map, by number."""
         return self._view.acks
 
     @property
     def session(self) -> Session:
-        """How the connection to the registry stands."""
+        """The state of the connection to the registry."""
         return self._tree.session
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """What the registry says and is not believed, and why, by path."""
+        """Values that are not believed, with the reason, by path."""
         return self._view.refused
 
     @property
     def refusals(self) -> int:
-        """How many values were not believed so far."""
+        """The number of values that were not believed so far."""
         return self._view.refusals
 
     @property
     def doubts(self) -> int:
-        """How many nodes were kept so far although they were gone."""
+        """The number of nodes kept so far although they were gone."""
         return self._view.doubts
 
     async def known(self) -> Snapshot:
@@ -194,24 +194,24 @@ class Directory:
         return self.snapshot
 
     async def names(self) -> dict[int, str]:
-        """The stable names of all that ever took a number, by it. Raises `TreeError`."""
+        """The stable names of all numbers ever taken. Raises `TreeError`."""
         return await self._identities.names()
 
     async def again(self) -> Snapshot:
-        """Wait for a map that was read of the server after this."""
+        """Wait for a map read from the server after this call."""
         self._whole = True
         self._hurry()
         await self._settled.wait()
         return self.snapshot
 
     def present(self) -> list[Node]:
-        """The nodes of the map that the registry had when it was read last: none that is only kept for a while."""
+        """The nodes of the map in the registry's last reading: none that is only kept for a while."""
         return [node for _, node in self._view.present()]
 
     def checks(self, of: str, first: int) -> list[Check]:
-        """That the nodes of the map are as they were when it was read.
+        """Conditions that the nodes of the map are as they were read.
 
-        At the head is a node that runs for each partition of the layer `of` from `first` on, then others of these.
+        First a running node for each partition of the layer `of` from `first` on, then others of these.
         """
         led: set[int] = set()
 
@@ -234,8 +234,8 @@ class Directory:
     async def identity(self, name: str, node: int | None = None, epoch: int = 0, had: int | None = None) -> Identity:
         """Take the number of a stable name, and an epoch greater than any before and `epoch`.
 
-        The number is `node` if that is given; else the one that the name has in the registry, or `had` before. A
-        registry that does not know the name of who had a number lost more: others get a while to come back to it.
+        The number is `node` if given; else the one that the name has in the registry, or `had` before. A registry that
+        does not know the name of a node with a number has lost data: running nodes get a while to return first.
 
         Waits for the registry. Raises `IdentityTaken`.
         """
@@ -250,7 +250,7 @@ class Directory:
                 waited = True
                 return await self._identities.claim(name, node, epoch, had)
             except Unavailable:
-                if self._connected.is_set():  # what the session's end is told by may still be on its way
+                if self._connected.is_set():  # news of the session's end may still be on its way
                     await asyncio.sleep(self._jittered(RETRY_S))
                 else:
                     await _within(self._jittered(RETRY_S), self._connected)
@@ -260,36 +260,36 @@ class Directory:
     def announce(self, name: str, node: Node, partitions: int = 1) -> None:
         """Register, and again with a new epoch whenever the registration is lost.
 
-        `partitions` is what the node's layer begins with, where nobody has said yet how many it has.
+        `partitions`: the first number of the node's layer, if the registry has none yet.
         """
         self._own = _Own(name, node, partitions)
         self._hurry()
 
     def update(self, state: State) -> None:
-        """Say another state."""
+        """Register another state."""
         if self._own is not None:
             self._own.node = msgspec.structs.replace(self._own.node, state=state)
             self._hurry()
 
     def weigh(self, weight: int) -> None:
-        """Say another weight."""
+        """Register another weight."""
         if self._own is not None:
             self._own.node = msgspec.structs.replace(self._own.node, weight=weight)
             self._hurry()
 
     def acknowledge(self, acks: tuple[Ack, ...]) -> None:
-        """Say what of growing layers this process goes by."""
+        """Register an acknowledgement of growing layers."""
         if self._own is not None and self._own.node.acks != acks:
             self._own.node = msgspec.structs.replace(self._own.node, acks=acks)
             self._hurry()
 
     async def settled(self) -> Node | None:
-        """Wait until what was said last stands in the registry, and give it; None after `leave`."""
+        """Wait until the last change is in the registry, and return it; None after `leave`."""
         await self._settled.wait()
         return None if self._own is None else self._own.node
 
     async def leave(self) -> None:
-        """Take the registration back. Waits for the registry."""
+        """Remove the registration. Waits for the registry."""
         if self._own is not None:
             self._own.leaving = True
             self._hurry()
@@ -335,9 +335,9 @@ class Directory:
             await self._tree.set(f"{self._root}/{mine}", encode(own.node), reading[mine].version)
 
     async def _is_superseded(self, own: _Own, claims: Iterable[Node]) -> bool:
-        """Whether a later process of the name is there, in any role.
+        """Whether a later process of the name is registered, in any role.
 
-        What stands in the map says so only with an epoch of the name.
+        An entry of the map counts only with an epoch of the name.
         """
         own_epoch = own.tried[-1] if own.tried else EPOCH_MAX
         later = [node.epoch for node in claims if node.epoch > own_epoch]
@@ -355,7 +355,7 @@ class Directory:
             taken = await self._identities.claim(own.name, own.node.node, own.node.epoch)
             own.node = msgspec.structs.replace(own.node, epoch=taken.epoch)
         own.tried = [*own.tried[-TRIED_MAX:], own.node.epoch]
-        own.live, own.path = True, ""  # from here on it may be there, whatever the call says
+        own.live, own.path = True, ""  # from here on it may be registered, whatever the call returns
         path = await self._tree.create(
             f"{folder(self._root, own.node)}/r", encode(own.node), ephemeral=True, sequence=True
         )
@@ -363,11 +363,11 @@ class Directory:
         self._log.info("registered", path=path, epoch=own.node.epoch)
 
     async def _mend(self, own: _Own | None, reading: Mapping[str, Entry]) -> None:
-        """A registry that forgot how far a growth was, or holds what is no step after that, is told by who knows.
+        """Write a growth's step again where the registry lost it, or holds what is no later step.
 
-        Of those who are registered there, or coordinate that growth: who only reads may know a cluster that was there
-        before. A step that a coordinator may have taken is left alone, whatever it says. On the same number nobody
-        insists where others go by it. Of many who know, one writes: each waits for a while of its own.
+        Only registered nodes, or the growth's coordinator, do so: a reader may know a cluster from before. A possible
+        step of a coordinator is left alone, whatever it is. Nobody insists on a number that others use. Of many nodes
+        that know, one writes: each waits for a random while.
         """
         now, loop = time.monotonic(), asyncio.get_running_loop()
         for of, count in self.snapshot.counts.items():
@@ -438,7 +438,7 @@ class Directory:
     async def _wait(self) -> None:
         next_at = self._poll_at
         if self._view.deadline is not None and self._tree.session == "connected" and self.trouble is None:
-            next_at = min(next_at, self._view.deadline)  # without a reading nothing is let go
+            next_at = min(next_at, self._view.deadline)  # without a reading nothing is released
         await _within(max(0.0, next_at - time.monotonic()), self._stirred)
         share = min(1.0, len(self.snapshot.nodes) / FEW) if self._begins else 1.0
         await _within(self._dice.uniform(0, share * self._spread_s), self._hurried)
@@ -450,13 +450,13 @@ class Directory:
             self._poll_at = now + self._jittered(self._pause_s())
 
     def _pause_s(self) -> float:
-        """About so long from one poll to the next: watches lose nothing that is known, and a poll reads every entry."""
+        """About the time between two polls: watches miss nothing known, and a poll reads every entry."""
         return max(self._poll_s, len(self.snapshot.nodes) ** 2 / READS_S)
 
     async def _reconcile(self) -> None:
         asked, began = self._asked, time.monotonic()
         if self._view.deadline is not None and began >= self._view.deadline:
-            self._whole = True  # lest what is held be let go by what was read before
+            self._whole = True  # so that kept nodes are not released by an old reading
         if self._whole:
             self._whole = False
             self._tree.forget()

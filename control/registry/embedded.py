@@ -1,4 +1,4 @@
-"""The tree as the embedded server has it, seen by one of its clients."""
+"""The tree of the embedded server, as one of its clients sees it."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ import msgspec
 from control.config.zookeeper import check_path
 from control.host.sockets import address
 from control.registry import frames, tree
-from control.registry.kept import Kept
+from control.registry.read_cache import ReadCache
 from control.registry.server import SOCKET
 from control.registry.signals import Signals
 from control.registry.tree import CALL_S, Entry, Operation, Result, Session, Tree, TreeError, Unavailable
@@ -31,7 +31,7 @@ class EmbeddedTree(Tree):
 
     def __init__(self, folder: Path, *, session_s: float = SESSION_S) -> None:
         self._folder, self._session_s = folder, session_s
-        self._signals, self._kept = Signals(), Kept()
+        self._signals, self._kept = Signals(), ReadCache()
         self._known = frames.Hello(0, b"", int(session_s * 1000))
         self._writer: asyncio.StreamWriter | None = None
         self._calls = itertools.count(1)
@@ -157,7 +157,7 @@ class EmbeddedTree(Tree):
             writer.write(frames.pack(frames.Ping()))
 
     def _become(self, session: Session) -> None:
-        self._kept.forget()  # of what changes without a connection nobody tells
+        self._kept.forget()  # without a connection nobody reports changes
         self._signals.become(session)
 
     def _take(self, answer: frames.Answer) -> None:
@@ -181,6 +181,6 @@ class EmbeddedTree(Tree):
             self._expiry = asyncio.get_running_loop().call_later(self._session_s, self._expire)
 
     def _expire(self) -> None:
-        """Nobody answered for a whole session: whatever the server says later, it is another one."""
+        """No answer for a whole session: whatever the server says later, it is a new one."""
         self._known = frames.Hello(0, b"", int(self._session_s * 1000))
         self._become("expired")

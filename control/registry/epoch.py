@@ -11,7 +11,7 @@ from control.errors import UserError
 from control.host.files import write_atomically
 
 EPOCH_MAX: Final = (1 << 32) - 1
-"""It travels as u32; unix seconds reach it in 2106."""
+"""It travels as u32; unix seconds reach that in 2106."""
 
 
 def next_epoch(folder: Path, node: int, now: float | None = None) -> int:

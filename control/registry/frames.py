@@ -1,4 +1,4 @@
-"""What the embedded server and its clients say to each other: a length (u32, big-endian), then one message of msgpack."""
+"""The messages between the embedded server and its clients: a length (u32, big-endian), then one message of msgpack."""
 
 import asyncio
 from typing import Final
@@ -10,15 +10,15 @@ from control.registry.tree import DATA_MAX, TRANSACTION_MAX, TREE_BYTES_MAX, Ent
 
 REQUEST_MAX: Final = TRANSACTION_MAX * (DATA_MAX + PATH_MAX + 32)
 ANSWER_MAX: Final = 2 * TREE_BYTES_MAX
-"""All there is, and what msgpack puts between."""
+"""The whole tree, and msgpack's overhead."""
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """`call` numbers what is asked, and the answer has the same number."""
+    """`call` numbers a question; the answer has the same number."""
 
 
 class Hello(Frame, frozen=True):
-    """Begin, or go on with a session; 0 is a new one."""
+    """Begin a session, or continue one; 0 is a new one."""
 
     session: int
     secret: bytes
@@ -26,7 +26,7 @@ class Hello(Frame, frozen=True):
 
 
 class Ping(Frame, frozen=True):
-    """Live; answered by another one."""
+    """Keepalive; answered by another one."""
 
 
 class Get(Frame, frozen=True):
@@ -51,7 +51,7 @@ class Bye(Frame, frozen=True):
 
 
 class Welcome(Frame, frozen=True):
-    """The session that was asked for, or a new one."""
+    """The requested session, or a new one."""
 
     session: int
     secret: bytes
@@ -82,7 +82,7 @@ class Failed(Frame, frozen=True):
 
 
 class Changed(Frame, frozen=True):
-    """These paths, perhaps."""
+    """These paths may have changed."""
 
     paths: list[str]
 
@@ -94,13 +94,13 @@ ANSWER: Final = msgspec.msgpack.Decoder(Answer)
 
 
 def pack(frame: Frame) -> bytes:
-    """As it goes out."""
+    """As bytes for the socket."""
     body = msgspec.msgpack.encode(frame)
     return len(body).to_bytes(4) + body
 
 
 async def read(reader: asyncio.StreamReader, longest: int) -> bytes:
-    """The next message. Raises `ValueError` for a longer one, and what a stream raises at its end."""
+    """The next message. Raises `ValueError` for a longer one, and a stream's error at its end."""
     length = int.from_bytes(await reader.readexactly(4))
     if length > longest:
         raise ValueError(f"a message of {length} bytes, {longest} are the most")

@@ -1,7 +1,7 @@
-"""Who has which number: stable names, the number that goes with each, and an epoch greater than any before (I-1).
+"""Identities: stable names, the number of each, and an epoch greater than any before (I-1).
 
-A number follows from its name, and a node brings the one that it had: so a registry that lost everything gives all of them
-their own again, whoever comes first. Which number is whose, the entry of a name says.
+A number follows from its name, and a node brings the one that it had. So a registry that lost everything gives all
+nodes their own numbers again, in any order. The entry of a name decides which number it has.
 """
 
 import contextlib
@@ -29,32 +29,32 @@ from control.registry.tree import (
 )
 
 NUMBERS: Final = 999_999_999 - FIRST_NUMBERS
-"""So many numbers a node may have that belongs to no instance: of 1,000 names two have one place in 1 of 2,000 clusters."""
+"""Numbers for nodes of no instance: among 1,000 names, two share one in 1 of 2,000 clusters."""
 CONTESTS_MAX: Final = 64
-"""So often somebody else may be quicker to take an identity."""
+"""How often others may be first to take an identity."""
 
 NAMES_ENOUGH: Final = 1_024
-"""With more names than these, some that nobody goes by any more make room for a new one."""
+"""With more names than this, some unused ones make room for a new one."""
 LONG_GONE_S: Final = 30 * 86_400
-"""A name without a node, whose last epoch is so long ago by the clock, is nobody's. Its node, if it comes back after all,
-brings its number."""
+"""A name without a node whose last epoch is this old may be dropped. If its node returns after all, it brings its
+number."""
 
 
 class IdentityTaken(Exception):
-    """The name or the number is somebody else's, or what stands there cannot be read: one line."""
+    """Another node has the name or the number, or the entry cannot be read: one line."""
 
 
 async def _nobody() -> Collection[int]:
-    """The numbers of a map that there is none of."""
+    """The numbers of an empty map."""
     return ()
 
 
 async def _nowhere(identity: Identity) -> None:
-    """Where identities are kept by who keeps none."""
+    """Keeps nothing: for readers without an identity."""
 
 
 class Identities:
-    """Those of one registry. Used in one loop."""
+    """The identities of one registry. Used in one loop."""
 
     def __init__(
         self,
@@ -64,9 +64,9 @@ class Identities:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.runs: Callable[[], Awaitable[Collection[int]]] = _nobody
-        """Gives the numbers that the map has, once there is one."""
+        """Returns the map's numbers, once there is a map."""
         self.keep: Callable[[Identity], Awaitable[None]] = _nowhere
-        """Is told what this process has taken, before it goes by that."""
+        """Is told the identity that this process has taken, before it is used."""
         self._tree, self._wall = tree, wall
         self._ids = f"{root}/ids"
 
@@ -81,8 +81,8 @@ class Identities:
     async def claim(self, name: str, node: int | None, epoch: int, had: int | None = None) -> Identity:
         """Take the number of a name, and an epoch greater than any before and `epoch`.
 
-        The number is `node` if that is given; else the one that the entry of the name has, the one that it `had`, or
-        the one that follows from it; of the last two none that somebody else has. Raises `IdentityTaken`, `TreeError`.
+        The number is `node` if given; else the one in the name's entry, the one that it `had`, or the one that follows
+        from it; the last two only if no other node has them. Raises `IdentityTaken`, `TreeError`.
         """
         for _ in range(CONTESTS_MAX):
             entry, every = await self._tree.get(f"{self._ids}/{name}"), await self._tree.get(self._ids)
@@ -106,7 +106,7 @@ class Identities:
         raise Unavailable(f"{self._ids}: others were quicker {CONTESTS_MAX} times")
 
     def _readable(self, name: str, entry: Entry, wanted: int | None, known: int | None) -> Identity | None:
-        """What the entry says; None if that cannot be read, but this process knows what it said."""
+        """The content of the entry; None if it cannot be read but this process knows it."""
         path = f"{self._ids}/{name}"
         try:
             found = read_identity(entry.data)
@@ -119,7 +119,7 @@ class Identities:
         return found
 
     async def _free(self, name: str, wanted: int | None, had: int | None) -> int:
-        self._tree.forget()  # what is written rests on the version that was just read: the list is to be no older
+        self._tree.forget()  # the write rests on the version just read, so the list must not be older
         every = await self._tree.children(self._ids)
         if len(every) > NAMES_ENOUGH:
             await self._make_room(every)
@@ -135,7 +135,7 @@ class Identities:
         return next(number for number in numbers(name, had) if number not in taken)
 
     async def _make_room(self, every: Mapping[str, Entry]) -> None:
-        """Delete as many as one transaction can of the names that are long gone, the oldest first."""
+        """Delete as many long-gone names as one transaction can, the oldest first."""
         running, before, gone = set(await self.runs()), self._wall() - LONG_GONE_S, list[tuple[int, str]]()
         for name, entry in every.items():
             with contextlib.suppress(Wrong):
@@ -144,11 +144,11 @@ class Identities:
                     gone.append((found.epoch, name))
         chosen = [Delete(f"{self._ids}/{name}", every[name].version) for _, name in sorted(gone)[:TRANSACTION_MAX]]
         if chosen:
-            with contextlib.suppress(BadVersion, NoNode):  # somebody else makes room, or one has come back
+            with contextlib.suppress(BadVersion, NoNode):  # another node makes room, or one of them has returned
                 await self._tree.transaction(chosen)
 
     def _read(self, every: Mapping[str, Entry]) -> dict[int, str]:
-        """Without those that cannot be read: their processes know their numbers."""
+        """Without entries that cannot be read: their processes know their numbers."""
         found: dict[int, str] = {}
         for name, entry in every.items():
             try:
@@ -158,7 +158,7 @@ class Identities:
         return found
 
     def _next(self, name: str, *before: int) -> int:
-        """With a lost registry the clock carries on; with a clock set back, the registry and the process."""
+        """If the registry is lost, the clock carries on; if the clock is set back, the registry and the process do."""
         epoch = max(*(each + 1 for each in before), int(self._wall()))
         if epoch > EPOCH_MAX:
             raise IdentityTaken(f"the epochs of {name} are used up")

@@ -1,6 +1,6 @@
-"""The number and the last epoch of a node of `muster serve`, in its folder: what a registry that lost everything has not.
+"""The number and the last epoch of a `muster serve` node, in its folder: for a registry that lost everything.
 
-Owns the file. Which number and epoch a node takes is decided in `control/registry/identities.py`.
+Owns the file. `control/registry/identities.py` decides which number and epoch a node takes.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ from plane.spec import SpecError
 
 
 class NumberFile:
-    """One node's."""
+    """The file of one node."""
 
     def __init__(self, file: Path, log: structlog.typing.FilteringBoundLogger) -> None:
         self._file, self._log = file, log
 
     def read(self) -> Identity | None:
-        """What was taken last; None where nothing was. Raises `SpecError`."""
+        """Read the last number and epoch; None if there is none. Raises `SpecError`."""
         try:
             return read_identity(self._file.read_bytes())
         except FileNotFoundError:
@@ -33,7 +33,7 @@ class NumberFile:
             ) from None
 
     async def write(self, identity: Identity) -> None:
-        """Replace it. A node serves without it, and the log says so."""
+        """Replace it. If that fails the node serves on, and logs it."""
         try:
             await asyncio.to_thread(write_atomically, self._file, encode(identity))
         except OSError as error:

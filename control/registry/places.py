@@ -1,6 +1,6 @@
-"""Who is where: what a role's process says of itself, where in the tree it says so, and the map that is handed out.
+"""Paths and values in the tree: a node's registration, a layer's count, and the map that is handed out.
 
-Owns paths and values. How they are read, doubted and kept is in `view.py`, the talking in `directory.py`.
+Owns paths and values. `view.py` reads, doubts and keeps them; `directory.py` does the talking.
 """
 
 import functools
@@ -21,14 +21,14 @@ ROOT: Final = "/pubsub"
 MAIN: Final = "main"
 """The broker cluster where none is named."""
 NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
-"""Of a cluster, and the stable name of a process."""
+"""Pattern of a cluster's name, and of a process's stable name."""
 COUNT: Final = "partition_num"
 
 CLUSTERS_MAX: Final = 64
 ACKS_MAX: Final = CLUSTERS_MAX + 1
 """Layers that may grow at once: all clusters of brokers, and the routers."""
 STEPS_MAX: Final = 1 << 16
-"""Of a layer's growths, nobody misses so many; three are a doubling."""
+"""No node misses this many of a layer's steps; a doubling has three."""
 
 State = Literal["init", "running", "draining"]
 Step = Literal["prepare", "switched", "final"]
@@ -40,11 +40,11 @@ Name = Annotated[str, msgspec.Meta(pattern=rf"^{NAME}\Z")]
 
 
 class Wrong(ValueError):
-    """What a node of the tree holds is not what belongs there: one line."""
+    """A value of the tree does not belong there: one line."""
 
 
 class Ack(msgspec.Struct, frozen=True, array_like=True):
-    """A process goes by this record of a growing layer; `settled`: and has done what that asks of it."""
+    """A process uses this record of a growing layer; `settled`: and has done its part."""
 
     layer: Annotated[str, msgspec.Meta(max_length=80)]
     serial: U32
@@ -74,50 +74,50 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     admin: tuple[Host, Port] | None = None
     version: Annotated[str, msgspec.Meta(max_length=64)] = ""
     acks: Annotated[tuple[Ack, ...], msgspec.Meta(max_length=ACKS_MAX)] = ()
-    """While layers grow. No part of the map: nobody's messages go another way by them."""
+    """While layers grow. Not part of the map: no message goes another way because of it."""
     among: Annotated[int, msgspec.Meta(ge=0, le=PARTITIONS_MAX)] = 0
-    """How many partitions its layer has, as this process goes by; 0: it does not say. No part of the map either."""
+    """The number of partitions of its layer, as this process uses it; 0: unknown. Not part of the map either."""
 
 
 class Growth(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A doubling under way, and how far it is. Who coordinates it has put its name there."""
+    """A doubling under way and its step. The coordinator's name is in it."""
 
     to: Annotated[int, msgspec.Meta(ge=2, le=PARTITIONS_MAX)]
     step: Step
     goal: Annotated[int, msgspec.Meta(ge=2, le=PARTITIONS_MAX)]
-    """Where it ends, perhaps after more doublings."""
+    """The final number of partitions, perhaps after more doublings."""
     coordinator: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     started: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-    """By the wall clock of who began it; for people."""
+    """By the wall clock of its coordinator; for people."""
 
 
 class Count(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How many partitions a layer has, a power of two that only grows, and how it grows."""
+    """The number of partitions of a layer, a power of two that only grows, and its growth."""
 
     partitions: Annotated[int, msgspec.Meta(ge=1, le=PARTITIONS_MAX)]
-    """That rooms are spread over, or were until a growth that is not final."""
+    """The partitions over which rooms are spread; during a growth, the number before it until it is final."""
     serial: Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)] = 0
     """Grows with each step of each growth."""
     growth: Growth | None = None
 
     @property
     def used(self) -> int:
-        """How many partitions rooms are dealt to."""
+        """The number of partitions to which rooms are assigned."""
         return self.wide if grown(self) == GROWN["switched"] else self.partitions
 
     @property
     def wide(self) -> int:
-        """How many partitions may have nodes."""
+        """The number of partitions that may have nodes."""
         return self.partitions if self.growth is None else self.growth.to
 
     @property
     def spread(self) -> int:
-        """How many partitions own rooms: of a growth that is only prepared the new ones do not yet."""
+        """The number of partitions that own rooms: without those of a growth that is only prepared."""
         return self.wide if grown(self) == GROWN["switched"] else self.partitions
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """The number of a stable name, and the last epoch that was taken for it."""
+    """The number of a stable name, and the last epoch taken for it."""
 
     node: U32
     epoch: U32
@@ -130,7 +130,7 @@ class Snapshot:
     epoch: int = 0
     nodes: tuple[Node, ...] = ()
     counts: Mapping[str, Count] = field(default_factory=lambda: MappingProxyType({}))
-    """How many partitions a layer has, by `layer`."""
+    """The number of partitions of a layer, by `layer`."""
 
     def of(self, role: str) -> tuple[Node, ...]:
         """The nodes with this role."""
@@ -180,7 +180,7 @@ class Snapshot:
             for of in layers
         }
 
-    def beside(self, role: str, clusters: Sequence[str]) -> list[engine.Beside]:
+    def beside(self, role: str, clusters: Sequence[str]) -> list[engine.OtherCluster]:
         """The nodes and layers of these clusters, as an engine takes them that has others too."""
         nodes, roles = {cluster: list[engine.Node]() for cluster in clusters}, _layered() & peers(role)
         for node in self.nodes:
@@ -210,7 +210,7 @@ ONE: Final = Count(1)
 
 
 def grown(count: Count) -> int:
-    """0 where nothing grows, 1 while it is prepared, 2 once rooms are spread over twice as many."""
+    """0 without a growth, 1 while it is prepared, 2 once rooms are spread over twice as many."""
     return GROWN.get(count.growth.step, 0) if count.growth else 0
 
 
@@ -237,7 +237,7 @@ def _leaf() -> re.Pattern[str]:
 
 
 def layer(role: str, cluster: str = MAIN) -> str:
-    """Where a partitioned role's partitions are, below the root."""
+    """The path of a partitioned role's partitions, below the root."""
     return f"{role}/{cluster}" if role in clustered() else role
 
 
@@ -273,7 +273,7 @@ VALUE_MAX: Final = 4 << 10
 
 
 def encode(value: Node | Count | Identity) -> bytes:
-    """As it stands in the tree."""
+    """The value as bytes in the tree."""
     return msgspec.json.encode(value)
 
 
@@ -290,7 +290,7 @@ def read_count(data: bytes, before: Count | None = None) -> Count:
 
 
 def is_behind(data: bytes, known: Count) -> bool:
-    """Whether this is an earlier step than what is known, which may have been forged if there are too many between."""
+    """Whether this is an earlier step than the known one, which may have been forged if too many steps lie between."""
     try:
         return 0 < known.serial - _decoded(_COUNT, data).serial <= STEPS_MAX
     except Wrong:
@@ -298,7 +298,7 @@ def is_behind(data: bytes, known: Count) -> bool:
 
 
 def may_follow(data: bytes, known: Count) -> bool:
-    """Whether this may be a step that a coordinator took after what is known: by its serial number, if nothing falls."""
+    """Whether this may be a coordinator's step after the known one: by its serial number, if nothing falls."""
     try:
         count = read_count(data)
         _check_no_fall(count, known)
@@ -318,7 +318,7 @@ def _check_growth(count: Count, growth: Growth) -> None:
 
 
 def _check_no_fall(count: Count, before: Count) -> None:
-    """Whatever steps are between, a number does not fall. Raises `Wrong`."""
+    """Over any number of steps, the number of partitions does not fall. Raises `Wrong`."""
     if count.partitions < before.partitions:
         raise Wrong(f"{count.partitions} partitions where there were {before.partitions}: the number never falls")
     if before.growth is not None and before.growth.step != "prepare" and count.wide < before.growth.to:
@@ -335,12 +335,12 @@ def _check_follows(count: Count, before: Count) -> None:
 
 
 def read_identity(data: bytes) -> Identity:
-    """Read what a stable name has. Raises `Wrong`."""
+    """Read the entry of a stable name. Raises `Wrong`."""
     return _decoded(_IDENTITY, data)
 
 
 def read_node(path: str, data: bytes, counts: Mapping[str, Count]) -> Node:
-    """Read a node and whether it stands where it belongs; `path` is below the root. Raises `Wrong`."""
+    """Read a node and check its path, which is below the root. Raises `Wrong`."""
     match = _leaf().fullmatch(path)
     if match is None and any(re.fullmatch(f"{role}/{NAME}", path) for role in _layered()):
         raise Wrong(f"one cluster more than {CLUSTERS_MAX}, which are the most")
@@ -364,7 +364,7 @@ def read_node(path: str, data: bytes, counts: Mapping[str, Count]) -> Node:
 
 
 def check_partition(node: Node, counts: Mapping[str, Count]) -> None:
-    """Whether there is its partition. Raises `Wrong`."""
+    """Check that its partition exists. Raises `Wrong`."""
     if node.role in partitioned():
         count = counts.get(layer(node.role, node.cluster))
         partitions = 0 if count is None else count.wide

@@ -1,4 +1,5 @@
-"""Which servers of ZooKeeper take connections, all tried at once. Knows no session and no tree, and loads no library."""
+"""Which servers of ZooKeeper accept connections, all tried at once. Knows no session and no tree, and loads no
+library."""
 
 import contextlib
 import queue
@@ -13,15 +14,16 @@ LATE: Final = "no answer"
 
 
 def split(hosts: str) -> dict[str, tuple[str, int]]:
-    """Each of `HOST:PORT,HOST:PORT`, and what it says."""
+    """Each of `HOST:PORT,HOST:PORT`, and its error."""
     parts = ((each, each.rpartition(":")) for each in hosts.split(","))
     return {each: (host.strip("[]"), int(port)) for each, (host, _, port) in parts}
 
 
 def tried(hosts: str, *, one: bool = False) -> Mapping[str, str]:
-    """Each server with why it takes no connection, empty where it does. With `one` return as soon as one does.
+    """Each server with the reason why it accepts no connection, empty if it does. With `one`, return as soon as one
+    does.
 
-    What the others say later comes into what was returned.
+    Later results are added to the returned value.
     """
     servers, said = split(hosts), queue.SimpleQueue[str]()
     found, deadline = dict.fromkeys(servers, LATE), time.monotonic() + TRY_S
@@ -31,7 +33,7 @@ def tried(hosts: str, *, one: bool = False) -> Mapping[str, str]:
         said.put(found[server])
 
     for server in servers:
-        # Daemons: names may take the resolver long, and nobody waits for it.
+        # Daemon threads: looking up a name may take long, and nobody waits for it.
         threading.Thread(target=attempt, args=(server,), daemon=True).start()
     with contextlib.suppress(queue.Empty):
         for _ in servers:

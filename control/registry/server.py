@@ -1,6 +1,6 @@
 """The embedded registry: the tree on a Unix socket in the instance's folder, for the processes of this user.
 
-Answers a write when the file has it (I-6). Sessions outlive a connection, and this server, by their time-out.
+Answers a write once it is in the file (I-6). Sessions outlive a connection, and this server, by their time-out.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ SESSIONS_MAX: Final = 4_096
 TIMEOUT_MS_MIN: Final = 500
 TIMEOUT_MS_MAX: Final = 60_000
 UNSENT_MAX: Final = 2 * frames.ANSWER_MAX
-"""A client that lets more than this wait has to come again."""
+"""A client with more unread bytes than this is disconnected, and must connect again."""
 SWEEP_S: Final = 0.1
 
 
@@ -62,7 +62,7 @@ class _Connection:
     session: _Session | None = None
 
     def send(self, frame: Frame) -> None:
-        """Queue it; who does not read is cut off."""
+        """Queue it; a client that does not read is disconnected."""
         transport = self.writer.transport
         if transport.get_write_buffer_size() > UNSENT_MAX:
             transport.abort()
@@ -71,10 +71,10 @@ class _Connection:
 
 
 class RegistryServer:
-    """Serves while the context is open. One per folder: the instance's lock sees to that."""
+    """Serves while the context is open. One per folder: the instance's lock ensures that."""
 
     def __init__(self, folder: Path, log: structlog.typing.FilteringBoundLogger, *, sessions: bool = True) -> None:
-        """Without `sessions` those that the file has end at once: whoever had them is gone."""
+        """Without `sessions`, the sessions of the file end at once: their owners are gone."""
         self._folder, self._log, self._keeps_sessions = folder, log, sessions
         self._store = Store()
         self._sessions: dict[int, _Session] = {}
@@ -200,7 +200,7 @@ class RegistryServer:
             stood = now - before - SWEEP_S
             before = now
             for session in list(self._sessions.values()):
-                session.deadline += stood if stood > SWEEP_S else 0.0  # who could not be heard is not late
+                session.deadline += stood if stood > SWEEP_S else 0.0  # a client that could not be heard is not late
                 if session.deadline <= now:
                     connection = session.connection
                     self._forget(session)

@@ -1,4 +1,4 @@
-"""Who is told of changes and of the session: what the versions of the tree have in common. Lives in one loop."""
+"""Callbacks for changes and for the session: the common part of the versions of the tree. Lives in one loop."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -9,7 +9,7 @@ from control.registry.tree import Session, covers
 
 
 class Signals:
-    """Callbacks, each called by the loop and not from within a call. One that raises is logged and goes on being called."""
+    """Callbacks, each called by the loop and not from within a call. One that raises is logged and stays."""
 
     def __init__(self) -> None:
         self.session: Session = "expired"
@@ -17,11 +17,11 @@ class Signals:
         self._watches: dict[object, tuple[str, Callable[[], None]]] = {}
 
     def on_session(self, callback: Callable[[Session], None]) -> None:
-        """Add one that is told of each change."""
+        """Add a callback for each change."""
         self._on_session.append(callback)
 
     def watch(self, path: str, callback: Callable[[], None]) -> Callable[[], None]:
-        """Add one that is told of changes at or below `path`."""
+        """Add a callback for changes at or below `path`."""
         key = object()
         self._watches[key] = path, callback
 
@@ -31,7 +31,7 @@ class Signals:
         return end
 
     def become(self, session: Session) -> None:
-        """The session stands so now."""
+        """Set the session's state."""
         if session == self.session:
             return
         self.session = session
@@ -42,7 +42,7 @@ class Signals:
                 _soon(callback)
 
     def changed(self, paths: Iterable[str]) -> None:
-        """Something changed at these."""
+        """Report changes at these paths."""
         every = list(paths)
         for above, callback in list(self._watches.values()):
             if any(covers(above, path) for path in every):

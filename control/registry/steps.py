@@ -1,4 +1,4 @@
-"""For how long each growth that the registry has is at its step, as one process saw it. No I/O and no clock."""
+"""The time that each growth in the registry has spent in its step, as one process saw it. No I/O and no clock."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -6,21 +6,22 @@ from typing import Final
 from control.registry.places import Count
 
 STANDS_S: Final = 600.0
-"""A command that works has taken the next step by then, or has given up: `PATIENCE_S` of growth.py, and a grace."""
+"""By then a working command has taken the next step, or has given up: `PATIENCE_S` of growth.py, and a grace time."""
 
 
 class Steps:
-    """Takes the counts of each map. A step that somebody took over counts anew: its number has changed."""
+    """Takes the counts of each map. A step that another coordinator took over counts again: its serial number has
+    changed."""
 
     def __init__(self) -> None:
         self._since: Mapping[str, tuple[int, float]] = {}
 
     def take(self, counts: Mapping[str, Count], now: float) -> None:
-        """These hold at `now`."""
+        """Take the counts at `now`."""
         serials = {of: count.serial for of, count in counts.items() if count.growth}
         kept = {of: since for of, since in self._since.items() if since[0] == serials.get(of)}
         self._since = {of: kept.get(of, (serial, now)) for of, serial in serials.items()}
 
     def seconds(self, now: float) -> dict[str, float]:
-        """By layer, of those that grow."""
+        """By layer, for growing ones."""
         return {of: now - began for of, (_, began) in self._since.items()}

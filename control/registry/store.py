@@ -1,4 +1,5 @@
-"""The tree itself, with its sessions: what the memory version and the embedded server hold. No I/O and no clock."""
+"""The tree itself, with its sessions: the state of the embedded server. No I/O and no
+clock."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from control.registry.tree import (
 )
 
 NOBODY: Final = 0
-"""The owner of what is persistent."""
+"""The owner of persistent nodes."""
 
 
 @dataclass(slots=True)
@@ -50,7 +51,7 @@ _SAVED: Final = msgspec.msgpack.Decoder(list[_Saved])
 
 
 class Store:
-    """Nodes by path. `on_change` is told the paths that a transaction changed."""
+    """Nodes by path. `on_change` is called with the paths that a transaction changed."""
 
     def __init__(self) -> None:
         self.on_change: Callable[[Sequence[str]], None] = lambda paths: None
@@ -65,7 +66,7 @@ class Store:
         return None if node is None else Entry(node.data, node.version)
 
     def children(self, path: str) -> dict[str, Entry]:
-        """Read what is right below a path."""
+        """Read the nodes right below a path."""
         node = self._nodes.get(path)
         if node is None:
             return {}
@@ -76,7 +77,7 @@ class Store:
         return [(name, self._nodes[f"{above}/{name}"]) for name in sorted(node.names)]
 
     def owned(self, session: int) -> list[str]:
-        """What ends with this session."""
+        """The nodes that end with this session."""
         return [path for path, node in self._nodes.items() if node.owner == session != NOBODY]
 
     # --- writing ------------------------------------------------------------------------------------------------------
@@ -96,7 +97,7 @@ class Store:
         return results
 
     def end(self, session: int) -> None:
-        """Remove what belongs to a session."""
+        """Remove the nodes of a session."""
         changed = self.owned(session)
         for path in changed:
             self._remove(path)
@@ -175,14 +176,14 @@ class Store:
     # --- on disk ------------------------------------------------------------------------------------------------------
 
     def dump(self) -> bytes:
-        """Everything."""
+        """The whole content."""
         every = [
             _Saved(path, node.data, node.version, node.owner, node.made) for path, node in sorted(self._nodes.items())
         ]
         return msgspec.msgpack.encode(every)
 
     def load(self, dumped: bytes) -> None:
-        """Fill an empty store with what another dumped. Raises `msgspec.MsgspecError`."""
+        """Fill an empty store with another's dump. Raises `msgspec.MsgspecError`."""
         for each in _SAVED.decode(dumped):
             node = _Node(each.data, each.version, each.owner, each.made)
             if each.path == "/":

@@ -1,7 +1,7 @@
-"""A small tree of nodes that processes share, as ZooKeeper has it: the words that its three versions speak.
+"""A small tree of nodes that processes share, modelled on ZooKeeper's: the words that its versions speak.
 
-Level triggered: a watch says that something may have changed, never what; who is told reads again. Every call ends in
-time. Owns no connection and no meaning of what is stored.
+Level triggered: a watch says that something may have changed, never what; its owner reads again. Every call ends in
+time. Owns no connection and no meaning of the stored values.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,31 +12,32 @@ import msgspec
 from control.config.zookeeper import check_path
 
 ANY: Final = -1
-"""A version that every node has."""
+"""A version that matches any node."""
 CALL_S: Final = 5.0
-"""Within this a call has its answer, or raises `Unavailable`."""
+"""Within this time a call has its answer, or raises `Unavailable`."""
 DATA_MAX: Final = 64 << 10
 TRANSACTION_MAX: Final = 192
-"""Operations: a step of the widest growth rests on its record and a replica of each of 128 new partitions, at least."""
+"""Operations: a step of the widest growth rests on its record and on a replica of each of 128 new partitions."""
 NODES_MAX: Final = 1 << 16
 TREE_BYTES_MAX: Final = 16 << 20
-"""Paths and data together: 4,096 nodes of 4 KiB. A role's entry has some 400 B."""
+"""Paths and data together: 4,096 nodes of 4 KiB. A role's entry has about 400 B."""
 
 
 Session = Literal["connected", "suspended", "expired"]
-"""`suspended`: no server answers, what is ephemeral may still stand. `expired`: it is gone, or must be taken for gone."""
+"""`suspended`: no server answers; ephemeral nodes may still exist. `expired`: they are gone, or must be taken for
+gone."""
 
 
 class TreeError(Exception):
-    """A call that did not do what it was to do."""
+    """A call that failed."""
 
 
 class NoNode(TreeError):
-    """There is none at this path."""
+    """There is no node at this path."""
 
 
 class NodeExists(TreeError):
-    """There is one at this path."""
+    """There is a node at this path already."""
 
 
 class BadVersion(TreeError):
@@ -48,26 +49,27 @@ class NotEmpty(TreeError):
 
 
 class Refused(TreeError):
-    """The server does not allow it, or it is larger than allowed."""
+    """The server does not allow it, or it is too large."""
 
 
 class Denied(Refused):
-    """The server does not know who asks, or does not allow it to that one."""
+    """The server does not know this client, or does not allow it."""
 
 
 class Unavailable(TreeError):
-    """No server answered. Whether a write was done is unknown: look before it is repeated."""
+    """No server answered. Whether a write was done is unknown: read before you repeat it."""
 
 
 class Entry(NamedTuple):
-    """What a node holds. Versions begin at 0 and grow by one with each `Set`."""
+    """The content of a node. Versions begin at 0 and grow by one with each `Set`."""
 
     data: bytes
     version: int
 
 
 class Create(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Make a node and what is missing above it. `sequence` adds ten growing digits; `ephemeral` ends with the session."""
+    """Make a node and its missing parents. `sequence` adds ten growing digits; an `ephemeral` node ends with the
+    session."""
 
     path: str
     data: bytes = b""
@@ -76,7 +78,7 @@ class Create(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Set(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Replace what the node holds."""
+    """Replace a node's data."""
 
     path: str
     data: bytes
@@ -91,7 +93,7 @@ class Delete(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Check(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Do nothing, if the node is there and has this version."""
+    """Do nothing, if the node exists and has this version."""
 
     path: str
     version: int = ANY
@@ -107,34 +109,34 @@ class Tree(Protocol):
 
     @property
     def session(self) -> Session:
-        """How the connection stands."""
+        """The state of the connection."""
 
     def on_session(self, callback: Callable[[Session], None]) -> None:
-        """Call this in the loop at each change of `session`. After `expired` a new session is sought by itself."""
+        """Call this in the loop at each change of `session`. After `expired` the tree gets a new session by itself."""
 
     def watch(self, path: str, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call this in the loop when what was read at or below `path` may have changed, and after each connect.
+        """Call this in the loop when data at or below `path` may have changed, and after each connect.
 
-        What is returned ends it.
+        The returned function ends it.
         """
 
     async def start(self) -> None:
-        """Begin to connect, and go on trying until `close`."""
+        """Begin to connect, and retry until `close`."""
 
     async def close(self) -> None:
-        """End the session, and with it what is ephemeral, if a server answers."""
+        """End the session and its ephemeral nodes, if a server answers."""
 
     async def get(self, path: str) -> Entry | None:
-        """Read one node, of the server."""
+        """Read one node from the server."""
 
     async def children(self, path: str) -> Mapping[str, Entry]:
-        """Read the nodes right below `path` by their names; none where `path` is missing.
+        """Read the nodes right below `path` by their names; empty if `path` is missing.
 
-        Of what is watched it may be what was read before, as long as nobody told of a change.
+        For a watched path this may be an earlier answer, as long as no change was reported.
         """
 
     def forget(self) -> None:
-        """Ask the server for everything that is read from now on: a watch that it owed may have been lost."""
+        """Read everything from the server from now on: a watch may have been lost."""
 
     async def transaction(self, operations: Sequence[Operation]) -> list[Result]:
         """Do all of it or nothing."""
@@ -145,7 +147,7 @@ class Tree(Protocol):
         return str(made)
 
     async def set(self, path: str, data: bytes, version: int = ANY) -> int:
-        """Replace what a node holds and return its new version."""
+        """Replace a node's data and return its new version."""
         (after,) = await self.transaction([Set(path, data, version)])
         assert isinstance(after, int)
         return after
@@ -156,7 +158,7 @@ class Tree(Protocol):
 
 
 def parent(path: str) -> str:
-    """The path above."""
+    """The parent's path."""
     return path.rpartition("/")[0] or "/"
 
 
@@ -166,7 +168,7 @@ def covers(above: str, path: str) -> bool:
 
 
 def check(operations: Sequence[Operation]) -> None:
-    """Raise `ValueError` or `Refused` for what no version of the tree takes."""
+    """Raise `ValueError` or `Refused` for operations that no version of the tree takes."""
     if not 0 < len(operations) <= TRANSACTION_MAX:
         raise ValueError(f"a transaction has 1 to {TRANSACTION_MAX} operations, not {len(operations)}")
     for each in operations:

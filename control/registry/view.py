@@ -1,8 +1,8 @@
-"""The map as this process believes it: what was read last, less what is broken, plus what vanished too suddenly.
+"""The map as this process believes it: the last reading, without broken values, with nodes that vanished too suddenly.
 
-No I/O and no clock. Three rules: a broken value changes nothing but a line in the log, its last good one stays; of one
-number only the highest epoch counts (I-1); where more than half of a role or a partition is gone at once without having
-said so, they are kept for a while, since a registry errs more often than half of the processes die.
+No I/O and no clock. Three rules. A broken value changes nothing but the log; its last good one stays. Of one number
+only the highest epoch counts (I-1). If more than half of a role or a partition vanishes at once without warning, they
+are kept for a while: a registry fails more often than half of the processes die.
 """
 
 import contextlib
@@ -35,10 +35,10 @@ from plane.kinds import partitioned
 HOLD_S: Final = 10.0
 
 SAID_MAX: Final = 32
-"""Lines of the log that one reading makes of what is refused."""
+"""Most lines of the log for the refused values of one reading."""
 
 Reading = Mapping[str, bytes]
-"""What nodes and counts of the tree held, by path below the root."""
+"""The nodes and counts of the tree, by path below the root."""
 Group = tuple[object, ...]
 
 
@@ -47,11 +47,11 @@ class _Held:
     node: Node
     until: float
     enough: int
-    """So many in its group, and it is not missed."""
+    """With this many in its group, a vanished node is not missed."""
 
 
 class View:
-    """Takes readings, gives snapshots whose epoch grows with every change and only then."""
+    """Takes readings, and gives snapshots whose epoch grows with every change and only then."""
 
     def __init__(self, log: structlog.typing.FilteringBoundLogger, *, hold_s: float = HOLD_S, epoch: int = 0) -> None:
         self.snapshot = Snapshot(epoch)
@@ -62,22 +62,22 @@ class View:
         self._held: dict[int, _Held] = {}
         self._refused: dict[str, str] = {}
         self.refusals = 0
-        """Values that were not believed, each once for each cause."""
+        """Values that were not believed, counted once per cause."""
         self.doubts = 0
         """Nodes that were kept although they were gone."""
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """What is not believed now, and why, by path."""
+        """Values that are not believed now, with the reason, by path."""
         return self._refused
 
     @property
     def deadline(self) -> float | None:
-        """When something that is held is let go, unless it comes back."""
+        """The time when a kept node is released, unless it returns."""
         return min((held.until for held in self._held.values()), default=None)
 
     def take(self, reading: Reading, now: float) -> bool:
-        """Reconcile with all that was read at `now`. Says whether the snapshot changed."""
+        """Reconcile with a full reading at `now`. Returns whether the snapshot changed."""
         refused: dict[str, str] = {}
         self._count(reading, refused)
         present = self._numbered(self._readable(reading, refused), refused)
@@ -93,7 +93,7 @@ class View:
         return self.pass_time(now)
 
     def pass_time(self, now: float) -> bool:
-        """Let go what was held long enough. Says whether the snapshot changed."""
+        """Release nodes that were kept long enough. Returns whether the snapshot changed."""
         for number, held in list(self._held.items()):
             if held.until <= now:
                 del self._held[number]
@@ -106,14 +106,14 @@ class View:
 
     @property
     def acks(self) -> Mapping[int, tuple[Ack, ...]]:
-        """What the nodes of the map acknowledge, by their numbers."""
+        """The acknowledgements of the map's nodes, by number."""
         return {number: node.acks for number, node in self._every().items() if self._has_place(node)}
 
     def _every(self) -> dict[int, Node]:
         return {number: held.node for number, held in self._held.items()} | self._present
 
     def _has_place(self, node: Node) -> bool:
-        """Partitions go when their growth is given up; a node of one may be there for longer."""
+        """Partitions disappear when their growth is undone; their nodes may be there for longer."""
         try:
             check_partition(node, self._counts)
         except Wrong:
@@ -121,21 +121,21 @@ class View:
         return True
 
     def again(self, now: float) -> None:
-        """The registry was away: what is held gets its whole time, in which the others register again."""
+        """The registry was away: kept nodes get their whole time again, to register."""
         for number, held in self._held.items():
             self._held[number] = replace(held, until=now + self._hold_s)
 
     def present(self) -> list[tuple[str, Node]]:
-        """The nodes of the map that the registry had when it was read last, each with its path."""
+        """The nodes of the map in the registry's last reading, each with its path."""
         return [(path, node) for path, (_, node) in self._good.items() if self._present.get(node.node) == node]
 
     def said(self, of: str, but: int) -> set[int]:
-        """Numbers of partitions of a layer that its nodes, `but` this one, go by."""
+        """The numbers of partitions of a layer that its nodes use, without this one (`but`)."""
         nodes = (node for node in self._present.values() if node.role in partitioned() and node.node != but)
         return {node.among for node in nodes if layer(node.role, node.cluster) == of}
 
     def claims(self, number: int) -> dict[str, Node]:
-        """Who says that this is its number, by path."""
+        """The entries that claim this number, by path."""
         return {path: node for path, (_, node) in self._good.items() if node.node == number}
 
     # --- what can be believed ---------------------------------------------------------------------------------------
@@ -159,10 +159,10 @@ class View:
                     self._counts[of] = count
 
     def _check_served(self, of: str, count: Count, before: Count, reading: Reading) -> None:
-        """Whether no rooms that have an owner are dealt to a partition that never had any. Raises `Wrong`.
+        """Check that no owned rooms are assigned to a partition that never had a replica. Raises `Wrong`.
 
-        A growth has replicas in all before it deals them rooms. One that had some here, the last of which died since, had
-        its rooms given.
+        A growth has replicas in all partitions before it assigns rooms. A partition that had some, the last of which
+        died since, got its rooms rightly.
         """
         if count.used <= before.used:
             return
@@ -247,12 +247,12 @@ class View:
 
 
 def _bare(node: Node) -> Node:
-    """As it stands in the map."""
+    """In the form of the map."""
     return msgspec.structs.replace(node, acks=(), among=0) if node.acks or node.among else node
 
 
 def _registered(of: str, count: Count, reading: Reading) -> Iterator[Node]:
-    """The nodes of a layer that has so many partitions."""
+    """The nodes of a layer that has this many partitions."""
     for path, data in reading.items():
         if path.startswith(f"{of}/partition") and path != f"{of}/{COUNT}":
             with contextlib.suppress(Wrong):
@@ -260,7 +260,7 @@ def _registered(of: str, count: Count, reading: Reading) -> Iterator[Node]:
 
 
 def _check_known(of: str, count: Count, reading: Reading) -> None:
-    """Whether the first count that is read is what anybody goes by who says that; who runs knows better. Raises `Wrong`."""
+    """Check the first count that is read against the numbers that running nodes use. Raises `Wrong`."""
     said = {node.among for node in _registered(of, Count(PARTITIONS_MAX), reading)} - {0}
     if said and count.partitions not in said:
         raise Wrong(f"{count.partitions} partitions, and all who are registered go by {max(said)}")
@@ -272,7 +272,7 @@ def _serves(node: Node, of: str) -> bool:
 
 
 def _rivals(node: Node, best: Node) -> bool:
-    """Whether two of one number contradict each other; a lower epoch is merely what was before."""
+    """Whether two entries of one number contradict each other; a lower epoch is merely older."""
     return node.epoch == best.epoch or node.role != best.role
 
 

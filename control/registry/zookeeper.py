@@ -1,8 +1,9 @@
-"""The tree as ZooKeeper has it, by kazoo, which this file alone knows.
+"""The tree in ZooKeeper, through kazoo, which this file alone knows.
 
-kazoo's threads hand over to the loop and do nothing else; no call is made from one of its listeners. kazoo says that a
-session is lost when a server has told it, so after a whole session without one this says so by itself and begins with a
-new client: that one has seen nothing, while a server whose data went back refuses clients that have seen more.
+kazoo's threads hand over to the loop and do nothing else; no call is made from one of its listeners. kazoo reports a
+lost session only when a server has said so. So after a whole session without a server this file reports it itself and
+begins with a new client. The new client has seen nothing, while a server with older data refuses clients that have seen
+newer data.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from control.config.zookeeper import Servers, check_path
 from control.registry import tree
-from control.registry.kept import Kept
+from control.registry.read_cache import ReadCache
 from control.registry.signals import Signals
 from control.registry.tree import (
     CALL_S,
@@ -49,11 +50,11 @@ from control.registry.tree import (
 
 CLOSE_S: Final = 2.0
 REQUESTS_MAX: Final = 128
-"""So many requests are under way, others wait their turn. Each wakes kazoo's thread by a byte on a socket pair that
-takes 278 of them (208 KiB, 768 B for one). While that thread looks for a server nobody reads them, and one more would
-keep the loop until it has found one."""
+"""Most requests under way; others wait their turn. Each wakes kazoo's thread by a byte on a socket pair that takes 278
+of them (208 KiB, 768 B for one). While that thread looks for a server nobody reads them, and one more would block the
+loop until it has found one."""
 MOVING_MAX: Final = 8
-"""So often a node may come or go between two looks at it."""
+"""How often a node may come or go between two reads."""
 T = TypeVar("T")
 
 _ERRORS: Final[tuple[tuple[type[Exception], type[TreeError]], ...]] = (
@@ -76,7 +77,7 @@ class ZooKeeperTree(Tree):
     def __init__(self, where: Servers) -> None:
         self._where = where
         self._acl = CREATOR_ALL_ACL if where.digest or where.sasl else OPEN_ACL_UNSAFE
-        self._signals, self._kept = Signals(), Kept()
+        self._signals, self._kept = Signals(), ReadCache()
         self._watched: dict[object, str] = {}
         self._client: KazooClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -101,7 +102,7 @@ class ZooKeeperTree(Tree):
         return ended
 
     def know(self, hosts: str) -> None:
-        """From the next connection on try these servers."""
+        """Try these servers from the next connection on."""
         self._where = replace(self._where, hosts=hosts)
         if self._client is not None:
             self._client.set_hosts(hosts)
@@ -149,7 +150,7 @@ class ZooKeeperTree(Tree):
         self._kept.forget()
 
     async def _known(self, what: str, path: str, ask: Callable[[str], Awaitable[T | None]]) -> T | None:
-        """What is kept of a path that is watched, else what the server says."""
+        """Return the kept answer of a watched path, else the server's."""
         if self._watcher(path) is None:
             return await ask(path)
         return await self._kept.read(what, path, functools.partial(ask, path))
@@ -167,7 +168,7 @@ class ZooKeeperTree(Tree):
         return sorted(names)
 
     async def _absent(self, path: str) -> bool:
-        """Look again, so that a watch stands where nothing is."""
+        """Look again, so that a watch exists where no node is."""
         place, watcher = self._place(path), self._watcher(path)
         return await self._ask(path, lambda client: client.exists_async(place, watcher)) is None
 
@@ -179,9 +180,9 @@ class ZooKeeperTree(Tree):
         try:
             done = await self._done(operations)
         except TreeError:
-            self._kept.forget()  # it may rest on what is not so any more, or be done all the same
+            self._kept.forget()  # it may rest on outdated data, or be done after all
             raise
-        # Who reads after its own write sees it.
+        # A reader after its own write must see it.
         self._kept.written({*(each.path for each in operations), *(each for each in done if isinstance(each, str))})
         return done
 
@@ -192,13 +193,13 @@ class ZooKeeperTree(Tree):
                 if isinstance(each, Create):
                     await self._make_above(each.path)
             failed, error = await self._commit(operations)
-            self._kept.forget()  # who listed what is above lacks what was made
+            self._kept.forget()  # earlier lists of the parent lack the new node
         if isinstance(error, TreeError):
             raise error
         return error
 
     async def _commit(self, operations: Sequence[Operation]) -> tuple[int, TreeError | list[Result]]:
-        """Either the place and the error of what failed, or the results."""
+        """Either the place and the error of the failure, or the results."""
         answers = await self._ask(operations[0].path, functools.partial(self._request, operations))
         for place, answer in enumerate(answers):
             if isinstance(answer, Exception) and not isinstance(answer, _NOT_THE_CAUSE):
@@ -232,7 +233,8 @@ class ZooKeeperTree(Tree):
                 return None
 
     async def _make_above(self, path: str) -> None:
-        """From what is there on: who asks to make what is there is refused where it may not make anything beside that."""
+        """From existing nodes on: ZooKeeper refuses to make an existing node for a user that may make nothing beside
+        it."""
         place, missing = self._place(parent(path)), list[str]()
         while place != "/" and await self._ask(path, functools.partial(self._find, place)) is None:
             missing.append(place)
@@ -268,7 +270,7 @@ class ZooKeeperTree(Tree):
             raise _translated(error, path) from error
 
     def _hand_over(self, callback: Callable[..., None], *arguments: Any) -> None:
-        """From one of kazoo's threads into the loop, if that is still there."""
+        """From one of kazoo's threads into the loop, if that still runs."""
         assert self._loop is not None
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *arguments)
@@ -277,7 +279,7 @@ class ZooKeeperTree(Tree):
         return self._fired if any(covers(above, path) for above in self._watched.values()) else None
 
     def _fired(self, event: WatchedEvent) -> None:
-        if event.type != EventType.NONE:  # else it is the session's end, of which the listener hears
+        if event.type != EventType.NONE:  # else it is the session's end, which the listener reports
             path = str(event.path).removeprefix(self._where.chroot) or "/"
             self._hand_over(self._on_change, path)
 
@@ -331,7 +333,7 @@ class ZooKeeperTree(Tree):
 
     @staticmethod
     def _retire(client: KazooClient, ended: Callable[[], None] = lambda: None) -> None:
-        """In a thread of its own, since it may take as long as a connect does."""
+        """In a thread of its own, as it may take as long as a connect does."""
 
         def retire() -> None:
             with contextlib.suppress(Exception):
@@ -360,6 +362,6 @@ def _translated(error: Exception, path: str) -> TreeError:
 
 
 _SILENT: Final = logging.getLogger("control.registry.zookeeper.kazoo")
-"""What kazoo logs, the tree says by its session."""
+"""Drops kazoo's logs: the tree reports by its session."""
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False

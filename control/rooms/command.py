@@ -1,4 +1,4 @@
-"""`muster command ROOM TEXT`: every member is told, and the exit code says what came of it."""
+"""`muster command ROOM TEXT`: tells every member, and ends with an exit code for the outcome."""
 
 import asyncio
 from collections.abc import Mapping
@@ -7,14 +7,14 @@ import msgspec
 
 import muster
 from control.console.common import counted, typed, verdict_after
-from control.console.found import Where, connected
+from control.console.found import Target, connected
 from control.errors import EXPIRED, NO_MEMBER, UserError
 
 
-async def command(where: Where, room: str, text: str, expires: float, as_json: bool) -> int:
-    """Send one and wait until it is known what came of it: 0 delivered, 3 no member, 4 expired. Raises `UserError`.
+async def command(where: Target, room: str, text: str, expires: float, as_json: bool) -> int:
+    """Send one and wait for the outcome: 0 delivered, 3 no member, 4 expired. Raises `UserError`.
 
-    In JSON there is a document in any case; of who is interrupted it says that nobody knows.
+    In JSON there is always a document; for an interrupted command its outcome is unknown.
     """
     try:
         async with connected(where, reads=False) as client:

@@ -1,7 +1,7 @@
 """The room `demo`: members and one publisher in this process, through the client library, checked message by message.
 
-Every payload carries a mark, its number and when it was published, so that nothing has to be believed: a member that misses
-a message, gets one twice or out of order is counted. What others publish to the room lacks the mark and is not.
+Every payload has a mark, its number and its time. So a member that misses a message, gets one twice or out of order is
+counted. Messages of other publishers lack the mark and are ignored.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ SETTLE_S: Final = 5.0
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What has happened so far. `lost`: announced as gaps or skipped; after `finish`, also what never came."""
+    """The counts so far. `lost`: announced as gaps or skipped; after `finish`, also messages that never came."""
 
     seconds: float
     members: int
@@ -94,7 +94,7 @@ class DemoRoom:
                 raise failures.exceptions[0] from None
 
     async def finish(self) -> Figures:
-        """Stop publishing, wait for what is still on its way, and count what never came as lost."""
+        """Stop publishing, wait for messages on their way, and count missing ones as lost."""
         self._stop.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_S):
@@ -136,7 +136,7 @@ class DemoRoom:
             now, took = time.monotonic_ns(), []
             for item in batch:
                 if not sdk.is_message(item) or not item.data.startswith(self._mark):
-                    continue  # what a gap takes away shows in the numbers
+                    continue  # the numbers show what a gap removes
                 _, number, sent = HEADER.unpack_from(item.data)
                 if number < member.expected:
                     member.repeated += 1

@@ -1,6 +1,6 @@
-"""`muster rooms ls | show`: what the nodes know of rooms, put together.
+"""`muster rooms ls | show`: the nodes' knowledge of rooms, merged.
 
-A node that does not answer is named on stderr and makes the exit code 75; what the others know is shown.
+A node that does not answer is named on stderr and makes the exit code 75; the others' answers are shown.
 """
 
 import heapq
@@ -13,22 +13,22 @@ from rich.table import Table
 from control.cluster import sdk
 from control.cluster.instance import Process
 from control.console import common
-from control.console.found import Where, once
+from control.console.found import Target, once
 from control.errors import UserError
 
 PAGE: Final = 1_000
-"""Rooms that a gateway tells at a time, at most."""
+"""Most rooms in one answer of a gateway."""
 
 Entry = dict[str, Any]
 
 
-def ls(where: Where, offset: int, limit: int, as_json: bool) -> int:
+def ls(where: Target, offset: int, limit: int, as_json: bool) -> int:
     """Print a page of the rooms of all gateways, by name."""
     record, asking = once(where), common.Asking()
     names = {process.node: process.name for process in record.processes}
     first: dict[str, list[Entry]] = {}
     gateways = [process for process in record.processes if process.role == "gateway"]
-    # At once, and little: who does not answer is waited for here, and only once.
+    # All at once, with small answers: the wait for silent nodes happens here, and only once.
     answering = asking.all(gateways, "/api/v1/rooms?limit=1")
     for gateway in (gateway for gateway, answer in zip(gateways, answering, strict=True) if answer is not None):
         for room in _told(asking, gateway, names):
@@ -50,7 +50,7 @@ def ls(where: Where, offset: int, limit: int, as_json: bool) -> int:
 
 
 def _told(asking: common.Asking, gateway: Process, names: Mapping[int, str]) -> Iterator[Entry]:
-    """A gateway's rooms in the order in which it keeps them, asked for as they are taken."""
+    """A gateway's rooms in its own order, fetched as they are needed."""
     after: str | None = ""
     while after is not None:
         answer = asking.get(gateway, f"/api/v1/rooms?after={after}&limit={PAGE}")
@@ -63,20 +63,21 @@ def _told(asking: common.Asking, gateway: Process, names: Mapping[int, str]) -> 
 
 
 def _first(rooms: Mapping[str, list[Entry]], count: int) -> dict[str, list[Entry]]:
-    """So many of them, the first by name. What is taken out now can't be among the first later."""
+    """Return this many of the rooms, the first by name. A room that falls out here can never be among the first
+    later."""
     return {name: rooms[name] for name in heapq.nsmallest(count, rooms)}
 
 
 def merged(entries: Sequence[Entry]) -> Entry:
-    """What several gateways say of one room: sums of what each has, and of the stream what the newest one says."""
+    """Merge several gateways' answers about one room: the sums of their counts, and the newest stream."""
     newest = max(entries, key=lambda entry: [*(entry["stream"] or [0, 0, 0])[1:], entry["next_offset"]])
     sums = {key: sum(entry[key] for entry in entries) for key in ("members", "joining", "held", "held_bytes")}
     gateways = [name for entry in entries for name in entry["gateways"]]
     return {**newest, **sums, "in_force": all(entry["in_force"] for entry in entries), "gateways": gateways}
 
 
-def show(where: Where, name: str, as_json: bool) -> int:
-    """Print what each node says of one room."""
+def show(where: Target, name: str, as_json: bool) -> int:
+    """Print each node's answer about one room."""
     sdk.check_name(name)
     record, asking = once(where), common.Asking()
     asked = asking.all(record.processes, f"/api/v1/rooms/{quote(name, safe='')}")

@@ -1,15 +1,16 @@
-"""`muster members ROOM`: how many are in a room and, if asked, who; the exit code says whether all gateways answered."""
+"""`muster members ROOM`: the number of a room's members and, if asked, their users; the exit code tells partial
+answers."""
 
 import msgspec
 
 import muster
 from control.console.common import counted, verdict_after
-from control.console.found import Where, connected
+from control.console.found import Target, connected
 from control.errors import TRY_LATER
 
 
-async def show(where: Where, room: str, ids: bool, start: int, wait: float, as_json: bool) -> int:
-    """Ask all gateways and print what they say: 0, or 75 where one has not answered in time."""
+async def show(where: Target, room: str, ids: bool, start: int, wait: float, as_json: bool) -> int:
+    """Ask all gateways and print the answer. Returns 0, or 75 if a gateway did not answer in time."""
     async with connected(where, reads=False) as client:
         members = await client.members(room, ids=ids, start=start, wait=wait)
     with verdict_after():

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 
 from control.cluster.sdk import Client
 from control.console import pipes
-from control.console.found import Where, connected
+from control.console.found import Target, connected
 from control.console.words import say
 from control.errors import UserError
 from muster.client import MESSAGE_BYTES_MAX
 
 
-async def publish(where: Where, room: str) -> int:
-    """Publish all lines and wait until the owner has numbered every one."""
+async def publish(where: Target, room: str) -> int:
+    """Publish all lines and wait until the owner has numbered each one."""
     async with connected(where, reads=False) as client:
         with progress() as step:
             sent = await send(client, room, step)
@@ -23,7 +23,7 @@ async def publish(where: Where, room: str) -> int:
 
 
 async def send(client: Client, room: str, step: Callable[[int], None]) -> int:
-    """Publish each line as it comes, in order. Wait where there is no credit, and at the end until all are numbered."""
+    """Publish each line as it comes, in order. Waits for credit, and at the end until all are numbered."""
     sent = 0
     try:
         async for lines in pipes.lines(0, MESSAGE_BYTES_MAX):
@@ -34,7 +34,7 @@ async def send(client: Client, room: str, step: Callable[[int], None]) -> int:
                     await client.writable(room)
                 sent += 1
             step(sent)
-    except (UserError, asyncio.CancelledError):  # the lines before it, or before a signal, are published all the same
+    except (UserError, asyncio.CancelledError):  # the lines before it, or before a signal, are still published
         await acknowledged(client)
         raise
     await acknowledged(client)
@@ -51,7 +51,7 @@ async def acknowledged(client: Client) -> None:
 
 @contextlib.contextmanager
 def progress() -> Iterator[Callable[[int], None]]:
-    """A counter on stderr, where someone looks at it and nobody types."""
+    """A counter on stderr, if it is a terminal and stdin is not."""
     if not sys.stderr.isatty() or sys.stdin.isatty():
         yield lambda sent: None
         return

@@ -18,13 +18,13 @@ OWN_BUFFER_BYTES: Final = 8 << 20
 USER_BUFFER_BYTES: Final = 256 << 10
 """Of a user's sockets and unread messages: there may be a thousand users."""
 
-Where = str | muster.Address
+Target = str | muster.Address
 
 
 class Session:
     """One caller's clients: one that publishes, and one that reads for every 256 rooms."""
 
-    def __init__(self, where: Where, token: bytes | None) -> None:
+    def __init__(self, where: Target, token: bytes | None) -> None:
         self._where, self._token = where, token
         self._publisher: muster.Client | None = None
         self._readers: list[muster.Client] = []
@@ -120,7 +120,7 @@ class Sessions:
     """All sessions of a process. Users beyond `users_max` take the place of one that is idle."""
 
     def __init__(
-        self, where: Where, users_max: int, idle_s: float, clock: Callable[[], float] = time.monotonic
+        self, where: Target, users_max: int, idle_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._where, self._users_max, self._idle_s, self._clock = where, users_max, idle_s, clock
         self.own = Session(where, None)

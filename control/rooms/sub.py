@@ -1,4 +1,4 @@
-"""`muster sub ROOM`: prints what a room's members get."""
+"""`muster sub ROOM`: prints what a member of a room gets."""
 
 import base64
 import contextlib
@@ -12,11 +12,11 @@ import msgspec
 from control.cluster import sdk
 from control.cluster.sdk import Item
 from control.console.common import counted
-from control.console.found import Where, connected
+from control.console.found import Target, connected
 from control.console.pipes import Writer
 
 
-async def subscribe(where: Where, room: str, count: int | None, history: int, as_json: bool) -> int:
+async def subscribe(where: Target, room: str, count: int | None, history: int, as_json: bool) -> int:
     """Print messages until `count` have come, the reader has gone, or a signal cancels this."""
     left = count
     async with connected(where, publishes=False) as client, client.join(room, history=history) as joined:
@@ -54,9 +54,9 @@ def take(batch: Iterable[Item], left: int | None) -> tuple[list[Item], int | Non
 
 
 async def show(writer: Writer, words: Writer, batch: Iterable[Item], as_json: bool) -> None:
-    """Print in order: messages on stdout, what else there is on stderr once all before is written; in JSON all on stdout.
+    """Print in order: messages on stdout, other items on stderr after all earlier messages; in JSON all on stdout.
 
-    Raises `BrokenPipeError` when nobody reads the messages any more.
+    Raises `BrokenPipeError` when the reader of the messages has left.
     """
     if as_json:
         await writer.write(b"".join(_json(item) + b"\n" for item in batch))
@@ -70,7 +70,7 @@ async def show(writer: Writer, words: Writer, batch: Iterable[Item], as_json: bo
 
 
 async def _tell(words: Writer, line: str) -> None:
-    """To people, if anybody is there; the messages go on without."""
+    """Print a line for people on stderr, if it is open; messages go on without it."""
     with contextlib.suppress(OSError):
         await words.write(f"{line}\n".encode(sys.stderr.encoding, "backslashreplace"))
 

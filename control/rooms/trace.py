@@ -19,7 +19,7 @@ import muster
 from control.cluster import sdk
 from control.cluster.instance import Endpoint, Process, Record
 from control.console import common
-from control.console.found import Where, client_of, everybody
+from control.console.found import Target, client_of, everybody
 from control.console.lines import Line, seen, table
 from control.console.readings import name_silent, read_all
 from control.errors import TRY_LATER, UNAVAILABLE, USAGE, UserError
@@ -74,7 +74,7 @@ class Trace(Way, frozen=True, kw_only=True):
     others: list[Way]
 
 
-async def show(where: Where, room: str, cluster: str | None, message: str | None, wait_s: float, as_json: bool) -> int:
+async def show(where: Target, room: str, cluster: str | None, message: str | None, wait_s: float, as_json: bool) -> int:
     """Print the trace, through one cluster or all: 0, or 75 where somebody did not answer in time."""
     sdk.check_name(room)
     data = None if message is None else common.typed(message)

@@ -8,7 +8,7 @@ from typing import Annotated, Final, TypeVar
 
 import typer
 
-from control.console.options import ConfigFile, Elsewhere, Json, unused
+from control.console.options import ConfigFile, Json, RegistryUrl, unused
 
 F = TypeVar("F", bound=Callable[..., int])
 
@@ -41,27 +41,27 @@ def sub(
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after this many messages.")] = None,
     history: Annotated[int, typer.Option(min=0, help="First print up to this many of the last messages.")] = 0,
     json: Json = False,
-    registry: Elsewhere = None,
+    registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
     """Print a room's messages as they arrive, and its gaps on stderr."""
     from control.console import common
-    from control.console.found import Where
+    from control.console.found import Target
     from control.rooms.sub import subscribe
 
-    return common.run(subscribe(Where(config, registry), room, count, history, json), endless=count is None)
+    return common.run(subscribe(Target(config, registry), room, count, history, json), endless=count is None)
 
 
 @both(epilog="Example: echo hello | muster pub sports:final")
 def pub(
-    room: Annotated[str, typer.Argument(metavar="ROOM")], registry: Elsewhere = None, config: ConfigFile = None
+    room: Annotated[str, typer.Argument(metavar="ROOM")], registry: RegistryUrl = None, config: ConfigFile = None
 ) -> int:
     """Publish each line of stdin as a message, and wait until all are acknowledged."""
     from control.console import common
-    from control.console.found import Where
+    from control.console.found import Target
     from control.rooms.pub import publish
 
-    return common.run(publish(Where(config, registry), room))
+    return common.run(publish(Target(config, registry), room))
 
 
 @both(epilog="Example: muster command sports:final 'half-time' --expires 5")
@@ -70,7 +70,7 @@ def command(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="At most 800 bytes.")],
     expires: Annotated[float, typer.Option(min=0.001, max=60, help="Give up after this many seconds.")] = 5.0,
     json: Json = False,
-    registry: Elsewhere = None,
+    registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
     """Send a command to every member of a room, and print the outcome.
@@ -79,10 +79,10 @@ def command(
     not sent, or its outcome is unknown.
     """
     from control.console import common
-    from control.console.found import Where
+    from control.console.found import Target
     from control.rooms.command import command as send
 
-    return common.run(send(Where(config, registry), room, text, expires, json))
+    return common.run(send(Target(config, registry), room, text, expires, json))
 
 
 @both(epilog="Example: muster members sports:final --ids")
@@ -92,7 +92,7 @@ def members(
     start: Annotated[int, typer.Option(min=0, help="First user of the list.")] = 0,
     wait: Annotated[float, typer.Option(min=0.001, max=60, help="Wait this many seconds for gateways.")] = 1.0,
     json: Json = False,
-    registry: Elsewhere = None,
+    registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
     """Count a room's members over all gateways. A user with two clients counts twice.
@@ -100,12 +100,12 @@ def members(
     Exit code 0 if all gateways answered; 75 if one did not, so its members are missing.
     """
     from control.console import common
-    from control.console.found import Where
+    from control.console.found import Target
     from control.rooms.members import show
 
     if not ids:
         unused({"--start": start != 0}, "--ids")
-    return common.run(show(Where(config, registry), room, ids, start, wait, json))
+    return common.run(show(Target(config, registry), room, ids, start, wait, json))
 
 
 @both(epilog="Example: muster trace sports:final")
@@ -124,7 +124,7 @@ def trace(
     ] = None,
     wait: Annotated[float, typer.Option(min=0.1, max=60, help="Wait this many seconds for each step.")] = 5.0,
     json: Json = False,
-    registry: Elsewhere = None,
+    registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
     """Show the nodes that carry a room's messages, the time through each proxy, and each link on the way.
@@ -132,10 +132,10 @@ def trace(
     Exit code 75 if a node did not answer in time.
     """
     from control.console import common
-    from control.console.found import Where
+    from control.console.found import Target
     from control.rooms.trace import show
 
-    return common.run(show(Where(config, registry), room, cluster, message, wait, json))
+    return common.run(show(Target(config, registry), room, cluster, message, wait, json))
 
 
 @rooms_app.command("ls", epilog="Example: muster rooms ls --limit 20")
@@ -143,25 +143,25 @@ def rooms_ls(
     offset: Annotated[int, typer.Option(min=0, max=(1 << 32) - 1, help="Rooms to skip.")] = 0,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Rooms to show.")] = 100,
     json: Json = False,
-    registry: Elsewhere = None,
+    registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
     """List the rooms."""
-    from control.console.found import Where
+    from control.console.found import Target
     from control.rooms.ls import ls
 
-    return ls(Where(config, registry), offset, limit, json)
+    return ls(Target(config, registry), offset, limit, json)
 
 
 @rooms_app.command("show", epilog="Example: muster rooms show sports:final --json")
 def rooms_show(
     room: Annotated[str, typer.Argument(metavar="ROOM")],
     json: Json = False,
-    registry: Elsewhere = None,
+    registry: RegistryUrl = None,
     config: ConfigFile = None,
 ) -> int:
     """Show one room as each role knows it."""
-    from control.console.found import Where
+    from control.console.found import Target
     from control.rooms.ls import show
 
-    return show(Where(config, registry), room, json)
+    return show(Target(config, registry), room, json)

@@ -50,7 +50,7 @@ class Router(MachineOptions, frozen=True):
     ] = 16 << 20
 
 
-class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class DatabaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The database of a router's memberships."""
 
     url: str
@@ -64,7 +64,7 @@ class RouterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """What a router is told."""
 
     memberships_max: int
-    database: Kept | None = None
+    database: DatabaseSettings | None = None
 
 
 def settle(options: Router, around: Around) -> RouterSettings:
@@ -72,7 +72,7 @@ def settle(options: Router, around: Around) -> RouterSettings:
     database: Database = around.section("database")
     kept = None
     if database.url:
-        kept = Kept(
+        kept = DatabaseSettings(
             url=f"sqlite:///{around.folder / 'memberships.db'}" if database.url == SQLITE else database.url,
             password_file=around.absolute(database.password_file),
             cluster=around.instance,

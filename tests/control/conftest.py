@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from control.cluster.growth import Coordinator
-from control.registry.memory import Memory
 from tests.control.command import Command
 from tests.control.fleet import PATIENT_S, Fallible, Fleet, Make, directory
+from tests.fakes.memory import Memory
 from tests.waiting import until
 
 

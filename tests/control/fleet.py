@@ -12,11 +12,11 @@ from control.cluster.growth import Coordinator
 from control.errors import UserError
 from control.node.enrolment import Enrolment
 from control.registry.directory import Directory
-from control.registry.memory import Memory, MemoryTree
 from control.registry.places import COUNT, ROOT, Count, layer, read_count
 from control.registry.tree import Check, Operation, Result, Unavailable
 from plane.spec import SpecError
 from tests.control.players import Player, spec
+from tests.fakes.memory import Memory, MemoryTree
 
 LOG = structlog.get_logger()
 RECORD = "/pubsub/broker/main/partition_num"

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from plane.engine import EVENTS, MORE, Beside, Event, Node
+from plane.engine import EVENTS, MORE, Event, Node, OtherCluster
 
 
 class FakeEngine:
@@ -59,7 +59,7 @@ class FakeEngine:
         nodes: list[Node],
         partitions: tuple[int, int],
         growth: tuple[int, int] = (0, 0),
-        beside: Sequence[Beside] = (),
+        beside: Sequence[OtherCluster] = (),
     ) -> None:
         self.placements.append((epoch, nodes, partitions))
 

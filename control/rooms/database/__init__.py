@@ -1,5 +1,5 @@
-"""Which gateway wants which room, kept in an SQL database, so that a router that starts need not wait for all gateways.
+"""Which gateway wants which room, in an SQL database, so that a starting router need not wait for all gateways.
 
-A hint and never the truth: gateways tell their rooms again anyhow, and what they tell wins by version. So nothing here is
-ever waited for by a message, and a database that is away stops nothing but the warm start.
+A hint, never the truth: gateways report their rooms again anyway, and their reports win by version. So no message ever
+waits for it, and an absent database stops nothing but the warm start.
 """

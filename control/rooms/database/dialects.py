@@ -1,4 +1,4 @@
-"""Where the three databases differ: how a connection is made, how a row is put only if it is newer, how one is alone.
+"""The differences of the three databases: connections, the insert of newer rows only, and exclusive transactions.
 
 The rest of the package knows no dialect.
 """
@@ -21,7 +21,7 @@ CONNECTIONS: Final = 2
 """One writes, one loads."""
 CONNECT_S: Final = 5
 LOCK_S: Final = 10
-_LOCK: Final = 0x6D757374  # PostgreSQL's name for our lock, per database
+_LOCK: Final = 0x6D757374  # the name of our lock at PostgreSQL, per database
 _KEY: Final = ("cluster", "room_reversed", "gateway")
 _WORD: Final = ("name_check", "left_at", "version", "epoch")
 
@@ -30,17 +30,18 @@ class Dialect(Protocol):
     """One kind of database."""
 
     def engine(self, location: Location) -> AsyncEngine:
-        """Connections to it, none of which is made yet."""
+        """A pool of connections, none of which is open yet."""
 
     def upsert(self) -> Insert:
-        """Puts a row where there is none, or one that is older by (epoch, version)."""
+        """Inserts a row, or replaces one that is older by (epoch, version)."""
 
     def alone(self, connection: Connection) -> contextlib.AbstractContextManager[None]:
-        """A transaction that no other program of ours holds at the same time, committed in the end."""
+        """A transaction that excludes our other programs, committed at the end."""
 
 
 class Sqlite:
-    """A file. Readers and one writer at a time; a transaction that may write says so at once and so never has to give up."""
+    """A file. Many readers and one writer at a time. A transaction that may write says so at its start, so it never has
+    to give up."""
 
     def engine(self, location: Location) -> AsyncEngine:
         engine = _engine(location, {"timeout": LOCK_S})
@@ -56,7 +57,7 @@ class Sqlite:
 
     @contextlib.contextmanager
     def alone(self, connection: Connection) -> Iterator[None]:
-        connection.rollback()  # that which has only read
+        connection.rollback()  # only reading transactions
         with connection.execution_options(writes=True).begin():
             yield
 
@@ -83,7 +84,7 @@ class Postgresql:
 
 
 class Mysql:
-    """A server. What changes the schema commits by itself there, so the lock is the connection's."""
+    """A server. A change of the schema commits by itself there, so the lock belongs to the connection."""
 
     def engine(self, location: Location) -> AsyncEngine:
         return _engine(location, {"connect_timeout": CONNECT_S}, isolation_level="READ COMMITTED")
@@ -92,7 +93,7 @@ class Mysql:
         insert = mysql.insert(memberships)
         new = insert.inserted
         newer = _newer(new)
-        # One after the other, each seeing those before it: the epoch goes last, the version next to last.
+        # Assignments happen in order, each seeing the ones before: the epoch goes last, the version next to last.
         return insert.on_duplicate_key_update(
             [(name, func.if_(newer, new[name], memberships.c[name])) for name in _WORD[:-1]]
             + [("epoch", func.greatest(new.epoch, memberships.c.epoch))]
@@ -111,7 +112,7 @@ class Mysql:
             connection.execute(text("SELECT RELEASE_LOCK(:name)"), name)
 
 
-# What they log is in the errors that they raise, or no matter.
+# Their logs repeat what their errors say, or do not matter.
 for _noisy in ("asyncmy", "sqlalchemy"):
     logging.getLogger(_noisy).addHandler(logging.NullHandler())
     logging.getLogger(_noisy).propagate = False
@@ -135,7 +136,8 @@ def _newer(new: Any) -> Any:
 
 
 def _prepare(connection: DBAPIConnection, _: Any) -> None:
-    """The driver begins no transaction by itself. A commit waits for no disk: what a lost machine takes are hints."""
+    """The driver begins no transaction by itself. A commit does not wait for the disk: a crash of the machine loses
+    only hints."""
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute("PRAGMA synchronous=NORMAL")

@@ -1,7 +1,7 @@
-"""What a database answers instead of what was asked, in one line and without the password.
+"""The errors of a database, in one line and without the password.
 
-By guilt: `Refused` is for people to mend (password, name, a schema of a newer program), `Unavailable` may pass by itself.
-Both are tried again, since either can be mended while the program runs.
+By guilt: `Refused` is for people to mend (password, name, a schema of a newer program); `Unavailable` may pass by
+itself. Both are tried again, as either can be mended while the program runs.
 """
 
 from collections.abc import Iterator
@@ -11,23 +11,23 @@ _LINE_MAX: Final = 300
 
 
 class DatabaseError(Exception):
-    """The database did not do it. One line."""
+    """The database failed. One line."""
 
 
 class Refused(DatabaseError):
-    """It will not, until somebody mends something."""
+    """It fails until somebody mends something."""
 
 
 class Unavailable(DatabaseError):
-    """It cannot now."""
+    """It fails for now."""
 
 
 class Busy(Unavailable):
-    """Another transaction was in the way: the same again, at once, is right."""
+    """Another transaction was in the way: try again at once."""
 
 
 def told(error: BaseException) -> str:
-    """In one line: what is not ours with its kind in front."""
+    """In one line; errors of other libraries with their kind in front."""
     text = " ".join(str(error).split())[:_LINE_MAX]
     return text if isinstance(error, DatabaseError) else f"{type(error).__name__}: {text}"
 
@@ -40,7 +40,7 @@ _REFUSED: Final = frozenset(
 
 
 def translated(error: BaseException, where: str, password: str | None) -> DatabaseError:
-    """Any error of SQLAlchemy, a driver or the network as one of ours, each naming `where`."""
+    """Convert any error of SQLAlchemy, a driver or the network to ours, naming `where`."""
     causes = list(_causes(error))
     codes = {code for cause in causes for code in _codes(cause)}
     text = " ".join(str(causes[-1]).split()) or type(causes[-1]).__name__
@@ -53,7 +53,7 @@ def translated(error: BaseException, where: str, password: str | None) -> Databa
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """From what was raised to what it comes from."""
+    """From an error down to its cause."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:

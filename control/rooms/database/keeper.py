@@ -1,8 +1,8 @@
-"""What a router's process does with the database: it begins with what was kept, then keeps what changes.
+"""A router's work with the database: it begins with the stored memberships, then stores the changes.
 
-The engine takes what is loaded as hints, which stand below anything that a gateway says; it remembers what changed until
-this asks for it, so nothing waits here. One load, at the start: once it is over or has failed, gateways have told the rest.
-Imports no library of databases: `Late` does, while the engine serves.
+The engine takes loaded memberships as hints, below any report of a gateway. It remembers changes until this file takes
+them, so nothing waits here. There is one load, at the start: when it ends or fails, gateways have reported the rest.
+Imports no database library: `Late` does, while the engine serves.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ import structlog
 from control.rooms.database.errors import Refused, told
 from control.rooms.database.records import Change, Ended, Membership, Partition
 from control.rooms.database.writer import BATCH, Writer
-from plane.rooms.router import Kept, RouterSettings
+from plane.rooms.router import DatabaseSettings, RouterSettings
 from plane.spec import Spec, SpecError
 
 if TYPE_CHECKING:
@@ -30,27 +30,27 @@ CHANGES_MAX: Final = 1 << 20
 ASK_S: Final = 0.1
 LOAD_S: Final = 10.0
 CLOSE_S: Final = 0.5
-"""Less than what a child has to end in."""
+"""Less than a child's time to end."""
 
 
 class Engine(Protocol):
-    """What a router's engine has for this; see `muster._core.RouterEngine`."""
+    """The router engine's methods for this; see `muster._core.RouterEngine`."""
 
     def keep_changes(self, max: int) -> None:
-        """Remember from now on what changes."""
+        """Remember changes from now on."""
 
     def take_changes(self, limit: int) -> tuple[list[tuple[int, int]], list[tuple[int, int, int, int, int, bool]]]:
-        """Lives that ended, to be forgotten first, and what is true now of rooms that changed."""
+        """Take ended lives, to be forgotten first, and the current state of changed rooms."""
 
     def changes_kept(self) -> tuple[int, int]:
-        """How many wait, and how many had no place so far."""
+        """The number of waiting changes, and of dropped ones so far."""
 
     def hint(self, gateway: int, epoch: int, rooms: list[tuple[int, int, int]]) -> int:
-        """Take what was kept; how many stand now."""
+        """Take stored memberships; returns how many the engine accepted."""
 
 
 class Late:
-    """A store whose library is loaded when it is first asked, in a thread: that takes a second, in which the loop turns."""
+    """A store whose library loads at its first use, in a thread: loading takes a second, and the loop must go on."""
 
     def __init__(self, where: str, make: "Callable[[], Store]") -> None:
         self.where, self._make = where, make
@@ -96,7 +96,7 @@ class Late:
 
 
 class Keeper:
-    """Keeps while the context is open."""
+    """Stores changes while the context is open."""
 
     name: Final = "database"
     """Its key in the status of a router."""
@@ -109,11 +109,11 @@ class Keeper:
         log: structlog.typing.FilteringBoundLogger,
     ) -> None:
         self.warm_start = "loading"
-        """How the load went, in words."""
+        """The result of the load, in words."""
         self.loaded, self.load_s = 0, 0.0
         self._malformed = 0
         self._failed = ""
-        """Why nothing is asked of the engine now, if that is so."""
+        """The reason why nothing is taken from the engine now, if there is one."""
         self._engine, self._store, self._partition_now = engine, store, partition
         self._log = log.bind(database=store.where)
         self._writer = Writer(store, log)
@@ -121,7 +121,7 @@ class Keeper:
 
     @property
     def partition(self) -> Partition:
-        """The router's, as it is now."""
+        """The router's current partition."""
         return self._partition_now()
 
     async def __aenter__(self) -> Self:
@@ -157,7 +157,7 @@ class Keeper:
         }
 
     def counters(self) -> list[tuple[str, str, float]]:
-        """Name, help and value, as an engine has them."""
+        """Name, help and value, in the form of an engine."""
         writer = self._writer
         return [
             ("database_written", "Changes written to the database", writer.written),
@@ -167,7 +167,7 @@ class Keeper:
         ]
 
     def gauges(self) -> list[tuple[str, str, float]]:
-        """Name, help and value, as an engine has them."""
+        """Name, help and value, in the form of an engine."""
         return [
             ("database_connected", "1 while what changes is written to the database", float(self._connected())),
             ("database_waiting", "Changes that are not in the database yet", float(self._waiting())),
@@ -190,7 +190,7 @@ class Keeper:
     async def _load(self) -> None:
         began = time.monotonic()
         try:
-            await self._store.made()  # no part of what the database has to answer in
+            await self._store.made()  # not part of the database's time to answer
             async with asyncio.timeout(LOAD_S):
                 async for page in self._store.load(self.partition):
                     self._hint(page)
@@ -212,12 +212,13 @@ class Keeper:
             self.loaded += self._engine.hint(gateway, epoch, told)
 
     async def _keep(self) -> None:
-        """Ask the engine now and then, and no more than the writer takes: what waits, waits there as keys."""
+        """Take changes from the engine now and then, at most what the writer takes: the rest waits in the engine, one
+        per key."""
         self._writer.start()
         while True:
             try:
                 self._ask()
-            except Exception as error:  # a defect is said and seen, and costs no more than what was asked for now
+            except Exception as error:  # a defect is logged and counted, and costs only this batch
                 if not self._failed:
                     self._log.exception("the engine's changes are not taken")
                 self._failed = told(error)
@@ -228,7 +229,7 @@ class Keeper:
     def _ask(self) -> None:
         while self._writer.waiting < BATCH:
             ended, changed = self._engine.take_changes(BATCH)
-            # Other partitions' routers may know of that life still; if not, they say so themselves.
+            # Other partitions' routers may still know of that life; if not, they report it themselves.
             partition = self.partition
             for each in ended:
                 self._put(Ended, *each, partition)
@@ -246,8 +247,8 @@ class Keeper:
             self._malformed += 1
 
 
-def opened(kept: Kept) -> Late:
-    """Where a router keeps memberships; asks nobody yet. Raises `SpecError`."""
+def opened(kept: DatabaseSettings) -> Late:
+    """Make the keeper of a router; connects to nothing yet. Raises `SpecError`."""
     try:
         password = Path(kept.password_file).read_text(encoding="utf-8").strip("\r\n") if kept.password_file else None
     except (OSError, ValueError) as error:
@@ -274,7 +275,7 @@ def companion(
 
 
 def keeper(
-    kept: Kept,
+    kept: DatabaseSettings,
     store: Late,
     engine: object,
     log: structlog.typing.FilteringBoundLogger,
@@ -285,8 +286,6 @@ def keeper(
 
     def partition() -> Partition:
         count = partitions()
-        return Partition(
-            count if index < count else 2 * count, index
-        )  # of one that is there for a growth to twice as many
+        return Partition(count if index < count else 2 * count, index)  # a partition that a growth is preparing
 
     return Keeper(cast(Engine, engine), store, partition, log)

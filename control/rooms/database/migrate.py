@@ -1,4 +1,4 @@
-"""Brings a database to the schema of this program, one program at a time, or says that it is of a newer one."""
+"""Upgrades a database to this program's schema, one program at a time, or reports that it is of a newer program."""
 
 from pathlib import Path
 from typing import Final
@@ -17,7 +17,7 @@ STEPS: Final = Path(__file__).parent / "migrations"
 
 
 def upgrade(connection: Connection, dialect: Dialect, where: str, steps: Path = STEPS) -> None:
-    """Run the steps that the database lacks. Raises `Refused` where it has one that this program does not know."""
+    """Run the missing steps. Raises `Refused` if the database has one that this program does not know."""
     config = Config()
     config.set_main_option("script_location", str(steps).replace("%", "%%"))
     config.set_main_option("version_locations", str(steps / "versions").replace("%", "%%"))
@@ -25,7 +25,7 @@ def upgrade(connection: Connection, dialect: Dialect, where: str, steps: Path = 
     config.attributes["connection"] = connection
     script = ScriptDirectory.from_config(config)
     if _is_current(connection, script, where):
-        return  # who may not change the schema may still use it
+        return  # a user that may not change the schema may still use it
     with dialect.alone(connection):
         if not _is_current(connection, script, where):
             command.upgrade(config, "head")

@@ -1,4 +1,5 @@
-"""What is kept and what changes it: a gateway's word on a room, and the end of a gateway's life. Knows no database."""
+"""Stored records and their changes: a gateway's report on a room, and the end of a gateway's life. Knows no
+database."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,14 +8,14 @@ from typing import Final
 NODE_MAX: Final = (1 << 32) - 1
 EPOCH_MAX: Final = (1 << 32) - 1
 VERSION_MAX: Final = 1 << 62
-"""The largest that a frame may carry, and what a signed column orders. It grows by one with each change of a gateway."""
+"""The largest version of a frame, and of a signed column. It grows by one with each change of a gateway."""
 ROOM_MAX: Final = (1 << 64) - 1
 PARTITIONS_MAX: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What a gateway, in one life of it, said last of a room: that it wants it, or no more."""
+    """The last report of a gateway, in one life, on a room: it wants the room, or no longer."""
 
     gateway: int
     epoch: int
@@ -33,12 +34,12 @@ class Membership:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Whose word it is on what."""
+        """The gateway and the room."""
         return self.gateway, self.room
 
     @property
     def age(self) -> tuple[int, int]:
-        """What orders the words on one key: never a clock."""
+        """The order of reports on one key: never a clock."""
         return self.epoch, self.version
 
 
@@ -57,7 +58,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """For the rooms of a partition a gateway's life is over, and with it all that it said in this life or an earlier one."""
+    """The end of a gateway's life for the rooms of a partition, and of all reports of that life or an earlier one."""
 
     gateway: int
     epoch: int
@@ -72,7 +73,7 @@ Change = Membership | Ended
 
 
 def newest(memberships: Iterable[Membership]) -> list[Membership]:
-    """One word for each key, the newest."""
+    """The newest report for each key."""
     kept: dict[tuple[int, int], Membership] = {}
     for each in memberships:
         known = kept.get(each.key)

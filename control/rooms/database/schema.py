@@ -1,7 +1,7 @@
-"""The table, and how ids lie in it. `migrations/` brings a database to it, step by step.
+"""The table, and the order of ids in it. `migrations/` upgrades a database to it, step by step.
 
-SQL's integers are signed and ids use all 64 bits. A room's id is kept with its bits reversed, so that the rooms of a
-partition (which share their last bits) are one range of the primary key, whatever the number of partitions is.
+SQL's integers are signed and ids use all 64 bits. A room's id is stored with its bits reversed. So the rooms of a
+partition, which share their last bits, are one range of the primary key, whatever the number of partitions.
 """
 
 from typing import Any, Final
@@ -27,7 +27,8 @@ memberships: Final = Table(
     Column("epoch", BigInteger, nullable=False),
     Column("version", BigInteger, nullable=False),
     Column("name_check", BigInteger, nullable=False),
-    # Seconds of the writer's clock since which the room is wanted no more. Orders nothing: says when a row may go.
+    # Time in seconds, by the writer's clock, since the room is unwanted. Orders nothing: it says when a row may be
+    # deleted.
     Column("left_at", BigInteger),
     Index(f"{TABLE}_life", "cluster", "gateway", "epoch"),
     Index(f"{TABLE}_left", "cluster", "left_at"),
@@ -37,12 +38,12 @@ memberships: Final = Table(
 
 
 def room_reversed(room: int) -> int:
-    """Where a room lies: its bits reversed, in the order of signed numbers."""
+    """A room's place in the table: its bits reversed, in the order of signed numbers."""
     return int.from_bytes(room.to_bytes(8, "little").translate(_REVERSED), "big") - _SIGN
 
 
 def room_of(place: int) -> int:
-    """The room that lies there."""
+    """The room at that place."""
     return int.from_bytes((place + _SIGN).to_bytes(8, "big").translate(_REVERSED), "little")
 
 
@@ -66,5 +67,5 @@ def row(cluster: str, membership: Membership, now: int) -> dict[str, Any]:
 
 
 def membership(place: int, gateway: int, epoch: int, version: int, check: int) -> Membership:
-    """A row of one who wants the room."""
+    """A row of a gateway that wants the room."""
     return Membership(gateway, epoch, room_of(place), check + _SIGN, version, True)

@@ -1,7 +1,7 @@
-"""The memberships of one cluster in one database: a partition read page by page, changes put in batches.
+"""The memberships of one cluster in one database: a partition is read page by page, changes are written in batches.
 
-Opened by the first call, and again after an error, so it does not matter when the database comes. Every call ends within
-`CALL_S`. Raises `DatabaseError`, one line, without the password.
+The first call opens it, and a call after an error opens it again, so the database may come late. Every call ends within
+`CALL_S`. Raises `DatabaseError`: one line, without the password.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ CALL_S: Final = 15.0
 PAGE: Final = 2_000
 DELETED_AT_ONCE: Final = 500
 LEFT_S: Final = 600
-"""For so long a row says that a room is wanted no more. An older word that comes later than this would count again."""
+"""Time for which a row marks a room as left. An older report that comes even later would count again."""
 BUSY_MAX: Final = 8
 BUSY_S: Final = 0.05
 DISPOSE_S: Final = 0.5
@@ -37,7 +37,7 @@ _READ: Final = tuple(memberships.c[name] for name in ("room_reversed", "gateway"
 
 
 class Store:
-    """Connections are made when they are needed; `async with` closes them."""
+    """Connections are opened when needed; `async with` closes them."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Store:
         self._opening = asyncio.Lock()
         self._open = False
         self.malformed = 0
-        """Rows that were passed over: they are no memberships."""
+        """Rows that were skipped, as they are no memberships."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -70,13 +70,13 @@ class Store:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections; a server that does not answer is not waited for."""
+        """Close the connections, without waiting for a silent server."""
         with contextlib.suppress(SQLAlchemyError, OSError, TimeoutError):
             async with asyncio.timeout(DISPOSE_S):
                 await self._engine.dispose()
 
     async def open(self) -> None:
-        """Bring the schema up to date, if that has not been done."""
+        """Upgrade the schema, once."""
         async with self._opening:
             if self._open:
                 return
@@ -89,9 +89,9 @@ class Store:
         await connection.run_sync(migrate.upgrade, self._dialect, self.where, self._steps)
 
     async def load(self, partition: Partition, page: int = PAGE) -> AsyncIterator[list[Membership]]:
-        """Who wants the rooms of a partition, in pages. What changes meanwhile may or may not be in them.
+        """Read the memberships of a partition, in pages. Changes made meanwhile may or may not be in them.
 
-        Rows that are no memberships, whoever wrote them, are passed over and counted.
+        Skips and counts rows that are no memberships.
         """
         await self.open()
         place, last = schema.places(partition)
@@ -121,9 +121,9 @@ class Store:
                 self.malformed += 1
 
     async def write(self, changes: Sequence[Change]) -> None:
-        """Forget the lives that ended, then put what is newer than what is there.
+        """Delete ended lives, then write what is newer than the stored rows.
 
-        Whatever was done when this raises, the same again is right.
+        If this raises midway, the same call again is right.
         """
         await self.open()
         for ended in (each for each in changes if isinstance(each, Ended)):
@@ -132,17 +132,17 @@ class Store:
             await self._delete(and_(life, rooms))
         said = [each for each in changes if isinstance(each, Membership)]
         rows = [schema.row(self._cluster, each, int(self._now())) for each in newest(said)]
-        # Always in one order, so that two who write do not wait for each other.
+        # Always in one order, so that two writers do not block each other.
         rows.sort(key=lambda each: (each["room_reversed"], each["gateway"]))
         if rows:
             await self._again(lambda connection: connection.execute(self._upsert, rows), writes=True)
 
     async def prune(self) -> None:
-        """Delete what was left long ago."""
+        """Delete rooms that were left long ago."""
         await self.open()
         await self._delete(memberships.c.left_at < int(self._now()) - LEFT_S)
 
-    # Found first and then deleted by key: short transactions, and the condition is looked at again.
+    # Found first and then deleted by key: the transactions are short, and the condition is checked again.
     async def _delete(self, condition: ColumnElement[bool]) -> None:
         here = and_(self._here(), condition)
         key = (memberships.c.room_reversed, memberships.c.gateway)
@@ -165,7 +165,7 @@ class Store:
         return memberships.c.cluster == self._cluster
 
     async def _again(self, work: Callable[[AsyncConnection], Awaitable[Any]], *, writes: bool = False) -> None:
-        """One transaction, tried again where others are in the way."""
+        """Run one transaction, and again if others are in its way."""
         for attempt in range(BUSY_MAX):
             try:
                 async with self._connection(writes=writes) as connection:
@@ -178,7 +178,7 @@ class Store:
 
     @contextlib.asynccontextmanager
     async def _connection(self, *, writes: bool = False) -> AsyncIterator[AsyncConnection]:
-        """A connection in a transaction that is committed at the end; errors are ours."""
+        """A connection in a transaction that commits at the end; raises our errors."""
         try:
             async with asyncio.timeout(self._call_s), self._engine.connect() as connection:
                 await connection.execution_options(writes=writes)
@@ -187,12 +187,12 @@ class Store:
         except DatabaseError:
             raise
         except Exception as error:
-            self._open = False  # what comes back may be another one
+            self._open = False  # the next server may be another one
             raise translated(error, self.where, self._location.password) from error
 
 
 def _write_ahead(connection: Connection) -> None:
-    """Readers and the writer do not wait for each other. Kept in the file, so asked for only where it is not so."""
+    """Readers and the writer do not block each other. Stored in the file, so it is only set if missing."""
     if connection.exec_driver_sql("PRAGMA journal_mode").scalar() != "wal":
         connection.rollback()
         raw = connection.connection.cursor()

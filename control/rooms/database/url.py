@@ -1,4 +1,4 @@
-"""Where the database is: a URL as people write it. The password is in nothing that is printed."""
+"""The database's URL, as users write it. No output contains its password."""
 
 import re
 from collections.abc import Mapping
@@ -43,17 +43,17 @@ class Location:
 
     @property
     def password(self) -> str | None:
-        """What no line may show."""
+        """Secrets that no line may show."""
         return self.url.password
 
 
 def driver(where: Location) -> str:
-    """The module that speaks to it."""
+    """The module of its driver."""
     return _DRIVERS[where.kind].partition("+")[2]
 
 
 def location(text: str) -> Location:
-    """Read a URL. Raises `ValueError` with what is wrong, in one line, without the password."""
+    """Parse a URL. Raises `ValueError` with the mistake, in one line, without the password."""
     shown = re.sub(r"(?<=://)([^/@:]*):[^@]*@", r"\1:***@", text)
     try:
         url = make_url(text)

@@ -1,7 +1,7 @@
-"""Changes on their way to the database: taken at once or dropped, never waited for; written in batches, again after errors.
+"""Changes on their way to the database: taken or dropped at once, written in batches, retried after errors.
 
-What waits is bounded, one word for each (gateway, room): while the database is away, the newest takes the place of the one
-before it. A word on one more key is dropped then, counted, and said aloud: the next warm start lacks it.
+The waiting changes are bounded, one per (gateway, room): while the database is away, the newest replaces the one
+before. A change of one more key is then dropped, counted, and logged: the next warm start lacks it.
 """
 
 import asyncio
@@ -23,25 +23,25 @@ LIVES_MAX: Final = 4_096
 """As many nodes as a router knows."""
 BATCH: Final = 500
 DELAY_S: Final = 0.2
-"""So long the first of a batch waits for others."""
+"""Time for which the first change of a batch waits for others."""
 PRUNE_S: Final = 60.0
 CANCEL_S: Final = 0.5
-"""A driver may wait for the server in its end, too."""
+"""A driver may also wait for the server while it closes."""
 
 
 class Store(Protocol):
-    """Where changes go; see `control/rooms/database/store.py`."""
+    """The target of changes; see `control/rooms/database/store.py`."""
 
     where: str
 
     async def open(self) -> None:
-        """Find out whether it is there."""
+        """Test the connection."""
 
     async def write(self, changes: Sequence[Change]) -> None:
-        """Put them: lives that ended first. Raises `DatabaseError`."""
+        """Write them, ended lives first. Raises `DatabaseError`."""
 
     async def prune(self) -> None:
-        """Delete what is not needed any more. Raises `DatabaseError`."""
+        """Delete old rows. Raises `DatabaseError`."""
 
 
 class Writer:
@@ -59,7 +59,7 @@ class Writer:
     ) -> None:
         self.connected = False
         self.error = ""
-        """Why the last attempt failed; empty after one that did not."""
+        """The error of the last attempt; empty after a success."""
         self.written = self.dropped = self.failed = 0
         self._store, self._log = store, log.bind(database=store.where)
         self._waiting_max, self._batch, self._delay_s, self._prune_s = waiting_max, batch, delay_s, prune_s
@@ -77,7 +77,7 @@ class Writer:
         return len(self._waiting) + len(self._ended)
 
     def put(self, change: Change) -> None:
-        """Take a change, in place of an older one on the same key."""
+        """Take a change; it replaces an older one of the same key."""
         if isinstance(change, Ended):
             self._end(change)
         elif (known := self._waiting.get(change.key)) is not None:
@@ -112,7 +112,7 @@ class Writer:
         self._task = asyncio.create_task(self._run())
 
     async def close(self, seconds: float) -> None:
-        """Write what waits, for at most so long; say what was not written."""
+        """Write the waiting changes, for at most this long; log what was not written."""
         self._closing.set()
         self._some.set()
         self._full.set()
@@ -144,12 +144,12 @@ class Writer:
                 await self._try(None)
 
     def _next(self) -> list[Change]:
-        """What goes next, the oldest first. It waits until it is written."""
+        """The next batch, the oldest first. It keeps waiting until it is written."""
         changes = itertools.chain[Change](self._ended.values(), self._waiting.values())
         return list(itertools.islice(changes, self._batch))
 
     async def _try(self, changes: Sequence[Change] | None) -> None:
-        """Write these (`None`: prune instead); after an error, wait before the next attempt."""
+        """Write a batch (`None`: prune instead). After an error, pause before the next attempt."""
         try:
             if changes is None:
                 await self._store.prune()
@@ -157,7 +157,7 @@ class Writer:
                 await self._store.write(changes)
             else:
                 await self._store.open()
-        except Exception as error:  # also one that is no database's: what waits is to be written all the same
+        except Exception as error:  # also an error of another library: the changes must still be written
             await self._did_fail(told(error))
         else:
             self._did_go(changes or ())

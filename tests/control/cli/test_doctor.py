@@ -13,7 +13,7 @@ import pytest
 from control.cli import doctor
 from control.cli.doctor import Examination, examined
 from control.config.options import whole
-from control.console.found import Where
+from control.console.found import Target
 from control.doctor import probe, programs
 from control.doctor.finding import Finding, ok
 from control.errors import UserError
@@ -139,7 +139,7 @@ def test_a_file_of_the_kernel_that_is_not_there_is_a_finding(monkeypatch: pytest
         raise FileNotFoundError(2, "No such file", path)
 
     monkeypatch.setattr(probe, "text", none)
-    levels = {each.level for each in examined(Examination(whole()(), Where()).checks(), doctor.LIMIT_S)}
+    levels = {each.level for each in examined(Examination(whole()(), Target()).checks(), doctor.LIMIT_S)}
     assert "warn" in levels
 
 
@@ -153,10 +153,10 @@ def test_a_wildcard_of_the_configuration_is_held_against_the_addresses_of_this_m
     monkeypatch.setattr(probe, "text", files.__getitem__)
     monkeypatch.setattr(probe, "ipv6", lambda: True)
     config = whole()(gateway=Gateway(bind="192.0.2.2:7400"), proxy=Proxy(bind="[::]:7402", link_bind="192.0.2.2:0"))  # type: ignore[call-arg]
-    (told,) = Examination(config, Where()).checks()["addresses"]()
+    (told,) = Examination(config, Target()).checks()["addresses"]()
     assert (told.level, told.text.partition(";")[0]) == ("warn", "proxy.bind: any of 192.0.2.2, 192.0.2.3")
     files.clear()  # where nothing is a wildcard, nothing is read
-    assert [each.level for each in Examination(whole()(), Where()).checks()["addresses"]()] == ["ok"]
+    assert [each.level for each in Examination(whole()(), Target()).checks()["addresses"]()] == ["ok"]
 
 
 def test_a_super_packet_really_goes_to_ourselves() -> None:

@@ -15,12 +15,12 @@ import pytest
 
 from control.cluster.growth import Coordinator, Report
 from control.errors import UserError
-from control.registry.memory import Memory
 from control.rooms.database.errors import Unavailable as DatabaseAway
 from control.rooms.database.keeper import Keeper, Late
 from control.rooms.database.records import Change, Membership, Partition
 from tests.control.fleet import EVERY, LOG, PATIENT_S, Fallible, Fleet, Make, steps
 from tests.control.players import Player
+from tests.fakes.memory import Memory
 from tests.waiting import until
 
 SEEDS: Final = int(os.environ.get("MUSTERTEST_SEEDS", "1"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from control.cli.grow import Elsewhere
+from control.cli.grow import OperatedHosts
 from control.cluster.growth import Coordinator, Report
 from control.errors import UserError
 from control.registry.places import Ack, Count, Growth, Node, encode
@@ -87,7 +87,7 @@ async def test_what_went_further_elsewhere_is_finished_by_who_starts_nodes(fleet
     await interrupted(fleet, make(), "prepare")
     fleet.hold(3)
     reports: list[Report] = []
-    elsewhere = asyncio.create_task(make(hosts=Elsewhere(), tell=reports.append).grow(4, resume=True))
+    elsewhere = asyncio.create_task(make(hosts=OperatedHosts(), tell=reports.append).grow(4, resume=True))
     await until(lambda: reports and reports[-1].waits == ("a replica of partition 2", "a replica of partition 3"))
     elsewhere.cancel()
     await asyncio.gather(elsewhere, return_exceptions=True)
@@ -221,7 +221,7 @@ async def test_what_is_only_prepared_can_be_undone_and_begun_again(fleet: Fleet,
 async def test_one_that_stood_still_while_it_was_given_up_leaves_no_node_behind(fleet: Fleet, make: Make) -> None:
     goes_on, calls = threading.Event(), list[tuple[str, int]]()
 
-    class Suspended(Elsewhere):
+    class Suspended(OperatedHosts):
         def provide(self, partitions: int) -> Mapping[int, str]:
             assert goes_on.wait(PATIENT_S)
             calls.append(("provide", partitions))

@@ -27,10 +27,10 @@ from control.config.options import LINKS, ROLES, Config
 from control.errors import ConfigError, NotRunning, UserError
 from control.host.ports import Ports
 from control.registry import Directory
-from control.registry.memory import Memory
 from control.registry.places import Identity, encode
 from muster.instance import start_time
 from tests.control.nodes import configured
+from tests.fakes.memory import Memory
 from tests.waiting import until
 
 LOG = structlog.get_logger()

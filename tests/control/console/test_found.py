@@ -24,7 +24,7 @@ from control.config.load import load
 from control.config.options import ROLES
 from control.config.zookeeper import Servers
 from control.console import common, found
-from control.console.found import Where, reading
+from control.console.found import Target, reading
 from control.console.readings import read
 from control.errors import UserError
 from control.node import admin
@@ -83,9 +83,9 @@ NODES = Record(
 @pytest.mark.parametrize(
     ("ask", "roles", "names"),
     [
-        (lambda: status.show(Where(), as_json=False), ROLES, True),
-        (lambda: rooms.show(Where(), "room", as_json=False), ROLES, True),
-        (lambda: rooms.ls(Where(), 0, 10, as_json=False), {"gateway"}, True),
+        (lambda: status.show(Target(), as_json=False), ROLES, True),
+        (lambda: rooms.show(Target(), "room", as_json=False), ROLES, True),
+        (lambda: rooms.ls(Target(), 0, 10, as_json=False), {"gateway"}, True),
         (lambda: trace._known(NODES, "room", ["main"]), {"broker", "gateway"}, False),
     ],
     ids=["status", "rooms show", "rooms ls", "trace"],
@@ -235,7 +235,7 @@ async def test_nodes_whose_names_the_registry_does_not_give_now_are_called_by_ro
             raise Unavailable(f"{path}: no answer within 5 s")
 
         tree.children = away  # type: ignore[method-assign]
-        record = await found.Elsewhere(settings, directory).record()
+        record = await found.RegisteredNodes(settings, directory).record()
     assert [process.name for process in record.processes] == ["gateway-7"]
 
 

@@ -12,8 +12,8 @@ import structlog
 from control.node.cutoff import CutOff
 from control.node.enrolment import Enrolment
 from control.registry.directory import Directory
-from control.registry.memory import Memory
 from tests.control.players import spec
+from tests.fakes.memory import Memory
 from tests.waiting import until
 
 LOG = structlog.get_logger()

@@ -14,11 +14,11 @@ from control.errors import ConfigError
 from control.node import enrolment
 from control.node.enrolment import Enrolment, enrolled, tree
 from control.registry.directory import Directory
-from control.registry.memory import Memory, MemoryTree
 from control.registry.places import Count, Growth, Node, Step, encode, grown
 from control.registry.tree import Create, Delete, Denied
 from plane.spec import SpecError
 from tests.control.players import Player, spec
+from tests.fakes.memory import Memory, MemoryTree
 from tests.waiting import until
 
 LOG = structlog.get_logger()

@@ -10,14 +10,14 @@ import structlog
 from control.node.enrolment import Enrolment
 from control.node.process import serve
 from control.registry.directory import Directory
-from control.registry.memory import Memory
 from control.rooms.database.keeper import Late, keeper
 from plane.role import Role
-from plane.rooms.router import Kept
+from plane.rooms.router import DatabaseSettings
 from plane.server import Server
 from plane.spec import Spec
 from tests.control.players import spec
 from tests.fakes.engine import FakeEngine
+from tests.fakes.memory import Memory
 from tests.ports import free_ports
 
 LOG = structlog.get_logger()
@@ -54,7 +54,7 @@ async def test_the_engine_is_let_go_of_before_what_waits_is_written() -> None:
         raise ValueError("there is no database")
 
     async with Directory(Memory().tree(), LOG, spread_s=0.01, hold_s=0.5) as directory:
-        kept = Kept(url="fake://db", password_file="", cluster="muster", partition=0)
+        kept = DatabaseSettings(url="fake://db", password_file="", cluster="muster", partition=0)
         told = msgspec.structs.replace(spec(1, "router"), admin=("127.0.0.1", free_ports(1)[0]))
         enrolment = Enrolled(told, directory, LOG)
         begun = await enrolment.begin()

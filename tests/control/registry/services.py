@@ -9,9 +9,9 @@ from typing import Protocol
 import structlog
 
 from control.registry.embedded import EmbeddedTree
-from control.registry.memory import Memory, MemoryTree
 from control.registry.server import STATE, RegistryServer
 from control.registry.tree import Session, Tree
+from tests.fakes.memory import Memory, MemoryTree
 from tests.waiting import until
 
 LOG = structlog.get_logger()

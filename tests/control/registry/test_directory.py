@@ -12,11 +12,11 @@ from structlog.testing import capture_logs
 
 from control.registry.directory import MEND_S, POLL_S, Directory
 from control.registry.identities import LONG_GONE_S, IdentityTaken, numbers
-from control.registry.memory import Memory, MemoryTree
 from control.registry.places import Ack, Count, Growth, Identity, Node, Snapshot, encode, read_identity
 from control.registry.tree import Delete, Operation, Refused, Result, Tree, Unavailable
 from tests.control.nodes import growth, partitions
 from tests.control.registry.services import Service, connected
+from tests.fakes.memory import Memory, MemoryTree
 from tests.waiting import until
 
 LOG = structlog.get_logger()

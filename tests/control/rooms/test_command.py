@@ -82,12 +82,12 @@ def test_what_was_not_sent_has_the_code_of_its_cause(
 
 
 def test_who_is_interrupted_does_not_know(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from control.console.found import Where
+    from control.console.found import Target
     from control.rooms.command import command
 
     sends(monkeypatch, asyncio.CancelledError())
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(command(Where(), "room", "text", 5.0, True))
+        asyncio.run(command(Target(), "room", "text", 5.0, True))
     assert json.loads(capsys.readouterr().out) == {"outcome": "unknown", "error": "interrupted"}
 
 

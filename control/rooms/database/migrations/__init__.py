@@ -1,1 +1,1 @@
-"""How a database comes to this program's schema: a step per file in `versions/`, run by `migrate.py`."""
+"""The steps to this program's schema: one file each in `versions/`, run by `migrate.py`."""

@@ -1,4 +1,4 @@
-"""What alembic runs: the steps, on the connection that `control/rooms/database/migrate.py` holds."""
+"""Run by alembic: the steps, on the connection that `control/rooms/database/migrate.py` holds."""
 
 from alembic import context
 

@@ -9,7 +9,7 @@ import structlog
 from control.rooms.database import schema
 from control.rooms.database.keeper import Late, keeper, opened
 from control.rooms.database.records import Membership, Partition
-from plane.rooms.router import Kept
+from plane.rooms.router import DatabaseSettings
 from tests.waiting import until
 
 
@@ -17,7 +17,7 @@ from tests.waiting import until
     ("routers", "index", "loads"), [(1, 0, Partition(1, 0)), (4, 3, Partition(4, 3)), (4, 5, Partition(8, 5))]
 )
 def test_a_partition_beyond_the_number_is_one_of_twice_as_many(routers: int, index: int, loads: Partition) -> None:
-    kept = Kept(url="sqlite:////nowhere/kept.db", password_file="", cluster="muster", partition=index)
+    kept = DatabaseSettings(url="sqlite:////nowhere/kept.db", password_file="", cluster="muster", partition=index)
     made = keeper(kept, opened(kept), object(), structlog.get_logger(), lambda: routers)
     assert made.partition == loads
 
@@ -44,7 +44,7 @@ class Lost:
 
 async def test_a_life_ends_for_the_rooms_that_the_router_has_now(tmp_path: Path) -> None:
     """Routers of other partitions may have the gateway still; so have those that a growth gave half of this one's rooms."""
-    kept = Kept(url=f"sqlite:///{tmp_path}/kept.db", password_file="", cluster="muster", partition=0)
+    kept = DatabaseSettings(url=f"sqlite:///{tmp_path}/kept.db", password_file="", cluster="muster", partition=0)
     store, routers, engine = opened(kept), 1, Lost()
     rooms = [Membership(3, 5, room, 1, 1, True) for room in range(4)]
     await store.write(rooms)
@@ -77,9 +77,9 @@ class Says(Lost):
         return len(rooms)
 
 
-def stored(tmp_path: Path) -> tuple[Late, Kept]:
+def stored(tmp_path: Path) -> tuple[Late, DatabaseSettings]:
     """A file, and what a router is told of it."""
-    kept = Kept(url=f"sqlite:///{tmp_path}/kept.db", password_file="", cluster="muster", partition=0)
+    kept = DatabaseSettings(url=f"sqlite:///{tmp_path}/kept.db", password_file="", cluster="muster", partition=0)
     return opened(kept), kept
 
 

@@ -1,1 +1,1 @@
-"""One step each. A step that was released is never changed, and can be run again where it was interrupted."""
+"""One step per file. A released step never changes, and can be run again after an interruption."""

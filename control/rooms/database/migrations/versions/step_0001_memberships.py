@@ -1,4 +1,4 @@
-"""The memberships themselves."""
+"""The table of memberships."""
 
 from typing import Final
 
@@ -13,7 +13,7 @@ INDEXES: Final = {f"{TABLE}_life": ("cluster", "gateway", "epoch"), f"{TABLE}_le
 
 
 def upgrade() -> None:
-    """Make the table. Not every database undoes half a step, so what is there is left as it is."""
+    """Make the table, unless it exists: not every database undoes half a step."""
     op.create_table(
         TABLE,
         sa.Column("cluster", sa.String(32), primary_key=True),

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.registry import kept as module
-from control.registry.kept import Kept
+from control.registry import read_cache as module
+from control.registry.read_cache import ReadCache
 
 
 class Asked:
@@ -24,7 +24,7 @@ class Asked:
 
 
 async def test_what_was_answered_is_kept_until_a_change_is_told() -> None:
-    kept, asked = Kept(), Asked()
+    kept, asked = ReadCache(), Asked()
     assert [await kept.read("node", "/a", asked) for _ in range(3)] == [0] * 3
     asked.version = 1
     kept.changed("/b")
@@ -39,7 +39,7 @@ async def test_what_was_answered_is_kept_until_a_change_is_told() -> None:
 
 @pytest.mark.parametrize("all_of_it", [False, True])
 async def test_an_answer_that_is_overtaken_by_what_is_told_of_a_change_is_not_kept(all_of_it: bool) -> None:
-    kept, asked = Kept(), Asked()
+    kept, asked = ReadCache(), Asked()
     reading = [asyncio.create_task(kept.read(what, "/a", asked)) for what in ("node", "names")]
     await asyncio.sleep(0)
     asked.version = 1
@@ -52,7 +52,7 @@ async def test_an_answer_that_is_overtaken_by_what_is_told_of_a_change_is_not_ke
 
 
 async def test_what_is_not_there_and_what_failed_is_asked_for_again() -> None:
-    kept, asked = Kept(), Asked()
+    kept, asked = ReadCache(), Asked()
 
     async def nothing() -> int | None:
         return None
@@ -70,7 +70,7 @@ async def test_what_is_not_there_and_what_failed_is_asked_for_again() -> None:
 
 async def test_no_more_is_kept_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "KEPT_MAX", 2)
-    kept, asked = Kept(), Asked()
+    kept, asked = ReadCache(), Asked()
     for _ in range(2):
         for path in ("/a", "/b", "/c"):
             await kept.read("node", path, asked)
@@ -86,7 +86,7 @@ def test_nobody_reads_what_is_older_than_what_was_told(script: list[str]) -> Non
     """Answers come in the order of the questions; what is told comes some time after the change, between any of them."""
 
     async def played() -> None:
-        kept, version, told, untold = Kept(), 0, 0, 0
+        kept, version, told, untold = ReadCache(), 0, 0, 0
         waiting: list[asyncio.Future[None]] = []
         reading: list[tuple[int, asyncio.Task[int | None]]] = []
 

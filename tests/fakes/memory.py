@@ -1,4 +1,4 @@
-"""The tree in this process: for one process, and for tests. A session ends when it is closed, or when a test says so."""
+"""The registry's tree inside this process. A session ends when it is closed, or when a test ends it."""
 
 import asyncio
 import itertools
@@ -12,7 +12,7 @@ from control.registry.tree import Entry, Operation, Result, Session, Tree, Unava
 
 
 class Memory:
-    """What the trees of one process share."""
+    """The state shared by the trees of one process."""
 
     def __init__(self) -> None:
         self.store = Store()
@@ -38,7 +38,7 @@ class Memory:
             tree.signals.become("connected")
 
     def wipe(self) -> None:
-        """Lose everything, the sessions too."""
+        """Lose everything, also the sessions."""
         self.store = Store()
         self.store.on_change = self._on_change
         for tree in self.trees:
@@ -88,7 +88,7 @@ class MemoryTree(Tree):
         return self._memory.store.children(path)
 
     def forget(self) -> None:
-        """Nothing is kept: what is read is the tree itself."""
+        """Nothing is kept: reads go to the tree itself."""
 
     async def transaction(self, operations: Sequence[Operation]) -> list[Result]:
         check(operations)
@@ -101,7 +101,7 @@ class MemoryTree(Tree):
             raise Unavailable("no session")
 
     def expire(self) -> None:
-        """Lose the session, and get another one where somebody serves."""
+        """Lose the session, and get another one while the memory serves."""
         self._memory.store.end(self._id)
         self._id = next(self._memory.sessions)
         self.signals.become("expired")

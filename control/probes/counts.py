@@ -1,4 +1,4 @@
-"""What a prober counts, as metrics: of all paths together, and of the worst ones each."""
+"""The prober's counts as metrics: of all paths together, and of each of the worst ones."""
 
 import time
 from itertools import zip_longest
@@ -7,13 +7,13 @@ from typing import Final
 from control.probes.prober import Prober
 
 WORST: Final = 20
-"""So many paths have metrics of their own; those that fail come first."""
+"""This many paths have metrics of their own; failing ones come first."""
 
 Figure = tuple[str, str, float]
 
 
-class Told:
-    """At one moment."""
+class ProbeCounts:
+    """The counts of one moment."""
 
     def __init__(self, prober: Prober) -> None:
         self._prober = prober

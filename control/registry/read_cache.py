@@ -1,7 +1,7 @@
-"""What was read of a tree, kept for as long as the server would have told of a change. Lives in one loop.
+"""A cache of what was read of a tree, valid for as long as the server would report a change. Lives in one loop.
 
-The server tells of a change before it answers with what is newer, but who hands both over may do so in any order: an answer
-is kept only if no change was told of since it was asked for, and one that comes later drops it.
+The server reports a change before it answers with newer data, but both may be handed over in any order. So an answer is
+kept only if no change was reported since its question; a later report drops it.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -11,20 +11,20 @@ from control.registry.tree import parent
 
 T = TypeVar("T")
 KEPT_MAX: Final = 1 << 16
-"""Answers; whoever reads more of them asks again."""
+"""Most answers; a reader of more asks again."""
 
 
-class Kept:
-    """Answers by what was asked and of which path."""
+class ReadCache:
+    """Answers by the question and its path."""
 
     def __init__(self) -> None:
         self._kept: dict[str, dict[str, object]] = {}
         self._signs: dict[str, object] = {}
-        """Of the paths that are asked about: what tells of a change takes the sign from every question under way."""
+        """By path of the questions: a report of a change removes the marks of questions under way."""
         self._count = 0
 
     async def read(self, what: str, path: str, ask: Callable[[], Awaitable[T | None]]) -> T | None:
-        """The answer that is kept, else the one of `ask`. None is never kept: nothing tells when it ends."""
+        """Return the kept answer, else that of `ask`. None is never kept: nothing reports its end."""
         if what in (known := self._kept.get(path, {})):
             return cast("T", known[what])
         sign = self._signs.setdefault(path, object())
@@ -41,12 +41,12 @@ class Kept:
         return answer
 
     def changed(self, path: str) -> None:
-        """What was read of this, or is being read, may be another by now."""
+        """Answers and questions about these may be outdated."""
         self._signs.pop(path, None)
         self._count -= len(self._kept.pop(path, ()))
 
     def written(self, paths: Iterable[str]) -> None:
-        """These were made, changed or removed, so the list of what is above may be another by now as well."""
+        """These were made, changed or removed, so the lists of their parents may have changed too."""
         for path in paths:
             self.changed(path)
             self.changed(parent(path))
