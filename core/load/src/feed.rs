@@ -8,19 +8,15 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-use muster_proto::broker::{Broker, BrokerConfig};
-use muster_proto::client::{Client, ClientConfig, ClientEvent, Endpoint, Side};
-use muster_proto::gateway::PUBLIC_SOCKET;
-use muster_proto::handshake::{ClusterKeys, ServerKey};
-use muster_proto::limits::MEMBERSHIPS_MAX;
-use muster_proto::machine::{Addr, Arrival, Inbox, Machine, Micros, Outbox, SocketId};
-use muster_proto::node::Identity;
-use muster_proto::placement::{Node, Placement};
-use muster_proto::proxy::{Proxy, ProxyConfig, ProxyEvent};
-use muster_proto::router::{Router, RouterConfig};
-use muster_proto::seal::{Direction, KeyCache, KeySlots, Secret};
-use muster_proto::wire::header::{Header, HEADER};
-use muster_proto::wire::Role;
+use muster_rooms::limits::MEMBERSHIPS_MAX;
+use muster_rooms::{
+    Broker, BrokerConfig, Client, ClientConfig, ClientEvent, Endpoint, Proxy, ProxyConfig, ProxyEvent, Router,
+    RouterConfig, Side,
+};
+use muster_transport::{
+    Addr, Arrival, ClusterKeys, Direction, Header, Identity, Inbox, KeyCache, KeySlots, Machine, Micros, Outbox,
+    PlacedNode, Placement, Role, Secret, ServerKey, SocketId, HEADER, PUBLIC_SOCKET,
+};
 use muster_udp::{Counters, Cursor, Kernel, KernelEntropy, Receiver, Sender, Socket, SocketOptions};
 
 use crate::{own_addr, swarm};
@@ -118,7 +114,7 @@ impl Feed {
             (3, Role::Broker, BROKER),
             (4, Role::Router, ROUTER),
         ];
-        let nodes = nodes.map(|(node, role, port)| Node::new(node, role, node_addr(port)));
+        let nodes = nodes.map(|(node, role, port)| PlacedNode::new(node, role, node_addr(port)));
         let placement = Placement::new(1, nodes.to_vec(), 1, 1);
         let server_key = ServerKey::from_private([2; 32]);
         let public = server_key.public();

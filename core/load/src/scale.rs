@@ -7,17 +7,16 @@
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
-use muster_proto::broker::{Broker, BrokerConfig};
-use muster_proto::client::{Client, ClientConfig, ClientEvent, Endpoint};
-use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent, LINK_SOCKET, PUBLIC_SOCKET, SESSION_ROOMS};
-use muster_proto::handshake::{ClusterKeys, ServerKey};
-use muster_proto::limits::{MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS};
-use muster_proto::machine::{Addr, Arrival, Inbox, Machine, Micros, Outbox, SocketId};
-use muster_proto::node::Identity;
-use muster_proto::placement::{Growth, Layer, Node, Placement, State};
-use muster_proto::router::{Router, RouterConfig};
-use muster_proto::wire::record::Membership;
-use muster_proto::wire::Role;
+use muster_rooms::limits::{MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS};
+use muster_rooms::wire::Membership;
+use muster_rooms::{
+    Broker, BrokerConfig, Client, ClientConfig, ClientEvent, Endpoint, Gateway, GatewayConfig, GatewayEvent, Router,
+    RouterConfig, SESSION_ROOMS,
+};
+use muster_transport::{
+    Addr, Arrival, ClusterKeys, Growth, Identity, Inbox, Layer, Machine, Micros, NodeState, Outbox, PlacedNode,
+    Placement, Role, ServerKey, SocketId, LINK_SOCKET, PUBLIC_SOCKET,
+};
 use muster_udp::{thread_cpu_now, KernelEntropy};
 
 use crate::feed::{node_addr, speak, Flying};
@@ -68,7 +67,7 @@ macro_rules! each {
 }
 
 struct Server {
-    node: Node,
+    node: PlacedNode,
     part: Part,
     waiting: Vec<(SocketId, Flying)>,
 }
@@ -80,7 +79,7 @@ pub struct Plane {
     partitions: u16,
     growth: Growth,
     servers: Vec<Server>,
-    ghosts: Vec<Node>,
+    ghosts: Vec<PlacedNode>,
     cost: Cost,
     /// Everybody's, one after the other: to make one is no work of a machine.
     outbox: Outbox,
@@ -113,8 +112,8 @@ impl Plane {
             wanted: 0,
             seed,
         };
-        plane.add(Node::new(GATEWAY, Role::Gateway, node_addr(GATEWAY as u16)));
-        plane.add(Node::new(ROUTER, Role::Router, node_addr(ROUTER as u16)));
+        plane.add(PlacedNode::new(GATEWAY, Role::Gateway, node_addr(GATEWAY as u16)));
+        plane.add(PlacedNode::new(ROUTER, Role::Router, node_addr(ROUTER as u16)));
         (0..partitions).for_each(|partition| plane.add_broker(partition));
         plane.place();
         plane.settle()?;
@@ -124,13 +123,13 @@ impl Plane {
 
     fn add_broker(&mut self, partition: u16) {
         let node = BROKERS + self.servers.len() as u32;
-        self.add(Node {
+        self.add(PlacedNode {
             partition,
-            ..Node::new(node, Role::Broker, node_addr(node as u16))
+            ..PlacedNode::new(node, Role::Broker, node_addr(node as u16))
         });
     }
 
-    fn add(&mut self, node: Node) {
+    fn add(&mut self, node: PlacedNode) {
         let me = Identity {
             node: node.node,
             role: node.role,
@@ -393,10 +392,14 @@ impl Plane {
         let partitions = u32::from(self.partitions);
         let missing = nodes.saturating_sub(self.servers.len()) as u32;
         self.ghosts = (0..missing)
-            .map(|at| Node {
+            .map(|at| PlacedNode {
                 partition: if at % 10 == 0 { (at / 10 % partitions) as u16 } else { 0 },
-                state: if at % 10 == 0 { State::Init } else { State::Running },
-                ..Node::new(
+                state: if at % 10 == 0 {
+                    NodeState::Init
+                } else {
+                    NodeState::Running
+                },
+                ..PlacedNode::new(
                     GHOSTS + at,
                     match at % 10 {
                         0 => Role::Broker,
@@ -418,7 +421,11 @@ impl Plane {
             while self.exchange() {}
             self.now += TICK;
             if let Some(ghost) = self.ghosts.first_mut() {
-                ghost.state = if at % 2 == 0 { State::Running } else { State::Draining };
+                ghost.state = if at % 2 == 0 {
+                    NodeState::Running
+                } else {
+                    NodeState::Draining
+                };
             }
             let mut cost = self.place();
             cost.brokers /= brokers.max(1) as u64;

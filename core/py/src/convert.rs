@@ -4,15 +4,11 @@ use std::collections::BTreeSet;
 use std::net::{SocketAddr, ToSocketAddrs};
 
 use muster_driver::{Direction, Faults, Rule};
-use muster_proto::age::{Ages, BOUNDS};
-use muster_proto::allow::{AllowList, Demand, Listed};
-use muster_proto::handshake::ServerKey;
-use muster_proto::links::{LinkChange, Links};
-use muster_proto::machine::{Addr, Micros, SocketId};
-use muster_proto::past::Past;
-use muster_proto::placement::{Growth, Layer, Node, Placement, State, PARTITIONS_MAX};
-use muster_proto::wire::server::Server;
-use muster_proto::wire::Role;
+use muster_rooms::{Ages, AGE_BOUNDS};
+use muster_transport::{
+    Addr, AllowList, Demand, Growth, Layer, LinkChange, Links, Listed, Micros, NodeState, Past, PlacedNode, Placement,
+    Role, Server, ServerKey, SocketId, PARTITIONS_MAX,
+};
 use muster_udp::SocketOptions;
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
@@ -80,16 +76,16 @@ pub fn allow_list((own, nodes, demand): Allow) -> PyResult<AllowList> {
     })
 }
 
-fn state(name: &str) -> PyResult<State> {
+fn state(name: &str) -> PyResult<NodeState> {
     match name {
-        "init" => Ok(State::Init),
-        "running" => Ok(State::Running),
-        "draining" => Ok(State::Draining),
+        "init" => Ok(NodeState::Init),
+        "running" => Ok(NodeState::Running),
+        "draining" => Ok(NodeState::Draining),
         _ => Err(PyValueError::new_err(format!("no such state: {name}"))),
     }
 }
 
-/// Node, role, host, link port, partition, state.
+/// PlacedNode, role, host, link port, partition, state.
 pub type NodeEntry = (u32, String, String, u16, u16, String);
 
 /// A server as clients are told of it: host, port, public key, weight.
@@ -130,12 +126,12 @@ fn layer(count: u16, growth: u8) -> PyResult<Layer> {
     Ok(Layer::new(count, growth))
 }
 
-fn nodes(entries: Vec<NodeEntry>) -> PyResult<Vec<Node>> {
+fn nodes(entries: Vec<NodeEntry>) -> PyResult<Vec<PlacedNode>> {
     let node = |(node, name, host, port, partition, at): NodeEntry| {
-        Ok(Node {
+        Ok(PlacedNode {
             partition,
             state: state(&at)?,
-            ..Node::new(node, role(&name)?, addr(&host, port)?)
+            ..PlacedNode::new(node, role(&name)?, addr(&host, port)?)
         })
     };
     entries.into_iter().map(node).collect()
@@ -262,7 +258,10 @@ pub fn ages<'py>(py: Python<'py>, ages: &Ages, links: &Links, role: Role) -> PyR
             below += count;
             below
         });
-        let ends = BOUNDS.iter().map(|bound| Some(f64::from(*bound) / 1e6)).chain([None]);
+        let ends = AGE_BOUNDS
+            .iter()
+            .map(|bound| Some(f64::from(*bound) / 1e6))
+            .chain([None]);
         entry.set_item("node", node)?;
         entry.set_item("buckets", ends.zip(cumulative).collect::<Vec<_>>())?;
         entry.set_item("sum_s", histogram.sum_us as f64 / 1e6)?;

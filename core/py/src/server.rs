@@ -3,21 +3,15 @@
 use std::os::fd::AsRawFd;
 
 use muster_driver::{Budget, Driver, FaultCounters};
-use muster_proto::age::Ages;
-use muster_proto::broker::{Broker, BrokerConfig};
-use muster_proto::gateway::{Gateway, GatewayConfig, GatewayEvent};
-use muster_proto::handshake::{ClusterKeys, ResetSecret, ServerKey};
-use muster_proto::limits::{HISTORY_DEFAULT, MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS};
-use muster_proto::links::LinkChange;
-use muster_proto::machine::{Machine, Micros};
-use muster_proto::name::RoomName;
-use muster_proto::node::Identity;
-use muster_proto::proxy::{Proxy, ProxyConfig, ProxyEvent};
-use muster_proto::router::{Router, RouterConfig};
-use muster_proto::sessions::Denied;
-use muster_proto::wire::record::Membership;
-use muster_proto::wire::server::Server;
-use muster_proto::wire::Role;
+use muster_rooms::limits::{HISTORY_DEFAULT, MEMBERSHIPS_MAX, MEMBERSHIP_AGAIN_MS};
+use muster_rooms::wire::Membership;
+use muster_rooms::{
+    Ages, Broker, BrokerConfig, Gateway, GatewayConfig, GatewayEvent, Proxy, ProxyConfig, ProxyEvent, RoomName, Router,
+    RouterConfig,
+};
+use muster_transport::{
+    ClusterKeys, Denied, Identity, LinkChange, Machine, Micros, ResetSecret, Role, Server, ServerKey,
+};
 use muster_udp::{monotonic_now, KernelEntropy, Socket};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -32,7 +26,7 @@ pub trait RoleMachine: Machine {
     fn event<'py>(py: Python<'py>, event: Self::Event) -> PyResult<Bound<'py, PyTuple>>;
     fn each_counter(&self, each: &mut dyn FnMut(&'static str, &'static str, u64));
     fn each_gauge(&self, each: &mut dyn FnMut(&'static str, &'static str, f64));
-    fn links(&self) -> &muster_proto::links::Links;
+    fn links(&self) -> &muster_transport::Links;
     /// How old messages were that came, and from which role they come.
     fn ages(&self) -> Option<(&Ages, Role)> {
         None
@@ -107,7 +101,7 @@ impl RoleMachine for Gateway {
         );
     }
 
-    fn links(&self) -> &muster_proto::links::Links {
+    fn links(&self) -> &muster_transport::Links {
         Gateway::links(self)
     }
 
@@ -195,7 +189,7 @@ impl RoleMachine for Proxy {
         );
     }
 
-    fn links(&self) -> &muster_proto::links::Links {
+    fn links(&self) -> &muster_transport::Links {
         Proxy::links(self)
     }
 
@@ -277,7 +271,7 @@ impl RoleMachine for Broker {
         );
     }
 
-    fn links(&self) -> &muster_proto::links::Links {
+    fn links(&self) -> &muster_transport::Links {
         Broker::links(self)
     }
 
@@ -317,7 +311,7 @@ impl RoleMachine for Router {
         each("interest_max", INTEREST_MAX, self.interest_max() as f64);
     }
 
-    fn links(&self) -> &muster_proto::links::Links {
+    fn links(&self) -> &muster_transport::Links {
         Router::links(self)
     }
 
@@ -749,7 +743,7 @@ impl GatewayEngine {
         let mut running = Running::new(
             machine,
             sockets,
-            convert::faults(seed, faults, Some(muster_proto::gateway::PUBLIC_SOCKET))?,
+            convert::faults(seed, faults, Some(muster_transport::PUBLIC_SOCKET))?,
         )?;
         if !(bundle && coalesce) {
             running.driver.set_coalesce(false);
@@ -788,7 +782,7 @@ impl GatewayEngine {
     }
 }
 
-fn room_dict<'py>(py: Python<'py>, room: &muster_proto::gateway::room::Room) -> PyResult<Bound<'py, PyDict>> {
+fn room_dict<'py>(py: Python<'py>, room: &muster_rooms::GatewayRoom) -> PyResult<Bound<'py, PyDict>> {
     let entry = PyDict::new(py);
     entry.set_item("name", &*room.name)?;
     entry.set_item("members", room.members.len())?;
@@ -852,7 +846,7 @@ impl ProxyEngine {
         };
         let sockets = sockets(&[&link_bind, &bind], recv_buffer, send_buffer)?;
         let machine = Proxy::new(config, seed, Box::new(KernelEntropy));
-        let faults = convert::faults(seed, faults, Some(muster_proto::gateway::PUBLIC_SOCKET))?;
+        let faults = convert::faults(seed, faults, Some(muster_transport::PUBLIC_SOCKET))?;
         Ok(ProxyEngine {
             running: Some(Running::new(machine, sockets, faults)?),
         })
@@ -948,7 +942,7 @@ impl BrokerEngine {
     }
 }
 
-fn owned_dict<'py>(py: Python<'py>, room: &muster_proto::broker::room::Room) -> PyResult<Bound<'py, PyDict>> {
+fn owned_dict<'py>(py: Python<'py>, room: &muster_rooms::OwnedRoom) -> PyResult<Bound<'py, PyDict>> {
     let entry = PyDict::new(py);
     entry.set_item("id", format!("{:016x}", room.id))?;
     entry.set_item("generation", room.generation)?;
